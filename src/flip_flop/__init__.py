@@ -1,0 +1,1 @@
+"""Flip-Flop Consistency."""

@@ -1,0 +1,78 @@
+"""``flip-flop``: the verbs, and what happens when one fails."""
+
+import importlib
+import logging
+import sys
+import warnings
+
+import click
+
+from flip_flop.errors import InputError
+
+VERBS = {
+    "demo": "Audit, train, audit and report on the embedded task; no network.",
+    "audit": "Measure how consistently a model answers over templates.",
+    "train": "Train an adapter without labels: f2c, cce or swarm.",
+    "predict": "Answer a file's rows: distribution per template, and the vote.",
+    "report": "One HTML page from audits.",
+    "env": "Versions and hardware, for a bug report.",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a verb when it is asked for: ``--help`` must not wait for torch."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs, in the order of the work."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """``flip_flop.cli.<verb>``'s function ``<verb>``."""
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"flip_flop.cli.{cmd_name}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="flip-flop-consistency", prog_name="flip-flop")
+def cli() -> None:
+    """Measure how consistently a language model answers over phrasings, train it without labels, prove the change."""
+
+
+def main() -> None:
+    """Run a command; a user's mistake is one line on standard error and exit code 2."""
+    _quieten()
+    try:
+        code = cli.main(standalone_mode=False)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:
+        name = f" {error.filename}" if error.filename else ""
+        print(f"E-OS: {error.strerror or error}{name}. Mend it and run the command again.", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _quieten() -> None:
+    """Our own notes as plain lines; other libraries speak only of errors."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    log = logging.getLogger("flip_flop")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")

@@ -1,0 +1,97 @@
+"""Options that several verbs share, and what their values stand for."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flip_flop.errors import InputError
+
+if TYPE_CHECKING:
+    from flip_flop.scoring import LoadedModel
+    from flip_flop.tasks import Task
+
+Command = Callable[..., Any]
+
+model_option = click.option(
+    "--model", "-m", required=True, help="A hub name, a folder, or `demo` for the embedded model."
+)
+adapter_option = click.option(
+    "--adapter", type=click.Path(path_type=Path), help="An adapter/ folder of a training run."
+)
+task_option = click.option("--task", "-t", required=True, help="A task file (YAML), or `demo`.")
+revision_option = click.option("--revision", help="The model's commit, branch or tag on the hub.")
+dtype_option = click.option(
+    "--dtype",
+    default="auto",
+    show_default=True,
+    help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.",
+)
+device_option = click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, ...")
+chat_option = click.option(
+    "--chat-template",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Put prompts into the tokenizer's chat template; auto: where it has one.",
+)
+batch_option = click.option(
+    "--batch-tokens",
+    type=click.IntRange(min=1),
+    default=4096,
+    show_default=True,
+    help="Tokens of one forward.",
+)
+mirror_option = click.option(
+    "--hub-mirror",
+    type=click.Path(path_type=Path),
+    envvar="FLIP_FLOP_HUB_MIRROR",
+    help="Read data sets from DIR/<repo>/<config>/<split>.parquet instead of the hub.",
+)
+templates_option = click.option(
+    "--templates", help="NAME,NAME,... or `all` or `held_out`; by default all but the held-out ones."
+)
+
+
+def model_options(command: Command) -> Command:
+    """Everything that :func:`open_model` reads."""
+    for option in (device_option, dtype_option, revision_option, adapter_option, model_option):
+        command = option(command)
+    return command
+
+
+def open_model(model: str, adapter: Path | None, revision: str | None, dtype: str, device: str) -> "LoadedModel":
+    """Load what ``--model`` and ``--adapter`` name."""
+    from transformers.utils import logging as transformers_logging
+
+    from flip_flop.demo import demo_model_path
+    from flip_flop.scoring import load_model
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    name = str(demo_model_path()) if model == "demo" else model
+    loaded = load_model(name, adapter=adapter, revision=revision, dtype=dtype, device=device, display_name=model)
+    loaded.record["is_demo"] = model == "demo"
+    return loaded
+
+
+def open_task(task: str, templates: str | None = None, hub_mirror: Path | None = None, seed: int = 0) -> "Task":
+    """Load what ``--task`` names, with the templates that ``--templates`` asks for."""
+    from flip_flop.demo.task import demo_task
+    from flip_flop.tasks import load_task
+
+    found = demo_task(seed) if task == "demo" else load_task(task, known_names=["demo"], hub_mirror=hub_mirror)
+    if templates is None:
+        return found.with_templates(found.training_templates.names)
+    if templates == "all":
+        return found
+    if templates == "held_out":
+        if not found.held_out_templates:
+            raise InputError(
+                "E-TPL-UNKNOWN",
+                f"Task {found.name!r} has no held_out_templates.",
+                "Name some in the task file.",
+            )
+        return found.with_templates(found.held_out_templates)
+    return found.with_templates([name.strip() for name in templates.split(",") if name.strip()])

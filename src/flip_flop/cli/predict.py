@@ -1,0 +1,62 @@
+"""``flip-flop predict``."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flip_flop.cli.options import (
+    batch_option,
+    chat_option,
+    model_options,
+    open_model,
+    open_task,
+    task_option,
+    templates_option,
+)
+
+
+@click.command("predict")
+@model_options
+@task_option
+@click.option("--input", "-i", "source", type=click.Path(path_type=Path), required=True, help="CSV, JSONL or parquet.")
+@click.option("--out", "-o", type=click.Path(path_type=Path), required=True, help="A .jsonl or .csv file.")
+@templates_option
+@chat_option
+@batch_option
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+def predict_command(
+    model: str,
+    adapter: Path | None,
+    revision: str | None,
+    dtype: str,
+    device: str,
+    task: str,
+    source: Path,
+    out: Path,
+    templates: str | None,
+    chat_template: Any,
+    batch_tokens: int,
+    quiet: bool,
+) -> int:
+    """Answer a file's rows: the label distribution under each template, and the vote of all.
+
+    Rows need the fields that the templates use, and no labels.
+    """
+    from flip_flop.evaluation import predict, write_predictions
+    from flip_flop.evaluation.predict import check_suffix
+    from flip_flop.tasks import FileSource
+
+    check_suffix(out)
+    FileSource(source).load()  # the data's mistakes before the model's minutes
+    chosen = open_task(task, templates)
+    loaded = open_model(model, adapter, revision, dtype, device)
+    predictions = predict(loaded, chosen, source, chat_template=chat_template, batch_tokens=batch_tokens, quiet=quiet)
+    labels = chosen.labels or tuple(range(len(next(iter(predictions[0]["templates"].values()))["probs"])))
+    write_predictions(predictions, labels, out)
+    votes = Counter(row["vote"] for row in predictions)
+    shares = ", ".join(f"{label}: {votes[label]}" for label in labels)
+    undecided = sum(not row["consensus"] for row in predictions)
+    click.echo(f"{out}: {len(predictions)} rows ({shares}; {undecided} without a strict majority of the templates)")
+    return 0

@@ -1,0 +1,114 @@
+"""``flip-flop train``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flip_flop.cli.options import (
+    device_option,
+    dtype_option,
+    mirror_option,
+    model_option,
+    open_model,
+    open_task,
+    revision_option,
+    task_option,
+    templates_option,
+)
+from flip_flop.errors import InputError
+
+
+@click.command("train", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@model_option
+@revision_option
+@dtype_option
+@device_option
+@task_option
+@templates_option
+@click.option("--method", type=click.Choice(["f2c", "cce", "swarm"]), help="By default f2c.")
+@click.option("--out", "-o", type=click.Path(path_type=Path), required=True, help="The run's folder.")
+@click.option("--config", type=click.Path(path_type=Path), help="Settings in a YAML file; flags win over it.")
+@click.option("--limit", type=click.IntRange(min=1), help="Train on a seeded uniform sample of this many instances.")
+@click.option("--resume", is_flag=True, help="Go on from the last whole checkpoint in --out.")
+@mirror_option
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@click.pass_context
+def train_command(
+    ctx: click.Context,
+    model: str,
+    revision: str | None,
+    dtype: str,
+    device: str,
+    task: str,
+    templates: str | None,
+    method: str | None,
+    out: Path,
+    config: Path | None,
+    limit: int | None,
+    resume: bool,
+    hub_mirror: Path | None,
+    quiet: bool,
+) -> int:
+    """Train a LoRA adapter without labels, and leave it in OUT/adapter.
+
+    Any field of F2CConfig or of transformers' TrainingArguments is a flag: --learning-rate 1e-4,
+    --divergence-space labels, --num-train-epochs 5, --report-to wandb.
+    """
+    from flip_flop.tasks import require_templates_for_training
+    from flip_flop.training import make_config, train
+
+    settings = read_settings(config) | parse_flags(ctx.args)
+    if method is not None:
+        settings["method"] = method
+    resolved = make_config(settings, "the command line" if config is None else f"{config} and the command line")
+    chosen = open_task(task, templates, hub_mirror)
+    require_templates_for_training(chosen)
+    chosen.rows("train")  # the data's mistakes before the model's minutes
+    loaded = open_model(model, None, revision, dtype, device)
+    run = train(loaded, chosen, resolved, out, resume=resume, limit=limit, quiet=quiet)
+    if run.stopped_by is not None:
+        return 128 + run.stopped_by
+    click.echo(f"{run.adapter}: next, flip-flop audit --model {model} --adapter {run.adapter} --task {task} --out ...")
+    return 0
+
+
+def read_settings(path: Path | None) -> dict[str, Any]:
+    """The settings in a YAML file; none without one.
+
+    Raises:
+        InputError: ``E-CONFIG-FILE``.
+    """
+    if path is None:
+        return {}
+    from flip_flop.tasks.strict_yaml import read_yaml
+
+    if not path.is_file():
+        raise InputError("E-CONFIG-FILE", f"No file {path}.", "Give --config an existing YAML file.")
+    settings = read_yaml(path)
+    if not isinstance(settings, dict):
+        raise InputError("E-CONFIG-FILE", f"{path} does not hold settings.", "Write `name: value` lines.")
+    return settings
+
+
+def parse_flags(arguments: Sequence[str]) -> dict[str, str]:
+    """``--name value``, ``--name=value`` and ``--name`` (for true) as settings.
+
+    Example:
+        >>> parse_flags(["--learning-rate", "1e-4", "--bf16", "--seed=3"])
+        {'learning-rate': '1e-4', 'bf16': 'true', 'seed': '3'}
+    """
+    settings: dict[str, str] = {}
+    name = None
+    for argument in arguments:
+        if argument.startswith("--"):
+            name, separator, value = argument[2:].partition("=")
+            settings[name] = value if separator else "true"
+            name = None if separator else name
+        elif name is None:
+            raise InputError("E-CONFIG-KEY", f"{argument!r} follows no flag.", "Write --name value.")
+        else:
+            settings[name] = argument
+            name = None
+    return settings

@@ -1,0 +1,135 @@
+"""The audit: how consistently a model answers a task over its templates, and how well."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from flip_flop.errors import InputError
+from flip_flop.evaluation.records import write_run
+from flip_flop.metrics import summarise
+from flip_flop.prompts import RenderedInstance
+from flip_flop.provenance import command, hardware, now, versions
+from flip_flop.scoring.models import LoadedModel
+from flip_flop.scoring.padded import BATCH_TOKENS
+from flip_flop.scoring.scorer import ScoreTable, score_instances
+from flip_flop.scoring.tokens import ChatTemplate, PromptEncoder
+from flip_flop.tasks import Task
+from flip_flop.tasks.record import describe_task
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found.
+
+    Attributes:
+        record: Task, model, scoring, versions, hardware: what ``run.json`` holds.
+        metrics: What ``metrics.json`` holds; fractions from 0 to 1, ``None`` where there is no answer.
+        table: Scores of every label of every instance under every template.
+        gold: Label indices, -1 where there is none.
+        instances: What was scored.
+        template_names: The templates, in order.
+    """
+
+    record: dict[str, Any]
+    metrics: dict[str, Any]
+    table: ScoreTable
+    gold: Int64[np.ndarray, " instances"]
+    instances: Sequence[RenderedInstance]
+    template_names: tuple[str, ...]
+
+    def write(self, out: Path) -> Path:
+        """Leave a run directory that is complete or not there."""
+        return write_run(
+            out,
+            record=self.record,
+            metrics=self.metrics,
+            scores=self.table.scores,
+            token_counts=self.table.token_counts,
+            gold=self.gold,
+            instances=self.instances,
+            template_names=self.template_names,
+        )
+
+
+def audit(
+    loaded: LoadedModel,
+    task: Task,
+    split: str = "test",
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    chat_template: ChatTemplate = "auto",
+    batch_tokens: int = BATCH_TOKENS,
+    quiet: bool = False,
+) -> Audit:
+    """Score a split under every template and sum it up.
+
+    Args:
+        loaded: From :func:`~flip_flop.scoring.load_model`.
+        task: With the templates to audit; :meth:`Task.with_templates` chooses some.
+        split: The split's name.
+        limit: Take a uniform sample of this many instances.
+        seed: For the sample, for templates that draw, and for the bootstrap.
+        name: The run's name in tables; by default the adapter's method, or ``base``.
+        chat_template: ``auto``, ``on`` or ``off``.
+        batch_tokens: Tokens of one forward, padding included.
+        quiet: Show no progress.
+
+    Raises:
+        InputError: For anything wrong with the rows, the templates or the model's context.
+    """
+    started, created = time.monotonic(), now()
+    rows = task.rows(split)
+    instances = task.render_rows(rows, split, limit=limit, seed=seed)
+    if not instances:
+        raise InputError("E-DATA-EMPTY", f"Split {split!r} of {task.name!r} has no rows.", "Add rows.")
+    encoder = PromptEncoder.of(loaded.model, loaded.tokenizer, chat_template)
+    encoded = [encoder.encode(instance) for instance in instances]
+    table = score_instances(loaded.model, encoded, batch_tokens=batch_tokens, label="audit", quiet=quiet)
+    gold = np.array([-1 if instance.label is None else instance.label for instance in instances], dtype=np.int64)
+    description = describe_task(task, split, rows, instances)
+    metrics = summarise(table.scores, gold, task.templates.names, f1=description["f1"], seed=seed)
+    adapter = loaded.adapter
+    record = {
+        "kind": "audit",
+        "name": name or (adapter and adapter["method"]) or ("adapter" if adapter else "base"),
+        "command": command(),
+        "created": created,
+        "task": description,
+        "model": loaded.record,
+        "adapter": adapter,
+        "scoring": {
+            "delimiter": encoder.delimiter,
+            "chat_template": encoder.uses_chat_template,
+            "bos": encoder.bos is not None,
+            "backend": "padded",
+            "batch_tokens": batch_tokens,
+            "boundary_merged": table.num_merged,
+            "num_answers": int(table.scores.size),
+        },
+        "training": training_of(adapter),
+        "seed": seed,
+        "versions": versions(),
+        "hardware": hardware(),
+        "seconds": round(time.monotonic() - started, 2),
+    }
+    return Audit(record, metrics, table, gold, instances, tuple(task.templates.names))
+
+
+def training_of(adapter: dict[str, Any] | None) -> dict[str, Any] | None:
+    """How an adapter was trained, where its run's record stands beside it."""
+    run = Path(adapter["path"]).resolve().parent / "run.json" if adapter else None
+    if run is None or not run.is_file():
+        return None
+    record = json.loads(run.read_text(encoding="utf-8"))
+    return (record.get("training") or {}) | {
+        "seconds": record.get("seconds"),
+        "command": record.get("command"),
+    }

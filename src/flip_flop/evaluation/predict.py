@@ -1,0 +1,122 @@
+"""Predictions: the label distribution under each template, and the vote of all."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flip_flop.errors import InputError
+from flip_flop.files import write_text
+from flip_flop.metrics import majority_vote, vote_counts
+from flip_flop.scoring.models import LoadedModel
+from flip_flop.scoring.padded import BATCH_TOKENS
+from flip_flop.scoring.scorer import score_instances
+from flip_flop.scoring.tokens import ChatTemplate, PromptEncoder
+from flip_flop.tasks import FileSource, Rows, Task
+
+SUFFIXES = (".jsonl", ".csv")
+
+
+def predict(
+    loaded: LoadedModel,
+    task: Task,
+    source: Path,
+    *,
+    chat_template: ChatTemplate = "auto",
+    batch_tokens: int = BATCH_TOKENS,
+    seed: int = 0,
+    quiet: bool = False,
+) -> list[dict[str, Any]]:
+    """Answer every row of a file under every template.
+
+    Args:
+        loaded: From :func:`~flip_flop.scoring.load_model`.
+        task: Its templates and labels; its own data are not read.
+        source: CSV, TSV, JSONL or parquet with the fields that the templates use. Labels are neither needed nor read.
+        chat_template: ``auto``, ``on`` or ``off``.
+        batch_tokens: Tokens of one forward, padding included.
+        seed: For templates that draw.
+        quiet: Show no progress.
+
+    Returns:
+        A row per instance: ``id``; ``vote`` (the label most templates predict); ``vote_share`` (of the templates);
+        ``consensus`` (whether it is a strict majority); ``templates``: name to ``{"label", "probs": [L]}``.
+    """
+    rows = without_field(FileSource(source).load(), task.label_field)
+    instances = task.render_rows(rows, "input", seed=seed, need_labels=False)
+    encoder = PromptEncoder.of(loaded.model, loaded.tokenizer, chat_template)
+    encoded = [encoder.encode(instance) for instance in instances]
+    scores = score_instances(
+        loaded.model, encoded, batch_tokens=batch_tokens, label="predict", quiet=quiet
+    ).scores.astype(np.float64)
+    labels = task.labels or tuple(range(scores.shape[-1]))
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    probs = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    predictions = scores.argmax(axis=-1)
+    counts = vote_counts(predictions, scores.shape[-1])
+    return [
+        {
+            "id": instance.id,
+            "vote": labels[vote],
+            "vote_share": float(counts[row, vote] / counts[row].sum()),
+            "consensus": bool(2 * counts[row, vote] > counts[row].sum()),
+            "templates": {
+                name: {"label": labels[predictions[row, place]], "probs": probs[row, place].round(6).tolist()}
+                for place, name in enumerate(task.templates.names)
+            },
+        }
+        for row, (instance, vote) in enumerate(zip(instances, majority_vote(scores.astype(np.float32)), strict=True))
+    ]
+
+
+def without_field(rows: Rows, name: str | None) -> Rows:
+    """The rows without the gold label's field: a prediction reads none, right or wrong."""
+    kept = [row._replace(fields={key: value for key, value in row.fields.items() if key != name}) for row in rows.rows]
+    return replace(rows, rows=tuple(kept))
+
+
+def write_predictions(predictions: Sequence[dict[str, Any]], labels: Sequence[Any], out: Path) -> None:
+    """Write predictions as JSONL, or as CSV with a column per template and label.
+
+    Raises:
+        InputError: ``E-OUT-KIND`` for another suffix.
+    """
+    if out.suffix == ".jsonl":
+        write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in predictions))
+    elif out.suffix == ".csv":
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerows(_table(predictions, labels))
+        write_text(out, buffer.getvalue())
+    else:
+        check_suffix(out)
+
+
+def check_suffix(out: Path) -> None:
+    """Refuse, before anything is computed, a kind of file that cannot be written."""
+    if out.suffix not in SUFFIXES:
+        raise InputError("E-OUT-KIND", f"{out.name} is neither JSONL nor CSV.", "End --out with .jsonl or .csv.")
+
+
+def _table(predictions: Sequence[dict[str, Any]], labels: Sequence[Any]) -> Iterator[list[Any]]:
+    names = list(predictions[0]["templates"]) if predictions else []
+    yield [
+        "id",
+        "vote",
+        "vote_share",
+        "consensus",
+        *(f"{name}: p({label})" for name in names for label in labels),
+    ]
+    for row in predictions:
+        cells = [probability for name in names for probability in row["templates"][name]["probs"]]
+        yield [_cell(row["id"]), _cell(row["vote"]), row["vote_share"], row["consensus"], *cells]
+
+
+def _cell(value: Any) -> Any:
+    """Text that a spreadsheet would run as a formula gets an apostrophe in front (CWE-1236)."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

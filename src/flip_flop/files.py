@@ -1,0 +1,90 @@
+"""Files that are whole or not there: written under a temporary name, flushed, renamed; and their digests."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def fsync_folder(folder: Path) -> None:
+    """Flush a folder's entries, so that a rename in it survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name beside ``path``, flush it, and rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """:func:`write_bytes` of UTF-8 text."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON for people: indented, no NaN (not a number has no place in JSON), one newline at the end."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder that appears under its name when all that was written into it is on disk, or not at all.
+
+    A folder already there is replaced: it stays readable until the new one is complete.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in sorted(temporary.rglob("*")):
+            if file.is_file():
+                with file.open("rb") as handle:
+                    os.fsync(handle.fileno())
+        fsync_folder(temporary)
+        previous = None
+        if path.exists():
+            previous = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
+            path.rename(previous)
+        temporary.rename(path)
+        fsync_folder(path.parent)
+        if previous is not None:
+            shutil.rmtree(previous)
+    finally:
+        if temporary.exists():
+            shutil.rmtree(temporary)
+
+
+def sha256_text(text: str) -> str:
+    """The SHA-256 of UTF-8 text, in hexadecimal."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def sha256_json(value: Any) -> str:
+    """The SHA-256 of a JSON value in canonical form: sorted keys, no white space."""
+    return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+
+
+def sha256_file(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

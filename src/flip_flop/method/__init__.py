@@ -1,0 +1,27 @@
+"""The method: consensus, Algorithm 1, divergences and losses. Pure functions, tensors in, tensors out."""
+
+from flip_flop.method.answers import aggregate_answer_log_probs
+from flip_flop.method.consensus import Consensus, find_consensus, label_log_probs
+from flip_flop.method.controls import TemplateSplit, split_templates
+from flip_flop.method.divergences import jensen_shannon_divergence, kl_divergence, mixture_log_probs
+from flip_flop.method.losses import F2CLoss, cce_loss, f2c_loss, flip_loss, jsd_loss
+from flip_flop.method.swarm import swarm_loss, swarm_teachers
+
+__all__ = [
+    "Consensus",
+    "F2CLoss",
+    "TemplateSplit",
+    "aggregate_answer_log_probs",
+    "cce_loss",
+    "f2c_loss",
+    "find_consensus",
+    "flip_loss",
+    "jensen_shannon_divergence",
+    "jsd_loss",
+    "kl_divergence",
+    "label_log_probs",
+    "mixture_log_probs",
+    "split_templates",
+    "swarm_loss",
+    "swarm_teachers",
+]

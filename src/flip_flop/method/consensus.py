@@ -1,0 +1,84 @@
+"""The consensus label: what a strict majority of an instance's templates predicts."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from flip_flop.method.precision import at_least_float32
+
+
+@dataclass(frozen=True, eq=False)
+class Consensus:
+    r"""The templates' votes on each instance of a batch; nothing here carries a gradient.
+
+    Args:
+        predictions: The label that each template predicts, :math:`\hat y_{i,v}`.
+        vote_counts: How many templates predict each label, :math:`n_{i,c}`.
+        label: The label with the most votes, lowest index first, *also where it has no strict majority*:
+            read it together with ``exists``.
+        exists: Whether ``label`` has a strict majority, :math:`n_{i,c^\star} > V/2`.
+    """
+
+    predictions: Int[Tensor, "*batch templates"]
+    vote_counts: Int[Tensor, "*batch labels"]
+    label: Int[Tensor, "*batch"]
+    exists: Bool[Tensor, "*batch"]
+
+
+def find_consensus(scores: Float[Tensor, "*batch templates labels"]) -> Consensus:
+    r"""Let each template vote for its best label, and find the label of the strict majority.
+
+    .. math::
+        \hat y_{i,v} = \arg\max_c \pi_{i,v,c}, \quad
+        n_{i,c} = \sum_v \mathbf 1[\hat y_{i,v} = c], \quad
+        c_i^\star = \arg\max_c n_{i,c} \;\text{ with }\; n_{i,c_i^\star} > V/2
+
+    Eqs. 3, 4 and 5 of the F2C paper. Ties go to the lowest label index; an exact half is no consensus. The
+    argmax is taken of the scores themselves: the softmax keeps their order, but its rounding can tie two.
+
+    Args:
+        scores: Mean log-probability of each answer's tokens, in nats. ``-inf`` is a probability of zero.
+
+    Returns:
+        The votes, with the leading axes of ``scores``.
+
+    Raises:
+        ValueError: A score is NaN: it would win every argmax.
+
+    Example:
+        >>> import torch
+        >>> votes = find_consensus(torch.tensor([[-0.1, -2.0], [-0.3, -1.0], [-3.0, -0.2]]))
+        >>> votes.predictions, votes.vote_counts, votes.label, votes.exists
+        (tensor([0, 0, 1]), tensor([2, 1]), tensor(0), tensor(True))
+    """
+    scores = scores.detach()
+    if scores.isnan().any():
+        raise ValueError("A score is NaN: the model's output is at fault, and no vote can be taken from it.")
+    predictions = scores.argmax(dim=-1)
+    vote_counts = functional.one_hot(predictions, scores.shape[-1]).sum(dim=-2)
+    label = vote_counts.argmax(dim=-1)
+    exists = 2 * vote_counts.amax(dim=-1) > scores.shape[-2]
+    return Consensus(predictions, vote_counts, label, exists)
+
+
+def label_log_probs(scores: Float[Tensor, "*batch labels"]) -> Float[Tensor, "*batch labels"]:
+    r"""The distribution over labels that the scores induce, as log-probabilities.
+
+    .. math:: \log \pi_{i,v,c} = \mathrm{LL}_i[v,c] - \log \sum_{c'} \exp \mathrm{LL}_i[v,c']
+
+    Eq. 14 of the F2C paper, in log space. Gradients flow.
+
+    Args:
+        scores: Mean log-probability of each answer's tokens, in nats.
+
+    Returns:
+        Log-probabilities, normalised over ``labels``; float32, or float64 if the scores are.
+
+    Example:
+        >>> import torch
+        >>> label_log_probs(torch.tensor([-1.0, -1.0])).exp()
+        tensor([0.5000, 0.5000])
+    """
+    return functional.log_softmax(at_least_float32(scores), dim=-1)

@@ -1,0 +1,136 @@
+"""Algorithm 1 of the F2C paper: which templates lead, which follow, and how strongly."""
+
+import math
+import statistics
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from flip_flop.method.consensus import find_consensus
+
+
+@dataclass(frozen=True, eq=False)
+class TemplateSplit:
+    r"""What Algorithm 1 decides for one instance; nothing here carries a gradient.
+
+    Args:
+        case: 1 no strict majority; 2 unanimous and confident; 3 consensus with a split. Algorithm 1's
+            degenerate branches (lines 9 and 12: a consensus, but too few templates for a split) are Case 3
+            with both sets empty, so that only the consensus cross-entropy is left.
+        cc_mask: The consensus-confident templates, :math:`T_i`.
+        nc_mask: The non-confident or non-consensus templates, :math:`S_i`.
+        flip_weight: :math:`w_{\text{flip}}`; 0 where ``nc_mask`` is empty.
+    """
+
+    case: int
+    cc_mask: Bool[Tensor, " templates"]
+    nc_mask: Bool[Tensor, " templates"]
+    flip_weight: float
+
+
+def split_templates(
+    scores: Float[Tensor, "templates labels"],
+    *,
+    unanimous_margin: float,
+    max_cc_size: int,
+    flip_weight_min: float,
+    flip_weight_max: float,
+    flip_temperature: float,
+) -> TemplateSplit:
+    r"""Algorithm 1: split one instance's templates into the CC and the NC set, and weigh the flip term.
+
+    .. math::
+        m_v = \mathrm{LL}_i[v, c^\star] - \max_{c \ne c^\star} \mathrm{LL}_i[v, c], \quad
+        w_{\text{flip}} = f_{\min} + (f_{\max} - f_{\min}) \, \sigma(\Delta / t), \quad
+        \Delta = \bar\ell_T - \bar\ell_S
+
+    The median of an even count is the mean of the middle two. Templates of equal margin enter the CC set in
+    the order of their index; where fewer than ``max_cc_size`` templates voted for the consensus, all of them
+    enter. Everything is decided on the CPU in float64, so the same scores give the same sets on every device.
+
+    Args:
+        scores: Mean log-probability of each answer's tokens, in nats: :math:`\mathrm{LL}_i`.
+        unanimous_margin: :math:`\tau_{\text{unanimous}}`, in nats.
+        max_cc_size: :math:`k_{\max}`, at least 2.
+        flip_weight_min: :math:`f_{\min}`, at least 0.
+        flip_weight_max: :math:`f_{\max}`, at least :math:`f_{\min}`.
+        flip_temperature: :math:`t`, above 0, in nats.
+
+    Returns:
+        The case, the two masks (on the device of ``scores``) and the weight.
+
+    Raises:
+        ValueError: A setting is out of its range, a score is not finite, or there is only one label.
+
+    Example:
+        >>> scores = torch.tensor([[-0.1, -3.0], [-0.2, -2.0], [-0.6, -0.8], [-1.5, -0.3]])
+        >>> split = split_templates(
+        ...     scores, unanimous_margin=1.0, max_cc_size=2,
+        ...     flip_weight_min=0.0, flip_weight_max=1.0, flip_temperature=1.0,
+        ... )
+        >>> split.case, split.cc_mask.tolist(), split.nc_mask.tolist(), round(split.flip_weight, 4)
+        (3, [True, True, False, False], [False, False, True, True], 0.7109)
+    """
+    _check_settings(unanimous_margin, max_cc_size, flip_weight_min, flip_weight_max, flip_temperature)
+    num_templates, num_labels = scores.shape
+    if num_labels < 2:
+        raise ValueError("With one label there is no other to compare it with: a task needs two or more.")
+    device, scores = scores.device, scores.detach().to("cpu", torch.float64)
+    if not scores.isfinite().all():
+        raise ValueError("A score is not finite: its margin, and so the split, is not defined.")
+
+    def split(case: int, cc_mask: Tensor, nc_mask: Tensor, flip_weight: float) -> TemplateSplit:
+        return TemplateSplit(case, cc_mask.to(device), nc_mask.to(device), flip_weight)
+
+    consensus = find_consensus(scores)
+    majority_mask = consensus.predictions == consensus.label
+    majority_size = int(majority_mask.sum())
+    empty = torch.zeros_like(majority_mask)
+    if not consensus.exists:  # line 1
+        return split(1, empty, empty, 0.0)  # line 2
+
+    consensus_scores = scores[:, consensus.label]
+    other_labels = torch.arange(num_labels) != consensus.label
+    margins = consensus_scores - scores[:, other_labels].amax(dim=1)  # lines 3, 4
+    median_margin = statistics.median(margins[majority_mask].tolist())  # line 5
+    if majority_size == num_templates and median_margin >= unanimous_margin:  # line 6
+        return split(2, majority_mask, empty, 0.0)  # line 7
+    if majority_size < 2:  # line 8
+        return split(3, empty, empty, 0.0)  # line 9
+    cc_size = min(max_cc_size, num_templates - 1)  # line 10
+    if cc_size < 2:  # line 11
+        return split(3, empty, empty, 0.0)  # line 12
+
+    ranking = margins.masked_fill(~majority_mask, -math.inf).argsort(descending=True, stable=True)
+    cc_mask = empty.scatter(0, ranking[: min(cc_size, majority_size)], True)  # line 13
+    nc_mask = ~cc_mask  # line 14
+    cc_level = consensus_scores[cc_mask].mean()  # line 15
+    nc_level = consensus_scores[nc_mask].mean()  # line 16
+    consensus_gap = cc_level - nc_level  # line 17
+    steepness = float(torch.sigmoid(consensus_gap / flip_temperature))
+    flip_weight = flip_weight_min + (flip_weight_max - flip_weight_min) * steepness  # line 18
+    # Rounding must not lift the weight over its bound.
+    return split(3, cc_mask, nc_mask, min(flip_weight, flip_weight_max))  # line 19
+
+
+def _check_settings(
+    unanimous_margin: float,
+    max_cc_size: int,
+    flip_weight_min: float,
+    flip_weight_max: float,
+    flip_temperature: float,
+) -> None:
+    # Written as `not (...)`, so that a NaN fails each of them.
+    if math.isnan(unanimous_margin):
+        raise ValueError("unanimous_margin is NaN; it is a number of nats, or inf for no Case 2 at all.")
+    if not max_cc_size >= 2:
+        raise ValueError(f"max_cc_size is {max_cc_size}; one template has nobody to agree with: set 2 or more.")
+    if not 0 <= flip_weight_min <= flip_weight_max < math.inf:
+        raise ValueError(
+            f"flip_weight_min is {flip_weight_min} and flip_weight_max {flip_weight_max}; "
+            "they must be finite and in the order 0 <= flip_weight_min <= flip_weight_max."
+        )
+    if not 0 < flip_temperature < math.inf:
+        raise ValueError(f"flip_temperature is {flip_temperature}; it must be above 0 and finite.")

@@ -1,0 +1,104 @@
+"""Divergences between distributions given as log-probabilities. In nats; argument order is formula order.
+
+An outcome is whatever a distribution is over: the vocabulary, or the labels.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from flip_flop.method.precision import at_least_float32
+
+
+def kl_divergence(
+    log_p: Float[Tensor, "*#batch outcomes"], log_q: Float[Tensor, "*#batch outcomes"]
+) -> Float[Tensor, "*batch"]:
+    r"""Kullback-Leibler divergence of p from q, in nats.
+
+    .. math:: \mathrm{KL}(p \,\|\, q) = \sum_y p(y) \, (\log p(y) - \log q(y))
+
+    The divergence of Eq. 9 of the F2C paper. An outcome to which p gives no probability adds nothing
+    (0 log 0 = 0) and has gradient 0; where q gives none and p does, the divergence is infinite. Gradients
+    flow into both.
+
+    Args:
+        log_p: Log-probabilities, normalised over ``outcomes``.
+        log_q: Log-probabilities, normalised over ``outcomes``; leading axes broadcast.
+
+    Returns:
+        One divergence for each pair; below 0 by rounding at most.
+
+    Example:
+        >>> kl_divergence(torch.tensor([1.0, 0.0]).log(), torch.tensor([0.5, 0.5]).log())
+        tensor(0.6931)
+
+    References:
+        Kullback and Leibler, "On information and sufficiency", Ann. Math. Statist., 1951.
+    """
+    log_p, log_q = at_least_float32(log_p), at_least_float32(log_q)
+    p = log_p.exp()
+    # Not `log_p > -inf`: a probability can also be too small for its dtype, and 0 * inf is NaN.
+    return (p * torch.where(p > 0, log_p - log_q, 0.0)).sum(dim=-1)
+
+
+def mixture_log_probs(log_probs: Float[Tensor, "distributions outcomes"]) -> Float[Tensor, " outcomes"]:
+    r"""The uniform mixture of K distributions, averaged as probabilities and given as log-probabilities.
+
+    .. math:: \log \bar q(y) = \operatorname{logsumexp}_k \log q_k(y) - \log K
+
+    Computed as the largest term plus the logarithm of a mean that lies between 1/K and 1: nothing underflows,
+    and the mixture of equal distributions is exactly that distribution. Gradients flow into all of them.
+
+    Args:
+        log_probs: Log-probabilities, normalised over ``outcomes``; at least one distribution.
+
+    Returns:
+        Log-probabilities, normalised over ``outcomes``.
+
+    Raises:
+        ValueError: There is no distribution to mix.
+
+    Example:
+        >>> mixture_log_probs(torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log()).exp()
+        tensor([0.7000, 0.3000])
+    """
+    if log_probs.shape[0] == 0:
+        raise ValueError("A mixture needs at least one distribution.")
+    log_probs = at_least_float32(log_probs)
+    peak = log_probs.detach().amax(dim=0)
+    impossible = peak == -math.inf  # to every distribution: kept out of exp and log, whose gradients would be NaN
+    peak = peak.masked_fill(impossible, 0.0)
+    mean = (log_probs - peak).exp().mean(dim=0)
+    log_mixture = peak + mean.masked_fill(impossible, 1.0).log()
+    return log_mixture.masked_fill(impossible, -math.inf)
+
+
+def jensen_shannon_divergence(log_probs: Float[Tensor, "distributions outcomes"]) -> Float[Tensor, ""]:
+    r"""Generalised Jensen-Shannon divergence of K distributions, in nats.
+
+    .. math::
+        \mathrm{JSD}(q_1, \dots, q_K) = \frac{1}{K} \sum_k \mathrm{KL}(q_k \,\|\, \bar q), \quad
+        \bar q = \frac{1}{K} \sum_k q_k
+
+    Eq. 8 of the F2C paper without its weight. 0 iff all are equal, at most log K. Gradients flow into every
+    distribution, also through the mixture.
+
+    Args:
+        log_probs: Log-probabilities, normalised over ``outcomes``; at least one distribution.
+
+    Returns:
+        The divergence; exactly 0 for equal distributions, and below 0 by rounding at most.
+
+    Raises:
+        ValueError: There is no distribution.
+
+    Example:
+        >>> jensen_shannon_divergence(torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log())
+        tensor(0.3681)
+
+    References:
+        Lin, "Divergence measures based on the Shannon entropy", IEEE Trans. Inf. Theory, 1991.
+    """
+    return kl_divergence(log_probs, mixture_log_probs(log_probs)).mean()

@@ -1,0 +1,174 @@
+"""The losses of one instance: consensus cross-entropy, the two divergence terms, and their sum. In nats.
+
+The training objective (Eq. 7) is the mean over *all* instances: one without a consensus adds its zero and
+is counted.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from flip_flop.method.controls import TemplateSplit
+from flip_flop.method.divergences import jensen_shannon_divergence, kl_divergence, mixture_log_probs
+from flip_flop.method.precision import at_least_float32
+
+
+@dataclass(frozen=True, eq=False)
+class F2CLoss:
+    """The three terms of Eq. 10 for one instance, weights included.
+
+    Args:
+        cce: Consensus cross-entropy, Eq. 6.
+        jsd: Agreement within the CC set, Eq. 8.
+        flip: Alignment of the NC set with the CC set, Eq. 9.
+    """
+
+    cce: Float[Tensor, ""]
+    jsd: Float[Tensor, ""]
+    flip: Float[Tensor, ""]
+
+    @property
+    def total(self) -> Float[Tensor, ""]:
+        """The sum of the three terms, Eq. 10."""
+        return self.cce + self.jsd + self.flip
+
+
+def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Float[Tensor, ""]:
+    r"""Consensus cross-entropy of one instance that has a consensus.
+
+    .. math:: \mathcal L_{\text{CCE}}(i) = \lambda_{\text{CCE}} \frac{1}{V} \sum_v \ell_{i,v}
+
+    Eq. 6 of the F2C paper without its indicator, which is the caller's (:func:`f2c_loss` has it).
+
+    Args:
+        consensus_nll: Negative log-likelihood of the consensus answer under each template: its tokens' mean
+            or sum, as the caller reads :math:`\ell_{i,v}`.
+        weight: :math:`\lambda_{\text{CCE}}`.
+
+    Returns:
+        The loss. A weight of 0 gives exactly 0.
+
+    Example:
+        >>> import torch
+        >>> cce_loss(torch.tensor([0.5, 1.5]), weight=2.0)
+        tensor(2.)
+    """
+    if weight == 0:
+        return _zero(consensus_nll)
+    return weight * at_least_float32(consensus_nll).mean()
+
+
+def jsd_loss(cc_log_probs: Float[Tensor, "distributions outcomes"], *, weight: float) -> Float[Tensor, ""]:
+    r"""Agreement within the CC set of one instance.
+
+    .. math::
+        \mathcal L_{\text{jsd}}(i) = \beta_{\text{jsd}} \, \mathrm{JSD}(\{\mathbf q^\star_{i,t}\}_{t \in T_i})
+
+    Eq. 8 of the F2C paper. Gradients flow through all of it, the mixture included.
+
+    Args:
+        cc_log_probs: Log-probabilities of the CC set's templates, normalised over ``outcomes``.
+        weight: :math:`\beta_{\text{jsd}}`.
+
+    Returns:
+        The loss; exactly 0 for an empty CC set, for one template, and for a weight of 0.
+
+    Example:
+        >>> import torch
+        >>> jsd_loss(torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log(), weight=0.5)
+        tensor(0.1840)
+    """
+    if weight == 0 or cc_log_probs.shape[0] == 0:
+        return _zero(cc_log_probs)
+    return weight * jensen_shannon_divergence(cc_log_probs)
+
+
+def flip_loss(
+    log_probs: Float[Tensor, "templates outcomes"], split: TemplateSplit, *, detach_cc_mixture: bool = True
+) -> Float[Tensor, ""]:
+    r"""Alignment of the NC set of one instance with the average distribution of its CC set.
+
+    .. math::
+        \mathcal L_{\text{flip}}(i) = w_{\text{flip}} \frac{1}{|S_i|} \sum_{s \in S_i}
+        \mathrm{KL}(\mathbf q^\star_{i,s} \,\|\, \bar{\mathbf q}^{T\star}_i)
+
+    Eq. 9 of the F2C paper.
+
+    Args:
+        log_probs: Log-probabilities of every template, normalised over ``outcomes``.
+        split: What :func:`~flip_flop.method.split_templates` decided for the instance.
+        detach_cc_mixture: The CC mixture is a target without gradient, toward which the NC set moves. The
+            paper does not say; False lets the CC set move toward the NC set as well.
+
+    Returns:
+        The loss; exactly 0 where the NC set is empty or its weight is 0.
+
+    Example:
+        >>> import torch
+        >>> cc_mask = torch.tensor([True, True, False])
+        >>> split = TemplateSplit(case=3, cc_mask=cc_mask, nc_mask=~cc_mask, flip_weight=0.5)
+        >>> flip_loss(torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]]).log(), split)
+        tensor(0.4159)
+    """
+    if split.flip_weight == 0 or not split.nc_mask.any():
+        return _zero(log_probs)
+    cc_mixture_log_probs = mixture_log_probs(log_probs[split.cc_mask])
+    if detach_cc_mixture:
+        cc_mixture_log_probs = cc_mixture_log_probs.detach()
+    return split.flip_weight * kl_divergence(log_probs[split.nc_mask], cc_mixture_log_probs).mean()
+
+
+def f2c_loss(
+    consensus_nll: Float[Tensor, " templates"],
+    log_probs: Float[Tensor, "templates outcomes"],
+    split: TemplateSplit,
+    *,
+    cce_weight: float,
+    jsd_weight: float,
+    detach_cc_mixture: bool = True,
+) -> F2CLoss:
+    r"""Flip-Flop Consistency of one instance.
+
+    .. math::
+        \mathcal L_{\text{FF}}(i) = \begin{cases}
+        0 & \text{Case 1} \\
+        \mathcal L_{\text{CCE}}(i) + \mathcal L_{\text{jsd}}(i) & \text{Case 2} \\
+        \mathcal L_{\text{CCE}}(i) + \mathcal L_{\text{jsd}}(i) + \mathcal L_{\text{flip}}(i) & \text{Case 3}
+        \end{cases}
+
+    Eq. 10 of the F2C paper. A term that a case leaves out is not computed: it is exactly 0, and so is its
+    gradient. It stays part of the graph, so ``backward`` works on every instance. With ``jsd_weight`` and
+    both flip weights 0 this is consensus cross-entropy alone, the paper's second method.
+
+    Args:
+        consensus_nll: Negative log-likelihood of the consensus answer under each template.
+        log_probs: Log-probabilities of every template, normalised over ``outcomes``: over the vocabulary, on
+            the consensus answer's tokens (the paper), or over the labels.
+        split: What :func:`~flip_flop.method.split_templates` decided for the instance.
+        cce_weight: :math:`\lambda_{\text{CCE}}`.
+        jsd_weight: :math:`\beta_{\text{jsd}}`.
+        detach_cc_mixture: See :func:`flip_loss`.
+
+    Returns:
+        The three terms; ``.total`` is their sum.
+
+    Example:
+        >>> import torch
+        >>> split = TemplateSplit(2, torch.tensor([True, True]), torch.tensor([False, False]), 0.0)
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.8, 0.2]]).log()
+        >>> f2c_loss(-log_probs[:, 0], log_probs, split, cce_weight=1.0, jsd_weight=1.0)
+        F2CLoss(cce=tensor(0.1643), jsd=tensor(0.0100), flip=tensor(0.))
+    """
+    if split.case == 1:
+        return F2CLoss(_zero(consensus_nll), _zero(log_probs), _zero(log_probs))
+    return F2CLoss(
+        cce=cce_loss(consensus_nll, weight=cce_weight),
+        jsd=jsd_loss(log_probs[split.cc_mask], weight=jsd_weight),
+        flip=flip_loss(log_probs, split, detach_cc_mixture=detach_cc_mixture),
+    )
+
+
+def _zero(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, ""]:
+    # The sum of nothing: in the graph, and unlike 0 * x exactly 0 whatever x holds (-inf, NaN).
+    return at_least_float32(tensor[:0]).sum()

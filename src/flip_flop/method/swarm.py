@@ -1,0 +1,106 @@
+"""Swarm distillation, the baseline: every template learns from other templates' predictions."""
+
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from flip_flop.method.consensus import label_log_probs
+from flip_flop.method.precision import at_least_float32
+
+
+@runtime_checkable
+class DrawsPermutations(Protocol):
+    """A source of random permutations, such as a ``numpy.random.Generator``."""
+
+    def permutation(self, x: int, /) -> Any:
+        """A random order of ``range(x)``."""
+        ...
+
+
+def swarm_teachers(
+    num_templates: int,
+    *,
+    pairs: Literal["derangement", "all"] = "derangement",
+    seed_generator: DrawsPermutations | None = None,
+) -> Int[Tensor, "templates teachers"]:
+    r"""Which templates teach which, for one instance.
+
+    ``"derangement"``: every template learns from one other and teaches one other. ``"all"``: every template
+    learns from all of them with equal weight, *itself included*, as in the uniform case of the F2C paper's
+    Theorem A.1: every student then has the same target, the mean. Leaving itself out would give every
+    student another target. (Where the labels are all its outcomes, a student exerts no pull on itself, and
+    the two differ by the factor 1 - 1/V only.)
+
+    Args:
+        num_templates: V, at least 2.
+        pairs: ``"derangement"`` or ``"all"``.
+        seed_generator: Draws the derangement, every one with the same probability. ``"all"`` draws nothing.
+
+    Returns:
+        Template indices, int64: row v lists the teachers of template v.
+
+    Raises:
+        ValueError: There are fewer than two templates, there is no generator for a derangement, or ``pairs``
+            is neither of the two.
+
+    Example:
+        >>> swarm_teachers(3, pairs="all")
+        tensor([[0, 1, 2],
+                [0, 1, 2],
+                [0, 1, 2]])
+
+    References:
+        Zhou et al., "Prompt Consistency for Zero-Shot Task Generalization", Findings of EMNLP, 2022.
+    """
+    if num_templates < 2:
+        raise ValueError(f"Swarm distillation needs two templates or more to teach each other, not {num_templates}.")
+    own = torch.arange(num_templates)
+    if pairs == "all":
+        return own.repeat(num_templates, 1)
+    if pairs != "derangement":
+        raise ValueError(f"pairs is {pairs!r}; known are 'derangement' and 'all'.")
+    if seed_generator is None:
+        raise ValueError("A derangement is random: pass the generator that draws it.")
+    while True:  # rejection leaves every derangement equally likely; more than a third of permutations pass
+        teachers = torch.tensor([int(index) for index in seed_generator.permutation(num_templates)])
+        if (teachers != own).all():
+            return teachers[:, None]
+
+
+def swarm_loss(
+    scores: Float[Tensor, "templates labels"], teachers: Int[Tensor, "templates teachers"]
+) -> Float[Tensor, ""]:
+    r"""Swarm distillation of one instance: cross-entropy of every student with its teachers.
+
+    .. math::
+        \mathcal L_{\text{swarm}}(i) = - \frac{1}{V} \sum_v \frac{1}{K} \sum_k \sum_c
+        \pi_{i, u_{v,k}, c} \; \mathrm{LL}_i[v, c]
+
+    where :math:`u_{v,1}, \dots, u_{v,K}` are the teachers of template v and :math:`\pi` is Eq. 14 of the F2C
+    paper. Zhou et al. draw the answer from the teacher; here its expectation over the labels is exact. The
+    student's log-probability of an answer is its score as it stands, the mean over the answer's tokens,
+    not normalised over the labels: so the student also learns to put its probability on the answers.
+
+    Args:
+        scores: Mean log-probability of each answer's tokens, in nats.
+        teachers: From :func:`swarm_teachers`. Teachers carry no gradient.
+
+    Returns:
+        The loss, not below 0 for scores that are log-probabilities.
+
+    Example:
+        >>> scores = torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log()
+        >>> swarm_loss(scores, torch.tensor([[1], [0]]))
+        tensor(0.7678)
+
+    References:
+        Zhou et al., "Prompt Consistency for Zero-Shot Task Generalization", Findings of EMNLP, 2022, Eq. 2.
+        Kim and Rush, "Sequence-Level Knowledge Distillation", EMNLP, 2016.
+    """
+    teacher_probs = label_log_probs(scores.detach()).exp()
+    # The loss is linear in the teacher, so their mean may come first: the heart of Theorem A.1.
+    target = teacher_probs[teachers].mean(dim=1)
+    expected = torch.where(target > 0, target * at_least_float32(scores), 0.0)  # 0 * -inf is NaN
+    return -expected.sum(dim=-1).mean()

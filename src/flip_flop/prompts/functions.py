@@ -1,0 +1,200 @@
+"""What a template may call: filters, tests, functions and methods, each within the limits.
+
+The lists cover what the templates of PromptSource use, apart from those that change a value in place
+(``append``, ``update``, ``pop``) and the ``format`` filter, whose width makes a text of any length.
+"""
+
+import functools
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from jinja2 import Environment, pass_context, pass_environment
+from jinja2.exceptions import SecurityError
+from jinja2.filters import FILTERS as JINJA_FILTERS
+from jinja2.filters import make_attrgetter
+from jinja2.runtime import Context
+from jinja2.tests import TESTS as JINJA_TESTS
+from jinja2.utils import Namespace
+
+from flip_flop.prompts.limits import (
+    MAX_INTEGER,
+    MAX_RANGE,
+    TooMuch,
+    bounded,
+    bounded_list,
+    bounded_text,
+    current_render,
+    size_of,
+    spend_on,
+)
+
+
+def join_texts(separator: str, values: Iterable[Any]) -> str:
+    """``separator.join(values)``, within the limits."""
+    texts = [str(value) for value in bounded_list(values)]
+    bounded_text(sum(map(len, texts)) + len(separator) * max(len(texts) - 1, 0))
+    return separator.join(texts)
+
+
+def replace_text(text: str, old: Any, new: Any, count: int | None = None) -> str:
+    """``text.replace(old, new, count)``, within the limits."""
+    old, new, limit = str(old), str(new), -1 if count is None else int(count)
+    found = text.count(old)
+    found = found if limit < 0 else min(found, limit)
+    bounded_text(len(text) + found * max(len(new) - len(old), 0))
+    return text.replace(old, new, limit)
+
+
+@pass_environment
+def _join(environment: Environment, value: Iterable[Any], d: str = "", attribute: Any = None) -> str:
+    if attribute is not None:
+        value = map(make_attrgetter(environment, attribute), value)
+    return join_texts(str(d), value)
+
+
+def _replace(value: Any, old: str, new: str, count: int | None = None) -> str:
+    return replace_text(str(value), old, new, count)
+
+
+def _round(value: float, precision: int = 0, method: str = "common") -> float:
+    if not (isinstance(precision, int) and 0 <= precision <= 12):
+        raise SecurityError("round takes 0 to 12 places")
+    return JINJA_FILTERS["round"](value, precision, method)
+
+
+@pass_environment
+def _sort(environment: Environment, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
+    return JINJA_FILTERS["sort"](environment, bounded_list(value), *args, **kwargs)
+
+
+def _most_frequent(items: Iterable[Any]) -> list[Any] | None:
+    counts = Counter(bounded_list(items)).most_common()
+    return [item for item, count in counts if count == counts[0][1]] if counts else None
+
+
+@pass_context
+def _choose(context: Context, items: Any) -> Any:
+    # pass_context keeps Jinja from drawing once, while it compiles, for every row.
+    return choose(items)
+
+
+def choose(items: Any) -> Any:
+    """One item, drawn by the instance, the template and the seed: never by what was drawn before."""
+    return items[current_render().draw(len(items))]
+
+
+def small_range(*bounds: int) -> range:
+    """``range``, of a length that a prompt can need."""
+    values = range(*bounds)
+    if len(values) > MAX_RANGE:
+        raise TooMuch(f"a range of {len(values):,} numbers")
+    return values
+
+
+def bounded_zip(*values: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """``zip``, every tuple within the limits."""
+    return (bounded(items) for items in zip(*values, strict=False))
+
+
+def _namespace(*args: Any, **kwargs: Any) -> Namespace:
+    return Namespace(bounded(dict(*args, **kwargs)))
+
+
+def _metered(filter_function: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter, paying for what it reads."""
+
+    @functools.wraps(filter_function)
+    def paying(*args: Any, **kwargs: Any) -> Any:
+        spend_on(*(value for value in args if isinstance(value, str | list | tuple | dict)))
+        return filter_function(*args, **kwargs)
+
+    return paying
+
+
+_PLAIN_FILTERS = (  # noqa: SIM905 - quotes round forty words hide the words
+    "abs capitalize default first float int last length lower map max min "
+    "reject rejectattr select selectattr string title trim unique upper"
+).split()
+FILTERS: dict[str, Callable[..., Any]] = {
+    **{name: _metered(JINJA_FILTERS[name]) for name in _PLAIN_FILTERS},
+    "d": _metered(JINJA_FILTERS["default"]),
+    "count": _metered(JINJA_FILTERS["length"]),
+    "join": _join,
+    "list": bounded_list,
+    "replace": _replace,
+    "round": _round,
+    "sort": _sort,
+    "most_frequent": _most_frequent,
+    "choice": _choose,
+    "random": _choose,
+}
+TESTS = {
+    name: JINJA_TESTS[name]
+    for name in (  # noqa: SIM905
+        "boolean defined divisibleby eq equalto even false float ge greaterthan gt in integer iterable le "
+        "lessthan lower lt mapping ne none number odd sequence string true undefined upper == != > >= < <="
+    ).split()
+}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "choice": choose,
+    "namespace": _namespace,
+    "range": small_range,
+    "zip": bounded_zip,
+}
+METHODS = frozenset(
+    (  # noqa: SIM905
+        "capitalize count endswith find get index items join keys lower lstrip replace rfind rsplit rstrip "
+        "split splitlines startswith strip swapcase title upper values"
+    ).split()
+)
+
+
+def call_method(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a bound method of a text, list or dict, within the limits.
+
+    Raises:
+        SecurityError: It is no such method, or not one of :data:`METHODS`.
+    """
+    owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+    if type(method) is not type("".join) or type(owner) not in (str, list, tuple, dict) or name not in METHODS:
+        raise SecurityError("a template may call no such function")
+    spend_on(owner, *args, *kwargs.values())
+    if isinstance(owner, str) and name == "join":
+        return join_texts(owner, *args)
+    if isinstance(owner, str) and name == "replace":
+        return replace_text(owner, *args, **kwargs)
+    return method(*args, **kwargs)
+
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+}
+
+
+def apply_operator(symbol: str, left: Any, right: Any) -> Any:
+    """``left symbol right``, refused before a number or a text grows without bound.
+
+    Raises:
+        SecurityError: ``**``, or ``%`` that formats a text, or an integer of more than 63 bits.
+        TooMuch: The result would be over the limit.
+    """
+    if symbol not in OPERATORS or (symbol == "%" and isinstance(left, str | bytes)):
+        raise SecurityError(f"the operator {symbol} is refused here")
+    for value in (left, right):
+        if isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
+            raise SecurityError("an integer of more than 63 bits")
+    spend_on(left, right)
+    if symbol == "+" and not isinstance(left, int | float):
+        bounded_text(size_of(left) + size_of(right))
+    if symbol == "*":
+        for many, times in ((left, right), (right, left)):
+            if isinstance(many, str | bytes | list | tuple) and isinstance(times, int):
+                bounded_text(size_of(many) * max(times, 0))
+    return OPERATORS[symbol](left, right)

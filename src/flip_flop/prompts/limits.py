@@ -1,0 +1,178 @@
+"""How much one render may do: the size of every value it makes, and the work it spends.
+
+A template may come from a stranger, and a sandbox does not bound work. Two rules do, without killing a
+process: no value is ever made whose size, written out, is over :data:`MAX_SIZE` (so ``str`` of it is
+harmless), and every loop step, call, filter and operator pays, out of one budget per render, for the sizes
+of what it reads.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jinja2.exceptions import SecurityError
+from jinja2.utils import Namespace
+
+MAX_SIZE = 1 << 20
+"""The largest value, by :func:`size_of`, that a row may hold or a template may make."""
+
+ITEM = 8
+"""What an item costs beside its characters: about as long to walk over as that many characters."""
+
+MAX_OUTPUT = 256 * 1024
+"""The longest prompt, in characters."""
+
+MAX_RANGE = 10_000
+MAX_INTEGER = 1 << 63
+WORK_BUDGET = 1 << 23
+WORK_PER_STEP = 128
+SECONDS = 0.5
+"""Processor time of one render: the backstop of the budget, which stops at the same step on every machine."""
+
+_CONTAINERS: tuple[type[Iterable[Any]], ...] = (
+    list,
+    tuple,
+    set,
+    frozenset,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+)
+
+
+class TooMuch(Exception):  # noqa: N818 - not a fault of ours: it is turned into E-TPL-TOO-BIG
+    """A render went over a limit."""
+
+
+def size_of(value: Any) -> int:
+    """The size of a value written out: its characters, and eight per item.
+
+    Raises:
+        TooMuch: The size is over :data:`MAX_SIZE`.
+
+    Example:
+        >>> size_of("abc"), size_of([1, "ab"])
+        (11, 26)
+    """
+    if isinstance(value, str):
+        total, stack = ITEM + len(value), []
+    else:
+        total, stack = 0, [value]
+    while stack:
+        item = stack.pop()
+        total += ITEM
+        if isinstance(item, str | bytes):
+            total += len(item)
+        elif isinstance(item, dict):
+            stack.extend(item.keys())
+            stack.extend(item.values())
+        elif isinstance(item, _CONTAINERS):
+            stack.extend(item)
+        elif isinstance(item, Namespace):
+            # Its text spells out its attributes, which can grow after it was weighed.
+            raise SecurityError("a namespace inside another value is refused")
+        if total + ITEM * len(stack) > MAX_SIZE:
+            break
+    if total + ITEM * len(stack) > MAX_SIZE:
+        raise TooMuch(f"a value of more than {MAX_SIZE:,} characters, an item counting as {ITEM}")
+    return total
+
+
+@dataclass
+class Render:
+    """The budget of one render, and its source of random choices, made when first asked for."""
+
+    make_generator: Callable[[], np.random.Generator]
+    work_left: int = WORK_BUDGET
+    deadline: float = field(default_factory=lambda: time.thread_time() + SECONDS)
+    _calls: int = 0
+    _generator: np.random.Generator | None = None
+
+    def spend(self, work: int) -> None:
+        """Pay for work.
+
+        Raises:
+            TooMuch: The budget or the time is spent.
+        """
+        self.work_left -= work
+        self._calls += 1
+        if self.work_left < 0:
+            raise TooMuch("more work than one prompt can need")
+        # The clock costs as much as the rest of a small step: look at it now and then.
+        if (work > 4096 or self._calls % 32 == 0) and time.thread_time() > self.deadline:
+            raise TooMuch(f"more than {SECONDS:g} seconds of work")
+
+    def draw(self, count: int) -> int:
+        """A random index below ``count``."""
+        if self._generator is None:
+            self._generator = self.make_generator()
+        return int(self._generator.integers(count))
+
+
+_CURRENT: ContextVar[Render] = ContextVar("render")
+
+
+def current_render() -> Render:
+    """The render that is under way."""
+    return _CURRENT.get()
+
+
+@contextlib.contextmanager
+def rendering(make_generator: Callable[[], np.random.Generator]) -> Iterator[Render]:
+    """One render, from its full budget."""
+    render = Render(make_generator)
+    token = _CURRENT.set(render)
+    try:
+        yield render
+    finally:
+        _CURRENT.reset(token)
+
+
+def spend_on(*values: Any) -> None:
+    """Pay for reading values; an iterator pays as it is read, so it costs one here."""
+    current_render().spend(WORK_PER_STEP + sum(size_of(value) for value in values))
+
+
+def bounded(value: Any) -> Any:
+    """The value, where its size is within the limit."""
+    spend_on(value)
+    return value
+
+
+def bounded_list(values: Iterable[Any]) -> list[Any]:
+    """``list(values)``, refused as soon as it grows over the limit.
+
+    The items are weighed as they come: a generator of large ones would fill the memory before its list was.
+    """
+    items, total, render = [], 0, current_render()
+    for item in values:
+        size = size_of(item)
+        total += size
+        if total > MAX_SIZE:
+            raise TooMuch(f"a list of more than {MAX_SIZE:,} characters, an item counting as {ITEM}")
+        render.spend(size)
+        items.append(item)
+    return items
+
+
+def bounded_text(length: int) -> None:
+    """Pay for a text about to be made, or refuse it before it is.
+
+    Raises:
+        TooMuch: It would be over the limit.
+    """
+    if length > MAX_SIZE:
+        raise TooMuch(f"a text of {length:,} characters")
+    current_render().spend(WORK_PER_STEP + length)
+
+
+def steps(values: Iterable[Any]) -> Iterator[Any]:
+    """The items of a ``for`` loop; each step pays, also those that the loop's own ``if`` leaves out."""
+    render = current_render()
+    for item in values:
+        render.spend(WORK_PER_STEP + size_of(item))
+        yield item

@@ -1,0 +1,115 @@
+"""What a template may be made of, decided on its syntax tree before any of it runs."""
+
+import re
+from collections.abc import Iterable
+
+from jinja2 import nodes
+
+from flip_flop.errors import InputError, nearest
+from flip_flop.prompts.functions import FILTERS, FUNCTIONS, METHODS, TESTS
+from flip_flop.prompts.limits import MAX_RANGE
+
+SEPARATOR = "|||"
+MAX_SOURCE = 64 * 1024
+MAX_NODES = 2_000
+MAX_DEPTH = 60
+MAX_LOOPS = 3
+MAX_NUMBER = 10**12
+
+_ALLOWED = (  # noqa: SIM905 - words, not punctuation
+    "Add And Assign Call Compare Concat CondExpr Const Dict Div FloorDiv Filter For Getattr Getitem If "
+    "Keyword List Mod Mul NSRef Name Neg Not Operand Or Output Pair Pos Slice Sub TemplateData Test Tuple"
+).split()
+_HINT = "Write the template without it: a template may only print, compare and reshape a row's fields."
+
+
+def check_tree(tree: nodes.Template, where: str) -> None:
+    """Refuse a template that holds anything outside the allow-list.
+
+    Args:
+        tree: The parsed template.
+        where: Words that name the template in an error.
+
+    Raises:
+        InputError: ``E-TPL-UNSAFE``.
+    """
+    count = 0
+    stack: list[tuple[nodes.Node, int, int]] = [(child, 1, 0) for child in tree.iter_child_nodes()]
+    while stack:
+        node, depth, loops = stack.pop()
+        count += 1
+        loops += isinstance(node, nodes.For)
+        problem = _problem(node)
+        if problem is None and (count > MAX_NODES or depth > MAX_DEPTH):
+            problem = "more or deeper syntax than a prompt can need"
+        if problem is None and loops > MAX_LOOPS:
+            problem = f"more than {MAX_LOOPS} loops inside each other"
+        if problem is not None:
+            raise InputError("E-TPL-UNSAFE", f"{where}, line {node.lineno}: {problem}.", _HINT)
+        stack.extend((child, depth + 1, loops) for child in node.iter_child_nodes())
+
+
+def check_parts(tree: nodes.Template, where: str) -> None:
+    """Refuse a prompt with two separators in one run of text; two branches of an ``if`` may have one each.
+
+    Raises:
+        InputError: ``E-TPL-PARTS``.
+    """
+    branches: list[nodes.For | nodes.If] = [*tree.find_all(nodes.For), *tree.find_all(nodes.If)]
+    bodies = [tree.body, *(node.body for node in branches), *(node.else_ for node in branches)]
+    for body in bodies:
+        texts = [part for node in body if isinstance(node, nodes.Output) for part in node.nodes]
+        counts = [text.data.count(SEPARATOR) for text in texts if isinstance(text, nodes.TemplateData)]
+        if sum(counts) > 1:
+            message = f"{where}: {sum(counts)} separators {SEPARATOR} in the same text."
+            raise InputError("E-TPL-PARTS", message, "Keep one, between the prompt and its target.")
+
+
+def _problem(node: nodes.Node) -> str | None:
+    """What is wrong with one node by itself, in words."""
+    kind = type(node).__name__
+    if kind not in _ALLOWED:
+        return f"{kind} is refused"
+    if isinstance(node, nodes.Name | nodes.NSRef) and node.name.startswith("__"):
+        return f"the name {node.name!r} is refused"
+    if isinstance(node, nodes.Getattr) and node.attr.startswith("_"):
+        return f"the attribute {node.attr!r} is refused"
+    if isinstance(node, nodes.Const):
+        return _constant_problem(node.value)
+    if isinstance(node, nodes.Filter) and node.name not in FILTERS:
+        return _unknown("filter", node.name, FILTERS)
+    if isinstance(node, nodes.Test) and node.name not in TESTS:
+        return _unknown("test", node.name, TESTS)
+    if isinstance(node, nodes.For) and node.recursive:
+        return "a recursive loop is refused"
+    if isinstance(node, nodes.Filter | nodes.Test | nodes.Call) and (node.dyn_args or node.dyn_kwargs):
+        return "* and ** in a call are refused"
+    return _call_problem(node) if isinstance(node, nodes.Call) else None
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    return f"the {kind} {name!r} is refused ({nearest(name, known).rstrip('.')})"
+
+
+def _constant_problem(value: object) -> str | None:
+    if isinstance(value, int | float) and abs(value) > MAX_NUMBER:
+        return f"a number over {MAX_NUMBER:,}"
+    if isinstance(value, str) and re.fullmatch(r"__[A-Za-z]\w*__", value):
+        return f"the name {value!r} is refused"
+    return None
+
+
+def _call_problem(node: nodes.Call) -> str | None:
+    target = node.node
+    if isinstance(target, nodes.Getattr):
+        if target.attr not in METHODS:
+            return _unknown("method", target.attr, METHODS)
+    elif isinstance(target, nodes.Name):
+        if target.name not in FUNCTIONS:
+            return _unknown("function", target.name, FUNCTIONS)
+        numbers = [arg.value for arg in node.args if isinstance(arg, nodes.Const) and isinstance(arg.value, int)]
+        if target.name == "range" and any(abs(number) > MAX_RANGE for number in numbers):
+            return f"a range over more than {MAX_RANGE:,} numbers"
+    else:
+        return "a call of anything but a named function or method is refused"
+    return None

@@ -1,0 +1,221 @@
+"""Templates compiled as a stranger's text: an immutable sandbox, strict names, allow-list and limits."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jinja2
+import numpy as np
+from jinja2.exceptions import SecurityError, TemplateRuntimeError, TemplateSyntaxError, UndefinedError
+from jinja2.runtime import Context, StrictUndefined, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import missing
+
+from flip_flop.errors import InputError, nearest
+from flip_flop.prompts.functions import (
+    FILTERS,
+    FUNCTIONS,
+    OPERATORS,
+    TESTS,
+    apply_operator,
+    call_method,
+    join_texts,
+)
+from flip_flop.prompts.guards import CHOICE_BOUNDARY, Guards
+from flip_flop.prompts.limits import MAX_OUTPUT, MAX_SIZE, TooMuch, bounded, rendering, steps
+from flip_flop.prompts.safety import MAX_SOURCE, SEPARATOR, check_parts, check_tree
+
+
+class EndOfPrompt(Exception):  # noqa: N818 - control flow: the prompt is complete
+    """The render has reached the separator."""
+
+
+class MissingNameError(UndefinedError):
+    """A name that is neither a field of the row nor set by the template."""
+
+    def __init__(self, message: str | None, name: Any, owner: Any):
+        super().__init__(message)
+        self.name = name
+        self.owner = owner
+
+
+class StrictName(StrictUndefined):
+    """An undefined name that says, when used, which name it was."""
+
+    def __init__(
+        self, hint: str | None = None, obj: Any = missing, name: Any = None, exc: Any = UndefinedError
+    ) -> None:
+        if exc is UndefinedError:
+            exc = functools.partial(MissingNameError, name=name, owner=obj)
+        super().__init__(hint, obj, name, exc)
+
+
+def _end_of_prompt() -> None:
+    raise EndOfPrompt
+
+
+def _concatenate(*values: Any) -> str:
+    return join_texts("", values)
+
+
+def _held(value: Any) -> Any:
+    """A value that a namespace keeps, within the limits and no namespace itself."""
+    return value if isinstance(value, int | float) else bounded(value)
+
+
+def _printed(value: Any) -> Any:
+    """What ``{{ value }}`` prints: nothing that would read "None", "nan" or "<generator at 0x7f...>"."""
+    if isinstance(value, str | Undefined):
+        return value
+    if value is None or value != value:
+        raise InputError("E-TPL-NULL", "a missing value is printed.", "Fill the field or drop the row.")
+    if callable(value) or isinstance(value, Iterator):
+        message = f"a {type(value).__name__} is printed instead of a text."
+        raise InputError("E-TPL-RENDER", message, "Call a method with (); end a list of filters with |join or |list.")
+    return value
+
+
+class PromptEnvironment(ImmutableSandboxedEnvironment):
+    """Jinja's defaults, as PromptSource has them, with strict names, the listed functions only, and the limits."""
+
+    intercepted_binops = frozenset([*OPERATORS, "**"])
+    end_of_prompt = staticmethod(_end_of_prompt)
+    concatenate = staticmethod(_concatenate)
+    held = staticmethod(_held)
+    bounded = staticmethod(bounded)
+    steps = staticmethod(steps)
+
+    def __init__(self) -> None:
+        super().__init__(undefined=StrictName, finalize=_printed, cache_size=0)
+        self.filters = dict(FILTERS)
+        self.tests = dict(TESTS)
+        self.globals = dict(FUNCTIONS)
+        self._callable = {*FUNCTIONS.values(), _end_of_prompt, _concatenate, _held, bounded, steps}
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """The operator, within the limits."""
+        return apply_operator(operator, left, right)
+
+    def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """The one place where a template's calls go through, whatever name they were made under."""
+        kwargs.pop("_loop_vars", None)
+        kwargs.pop("_block_vars", None)
+        try:
+            known = function in self._callable
+        except TypeError:
+            known = False
+        return function(*args, **kwargs) if known else call_method(function, args, kwargs)
+
+
+_ENVIRONMENT = PromptEnvironment()
+
+
+def no_draws() -> np.random.Generator:
+    """The generator of a place where nothing may be drawn."""
+    raise SecurityError("a random choice outside a row")
+
+
+@functools.lru_cache(maxsize=4096)
+def _compile(source: str, is_prompt: bool, where: str) -> jinja2.Template:
+    if len(source) > MAX_SOURCE:
+        raise InputError("E-TPL-UNSAFE", f"{where}: longer than {MAX_SOURCE:,} characters.", "Shorten it.")
+    try:
+        tree = _ENVIRONMENT.parse(source)
+    except TemplateSyntaxError as error:
+        message = f"{where}, line {error.lineno}: {error.message}"
+        raise InputError("E-TPL-SYNTAX", f"{message.rstrip('.')}.", "Mend the Jinja syntax there.") from None
+    except (ValueError, RecursionError) as error:
+        message = f"{where}: too deep or too large to read ({type(error).__name__})."
+        raise InputError("E-TPL-SYNTAX", message, "Simplify the template.") from None
+    check_tree(tree, where)
+    if is_prompt:
+        check_parts(tree, where)
+    guarded = Guards(is_prompt).visit(tree).set_environment(_ENVIRONMENT)
+    with rendering(no_draws):
+        try:
+            code = _ENVIRONMENT.compile(guarded)
+        except (TemplateSyntaxError, SyntaxError, RecursionError) as error:
+            raise InputError("E-TPL-SYNTAX", f"{where}: {error}.", "Mend the Jinja syntax there.") from None
+    return jinja2.Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.globals)
+
+
+def check_source(source: str, *, is_prompt: bool, where: str) -> None:
+    """Parse, check and compile a template without running it.
+
+    Raises:
+        InputError: ``E-TPL-SYNTAX``, ``E-TPL-UNSAFE`` or ``E-TPL-PARTS``.
+    """
+    _compile(source, is_prompt, where)
+
+
+def _run(template: jinja2.Template, fields: Mapping[str, Any]) -> str:
+    pieces, length = [], 0
+    try:
+        for piece in template.root_render_func(template.new_context(dict(fields))):
+            pieces.append(piece)
+            length += len(piece)
+            if length > MAX_OUTPUT:
+                raise TooMuch(f"more than {MAX_OUTPUT:,} characters of text")
+    except EndOfPrompt:
+        pass
+    return "".join(pieces)
+
+
+def render_text(
+    source: str,
+    fields: Mapping[str, Any],
+    *,
+    is_prompt: bool,
+    hidden: str | None,
+    where: str,
+    row: str,
+    make_generator: Callable[[], np.random.Generator],
+) -> list[str]:
+    """Render the prompt half of a template, or its answer choices, for one row.
+
+    Args:
+        source: The template's text.
+        fields: The row; the hidden field is not among them.
+        is_prompt: End at the separator (a prompt), or cut there (answer choices).
+        hidden: The gold label's field, which a template must not read.
+        where: Words that name the template in an error.
+        row: Words that name the row in an error.
+        make_generator: Where random choices come from.
+
+    Returns:
+        The stripped parts: one for a prompt, one per label for answer choices.
+
+    Raises:
+        InputError: Any of the ``E-TPL`` codes; ``docs/errors.md`` lists them.
+    """
+    template = _compile(source, is_prompt, where)
+    place = f"{where}, {row}"
+    with rendering(make_generator):
+        try:
+            text = _run(template, fields)
+        except InputError as error:
+            raise InputError(error.code, f"{place}: {error.message}", error.hint) from None
+        except MissingNameError as error:
+            raise _missing_name(error, fields, hidden, place) from None
+        except TemplateRuntimeError as error:
+            message = f"{place}: {str(error).rstrip('.')}."
+            raise InputError("E-TPL-UNSAFE", message, "Write the template without it.") from None
+        except TooMuch as error:
+            hint = f"Shorten it: a prompt has at most {MAX_OUTPUT:,} characters, a value {MAX_SIZE:,}."
+            raise InputError("E-TPL-TOO-BIG", f"{place}: it makes {error}.", hint) from None
+        except Exception as error:  # Whatever a template does to a row of the wrong shape is the input's fault.
+            message = f"{place}: {type(error).__name__}: {str(error)[:200]}."
+            raise InputError("E-TPL-RENDER", message, "Mend the template for rows of this shape.") from None
+    parts = [text] if is_prompt else text.split(CHOICE_BOUNDARY)
+    return [part.strip() for part in parts]
+
+
+def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: str | None, place: str) -> InputError:
+    if error.owner is missing and error.name is not None and error.name == hidden:
+        message = f"{place}: the prompt reads the label field {hidden!r}."
+        return InputError("E-TPL-LABEL-LEAK", message, f"Move it behind {SEPARATOR}, or leave it out.")
+    known = fields if error.owner is missing else error.owner
+    words = nearest(str(error.name), known) if isinstance(known, Mapping) and error.name is not None else ""
+    if not isinstance(error.name, str):
+        return InputError("E-TPL-UNDEFINED", f"{place}: {str(error.message).rstrip('.')}.", words)
+    return InputError("E-TPL-UNDEFINED", f"{place}: there is no field {error.name!r}.", words)

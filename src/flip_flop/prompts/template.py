@@ -1,0 +1,104 @@
+"""One phrasing of a task: a Jinja text and the answers that go with it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flip_flop.errors import InputError
+from flip_flop.files import sha256_json
+from flip_flop.prompts.sandbox import check_source, render_text
+from flip_flop.randomness import generator
+
+RESERVED_FIELD = "answer_choices"
+
+
+@dataclass(frozen=True)
+class Template:
+    r"""A template, with the keys of PromptSource's.
+
+    Attributes:
+        name: Its name, unique within a task.
+        jinja: The prompt's text; what stands behind a ``|||`` is the target, kept but not rendered.
+        answer_choices: A Jinja text with ``|||`` between the answers, in the order of the task's labels.
+
+    Raises:
+        InputError: ``E-TPL-SYNTAX``, ``E-TPL-PARTS``, ``E-TPL-UNSAFE``: it is compiled when it is made.
+
+    Example:
+        >>> plain = Template("plain", "{{ text }}\nUrgent? ||| {{ answer_choices[urgent] }}", "No ||| Yes")
+        >>> plain.render({"text": "My screen is black.", "urgent": 1}, "urgent")
+        ('My screen is black.\nUrgent?', ('No', 'Yes'))
+    """
+
+    name: str
+    jinja: str
+    answer_choices: str | None
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise InputError("E-TPL-SYNTAX", "a template has an empty name.", "Name it.")
+        check_source(self.jinja, is_prompt=True, where=self._where)
+        if self.answer_choices is not None:
+            check_source(self.answer_choices, is_prompt=False, where=self._where_choices)
+
+    @property
+    def _where(self) -> str:
+        return f"template {self.name!r}"
+
+    @property
+    def _where_choices(self) -> str:
+        return f"template {self.name!r}, answer_choices"
+
+    def digest(self) -> str:
+        """The SHA-256 of the template's name and texts."""
+        return sha256_json(asdict(self))
+
+    def render(
+        self,
+        fields: Mapping[str, Any],
+        label_field: str | None,
+        *,
+        instance_id: str = "",
+        seed: int = 0,
+        row: str | None = None,
+    ) -> tuple[str, tuple[str, ...]]:
+        """The prompt and the answer choices for one row, both stripped of outer white space.
+
+        Args:
+            fields: The row.
+            label_field: The gold label's field, which is kept from the template.
+            instance_id: With ``seed`` and the template's name, what a random ``choice`` depends on.
+            seed: The user's seed.
+            row: Words that name the row in an error.
+
+        Raises:
+            InputError: ``E-TPL-UNDEFINED``, ``E-TPL-LABEL-LEAK``, ``E-TPL-NOCHOICES``, and those of
+                :func:`flip_flop.prompts.sandbox.render_text`.
+        """
+        row = row or f"instance {instance_id!r}"
+        if self.answer_choices is None or not self.answer_choices.strip():
+            message = f"{self._where} has no answer_choices, so there is nothing to score."
+            raise InputError("E-TPL-NOCHOICES", message, 'Write them in the order of the labels: "No ||| Yes".')
+        if RESERVED_FIELD in fields:
+            message = f"{row} has a field named {RESERVED_FIELD!r}, which templates need for the answers."
+            raise InputError("E-DATA-COLUMN", message, "Rename the field.")
+        visible = {key: value for key, value in fields.items() if key != label_field}
+        choices = render_text(
+            self.answer_choices,
+            visible,
+            is_prompt=False,
+            hidden=label_field,
+            where=self._where_choices,
+            row=row,
+            make_generator=lambda: generator(seed, "answer choices", instance_id, self.name),
+        )
+        (prompt,) = render_text(
+            self.jinja,
+            {**visible, RESERVED_FIELD: choices},
+            is_prompt=True,
+            hidden=label_field,
+            where=self._where,
+            row=row,
+            make_generator=lambda: generator(seed, "prompt", instance_id, self.name),
+        )
+        return prompt, tuple(choices)

@@ -1,0 +1,61 @@
+"""What a run's record says of the machine, the versions and the command; never an environment dump."""
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "numpy", "jinja2")
+SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|[0-9a-f]{40}(?=$|\s)")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of this package and of what its results depend on."""
+    found = {"python": platform.python_version(), "flip_flop": _version("flip-flop-consistency")}
+    return found | {name: _version(name) for name in PACKAGES}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def hardware() -> dict[str, Any]:
+    """The processor, the number of cores, and the GPU where there is one."""
+    import torch
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": gpu,
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def command() -> str:
+    """The command line as typed, tokens and keys blanked out."""
+    arguments = ["flip-flop" if index == 0 else argument for index, argument in enumerate(sys.argv)]
+    return SECRET.sub("***", shlex.join(arguments))
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,189 @@
+"""Pictures as inline SVG: small pure functions from numbers to markup.
+
+Positions are percentages and there is no ``viewBox``: a picture takes the width that it is given, and its
+text keeps its size. Colours are classes (``s0`` for the first run, ``l0`` for the first label): the style
+sheet gives them their light and dark values.
+"""
+
+from collections.abc import Sequence
+
+from markupsafe import Markup, escape
+
+from flip_flop.report.text import percent, visible
+
+NUM_SERIES = 6
+NUM_LABEL_COLOURS = 7
+_LANE = 13
+_MIN_ROW = 32
+_CELL = 22
+_CELLS_PER_LINE = 16
+_MARKS = (
+    "M0-5.5A5.5 5.5 0 1 1 0 5.5A5.5 5.5 0 1 1 0-5.5Z",
+    "M-4.7-4.7H4.7V4.7H-4.7Z",
+    "M0-6L6 5H-6Z",
+    "M0-6.5L6.5 0L0 6.5L-6.5 0Z",
+    "M-6-5H6L0 6Z",
+)
+
+
+def series_class(index: int, total: int) -> str:
+    """The colour of a run: the base is neutral, the last run has the accent, those between share the rest."""
+    if index == 0:
+        return "s0"
+    return "s1" if index == total - 1 else f"s{2 + (index - 1) % (NUM_SERIES - 2)}"
+
+
+def mark(index: int, total: int) -> Markup:
+    """A run's mark for a legend. Shapes differ as colours do, for eyes and printers that see no colour."""
+    return Markup('<svg class="mark" width="16" height="16" aria-hidden="true">{}</svg>').format(
+        _place("50%", 8.0, _mark(index, total))
+    )
+
+
+def nice_domain(values: Sequence[float]) -> tuple[float, float]:
+    """An axis from a multiple of ten percent below the values to 1.
+
+    Example:
+        >>> nice_domain([0.713, 0.96])
+        (0.7, 1.0)
+    """
+    low = int(min(values) * 10 + 1e-9) / 10
+    return (min(low, 0.9), 1.0)
+
+
+def strip(values: Sequence[float | None], domain: tuple[float, float], reference: float | None = None) -> Markup:
+    """One row of a strip chart: the base is a bar through all lanes, each other run a mark on its own lane.
+
+    Args:
+        values: The figure of each run, the base first.
+        domain: The values at the left and right edge.
+        reference: Where to draw the dashed line, if anywhere.
+    """
+    total = len(values)
+    height = float(max(_MIN_ROW, (total - 1) * _LANE + 12))
+    parts = [_grid(domain, height)]
+    if reference is not None:
+        parts.append(_line(_x(reference, domain), 0.0, _x(reference, domain), height, "reference"))
+    base = values[0]
+    for index, value in enumerate(values):
+        y = height / 2 + _LANE * (index - total / 2) * (total > 1)
+        if value is None or (index == 0 and total > 1):
+            continue
+        if base is not None and index > 0:
+            parts.append(_line(_x(base, domain), y, _x(value, domain), y, f"link {series_class(index, total)}"))
+        parts.append(_place(_x(value, domain), y, _mark(index, total)))
+    if base is not None and total > 1:
+        parts.append(_line(_x(base, domain), 5.0, _x(base, domain), height - 5, "before"))
+    return _svg("strip", height, parts)
+
+
+def axis(domain: tuple[float, float], label: str) -> Markup:
+    """The ticks under a strip chart, in percent."""
+    parts = []
+    ticks = _ticks(domain)
+    for tick in ticks:
+        text = f"{percent(tick, 0)}{label if tick == ticks[-1] else ''}"
+        parts.append(
+            Markup('<text x="{}" y="14">{}</text>').format(_x(tick, domain), text),
+        )
+    return _svg("axis", 20.0, parts)
+
+
+def share_bar(shares: Sequence[float], names: Sequence[str]) -> Markup:
+    """A stacked bar of label shares, with the percentage in each part that has room for it."""
+    parts, start = [], 0.0
+    for index, (share, name) in enumerate(zip(shares, names, strict=True)):
+        title = Markup("<title>{}: {}</title>").format(visible(name, one_line=True), percent(share))
+        parts.append(
+            Markup('<rect x="{}%" width="{}%" height="20" class="l{}">{}</rect>').format(
+                _number(100 * start), _number(100 * share), index % NUM_LABEL_COLOURS, title
+            )
+        )
+        if share >= 0.22:
+            middle = _number(100 * (start + share / 2))
+            parts.append(Markup('<text x="{}%" y="14">{}</text>').format(middle, percent(share, 0)))
+        start += share
+    label = ", ".join(
+        f"{visible(name, one_line=True)} {percent(share)}" for name, share in zip(names, shares, strict=True)
+    )
+    return Markup('<svg class="share" width="100%" height="20" role="img" aria-label="{}">{}</svg>').format(
+        label, Markup("").join(parts)
+    )
+
+
+def answer_cells(
+    labels: Sequence[int], margins: Sequence[float], wrong: Sequence[bool], titles: Sequence[str]
+) -> Markup:
+    """One cell per template: the colour is its answer, the strength its margin, a cross marks a wrong one."""
+    parts = []
+    for index, (label, margin, is_wrong, title) in enumerate(zip(labels, margins, wrong, titles, strict=True)):
+        line, column = divmod(index, _CELLS_PER_LINE)
+        x, y = column * _CELL, line * _CELL
+        cross = f'<path class="cross" d="M{x + 7} {y + 7}l6 6m0-6l-6 6"/>' if is_wrong else ""
+        parts.append(
+            Markup(
+                '<g><title>{}</title><rect class="edge l{}" x="{}" y="{}" width="19" height="19" rx="4"/>'
+                '<rect class="l{}" x="{}" y="{}" width="19" height="19" rx="4" fill-opacity="{}"/>{}</g>'
+            ).format(
+                visible(title, one_line=True),
+                label % NUM_LABEL_COLOURS,
+                x + 0.5,
+                y + 0.5,
+                label % NUM_LABEL_COLOURS,
+                x + 0.5,
+                y + 0.5,
+                _number(0.2 + 0.8 * min(1.0, margin)),
+                Markup(cross),
+            )
+        )
+    lines = -(-len(labels) // _CELLS_PER_LINE)
+    width = min(len(labels), _CELLS_PER_LINE) * _CELL
+    return Markup('<svg class="cells" width="{}" height="{}" aria-hidden="true">{}</svg>').format(
+        width, lines * _CELL, Markup("").join(parts)
+    )
+
+
+def _svg(kind: str, height: float, parts: Sequence[Markup]) -> Markup:
+    return Markup('<svg class="{}" width="100%" height="{}" aria-hidden="true">{}</svg>').format(
+        kind, _number(height), Markup("").join(parts)
+    )
+
+
+def _mark(index: int, total: int) -> Markup:
+    if index == 0 and total > 1:
+        return Markup('<path class="before" d="M0-6.5V6.5"/>')
+    shape = 0 if index == total - 1 else 1 + (index - 1) % (len(_MARKS) - 1)
+    return Markup('<path class="dot {}" d="{}"/>').format(series_class(index, total) if index else "s1", _MARKS[shape])
+
+
+def _place(x: str, y: float, drawing: Markup) -> Markup:
+    return Markup('<svg x="{}" y="{}" overflow="visible">{}</svg>').format(x, _number(y), escape(drawing))
+
+
+def _line(x1: str, y1: float, x2: str, y2: float, kind: str) -> Markup:
+    return Markup('<line class="{}" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(kind, x1, _number(y1), x2, _number(y2))
+
+
+def _grid(domain: tuple[float, float], height: float) -> Markup:
+    lines = [_line(_x(tick, domain), 0.0, _x(tick, domain), height, "grid") for tick in _ticks(domain)]
+    return Markup("").join(lines)
+
+
+def _ticks(domain: tuple[float, float]) -> list[float]:
+    step = 1 if domain[1] - domain[0] < 0.55 else 2
+    low, high = round(domain[0] * 10), round(domain[1] * 10)
+    return [tick / 10 for tick in sorted(range(high, low - 1, -step))]
+
+
+def _x(value: float, domain: tuple[float, float]) -> str:
+    return f"{_number(100 * (value - domain[0]) / (domain[1] - domain[0]))}%"
+
+
+def _number(value: float) -> str:
+    """At most two decimals, for a small page.
+
+    Example:
+        >>> _number(33.3333), _number(50.0)
+        ('33.33', '50')
+    """
+    return f"{value:.2f}".rstrip("0").rstrip(".")

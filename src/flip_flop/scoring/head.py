@@ -1,0 +1,89 @@
+"""From hidden states to log-probabilities, on answer rows only and in float32.
+
+The logits of a whole sequence over a vocabulary of 151,936 are the largest tensor that a naive implementation makes,
+and nothing reads them. Here the head sees the rows that predict an answer's token, and nothing else.
+"""
+
+from typing import cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from flip_flop.errors import InputError
+from flip_flop.method.consensus import at_least_float32
+
+# Rows of one pass through the head where no gradient is kept: 39 MB of logits at 64 rows of 151,936.
+HEAD_ROWS = 64
+
+
+def unwrap(model: nn.Module) -> PreTrainedModel:
+    """The causal LM inside a ``PeftModel``, its adapter still in place; any other model itself."""
+    get_base_model = getattr(model, "get_base_model", None)
+    return cast(PreTrainedModel, get_base_model() if get_base_model else model)
+
+
+def decoder_of(model: nn.Module) -> nn.Module:
+    """The model without its head."""
+    causal_lm = unwrap(model)
+    return cast(nn.Module, getattr(causal_lm, causal_lm.base_model_prefix))
+
+
+def head_logits(model: nn.Module, hidden: Float[Tensor, "rows width"]) -> Float[Tensor, "rows vocab"]:
+    """The model's own logits of some rows, in float32, with its soft cap or scale where it has one."""
+    causal_lm = unwrap(model)
+    logits = at_least_float32(causal_lm.get_output_embeddings()(hidden))
+    config = causal_lm.config.get_text_config()
+    if scale := getattr(config, "logit_scale", None):  # Cohere
+        logits = logits * scale
+    if scaling := getattr(config, "logits_scaling", None):  # Granite
+        logits = logits / scaling
+    if cap := getattr(config, "final_logit_softcapping", None):  # Gemma 2 and 3
+        logits = cap * torch.tanh(logits / cap)
+    return logits
+
+
+def token_log_probs(
+    model: nn.Module,
+    hidden: Float[Tensor, "rows width"],
+    token_row: Int[Tensor, " tokens"],
+    token_target: Int[Tensor, " tokens"],
+) -> Float[Tensor, " tokens"]:
+    """The log-probability of each target at its row, in nats; the head runs once per row that a token names.
+
+    Where no gradient is kept, the rows go through the head in chunks, and no chunk's logits outlive it.
+    """
+    rows, place = token_row.unique(return_inverse=True)
+    size = max(rows.numel(), 1) if torch.is_grad_enabled() else HEAD_ROWS
+    picked, order = [], []
+    for start in range(0, rows.numel(), size):
+        tokens = ((place >= start) & (place < start + size)).nonzero().squeeze(1)
+        logits = head_logits(model, hidden[rows[start : start + size]])
+        local = place[tokens] - start
+        picked.append(logits[local, token_target[tokens]] - logits.logsumexp(dim=-1)[local])
+        order.append(tokens)
+    return torch.cat(picked)[torch.argsort(torch.cat(order))]
+
+
+@torch.no_grad()
+def check_head(model: nn.Module) -> None:
+    """Compare decoder and head, called apart, with the model's own forward on three tokens.
+
+    Raises:
+        InputError: ``E-MODEL-KIND`` where they differ: the model does something between the two that is not known
+            here, and its scores would be wrong.
+    """
+    causal_lm = unwrap(model)
+    device = next(causal_lm.parameters()).device
+    ids = torch.arange(3, device=device)[None] % causal_lm.config.get_text_config().vocab_size
+    own = causal_lm(input_ids=ids, use_cache=False).logits[0].float()
+    hidden = decoder_of(model)(input_ids=ids, use_cache=False).last_hidden_state[0]
+    ours = head_logits(model, hidden)
+    scale = own.abs().max().clamp(min=1.0)
+    if ours.shape != own.shape or not torch.allclose(ours, own, rtol=0.0, atol=float(2e-2 * scale)):
+        raise InputError(
+            "E-MODEL-KIND",
+            f"{type(causal_lm).__name__}: its decoder and head, called apart, do not give its own logits.",
+            "Use a causal language model of the transformers library.",
+        )

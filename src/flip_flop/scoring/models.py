@@ -1,0 +1,166 @@
+"""A causal LM and its tokenizer, from the hub or a folder, with an adapter or without; and a record of them."""
+
+import json
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from flip_flop.errors import InputError
+from flip_flop.files import sha256_file, sha256_json
+from flip_flop.scoring.head import check_head, unwrap
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to be scored or trained.
+
+    Attributes:
+        model: A causal LM, or a ``PeftModel`` around one.
+        tokenizer: Its tokenizer.
+        record: Name, revision, digest, size and dtype, for the run's record.
+        adapter: Path, digest and method of the adapter; ``None`` without one.
+    """
+
+    model: nn.Module
+    tokenizer: PreTrainedTokenizerBase
+    record: dict[str, Any]
+    adapter: dict[str, Any] | None = None
+
+
+def load_model(
+    name: str,
+    *,
+    adapter: str | Path | None = None,
+    revision: str | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    display_name: str | None = None,
+) -> LoadedModel:
+    """Load a causal LM, its tokenizer and an adapter; safetensors only, no remote code.
+
+    Args:
+        name: A hub name or a folder.
+        adapter: A folder in PEFT's format, made for this very model.
+        revision: The hub's commit, branch or tag.
+        dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is bfloat16 on a GPU and float32 on a CPU.
+        device: ``cpu``, ``cuda``, ...; ``auto`` takes a GPU where there is one.
+        display_name: The name for records, where it is not ``name``.
+
+    Raises:
+        InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``, each in one line.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if dtype == "auto":
+        dtype = "bfloat16" if device.startswith("cuda") else "float32"
+    if dtype not in DTYPES:
+        raise InputError("E-MODEL-DTYPE", f"Unknown dtype {dtype!r}.", f"Use one of {', '.join(DTYPES)}.")
+    if adapter is not None:
+        _check_adapter_folder(Path(adapter))
+    config = _pretrained(AutoConfig, name, revision)
+    if config.is_encoder_decoder:
+        raise InputError(
+            "E-MODEL-KIND",
+            f"{name} is an encoder-decoder model.",
+            "Use a causal (decoder-only) language model.",
+        )
+    tokenizer = _pretrained(AutoTokenizer, name, revision)
+    model = _pretrained(
+        AutoModelForCausalLM,
+        name,
+        revision,
+        dtype=DTYPES[dtype],
+        use_safetensors=True,
+        attn_implementation="sdpa",
+    ).to(device)
+    check_head(model)
+    record = {
+        "name": display_name or name,
+        "revision": getattr(config, "_commit_hash", None) or revision,
+        "digest": weights_digest(name, model),
+        "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "dtype": dtype,
+    }
+    if adapter is None:
+        return LoadedModel(model, tokenizer, record)
+    peft_model, description = _with_adapter(model, Path(adapter), record["digest"])
+    return LoadedModel(peft_model, tokenizer, record, description)
+
+
+def weights_digest(name: str, model: nn.Module) -> str:
+    """What the weights are: a digest of a folder's weight files, or of the hub's name and commit."""
+    folder = Path(name)
+    if folder.is_dir():
+        files = sorted(folder.glob("*.safetensors"))
+        return sha256_json({file.name: sha256_file(file) for file in files})
+    return sha256_json({"name": name, "commit": getattr(unwrap(model).config, "_commit_hash", None)})
+
+
+def _pretrained(factory: Any, name: str, revision: str | None, **arguments: Any) -> Any:
+    """``factory.from_pretrained`` with its many errors in one line."""
+    part = {"AutoConfig": "model", "AutoTokenizer": "tokenizer"}.get(factory.__name__, "weights")
+    if (os.sep in name or name.startswith(".")) and name.count("/") != 1 and not Path(name).is_dir():
+        raise InputError("E-MODEL-FILE", f"No folder {name}.", "Give a model's folder or its name on the hub.")
+    try:
+        return factory.from_pretrained(name, revision=revision, trust_remote_code=False, **arguments)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        code = "E-MODEL-TOKENIZER" if part == "tokenizer" else "E-MODEL-FILE"
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            code,
+            f"Cannot load the {part} of {name}: {reason}",
+            "Give a folder with config.json, safetensors weights and a tokenizer, or a name on the hub.",
+        ) from error
+
+
+def _check_adapter_folder(adapter: Path) -> None:
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        if not (adapter / file).is_file():
+            raise InputError(
+                "E-ADAPTER-FILE",
+                f"{adapter} has no {file}.",
+                "Give the adapter/ folder of a training run.",
+            )
+
+
+def _with_adapter(model: nn.Module, adapter: Path, base_digest: str) -> tuple[nn.Module, dict[str, Any]]:
+    from peft import PeftModel
+
+    description = {
+        "path": str(adapter),
+        "digest": sha256_file(adapter / "adapter_model.safetensors"),
+        "method": None,
+    }
+    run = adapter.resolve().parent / "run.json"
+    if run.is_file():
+        trained = json.loads(run.read_text(encoding="utf-8"))
+        description["method"] = (trained.get("training") or {}).get("method")
+        if trained.get("model", {}).get("digest") not in (None, base_digest):
+            raise InputError(
+                "E-ADAPTER-BASE",
+                f"{adapter} was trained on {trained['model'].get('name')}, whose weights are not those of this model.",
+                "Give --model the model it was trained on.",
+            )
+    try:
+        with warnings.catch_warnings():
+            # PEFT only warns where the adapter lacks a tensor: the model would run on with random ones.
+            warnings.filterwarnings("error", message=".*missing adapter keys.*")
+            peft_model = PeftModel.from_pretrained(model, str(adapter))
+    except (UserWarning, RuntimeError, ValueError, KeyError, OSError) as error:
+        raise InputError(
+            "E-ADAPTER-KEYS",
+            f"{adapter} does not fit the model: {' '.join(str(error).split())[:160]}",
+            "Give --model the model it was trained on.",
+        ) from error
+    for key, parameter in peft_model.named_parameters():
+        if "lora_" in key and not torch.isfinite(parameter).all():
+            raise InputError("E-ADAPTER-KEYS", f"{adapter}: {key} is not finite.", "Train the adapter again.")
+    return peft_model, description

@@ -1,0 +1,208 @@
+"""The boundary rule: where a prompt ends and its answer begins, in tokens. Nothing else knows it.
+
+An answer is scored on its own tokens only, given prompt and delimiter:
+
+1. Prompt and answer are tokenized *together*, because a tokenizer reads the answer differently on its own
+   (``" Yes"`` is one token, ``"Yes"`` another).
+2. Spaces at the end of the prompt move to the answer: most vocabularies glue a space to the word behind it.
+3. The cut is at the prompt's own length in tokens. Where a token spans the join, the cut is at the first token
+   that differs, so that the answer still has its first letters, and the pair is counted as *merged*.
+4. Every answer has at least one token and every context at least one; there is exactly one BOS token where the
+   tokenizer wants one.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from flip_flop.errors import InputError
+from flip_flop.prompts import RenderedInstance
+from flip_flop.scoring.head import unwrap
+
+ChatTemplate = Literal["auto", "on", "off"]
+
+
+@dataclass(frozen=True)
+class EncodedAnswer:
+    """The tokens of one answer, and of all that stands before it.
+
+    Attributes:
+        context: Token ids of prompt and delimiter, at least one.
+        tokens: Token ids of the answer, at least one.
+        merged: Whether a token spanned the join of the two.
+    """
+
+    context: tuple[int, ...]
+    tokens: tuple[int, ...]
+    merged: bool = False
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """What the model reads: all but the answer's last token, which is only ever a target."""
+        return self.context + self.tokens[:-1]
+
+
+@dataclass(frozen=True)
+class EncodedInstance:
+    """One instance under every template, in tokens.
+
+    Attributes:
+        id: The instance's id.
+        answers: ``[templates][labels]``.
+        label: The gold label's index where there is one. Only evaluation and logs read it, never a loss.
+    """
+
+    id: str
+    answers: tuple[tuple[EncodedAnswer, ...], ...]
+    label: int | None = None
+
+
+@dataclass(frozen=True)
+class PromptEncoder:
+    """Turns rendered instances into tokens, by the boundary rule.
+
+    Attributes:
+        tokenizer: The model's tokenizer.
+        chat_template: ``auto`` puts each prompt into the tokenizer's chat template where it has one, as the
+            user's turn; ``on`` insists on it; ``off`` never does.
+        max_length: The model's context in tokens; ``None`` where it has no limit.
+        vocab_size: The rows of the model's embedding.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    chat_template: ChatTemplate = "auto"
+    max_length: int | None = None
+    vocab_size: int | None = None
+
+    def __post_init__(self):
+        if self.chat_template == "on" and not self.tokenizer.chat_template:
+            raise InputError(
+                "E-CHAT-TEMPLATE",
+                "chat_template is 'on', but the tokenizer has no chat template.",
+                "Use --chat-template off, or a model with one.",
+            )
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase, chat_template: ChatTemplate = "auto"
+    ) -> "PromptEncoder":
+        """The encoder for a model, with its limits."""
+        causal_lm = unwrap(model)
+        vocab_size = cast(nn.Embedding, causal_lm.get_input_embeddings()).weight.shape[0]
+        context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
+        return cls(tokenizer, chat_template, context, vocab_size)
+
+    @property
+    def uses_chat_template(self) -> bool:
+        """Whether prompts go into the tokenizer's chat template."""
+        return self.chat_template != "off" and bool(self.tokenizer.chat_template)
+
+    @property
+    def delimiter(self) -> str:
+        """What stands between prompt and answer: nothing after a chat template's generation prompt, else a space."""
+        return "" if self.uses_chat_template else " "
+
+    @property
+    def bos(self) -> int | None:
+        """The id of the BOS token where this tokenizer puts one before a text."""
+        bos = self.tokenizer.bos_token_id
+        started = self.tokenizer("a")["input_ids"]
+        return bos if bos is not None and started and started[0] == bos else None
+
+    def encode(self, instance: RenderedInstance) -> EncodedInstance:
+        """All templates and labels of one instance in tokens.
+
+        Raises:
+            InputError: ``E-TOO-LONG`` where a prompt with its answer exceeds the model's context,
+                ``E-MODEL-TOKENIZER`` where a token is not in the model's vocabulary.
+        """
+        bos = self.bos
+        rows = []
+        for prompt, choices in zip(instance.prompts, instance.choices, strict=True):
+            text = self._in_chat(prompt) if self.uses_chat_template else prompt
+            rows.append(tuple(encode_pair(self.tokenizer, text, self.delimiter + choice, bos) for choice in choices))
+        encoded = EncodedInstance(instance.id, tuple(rows), instance.label)
+        self._check(encoded)
+        return encoded
+
+    def _in_chat(self, prompt: str) -> str:
+        turns = [{"role": "user", "content": prompt}]
+        try:
+            text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a chat template is code of the model's authors: it may raise anything
+            raise InputError(
+                "E-CHAT-TEMPLATE",
+                f"The tokenizer's chat template fails on a user's turn: {' '.join(str(error).split())}.",
+                "Use --chat-template off.",
+            ) from error
+        assert isinstance(text, str)
+        return text
+
+    def _check(self, instance: EncodedInstance) -> None:
+        for index, answers in enumerate(instance.answers):
+            where = f"Instance {instance.id!r}, template number {index + 1}"
+            longest = max(len(answer.context) + len(answer.tokens) for answer in answers)
+            if self.max_length is not None and longest > self.max_length:
+                raise InputError(
+                    "E-TOO-LONG",
+                    f"{where}: prompt and answer are {longest} tokens, the model's context is {self.max_length}.",
+                    "Shorten the text or the template, or use a model with a longer context.",
+                )
+            largest = max(max(answer.context + answer.tokens) for answer in answers)
+            if self.vocab_size is not None and largest >= self.vocab_size:
+                raise InputError(
+                    "E-MODEL-TOKENIZER",
+                    f"{where}: the tokenizer gives token {largest}, the model's vocabulary ends at "
+                    f"{self.vocab_size - 1}.",
+                    "Use the tokenizer that belongs to the model.",
+                )
+
+
+def encode_pair(
+    tokenizer: PreTrainedTokenizerBase, prompt: str, continuation: str, bos: int | None = None
+) -> EncodedAnswer:
+    """Tokenize ``prompt + continuation`` together and cut where the answer begins.
+
+    Args:
+        tokenizer: Any tokenizer; its special tokens are not added.
+        prompt: The text before the answer, not empty.
+        continuation: Delimiter and answer, not empty.
+        bos: The BOS token's id, put in front unless the text itself begins with it.
+
+    Raises:
+        InputError: ``E-LABEL-EMPTY`` where the answer has no token, ``E-MODEL-TOKENIZER`` where nothing can stand
+            before it.
+    """
+    trimmed = prompt.rstrip(" ")
+    continuation = prompt[len(trimmed) :] + continuation
+    whole = _ids(tokenizer, trimmed + continuation, bos)
+    context = _ids(tokenizer, trimmed, bos)
+    cut = 0
+    while cut < min(len(context), len(whole)) and context[cut] == whole[cut]:
+        cut += 1
+    merged = cut < len(context)
+    if cut == len(whole):
+        # The tokenizer writes the whole as it writes the prompt: the answer left no token of its own.
+        raise InputError(
+            "E-LABEL-EMPTY",
+            f"The answer {continuation!r} has no tokens after the prompt's end {trimmed[-20:]!r}.",
+            "Give the label a visible text.",
+        )
+    if cut == 0:
+        first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+        if first is None:
+            raise InputError(
+                "E-MODEL-TOKENIZER",
+                f"The prompt {trimmed[:20]!r} and its answer are one token, and the tokenizer has no BOS or EOS token "
+                "to stand before it.",
+                "Write a longer prompt.",
+            )
+        return EncodedAnswer((first,), tuple(whole), merged)
+    return EncodedAnswer(tuple(whole[:cut]), tuple(whole[cut:]), merged)
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str, bos: int | None) -> list[int]:
+    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text else []
+    return [bos, *ids] if bos is not None and ids[:1] != [bos] else list(ids)

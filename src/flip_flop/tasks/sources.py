@@ -1,0 +1,150 @@
+"""Where a split's rows come from: a file, the hub (or a folder laid out like it), or memory."""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flip_flop.errors import InputError, nearest
+from flip_flop.files import sha256_file, sha256_text
+from flip_flop.tasks.readers import NumberedRow, read_rows
+
+MIRROR_VARIABLE = "FLIP_FLOP_HUB_MIRROR"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one split, and where each of them stands.
+
+    Attributes:
+        source: The file's path, or the data set's name.
+        unit: What rows are counted in: ``"line"`` of a text file, or ``"row"``.
+        rows: The rows with their numbers.
+        provenance: For the run's record: ``source``, ``sha256``, ``num_rows``, and more for the hub.
+    """
+
+    source: str
+    unit: str
+    rows: tuple[NumberedRow, ...]
+    provenance: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def place(self, row: NumberedRow) -> str:
+        """Words that name a row in an error, such as ``tickets.csv line 3``."""
+        return f"{self.source} {self.unit} {row.number}"
+
+    def columns(self) -> tuple[str, ...]:
+        """The names of all fields, in the order of their first row."""
+        return tuple(dict.fromkeys(name for row in self.rows for name in row.fields))
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """A file on disk: ``.csv``, ``.tsv``, ``.jsonl``, ``.json`` or ``.parquet``."""
+
+    path: Path
+    encoding: str = "utf-8"
+
+    def load(self) -> Rows:
+        """Read the file; see :func:`flip_flop.tasks.readers.read_rows` for what is refused."""
+        rows, unit = read_rows(self.path, self.encoding)
+        provenance = {"source": str(self.path), "sha256": sha256_file(self.path), "num_rows": len(rows)}
+        return Rows(str(self.path), unit, tuple(rows), provenance)
+
+
+@dataclass(frozen=True)
+class RowsSource:
+    """Rows in memory, such as generated ones.
+
+    Example:
+        >>> RowsSource([{"text": "tea"}], "generated").load().provenance["num_rows"]
+        1
+    """
+
+    fields: Sequence[Mapping[str, Any]] = field(repr=False)
+    name: str
+
+    def load(self) -> Rows:
+        """The rows, numbered from one."""
+        return _memory_rows(self.fields, self.name, {})
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A split of a data set on the hub.
+
+    Attributes:
+        repo: Such as ``aps/super_glue``.
+        config: Such as ``rte``; None for the data set's only one.
+        split: Such as ``validation``.
+        revision: A commit, branch or tag; a commit stays what it is.
+        mirror: A folder that is read instead of the hub, ``MIRROR/<repo>/<config>/<split>.parquet``, with
+            ``default`` for no config. Where this is None, the variable ``FLIP_FLOP_HUB_MIRROR`` may name one.
+    """
+
+    repo: str
+    config: str | None
+    split: str
+    revision: str | None = None
+    mirror: Path | None = None
+
+    def __post_init__(self) -> None:
+        # They become a path under the mirror: no way out of it.
+        for value in (*self.repo.split("/"), self.config or "default", self.split):
+            if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", value) or self.repo.count("/") > 1:
+                name = "/".join([self.repo, self.config or "default", self.split])
+                message = f"{name!r} names no data set: {value!r} is no name."
+                raise InputError("E-DATA-HUB", message, "Write repo: owner/name, and plain words for the rest.")
+
+    @property
+    def name(self) -> str:
+        """The data set in words."""
+        return f"{self.repo} ({self.config}, {self.split})" if self.config else f"{self.repo} ({self.split})"
+
+    def load(self) -> Rows:
+        """Read the split from the mirror where there is one, and from the hub otherwise.
+
+        Raises:
+            InputError: ``E-DATA-FILE``: the mirror lacks it. ``E-DATA-HUB``: the hub does not give it.
+        """
+        mirror = self.mirror or os.environ.get(MIRROR_VARIABLE)
+        return self._load_from_mirror(Path(mirror)) if mirror else self._load_from_hub()
+
+    def _load_from_mirror(self, mirror: Path) -> Rows:
+        path = mirror / self.repo / (self.config or "default") / f"{self.split}.parquet"
+        if not path.is_file():
+            near = nearest(self.split, (file.stem for file in path.parent.glob("*.parquet")))
+            hint = near or f"Lay the data set out as {MIRROR_VARIABLE}/<repo>/<config>/<split>.parquet."
+            raise InputError("E-DATA-FILE", f"the mirror has no file {path}.", hint)
+        rows, unit = read_rows(path)
+        provenance = {"source": self.name, "sha256": sha256_file(path), "num_rows": len(rows)}
+        return Rows(str(path), unit, tuple(rows), provenance)
+
+    def _load_from_hub(self) -> Rows:
+        import datasets  # Seconds of import, and a network: only for those who ask for the hub.
+
+        try:
+            found = datasets.load_dataset(self.repo, self.config, split=self.split, revision=self.revision)
+        except Exception as error:  # The library raises whatever its transports raise.
+            lines = str(error).strip().split("\n")
+            message = f"{self.name} could not be loaded: {type(error).__name__}: {lines[0][:200].rstrip('.')}."
+            hint = f"Check the name and the network, or point {MIRROR_VARIABLE} at a folder with the data."
+            raise InputError("E-DATA-HUB", message, hint) from None
+        return _memory_rows(found, self.name, {"revision": self.revision})
+
+
+Source = FileSource | HubSource | RowsSource
+
+
+def _memory_rows(fields: Iterable[Mapping[str, Any]], name: str, more: Mapping[str, Any]) -> Rows:
+    rows = tuple(NumberedRow(number, dict(row)) for number, row in enumerate(fields, start=1))
+    if not rows:
+        raise InputError("E-DATA-EMPTY", f"{name} has no rows.", "Add at least one row.")
+    lines = (json.dumps(row.fields, sort_keys=True, ensure_ascii=True, default=str) for row in rows)
+    provenance = {"source": name, "sha256": sha256_text("\n".join(lines)), "num_rows": len(rows), **more}
+    return Rows(name, "row", rows, provenance)

@@ -1,0 +1,74 @@
+"""YAML read strictly: plain values only, no key twice, no aliases, no bottomless nesting."""
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flip_flop.errors import InputError
+
+_MAX_BYTES = 5 * 1024 * 1024
+_MAX_DEPTH = 20
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """The safe loader lets the last of two equal keys win, and nine lines of aliases stand for 9^9 items."""
+
+    _depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.MarkedYAMLError(problem="an alias (*name) is refused", problem_mark=event.start_mark)
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(problem="it is nested too deeply", problem_mark=mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        if isinstance(node, yaml.MappingNode):
+            seen = set()
+            for key_node, _ in node.value:
+                key = self.construct_object(key_node, deep=True)
+                if not isinstance(key, str):
+                    problem = f"the key {key!r} is not a text; quote it"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+                if key in seen:
+                    problem = f"the key {key!r} stands here a second time"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+                seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_yaml(path: Path) -> Any:
+    """Read one YAML document.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InputError: ``E-TASK-YAML``, with the file and the line; ``E-TASK-FILE``.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        message = f"{path} cannot be read: {error.strerror}."
+        raise InputError("E-TASK-FILE", message, "Check its permissions.") from None
+    if len(content) > _MAX_BYTES:
+        raise InputError("E-TASK-YAML", f"{path} is larger than {_MAX_BYTES:,} bytes.", "Keep data in data files.")
+    try:
+        return yaml.load(content.decode("utf-8-sig"), Loader=_StrictLoader)
+    except UnicodeDecodeError as error:
+        raise InputError("E-TASK-YAML", f"{path} is not UTF-8 at byte {error.start}.", "Save it as UTF-8.") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f" line {mark.line + 1}" if mark is not None else ""
+        problem = " ".join(str(error.problem or error.context).split())
+        raise InputError("E-TASK-YAML", f"{path}{line}: {problem}.", "Mend the YAML there.") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = " ".join(str(error).split())[:200]
+        raise InputError("E-TASK-YAML", f"{path}: {problem}.", "Mend the YAML.") from None

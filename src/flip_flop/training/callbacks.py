@@ -1,0 +1,140 @@
+"""What happens beside the steps: the log file, the progress shown, a stop on a signal, a stop without a consensus."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tqdm import tqdm
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from flip_flop.errors import InputError
+
+
+class LogFile(TrainerCallback):
+    """``log.jsonl``: one line per log event. A resumed run writes again what its checkpoint remembers."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
+        """Drop the lines that a killed run wrote after its last checkpoint."""
+        lines = [json.dumps(entry) + "\n" for entry in state.log_history]
+        self.path.write_text("".join(lines), encoding="utf-8")
+
+    def on_log(self, args, state: TrainerState, control, **kwargs) -> None:
+        """Append the newest entry."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(state.log_history[-1]) + "\n")
+
+
+class ShowProgress(TrainerCallback):
+    """A bar on a terminal, a line per evaluation everywhere."""
+
+    def __init__(self, label: str, quiet: bool = False):
+        self.label = label
+        self.quiet = quiet
+        self._bar: tqdm | None = None
+
+    def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
+        """Open the bar where it was left."""
+        if not self.quiet and sys.stderr.isatty():
+            total = state.max_steps
+            self._bar = tqdm(
+                total=total,
+                initial=state.global_step,
+                desc=self.label,
+                unit=" steps",
+                leave=False,
+                dynamic_ncols=True,
+            )
+
+    def on_step_end(self, args, state: TrainerState, control, **kwargs) -> None:
+        """One optimizer step is done."""
+        if self._bar is not None:
+            self._bar.update(state.global_step - self._bar.n)
+
+    def on_log(self, args, state: TrainerState, control, logs: dict[str, Any] | None = None, **kwargs) -> None:
+        """The loss goes to the bar."""
+        if self._bar is not None and logs and "loss" in logs:
+            self._bar.set_postfix_str(f"loss {logs['loss']:.3f}")
+
+    def on_evaluate(self, args, state: TrainerState, control, metrics: dict[str, Any] | None = None, **kwargs) -> None:
+        """One line: where the validation split stands."""
+        if self.quiet or not metrics:
+            return
+        words = [f"{self.label}: step {state.global_step}/{state.max_steps}"]
+        for key, name in (
+            ("observed_agreement", "P_o"),
+            ("mean_f1", "mean F1"),
+            ("own_label_mass_min", "mass min"),
+        ):
+            value = metrics.get(f"eval_{key}")
+            if value is not None:
+                words.append(f"{name} {100 * value:.1f}")
+        tqdm.write("  ".join(words), file=sys.stderr)
+
+    def on_train_end(self, args, state: TrainerState, control, **kwargs) -> None:
+        """Close the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+class StopOnSignal(TrainerCallback):
+    """SIGINT and SIGTERM: finish the step, write a checkpoint, stop. A second one stops at once.
+
+    Attributes:
+        received: The signal's number, once there was one.
+    """
+
+    def __init__(self):
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
+        """Take the signals over; only a process's main thread can."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._previous[number] = signal.signal(number, self._receive)
+            except ValueError:
+                return
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        signal.signal(number, signal.SIG_DFL)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """Ask for a checkpoint and the end."""
+        if self.received is not None:
+            control.should_save = True
+            control.should_training_stop = True
+
+    def on_train_end(self, args, state, control, **kwargs) -> None:
+        """Give the signals back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+
+class RequireConsensus(TrainerCallback):
+    """Stop after the first epoch where no instance had a consensus: every loss was zero, and will be."""
+
+    def __init__(self, num_with_consensus: Callable[[], int], num_instances: int):
+        self.num_with_consensus = num_with_consensus
+        self.num_instances = num_instances
+
+    def on_epoch_end(self, args, state: TrainerState, control, **kwargs) -> None:
+        """Look once."""
+        if state.epoch is not None and state.epoch >= 1 and self.num_with_consensus() == 0:
+            raise no_consensus(self.num_instances)
+
+
+def no_consensus(num_instances: int) -> InputError:
+    """``E-NO-CONSENSUS``: there is nothing to train on."""
+    return InputError(
+        "E-NO-CONSENSUS",
+        f"No instance of {num_instances} has a label that more than half of the templates predict.",
+        "Audit the model first: look for templates with reversed or shuffled answer choices, or use a stronger model.",
+    )

@@ -1,0 +1,168 @@
+"""The settings of a training run: ``transformers.TrainingArguments`` and what the method adds to it."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args, get_origin
+
+from transformers import TrainingArguments
+
+from flip_flop.errors import InputError, nearest
+from flip_flop.scoring.tokens import ChatTemplate
+
+Method = Literal["f2c", "cce", "swarm"]
+Reduction = Literal["mean", "sum"]
+Aggregation = Literal["mean_log_prob", "mean_prob"]
+DivergenceSpace = Literal["vocab", "labels"]
+VotePass = Literal["shared", "separate"]
+SwarmPairs = Literal["derangement", "all"]
+SelectBy = Literal["auto", "mean_f1", "agreement", "last"]
+
+
+@dataclass
+class F2CConfig(TrainingArguments):
+    r"""Settings of :class:`~flip_flop.training.trainer.F2CTrainer`.
+
+    Only what the method adds is declared here; every other field is ``TrainingArguments``'. A batch is counted in
+    *instances*: ``per_device_train_batch_size=8`` is 8 instances under all their templates.
+
+    Note:
+        Defaults that differ from ``TrainingArguments``: ``output_dir="f2c"``, ``learning_rate=3e-4``,
+        ``per_device_train_batch_size=8``, ``eval_strategy`` and ``save_strategy="epoch"``,
+        ``eval_on_start=True``, ``load_best_model_at_end=True``, ``save_total_limit=2``, ``logging_steps=10``,
+        ``report_to="none"``, ``remove_unused_columns=False``, ``dataloader_pin_memory=False``.
+
+    Raises:
+        InputError: ``E-CONFIG-VALUE`` where a value is out of its range.
+    """
+
+    output_dir: str | None = field(default="f2c", metadata={"help": "Folder of the checkpoints."})
+    learning_rate: float = field(default=3e-4, metadata={"help": "Peak learning rate of AdamW (the paper gives none)."})
+    per_device_train_batch_size: int = field(default=8, metadata={"help": "Instances per micro-batch and device."})
+    eval_strategy: str = field(default="epoch", metadata={"help": "When to score the validation split."})
+    save_strategy: str = field(default="epoch", metadata={"help": "When to write a checkpoint."})
+    eval_on_start: bool = field(default=True, metadata={"help": "Score the validation split before the first step."})
+    load_best_model_at_end: bool = field(default=True, metadata={"help": "Keep the checkpoint that select_by prefers."})
+    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints to keep, the best one included."})
+    logging_steps: float = field(default=10, metadata={"help": "Optimizer steps between two log lines."})
+    report_to: Any = field(default="none", metadata={"help": "trackio, wandb, tensorboard, ..., or none."})
+    remove_unused_columns: bool = field(default=False, metadata={"help": "Instances are no model inputs; keep False."})
+    dataloader_pin_memory: bool = field(default=False, metadata={"help": "Batches hold no tensors to pin."})
+
+    method: Method = field(default="f2c", metadata={"help": "f2c, cce (consensus cross-entropy alone) or swarm."})
+    cce_weight: float = field(default=1.0, metadata={"help": "lambda_CCE, Eq. 6."})
+    jsd_weight: float = field(default=0.1, metadata={"help": "beta_jsd, Eq. 8."})
+    unanimous_margin: float = field(default=1.0, metadata={"help": "tau_unanimous in nats, Algorithm 1 line 6."})
+    max_cc_size: int = field(default=4, metadata={"help": "k_max >= 2, Algorithm 1 line 10."})
+    flip_weight_min: float = field(default=0.02, metadata={"help": "f_min, Algorithm 1 line 18."})
+    flip_weight_max: float = field(default=0.1, metadata={"help": "f_max, Algorithm 1 line 18."})
+    flip_temperature: float = field(default=1.0, metadata={"help": "t > 0, Algorithm 1 line 18."})
+    divergence_space: DivergenceSpace = field(
+        default="vocab", metadata={"help": "Divergences over the vocabulary (the paper) or over the labels."}
+    )
+    cce_reduction: Reduction = field(default="mean", metadata={"help": "Mean or sum over the answer's tokens."})
+    answer_aggregation: Aggregation = field(
+        default="mean_log_prob", metadata={"help": "How distributions of several answer tokens become one."}
+    )
+    detach_cc_mixture: bool = field(default=True, metadata={"help": "The flip term's target carries no gradient."})
+    vote_pass: VotePass = field(
+        default="shared",
+        metadata={"help": "Votes from the loss's own pass, or from a separate one without dropout."},
+    )
+    swarm_pairs: SwarmPairs = field(
+        default="derangement", metadata={"help": "One random teacher per template, or all."}
+    )
+    select_by: SelectBy = field(
+        default="auto",
+        metadata={"help": "Best checkpoint by mean_f1 (the paper), by agreement (needs no labels), or the last one."},
+    )
+    max_share_drift: float = field(
+        default=0.2,
+        metadata={"help": "select_by agreement: how far the label shares may move from the base's votes."},
+    )
+    chat_template: ChatTemplate = field(default="auto", metadata={"help": "auto, on or off."})
+    batch_tokens: int = field(default=4096, metadata={"help": "Tokens of one forward, padding included."})
+    lora_r: int = field(default=16, metadata={"help": "LoRA rank (the paper's)."})
+    lora_alpha: int = field(default=32, metadata={"help": "LoRA scaling (the paper's)."})
+    lora_dropout: float = field(default=0.05, metadata={"help": "LoRA dropout (the paper's)."})
+
+    def __post_init__(self):
+        for item in fields(self):
+            allowed = get_args(item.type) if get_origin(item.type) is Literal else ()
+            if allowed and getattr(self, item.name) not in allowed:
+                value = getattr(self, item.name)
+                raise InputError("E-CONFIG-VALUE", f"{item.name} is {value!r}.", f"Use one of {', '.join(allowed)}.")
+        _require(self.max_cc_size >= 2, "max_cc_size", self.max_cc_size, "at least 2")
+        _require(self.flip_temperature > 0, "flip_temperature", self.flip_temperature, "above 0")
+        _require(
+            0 <= self.flip_weight_min <= self.flip_weight_max,
+            "flip_weight_min",
+            self.flip_weight_min,
+            f"between 0 and flip_weight_max ({self.flip_weight_max})",
+        )
+        for name in ("cce_weight", "jsd_weight", "learning_rate", "max_share_drift"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
+        for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "batch_tokens", "lora_r"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        if self.select_by == "last":
+            self.load_best_model_at_end = False
+        if self.load_best_model_at_end:
+            self.metric_for_best_model, self.greater_is_better = "selection", True
+        super().__post_init__()
+
+
+def _require(holds: bool, name: str, value: Any, range_: str) -> None:
+    if not holds:  # NaN fails every comparison, and so ends here too
+        raise InputError("E-CONFIG-VALUE", f"{name} is {value!r}.", f"It must be {range_}.")
+
+
+def make_config(settings: dict[str, Any], source: str = "the settings") -> F2CConfig:
+    """An :class:`F2CConfig` from a YAML file's or the command line's values; texts are converted to the field's type.
+
+    Args:
+        settings: Field names and values. Dashes in a name count as underscores.
+        source: Where they come from, for the message.
+
+    Raises:
+        InputError: ``E-CONFIG-KEY`` for an unknown field, with the nearest one; ``E-CONFIG-VALUE`` for a bad value.
+    """
+    known = {item.name: item for item in fields(F2CConfig) if item.init}
+    values = {}
+    for key, value in settings.items():
+        name = str(key).replace("-", "_")
+        if name not in known:
+            raise InputError("E-CONFIG-KEY", f"Unknown setting {key!r} in {source}.", nearest(name, known))
+        values[name] = _convert(name, value, known[name].type)
+    try:
+        return F2CConfig(**values)
+    except InputError:
+        raise
+    except (ValueError, TypeError, ImportError) as error:
+        raise InputError("E-CONFIG-VALUE", f"{source}: {' '.join(str(error).split())[:200]}") from error
+
+
+def _convert(name: str, value: Any, annotation: Any) -> Any:
+    """YAML reads ``3e-4`` as text, and a flag's value is always text: read both by the field's type."""
+    kinds = str(annotation)
+    if not isinstance(value, str):
+        if isinstance(value, int) and not isinstance(value, bool) and "float" in kinds and "int" not in kinds:
+            return float(value)
+        return value
+    text = value.strip()
+    try:
+        if "bool" in kinds and text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        if "None" in kinds and text.lower() in ("none", "null"):
+            return None
+        if "int" in kinds and text.lstrip("+-").isdigit():
+            return int(text)
+        if "float" in kinds:
+            return float(text)
+    except ValueError:
+        pass
+    if get_origin(annotation) is Literal or "str" in kinds or "dict" in kinds or "list" in kinds or "Any" in kinds:
+        return value
+    raise InputError("E-CONFIG-VALUE", f"{name} is {value!r}.", f"It must be {_plain(kinds)}.")
+
+
+def _plain(kinds: str) -> str:
+    words = {"bool": "true or false", "int": "a whole number", "float": "a number"}
+    return next((text for word, text in words.items() if word in kinds), kinds)

@@ -1,0 +1,86 @@
+"""Which checkpoint stays: by labelled mean F1, as in the paper, or by agreement, which needs no labels."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flip_flop.errors import InputError
+from flip_flop.metrics import Average, label_shares, majority_vote, share_drift, summarise
+from flip_flop.scoring.scorer import ScoreTable
+from flip_flop.training.config import F2CConfig
+
+LOGGED = (
+    "observed_agreement",
+    "mean_f1",
+    "f1_std",
+    "accuracy",
+    "vote_f1",
+    "vote_accuracy",
+    "no_consensus_share",
+)
+
+
+def evaluation_metrics(
+    table: ScoreTable, gold: np.ndarray, names: Sequence[str], f1: Average = "auto"
+) -> dict[str, float]:
+    """Metrics of one evaluation, flat and without those that have no answer; own-label mass per template."""
+    summary = summarise(table.scores, gold, names, f1=f1, intervals=False)
+    metrics = {name: summary[name] for name in LOGGED if summary[name] is not None}
+    metrics |= {f"label_share_{label}": share for label, share in enumerate(summary["label_shares"])}
+    mass = table.own_label_mass.mean(axis=0)
+    metrics |= {"own_label_mass": float(mass.mean()), "own_label_mass_min": float(mass.min())}
+    return metrics | {f"own_label_mass/{name}": float(value) for name, value in zip(names, mass, strict=True)}
+
+
+@dataclass
+class Selection:
+    """The value that a checkpoint is chosen by; higher is better.
+
+    Agreement alone would reward a model that says one label always. So a checkpoint counts only while its labels are
+    shared out as in the base model's majority votes, to within ``max_share_drift`` (total variation).
+
+    Attributes:
+        by: ``mean_f1``, ``agreement`` or ``last``.
+        max_share_drift: See :class:`F2CConfig`.
+    """
+
+    by: str
+    max_share_drift: float
+    _base_shares: np.ndarray | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, config: F2CConfig, eval_rows: Iterable[Any] | None) -> "Selection":
+        """What ``select_by`` means for these validation rows: ``auto`` is mean F1 where all have a label."""
+        labelled = eval_rows is not None and all(_label(row) is not None for row in eval_rows)
+        if config.select_by == "mean_f1" and eval_rows is not None and not labelled:
+            raise InputError(
+                "E-SELECT-LABELS",
+                "select_by is mean_f1, but the validation rows have no labels.",
+                "Use --select-by agreement.",
+            )
+        by = {"auto": "mean_f1" if labelled else "agreement"}.get(config.select_by, config.select_by)
+        return cls(by if eval_rows is not None else "last", config.max_share_drift)
+
+    def value(self, metrics: dict[str, float], table: ScoreTable, base_scores: Callable[[], np.ndarray]) -> float:
+        """The checkpoint's value: mean F1, or agreement, which counts -1 after a collapse.
+
+        Args:
+            metrics: From :func:`evaluation_metrics`.
+            table: The checkpoint's scores.
+            base_scores: Gives the scores of the model without its adapter; called once.
+        """
+        if self.by != "agreement":
+            return metrics.get("mean_f1", 0.0)
+        num_labels = table.scores.shape[-1]
+        if self._base_shares is None:
+            votes = majority_vote(base_scores())
+            self._base_shares = label_shares(votes[:, None], num_labels)
+        predictions = table.scores.argmax(axis=-1)
+        drift = share_drift(label_shares(predictions, num_labels), self._base_shares)
+        return -1.0 if drift > self.max_share_drift else metrics["observed_agreement"]
+
+
+def _label(row: Any) -> int | None:
+    return row.label if hasattr(row, "label") else row.get("label")

@@ -1,0 +1,85 @@
+"""A look at the base model's votes before training: is there a consensus, is there anything left to flip, a bias?"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from flip_flop.method import find_consensus, split_templates
+from flip_flop.metrics import label_shares, majority_vote
+from flip_flop.prompts import RenderedInstance, templates_differ_in_answer_words
+from flip_flop.scoring.scorer import score_instances
+from flip_flop.scoring.tokens import EncodedInstance
+from flip_flop.training.callbacks import no_consensus
+from flip_flop.training.config import F2CConfig
+
+log = logging.getLogger("flip_flop")
+
+# Enough to see a share to within a few points, cheap beside an epoch.
+SURVEYED = 200
+
+
+def survey_votes(model: nn.Module, instances: Sequence[EncodedInstance], config: F2CConfig) -> dict[str, Any]:
+    """Shares over the first instances: consensus, cases, what the votes say, how far the templates lean apart.
+
+    A label bias that all templates share looks, without labels, like data with few of the other labels. So the
+    shares are shown to the user, who may know better.
+
+    Raises:
+        InputError: ``E-NO-CONSENSUS`` where no instance has one and the method needs it.
+    """
+    sample = instances[:SURVEYED]
+    scores = score_instances(model, sample, batch_tokens=config.batch_tokens, label="first votes").scores
+    consensus = find_consensus(torch.from_numpy(scores))
+    if not bool(consensus.exists.any()) and config.method != "swarm":
+        raise no_consensus(len(sample))
+    cases = [
+        split_templates(
+            torch.from_numpy(own),
+            unanimous_margin=config.unanimous_margin,
+            max_cc_size=config.max_cc_size,
+            flip_weight_min=config.flip_weight_min,
+            flip_weight_max=config.flip_weight_max,
+            flip_temperature=config.flip_temperature,
+        ).case
+        for own in scores
+    ]
+    num_labels = scores.shape[-1]
+    shares = label_shares(majority_vote(scores)[:, None], num_labels)
+    consensus_share = int(consensus.exists.sum()) / len(sample)
+    case_shares = [cases.count(case) / len(cases) for case in (1, 2, 3)]
+    log.info(
+        "first votes over %d instances: consensus on %.0f %%, unanimous and confident on %.0f %%, labels %s",
+        len(sample),
+        100 * consensus_share,
+        100 * case_shares[1],
+        " / ".join(f"{100 * share:.0f} %" for share in shares),
+    )
+    if case_shares[1] == 1.0:
+        log.warning("W-NOTHING-TO-FLIP: every instance is unanimous and confident: there is next to nothing to train.")
+    if np.max(shares) > 0.9:
+        log.warning(
+            "W-COLLAPSE: the votes give one label to %.0f %% of the instances. Where the data are not like that, "
+            "training will make it worse.",
+            100 * np.max(shares),
+        )
+    return {
+        "num_instances": len(sample),
+        "consensus_share": consensus_share,
+        "case_shares": case_shares,
+        "vote_label_shares": shares.tolist(),
+    }
+
+
+def warn_of_answer_words(instances: Sequence[RenderedInstance], config: F2CConfig) -> None:
+    """Say, in one line, that divergences over the vocabulary pull a template toward other templates' words."""
+    divergences = config.jsd_weight > 0 or config.flip_weight_max > 0
+    in_vocabulary = config.method == "f2c" and config.divergence_space == "vocab" and divergences
+    if in_vocabulary and templates_differ_in_answer_words(instances[:SURVEYED]):
+        log.warning(
+            "W-ANSWER-WORDS: the templates answer in different words, and divergences over the vocabulary pull "
+            "each toward the others' words. Watch own_label_mass, or use --divergence-space labels."
+        )

@@ -1,0 +1,251 @@
+"""One trainer for Flip-Flop Consistency, consensus cross-entropy and swarm distillation."""
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
+
+from flip_flop.errors import InputError
+from flip_flop.method import find_consensus, split_templates
+from flip_flop.metrics import Average
+from flip_flop.prompts import RenderedInstance
+from flip_flop.randomness import derive_seed
+from flip_flop.scoring.head import unwrap
+from flip_flop.scoring.models import load_model
+from flip_flop.scoring.scorer import AnswerStates, answer_states, score_instances
+from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
+from flip_flop.training.checkpoints import rotate, seal
+from flip_flop.training.config import F2CConfig
+from flip_flop.training.data import InstanceDataset, KeyedSampler, collate
+from flip_flop.training.objectives import Batch, batch_losses
+from flip_flop.training.selection import Selection, evaluation_metrics
+from flip_flop.training.statistics import StepStatistics
+
+Rows = Iterable[RenderedInstance | Mapping[str, Any]]
+
+
+class F2CTrainer(Trainer):
+    """Trains a causal LM to give one answer whichever template asks, without a label.
+
+    A row is one instance, ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int | None}``: the
+    method needs all its templates at once. Labels are read for the metrics of evaluation and logs, never for a loss.
+
+    Args:
+        model: A hub name, a folder, a causal LM, or a ``PeftModel``.
+        args: The settings; by default :class:`F2CConfig` with the folder ``<model>-F2C``.
+        data_collator: Takes encoded instances; the default keeps them whole.
+        train_dataset: Rows; a ``datasets.Dataset`` of them too.
+        eval_dataset: Rows to choose the checkpoint by. Without them the last one stays.
+        processing_class: The tokenizer.
+        callbacks: As for ``Trainer``.
+        optimizers: As for ``Trainer``.
+        peft_config: The adapter; by default the paper's LoRA on all attention and MLP projections.
+
+    Raises:
+        InputError: For rows of another shape, one template only, a prompt longer than the model's context.
+    """
+
+    args: F2CConfig
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel | PeftModel,
+        args: F2CConfig | None = None,
+        data_collator: Callable[[Sequence[EncodedInstance]], dict[str, Any]] | None = None,
+        train_dataset: Rows | None = None,
+        eval_dataset: Rows | None = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        peft_config: PeftConfig | None = None,
+    ):
+        if args is None:
+            name = model if isinstance(model, str) else unwrap(model).config._name_or_path
+            args = F2CConfig(output_dir=f"{name.rstrip('/').split('/')[-1]}-F2C")
+        causal_lm: nn.Module
+        if isinstance(model, str):
+            loaded = load_model(model)
+            causal_lm, processing_class = loaded.model, processing_class or loaded.tokenizer
+        else:
+            causal_lm = model
+        assert processing_class is not None, "a model that is not given by name needs its tokenizer"
+        _require_one_device(args)
+        if eval_dataset is None:
+            args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
+        self.encoder = PromptEncoder.of(causal_lm, processing_class, args.chat_template)
+        self.train_instances = InstanceDataset(() if train_dataset is None else train_dataset, self.encoder)
+        self.eval_instances = None if eval_dataset is None else InstanceDataset(eval_dataset, self.encoder)
+        _require_two_templates(self.train_instances)
+        self._sampler = KeyedSampler(self.train_instances, args.seed)
+        # For evaluation: a row has neither names nor an F1 kind.
+        self.template_names: Sequence[str] | None = None
+        self.f1: Average = "auto"
+        self.statistics = StepStatistics()
+        self.selection = Selection.of(args, eval_dataset)
+        self.adapted = with_adapter(causal_lm, args, peft_config)
+        super().__init__(
+            model=self.adapted,
+            args=args,
+            data_collator=data_collator or collate,
+            train_dataset=self.train_instances,
+            eval_dataset=self.eval_instances,
+            processing_class=processing_class,
+            callbacks=callbacks,
+            optimizers=optimizers,
+        )
+        self.model_accepts_loss_kwargs = True  # the loss is already divided by the window's number of instances
+
+    # ---- the loss ----
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: int | Tensor | None = None,
+    ) -> Float[Tensor, ""]:
+        """The mean loss over all instances of the optimizer step, skipped ones included (Eq. 7).
+
+        One pass with gradient; votes and Algorithm 1 from its scores, detached (or from a separate pass); the
+        method's loss for each instance.
+        """
+        assert not return_outputs, "there are no outputs to return: evaluation scores instances by itself"
+        instances: list[EncodedInstance] = inputs["instances"]
+        states = answer_states(model, instances, batch_tokens=self.args.batch_tokens)
+        scores = self._vote_scores(model, instances, states)
+        splits = [self._split(votes) for votes in scores]
+        consensus = find_consensus(scores)
+        ids = [instance.id for instance in instances]
+        batch = Batch(model, states, consensus, splits, ids, self._sampler.epoch)
+        losses = batch_losses(batch, self.args)
+        self.statistics.add(instances, consensus, splits, scores, states.index.token_counts, losses)
+        total = torch.stack([loss for loss, _ in losses]).sum() / (num_items_in_batch or len(instances))
+        # Where no instance has a consensus there is nothing to derive: leave every gradient as it is.
+        return total if total.requires_grad else total.requires_grad_()
+
+    def _vote_scores(
+        self, model: nn.Module, instances: Sequence[EncodedInstance], states: AnswerStates
+    ) -> Float[Tensor, "instances templates labels"]:
+        with torch.no_grad():
+            if self.args.vote_pass == "shared":
+                return states.scores(model)
+            model.eval()
+            scores = answer_states(model, instances, batch_tokens=self.args.batch_tokens).scores(model)
+            model.train()
+            return scores
+
+    def _split(self, votes: Float[Tensor, "templates labels"]):
+        args = self.args
+        return split_templates(
+            votes,
+            unanimous_margin=args.unanimous_margin,
+            max_cc_size=args.max_cc_size,
+            flip_weight_min=args.flip_weight_min,
+            flip_weight_max=args.flip_weight_max,
+            flip_temperature=args.flip_temperature,
+        )
+
+    # ---- determinism: every draw is a function of seed, purpose, epoch and instances ----
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """A micro-batch, with dropout drawn for (seed, step, instances): a resumed run draws the same."""
+        ids = [instance.id for instance in inputs["instances"]]
+        devices = [self.args.device] if self.args.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(derive_seed(self.args.seed, "dropout", self.state.global_step, *ids))
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> KeyedSampler:
+        return self._sampler
+
+    def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> int:
+        return sum(len(batch["instances"]) for batch in batch_samples)
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Not estimated: the library's estimate reads ``input_ids``, and a batch here holds instances."""
+        return 0
+
+    # ---- evaluation and checkpoints ----
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Score instances and report agreement, F1, own-label mass, and what the checkpoint is chosen by."""
+        dataset = self.eval_instances if eval_dataset is None else InstanceDataset(eval_dataset, self.encoder)
+        assert dataset is not None, "there is nothing to evaluate"
+        table = score_instances(self.adapted, dataset.instances, batch_tokens=self.args.batch_tokens, quiet=True)
+        gold = np.array([-1 if instance.label is None else instance.label for instance in dataset.instances])
+        names = self.template_names or [f"template_{number + 1}" for number in range(table.scores.shape[1])]
+        metrics = evaluation_metrics(table, gold, names, self.f1)
+        metrics["selection"] = self.selection.value(metrics, table, self.base_scores)
+        prefixed = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+        self.log(prefixed)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, prefixed)
+        return prefixed
+
+    def base_scores(self) -> np.ndarray:
+        """Scores of the validation split by the model without its adapter."""
+        assert self.eval_instances is not None, "a checkpoint is chosen on a validation split"
+        with self.adapted.disable_adapter():
+            return score_instances(self.adapted, self.eval_instances.instances, quiet=True).scores
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add the terms, case shares and vote statistics of the steps since the last log line."""
+        if "loss" in logs:
+            logs = logs | self.statistics.flush()
+        super().log(logs, start_time)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        keep, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = keep
+        folder = Path(self._get_output_dir(trial))
+        seal(folder / f"checkpoint-{self.state.global_step}")
+        rotate(folder, keep, self.state.best_model_checkpoint)
+
+
+def _require_one_device(args: F2CConfig) -> None:
+    if args.world_size > 1 or args.n_gpu > 1:
+        raise InputError(
+            "E-DISTRIBUTED",
+            f"{max(args.world_size, args.n_gpu)} devices are visible, and training uses one.",
+            "Set CUDA_VISIBLE_DEVICES to one device and start one process.",
+        )
+
+
+def _require_two_templates(dataset: InstanceDataset) -> None:
+    if len(dataset) and len(dataset[0].answers) < 2:
+        raise InputError(
+            "E-TOO-FEW-TEMPLATES",
+            "Training needs at least two templates: one has nothing to agree with.",
+            "Add templates.",
+        )
+
+
+def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None = None) -> PeftModel:
+    """The model with a fresh adapter, its initial weights drawn for the seed; a ``PeftModel`` as it is."""
+    if isinstance(model, PeftModel):
+        return model
+    config = peft_config or LoraConfig(
+        task_type="CAUSAL_LM",
+        r=args.lora_r,
+        lora_alpha=args.lora_alpha,
+        lora_dropout=args.lora_dropout,
+        target_modules="all-linear",
+    )
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        torch.manual_seed(derive_seed(args.seed, "lora"))
+        adapted = get_peft_model(model, config)
+    assert isinstance(adapted, PeftModel)
+    if args.gradient_checkpointing:
+        adapted.enable_input_require_grads()
+    return adapted

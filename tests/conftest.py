@@ -1,0 +1,45 @@
+"""No network, one thread, warnings are errors; and names that every docstring example may use."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import flip_flop.method
+import flip_flop.metrics
+import flip_flop.prompts
+
+torch.set_num_threads(1)
+
+SHARED_HUB = Path(__file__).parents[2] / "shared" / "hub"
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+    def refuse(self, address, *rest):
+        if self.family != socket.AF_UNIX:
+            raise AssertionError(f"a test wants to connect to {address}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture(autouse=True)
+def _docstring_names(doctest_namespace):
+    doctest_namespace.update(np=np, torch=torch)
+    for package in (flip_flop.method, flip_flop.metrics, flip_flop.prompts):
+        doctest_namespace.update({name: getattr(package, name) for name in package.__all__})
+
+
+@pytest.fixture(scope="session")
+def hub_mirror() -> Path:
+    """Real rows of the paper's datasets, where the folder is beside the project."""
+    if not SHARED_HUB.is_dir():
+        pytest.skip("the folder of real rows, ../shared/hub, is not there")
+    return SHARED_HUB

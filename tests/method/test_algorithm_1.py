@@ -1,0 +1,295 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flip_flop.method import split_templates
+from tests.method import oracle
+from tests.method.draws import random_of, scores_for_votes, vote_patterns
+
+DEFAULTS = {
+    "unanimous_margin": 1.0,
+    "max_cc_size": 3,
+    "flip_weight_min": 0.1,
+    "flip_weight_max": 0.9,
+    "flip_temperature": 0.7,
+}
+
+
+def split_of(scores, **changes):
+    return split_templates(torch.as_tensor(scores), **{**DEFAULTS, **changes})
+
+
+def members(mask):
+    return mask.nonzero().flatten().tolist()
+
+
+def assert_as_printed(scores, **changes):
+    """The split equals the oracle's, which follows the algorithm branch for branch."""
+    values = {**DEFAULTS, **changes}
+    case, cc, nc, weight = oracle.algorithm_1(
+        scores.tolist(),
+        tau=values["unanimous_margin"],
+        k_max=values["max_cc_size"],
+        f_min=values["flip_weight_min"],
+        f_max=values["flip_weight_max"],
+        t=values["flip_temperature"],
+    )
+    split = split_of(scores, **changes)
+    assert (split.case, members(split.cc_mask), members(split.nc_mask)) == (case, cc, nc)
+    assert split.flip_weight == pytest.approx(weight, abs=1e-12)
+    return split
+
+
+@pytest.mark.parametrize("max_cc_size", [2, 3, 4, 9])
+@pytest.mark.parametrize("unanimous_margin", [0.3, 50.0])
+def test_algorithm_1_holds_for_all_votes_of_five_templates_on_three_labels(max_cc_size, unanimous_margin):
+    random = random_of("patterns", max_cc_size)
+    for votes in vote_patterns():
+        scores = scores_for_votes(votes, 3, random)
+        assert_as_printed(scores, max_cc_size=max_cc_size, unanimous_margin=unanimous_margin)
+
+
+def test_algorithm_1_holds_for_random_scores_and_settings():
+    random = random_of("any")
+    cases = set()
+    for _ in range(1000):
+        num_templates, num_labels = int(random.integers(1, 9)), int(random.integers(2, 6))
+        scores = random.normal(size=(num_templates, num_labels)) - random.uniform(0, 3)
+        scores[:, random.integers(num_labels)] += random.choice([0.0, 1.5, 4.0])
+        if random.random() < 0.3:
+            scores = scores.round(0)  # many ties
+        low = float(random.uniform(0, 1))
+        settings_drawn = {
+            "unanimous_margin": float(random.uniform(0, 3)),
+            "max_cc_size": int(random.integers(2, 7)),
+            "flip_weight_min": low,
+            "flip_weight_max": low + float(random.uniform(0, 2)),
+            "flip_temperature": float(random.uniform(0.05, 5)),
+        }
+        cases.add(assert_as_printed(torch.tensor(scores), **settings_drawn).case)
+    assert cases == {1, 2, 3}
+
+
+def test_a_worked_example():
+    # Label 0 has three votes of four. Its margins are 2.0, 0.5 and 3.0: with k = 2 templates 3 and 0 form the
+    # CC set. Levels on label 0: (-0.5 - 0.1) / 2 = -0.3 and (-0.6 - 1.5) / 2 = -1.05. The gap is 0.75,
+    # sigmoid(0.75 / 0.5) = 0.8175745, and 0.2 + (0.6 - 0.2) * 0.8175745 = 0.5270298.
+    scores = torch.tensor([[-0.5, -2.5], [-0.6, -1.1], [-1.5, -0.3], [-0.1, -3.1]])
+    split = split_of(scores, max_cc_size=2, flip_weight_min=0.2, flip_weight_max=0.6, flip_temperature=0.5)
+    assert split.case == 3
+    assert split.cc_mask.tolist() == [True, False, False, True]
+    assert split.nc_mask.tolist() == [False, True, True, False]
+    assert split.flip_weight == pytest.approx(0.5270298, abs=1e-6)
+
+
+def test_line_2_no_strict_majority_skips_the_instance():
+    split = split_of([[-0.1, -3.0], [-0.1, -3.0], [-3.0, -0.1], [-3.0, -0.1]])
+    assert (split.case, members(split.cc_mask), members(split.nc_mask), split.flip_weight) == (1, [], [], 0.0)
+
+
+def test_line_4_the_margin_is_to_the_most_probable_other_label():
+    # Template 0 is far ahead of label 1, but label 2 is close: its margin is the smallest of the three.
+    scores = [[-0.2, -9.0, -0.3], [-0.5, -1.5, -2.0], [-0.5, -2.5, -2.0]]
+    assert members(split_of(scores, max_cc_size=2, unanimous_margin=9.0).cc_mask) == [1, 2]
+
+
+def test_line_5_the_median_of_an_even_count_is_the_mean_of_the_middle_two():
+    scores = torch.tensor([[0.0, -1.0], [0.0, -1.0], [0.0, -2.0], [0.0, -2.0]])  # the median margin is 1.5
+    assert split_of(scores, unanimous_margin=1.5).case == 2
+    assert split_of(scores, unanimous_margin=1.5 + 1e-9).case == 3
+
+
+def test_line_5_takes_the_median_over_the_consensus_set():
+    scores = torch.tensor([[0.0, -1.0], [0.0, -3.0], [0.0, -2.0]])
+    assert split_of(scores, unanimous_margin=2.0).case == 2
+    assert split_of(scores, unanimous_margin=2.1).case == 3
+
+
+def test_line_7_unanimous_and_confident_puts_every_template_in_cc():
+    split = split_of([[-0.1, -3.0], [-0.2, -4.0], [-0.1, -5.0]], max_cc_size=2)
+    assert split.case == 2
+    assert split.cc_mask.tolist() == [True] * 3, "k_max does not cap the CC set here"
+    assert split.nc_mask.tolist() == [False] * 3
+    assert split.flip_weight == 0.0
+
+
+def test_line_6_unanimous_without_confidence_is_split():
+    split = split_of([[-0.1, -0.3], [-0.2, -0.4], [-0.1, -0.5]])
+    assert split.case == 3
+    assert (members(split.cc_mask), members(split.nc_mask)) == ([0, 2], [1])
+
+
+def test_line_6_confidence_without_unanimity_is_split():
+    assert split_of([[-0.1, -9.0]] * 3 + [[-0.4, -0.3]]).case == 3
+
+
+@pytest.mark.parametrize("num_templates", [3, 4, 5, 9])
+def test_line_10_at_least_one_template_stays_in_nc(num_templates):
+    split = split_of([[-0.1, -0.2]] * num_templates, max_cc_size=99)
+    assert split.case == 3
+    assert int(split.nc_mask.sum()) == 1
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.5])
+def test_line_12_two_templates_that_agree_leave_the_sets_empty(margin):
+    split = split_of([[-0.1, -0.1 - margin], [-0.2, -0.2 - margin]])
+    assert (split.case, members(split.cc_mask), members(split.nc_mask), split.flip_weight) == (3, [], [], 0.0)
+
+
+def test_line_7_comes_before_line_12_so_two_confident_templates_form_the_cc_set():
+    split = split_of([[-0.1, -2.0], [-0.2, -3.0]])
+    assert (split.case, members(split.cc_mask)) == (2, [0, 1])
+
+
+def test_line_9_a_single_unsure_template_leaves_the_sets_empty():
+    split = split_of([[-0.1, -0.2, -0.9]])
+    assert (split.case, members(split.cc_mask), members(split.nc_mask), split.flip_weight) == (3, [], [], 0.0)
+    assert split_of([[-0.1, -2.2, -4.0]]).case == 2
+
+
+def test_line_13_cc_holds_the_top_k_majority_voters_by_margin():
+    scores = [[-0.1, -1.1], [-0.1, -4.1], [-0.1, -2.1], [-5.0, -0.1], [-0.1, -3.1]]
+    split = split_of(scores, max_cc_size=3, unanimous_margin=0.0)
+    assert members(split.cc_mask) == [1, 2, 4]
+    assert members(split.nc_mask) == [0, 3]
+
+
+def test_line_13_takes_the_whole_consensus_set_where_it_is_smaller_than_k():
+    split = split_of([[-0.1, -2.0], [-0.1, -0.2], [-2.0, -0.1]], max_cc_size=9)
+    assert members(split.cc_mask) == [0, 1]
+    split = split_of([[-0.1, -2.0]] * 3 + [[-2.0, -0.1]] * 2, max_cc_size=4)
+    assert members(split.cc_mask) == [0, 1, 2]
+
+
+def test_line_13_gives_a_tie_of_margins_to_the_lowest_template_index():
+    scores = [[-0.1, -9.0]] + [[-0.1, -0.5]] * 30 + [[-0.1, -9.0]]
+    assert members(split_of(scores, max_cc_size=4, unanimous_margin=5.0).cc_mask) == [0, 1, 2, 31]
+
+
+def test_line_14_nc_is_everyone_else_dissenters_included():
+    split = split_of([[-0.1, -4.0], [-0.1, -3.0], [-0.1, -2.0], [-2.0, -0.1]], max_cc_size=2)
+    assert members(split.nc_mask) == [2, 3]
+
+
+def test_line_17_the_gap_is_on_the_consensus_label_and_may_be_negative():
+    # The CC set is ahead of the other label by more, yet less likely to give the consensus answer at all.
+    scores = torch.tensor([[-6.0, -9.0], [-6.0, -8.0], [-0.1, -0.2], [-0.1, -0.3]])
+    weights = {"flip_weight_min": 0.0, "flip_weight_max": 1.0, "flip_temperature": 1.0}
+    split = split_of(scores, max_cc_size=2, unanimous_margin=9.0, **weights)
+    assert members(split.cc_mask) == [0, 1]
+    assert split.flip_weight == pytest.approx(1 / (1 + math.exp(5.9)))
+
+
+@pytest.mark.parametrize(("gap", "weight"), [(0.0, 0.5), (1e6, 0.9), (-1e6, 0.1)])
+def test_line_18_flip_weight_runs_from_f_min_to_f_max(gap, weight):
+    scores = torch.tensor([[-1e7, -1e7 - 3.0], [-1e7, -1e7 - 3.0], [-1e7 - gap, -1e7 - gap - 1.0]], dtype=torch.float64)
+    split = split_of(scores, max_cc_size=2, unanimous_margin=9.0)
+    assert split.flip_weight == pytest.approx(weight)
+
+
+def test_line_18_flip_weight_stays_within_bounds_where_rounding_would_lift_it():
+    assert 0.15 + (0.45 - 0.15) * 1.0 > 0.45
+    scores = torch.tensor([[0.0, -1.0], [0.0, -1.0], [-100.0, -100.5]])
+    split = split_of(scores, max_cc_size=2, flip_weight_min=0.15, flip_weight_max=0.45, unanimous_margin=9.0)
+    assert split.flip_weight == 0.45
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    scores=st.integers(1, 7).flatmap(
+        lambda num_labels: st.lists(
+            st.lists(st.floats(-1e4, 0, width=32), min_size=num_labels + 1, max_size=num_labels + 1),
+            min_size=1,
+            max_size=6,
+        )
+    ),
+    bounds=st.tuples(st.floats(0, 3), st.floats(0, 3)).map(sorted),
+    temperature=st.floats(1e-3, 1e3),
+    max_cc_size=st.integers(2, 9),
+)
+def test_line_18_flip_weight_stays_within_bounds(scores, bounds, temperature, max_cc_size):
+    split = split_of(
+        torch.tensor(scores),
+        flip_weight_min=bounds[0],
+        flip_weight_max=bounds[1],
+        flip_temperature=temperature,
+        max_cc_size=max_cc_size,
+    )
+    assert not (split.cc_mask & split.nc_mask).any(), "no template is in both sets"
+    if split.nc_mask.any():
+        assert bounds[0] <= split.flip_weight <= bounds[1]
+        assert 2 <= int(split.cc_mask.sum()) <= max_cc_size
+        assert (split.cc_mask | split.nc_mask).all()
+    else:
+        assert split.flip_weight == 0.0
+
+
+def test_the_order_of_the_templates_only_reorders_the_sets():
+    random = random_of("reorder")
+    for votes in vote_patterns():
+        scores = scores_for_votes(votes, 3, random)
+        order = torch.tensor(random.permutation(5))
+        before, after = split_of(scores), split_of(scores[order])
+        assert after.case == before.case
+        assert torch.equal(after.cc_mask, before.cc_mask[order])
+        assert torch.equal(after.nc_mask, before.nc_mask[order])
+        assert after.flip_weight == pytest.approx(before.flip_weight, abs=1e-12)
+
+
+def test_renaming_the_labels_changes_nothing():
+    random = random_of("rename")
+    for votes in vote_patterns():
+        scores = scores_for_votes(votes, 3, random)
+        before, after = split_of(scores), split_of(scores[:, torch.tensor(random.permutation(3))])
+        assert after.case == before.case
+        assert torch.equal(after.cc_mask, before.cc_mask)
+        assert after.flip_weight == before.flip_weight
+
+
+def test_the_split_carries_no_gradient():
+    scores = torch.tensor([[-0.1, -4.0], [-0.1, -3.0], [-0.1, -0.2]], requires_grad=True)
+    split = split_of(scores)
+    assert not split.cc_mask.requires_grad
+    assert not split.nc_mask.requires_grad
+    assert isinstance(split.flip_weight, float)
+
+
+def test_scores_of_any_width_split_by_their_own_values():
+    scores = torch.tensor(random_of("width").normal(size=(7, 3)) - 2, dtype=torch.bfloat16)
+    scores[:, 1] += 2
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        assert_as_printed(scores.to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_cc_size": 1}, "max_cc_size is 1"),
+        ({"max_cc_size": 0}, "max_cc_size is 0"),
+        ({"flip_weight_min": 0.5, "flip_weight_max": 0.4}, "flip_weight_min is 0.5 and flip_weight_max 0.4"),
+        ({"flip_weight_min": -0.1}, "flip_weight_min is -0.1"),
+        ({"flip_weight_max": math.inf}, "flip_weight_max inf"),
+        ({"flip_weight_min": math.nan}, "flip_weight_min is nan"),
+        ({"flip_temperature": 0.0}, "flip_temperature is 0.0"),
+        ({"flip_temperature": -1.0}, "flip_temperature is -1.0"),
+        ({"flip_temperature": math.nan}, "flip_temperature is nan"),
+        ({"unanimous_margin": math.nan}, "unanimous_margin is NaN"),
+    ],
+)
+def test_settings_that_the_algorithm_excludes_are_refused_by_name(changes, words):
+    with pytest.raises(ValueError, match=words):
+        split_of([[-0.1, -0.2]] * 3, **changes)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_not_finite_is_refused(bad):
+    with pytest.raises(ValueError, match="not finite"):
+        split_of([[-0.1, -0.2], [-0.1, -0.2], [-0.1, bad]])
+
+
+def test_a_single_label_is_refused():
+    with pytest.raises(ValueError, match="one label"):
+        split_of([[-0.1], [-0.2], [-0.3]])

@@ -1,0 +1,179 @@
+import math
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from flip_flop.method import jensen_shannon_divergence, kl_divergence, mixture_log_probs
+from tests.method import oracle
+from tests.method.draws import log_distributions, random_of
+
+NEVER = -math.inf
+
+
+def logs(*probs):
+    return torch.tensor(probs, dtype=torch.float64).log()
+
+
+def probs_of(log_probs):
+    return log_probs.exp().tolist()
+
+
+def test_kl_divergence_of_random_distributions_equals_the_loop():
+    log_p, log_q = log_distributions(random_of("p"), 6, 11), log_distributions(random_of("q"), 6, 11)
+    expected = [oracle.kl(p, q) for p, q in zip(probs_of(log_p), probs_of(log_q), strict=True)]
+    assert kl_divergence(log_p, log_q).tolist() == pytest.approx(expected, rel=1e-12)
+    assert kl_divergence(log_p.float(), log_q.float()).tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_kl_divergence_takes_leading_axes_and_broadcasts_them():
+    log_p, log_q = log_distributions(random_of("p"), 2, 3, 7), log_distributions(random_of("q"), 3, 7)
+    divergences = kl_divergence(log_p, log_q)
+    assert divergences.shape == (2, 3)
+    for i in range(2):
+        for j in range(3):
+            assert torch.equal(divergences[i, j], kl_divergence(log_p[i, j], log_q[j]))
+    assert kl_divergence(log_p, log_q[0]).shape == (2, 3)
+
+
+def test_kl_divergence_is_not_symmetric_and_its_first_argument_is_the_first_in_the_formula():
+    p, q = logs(0.9, 0.1), logs(0.5, 0.5)
+    assert kl_divergence(p, q).item() == pytest.approx(0.9 * math.log(1.8) + 0.1 * math.log(0.2))
+    assert kl_divergence(q, p).item() == pytest.approx(0.5 * math.log(1 / 1.8) + 0.5 * math.log(5))
+
+
+def test_an_outcome_of_probability_zero_under_p_adds_nothing_to_kl_divergence():
+    assert kl_divergence(logs(1.0, 0.0, 0.0), logs(0.25, 0.75, 0.0)).item() == pytest.approx(math.log(4))
+    assert kl_divergence(logs(0.0, 1.0), logs(0.0, 1.0)).item() == 0.0
+    # Too small for its dtype is zero as well, and not 0 * inf.
+    assert kl_divergence(torch.tensor([0.0, -1e4]), torch.tensor([0.0, NEVER])).item() == 0.0
+
+
+def test_an_outcome_of_probability_zero_under_q_alone_makes_kl_divergence_infinite():
+    assert kl_divergence(logs(0.5, 0.5), logs(1.0, 0.0)).item() == math.inf
+
+
+def test_kl_divergence_has_finite_gradients_where_a_probability_is_zero():
+    log_p, log_q = logs(0.5, 0.5, 0.0, 0.0).requires_grad_(), logs(0.25, 0.5, 0.25, 0.0).requires_grad_()
+    kl_divergence(log_p, log_q).backward()
+    assert log_p.grad.tolist() == pytest.approx([0.5 * (math.log(2) + 1), 0.5, 0.0, 0.0])
+    assert log_q.grad.tolist() == pytest.approx([-0.5, -0.5, 0.0, 0.0])
+
+
+def test_kl_divergence_gradient_equals_finite_differences():
+    x, y = log_distributions(random_of("x"), 3, 5), log_distributions(random_of("y"), 3, 5)
+    function = lambda a, b: kl_divergence(a.log_softmax(-1), b.log_softmax(-1))  # noqa: E731
+    assert gradcheck(function, (x.requires_grad_(), y.requires_grad_()))
+
+
+def test_the_mixture_is_the_average_in_probability_space():
+    log_probs = log_distributions(random_of("mixture"), 4, 9)
+    expected = oracle.mixture(probs_of(log_probs))
+    assert mixture_log_probs(log_probs).exp().tolist() == pytest.approx(expected, rel=1e-12)
+    assert torch.allclose(mixture_log_probs(log_probs), log_probs.logsumexp(0) - math.log(4), atol=1e-14, rtol=0)
+
+
+def test_the_mixture_keeps_what_probability_space_would_lose():
+    far = torch.tensor([[0.0, -1e4], [0.0, -1e4 + math.log(3)]])
+    assert mixture_log_probs(far).tolist() == pytest.approx([0.0, -1e4 + math.log(2)], abs=1e-3)
+
+
+def test_the_mixture_of_equal_distributions_is_exactly_that_distribution():
+    for size in range(1, 16):
+        one = log_distributions(random_of("equal", size), 1, 50, dtype=torch.float32)
+        assert torch.equal(mixture_log_probs(one.repeat(size, 1)), one[0])
+
+
+def test_the_mixture_has_finite_gradients_where_probabilities_are_zero():
+    log_probs = logs([1.0, 0.0, 0.0], [0.5, 0.5, 0.0]).requires_grad_()
+    mixture = mixture_log_probs(log_probs)
+    assert mixture.exp().tolist() == pytest.approx([0.75, 0.25, 0.0])
+    mixture[:2].sum().backward()
+    assert log_probs.grad.flatten().tolist() == pytest.approx([2 / 3, 0.0, 0.0, 1 / 3, 1.0, 0.0])
+
+
+def test_the_mixture_gradient_equals_finite_differences():
+    logits = log_distributions(random_of("grad"), 3, 5).requires_grad_()
+    assert gradcheck(lambda x: mixture_log_probs(x.log_softmax(-1)), (logits,))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_jensen_shannon_divergence_equals_the_loop(size):
+    log_probs = log_distributions(random_of("jsd", size), size, 11)
+    expected = oracle.jsd(probs_of(log_probs))
+    assert jensen_shannon_divergence(log_probs).item() == pytest.approx(expected, rel=1e-10, abs=1e-15)
+    assert jensen_shannon_divergence(log_probs.float()).item() == pytest.approx(expected, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0, 1e4])
+def test_jensen_shannon_divergence_lies_between_0_and_log_k(scale):
+    for size in range(1, 9):
+        log_probs = log_distributions(random_of("bounds", size), size, 30, dtype=torch.float32, scale=scale)
+        assert -1e-6 <= jensen_shannon_divergence(log_probs).item() <= math.log(size) + 1e-6
+
+
+def test_jensen_shannon_divergence_of_equal_distributions_is_exactly_zero():
+    for size in range(1, 16):
+        one = log_distributions(random_of("zero", size), 1, 1000, dtype=torch.float32)
+        log_probs = one.repeat(size, 1).requires_grad_()
+        divergence = jensen_shannon_divergence(log_probs)
+        assert divergence.item() == 0.0
+        divergence.backward()
+        assert log_probs.grad.abs().max() < 1e-7
+
+
+def test_jensen_shannon_divergence_of_disjoint_distributions_is_log_k():
+    for size in (2, 3, 5):
+        log_probs = torch.eye(size).log().requires_grad_()
+        divergence = jensen_shannon_divergence(log_probs)
+        assert divergence.item() == pytest.approx(math.log(size), rel=1e-6)
+        divergence.backward()
+        assert log_probs.grad.isfinite().all()
+
+
+def test_jensen_shannon_divergence_does_not_depend_on_the_order_of_the_distributions():
+    log_probs = log_distributions(random_of("order"), 5, 11)
+    shuffled = log_probs[torch.tensor([3, 1, 4, 0, 2])]
+    assert jensen_shannon_divergence(shuffled).item() == pytest.approx(
+        jensen_shannon_divergence(log_probs).item(), rel=1e-13
+    )
+
+
+def test_jensen_shannon_divergence_gradient_equals_finite_differences():
+    logits = log_distributions(random_of("gradient"), 4, 5).requires_grad_()
+    assert gradcheck(lambda x: jensen_shannon_divergence(x.log_softmax(-1)), (logits,))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_divergences_of_half_precision_are_computed_in_float32(dtype):
+    log_probs = log_distributions(random_of("half"), 3, 40).to(dtype)
+    for function in (mixture_log_probs, jensen_shannon_divergence):
+        assert function(log_probs).dtype == torch.float32
+        assert torch.equal(function(log_probs), function(log_probs.float()))
+    assert torch.equal(kl_divergence(log_probs[0], log_probs[1]), kl_divergence(*log_probs[:2].float()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "logits",
+    [
+        [[1e4, -1e4, 0.0], [-1e4, 1e4, 0.0]],
+        [[1e4, 1e4, 1e4], [0.0, 0.0, 0.0]],
+        [[0.0, NEVER, 1.0], [2.0, NEVER, 0.0]],
+        [[0.0, NEVER, NEVER], [NEVER, NEVER, 0.0]],
+        [[1e4, NEVER, 0.0], [0.0, 1e4, NEVER]],
+    ],
+)
+def test_extreme_logits_give_no_nan_in_divergences_or_gradients(logits, dtype):
+    leaf = torch.tensor(logits, dtype=dtype, requires_grad=True)
+    log_probs = leaf.log_softmax(dim=-1)
+    divergence = jensen_shannon_divergence(log_probs)
+    assert -1e-6 <= divergence.item() <= math.log(2) + 1e-6
+    (divergence + kl_divergence(log_probs[0], mixture_log_probs(log_probs))).backward()
+    assert leaf.grad.isfinite().all()
+    assert not kl_divergence(log_probs[0], log_probs[1]).isnan()
+
+
+def test_a_mixture_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one distribution"):
+        jensen_shannon_divergence(torch.zeros(0, 5))

@@ -1,0 +1,244 @@
+import math
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from flip_flop.method import (
+    TemplateSplit,
+    cce_loss,
+    f2c_loss,
+    find_consensus,
+    flip_loss,
+    jsd_loss,
+    label_log_probs,
+    split_templates,
+)
+from tests.method import oracle
+from tests.method.draws import log_distributions, random_of, scores_for_votes, vote_patterns
+
+WEIGHTS = {"cce_weight": 0.7, "jsd_weight": 1.3}
+
+
+def split_with(case, cc, nc, flip_weight, num_templates):
+    cc_mask, nc_mask = torch.zeros(2, num_templates, dtype=torch.bool)
+    cc_mask[list(cc)] = True
+    nc_mask[list(nc)] = True
+    return TemplateSplit(case, cc_mask, nc_mask, flip_weight)
+
+
+NO_CONSENSUS = split_with(1, [], [], 0.0, 5)
+CONFIDENT = split_with(2, range(5), [], 0.0, 5)
+SPLIT = split_with(3, [0, 3], [1, 2, 4], 0.6, 5)
+DEGENERATE = split_with(3, [], [], 0.0, 5)
+
+
+def instance(*keys, vocab=11, dtype=torch.float64):
+    random = random_of(*keys)
+    nll = torch.tensor(random.uniform(0.1, 4, size=5), dtype=dtype, requires_grad=True)
+    return nll, log_distributions(random, 5, vocab, dtype=dtype).requires_grad_()
+
+
+def test_equation_6_is_the_weighted_mean_over_all_templates():
+    assert cce_loss(torch.tensor([1.0, 2.0, 6.0]), weight=0.5).item() == 1.5
+
+
+@pytest.mark.parametrize("split", [NO_CONSENSUS, CONFIDENT, SPLIT, DEGENERATE], ids=["1", "2", "3", "empty"])
+def test_equation_10_equals_the_loop_in_every_case(split):
+    nll, log_probs = instance("case", split.case)
+    members = [mask.nonzero().flatten().tolist() for mask in (split.cc_mask, split.nc_mask)]
+    by_hand = (split.case, *members, split.flip_weight)
+    expected = oracle.f2c(nll.tolist(), log_probs.exp().tolist(), by_hand, **WEIGHTS)
+    loss = f2c_loss(nll, log_probs, split, **WEIGHTS)
+    assert [loss.cce.item(), loss.jsd.item(), loss.flip.item()] == pytest.approx(expected, rel=1e-10)
+    assert loss.total.item() == pytest.approx(sum(expected), rel=1e-10)
+
+
+def test_f2c_equals_the_loop_for_all_votes_of_five_templates_on_three_labels():
+    random = random_of("patterns")
+    for votes in vote_patterns():
+        scores = scores_for_votes(votes, 3, random)
+        label = find_consensus(scores).label
+        tau = float(random.uniform(0, 2))
+        limits = {"max_cc_size": 3, "flip_weight_min": 0.2, "flip_weight_max": 0.8, "flip_temperature": 0.5}
+        split = split_templates(scores, unanimous_margin=tau, **limits)
+        by_hand = oracle.algorithm_1(scores.tolist(), tau=tau, k_max=3, f_min=0.2, f_max=0.8, t=0.5)
+        probs = [oracle.softmax(row) for row in scores.tolist()]
+        expected = oracle.f2c((-scores[:, label]).tolist(), probs, by_hand, **WEIGHTS)
+        loss = f2c_loss(-scores[:, label], label_log_probs(scores), split, **WEIGHTS)
+        assert [loss.cce.item(), loss.jsd.item(), loss.flip.item()] == pytest.approx(expected, rel=1e-9, abs=1e-14)
+
+
+def test_a_worked_example():
+    # CC: (.8, .2) and (.4, .6), mixture (.6, .4). NC: (.3, .7).
+    # JSD: half of .8 log(8/6) + .2 log(2/4) = .0915162 and half of .4 log(4/6) + .6 log(6/4) = .0810930.
+    # Flip: .5 * (.3 log(3/6) + .7 log(7/4)) = .5 * .1837868. CCE: the mean of .2, .9 and 1.2.
+    log_probs = torch.tensor([[0.8, 0.2], [0.3, 0.7], [0.4, 0.6]]).log()
+    split = split_with(3, [0, 2], [1], 0.5, 3)
+    loss = f2c_loss(torch.tensor([0.2, 1.2, 0.9]), log_probs, split, cce_weight=1.0, jsd_weight=1.0)
+    assert loss.cce.item() == pytest.approx(2.3 / 3, abs=1e-6)
+    assert loss.jsd.item() == pytest.approx(0.0863046, abs=1e-6)
+    assert loss.flip.item() == pytest.approx(0.0918934, abs=1e-6)
+
+
+def assert_no_gradient(loss, *leaves):
+    for gradient in torch.autograd.grad(loss, leaves, allow_unused=True):
+        assert gradient is None or torch.equal(gradient, torch.zeros_like(gradient))
+
+
+@pytest.mark.parametrize("poison", [0.0, math.inf, math.nan])
+def test_case_1_applies_no_loss_and_no_gradient(poison):
+    nll, log_probs = instance("case 1")
+    with torch.no_grad():
+        nll[1] += poison
+        log_probs[2] -= poison
+    loss = f2c_loss(nll, log_probs, NO_CONSENSUS, **WEIGHTS)
+    assert [loss.cce.item(), loss.jsd.item(), loss.flip.item(), loss.total.item()] == [0.0] * 4
+    loss.total.backward()
+    assert torch.equal(nll.grad, torch.zeros_like(nll))
+    assert torch.equal(log_probs.grad, torch.zeros_like(log_probs))
+
+
+def test_case_2_has_no_flip_term():
+    nll, log_probs = instance("case 2")
+    loss = f2c_loss(nll, log_probs, CONFIDENT, **WEIGHTS)
+    assert loss.flip.item() == 0.0
+    assert_no_gradient(loss.flip, nll, log_probs)
+    assert loss.jsd.item() > 0
+
+
+def test_an_empty_split_leaves_consensus_cross_entropy_alone():
+    nll, log_probs = instance("empty")
+    loss = f2c_loss(nll, log_probs, DEGENERATE, **WEIGHTS)
+    assert loss.total.item() == cce_loss(nll, weight=0.7).item()
+    assert_no_gradient(loss.jsd + loss.flip, log_probs)
+
+
+@pytest.mark.parametrize("split", [CONFIDENT, SPLIT], ids=["2", "3"])
+def test_cce_alone_is_f2c_with_both_divergence_weights_at_zero(split):
+    nll, log_probs = instance("cce")
+    without_flip = TemplateSplit(split.case, split.cc_mask, split.nc_mask, 0.0)
+    loss = f2c_loss(nll, log_probs, without_flip, cce_weight=1.0, jsd_weight=0.0)
+    assert loss.total.item() == nll.mean().item()
+    assert_no_gradient(loss.total, log_probs)
+
+
+def test_a_weight_of_zero_is_exactly_zero_even_where_the_term_is_infinite():
+    assert cce_loss(torch.tensor([math.inf, 1.0]), weight=0.0).item() == 0.0
+    assert jsd_loss(torch.full((2, 3), math.nan), weight=0.0).item() == 0.0
+
+
+def test_agreement_of_one_template_or_of_equal_ones_is_exactly_zero():
+    log_probs = log_distributions(random_of("same"), 1, 40, dtype=torch.float32)
+    assert jsd_loss(log_probs, weight=2.0).item() == 0.0
+    assert jsd_loss(log_probs.repeat(4, 1), weight=2.0).item() == 0.0
+    assert jsd_loss(log_probs[:0], weight=2.0).item() == 0.0
+
+
+def test_equation_8_takes_gradient_into_every_template_of_the_cc_set_and_no_other():
+    nll, log_probs = instance("jsd")
+    f2c_loss(nll, log_probs, SPLIT, **WEIGHTS).jsd.backward()
+    moved = log_probs.grad.abs().sum(dim=1) > 0
+    assert torch.equal(moved, SPLIT.cc_mask)
+
+
+def test_equation_9_is_zero_where_nc_already_equals_the_cc_mixture():
+    one = log_distributions(random_of("arrived"), 1, 11, dtype=torch.float32)
+    assert flip_loss(one.repeat(5, 1), SPLIT).item() == 0.0
+
+
+def test_equation_9_pulls_nc_toward_a_cc_mixture_that_stands_still():
+    _, log_probs = instance("detached")
+    flip_loss(log_probs, SPLIT).backward()
+    assert torch.equal(log_probs.grad.abs().sum(dim=1) > 0, SPLIT.nc_mask)
+
+
+def test_equation_9_moves_both_sets_where_the_mixture_is_not_detached():
+    _, log_probs = instance("attached")
+    flip_loss(log_probs, SPLIT, detach_cc_mixture=False).backward()
+    assert torch.equal(log_probs.grad.abs().sum(dim=1) > 0, SPLIT.cc_mask | SPLIT.nc_mask)
+
+
+def test_detaching_the_mixture_changes_the_gradient_and_not_the_loss():
+    nll, log_probs = instance("value")
+    for split in (CONFIDENT, SPLIT):
+        detached = f2c_loss(nll, log_probs, split, **WEIGHTS)
+        attached = f2c_loss(nll, log_probs, split, **WEIGHTS, detach_cc_mixture=False)
+        assert detached.total.item() == attached.total.item()
+
+
+def test_the_detached_flip_gradient_equals_finite_differences_against_a_fixed_target():
+    random = random_of("flip gradient")
+    logits = torch.tensor(random.normal(size=(5, 4)), requires_grad=True)
+    flip_loss(logits.log_softmax(-1), SPLIT).backward()
+    target = oracle.mixture([oracle.softmax(logits[t].tolist()) for t in (0, 3)])
+
+    def against_fixed_target(rows):
+        return 0.6 * sum(oracle.kl(oracle.softmax(rows[s]), target) for s in (1, 2, 4)) / 3
+
+    expected = oracle.finite_differences(against_fixed_target, logits.tolist())
+    assert logits.grad.flatten().tolist() == pytest.approx(expected, abs=1e-8)
+
+
+@pytest.mark.parametrize("split", [CONFIDENT, SPLIT, DEGENERATE], ids=["2", "3", "empty"])
+def test_loss_gradients_equal_finite_differences(split):
+    nll, logits = instance("gradcheck", vocab=4)
+
+    def total(nll, logits):
+        log_probs = logits.log_softmax(dim=-1)
+        return f2c_loss(nll, log_probs, split, **WEIGHTS, detach_cc_mixture=False).total
+
+    assert gradcheck(total, (nll, logits))
+    assert gradcheck(lambda x: cce_loss(x, weight=0.7), (nll,))
+    assert gradcheck(lambda x: jsd_loss(x.log_softmax(-1), weight=1.3), (logits,))
+    assert gradcheck(lambda x: flip_loss(x.log_softmax(-1), split, detach_cc_mixture=False), (logits,))
+
+
+def test_the_order_of_the_templates_has_no_influence_on_the_losses():
+    nll, log_probs = instance("order")
+    order = torch.tensor([2, 4, 0, 1, 3])
+    moved = TemplateSplit(3, SPLIT.cc_mask[order], SPLIT.nc_mask[order], SPLIT.flip_weight)
+    before = f2c_loss(nll, log_probs, SPLIT, **WEIGHTS)
+    after = f2c_loss(nll[order], log_probs[order], moved, **WEIGHTS)
+    for name in ("cce", "jsd", "flip"):
+        assert getattr(after, name).item() == pytest.approx(getattr(before, name).item(), rel=1e-12)
+
+
+def test_renaming_the_outcomes_changes_no_loss():
+    nll, log_probs = instance("rename")
+    order = torch.tensor(random_of("rename").permutation(11))
+    before = f2c_loss(nll, log_probs, SPLIT, **WEIGHTS).total.item()
+    assert f2c_loss(nll, log_probs[:, order], SPLIT, **WEIGHTS).total.item() == pytest.approx(before, rel=1e-12)
+
+
+@pytest.mark.parametrize("split", [CONFIDENT, SPLIT], ids=["2", "3"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_extreme_logits_give_no_nan_in_losses_or_gradients(split, dtype):
+    one_hot = torch.full((5, 11), -1e4)
+    one_hot[torch.arange(5), torch.tensor([0, 3, 0, 7, 10])] = 1e4
+    impossible = torch.zeros(5, 11)
+    impossible[:, 2] = -math.inf
+    for rows in (one_hot, impossible, torch.zeros(5, 11)):
+        logits = rows.to(dtype).requires_grad_()
+        log_probs = logits.log_softmax(dim=-1)
+        loss = f2c_loss(-log_probs[:, 0], log_probs, split, **WEIGHTS)
+        assert loss.total.dtype == torch.float32
+        assert loss.total.isfinite()
+        assert min(loss.cce.item(), loss.jsd.item(), loss.flip.item()) >= -1e-6
+        loss.total.backward()
+        assert logits.grad.isfinite().all()
+
+
+def test_equation_7_counts_skipped_instances_so_any_split_of_a_batch_adds_up():
+    random = random_of("batch")
+    scores = [scores_for_votes(votes, 3, random).requires_grad_() for votes in vote_patterns()[:40]]
+    settings = {"unanimous_margin": 1.0, "max_cc_size": 3, "flip_weight_min": 0.2}
+
+    def loss(rows):
+        split = split_templates(rows, **settings, flip_weight_max=0.8, flip_temperature=0.5)
+        nll = -rows[:, find_consensus(rows).label]
+        return f2c_loss(nll, label_log_probs(rows), split, **WEIGHTS).total
+
+    whole = torch.stack([loss(rows) for rows in scores]).mean()
+    parts = [torch.stack([loss(rows) for rows in scores[i : i + 8]]).sum() for i in range(0, 40, 8)]
+    assert (sum(parts) / 40).item() == pytest.approx(whole.item(), rel=1e-12)

@@ -1,0 +1,161 @@
+import itertools
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from flip_flop.method import kl_divergence, label_log_probs, mixture_log_probs, swarm_loss, swarm_teachers
+from tests.method import oracle
+from tests.method.draws import log_distributions, random_of
+
+
+def test_the_loss_is_the_cross_entropy_of_each_student_with_its_teachers():
+    scores = log_distributions(random_of("scores"), 5, 3) - 0.4
+    for teachers in ([[1], [2], [3], [4], [0]], [[1, 2], [0, 4], [4, 3], [0, 1], [2, 0]]):
+        expected = oracle.swarm(scores.tolist(), scores.tolist(), teachers)
+        assert swarm_loss(scores, torch.tensor(teachers)).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_worked_example():
+    # -(.6 log .9 + .4 log .1) = .9842506 and -(.9 log .6 + .1 log .4) = .5513722.
+    scores = torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log()
+    loss = swarm_loss(scores, torch.tensor([[1], [0]]))
+    assert loss.item() == pytest.approx((0.9842506 + 0.5513722) / 2, abs=1e-6)
+
+
+def test_a_score_is_read_as_it_stands_and_not_renormalised_over_the_labels():
+    scores = log_distributions(random_of("shift"), 4, 3)
+    teachers = torch.tensor([[1], [2], [3], [0]])
+    assert swarm_loss(scores - 2, teachers).item() == pytest.approx(swarm_loss(scores, teachers).item() + 2)
+
+
+def test_teachers_carry_no_gradient():
+    random = random_of("gradient")
+    scores = torch.tensor(random.normal(size=(5, 3)), requires_grad=True)
+    teachers = [[1, 2], [0, 4], [4, 3], [0, 1], [2, 0]]
+    swarm_loss(scores, torch.tensor(teachers)).backward()
+    fixed = scores.tolist()
+    expected = oracle.finite_differences(lambda rows: oracle.swarm(rows, fixed, teachers), fixed)
+    assert scores.grad.flatten().tolist() == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "any"])
+def test_theorem_a1_weighted_pairwise_kl_is_kl_to_the_mixture_plus_a_constant(weights):
+    random = random_of("theorem", weights)
+    num_teachers, num_outcomes = 6, 4
+    w = torch.tensor(random.dirichlet([1.0] * num_teachers))
+    if weights == "uniform":
+        w = torch.full_like(w, 1 / num_teachers)
+    log_q = log_distributions(random, num_teachers, num_outcomes)
+    log_mixture = (w[:, None].log() + log_q).logsumexp(dim=0)
+    if weights == "uniform":
+        assert torch.allclose(log_mixture, mixture_log_probs(log_q), atol=1e-14, rtol=0)
+    student = torch.tensor(random.normal(size=num_outcomes), requires_grad=True)
+
+    pairwise = (w * kl_divergence(log_q, student.log_softmax(-1))).sum()
+    to_mixture = kl_divergence(log_mixture, student.log_softmax(-1))
+    constant = (w * kl_divergence(log_q, log_mixture)).sum()
+
+    assert pairwise.item() == pytest.approx((to_mixture + constant).item(), rel=1e-12)
+    (left,) = torch.autograd.grad(pairwise, student)
+    (right,) = torch.autograd.grad(to_mixture, student)
+    assert torch.allclose(left, right, atol=1e-14, rtol=0)
+
+
+def test_theorem_a1_all_pairs_pull_every_student_toward_the_same_average():
+    logits = torch.tensor(random_of("all pairs").normal(size=(5, 3)), requires_grad=True)
+    loss = swarm_loss(label_log_probs(logits), swarm_teachers(5, pairs="all"))
+    average = mixture_log_probs(label_log_probs(logits)).detach()
+    to_average = kl_divergence(average, label_log_probs(logits)).mean()
+    (left,) = torch.autograd.grad(loss, logits)
+    (right,) = torch.autograd.grad(to_average, logits)
+    assert torch.allclose(left, right, atol=1e-14, rtol=0)
+    # The loss is that KL plus the average's entropy, which no student can change.
+    entropy = -(average.exp() * average).sum()
+    assert loss.item() == pytest.approx((to_average + entropy).item(), rel=1e-12)
+
+
+def test_a_student_exerts_no_pull_on_itself_where_the_labels_are_all_its_outcomes():
+    logits = torch.tensor(random_of("self").normal(size=(5, 3)), requires_grad=True)
+    others = torch.tensor([[u for u in range(5) if u != v] for v in range(5)])
+    with_itself, without = (
+        torch.autograd.grad(swarm_loss(label_log_probs(logits), teachers), logits)[0]
+        for teachers in (swarm_teachers(5, pairs="all"), others)
+    )
+    assert torch.allclose(with_itself, without * (1 - 1 / 5), atol=1e-14, rtol=0)
+
+
+def test_all_derangements_on_average_are_all_pairs_without_oneself():
+    scores = log_distributions(random_of("average"), 4, 3)
+    derangements = [p for p in itertools.permutations(range(4)) if all(p[v] != v for v in range(4))]
+    losses = [swarm_loss(scores, torch.tensor(p)[:, None]).item() for p in derangements]
+    others = torch.tensor([[u for u in range(4) if u != v] for v in range(4)])
+    assert sum(losses) / len(losses) == pytest.approx(swarm_loss(scores, others).item(), rel=1e-12)
+
+
+def test_the_order_of_the_templates_has_no_influence_on_all_pairs():
+    scores = log_distributions(random_of("order"), 5, 3)
+    teachers = swarm_teachers(5, pairs="all")
+    shuffled = swarm_loss(scores[torch.tensor([3, 0, 4, 1, 2])], teachers)
+    assert shuffled.item() == pytest.approx(swarm_loss(scores, teachers).item(), rel=1e-12)
+
+
+def test_renaming_the_labels_changes_nothing():
+    scores = log_distributions(random_of("rename"), 5, 3)
+    teachers = torch.tensor([[1], [2], [3], [4], [0]])
+    assert swarm_loss(scores[:, [2, 0, 1]], teachers).item() == pytest.approx(
+        swarm_loss(scores, teachers).item(), rel=1e-12
+    )
+
+
+def test_a_label_that_nobody_gives_any_probability_costs_nothing():
+    scores = torch.tensor([[-0.5, -1.0, -math.inf], [-0.2, -2.0, -math.inf]], requires_grad=True)
+    loss = swarm_loss(scores, torch.tensor([[1], [0]]))
+    loss.backward()
+    assert loss.isfinite()
+    assert scores.grad.isfinite().all()
+
+
+def test_the_loss_is_computed_in_float32_at_least():
+    scores = log_distributions(random_of("half"), 4, 3).to(torch.bfloat16)
+    assert swarm_loss(scores, swarm_teachers(4, pairs="all")).dtype == torch.float32
+
+
+@pytest.mark.parametrize("num_templates", [2, 3, 4, 15])
+def test_in_a_derangement_everyone_teaches_one_other_and_learns_from_one_other(num_templates):
+    for draw in range(20):
+        teachers = swarm_teachers(num_templates, seed_generator=random_of("draw", draw))
+        assert teachers.shape == (num_templates, 1)
+        assert teachers.dtype == torch.int64
+        assert sorted(teachers.flatten().tolist()) == list(range(num_templates))
+        assert (teachers[:, 0] != torch.arange(num_templates)).all()
+
+
+def test_every_derangement_is_equally_likely():
+    random = random_of("uniform")
+    draws = 2700
+    seen = Counter(tuple(swarm_teachers(4, seed_generator=random).flatten().tolist()) for _ in range(draws))
+    assert len(seen) == 9
+    assert max(abs(count - draws / 9) for count in seen.values()) < 5 * math.sqrt(draws / 9)
+
+
+def test_the_same_seed_draws_the_same_teachers():
+    first, again, other = (swarm_teachers(9, seed_generator=random_of("seed", key)) for key in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_all_pairs_include_oneself_as_in_theorem_a1():
+    assert swarm_teachers(3, pairs="all").tolist() == [[0, 1, 2]] * 3
+
+
+@pytest.mark.parametrize("pairs", ["derangement", "all"])
+def test_a_single_template_has_nobody_to_learn_from(pairs):
+    with pytest.raises(ValueError, match="two templates or more"):
+        swarm_teachers(1, pairs=pairs, seed_generator=random_of("one"))
+
+
+def test_a_derangement_without_a_generator_is_refused():
+    with pytest.raises(ValueError, match="pass the generator"):
+        swarm_teachers(4)

@@ -1,0 +1,66 @@
+"""The metrics by hand: slow loops over Python numbers, pair by pair, sharing no code with the package."""
+
+import math
+
+
+def agreement_of_instance(row):
+    """The share of pairs of different templates that agree, by looking at every pair."""
+    pairs = [(u, v) for u in range(len(row)) for v in range(u + 1, len(row))]
+    return sum(row[u] == row[v] for u, v in pairs) / len(pairs)
+
+
+def observed_agreement(predictions):
+    return math.fsum(agreement_of_instance(row) for row in predictions) / len(predictions)
+
+
+def template_agreement(predictions, u, v):
+    return sum(row[u] == row[v] for row in predictions) / len(predictions)
+
+
+def no_consensus_share(predictions):
+    lacking = 0
+    for row in predictions:
+        if not any(row.count(label) > len(row) / 2 for label in row):
+            lacking += 1
+    return lacking / len(predictions)
+
+
+def f1_of_label(predicted, gold, label):
+    hits = sum(p == label and g == label for p, g in zip(predicted, gold, strict=True))
+    false_alarms = sum(p == label and g != label for p, g in zip(predicted, gold, strict=True))
+    misses = sum(p != label and g == label for p, g in zip(predicted, gold, strict=True))
+    if hits == 0:
+        return 0.0
+    precision, recall = hits / (hits + false_alarms), hits / (hits + misses)
+    return 2 * precision * recall / (precision + recall)
+
+
+def f1(predicted, gold, num_labels):
+    """Of label 1 where there are two, else the mean over labels; instances without gold left out."""
+    known = [(p, g) for p, g in zip(predicted, gold, strict=True) if g != -1]
+    predicted, gold = [p for p, _ in known], [g for _, g in known]
+    if num_labels == 2:
+        return f1_of_label(predicted, gold, 1)
+    return math.fsum(f1_of_label(predicted, gold, c) for c in range(num_labels)) / num_labels
+
+
+def majority_vote(scores):
+    """One instance: most votes, then the largest sum of probabilities, then the lowest index."""
+    num_labels = len(scores[0])
+    votes, weights = [0] * num_labels, [0.0] * num_labels
+    for row in scores:
+        votes[row.index(max(row))] += 1
+    for label in range(num_labels):
+        weights[label] = math.fsum(
+            math.exp(row[label] - max(row)) / math.fsum(math.exp(x - max(row)) for x in row) for row in scores
+        )
+    best = 0
+    for label in range(1, num_labels):
+        if (votes[label], weights[label]) > (votes[best], weights[best]):
+            best = label
+    return best
+
+
+def share(predictions, label):
+    cells = [p for row in predictions for p in row]
+    return cells.count(label) / len(cells)

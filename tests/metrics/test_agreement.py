@@ -1,0 +1,120 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from flip_flop.metrics import (
+    agreement_statistic,
+    instance_agreement,
+    no_consensus_share,
+    no_consensus_statistic,
+    observed_agreement,
+    template_agreement_matrix,
+    vote_counts,
+)
+from flip_flop.randomness import generator
+from tests.metrics import oracle
+
+# Instances, templates, labels: with fewer templates than labels and with more.
+SHAPES = [(7, 4, 3), (7, 3, 4), (1, 2, 3), (30, 15, 2), (11, 8, 4)]
+
+
+def random_predictions(num_instances, num_templates, num_labels):
+    random = generator(0, "tests/metrics/agreement", num_instances, num_templates, num_labels)
+    return random.integers(num_labels, size=(num_instances, num_templates))
+
+
+def test_equation_11_holds_for_all_votes_of_five_templates_on_three_labels():
+    patterns = np.array(list(itertools.product(range(3), repeat=5)))
+    agreement = instance_agreement(patterns)
+    assert agreement.dtype == np.float64
+    assert agreement.tolist() == pytest.approx([oracle.agreement_of_instance(row) for row in patterns.tolist()])
+    assert no_consensus_share(patterns) == pytest.approx(oracle.no_consensus_share(patterns.tolist()))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_agreement_equals_counting_every_pair(shape):
+    predictions = random_predictions(*shape)
+    rows = predictions.tolist()
+    assert observed_agreement(predictions) == pytest.approx(oracle.observed_agreement(rows), abs=1e-14)
+    assert no_consensus_share(predictions) == pytest.approx(oracle.no_consensus_share(rows), abs=1e-14)
+    assert agreement_statistic()(predictions) == pytest.approx(observed_agreement(predictions), abs=1e-14)
+    assert no_consensus_statistic()(predictions) == pytest.approx(no_consensus_share(predictions), abs=1e-14)
+
+
+def test_a_worked_example():
+    # Three votes to one: 3 * 2 of the 4 * 3 ordered pairs agree. Two to two: 2 * 1 + 2 * 1. All: 12.
+    predictions = np.array([[0, 0, 2, 0], [1, 2, 2, 1], [1, 1, 1, 1]])
+    assert instance_agreement(predictions).tolist() == pytest.approx([6 / 12, 4 / 12, 1])
+    assert observed_agreement(predictions) == pytest.approx(22 / 36)
+    assert no_consensus_share(predictions) == pytest.approx(1 / 3), "an exact half is no strict majority"
+
+
+def test_p_i_is_the_probability_that_two_different_templates_agree():
+    predictions = random_predictions(200, 5, 3)
+    random = generator(0, "tests/metrics/pairs")
+    drawn = [random.choice(5, size=2, replace=False) for _ in range(20_000)]
+    rows = predictions[random.integers(200, size=20_000)]
+    agree = np.mean([row[u] == row[v] for row, (u, v) in zip(rows, drawn, strict=True)])
+    assert observed_agreement(predictions) == pytest.approx(agree, abs=0.02)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_vote_counts_count_every_label(shape):
+    predictions = random_predictions(*shape)
+    counts = vote_counts(predictions, shape[2])
+    assert counts.tolist() == [[row.count(c) for c in range(shape[2])] for row in predictions.tolist()]
+
+
+def test_a_single_template_has_no_agreement_and_no_consensus():
+    one = random_predictions(7, 1, 3)
+    assert instance_agreement(one) is None
+    assert observed_agreement(one) is None
+    assert no_consensus_share(one) is None
+
+
+def test_no_instances_have_no_agreement():
+    none = np.zeros((0, 4), dtype=int)
+    assert observed_agreement(none) is None
+    assert no_consensus_share(none) is None
+    assert vote_counts(none, 3).shape == (0, 3)
+    with pytest.raises(ValueError, match="without instances"):
+        template_agreement_matrix(none)
+
+
+def test_two_templates_agree_or_they_do_not():
+    assert instance_agreement(np.array([[0, 0], [1, 0], [2, 2]])).tolist() == [1.0, 0.0, 1.0]
+    assert no_consensus_share(np.array([[0, 0], [1, 0], [2, 2]])) == pytest.approx(1 / 3)
+
+
+def test_a_collapsed_model_agrees_with_itself_perfectly():
+    assert observed_agreement(np.full((9, 4), 2)) == 1.0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_matrix_compares_every_two_templates_and_averages_to_observed_agreement(shape):
+    predictions = random_predictions(*shape)
+    matrix = template_agreement_matrix(predictions)
+    num_templates = shape[1]
+    for u in range(num_templates):
+        for v in range(num_templates):
+            assert matrix[u, v] == pytest.approx(oracle.template_agreement(predictions.tolist(), u, v))
+    assert (matrix == matrix.T).all()
+    assert (np.diag(matrix) == 1).all()
+    off_diagonal = matrix[~np.eye(num_templates, dtype=bool)]
+    assert off_diagonal.mean() == pytest.approx(observed_agreement(predictions))
+
+
+def test_the_order_of_templates_and_the_names_of_labels_have_no_influence():
+    predictions = random_predictions(11, 8, 4)
+    before = observed_agreement(predictions)
+    renamed = np.array([2, 0, 3, 1])[predictions]
+    assert observed_agreement(predictions[:, ::-1]) == pytest.approx(before, abs=1e-14)
+    assert observed_agreement(renamed) == pytest.approx(before, abs=1e-14)
+    assert no_consensus_share(renamed) == no_consensus_share(predictions)
+
+
+@pytest.mark.parametrize("bad", [-1, 3])
+def test_a_prediction_that_is_no_label_is_refused(bad):
+    with pytest.raises(ValueError, match="label indices, 0 to 2"):
+        vote_counts(np.array([[0, bad]]), 3)

@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+
+from flip_flop.metrics import (
+    is_collapsed,
+    label_shares,
+    label_shares_per_template,
+    observed_agreement,
+    share_drift,
+)
+from flip_flop.randomness import generator
+from tests.metrics import oracle
+
+
+def predictions_of(*shares, num_templates=4, num_instances=200):
+    """Every template predicts the labels in these shares, each on instances of its own."""
+    random = generator(0, "tests/metrics/collapse", *(str(share) for share in shares))
+    counts = np.round(np.array(shares) * num_instances).astype(int)
+    column = np.repeat(np.arange(len(shares)), counts)
+    return np.stack([random.permutation(column) for _ in range(num_templates)], axis=1)
+
+
+def test_label_shares_equal_counting_cells():
+    predictions = generator(0, "tests/metrics/shares").integers(3, size=(7, 4))
+    assert label_shares(predictions, 5).tolist() == pytest.approx(
+        [oracle.share(predictions.tolist(), c) for c in range(5)]
+    )
+    per_template = label_shares_per_template(predictions, 5)
+    assert per_template.shape == (4, 5)
+    for v in range(4):
+        alone = [[row[v]] for row in predictions.tolist()]
+        assert per_template[v].tolist() == pytest.approx([oracle.share(alone, c) for c in range(5)])
+
+
+def test_a_collapsed_model_has_perfect_agreement_and_is_flagged():
+    predictions, gold = np.ones((60, 4), dtype=int), np.arange(60) % 3
+    assert observed_agreement(predictions) == 1.0
+    assert is_collapsed(predictions, 3)
+    assert is_collapsed(predictions, 3, gold)
+
+
+def test_a_model_that_is_right_about_a_skewed_task_is_not_collapsed():
+    gold = np.array([0] * 96 + [1] * 4)
+    predictions = np.repeat(gold[:, None], 5, axis=1)
+    assert is_collapsed(predictions, 2), "without gold labels it looks like a collapse"
+    assert not is_collapsed(predictions, 2, gold)
+
+
+def test_a_constant_answer_is_flagged_if_the_task_is_less_skewed_than_the_answers():
+    always = np.zeros((100, 3), dtype=int)
+    assert not is_collapsed(always, 2, np.array([0] * 95 + [1] * 5))
+    assert is_collapsed(always, 2, np.array([0] * 85 + [1] * 15))
+
+
+@pytest.mark.parametrize(
+    ("share", "without_gold", "with_gold"), [(0.85, False, False), (0.92, False, True), (0.97, True, True)]
+)
+def test_gold_labels_lower_the_bar_because_they_rule_out_a_skewed_task(share, without_gold, with_gold):
+    predictions = predictions_of(share, 1 - share)
+    assert is_collapsed(predictions, 2) is without_gold
+    assert is_collapsed(predictions, 2, np.arange(200) % 2) is with_gold
+
+
+def test_agreeing_on_different_labels_is_no_collapse():
+    predictions = np.repeat((np.arange(60) % 3)[:, None], 4, axis=1)
+    assert observed_agreement(predictions) == 1.0
+    assert not is_collapsed(predictions, 3)
+
+
+def test_each_template_stuck_on_its_own_label_is_no_collapse_and_shows_in_the_shares():
+    predictions = np.tile([0, 1, 0, 1], (50, 1))
+    assert not is_collapsed(predictions, 2)
+    assert label_shares_per_template(predictions, 2).max(axis=1).tolist() == [1.0] * 4
+
+
+def test_gold_labels_count_only_where_they_are():
+    predictions = np.zeros((40, 3), dtype=int)
+    unlabelled = np.full(40, -1)
+    assert is_collapsed(predictions, 2, unlabelled), "no gold at all: the bar without gold"
+    skewed = np.where(np.arange(40) < 20, 0, -1)
+    assert not is_collapsed(predictions, 2, skewed)
+    # All labelled instances get label 0 although half are 1; the rest, not judged, are answered evenly.
+    predictions[20:] = np.arange(20)[:, None] % 2
+    judged = np.where(np.arange(40) < 20, np.arange(40) % 2, -1)
+    assert is_collapsed(predictions, 2, judged)
+
+
+def test_a_share_s_of_one_label_forces_an_agreement_of_at_least_2s_minus_1():
+    for num_templates in (2, 3, 5, 8):
+        for share in (0.8, 0.9, 0.95, 1.0):
+            for others in ([1 - share], [(1 - share) / 2] * 2):
+                predictions = predictions_of(share, *others, num_templates=num_templates)
+                top = label_shares(predictions, 3).max()
+                assert observed_agreement(predictions) >= 2 * top - 1 - 1e-12
+
+
+def test_a_single_template_can_collapse_too():
+    assert is_collapsed(np.zeros((30, 1), dtype=int), 2)
+
+
+def test_nothing_has_not_collapsed():
+    assert not is_collapsed(np.zeros((0, 3), dtype=int), 2)
+    with pytest.raises(ValueError, match="no predictions"):
+        label_shares(np.zeros((0, 3), dtype=int), 2)
+
+
+def test_drift_is_the_share_of_predictions_that_must_have_changed():
+    before, after = np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.6, 0.0])
+    assert share_drift(before, after) == pytest.approx(0.3)
+    assert share_drift(after, before) == pytest.approx(0.3)
+    assert share_drift(before, before) == 0.0
+    assert share_drift(np.array([1.0, 0.0]), np.array([0.0, 1.0])) == 1.0

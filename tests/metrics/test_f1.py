@@ -1,0 +1,134 @@
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, f1_score
+
+from flip_flop.metrics import (
+    accuracy_per_template,
+    accuracy_statistic,
+    f1_per_template,
+    f1_std,
+    mean_f1,
+    mean_f1_statistic,
+)
+from flip_flop.randomness import generator
+from tests.metrics import oracle
+
+
+def table(*keys, num_labels, absent=()):
+    """Predictions of 4 templates and gold of 9 instances, some without gold, some labels absent from both."""
+    random = generator(0, "tests/metrics/f1", *keys)
+    labels = [label for label in range(num_labels) if label not in absent]
+    gold = random.choice(labels, size=9)
+    gold[random.random(9) < 0.2] = -1
+    return random.choice(labels, size=(9, 4)), gold
+
+
+def by_sklearn(predictions, gold, num_labels, average):
+    known = gold != -1
+    labels = [1] if average == "binary" else list(range(num_labels))
+    return [
+        f1_score(gold[known], column[known], labels=labels, average="macro", zero_division=0)
+        for column in predictions.T
+    ]
+
+
+@pytest.mark.parametrize("num_labels", [2, 3, 5])
+def test_f1_equals_scikit_learn_and_the_loop(num_labels):
+    for draw in range(60):
+        predictions, gold = table(draw, num_labels=num_labels, absent=(0,) if draw % 5 == 0 else ())
+        average = "binary" if num_labels == 2 else "macro"
+        f1 = f1_per_template(predictions, gold, num_labels=num_labels)
+        assert f1.tolist() == pytest.approx(by_sklearn(predictions, gold, num_labels, average), abs=1e-12)
+        expected = [oracle.f1(column, gold.tolist(), num_labels) for column in predictions.T.tolist()]
+        assert f1.tolist() == pytest.approx(expected, abs=1e-12)
+        macro = f1_per_template(predictions, gold, num_labels=num_labels, average="macro")
+        assert macro.tolist() == pytest.approx(by_sklearn(predictions, gold, num_labels, "macro"), abs=1e-12)
+        assert mean_f1_statistic(num_labels)(predictions, gold) == pytest.approx(mean_f1(f1), abs=1e-12)
+
+
+def test_two_labels_mean_f1_of_label_1_and_more_mean_macro_f1():
+    predictions, gold = table("kind", num_labels=2)
+    auto = f1_per_template(predictions, gold, num_labels=2)
+    assert (auto == f1_per_template(predictions, gold, num_labels=2, average="binary")).all()
+    assert (auto != f1_per_template(predictions, gold, num_labels=2, average="macro")).any()
+    auto = f1_per_template(predictions, gold, num_labels=3)
+    assert (auto == f1_per_template(predictions, gold, num_labels=3, average="macro")).all()
+
+
+def test_a_worked_example():
+    # Template 0: two hits, one false alarm, one miss: 2 * 2 / (3 + 3). Template 1 never says 1.
+    predictions = np.array([[1, 0], [1, 0], [1, 0], [0, 0], [0, 0]])
+    gold = np.array([1, 1, 0, 1, 0])
+    f1 = f1_per_template(predictions, gold, num_labels=2)
+    assert f1.tolist() == pytest.approx([2 / 3, 0])
+    assert mean_f1(f1) == pytest.approx(1 / 3)
+    assert f1_std(f1) == pytest.approx(1 / 3), "of the population: with ddof = 1 it would be 0.4714"
+    assert accuracy_per_template(predictions, gold).tolist() == [0.6, 0.4]
+
+
+def test_a_constant_answer_to_a_balanced_task_has_f1_zero_or_macro_f1_of_a_third():
+    predictions, gold = np.zeros((100, 3), dtype=int), np.arange(100) % 2
+    assert f1_per_template(predictions, gold, num_labels=2).tolist() == [0] * 3
+    assert f1_per_template(predictions, gold, num_labels=2, average="macro").tolist() == pytest.approx([1 / 3] * 3)
+
+
+def test_macro_f1_is_over_all_declared_labels_and_an_absent_one_counts_as_zero():
+    predictions, gold = np.array([[0, 0], [1, 1], [0, 0]]), np.array([0, 1, 0])
+    assert f1_per_template(predictions, gold, num_labels=2, average="macro").tolist() == [1.0, 1.0]
+    assert f1_per_template(predictions, gold, num_labels=4).tolist() == [0.5, 0.5]
+
+
+def test_instances_without_gold_are_ignored():
+    predictions, gold = table("ignored", num_labels=3)
+    known = gold != -1
+    assert not known.all()
+    for function in (lambda p, g: f1_per_template(p, g, num_labels=3), accuracy_per_template):
+        assert function(predictions, gold).tolist() == function(predictions[known], gold[known]).tolist()
+
+
+def test_without_any_gold_there_is_no_f1():
+    predictions, gold = table("none", num_labels=3)
+    assert f1_per_template(predictions, np.full_like(gold, -1), num_labels=3) is None
+    assert accuracy_per_template(predictions, np.full_like(gold, -1)) is None
+
+
+def test_accuracy_equals_scikit_learn():
+    predictions, gold = table("accuracy", num_labels=4)
+    known = gold != -1
+    expected = [accuracy_score(gold[known], column[known]) for column in predictions.T]
+    assert accuracy_per_template(predictions, gold).tolist() == pytest.approx(expected)
+    assert accuracy_statistic()(predictions, gold) == pytest.approx(np.mean(expected))
+
+
+def test_the_order_of_the_templates_only_reorders_their_f1():
+    predictions, gold = table("order", num_labels=3)
+    order = [2, 0, 3, 1]
+    before = f1_per_template(predictions, gold, num_labels=3)
+    assert f1_per_template(predictions[:, order], gold, num_labels=3).tolist() == before[order].tolist()
+    assert f1_std(before[order]) == pytest.approx(f1_std(before))
+
+
+def test_renaming_the_labels_does_not_change_macro_f1():
+    predictions, gold = table("rename", num_labels=3)
+    names = np.array([2, 0, 1, -1])  # -1 stays -1
+    renamed = f1_per_template(names[predictions], names[gold], num_labels=3)
+    assert renamed.tolist() == pytest.approx(f1_per_template(predictions, gold, num_labels=3).tolist())
+
+
+def test_the_spread_of_a_single_template_has_no_answer():
+    assert f1_std(np.array([0.7])) is None
+    assert f1_std(np.array([0.7, 0.7])) == 0.0
+
+
+def test_binary_f1_of_three_labels_is_refused():
+    predictions, gold = table("binary", num_labels=3)
+    with pytest.raises(ValueError, match="Binary F1 is for two labels; this task has 3"):
+        f1_per_template(predictions, gold, num_labels=3, average="binary")
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "words"), [(2, 0, "Predictions"), (-1, 0, "Predictions"), (0, 2, "Gold")]
+)
+def test_what_is_no_labels_index_is_refused(prediction, gold, words):
+    with pytest.raises(ValueError, match=words):
+        f1_per_template(np.array([[prediction]]), np.array([gold]), num_labels=2)

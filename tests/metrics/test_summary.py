@@ -1,0 +1,171 @@
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+from flip_flop.metrics import (
+    accuracy_statistic,
+    bootstrap_interval,
+    f1_per_template,
+    f1_std,
+    mean_f1,
+    summarise,
+)
+from flip_flop.randomness import generator
+from tests.metrics import oracle
+
+AGAINST_GOLD = [
+    "mean_f1", "f1_std", "macro_f1", "accuracy", "f1_per_template", "accuracy_per_template",
+    "vote_f1", "vote_accuracy",
+]  # fmt: skip
+KEYS = {
+    *AGAINST_GOLD, "observed_agreement", "no_consensus_share", "label_shares", "label_shares_per_template",
+    "collapsed", "num_instances", "num_templates", "num_labels", "intervals",
+}  # fmt: skip
+NAMES = ["plain", "formal", "reversed", "terse"]
+
+
+def run(num_instances=40, num_templates=4, num_labels=3):
+    random = generator(0, "tests/metrics/summary", num_labels)
+    gold = random.integers(num_labels, size=num_instances)
+    scores = random.normal(size=(num_instances, num_templates, num_labels)) - 3
+    scores[np.arange(num_instances), :, gold] += 1.0
+    return scores.astype(np.float32), gold
+
+
+@pytest.mark.parametrize("num_labels", [2, 3])
+def test_every_number_equals_the_loop(num_labels):
+    scores, gold = run(num_labels=num_labels)
+    gold[5] = -1
+    predictions = scores.argmax(axis=2)
+    votes = [oracle.majority_vote(rows) for rows in scores.tolist()]
+    columns = predictions.T.tolist()
+    f1 = [oracle.f1(column, gold.tolist(), num_labels) for column in columns]
+    known = [i for i in range(40) if i != 5]
+    found = summarise(scores, gold, NAMES)
+    assert found["observed_agreement"] == pytest.approx(oracle.observed_agreement(predictions.tolist()))
+    assert found["no_consensus_share"] == pytest.approx(oracle.no_consensus_share(predictions.tolist()))
+    assert list(found["f1_per_template"]) == NAMES
+    assert list(found["f1_per_template"].values()) == pytest.approx(f1)
+    assert found["mean_f1"] == pytest.approx(sum(f1) / 4)
+    assert found["f1_std"] == pytest.approx((sum((x - sum(f1) / 4) ** 2 for x in f1) / 4) ** 0.5)
+    accuracies = [sum(column[i] == gold[i] for i in known) / 39 for column in columns]
+    assert list(found["accuracy_per_template"].values()) == pytest.approx(accuracies)
+    assert found["accuracy"] == pytest.approx(sum(accuracies) / 4)
+    assert found["vote_f1"] == pytest.approx(oracle.f1(votes, gold.tolist(), num_labels))
+    assert found["vote_accuracy"] == pytest.approx(sum(votes[i] == gold[i] for i in known) / 39)
+    assert found["label_shares"] == pytest.approx([oracle.share(predictions.tolist(), c) for c in range(num_labels)])
+    assert found["label_shares_per_template"]["formal"] == pytest.approx(
+        [columns[1].count(c) / 40 for c in range(num_labels)]
+    )
+    assert (found["num_instances"], found["num_templates"], found["num_labels"]) == (40, 4, num_labels)
+    assert found["collapsed"] is False
+
+
+def test_the_keys_are_those_of_metrics_json_and_the_values_are_plain_json():
+    found = summarise(*run(), NAMES)
+    assert set(found) == KEYS
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    for name in (
+        "observed_agreement",
+        "mean_f1",
+        "f1_std",
+        "macro_f1",
+        "accuracy",
+        "vote_f1",
+        "vote_accuracy",
+    ):
+        assert type(found[name]) is float
+        assert 0 <= found[name] <= 1
+
+
+def test_f1_is_binary_for_two_labels_and_macro_f1_stands_beside_it():
+    scores, gold = run(num_labels=2)
+    found = summarise(scores, gold, NAMES, intervals=False)
+    macro = f1_per_template(scores.argmax(axis=2), gold, num_labels=2, average="macro")
+    assert found["macro_f1"] == pytest.approx(mean_f1(macro))
+    assert found["mean_f1"] != pytest.approx(found["macro_f1"])
+    asked = summarise(scores, gold, NAMES, f1="macro", intervals=False)
+    assert asked["mean_f1"] == found["macro_f1"]
+    assert asked["f1_std"] == f1_std(macro)
+
+
+def test_intervals_hold_every_metric_but_the_spread_and_contain_it():
+    scores, gold = run()
+    found = summarise(scores, gold, NAMES)
+    assert set(found["intervals"]) == {
+        "observed_agreement", "no_consensus_share",
+        "mean_f1", "macro_f1", "accuracy", "vote_f1", "vote_accuracy",
+    }  # fmt: skip
+    for name, (low, high) in found["intervals"].items():
+        assert low <= found[name] <= high, name
+    assert found["intervals"]["accuracy"] == list(
+        bootstrap_interval(accuracy_statistic(), scores.argmax(axis=2), gold, seed=0)
+    )
+    assert summarise(scores, gold, NAMES, seed=1)["intervals"] != found["intervals"]
+    assert summarise(scores, gold, NAMES, intervals=False)["intervals"] == {}
+
+
+def test_without_gold_there_is_agreement_but_no_f1():
+    scores, gold = run()
+    found = summarise(scores, np.full_like(gold, -1), NAMES)
+    assert set(found) == KEYS
+    assert [found[name] for name in AGAINST_GOLD] == [None] * 8
+    assert found["observed_agreement"] is not None
+    assert found["intervals"]["mean_f1"] is None
+    assert found["intervals"]["observed_agreement"] is not None
+
+
+def test_a_single_template_has_f1_but_no_agreement():
+    scores, gold = run(num_templates=1)
+    found = summarise(scores, gold, ["plain"])
+    assert set(found) == KEYS
+    for name in ("observed_agreement", "no_consensus_share"):
+        assert found[name] is None
+        assert found["intervals"][name] is None
+    assert found["f1_std"] is None
+    assert found["mean_f1"] == found["vote_f1"] == found["f1_per_template"]["plain"]
+
+
+def test_two_templates_are_summarised():
+    found = summarise(*run(num_templates=2), ["plain", "formal"])
+    assert found["no_consensus_share"] == pytest.approx(1 - found["observed_agreement"])
+
+
+def test_a_collapsed_model_has_an_agreement_of_1_and_the_flag():
+    scores, gold = run()
+    scores[:, :, 2] += 20
+    found = summarise(scores, gold, NAMES)
+    assert found["observed_agreement"] == 1.0
+    assert found["collapsed"] is True
+    assert found["label_shares"] == [0.0, 0.0, 1.0]
+    assert found["f1_std"] == 0.0
+
+
+def test_an_absent_label_gives_no_warning():
+    scores, gold = run()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        summarise(scores, np.zeros_like(gold), NAMES)
+
+
+def test_a_probability_of_zero_is_a_score():
+    scores, gold = run()
+    scores[3, 1, :2] = -np.inf
+    json.dumps(summarise(scores, gold, NAMES), allow_nan=False)
+
+
+@pytest.mark.parametrize("names", [["a", "b", "c"], ["a", "b", "c", "c"], ["a", "b", "c", "d", "e"]])
+def test_names_that_do_not_fit_the_templates_are_refused(names):
+    with pytest.raises(ValueError, match="name of its own"):
+        summarise(*run(), names)
+
+
+def test_no_instances_or_a_nan_are_refused():
+    scores, gold = run()
+    with pytest.raises(ValueError, match="no instances"):
+        summarise(scores[:0], gold[:0], NAMES)
+    scores[0, 0, 0] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        summarise(scores, gold, NAMES)

@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+
+from flip_flop.metrics import majority_vote
+from flip_flop.randomness import generator
+from tests.metrics import oracle
+
+
+@pytest.mark.parametrize("shape", [(40, 4, 3), (40, 3, 4), (40, 2, 5), (40, 6, 2), (40, 1, 3)])
+def test_the_vote_equals_the_loop(shape):
+    scores = generator(0, "tests/metrics/vote", *shape).normal(size=shape) - 2
+    assert majority_vote(scores).tolist() == [oracle.majority_vote(rows) for rows in scores.tolist()]
+
+
+def test_a_plurality_wins_without_a_strict_majority():
+    probs = np.array([[[0.4, 0.3, 0.3], [0.4, 0.3, 0.3], [0.1, 0.8, 0.1], [0.05, 0.05, 0.9], [0.0, 0.1, 0.9]]]) + 1e-9
+    assert majority_vote(np.log(probs)).tolist() == [2], "two votes each for labels 0 and 2, and label 2 is surer"
+    assert majority_vote(np.log(probs[:, :4])).tolist() == [0], "two votes of four beat one, sure as it may be"
+
+
+def test_a_tie_of_votes_goes_to_the_larger_sum_of_probabilities():
+    probs = np.array([[[0.6, 0.4], [0.1, 0.9]], [[0.9, 0.1], [0.4, 0.6]]])
+    assert majority_vote(np.log(probs)).tolist() == [1, 0]
+
+
+def test_the_sum_decides_only_between_labels_that_are_tied():
+    # Label 2 has the largest sum of probabilities but no vote.
+    probs = np.array([[[0.51, 0.0, 0.49], [0.0, 0.51, 0.49]]])
+    with np.errstate(divide="ignore"):
+        assert majority_vote(np.log(probs)).tolist() == [0]
+
+
+def test_a_tie_of_both_goes_to_the_lowest_index_in_any_order_of_the_templates():
+    # Every label wins once, with the same three probabilities: all sums are equal, whatever the rounding.
+    random = generator(0, "tests/metrics/ties")
+    for _ in range(50):
+        row = random.dirichlet([1.0, 1.0, 1.0])
+        scores = np.log([[np.roll(row, shift) for shift in random.permutation(3)]])
+        assert majority_vote(scores).tolist() == [0]
+
+
+def test_the_vote_of_a_single_template_is_its_prediction():
+    scores = generator(0, "tests/metrics/one").normal(size=(9, 1, 3))
+    assert majority_vote(scores).tolist() == scores[:, 0].argmax(axis=1).tolist()
+
+
+def test_extreme_scores_vote_like_any_others():
+    scores = np.array([[[-1e4, -2e4], [-np.inf, -1e4]], [[-np.inf, -np.inf], [-1e4, -3.0]]], dtype=np.float32)
+    assert majority_vote(scores).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_score_that_is_no_log_probability_is_refused(bad):
+    with pytest.raises(ValueError, match="log-probabilities"):
+        majority_vote(np.array([[[-1.0, bad]]]))

@@ -1,0 +1,162 @@
+"""A template may come from a stranger: it is refused, quickly, before it runs code or runs away."""
+
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jinja2 import Environment
+
+from flip_flop.errors import InputError
+from flip_flop.prompts import Template
+from tests.prompts.hostile import HOSTILE
+
+ROW = {
+    "text": "What a long line of words this is.",
+    "items": ["a", "b"],
+    "number": 99,
+    "width": "%10000000000d",
+}
+REFUSALS = {"E-TPL-UNSAFE", "E-TPL-TOO-BIG", "E-TPL-SYNTAX", "E-TPL-UNDEFINED"}
+
+
+def render(jinja: str, fields: dict[str, object] = ROW, **more: object) -> str:
+    return Template("t", jinja, "No ||| Yes").render(fields, None, **more)[0]  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def two_gigabytes() -> Iterator[None]:
+    """A template that is not stopped fails for want of memory instead of stopping the machine."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = Path("/proc/self/statm")
+    if pages.exists():
+        used = int(pages.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2 * 1024**3, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_template_is_refused_with_a_code_within_two_seconds(name: str, two_gigabytes: None) -> None:
+    start = time.thread_time()
+    with pytest.raises(InputError) as refusal:
+        render(HOSTILE[name])
+    assert time.thread_time() - start < 2
+    assert refusal.value.code in REFUSALS, str(refusal.value)
+    assert "'t'" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 600
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_answer_choices_are_refused_as_well(name: str, two_gigabytes: None) -> None:
+    start = time.thread_time()
+    with pytest.raises(InputError) as refusal:
+        Template("t", "x", HOSTILE[name] + " ||| No").render(ROW, None)
+    assert time.thread_time() - start < 2
+    assert refusal.value.code in REFUSALS, str(refusal.value)
+
+
+@given(st.text(alphabet="{}%|'\"()[]._*+~ -=:,0123456789abtextringclsforniduqv\n", max_size=80))
+@settings(max_examples=300, deadline=None)
+def test_any_text_at_all_renders_or_is_refused_with_a_code(source: str) -> None:
+    code = "E-TPL-"
+    try:
+        render(source)
+    except InputError as refusal:
+        code = refusal.code
+    assert code.startswith("E-TPL-")
+
+
+@given(st.text(), st.text())
+@settings(max_examples=200, deadline=None)
+def test_rendering_never_evaluates_the_text_of_a_row(before: str, after: str) -> None:
+    text = f"{before}{{{{ 7 * 191 }}}}{{% for x in y %}}{after}"
+    assert render("<{{ text }}>", {"text": text}) == f"<{text}>"
+
+
+ORDINARY = [
+    "{{ text }}",
+    "{{ text.split(' ')[0].lower() }} and {{ text|upper }}",
+    "{% for item in items %}{{ loop.index }}. {{ item }}{% if not loop.last %}, {% endif %}{% endfor %}",
+    "{% for a, b in zip(items, items) %}{{ a }}{{ b }}{% endfor %}",
+    "{% set ns = namespace(n=0) %}{% for i in items if i != 'a' %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+    "{{ items|join(', ') }} {{ items|map('upper')|list }} {{ items|length }} {{ items|first }}",
+    "{{ {'a': [text, 1], 'b': 2}['a'][0] }} {{ (number, 2)[0] }} {{ ['x', 'y'][number % 2] }}",
+    "{{ 'many' if number > 3 else 'few' }} {{ 'x' if false }}{{ text ~ ' ' ~ number }} {{ number / 2 }}",
+    "{{ text[:4] }} {{ text|replace('a', 'o') }} {{ '-' * 5 }} {{ number // 2 * 3 - 1 }} {{ 2.345|round(2) }}",
+    "{{ range(3)|list }} {{ items|select('equalto', 'a')|list }} {{ missing|default('none') }} {{ [3, 1]|sort }}",
+    "{{ text.index('l') }} {{ ', '.join(items) }} {{ text.startswith('What') }} {{ items[-1] }} {{ text.title() }}",
+    "{{ [items, items] }} {% for x in items|unique %}{{ x }}{% endfor %}",
+]
+
+
+@pytest.mark.parametrize("source", ORDINARY)
+def test_an_ordinary_template_renders_as_plain_jinja_does(source: str) -> None:
+    plain = Environment()
+    plain.globals["zip"] = zip
+    assert render(source) == plain.from_string(source).render(**ROW).strip()
+
+
+def test_a_syntax_error_names_the_template_and_the_line() -> None:
+    with pytest.raises(InputError, match=r"^E-TPL-SYNTAX: template 't', line 3: .*Mend") as refusal:
+        Template("t", "one\ntwo\n{% if %}", "No ||| Yes")
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_unknown_field_is_named_with_its_nearest_and_the_row() -> None:
+    with pytest.raises(InputError) as refusal:
+        Template("t", "{{ premis }}", "No ||| Yes").render({"premise": "x"}, None, row="rte.csv line 4")
+    assert str(refusal.value) == (
+        "E-TPL-UNDEFINED: template 't', rte.csv line 4: there is no field 'premis'. Did you mean 'premise'?"
+    )
+
+
+def test_an_unknown_key_inside_a_field_is_named_with_its_nearest() -> None:
+    with pytest.raises(InputError, match=r"E-TPL-UNDEFINED.*'txt'. Did you mean 'text'\?"):
+        render("{{ story.txt }}", {"story": {"text": "x"}})
+
+
+def test_an_item_beyond_the_end_of_a_list_is_undefined() -> None:
+    with pytest.raises(InputError, match="E-TPL-UNDEFINED"):
+        render("{{ items[5] }}")
+
+
+@pytest.mark.parametrize("value", [None, float("nan")])
+def test_a_missing_value_is_never_printed_as_none_or_nan(value: float | None) -> None:
+    with pytest.raises(InputError, match="E-TPL-NULL: template 't', instance '': a missing value"):
+        render("{{ text }}", {"text": value})
+    assert render("{{ 'none' if text is none else 'some' }}", {"text": None}) == "none"
+
+
+@pytest.mark.parametrize("source", ["{{ text.upper }}", "{{ items|map('upper') }}", "{{ zip(items, items) }}"])
+def test_a_function_or_a_generator_is_never_printed(source: str) -> None:
+    with pytest.raises(InputError, match=r"E-TPL-RENDER: template 't', instance '': a .* is printed"):
+        render(source)
+
+
+def test_a_row_of_the_wrong_shape_is_the_inputs_fault() -> None:
+    with pytest.raises(InputError, match=r"E-TPL-RENDER.*TypeError"):
+        render("{{ text + 1 }}")
+
+
+def test_a_prompt_of_more_than_256_ki_characters_is_too_big() -> None:
+    fields = {"text": "a" * (256 * 1024 + 1)}
+    with pytest.raises(InputError, match="E-TPL-TOO-BIG"):
+        render("{{ text }}", fields)
+    assert len(render("{{ text[1:] }}", fields)) == 256 * 1024
+
+
+def test_a_template_never_changes_the_row() -> None:
+    fields = {"items": ["b", "a"], "map": {"k": 1}}
+    render("{{ items|sort }}{% for x in items %}{{ x }}{% endfor %}{{ map.items()|list }}", fields)
+    assert fields == {"items": ["b", "a"], "map": {"k": 1}}
+
+
+def test_a_column_that_bears_the_name_of_a_function_is_still_a_column() -> None:
+    assert render("{{ choice }} {{ range }}", {"choice": "a", "range": "b"}) == "a b"
+    with pytest.raises(InputError, match="E-TPL-UNSAFE"):
+        render("{{ choice([1, 2]) }}", {"choice": "a"})

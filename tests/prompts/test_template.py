@@ -1,0 +1,199 @@
+"""Template, TemplateSet and what a row renders to."""
+
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flip_flop.errors import InputError
+from flip_flop.prompts import (
+    RenderedInstance,
+    Template,
+    TemplateSet,
+    render_instance,
+    templates_differ_in_answer_words,
+)
+
+PLAIN = Template("plain", "{{ text }} Is it? ||| {{ answer_choices[label] }}", "No ||| Yes")
+TERSE = Template("terse", "{{ text }}:", "false ||| true")
+
+
+def instance(fields: dict[str, object], *templates: Template, **more: object) -> RenderedInstance:
+    settings = {
+        "id": "test-1",
+        "label": None,
+        "num_labels": 2,
+        "label_field": None,
+        "row": "a.csv line 2",
+        **more,
+    }
+    return render_instance(fields, TemplateSet(templates), **settings)  # type: ignore[arg-type]
+
+
+def test_the_target_behind_the_separator_is_not_rendered_and_may_read_the_label() -> None:
+    assert PLAIN.render({"text": "Tea.", "label": 1}, "label") == ("Tea. Is it?", ("No", "Yes"))
+    assert PLAIN.render({"text": "Tea."}, "label") == ("Tea. Is it?", ("No", "Yes"))
+
+
+def test_the_prompt_ends_at_the_separator_inside_an_if() -> None:
+    template = Template("t", "{% if a %}A ||| {{ x }}{% else %}B{% endif %} tail", "No ||| Yes")
+    assert template.render({"a": True}, None)[0] == "A"
+    assert template.render({"a": False}, None)[0] == "B tail"
+
+
+def test_a_template_without_a_target_is_whole() -> None:
+    assert TERSE.render({"text": "Tea"}, None)[0] == "Tea:"
+
+
+def test_prompts_and_choices_lose_their_outer_white_space() -> None:
+    template = Template("t", "\n  {{ text }} \n||| x", " No  |||\n Yes ")
+    assert template.render({"text": " a  b "}, None) == ("a  b", ("No", "Yes"))
+
+
+@pytest.mark.parametrize("jinja", ["{{ label }}", "{% if label == 1 %}a{% endif %}", "{{ text }}{{ label + 1 }} ||| x"])
+def test_a_prompt_that_reads_the_gold_label_is_refused(jinja: str) -> None:
+    template = Template("t", jinja, "No ||| Yes")
+    with pytest.raises(InputError, match=r"E-TPL-LABEL-LEAK: template 't', a.csv line 2: .*'label'"):
+        template.render({"text": "x", "label": 1}, "label", row="a.csv line 2")
+
+
+def test_answer_choices_that_read_the_gold_label_are_refused() -> None:
+    with pytest.raises(InputError, match=r"E-TPL-LABEL-LEAK: template 't', answer_choices"):
+        Template("t", "x", "{{ label }} ||| Yes").render({"label": 1}, "label")
+
+
+def test_a_loop_variable_may_bear_the_label_fields_name() -> None:
+    template = Template("t", "{% for label in answer_choices %}- {{ label }}\n{% endfor %}", "No ||| Yes")
+    assert template.render({"label": 1}, "label")[0] == "- No\n- Yes"
+
+
+def test_choices_may_come_from_the_row() -> None:
+    template = Template("t", "{{ answer_choices[0] }}?", "{{ first }} ||| {{ second }}")
+    assert template.render({"first": "a", "second": "b"}, None) == ("a?", ("a", "b"))
+    joined = Template("t", "x", '{{ endings | join(" ||| ") }}')
+    assert joined.render({"endings": ["a", "b", "c", "d"]}, None)[1] == ("a", "b", "c", "d")
+
+
+@given(st.lists(st.text(alphabet="ab|\n ", min_size=1).map(str.strip).filter(bool), min_size=2, max_size=5))
+@settings(max_examples=200, deadline=None)
+def test_a_separator_in_the_text_of_a_row_never_invents_a_label(endings: list[str]) -> None:
+    joined = Template("t", "{{ endings|join(' ||| ') }} ||| x", "{{ endings | join('|||') }}")
+    prompt, choices = joined.render({"endings": endings}, None)
+    assert list(choices) == endings
+    assert prompt == " ||| ".join(endings).strip()
+    apart = Template("t", "{{ a }}{{ b }}", "{{ a }} ||| {{ b }}")
+    assert apart.render({"a": endings[0], "b": endings[1]}, None)[1] == (endings[0], endings[1])
+
+
+def test_two_separators_in_one_text_are_refused_and_one_per_branch_is_not() -> None:
+    with pytest.raises(InputError, match="E-TPL-PARTS: template 't'"):
+        Template("t", "a ||| b ||| c", "No ||| Yes")
+    with pytest.raises(InputError, match="E-TPL-PARTS"):
+        Template("t", "{% if a %}a ||| {{ b }} ||| c{% endif %}", "No ||| Yes")
+    Template("t", "{% if a %}a ||| b{% else %}c ||| d{% endif %}", "No ||| Yes")
+
+
+def test_a_random_choice_depends_on_the_instance_the_template_and_the_seed_alone() -> None:
+    jinja, choices = "{{ range(1000)|list|choice }} {{ choice(range(1000)) }}", "No ||| Yes"
+    first = Template("t", jinja, choices)
+
+    def draw(template: Template, instance_id: str, seed: int) -> str:
+        return template.render({}, None, instance_id=instance_id, seed=seed)[0]
+
+    reference = draw(first, "a", 0)
+    assert reference.split()[0] != reference.split()[1]
+    assert draw(first, "b", 0) != reference
+    assert draw(first, "a", 1) != reference
+    assert draw(Template("u", jinja, choices), "a", 0) != reference
+    assert draw(first, "a", 0) == reference
+
+
+def test_a_template_without_answer_choices_has_nothing_to_score() -> None:
+    with pytest.raises(InputError, match="E-TPL-NOCHOICES: template 't'"):
+        Template("t", "x", None).render({}, None)
+
+
+def test_a_field_named_answer_choices_is_refused() -> None:
+    with pytest.raises(InputError, match=r"E-DATA-COLUMN: a.csv line 2.*'answer_choices'"):
+        instance({"answer_choices": "x"}, PLAIN)
+
+
+def test_the_digest_changes_with_every_part_and_with_the_order() -> None:
+    changed = [
+        Template("other", PLAIN.jinja, PLAIN.answer_choices),
+        Template("plain", PLAIN.jinja + "!", PLAIN.answer_choices),
+        Template("plain", PLAIN.jinja, "Yes ||| No"),
+    ]
+    assert len({template.digest() for template in [PLAIN, *changed]}) == 4
+    assert TemplateSet((PLAIN, TERSE)).digest() != TemplateSet((TERSE, PLAIN)).digest()
+
+
+def test_templates_survive_pickling() -> None:
+    assert pickle.loads(pickle.dumps(TemplateSet((PLAIN, TERSE)))) == TemplateSet((PLAIN, TERSE))
+
+
+def test_a_set_keeps_the_order_given_and_selects_by_name() -> None:
+    templates = TemplateSet((TERSE, PLAIN))
+    assert templates.names == ("terse", "plain")
+    assert templates.select(["plain", "terse"]).templates == (PLAIN, TERSE)
+    assert [template.name for template in templates] == ["terse", "plain"]
+    assert templates[1] is PLAIN
+
+
+def test_two_templates_of_one_name_are_refused() -> None:
+    with pytest.raises(InputError, match="E-TPL-NAME-DUP: two templates are named 'plain'"):
+        TemplateSet((PLAIN, PLAIN))
+
+
+def test_an_unknown_template_is_named_with_its_nearest() -> None:
+    with pytest.raises(InputError, match=r"E-TPL-UNKNOWN: .*'plane'. Did you mean 'plain'\?"):
+        TemplateSet((PLAIN, TERSE)).select(["plane"])
+
+
+def test_an_instance_has_one_prompt_per_template_and_one_choice_per_label() -> None:
+    assert instance({"text": "Tea.", "label": "x"}, PLAIN, TERSE, label=1, label_field="label") == RenderedInstance(
+        "test-1", ("Tea. Is it?", "Tea.:"), (("No", "Yes"), ("false", "true")), 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("jinja", "choices", "code", "words"),
+    [
+        ("{% if text == 'y' %}x{% endif %}", "No ||| Yes", "E-TPL-EMPTY", "the prompt is empty"),
+        (" {{ text[:0] }} ||| x", "No ||| Yes", "E-TPL-EMPTY", "the prompt is empty"),
+        ("x", "No |||  ", "E-LABEL-EMPTY", "answer choice 2 is empty"),
+        ("x", "No ||| {{ text[:0] }}", "E-LABEL-EMPTY", "answer choice 2 is empty"),
+        ("x", "No ||| No ", "E-LABEL-DUP", "the same answer 'No'"),
+        ("x", "{{ text }} ||| {{ text }}", "E-LABEL-DUP", "the same answer 'Tea'"),
+        ("x", "No ||| Yes ||| Maybe", "E-TPL-LABELCOUNT", "3 answer choices for 2 labels"),
+        ("x", "No", "E-TPL-LABELCOUNT", "1 answer choices for 2 labels"),
+    ],
+)
+def test_an_instance_that_cannot_be_scored_names_the_template_and_the_row(
+    jinja: str, choices: str, code: str, words: str
+) -> None:
+    with pytest.raises(InputError) as refusal:
+        instance({"text": "Tea"}, PLAIN, Template("odd", jinja, choices))
+    assert refusal.value.code == code
+    assert f"{code}: template 'odd', a.csv line 2: " in str(refusal.value)
+    assert words in str(refusal.value)
+    assert refusal.value.hint
+
+
+def test_without_declared_labels_all_templates_have_as_many_choices_as_the_first() -> None:
+    three = Template("three", "x", "a ||| b ||| c")
+    assert instance({}, three, num_labels=None).choices == (("a", "b", "c"),)
+    with pytest.raises(InputError, match=r"E-TPL-LABELCOUNT: template 'terse'.*2 answer choices for 3 labels"):
+        instance({"text": "x"}, three, TERSE, num_labels=None)
+
+
+def test_a_row_of_more_than_a_million_characters_is_too_big() -> None:
+    with pytest.raises(InputError, match=r"E-ROW-TOO-BIG: a.csv line 2"):
+        instance({"text": "a" * (1 << 20)}, PLAIN)
+
+
+def test_templates_that_answer_in_other_words_are_noticed_but_not_row_dependent_choices() -> None:
+    assert templates_differ_in_answer_words([instance({"text": "x"}, PLAIN, TERSE)])
+    endings = [Template(name, name, "{{ a }} ||| {{ b }}") for name in ("t", "u", "v")]
+    assert not templates_differ_in_answer_words([instance({"a": "x", "b": str(i)}, *endings) for i in range(3)])

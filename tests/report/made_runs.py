@@ -1,0 +1,216 @@
+"""Run directories made up from a seed: the shapes and the size of the numbers are those of a real audit."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+TEMPLATES = (
+    ("plain", "Review: {{ text }}\nIs this review positive?", "No ||| Yes"),
+    ("true_false", "{{ text }}\nThe customer is content. True or false?", "False ||| True"),
+    ("good_bad", "How does this sound?\n{{ text }}", "bad ||| good"),
+    ("polarity", "Sentiment of the following text.\n{{ text }}\nSentiment:", "negative ||| positive"),
+    ("lower_case", "{{ text | lower }}\nwould you recommend it?", "no ||| yes"),
+    ("reversed", "{{ text }}\nIs the customer disappointed?", "Yes ||| No"),
+    ("mood", "The writer of this is in a certain mood: {{ text }}\nMood:", "sad ||| happy"),
+    ("verdict", "{{ text }}\nVerdict in one word:", "Terrible ||| Great"),
+)
+THINGS = ("kettle", "backpack", "lamp", "keyboard", "blender", "tent", "radio", "chair")
+ASPECTS = ("handle", "colour", "price", "weight", "sound", "finish", "battery", "manual")
+WORDS = ("awful", "flimsy", "dull", "clumsy", "lovely", "sturdy", "bright", "clever")
+
+
+def binary_f1(predicted: list[int], gold: list[int]) -> float:
+    hits = sum(p == g == 1 for p, g in zip(predicted, gold, strict=True))
+    misses = sum(p != g for p, g in zip(predicted, gold, strict=True))
+    return 2 * hits / (2 * hits + misses) if hits + misses else 0.0
+
+
+def macro_f1(predicted: list[int], gold: list[int], num_labels: int) -> float:
+    parts = [
+        binary_f1([int(p == label) for p in predicted], [int(g == label) for g in gold]) for label in range(num_labels)
+    ]
+    return sum(parts) / num_labels
+
+
+def slow_metrics(scores: np.ndarray, gold: np.ndarray, names: list[str]) -> dict:
+    """The figures of metrics.json, in plain loops."""
+    num_instances, num_templates, num_labels = scores.shape
+    predicted = [[int(np.argmax(scores[i, v])) for v in range(num_templates)] for i in range(num_instances)]
+    has_gold = bool((gold >= 0).all())
+    agreement, no_consensus, vote = [], 0, []
+    for i, row in enumerate(predicted):
+        counts = [row.count(label) for label in range(num_labels)]
+        if num_templates > 1:
+            pairs = sum(n * (n - 1) for n in counts)
+            agreement.append(pairs / (num_templates * (num_templates - 1)))
+        no_consensus += max(counts) * 2 <= num_templates
+        tied = [label for label in range(num_labels) if counts[label] == max(counts)]
+        powers = np.exp(scores[i].astype(np.float64))
+        weights = (powers / powers.sum(axis=1, keepdims=True)).sum(axis=0)
+        vote.append(max(tied, key=lambda label: (weights[label], -label)))
+    columns = {name: [row[v] for row in predicted] for v, name in enumerate(names)}
+    answers = gold.tolist()
+
+    def f1(column):
+        return binary_f1(column, answers) if num_labels == 2 else macro_f1(column, answers, num_labels)
+
+    def shares(column):
+        return [column.count(label) / len(column) for label in range(num_labels)]
+
+    per_template = {name: f1(column) for name, column in columns.items()} if has_gold else None
+    values = list(per_template.values()) if has_gold else []
+    flat = [label for row in predicted for label in row]
+    accuracy = {n: float(np.mean(np.array(c) == gold)) for n, c in columns.items()} if has_gold else None
+    return {
+        "observed_agreement": float(np.mean(agreement)) if agreement else None,
+        "mean_f1": float(np.mean(values)) if has_gold else None,
+        "f1_std": float(np.std(values)) if has_gold and num_templates > 1 else None,
+        "macro_f1": float(np.mean([macro_f1(c, answers, num_labels) for c in columns.values()])) if has_gold else None,
+        "accuracy": float(np.mean(list(accuracy.values()))) if has_gold else None,
+        "f1_per_template": per_template,
+        "accuracy_per_template": accuracy,
+        "vote_f1": f1(vote) if has_gold else None,
+        "vote_accuracy": float(np.mean(np.array(vote) == gold)) if has_gold else None,
+        "no_consensus_share": no_consensus / num_instances,
+        "label_shares": shares(flat),
+        "label_shares_per_template": {name: shares(column) for name, column in columns.items()},
+        "collapsed": bool(agreement) and float(np.mean(agreement)) > 0.9 and max(shares(flat)) > 0.95,
+        "num_instances": num_instances,
+        "num_templates": num_templates,
+        "num_labels": num_labels,
+        "intervals": {"observed_agreement": [np.mean(agreement) - 0.02, np.mean(agreement) + 0.02]}
+        if agreement
+        else {},
+    }
+
+
+def make_scores(seed: int, num_instances: int, num_templates: int, num_labels: int, pull: float, shift: float = 0.0):
+    """Scores whose templates share ``pull`` of what they think, and gold labels."""
+    random = np.random.default_rng(seed)
+    truth = random.normal(size=(num_instances, 1, num_labels))
+    private = random.normal(size=(num_instances, num_templates, num_labels))
+    bias = random.normal(size=(1, num_templates, num_labels)) * 0.45
+    noise = np.linspace(0.12, 0.8, num_templates)[None, :, None]
+    common = truth + 0.12 * random.normal(size=truth.shape)
+    logits = common + (1 - pull) * (noise * private + bias)
+    logits[..., 0] += shift
+    scores = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)) - 1.3
+    return scores.astype(np.float32), truth[:, 0].argmax(axis=-1).astype(np.int64)
+
+
+def review(random: np.random.Generator) -> str:
+    clauses = [f"the {random.choice(ASPECTS)} is {random.choice(WORDS)}" for _ in range(3)]
+    return f"I bought this {random.choice(THINGS)} last month. " + ", ".join(clauses) + "."
+
+
+def write_run(folder: Path, name: str, scores, gold, templates, *, labels, method=None, **extra) -> Path:
+    folder.mkdir(parents=True)
+    names = [template[0] for template in templates]
+    num_instances = len(scores)
+    ids = [f"test-{i:04d}" for i in range(num_instances)]
+    has_gold = bool((gold >= 0).all())
+    task = {
+        "name": extra.get("task", "demo_reviews"),
+        "labels": list(labels),
+        "digest": extra.get("digest", "4d1f" * 16),
+        "split": "test",
+        "num_instances": num_instances,
+        "has_gold": has_gold,
+        "templates": [
+            {"name": n, "jinja": jinja, "answer_choices": choices, "digest": "ab" * 32}
+            for n, jinja, choices in templates
+        ],
+        "f1": "binary" if scores.shape[2] == 2 else "macro",
+        "data": {"source": "embedded", "sha256": "77" * 32},
+        "held_out_templates": list(extra.get("held_out", ())),
+    }
+    record = {
+        "kind": "audit",
+        "flip_flop_version": "0.1.0",
+        "command": f"flip-flop audit --model demo/model --task demo --out demo/{name}"
+        + (f" --adapter demo/train-{method}/adapter" if method else ""),
+        "created": "2026-11-21T01:30:00+00:00",
+        "name": name,
+        "task": task,
+        "model": {
+            "name": extra.get("model", "demo/model"),
+            "revision": None,
+            "digest": "c0ffee" * 10 + "c0ff",
+            "num_parameters": 120_064,
+            "dtype": "float32",
+            "is_demo": extra.get("is_demo", True),
+        },
+        "adapter": {"path": f"demo/train-{method}/adapter", "digest": "9e" * 32, "method": method} if method else None,
+        "scoring": {
+            "delimiter": " ",
+            "chat_template": False,
+            "backend": "padded",
+            "boundary_merged": 0,
+            "bos": False,
+        },
+        "seed": 0,
+        "versions": {"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "peft": "0.21.0"},
+        "hardware": {"machine": "x86_64", "processor": "Xeon", "cpu_count": 2, "gpu": None},
+        "seconds": 0.84,
+        "training": {"method": method, "seconds": 17.2, "learning_rate": 3e-4, "num_train_epochs": 3}
+        if method
+        else None,
+    }
+    (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    metrics = slow_metrics(scores, gold, names)
+    (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+    np.savez(
+        folder / "scores.npz",
+        scores=scores,
+        gold=gold,
+        instance_ids=np.array(ids),
+        template_names=np.array(names),
+    )
+    random = np.random.default_rng(5)
+    with (folder / "examples.jsonl").open("w", encoding="utf-8") as file:
+        for instance in ids[:200]:
+            text = extra.get("text") or review(random)
+            prompts = [
+                jinja.replace("{{ text }}", text).replace("{{ text | lower }}", text) for _, jinja, _ in templates
+            ]
+            choices = [[choice.strip() for choice in words.split("|||")] for _, _, words in templates]
+            file.write(json.dumps({"id": instance, "prompts": prompts, "choices": choices}) + "\n")
+    return folder
+
+
+def demo_runs(root: Path) -> list[Path]:
+    """Four audits of the demo's shape, and two of its held-out templates."""
+    labels = ("negative", "positive")
+    runs = []
+    for name, pull in (("base", 0.0), ("swarm", 0.35), ("cce", 0.8), ("f2c", 0.82)):
+        scores, gold = make_scores(1, 300, 8, 2, pull)
+        method = None if name == "base" else name
+        runs.append(write_run(root / name, name, scores, gold, TEMPLATES, labels=labels, method=method))
+    held = [("held_wrong", "{{ text }}\nWas it right to buy it?", "wrong ||| right")]
+    held += [
+        ("held_down", "{{ text }}\nThumbs:", "down ||| up"),
+        ("held_never", "{{ text }}\nAgain?", "Never ||| Sure"),
+    ]
+    for name, pull in (("base", 0.0), ("f2c", 0.2)):
+        scores, gold = make_scores(7, 300, 3, 2, pull)
+        folder = root / f"{name}-held"
+        options = {"method": None if name == "base" else name, "held_out": [row[0] for row in held]}
+        runs.append(write_run(folder, name, scores, gold, held, labels=labels, **options))
+    return runs
+
+
+HOSTILE = "</script><b>bold\u202e\x1b[31m</b>&\"'"
+
+
+def hostile_runs(root: Path) -> list[Path]:
+    """Two audits of three labels without gold, whose every name wants to break the page."""
+    templates = [(f"{HOSTILE}{index}", "{{ text }}" + HOSTILE, f"a ||| {HOSTILE} ||| c") for index in range(5)]
+    labels = ("entail", HOSTILE, "neutral")
+    runs = []
+    for name, pull in (("before", 0.1), (HOSTILE, 0.7)):
+        scores, _ = make_scores(3, 90, 5, 3, pull)
+        gold = np.full(90, -1, dtype=np.int64)
+        options = {"task": HOSTILE, "model": HOSTILE, "text": HOSTILE, "is_demo": False, "digest": "1a" * 32}
+        runs.append(write_run(root / f"hostile{pull}", name, scores, gold, templates, labels=labels, **options))
+    return runs

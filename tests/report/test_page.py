@@ -1,0 +1,231 @@
+import json
+import re
+
+import numpy as np
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.report import write_report
+from flip_flop.report.text import percent
+from tests.report.made_runs import HOSTILE
+from tests.report.pages import Page
+
+
+@pytest.fixture(scope="session")
+def demo_page(demo, tmp_path_factory):
+    return write_report(demo, tmp_path_factory.mktemp("page") / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def hostile_page(hostile, tmp_path_factory):
+    return write_report(hostile, tmp_path_factory.mktemp("page") / "report.html").read_text(encoding="utf-8")
+
+
+def metrics_of(run):
+    return json.loads((run / "metrics.json").read_text())
+
+
+def report_of(tmp_path, *runs, **options):
+    return Page(write_report(runs, tmp_path / "report.html", **options).read_text(encoding="utf-8"))
+
+
+def test_every_tag_that_is_opened_is_closed(demo_page, hostile_page):
+    assert Page(demo_page).faults == []
+    assert Page(hostile_page).faults == []
+
+
+def test_the_page_runs_no_script_and_loads_nothing(demo_page, hostile_page):
+    for text in (demo_page, hostile_page):
+        page = Page(text)
+        policies = [attributes for tag, attributes in page.tags if "http-equiv" in attributes]
+        assert [policy["content"] for policy in policies] == [
+            "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+        ]
+        assert {tag for tag, _ in page.tags}.isdisjoint({"script", "link", "img", "iframe", "object", "base", "form"})
+        for _, attributes in page.tags:
+            assert not any(name.startswith("on") or name == "src" for name in attributes)
+            assert attributes.get("href", "#").startswith("#")
+        style = re.search(r"<style>(.*?)</style>", text, re.DOTALL).group(1)
+        assert not re.search(r"url\(|@import|https?:|//", style)
+        targets = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+        assert {attributes["href"][1:] for tag, attributes in page.tags if tag == "a"} <= targets
+
+
+def test_hostile_names_are_shown_and_do_nothing(hostile_page):
+    assert HOSTILE not in hostile_page
+    assert "</script>" not in hostile_page
+    assert "<b>bold" not in hostile_page
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\x00-\x08\x0b-\x1f\x7f]", hostile_page)
+    shown = "</script><b>bold\\u202e\\u001b[31m</b>&\"'"
+    page = Page(hostile_page)
+    assert shown in page.text
+    assert any(shown in (attributes.get("title") or "") for _, attributes in page.tags)
+
+
+def test_the_title_and_the_note_are_escaped_too(make_run, tmp_path):
+    page = report_of(tmp_path, make_run(), title=HOSTILE, note=HOSTILE)
+    assert page.faults == []
+    assert {tag for tag, _ in page.tags}.isdisjoint({"script"})
+
+
+def test_the_verdict_states_the_figures_of_the_records(demo, demo_page):
+    before, after = metrics_of(demo[0]), metrics_of(demo[3])
+
+    def change(key):
+        return f"{percent(before[key])} → {percent(after[key])}"
+
+    gain = 100 * (after["observed_agreement"] - before["observed_agreement"])
+    pattern = (
+        rf"Agreement {change('observed_agreement')} \(\+{gain:.1f}, 95% CI \+[\d.]+ to \+[\d.]+\); "
+        rf"mean F1 {change('mean_f1')}; σ_F1 {change('f1_std')}\. 8 templates, 300 instances\."
+    )
+    assert re.search(pattern, Page(demo_page).text)
+
+
+def test_the_interval_of_the_verdict_holds_its_difference(demo_page):
+    gain, low, high = map(
+        float, re.search(r"\(\+([\d.]+), 95% CI \+([\d.]+) to \+([\d.]+)\)", Page(demo_page).text).groups()
+    )
+    assert low < gain < high
+
+
+def test_the_table_states_the_figures_of_the_records(demo, demo_page):
+    table = Page(demo_page).table("Run", "Macro-F1")
+    assert [row[0].split()[0] for row in table[1:]] == ["base", "swarm", "cce", "f2c"]
+    for run, row in zip(demo, table[1:], strict=False):
+        metrics = metrics_of(run)
+        f1 = metrics["f1_per_template"].values()
+        expected = [percent(metrics[key]) for key in ("observed_agreement", "mean_f1", "f1_std")]
+        expected += [f"{percent(min(f1))}..{percent(max(f1))}"]
+        expected += [percent(metrics[key]) for key in ("macro_f1", "accuracy", "vote_f1", "vote_accuracy")]
+        assert [re.match(r"[\d.]+", cell).group() for cell in row[1:]] == expected
+
+
+def test_templates_are_sorted_by_their_f1_before(demo, demo_page):
+    table = Page(demo_page).table("Template", "swarm")
+    before = metrics_of(demo[0])["f1_per_template"]
+    rows = [row for row in table[1:] if row[0]]
+    assert [row[0].split()[1] for row in rows] == sorted(before, key=before.get, reverse=True)
+    for row in rows:
+        assert row[2:] == [percent(metrics_of(run)["f1_per_template"][row[0].split()[1]]) for run in demo[:4]]
+
+
+def test_the_agreement_matrix_counts_equal_answers(make_run, tmp_path):
+    run = make_run(num_instances=31, num_templates=3)
+    predictions = np.load(run / "scores.npz")["scores"].argmax(axis=2).tolist()
+    names = np.load(run / "scores.npz")["template_names"].tolist()
+    table = next(table for table in report_of(tmp_path, run).tables if table[0][1:] == ["1", "2", "3"])
+    order = [names.index(row[0].split()[1]) for row in table[1:]]
+    for i, row in enumerate(table[1:]):
+        for j, cell in enumerate(row[1:]):
+            equal = sum(answers[order[i]] == answers[order[j]] for answers in predictions) / 31
+            assert cell == ("·" if i == j else f"{100 * equal:.0f}")
+
+
+def test_without_gold_labels_the_report_shows_agreement_and_says_that_f1_needs_labels(hostile_page):
+    page = Page(hostile_page)
+    assert "F1 needs labels" in page.text
+    assert page.table("Run", "Label shares")[0] == ["Run", "Agreement Pₒ", "No majority", "Label shares"]
+    assert "agreement with the majority" in page.text
+    assert "Mean F1" not in page.text
+
+
+def test_one_run_alone_is_reported_without_a_comparison(make_run, tmp_path):
+    page = report_of(tmp_path, make_run())
+    assert page.faults == []
+    assert "→" not in page.text
+    assert "Free vote F1" in page.text
+
+
+def test_one_template_has_nothing_to_agree_with(make_run, tmp_path):
+    page = report_of(tmp_path, make_run(num_templates=1), make_run("f2c", num_templates=1, pull=0.9))
+    assert page.faults == []
+    assert "One template has nothing to agree with" in page.text
+    assert "Which templates agree" not in page.text
+    assert "Mean F1" in page.text
+
+
+def test_runs_that_share_nothing_are_refused(make_run, tmp_path):
+    with pytest.raises(InputError) as error:
+        report_of(tmp_path, make_run(), make_run("other", num_instances=30))
+    assert error.value.code == "E-RUN-MISMATCH"
+    assert "differ in their instances and gold labels" in error.value.message
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_runs_on_held_out_templates_are_a_group_of_their_own(demo_page):
+    page = Page(demo_page)
+    assert "Held-out templates" in page.text
+    assert len([table for table in page.tables if table and "Macro-F1" in table[0]]) == 2
+    assert "templates never used in training" in page.text
+
+
+def test_the_vote_is_the_yardstick_and_may_win(make_run, tmp_path):
+    base = make_run(num_instances=300)
+    weak = make_run("swarm", num_instances=300, pull=0.05, method="swarm")
+    text = report_of(tmp_path, base, weak).text
+    vote = percent(metrics_of(base)["vote_f1"])
+    assert f"the majority vote of base's 8 templates takes no training and has F1 {vote}" in text
+    assert "swarm is behind it" in text
+    assert "the vote answers better" in text
+
+
+def test_cce_level_with_f2c_is_said(make_run, tmp_path):
+    runs = [make_run(num_instances=300), make_run("cce", num_instances=300, pull=0.8, method="cce")]
+    runs.append(make_run("f2c", num_instances=300, pull=0.8, method="f2c"))
+    assert "CCE alone is level with F2C here" in report_of(tmp_path, *runs).text
+
+
+def test_cce_ahead_of_f2c_is_said(make_run, tmp_path):
+    runs = [make_run(num_instances=300), make_run("cce", num_instances=300, pull=0.9, method="cce")]
+    runs.append(make_run("f2c", num_instances=300, pull=0.2, method="f2c"))
+    assert "CCE alone is ahead of F2C here" in report_of(tmp_path, *runs).text
+
+
+def test_a_collapsed_run_is_flagged_and_never_best(make_run, tmp_path):
+    runs = [make_run(num_instances=60), make_run("f2c", num_instances=60, shift=9.0, pull=0.9)]
+    page = report_of(tmp_path, *runs)
+    assert metrics_of(runs[1])["collapsed"]
+    assert "f2c collapsed" in page.text
+    assert "f2c has collapsed: 100.0% of its answers are negative" in page.text
+    agreement = [row[1] for row in page.table("Run", "Macro-F1")[1:]]
+    assert "(best)" in agreement[0]
+    assert "(best)" not in agreement[1]
+
+
+def test_the_toy_model_is_called_a_toy(make_run, tmp_path):
+    said = "its numbers show that the program works, and say nothing about the paper's claim or your model."
+    assert said in report_of(tmp_path, make_run("toy")).text
+    assert said not in report_of(tmp_path, make_run("real", is_demo=False)).text
+
+
+def test_at_most_twenty_examples_are_shown_and_bad_kinds_among_them(demo_page):
+    main = demo_page[: demo_page.index("Compared separately")]
+    examples = [1 for tag, attributes in Page(main).tags if attributes.get("class") == "example"]
+    assert 0 < len(examples) <= 20
+    assert re.search(r'<h4 class="worse">', main)
+    assert re.search(r'<h4 class="better">', main)
+
+
+def test_the_same_runs_give_the_same_bytes(demo, demo_page, tmp_path):
+    assert write_report(demo, tmp_path / "again.html").read_text(encoding="utf-8") == demo_page
+
+
+def test_a_run_without_prompt_texts_is_still_reported(make_run, tmp_path):
+    run = make_run()
+    (run / "examples.jsonl").unlink()
+    assert "kept no prompt texts" in report_of(tmp_path, run).text
+
+
+def test_the_report_names_what_was_run_and_how_to_run_it_again(demo_page):
+    text = Page(demo_page).text
+    for words in (
+        "flip-flop audit --model demo/model",
+        "c0ffee",
+        "9e9e9e",
+        "4d1f4d1f",
+        "delimiter “ ”",
+        "torch 2.13.0",
+    ):
+        assert words in text
+    assert "{{ text }}\nVerdict in one word:" in demo_page

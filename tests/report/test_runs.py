@@ -1,0 +1,177 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.metrics import summarise
+from flip_flop.report import group_runs, load_run, require_comparable, write_report
+
+
+def change_json(path, **changes):
+    value = json.loads(path.read_text())
+    value.update(changes)
+    path.write_text(json.dumps({key: part for key, part in value.items() if part != "absent"}))
+
+
+def refused(path):
+    with pytest.raises(InputError) as error:
+        load_run(path)
+    assert str(path) in error.value.message
+    return error.value
+
+
+def test_a_run_is_read_as_it_was_written(make_run):
+    run = load_run(make_run("f2c", num_instances=17, num_templates=5, method="f2c"))
+    assert run.name == "f2c"
+    assert run.method == "f2c"
+    assert run.scores.shape == (17, 5, 2)
+    assert run.scores.dtype == np.float32
+    assert run.template_names[4] == "lower_case"
+    assert run.instance_ids[16] == "test-0016"
+    assert run.examples["test-0003"].choices[1] == ("False", "True")
+    assert run.has_gold
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    assert refused(tmp_path / "nowhere").code == "E-RUN-MISSING"
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.json", "scores.npz"])
+def test_the_file_that_is_missing_is_named(make_run, name):
+    run = make_run()
+    (run / name).unlink()
+    error = refused(run)
+    assert error.code == "E-RUN-MISSING"
+    assert name in error.message
+
+
+def test_a_training_run_is_no_audit(make_run):
+    run = make_run()
+    change_json(run / "run.json", kind="train")
+    error = refused(run)
+    assert error.code == "E-RUN-MISSING"
+    assert "'train'" in error.message
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.json", "scores.npz", "examples.jsonl"])
+def test_a_file_cut_short_is_broken(make_run, name):
+    run = make_run()
+    content = (run / name).read_bytes()
+    (run / name).write_bytes(content[: len(content) // 2])
+    error = refused(run)
+    assert error.code == "E-RUN-BROKEN"
+    assert name in error.message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mean_f1": "<b>"},
+        {"observed_agreement": True},
+        {"f1_std": "absent"},
+        {"label_shares": [0.5]},
+        {"label_shares_per_template": {"plain": [0.5, 0.5]}},
+        {"f1_per_template": None},
+        {"intervals": {"mean_f1": [0.1]}},
+    ],
+)
+def test_figures_that_cannot_be_are_broken(make_run, changes):
+    run = make_run()
+    change_json(run / "metrics.json", **changes)
+    assert refused(run).code == "E-RUN-BROKEN"
+
+
+@pytest.mark.parametrize("changes", [{"task": "absent"}, {"model": "absent"}, {"task": {"name": "x"}}])
+def test_a_record_without_its_sections_is_broken(make_run, changes):
+    run = make_run()
+    change_json(run / "run.json", **changes)
+    assert refused(run).code == "E-RUN-BROKEN"
+
+
+def test_a_pickled_array_is_not_opened(make_run):
+    run = make_run()
+    arrays = dict(np.load(run / "scores.npz"))
+    arrays["gold"] = np.array([{"run": "code"}] * 40, dtype=object)
+    np.savez(run / "scores.npz", **arrays)
+    assert refused(run).code == "E-RUN-BROKEN"
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text"])
+def test_a_file_of_another_kind_is_broken(make_run, content):
+    run = make_run()
+    (run / "scores.npz").write_bytes(content)
+    assert refused(run).code == "E-RUN-BROKEN"
+
+
+def test_an_array_that_stands_alone_is_broken(make_run):
+    run = make_run()
+    with (run / "scores.npz").open("wb") as file:
+        np.save(file, np.zeros((2, 3, 4)))
+    assert refused(run).code == "E-RUN-BROKEN"
+
+
+def test_scores_that_are_no_log_probabilities_are_broken(make_run):
+    run = make_run()
+    arrays = dict(np.load(run / "scores.npz"))
+    arrays["scores"][3, 1, 0] = np.nan
+    np.savez(run / "scores.npz", **arrays)
+    assert refused(run).code == "E-RUN-BROKEN"
+
+
+def test_a_template_that_rules_out_every_label_is_drawn_all_the_same(make_run, tmp_path):
+    run = make_run()
+    arrays = dict(np.load(run / "scores.npz"))
+    arrays["scores"][:, 1] = -np.inf
+    np.savez(run / "scores.npz", **arrays)
+    assert write_report([run], tmp_path / "report.html").is_file()
+
+
+def test_runs_are_compared_on_the_same_task_split_templates_and_instances(make_run):
+    same = [make_run(), make_run("f2c", pull=0.9)]
+    fewer_templates = make_run("few", num_templates=5)
+    other_task = make_run("task", digest="0" * 64)
+    other_split = make_run("split")
+    record = json.loads((other_split / "run.json").read_text())
+    record["task"]["split"] = "validation"
+    (other_split / "run.json").write_text(json.dumps(record))
+    groups = group_runs([load_run(path) for path in [*same, fewer_templates, other_task, other_split]])
+    assert [[run.name for run in group.runs] for group in groups] == [
+        ["base", "f2c"],
+        ["few"],
+        ["task"],
+        ["split"],
+    ]
+    require_comparable(groups)
+    with pytest.raises(InputError, match=r"E-RUN-MISMATCH.*differ in their task and templates"):
+        require_comparable(groups[1:])
+
+
+def test_two_runs_of_one_name_are_told_apart_by_their_folders(make_run, tmp_path):
+    run = make_run()
+    shutil.copytree(run, tmp_path / "later")
+    (group,) = group_runs([load_run(run), load_run(tmp_path / "later")])
+    assert [each.name for each in group.runs] == ["base (base)", "base (later)"]
+
+
+def test_a_comparison_leads_the_report_wherever_it_was_named(make_run, tmp_path):
+    runs = [make_run("alone", num_templates=4), make_run("before"), make_run("after", pull=0.9)]
+    text = write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<h1>demo_reviews: before → after</h1>" in text
+
+
+def test_the_figures_of_the_metrics_package_are_read_as_they_are(make_run, tmp_path):
+    for templates in (1, 4):
+        run = make_run(f"v{templates}", num_templates=templates)
+        arrays = np.load(run / "scores.npz")
+        figures = summarise(arrays["scores"], arrays["gold"], arrays["template_names"].tolist())
+        (run / "metrics.json").write_text(json.dumps(figures))
+        for key in ("observed_agreement", "mean_f1", "f1_std", "macro_f1", "accuracy", "vote_f1", "vote_accuracy"):
+            assert load_run(run).metrics[key] == figures[key]
+        assert write_report([run], tmp_path / "report.html").is_file()
+
+
+def test_a_report_needs_a_run(tmp_path):
+    with pytest.raises(InputError, match="E-RUN-MISSING"):
+        write_report([], tmp_path / "report.html")

@@ -1,0 +1,81 @@
+import csv
+import io
+import json
+
+import pytest
+
+from flip_flop.report import comparison_rows, load_run, render_csv, render_markdown, render_text
+
+
+@pytest.fixture(scope="module")
+def rows(demo):
+    return comparison_rows([load_run(path) for path in demo])
+
+
+def test_the_text_table_is_aligned_and_in_percent(rows, demo):
+    block = render_text(rows).split("\n\n")[0].splitlines()
+    assert block[0] == "demo_reviews, test, 8 templates, 300 instances"
+    assert block[1].split() == [
+        "run",
+        "P_o",
+        "mean",
+        "F1",
+        "sigma_F1",
+        "min..max",
+        "F1",
+        "accuracy",
+        "vote",
+        "F1",
+        "collapsed",
+    ]
+    widths = {len(line) for line in block[1:]}
+    assert len(widths) == 1
+    metrics = json.loads((demo[3] / "metrics.json").read_text())
+    assert block[-1].split()[:3] == [
+        "f2c",
+        f"{100 * metrics['observed_agreement']:.1f}",
+        f"{100 * metrics['mean_f1']:.1f}",
+    ]
+
+
+def test_other_templates_have_a_block_of_their_own(rows):
+    blocks = render_text(rows).split("\n\n")
+    assert [block.splitlines()[0] for block in blocks] == [
+        "demo_reviews, test, 8 templates, 300 instances",
+        "demo_reviews, test, 3 held-out templates, 300 instances",
+    ]
+
+
+def test_missing_figures_are_dashes_and_empty_cells(hostile):
+    rows = comparison_rows([load_run(path) for path in hostile])
+    assert render_text(rows).splitlines()[3].split()[2:] == ["–", "–", "–", "–", "–", "no"]
+    assert list(csv.reader(io.StringIO(render_csv(rows))))[1][4:11] == [""] * 7
+
+
+def test_no_name_reaches_the_terminal_with_its_control_characters(hostile):
+    text = render_text(comparison_rows([load_run(path) for path in hostile]))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "\\u001b[31m" in text
+
+
+def test_no_name_breaks_a_markdown_table(hostile, make_run):
+    text = render_markdown(comparison_rows([load_run(path) for path in hostile]))
+    assert "<" not in text
+    (line,) = [
+        line for line in render_markdown(comparison_rows([load_run(make_run("a|b`c"))])).splitlines() if "b" in line
+    ][-1:]
+    assert line.startswith("| a\\|b\\`c |")
+
+
+def test_no_name_is_a_formula_in_a_spreadsheet(make_run):
+    row = list(csv.reader(io.StringIO(render_csv(comparison_rows([load_run(make_run("=1+1"))])))))[1]
+    assert row[0] == "'=1+1"
+
+
+def test_csv_holds_the_fractions_in_full(rows, demo):
+    table = list(csv.DictReader(io.StringIO(render_csv(rows))))
+    for line, path in zip(table, demo, strict=True):
+        metrics = json.loads((path / "metrics.json").read_text())
+        for key in ("observed_agreement", "mean_f1", "f1_std", "vote_f1", "no_consensus_share"):
+            assert float(line[key]) == metrics[key]

@@ -1,0 +1,122 @@
+"""The boundary rule. The rule as prose is in ``flip_flop.scoring.tokens``; each sentence of it is a test here."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from flip_flop.errors import InputError
+from flip_flop.prompts import RenderedInstance
+from flip_flop.scoring import PromptEncoder, encode_pair
+from tests.tiny import TOKENIZERS, byte_bpe, metaspace, tiny_model, with_chat_template
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=30)
+
+
+@pytest.fixture(params=TOKENIZERS)
+def tokenizer(request):
+    return TOKENIZERS[request.param]()
+
+
+def spanning_tokenizer() -> PreTrainedTokenizerFast:
+    """``a`` and ``b`` make one token ``ab``: at a join of the two a token spans it."""
+    vocabulary = {"a": 0, "b": 1, "ab": 2, " ": 3, "c": 4, "<end>": 5}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("a", "b")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
+
+
+def test_prompt_and_answer_are_tokenized_together(tokenizer):
+    whole = tokenizer("Is it good? Yes", add_special_tokens=False)["input_ids"]
+    pair = encode_pair(tokenizer, "Is it good?", " Yes")
+    assert list(pair.context + pair.tokens) == whole
+
+
+def test_an_answer_is_the_token_that_carries_its_space():
+    pair = encode_pair(byte_bpe(), "Is it good?", " Yes")
+    assert byte_bpe().decode(pair.tokens) == " Yes"
+    assert not pair.merged
+
+
+def test_trailing_spaces_of_the_prompt_move_to_the_answer(tokenizer):
+    moved = encode_pair(tokenizer, "Is it good? ", "Yes")
+    assert moved == encode_pair(tokenizer, "Is it good?", " Yes")
+
+
+def test_where_a_token_spans_the_join_the_cut_is_at_the_first_token_that_differs():
+    pair = encode_pair(spanning_tokenizer(), "ca", "bc")
+    assert (pair.context, pair.tokens, pair.merged) == ((4,), (2, 4), True)
+
+
+def test_a_context_has_at_least_one_token():
+    pair = encode_pair(spanning_tokenizer(), "a", "bc")
+    assert (pair.context, pair.tokens, pair.merged) == ((5,), (2, 4), True)
+
+
+@given(prompt=TEXT, answer=TEXT, kind=st.sampled_from(sorted(TOKENIZERS)))
+def test_every_answer_has_at_least_one_token_and_nothing_is_lost(prompt, answer, kind):
+    tokenizer = TOKENIZERS[kind]()
+    alone = tokenizer(prompt.rstrip(" "), add_special_tokens=False)["input_ids"]
+    together = tokenizer(prompt + " " + answer, add_special_tokens=False)["input_ids"]
+    if alone[: len(together)] == together:
+        # White space, or text that a tokenizer has no token for, leaves nothing: it is refused, never scored.
+        with pytest.raises(InputError, match="E-LABEL-EMPTY"):
+            encode_pair(tokenizer, prompt, " " + answer)
+        return
+    pair = encode_pair(tokenizer, prompt, " " + answer)
+    assert pair.context
+    assert pair.tokens
+    assert list(pair.context + pair.tokens)[-len(together) :] == together
+
+
+def test_there_is_exactly_one_bos_if_the_tokenizer_wants_one():
+    tokenizer = metaspace()
+    bos = tokenizer.bos_token_id
+    instance = RenderedInstance("1", ("Is it good?", "<s>Is it good?"), (("No", "Yes"), ("No", "Yes")), None)
+    for template in PromptEncoder(tokenizer).encode(instance).answers:
+        for answer in template:
+            assert (answer.context + answer.tokens).count(bos) == 1
+            assert answer.context[0] == bos
+
+
+def test_no_bos_is_invented_for_a_tokenizer_that_puts_none():
+    assert PromptEncoder(byte_bpe()).bos is None
+
+
+def test_no_delimiter_after_a_chat_templates_generation_prompt():
+    tokenizer = with_chat_template(byte_bpe())
+    instance = RenderedInstance("1", ("Is it good?",), (("No", "Yes"),), None)
+    answer = PromptEncoder(tokenizer).encode(instance).answers[0][1]
+    assert tokenizer.decode(answer.context) == "<|user|>\nIs it good?</s>\n<|assistant|>\n"
+    assert tokenizer.decode(answer.tokens) == "Yes"
+
+
+def test_a_space_is_the_delimiter_of_plain_prompts():
+    tokenizer = with_chat_template(byte_bpe())
+    instance = RenderedInstance("1", ("Is it good?",), (("No", "Yes"),), None)
+    answer = PromptEncoder(tokenizer, "off").encode(instance).answers[0][1]
+    assert tokenizer.decode(answer.context + answer.tokens) == "Is it good? Yes"
+
+
+def test_a_chat_template_that_is_asked_for_must_be_there():
+    with pytest.raises(InputError, match="E-CHAT-TEMPLATE"):
+        PromptEncoder(byte_bpe(), "on")
+
+
+def test_a_prompt_longer_than_the_context_is_refused_with_its_place():
+    encoder = PromptEncoder.of(tiny_model("qwen2", 400), byte_bpe())
+    instance = RenderedInstance("row-7", ("short", "long " * 300), (("No", "Yes"), ("No", "Yes")), None)
+    with pytest.raises(InputError, match=r"E-TOO-LONG: Instance 'row-7', template number 2: .* context is 256"):
+        encoder.encode(instance)
+
+
+def test_a_tokenizer_of_another_model_is_refused():
+    encoder = PromptEncoder.of(tiny_model("qwen2", 50), byte_bpe())
+    with pytest.raises(InputError, match=r"E-MODEL-TOKENIZER: .*vocabulary ends at 49"):
+        encoder.encode(RenderedInstance("1", ("What?",), (("No", "Yes"),), None))
+
+
+def test_an_answer_without_tokens_is_refused():
+    with pytest.raises(InputError, match="E-LABEL-EMPTY"):
+        encode_pair(TOKENIZERS["word_level"](), "Is it good?", "  ")

@@ -1,0 +1,244 @@
+"""Rows are read as they stand, and a file at fault is refused with its place."""
+
+import csv
+import datetime
+import io
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flip_flop.errors import InputError
+from flip_flop.files import sha256_file
+from flip_flop.tasks import FileSource, HubSource, RowsSource
+from flip_flop.tasks.csv_rows import read_csv_rows
+
+
+def load(folder: Path, name: str, content: str | bytes, **more: Any) -> list[dict[str, Any]]:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return [row.fields for row in FileSource(path, **more).load().rows]
+
+
+def test_every_csv_cell_stays_the_text_that_was_written(tmp_path: Path) -> None:
+    cells = ["NA", "null", "None", "nan", "007", "1e5", "", " x ", "TRUE", "2020-01-01", "\u202e", "=1+1"]
+    text = "id,cell\n" + "".join(f"{index},{cell}\n" for index, cell in enumerate(cells))
+    assert [row["cell"] for row in load(tmp_path, "a.csv", text)] == cells
+
+
+CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+
+
+@given(st.integers(1, 4).flatmap(lambda width: st.lists(st.lists(CELL, min_size=width, max_size=width), max_size=6)))
+@settings(max_examples=300, deadline=None)
+def test_csv_cells_equal_those_that_the_csv_module_wrote(table: list[list[str]]) -> None:
+    columns = [f"column {index}" for index in range(len(table[0]) if table else 2)]
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer).writerows([columns, *table])
+    rows = read_csv_rows(buffer.getvalue(), ",", "a.csv")
+    assert [list(fields.values()) for _, fields in rows] == table
+    assert all(list(fields) == columns for _, fields in rows)
+
+
+@given(st.text(alphabet='ab",\n\r\t', max_size=30))
+@settings(max_examples=300, deadline=None)
+def test_any_text_is_read_as_the_strict_csv_module_does_or_refused(text: str) -> None:
+    try:
+        rows = read_csv_rows(text, ",", "a.csv")
+    except InputError:
+        return
+    records = [record for record in csv.reader(io.StringIO(text, newline=""), strict=True) if record]
+    assert [list(fields.values()) for _, fields in rows] == records[1:]
+
+
+def test_the_number_of_a_csv_row_is_the_line_where_it_begins(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('a,b\r\n1,"two\r\nlines"\r\n\r\n3,4\r\n', newline="")
+    rows = FileSource(path).load()
+    assert [row.number for row in rows.rows] == [2, 5]
+    assert rows.place(rows.rows[1]) == f"{path} line 5"
+    assert rows.rows[0].fields["b"] == "two\r\nlines"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    assert load(tmp_path, "a.csv", b"\xef\xbb\xbfa,b\n1,2\n") == [{"a": "1", "b": "2"}]
+
+
+def test_tsv_jsonl_json_and_parquet_give_the_same_rows(tmp_path: Path) -> None:
+    expected = [{"a": "x, y", "b": "1"}, {"a": "z", "b": "2"}]
+    assert load(tmp_path, "a.tsv", "a\tb\nx, y\t1\nz\t2\n") == expected
+    assert load(tmp_path, "a.jsonl", '{"a": "x, y", "b": "1"}\n\n{"a": "z", "b": "2"}') == expected
+    assert load(tmp_path, "a.json", '[{"a": "x, y", "b": "1"}, {"a": "z", "b": "2"}]') == expected
+    pyarrow.parquet.write_table(pa.Table.from_pylist(expected), tmp_path / "a.parquet")
+    assert [row.fields for row in FileSource(tmp_path / "a.parquet").load().rows] == expected
+
+
+def test_json_values_keep_their_types(tmp_path: Path) -> None:
+    values = {"int": 10**23, "float": 0.5, "list": ["a", {"b": None}], "true": True}
+    line = '{"int": 100000000000000000000000, "float": 0.5, "list": ["a", {"b": null}], "true": true}'
+    assert load(tmp_path, "a.jsonl", line) == [values]
+
+
+def test_another_encoding_is_read_when_it_is_named(tmp_path: Path) -> None:
+    assert load(tmp_path, "a.csv", "a\nä\n".encode("latin-1"), encoding="latin-1") == [{"a": "ä"}]
+    assert load(tmp_path, "b.csv", "a\nä\n".encode("utf-16"), encoding="utf-16") == [{"a": "ä"}]
+
+
+# ruff: noqa: E501 - a case stands on one line
+MISTAKES = [
+    ("a.csv", "", "E-DATA-EMPTY", "has no rows"),
+    ("a.csv", "a,b\n", "E-DATA-EMPTY", "has no rows"),
+    ("a.jsonl", "\n\n", "E-DATA-EMPTY", "has no rows"),
+    ("a.json", "", "E-DATA-EMPTY", "has no rows"),
+    ("a.json", "[]", "E-DATA-EMPTY", "has no rows"),
+    ("a.csv", "a\nä\n".encode("latin-1"), "E-DATA-ENCODING", "is not utf-8 at byte 2. Save it as UTF-8, or set encoding: latin-1"),
+    ("a.csv", "a,b\n1,2\n".encode("utf-16"), "E-DATA-ENCODING", "at byte 0. Save it as UTF-8, or set encoding: utf-16"),
+    ("a.jsonl", b"\xff\xfe\x00", "E-DATA-ENCODING", "at byte 0"),
+    ("a.csv", "a,b\n1,2\n3,4,5\n", "E-DATA-RAGGED", "line 3: 3 cells under 2 columns"),
+    ("a.csv", 'a,b\n"x\ny",2\n3\n', "E-DATA-RAGGED", "line 4: 1 cells under 2 columns"),
+    ("a.csv", "a,b,a\n1,2,3\n", "E-DATA-DUPCOL", "two columns are named 'a'"),
+    ("a.csv", 'a,b\n1,2\n3,"4\n5,6\n7,8\n', "E-DATA-PARSE", 'line 3: a " opens there and is never closed'),
+    ("a.csv", 'a,b\n"x\n""y""\nz","4\n5,6\n', "E-DATA-PARSE", 'line 4: a " opens there and is never closed'),
+    ("a.csv", 'a,b\n"x"y,2\n', "E-DATA-PARSE", "line 2"),
+    ("a.csv", "a,b\n1,\0\n", "E-DATA-PARSE", "line 2 holds a NUL byte"),
+    ("a.csv", f"a,b\n1,{'x' * (2 << 20)}\n", "E-ROW-TOO-BIG", "line 2: a cell of more than"),
+    ("a.jsonl", '{"a": 1}\n{"a": ', "E-DATA-PARSE", "line 2: column 7: Expecting value. The file seems cut short"),
+    ("a.jsonl", '{"a": 1}\n{"a" 1}\n{"a": 1}\n', "E-DATA-PARSE", "line 2: column 6"),
+    ("a.jsonl", '{"a": 1}\n[1]\n', "E-DATA-PARSE", "line 2: it is not an object but a list"),
+    ("a.jsonl", '{"a": 1}\n7\n', "E-DATA-PARSE", "line 2: it is not an object but a number"),
+    ("a.jsonl", '{"a": 1, "b": {"c": 1, "c": 2}}\n', "E-DATA-PARSE", "line 1: the key 'c' stands twice"),
+    ("a.jsonl", '{"a": NaN}\n', "E-DATA-PARSE", "line 1: the number NaN is not finite"),
+    ("a.jsonl", '{"a": 1e999}\n', "E-DATA-PARSE", "line 1: the number 1e999 is not finite"),
+    ("a.jsonl", '{"a": -Infinity}\n', "E-DATA-PARSE", "line 1: the number -Infinity is not finite"),
+    ("a.jsonl", '{"a": "\\ud800"}\n', "E-DATA-PARSE", "line 1: a \\ud escape is half of a character"),
+    ("a.jsonl", '{"a": ' + "[" * 100_000 + "\n", "E-DATA-PARSE", "line 1: it is nested too deeply"),
+    ("a.jsonl", '{"a": ' + "9" * 5000 + "}\n", "E-DATA-PARSE", "line 1: "),
+    ("a.json", '{"a": 1}', "E-DATA-PARSE", "it is not a list of objects but an object"),
+    ("a.json", '[{"a": 1}, "b"]', "E-DATA-PARSE", "row 2 is not an object but a text"),
+    ("a.parquet", b"not parquet at all", "E-DATA-PARSE", "a.parquet: "),
+    ("a.parquet", b"", "E-DATA-PARSE", "a.parquet: "),
+    ("a.xlsx", b"", "E-DATA-KIND", "is none of .csv, .tsv, .jsonl, .json, .parquet"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "code", "words"), MISTAKES)
+def test_a_file_at_fault_is_refused_in_one_line_with_its_place(
+    tmp_path: Path, name: str, content: str | bytes, code: str, words: str
+) -> None:
+    with pytest.raises(InputError) as refusal:
+        load(tmp_path, name, content)
+    text = str(refusal.value)
+    assert refusal.value.code == code
+    assert words in text
+    assert str(tmp_path / name) in text
+    assert "\n" not in text
+    assert refusal.value.hint
+
+
+def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pa.table({"a": list(range(1000))}), path)
+    content = bytearray(path.read_bytes())
+    content[len(content) - 20] ^= 0xFF
+    path.write_bytes(content[: len(content) // 2] + content[len(content) // 2 + 10 :])
+    with pytest.raises(InputError, match="E-DATA-PARSE"):
+        FileSource(path).load()
+
+
+def test_a_missing_file_is_named_with_its_nearest(tmp_path: Path) -> None:
+    (tmp_path / "tickets.csv").write_text("a\n1\n")
+    with pytest.raises(InputError, match=r"E-DATA-FILE: .*ticket.csv. Did you mean 'tickets.csv'\?"):
+        FileSource(tmp_path / "ticket.csv").load()
+    with pytest.raises(InputError, match="E-DATA-FILE"):
+        FileSource(tmp_path / "no" / "folder.csv").load()
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / name).write_text("x")
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(InputError, match=r"E-DATA-FILE: .* cannot be read: Permission denied\."):
+        FileSource(tmp_path / name).load()
+
+
+def test_an_unknown_encoding_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"E-DATA-ENCODING.*'utf-9'"):
+        load(tmp_path, "a.csv", "a\n1\n", encoding="utf-9")
+
+
+def test_provenance_tells_files_apart_by_their_bytes(tmp_path: Path) -> None:
+    load(tmp_path, "a.csv", "a\n1\n2\n")
+    path = tmp_path / "a.csv"
+    assert FileSource(path).load().provenance == {
+        "source": str(path),
+        "sha256": sha256_file(path),
+        "num_rows": 2,
+    }
+
+
+def test_rows_in_memory_are_numbered_and_hashed_by_their_content() -> None:
+    rows = [{"a": 1, "when": datetime.date(2020, 1, 1)}, {"a": 2, "when": None}]
+    first, second = RowsSource(rows, "made up").load(), RowsSource(rows[::-1], "made up").load()
+    assert [row.number for row in first.rows] == [1, 2]
+    assert first.place(first.rows[1]) == "made up row 2"
+    assert first.provenance["sha256"] != second.provenance["sha256"]
+    with pytest.raises(InputError, match="E-DATA-EMPTY: made up"):
+        RowsSource([], "made up").load()
+
+
+def test_a_mirror_is_read_instead_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "owner" / "repo" / "rte"
+    folder.mkdir(parents=True)
+    pyarrow.parquet.write_table(pa.table({"premise": ["x"], "label": [1]}), folder / "validation.parquet")
+    rows = HubSource("owner/repo", "rte", "validation", mirror=tmp_path).load()
+    assert rows.rows[0].fields == {"premise": "x", "label": 1}
+    assert rows.provenance["source"] == "owner/repo (rte, validation)"
+    monkeypatch.setenv("FLIP_FLOP_HUB_MIRROR", str(tmp_path))
+    assert HubSource("owner/repo", "rte", "validation").load() == rows
+    with pytest.raises(InputError, match=r"E-DATA-FILE: the mirror has no file .*validatio.parquet. Did you mean"):
+        HubSource("owner/repo", "rte", "validatio").load()
+    with pytest.raises(InputError, match=r"E-DATA-FILE: .*default"):
+        HubSource("owner/repo", None, "train").load()
+
+
+@pytest.mark.parametrize(
+    ("repo", "config", "split"),
+    [
+        ("../../etc", None, "x"),
+        ("a/b", "..", "x"),
+        ("a/b/c", None, "x"),
+        ("a/b", None, "/etc/x"),
+        ("a/b", "x", "x[:10]"),
+    ],
+)
+def test_a_data_set_name_is_no_way_out_of_the_mirror(repo: str, config: str | None, split: str) -> None:
+    with pytest.raises(InputError, match="E-DATA-HUB"):
+        HubSource(repo, config, split)
+
+
+def test_the_hub_is_asked_where_there_is_no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLIP_FLOP_HUB_MIRROR", raising=False)
+    asked: list[Any] = []
+
+    def load_dataset(*args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        asked.append((args, kwargs))
+        if args[0] == "owner/gone":
+            raise ConnectionError("no network\nsecond line")
+        return [{"a": 1}]
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    rows = HubSource("owner/repo", "rte", "train", revision="abc").load()
+    assert asked == [(("owner/repo", "rte"), {"split": "train", "revision": "abc"})]
+    assert rows.provenance["revision"] == "abc"
+    with pytest.raises(InputError, match=r"^E-DATA-HUB: owner/gone \(train\) could .*no network\. Check") as refusal:
+        HubSource("owner/gone", None, "train").load()
+    assert "\n" not in str(refusal.value)

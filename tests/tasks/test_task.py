@@ -1,0 +1,226 @@
+"""A task's instances: gold labels by index, ids, samples, held-out splits."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flip_flop.errors import InputError
+from flip_flop.prompts import RenderedInstance, Template, TemplateSet
+from flip_flop.tasks import FileSource, RowsSource, Task, deduplicate, holdout
+
+TEMPLATES = TemplateSet(
+    (
+        Template("plain", "{{ text }} Urgent?", "No ||| Yes"),
+        Template("terse", "{{ text }}:", "calm ||| urgent"),
+        Template("long", "Is this urgent? {{ text }}", "false ||| true"),
+    )
+)
+
+
+def task(rows: list[dict[str, Any]], split: str = "test", **more: Any) -> Task:
+    keys = {"labels": (0, 1), "label_field": "urgent", **more}
+    return Task("tickets", TEMPLATES, {split: RowsSource(rows, "tickets")}, **keys)
+
+
+def csv_task(folder: Path, text: str, **more: Any) -> Task:
+    path = folder / "tickets.csv"
+    path.write_text(text)
+    keys = {"labels": (0, 1), "label_field": "urgent", **more}
+    return Task("tickets", TEMPLATES, {"test": FileSource(path)}, **keys)
+
+
+def some(count: int) -> list[dict[str, Any]]:
+    return [{"text": f"ticket {index}", "urgent": index % 2} for index in range(count)]
+
+
+def test_instances_carry_every_template_and_the_labels_index(tmp_path: Path) -> None:
+    instances = csv_task(tmp_path, "text,urgent\nfire,1\ntea,0\n").instances("test")
+    assert [instance.id for instance in instances] == ["test-1", "test-2"]
+    assert [instance.label for instance in instances] == [1, 0]
+    assert instances[0].prompts == ("fire Urgent?", "fire:", "Is this urgent? fire")
+    assert instances[0].choices[1] == ("calm", "urgent")
+
+
+@pytest.mark.parametrize(("labels", "value", "index"), [((1, 2), "2", 1), (("1", "2"), 2, 1), (("b", "a"), "a", 1)])
+def test_a_label_is_compared_as_it_is_written(labels: tuple[int | str, ...], value: Any, index: int) -> None:
+    assert task([{"text": "x", "urgent": value}], labels=labels).instances("test")[0].label == index
+
+
+@pytest.mark.parametrize("value", [2, -1, "01", "1.0", 1.0, True, "yes", " 1"])
+def test_a_label_that_is_not_declared_is_refused_with_its_row_and_value(value: Any) -> None:
+    with pytest.raises(InputError) as refusal:
+        task([*some(3), {"text": "x", "urgent": value}]).instances("test")
+    assert str(refusal.value) == (
+        f"E-LABEL-UNDECLARED: tickets row 4: 'urgent' is {value!r}, which is not among the labels. Declared: 0, 1."
+    )
+
+
+@pytest.mark.parametrize("value", [None, "", "  "])
+def test_a_blank_label_is_refused(value: Any) -> None:
+    with pytest.raises(InputError, match="E-LABEL-NULL: tickets row 4: the label 'urgent' is blank"):
+        task([*some(3), {"text": "x", "urgent": value}]).instances("test")
+
+
+def test_a_blank_label_in_a_file_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"E-LABEL-NULL: .*tickets.csv line 3"):
+        csv_task(tmp_path, "text,urgent\nfire,1\ntea,\n").instances("test")
+
+
+def test_a_train_split_without_the_label_field_is_unlabelled_and_another_is_refused() -> None:
+    rows = [{"text": "x"}, {"text": "y"}]
+    assert [instance.label for instance in task(rows, "train").instances("train")] == [None, None]
+    assert task(rows).instances("test", need_labels=False)[0].label is None
+    with pytest.raises(InputError, match=r"E-DATA-COLUMN: tickets has no column 'urgent'"):
+        task(rows).instances("test")
+    with pytest.raises(InputError, match=r"Did you mean 'urgnt'\?"):
+        task([{"text": "x", "urgnt": 1}]).instances("test")
+
+
+def test_a_missing_column_names_the_template_the_file_and_the_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refusal:
+        csv_task(tmp_path, "txt,urgent\nfire,1\n").instances("test")
+    assert str(refusal.value) == (
+        f"E-TPL-UNDEFINED: template 'plain', {tmp_path / 'tickets.csv'} line 2: there is no field 'text'. "
+        "Did you mean 'txt'?"
+    )
+
+
+def test_a_task_without_gold_labels_takes_their_number_from_the_templates() -> None:
+    unlabelled = task(some(3), labels=None, label_field=None)
+    assert [instance.label for instance in unlabelled.instances("test")] == [None] * 3
+    varying = Template("t", "x", "{{ answers|join('|||') }}")
+    rows = RowsSource([{"answers": ["a", "b"]}, {"answers": ["a", "b", "c"]}], "rows")
+    with pytest.raises(InputError, match="E-TPL-LABELCOUNT: template 't', rows row 2"):
+        Task("t", TemplateSet((varying,)), {"test": rows}).instances("test")
+
+
+def test_an_id_field_names_the_instances_and_must_be_unique() -> None:
+    rows = [{**row, "key": f"k{index}"} for index, row in enumerate(some(3))]
+    assert [instance.id for instance in task(rows, id_field="key").instances("test")] == ["k0", "k1", "k2"]
+    with pytest.raises(InputError, match="E-DATA-DUPID: tickets row 4 has the id 'k1' of row 2"):
+        task([*rows, {**rows[0], "key": "k1"}], id_field="key").instances("test")
+    with pytest.raises(InputError, match=r"E-DATA-COLUMN: tickets row 1 has no 'kee'.*Did you mean 'key'\?"):
+        task(rows, id_field="kee").instances("test")
+
+
+def test_a_limit_takes_a_sample_that_a_larger_one_contains_in_the_order_of_the_rows() -> None:
+    everything = task(some(60)).instances("test")
+    twenty = task(some(60)).instances("test", limit=20)
+    seven = task(some(60)).instances("test", limit=7)
+    assert len(twenty) == 20
+    assert [item for item in everything if item in twenty] == twenty
+    assert [item for item in twenty if item in seven] == seven
+    assert task(some(60)).instances("test", limit=20, seed=1) != twenty
+    assert task(some(60)).instances("test", limit=600) == everything
+    with pytest.raises(InputError, match="E-TASK-KEY"):
+        task(some(6)).instances("test", limit=0)
+
+
+def test_a_limit_is_a_uniform_sample() -> None:
+    counts = [0] * 20
+    for seed in range(400):
+        for item in task(some(20)).instances("test", limit=5, seed=seed):
+            counts[int(item.id.removeprefix("test-")) - 1] += 1
+    # 400 draws of a quarter: a mean of 100, and a standard deviation of 8.7.
+    assert all(60 < count < 140 for count in counts)
+
+
+def test_an_unknown_split_is_named_with_its_nearest() -> None:
+    with pytest.raises(InputError, match=r"E-TASK-SPLIT: task 'tickets' has no split 'tset'. Did you mean 'test'\?"):
+        task(some(2)).rows("tset")
+
+
+def test_templates_are_selected_and_held_out_by_name() -> None:
+    held_out = task(some(2), held_out_templates=("terse",))
+    assert held_out.training_templates.names == ("plain", "long")
+    assert held_out.with_templates(["terse", "plain"]).held_out_templates == ("terse",)
+    assert held_out.with_templates(["long"]).held_out_templates == ()
+    with pytest.raises(InputError, match="E-TPL-UNKNOWN"):
+        task(some(2), held_out_templates=("ters",))
+
+
+def test_the_digest_is_that_of_the_question_and_not_of_the_data() -> None:
+    same = [task(some(2)), task(some(3))]
+    other = [
+        task(some(2), labels=(1, 0)),
+        task(some(2), f1="macro"),
+        task(some(2)).with_templates(["plain", "long"]),
+    ]
+    assert len({item.digest() for item in same}) == 1
+    assert len({item.digest() for item in [same[0], *other]}) == 4
+
+
+@pytest.mark.parametrize(
+    ("f1", "num_labels", "kind"), [("auto", 2, "binary"), ("auto", 3, "macro"), ("macro", 2, "macro")]
+)
+def test_f1_is_binary_for_two_labels_unless_said(f1: str, num_labels: int, kind: str) -> None:
+    assert task(some(2), f1=f1).f1_kind(num_labels) == kind
+
+
+@pytest.mark.parametrize(
+    ("keys", "code"),
+    [
+        ({"name": " "}, "E-TASK-KEY"),
+        ({"templates": TemplateSet(())}, "E-TASK-KEY"),
+        ({"f1": "micro"}, "E-TASK-KEY"),
+        ({"label_field": "urgent", "labels": None}, "E-TASK-KEY"),
+        ({"labels": (1,)}, "E-TASK-KEY"),
+        ({"labels": (1, "1")}, "E-LABEL-DUP"),
+    ],
+)
+def test_a_task_that_makes_no_sense_is_refused(keys: dict[str, Any], code: str) -> None:
+    with pytest.raises(InputError, match=code):
+        Task(**{"name": "t", "templates": TEMPLATES, **keys})
+
+
+def rendered(labels: list[int | None]) -> list[RenderedInstance]:
+    return [RenderedInstance(f"train-{i}", (f"p{i}",), (("a", "b"),), label) for i, label in enumerate(labels)]
+
+
+def test_a_tenth_is_held_out_stratified_at_most_a_thousand_and_at_least_one() -> None:
+    train, validation = holdout(rendered([0] * 150 + [1] * 50), seed=0)
+    assert len(train) == 180
+    assert sorted(instance.label or 0 for instance in validation) == [0] * 15 + [1] * 5
+    assert len(holdout(rendered([None] * 20_000), seed=0)[1]) == 1000
+    assert len(holdout(rendered([None] * 3), seed=0)[1]) == 1
+    assert len(holdout(rendered([None] * 30), seed=0, size=7)[1]) == 7
+
+
+@given(st.lists(st.sampled_from([0, 1, 2]), min_size=2, max_size=60), st.integers(0, 5), st.randoms())
+@settings(max_examples=100, deadline=None)
+def test_what_is_held_out_depends_on_the_ids_and_not_on_their_order(
+    labels: list[int | None], seed: int, shuffler: random.Random
+) -> None:
+    instances = rendered(labels)
+    train, validation = holdout(instances, seed=seed)
+    assert sorted(item.id for item in train + validation) == sorted(item.id for item in instances)
+    assert 1 <= len(validation) < len(instances)
+    shuffled = instances.copy()
+    shuffler.shuffle(shuffled)
+    assert {item.id for item in holdout(shuffled, seed=seed)[1]} == {item.id for item in validation}
+    for label in set(labels):
+        held = sum(item.label == label for item in validation)
+        assert abs(held - len(validation) * labels.count(label) / len(labels)) < 1
+
+
+def test_another_seed_holds_out_others() -> None:
+    instances = rendered([None] * 100)
+    assert holdout(instances, seed=0) != holdout(instances, seed=1)
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, None), (5, 5), (5, 0), (0, None)])
+def test_nothing_left_to_train_on_or_to_hold_out_is_refused(count: int, size: int | None) -> None:
+    with pytest.raises(InputError, match="E-DATA-TOO-FEW"):
+        holdout(rendered([None] * count), seed=0, size=size)
+
+
+def test_instances_that_render_alike_are_dropped_but_for_the_first() -> None:
+    rows = [*some(3), {"text": "ticket 1", "urgent": 0}, {"text": "ticket 1 ", "urgent": 1}]
+    kept, dropped = deduplicate(task(rows).instances("test"))
+    assert [instance.id for instance in kept] == ["test-1", "test-2", "test-3", "test-5"]
+    assert dropped == 1
+    assert deduplicate(kept, against=kept[:1]) == (kept[1:], 1)

@@ -1,0 +1,84 @@
+"""The house: which floor may use which, and that every room has a floor."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import flip_flop
+
+SOURCE = Path(flip_flop.__file__).parent
+
+# Lowest first. A module imports from its own package and from floors below; nothing flows back.
+FLOORS = [
+    {"errors", "files", "progress", "provenance", "randomness"},
+    {"method", "metrics", "prompts"},
+    {"tasks", "scoring"},
+    {"evaluation", "training"},
+    {"report", "demo"},
+    {"cli"},
+]
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+# What a pure room may know of the world.
+MAY_IMPORT = {
+    "method": {"torch", "jaxtyping"},
+    "metrics": {"numpy", "sklearn", "jaxtyping"},
+    "prompts": {"jinja2", "yaml", "markupsafe", "numpy"},
+}
+STANDARD = set(__import__("sys").stdlib_module_names)
+
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_a_module_knows_only_floors_below_it(path):
+    room = room_of(path)
+    assert room in FLOOR_OF, f"{room} has no floor"
+    for name in imports_of(path):
+        parts = name.split(".")
+        if parts[0] != "flip_flop" or len(parts) < 2 or parts[1] not in FLOOR_OF:
+            continue
+        used = parts[1]
+        assert used == room or FLOOR_OF[used] < FLOOR_OF[room], f"{room} uses {used}"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) in MAY_IMPORT], ids=named)
+def test_a_pure_room_knows_only_its_libraries(path):
+    allowed = MAY_IMPORT[room_of(path)] | STANDARD | {"flip_flop"}
+    assert {name.split(".")[0] for name in imports_of(path)} <= allowed
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_a_file_is_short_enough_to_be_read(path):
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= 320, f"{lines} lines: one thing to a file"
+
+
+def test_there_is_no_utils():
+    assert not [path for path in MODULES if path.stem in ("utils", "helpers", "common", "misc")]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_annotations_are_not_postponed(path):
+    # A postponed annotation is a string, which the shape checks of the test run skip silently.
+    assert "__future__.annotations" not in imports_of(path)

@@ -1,0 +1,117 @@
+"""Tiny random causal LMs of four architectures, and tokenizers of three kinds, made on the spot."""
+
+import functools
+
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
+
+CORPUS = [
+    "The food was not very good, but the staff was friendly. Is this review positive? Yes",
+    "Premise: the cat sat on the mat. Hypothesis: an animal rested. True, False or Neither? Neither",
+    "Question: does it follow? Answer: no, it does not follow at all. Guaranteed. Impossible. Maybe, not sure.",
+    "What a terrible hotel; the room was dirty and the wifi kept failing. Would you stay again? Never",
+] * 8
+
+CHAT_TEMPLATE = (
+    "{% for turn in messages %}<|{{ turn['role'] }}|>\n{{ turn['content'] }}</s>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+
+@functools.cache
+def byte_bpe() -> PreTrainedTokenizerFast:
+    """GPT-2's kind: byte-level BPE, no BOS, no pad token."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")
+
+
+@functools.cache
+def metaspace() -> PreTrainedTokenizerFast:
+    """Sentencepiece's kind: a space is part of the word behind it, one stands before the text, and a BOS."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    trainer = trainers.UnigramTrainer(
+        vocab_size=220, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="</s>"
+    )
+
+
+@functools.cache
+def word_level() -> PreTrainedTokenizerFast:
+    """One token per word or punctuation mark; spaces are not tokens."""
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.WordLevelTrainer(special_tokens=["<unk>", "<end>"], show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="<end>", pad_token="<end>")
+
+
+TOKENIZERS = {"byte_bpe": byte_bpe, "metaspace": metaspace, "word_level": word_level}
+
+
+def with_chat_template(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """A copy of the tokenizer that has a chat template."""
+    copy = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **tokenizer.special_tokens_map)
+    copy.chat_template = CHAT_TEMPLATE
+    return copy
+
+
+def _config(architecture: str, vocab_size: int):
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    context = {"max_position_embeddings": 256, "vocab_size": vocab_size, "bos_token_id": 0, "eos_token_id": 0}
+    if architecture == "qwen2":
+        return Qwen2Config(**shape, **context, num_key_value_heads=2, tie_word_embeddings=True)
+    if architecture == "llama":
+        return LlamaConfig(**shape, **context, num_key_value_heads=2)
+    if architecture == "gpt_neox":
+        return GPTNeoXConfig(**shape, **context)
+    if architecture == "gpt2":
+        return GPT2Config(
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=256,
+            vocab_size=vocab_size,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    raise ValueError(architecture)
+
+
+ARCHITECTURES = ("qwen2", "llama", "gpt2", "gpt_neox")
+
+
+def tiny_model(architecture: str = "qwen2", vocab_size: int = 400, seed: int = 0) -> PreTrainedModel:
+    """A random model, its weights large enough that answers differ clearly."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(_config(architecture, vocab_size), attn_implementation="sdpa")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.normal_(0.0, 0.15)
+    return model.eval()

@@ -1,0 +1,62 @@
+"""A tiny random model, a small task, and a training that takes a second."""
+
+import pytest
+import torch
+
+from flip_flop.prompts import Template, TemplateSet
+from flip_flop.scoring import LoadedModel
+from flip_flop.tasks import RowsSource, Task
+from flip_flop.training import make_config
+from tests.tiny import byte_bpe, tiny_model
+
+WORDS = ["room", "staff", "food", "hotel", "wifi", "service", "review", "question", "answer", "hypothesis"]
+
+
+def rows(count, offset=0):
+    return [
+        {"text": f"The {WORDS[n % 10]} was {'not ' * (n % 3 == 0)}good {n}", "label": n % 2}
+        for n in range(offset, offset + count)
+    ]
+
+
+def make_task(num_train=12):
+    templates = TemplateSet(
+        (
+            Template("plain", "{{ text }}. Good?", "No ||| Yes"),
+            Template("truth", "True or false: {{ text }}", "False ||| True"),
+            Template("long", "Review: {{ text }}\nVerdict:", "Not at all ||| Guaranteed"),
+            Template("terse", "{{ text }}", "Never ||| Yes"),
+            Template("held", "Is it? {{ text }}", "No ||| Yes"),
+        )
+    )
+    data = {
+        "train": RowsSource(rows(num_train), "made rows"),
+        "validation": RowsSource(rows(7, 100), "made rows, validation"),
+        "test": RowsSource(rows(9, 200), "made rows, test"),
+    }
+    return Task("toy", templates, data, labels=(0, 1), label_field="label", held_out_templates=("held",))
+
+
+def load_tiny(seed=0, dtype=torch.float32):
+    model = tiny_model("qwen2", seed=seed).to(dtype)
+    record = {"name": "tiny", "digest": f"tiny-{seed}", "revision": None, "num_parameters": 1, "dtype": str(dtype)}
+    return LoadedModel(model, byte_bpe(), record)
+
+
+def settings(**changes):
+    base = {
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 2,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "divergence_space": "labels",
+        "lora_r": 4,
+        "seed": 3,
+        "use_cpu": True,
+    }
+    return make_config(base | changes)
+
+
+@pytest.fixture
+def task():
+    return make_task()

@@ -1,0 +1,54 @@
+"""Settings: from YAML and flags, by the field's type; what is out of range is refused by name."""
+
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.training import F2CConfig, make_config
+
+
+def test_text_from_a_flag_or_yaml_becomes_the_fields_type():
+    config = make_config(
+        {"learning-rate": "3e-4", "num_train_epochs": "2", "max_cc_size": "3", "detach_cc_mixture": "false"}
+    )
+    assert (config.learning_rate, config.num_train_epochs, config.max_cc_size) == (3e-4, 2, 3)
+    assert config.detach_cc_mixture is False
+
+
+def test_a_number_from_yaml_stays_what_it_is():
+    config = make_config({"jsd_weight": 1, "seed": 7})
+    assert (config.jsd_weight, config.seed) == (1.0, 7)
+
+
+def test_an_unknown_key_is_named_with_the_nearest_one():
+    with pytest.raises(InputError, match=r"E-CONFIG-KEY: Unknown setting 'lerning_rate'.*'learning_rate'"):
+        make_config({"lerning_rate": 1})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": "f3c"}, "method is 'f3c'. Use one of f2c, cce, swarm"),
+        ({"max_cc_size": 1}, "max_cc_size is 1. It must be at least 2"),
+        ({"flip_temperature": 0}, "flip_temperature is 0.*above 0"),
+        ({"flip_weight_min": 0.5, "flip_weight_max": 0.1}, "flip_weight_min is 0.5"),
+        ({"cce_weight": "nan"}, "cce_weight is nan"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast'. It must be a number"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0"),
+        ({"lr_scheduler_type": "wavy"}, "lr_scheduler_type|wavy"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(changes, words):
+    with pytest.raises(InputError, match=f"E-CONFIG-VALUE: .*{words}") as caught:
+        make_config(changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_reporting_passes_through_and_is_none_by_default():
+    assert F2CConfig().report_to == []
+    assert make_config({"report_to": "tensorboard"}).report_to == ["tensorboard"]
+
+
+def test_every_own_field_has_help():
+    own = set(F2CConfig.__dataclass_fields__) - set(F2CConfig.__mro__[1].__dataclass_fields__)
+    assert all(F2CConfig.__dataclass_fields__[name].metadata["help"] for name in own)
+    assert len(own) <= 22

@@ -1,0 +1,185 @@
+"""A run that is stopped anywhere and resumed is the run that was not stopped, byte for byte."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.training import train
+from flip_flop.training.checkpoints import newest_good, rotate, seal
+from tests.training.conftest import load_tiny, make_task, settings
+
+# 12 instances in batches of 4: 3 steps an epoch, a checkpoint every 2, so that one lies within an epoch.
+EVERY_TWO_STEPS = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+
+
+def adapter_bytes(out):
+    return (Path(out) / "adapter" / "adapter_model.safetensors").read_bytes()
+
+
+def run(out, resume=False, **changes):
+    changes = EVERY_TWO_STEPS | {"num_train_epochs": 3} | changes
+    return train(load_tiny(), make_task(), settings(**changes), out, resume=resume, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run(out)
+    return adapter_bytes(out)
+
+
+def interrupted(out, monkeypatch, step):
+    """Fail at the given step, as a crash would."""
+    from flip_flop.training.trainer import F2CTrainer
+
+    whole_step = F2CTrainer.training_step
+
+    def crash(self, *arguments, **keywords):
+        if self.state.global_step == step:
+            raise RuntimeError("crash")
+        return whole_step(self, *arguments, **keywords)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(F2CTrainer, "training_step", crash)
+        with pytest.raises(RuntimeError, match="crash"):
+            run(out)
+
+
+@pytest.mark.parametrize("step", [1, 4, 5, 8])
+def test_resume_goes_on_with_the_same_result_as_an_uninterrupted_run(tmp_path, monkeypatch, uninterrupted, step):
+    out = tmp_path / "run"
+    interrupted(out, monkeypatch, step)
+    assert not (out / "run.json").exists()
+    run(out, resume=True)
+    assert adapter_bytes(out) == uninterrupted
+
+
+def test_the_log_of_a_resumed_run_has_every_step_once(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    interrupted(out, monkeypatch, 5)
+    run(out, resume=True)
+    entries = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in entries if "loss" in entry] == list(range(1, 10))
+    assert [entry["step"] for entry in entries if "eval_selection" in entry] == [0, 2, 4, 6, 8, 9]
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped", "truncated", "no manifest"])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, monkeypatch, uninterrupted, damage):
+    out = tmp_path / "run"
+    interrupted(out, monkeypatch, 5)
+    newest = out / "checkpoints" / "checkpoint-4"
+    file = newest / "optimizer.pt"
+    if damage == "missing":
+        file.unlink()
+    elif damage == "no manifest":
+        (newest / "MANIFEST.json").unlink()
+    else:
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content if damage == "flipped" else content[:-10])
+    run(out, resume=True)
+    assert adapter_bytes(out) == uninterrupted
+
+
+def test_a_complete_run_is_not_run_again(tmp_path, uninterrupted):
+    out = tmp_path / "run"
+    run(out)
+    before = (out / "run.json").stat().st_mtime_ns
+    run(out, resume=True)
+    assert (out / "run.json").stat().st_mtime_ns == before
+    assert adapter_bytes(out) == uninterrupted
+
+
+def test_resume_with_another_setting_is_refused_by_name(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    interrupted(out, monkeypatch, 3)
+    with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*settings\.learning_rate \(0.01, now 0.1\)"):
+        run(out, resume=True, learning_rate=0.1)
+
+
+def test_resume_with_other_rows_is_refused(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    interrupted(out, monkeypatch, 3)
+    with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*task.instances_digest"):
+        train(load_tiny(), make_task(11), settings(**EVERY_TWO_STEPS, num_train_epochs=3), out, resume=True, quiet=True)
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "thesis.txt").write_text("precious")
+    with pytest.raises(InputError, match=r"E-OUT-USED: .*thesis\.txt"):
+        run(out)
+    assert (out / "thesis.txt").read_text() == "precious"
+
+
+def test_a_run_that_is_there_is_not_begun_again_unasked(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    interrupted(out, monkeypatch, 1)
+    with pytest.raises(InputError, match=r"E-OUT-USED: .*Add --resume"):
+        run(out)
+
+
+def test_rotation_keeps_the_newest_and_the_best(tmp_path):
+    for step in (1, 2, 3, 4):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "weights").write_text(str(step))
+        seal(folder)
+    rotate(tmp_path, 2, best=str(tmp_path / "checkpoint-1"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-4"]
+
+
+def test_nothing_good_is_deleted_for_a_checkpoint_that_is_not_sealed(tmp_path):
+    for step in (1, 2):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    seal(tmp_path / "checkpoint-1")
+    rotate(tmp_path, 1, best=None)
+    good, faults = newest_good(tmp_path)
+    assert good == tmp_path / "checkpoint-1"
+    assert faults == {tmp_path / "checkpoint-2": "it was not finished"}
+
+
+SCRIPT = """
+import sys, torch
+torch.set_num_threads(1)
+from pathlib import Path
+from tests.training.test_resume import run
+run(Path(sys.argv[1]), resume="--resume" in sys.argv)
+"""
+
+
+def start(out, *flags):
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(out), *flags], cwd=root, env=environment)
+
+
+@pytest.mark.slow
+def test_kill_9_in_the_middle_then_resume_gives_the_same_adapter(tmp_path, uninterrupted):
+    out = tmp_path / "run"
+    process = start(out)
+    wait_for(out / "checkpoints" / "checkpoint-4" / "MANIFEST.json", process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "run.json").exists()
+    assert start(out, "--resume").wait() == 0
+    assert adapter_bytes(out) == uninterrupted
+    shutil.rmtree(out)
+
+
+def wait_for(path, process):
+    for _ in range(600):
+        if path.exists() or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    assert path.exists()
+    assert process.poll() is None, "it was over before it could be killed"

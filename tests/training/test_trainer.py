@@ -1,0 +1,318 @@
+"""What training must never do, must always do, and must do the same however it is cut."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import PrinterCallback, ProgressCallback
+
+from flip_flop.errors import InputError
+from flip_flop.method import find_consensus, split_templates
+from flip_flop.prompts import RenderedInstance
+from flip_flop.scoring import PromptEncoder, score_instances
+from flip_flop.training import F2CConfig, F2CTrainer, train
+from tests.tiny import byte_bpe, tiny_model
+from tests.training.conftest import load_tiny, make_task, settings
+
+METHODS = ("f2c", "cce", "swarm")
+
+
+def training_rows(label=None, count=8):
+    instances = make_task(count).with_templates(["plain", "truth", "long"]).instances("train")
+    return [
+        {
+            "id": instance.id,
+            "prompts": list(instance.prompts),
+            "choices": [list(choices) for choices in instance.choices],
+            "label": instance.label if label is None else label,
+        }
+        for instance in instances
+    ]
+
+
+def make_trainer(out, rows=None, model=None, eval_rows=None, **changes):
+    trainer = F2CTrainer(
+        model or tiny_model("qwen2"),
+        settings(output_dir=str(out), **changes),
+        train_dataset=rows or training_rows(),
+        eval_dataset=eval_rows,
+        processing_class=byte_bpe(),
+    )
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
+    return trainer
+
+
+def adapter_weights(trainer):
+    return {name: value.detach().clone() for name, value in trainer.adapted.named_parameters() if "lora_" in name}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_gold_labels_replaced_by_poison_change_nothing(tmp_path, method):
+    trainers = [
+        make_trainer(tmp_path / str(number), rows, method=method)
+        for number, rows in enumerate([training_rows(), training_rows(label=97)])
+    ]
+    for trainer in trainers:
+        trainer.train()
+    clean, poisoned = (adapter_weights(trainer) for trainer in trainers)
+    assert all(torch.equal(clean[name], poisoned[name]) for name in clean)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_backbone_weights_stay_frozen_and_the_adapters_move(tmp_path, method):
+    model = tiny_model("qwen2")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    trainer = make_trainer(tmp_path, model=model, method=method)
+    adapter = adapter_weights(trainer)
+    trainer.train()
+    after = {
+        name.replace("base_model.model.", "").replace(".base_layer", ""): value
+        for name, value in trainer.adapted.state_dict().items()
+        if "lora_" not in name
+    }
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    moved = adapter_weights(trainer)
+    assert all(not torch.equal(adapter[name], moved[name]) for name in adapter if "lora_B" in name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_batch_of_eight_equals_eight_of_one(tmp_path, method):
+    shapes = [(8, 1), (1, 8), (3, 3)]  # 8 instances in 3 x 3: the last micro-batch is smaller than the others
+    results = []
+    for size, steps in shapes:
+        trainer = make_trainer(
+            tmp_path / f"{size}",
+            model=tiny_model("qwen2").double(),
+            method=method,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=steps,
+            lora_dropout=0.0,
+        )
+        for parameter in trainer.adapted.parameters():
+            parameter.data = parameter.data.double()
+        trainer.train()
+        results.append(adapter_weights(trainer))
+    for other in results[1:]:
+        for name, value in results[0].items():
+            torch.testing.assert_close(other[name], value, rtol=0, atol=1e-9)
+
+
+def test_the_loss_averages_over_all_instances_those_without_consensus_count_as_zeros(tmp_path):
+    # Four templates; those of the last two instances vote 2 to 2.
+    rows = [_doubled(row, reverse=number >= 3) for number, row in enumerate(training_rows(count=5))]
+    trainer = make_trainer(tmp_path, rows, lora_dropout=0.0, method="cce")
+    encoded = list(trainer.train_instances)
+    loss = trainer.compute_loss(trainer.adapted, {"instances": encoded})
+    scores = score_instances(trainer.adapted, encoded, quiet=True).scores
+    expected = 0.0
+    for own in scores.astype(np.float64):
+        votes = [max(range(2), key=lambda label: (row[label], -label)) for row in own]
+        winner = max(range(2), key=votes.count)
+        if 2 * votes.count(winner) > len(votes):
+            expected += -sum(row[winner] for row in own) / len(own)
+    assert find_consensus(torch.from_numpy(scores)).exists.tolist()[3:] == [False, False]
+    assert float(loss.detach()) == pytest.approx(expected / 5, rel=1e-5)
+
+
+def _doubled(row, reverse):
+    """Two templates, each twice; the copy with its answers swapped votes the other way."""
+    choices = row["choices"][:2]
+    copies = [pair[::-1] for pair in choices] if reverse else choices
+    return row | {"prompts": row["prompts"][:2] * 2, "choices": choices + copies}
+
+
+def test_an_example_without_consensus_has_no_loss_and_moves_nothing(tmp_path):
+    rows = [_doubled(row, reverse=True) for row in training_rows(count=4)]
+    trainer = make_trainer(tmp_path, rows, method="f2c")
+    before = adapter_weights(trainer)
+    result = trainer.train()
+    after = adapter_weights(trainer)
+    assert result.training_loss == 0.0
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_votes_of_a_separate_pass_equal_the_shared_ones_at_dropout_zero(tmp_path):
+    results = []
+    for vote_pass in ("shared", "separate"):
+        trainer = make_trainer(tmp_path / vote_pass, vote_pass=vote_pass, lora_dropout=0.0)
+        trainer.train()
+        results.append(adapter_weights(trainer))
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
+def test_a_separate_vote_pass_has_no_dropout(tmp_path):
+    trainer = make_trainer(tmp_path, vote_pass="separate", lora_dropout=0.5)
+    for name, value in trainer.adapted.named_parameters():
+        if "lora_B" in name:
+            value.data.normal_(0, 0.3)
+    encoded = [trainer.train_instances[0]]
+    trainer.adapted.train()
+    from flip_flop.scoring.scorer import answer_states
+
+    votes = trainer._vote_scores(trainer.adapted, encoded, answer_states(trainer.adapted, encoded))
+    quiet = score_instances(trainer.adapted, encoded, quiet=True).scores
+    np.testing.assert_allclose(votes.numpy(), quiet, atol=2e-6)
+    assert trainer.adapted.training
+
+
+def test_f2c_with_both_divergence_weights_at_zero_is_cce(tmp_path):
+    zero = {"jsd_weight": 0.0, "flip_weight_min": 0.0, "flip_weight_max": 0.0, "lora_dropout": 0.0}
+    results = []
+    for number, changes in enumerate([{"method": "cce"}, {"method": "f2c", "divergence_space": "vocab"} | zero]):
+        trainer = make_trainer(tmp_path / str(number), learning_rate=1e-4, **(zero | changes))
+        trainer.train()
+        results.append(adapter_weights(trainer))
+    for name, value in results[0].items():
+        torch.testing.assert_close(results[1][name], value, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("space", ["vocab", "labels"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_total_loss_is_the_papers_for_answers_of_several_tokens(tmp_path, space, reduction):
+    trainer = make_trainer(
+        tmp_path, lora_dropout=0.0, divergence_space=space, cce_reduction=reduction, jsd_weight=0.7,
+        flip_weight_min=0.3, flip_weight_max=0.9, max_cc_size=2, unanimous_margin=0.5,
+    )  # fmt: skip
+    encoded = list(trainer.train_instances)
+    loss = float(trainer.compute_loss(trainer.adapted, {"instances": encoded}).detach())
+    assert loss == pytest.approx(_slow_f2c(trainer, encoded, space, reduction), rel=2e-5)
+
+
+def _slow_f2c(trainer, encoded, space, reduction):
+    """Eqs. 6 to 10 with the model's own full logits, one answer at a time, in float64."""
+    args, total = trainer.args, 0.0
+    for instance in encoded:
+        answers = []
+        for template in instance.answers:
+            cells = []
+            for answer in template:
+                ids = torch.tensor([list(answer.context) + list(answer.tokens)])
+                with torch.no_grad():
+                    rows = trainer.adapted(input_ids=ids).logits[0].double().log_softmax(-1)
+                own = rows[len(answer.context) - 1 : -1]
+                cells.append((own, [float(own[j, token]) for j, token in enumerate(answer.tokens)]))
+            answers.append(cells)
+        scores = [[sum(picked) / len(picked) for _, picked in cells] for cells in answers]
+        split = split_templates(
+            torch.tensor(scores, dtype=torch.float64), unanimous_margin=args.unanimous_margin,
+            max_cc_size=args.max_cc_size, flip_weight_min=args.flip_weight_min,
+            flip_weight_max=args.flip_weight_max, flip_temperature=args.flip_temperature,
+        )  # fmt: skip
+        if split.case == 1:
+            continue
+        votes = [row.index(max(row)) for row in scores]
+        label = max(range(2), key=votes.count)
+        lengths = [len(cells[label][1]) if reduction == "sum" else 1 for cells in answers]
+        total += -sum(row[label] * length for row, length in zip(scores, lengths, strict=True)) / len(scores)
+        if space == "labels":
+            q = [torch.tensor(row, dtype=torch.float64).softmax(0) for row in scores]
+        else:
+            q = [cells[label][0].mean(0).softmax(0) for cells in answers]
+        cc = [q[v] for v in range(len(q)) if split.cc_mask[v]]
+        nc = [q[v] for v in range(len(q)) if split.nc_mask[v]]
+        middle = sum(cc) / len(cc)
+        total += args.jsd_weight * sum(float((p * (p / middle).log()).sum()) for p in cc) / len(cc)
+        if nc:
+            total += split.flip_weight * sum(float((p * (p / middle).log()).sum()) for p in nc) / len(nc)
+    return total / len(encoded)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_method_lowers_its_own_loss(tmp_path, method):
+    trainer = make_trainer(tmp_path, method=method, num_train_epochs=8, lora_dropout=0.0)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert np.mean(losses[-2:]) < np.mean(losses[:2])
+
+
+def test_the_log_has_terms_cases_pseudo_labels_and_own_label_mass(tmp_path):
+    trainer = make_trainer(tmp_path, eval_rows=training_rows(count=6), divergence_space="vocab")
+    trainer.template_names = ["plain", "truth", "long"]
+    trainer.train()
+    step = next(entry for entry in trainer.state.log_history if "cce" in entry)
+    assert {"loss", "cce", "jsd", "flip", "case_1", "case_2", "case_3", "own_label_mass_min"} <= step.keys()
+    assert step["case_1"] + step["case_2"] + step["case_3"] == pytest.approx(1)
+    assert step["loss"] == pytest.approx(step["cce"] + step["jsd"] + step["flip"], rel=1e-4)
+    evaluation = next(entry for entry in trainer.state.log_history if "eval_mean_f1" in entry)
+    assert "eval_own_label_mass/truth" in evaluation
+    assert any("pseudo_label_accuracy" in entry for entry in trainer.state.log_history)
+
+
+def test_own_label_mass_in_the_log_is_the_mass_of_the_whole_answers(tmp_path):
+    trainer = make_trainer(tmp_path, lora_dropout=0.0)
+    encoded = list(trainer.train_instances)
+    trainer.compute_loss(trainer.adapted, {"instances": encoded})
+    table = score_instances(trainer.adapted, encoded, quiet=True)
+    assert trainer.statistics.flush()["own_label_mass"] == pytest.approx(table.own_label_mass.mean(), rel=1e-4)
+
+
+def test_rows_may_be_a_datasets_dataset_and_the_tokenizer_needs_no_pad_token(tmp_path):
+    import datasets
+
+    assert byte_bpe().pad_token is None
+    trainer = make_trainer(tmp_path, datasets.Dataset.from_list(training_rows(count=4)), num_train_epochs=1)
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
+def test_without_settings_the_folder_is_named_after_the_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = tiny_model("qwen2")
+    model.config._name_or_path = "someone/tiny-lm"
+    trainer = F2CTrainer(model, train_dataset=training_rows(), processing_class=byte_bpe())
+    assert trainer.args.output_dir == "tiny-lm-F2C"
+    assert trainer.args.report_to == []
+
+
+def test_one_template_alone_is_refused(tmp_path):
+    row = {"id": "1", "prompts": ["Good?"], "choices": [["No", "Yes"]], "label": None}
+    with pytest.raises(InputError, match="E-TOO-FEW-TEMPLATES"):
+        make_trainer(tmp_path, [row])
+
+
+def test_a_row_of_another_shape_is_refused_with_its_number(tmp_path):
+    with pytest.raises(InputError, match="E-ROW: Row 8"):
+        make_trainer(tmp_path, [*training_rows(), {"prompts": ["a", "b"]}])
+
+
+def test_a_checkpoint_by_f1_needs_labels(tmp_path):
+    rows = [row | {"label": None} for row in training_rows()]
+    with pytest.raises(InputError, match="E-SELECT-LABELS"):
+        make_trainer(tmp_path, training_rows(), eval_rows=rows, select_by="mean_f1")
+
+
+def test_the_papers_lora_is_the_default():
+    config = F2CConfig()
+    assert (config.lora_r, config.lora_alpha, config.lora_dropout) == (16, 32, 0.05)
+
+
+def test_lora_is_on_all_attention_and_mlp_projections_and_nowhere_else(tmp_path):
+    trainer = make_trainer(tmp_path)
+    adapted = {name.split(".")[-1] for name, module in trainer.adapted.named_modules() if hasattr(module, "lora_A")}
+    assert adapted == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+def test_the_adapter_reproduces_the_trained_scores_in_plain_transformers(tmp_path, task):
+    from peft import PeftModel
+
+    loaded = load_tiny()
+    run = train(loaded, task, settings(), tmp_path / "run", quiet=True)
+    record = json.loads((run.out / "run.json").read_text())
+    assert record["kind"] == "train"
+    chosen = task.with_templates(["plain", "held"])
+    encoder = PromptEncoder(byte_bpe())
+    encoded = [encoder.encode(instance) for instance in chosen.instances("test")]
+    trained = score_instances(loaded.model, encoded, quiet=True).scores
+    fresh = PeftModel.from_pretrained(tiny_model("qwen2"), str(run.adapter)).eval()
+    np.testing.assert_allclose(score_instances(fresh, encoded, quiet=True).scores, trained, atol=1e-5)
+    assert load_file(run.adapter / "adapter_model.safetensors")
+
+
+def test_a_rendered_instance_is_a_row(tmp_path):
+    row = RenderedInstance("1", ("Good?", "Bad?"), (("No", "Yes"), ("Yes", "No")), None)
+    trainer = make_trainer(tmp_path, [row])
+    assert trainer.train_instances[0].id == "1"
