@@ -1,1 +1,56 @@
-"""Flip-Flop Consistency."""
+"""Flip-Flop Consistency: measure how consistently a causal LM answers over templates, train it without labels.
+
+>>> from flip_flop import Template, TemplateSet
+>>> TemplateSet((Template("plain", "Is {{ thing }} good?", "No ||| Yes"),)).names
+('plain',)
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flip_flop.evaluation import audit
+    from flip_flop.prompts import RenderedInstance, Template, TemplateSet
+    from flip_flop.scoring import PromptEncoder, load_model, score
+    from flip_flop.tasks import Task, load_task
+    from flip_flop.training import F2CConfig, F2CTrainer, train
+
+_HOMES = {
+    "F2CConfig": "training",
+    "F2CTrainer": "training",
+    "PromptEncoder": "scoring",
+    "RenderedInstance": "prompts",
+    "Task": "tasks",
+    "Template": "prompts",
+    "TemplateSet": "prompts",
+    "audit": "evaluation",
+    "load_model": "scoring",
+    "load_task": "tasks",
+    "score": "scoring",
+    "train": "training",
+}
+__all__ = [
+    "F2CConfig",
+    "F2CTrainer",
+    "PromptEncoder",
+    "RenderedInstance",
+    "Task",
+    "Template",
+    "TemplateSet",
+    "audit",
+    "load_model",
+    "load_task",
+    "score",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is asked for: the command line's help must not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'flip_flop' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"flip_flop.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

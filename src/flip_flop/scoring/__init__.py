@@ -1,6 +1,6 @@
 """Scoring: the boundary rule, answer rows, back ends, and the scores that all else is computed from."""
 
-from flip_flop.scoring.models import LoadedModel, load_model
+from flip_flop.scoring.models import LoadedModel, load_model, score
 from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.tokens import EncodedAnswer, EncodedInstance, PromptEncoder, encode_pair
 
@@ -12,5 +12,6 @@ __all__ = [
     "ScoreTable",
     "encode_pair",
     "load_model",
+    "score",
     "score_instances",
 ]

@@ -3,6 +3,7 @@
 import json
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
+from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring.head import check_head, unwrap
+from flip_flop.scoring.scorer import ScoreTable, score_instances
+from flip_flop.scoring.tokens import ChatTemplate, PromptEncoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -93,6 +97,20 @@ def load_model(
         return LoadedModel(model, tokenizer, record)
     peft_model, description = _with_adapter(model, Path(adapter), record["digest"])
     return LoadedModel(peft_model, tokenizer, record, description)
+
+
+def score(
+    loaded: LoadedModel, instances: Sequence[RenderedInstance], chat_template: ChatTemplate = "auto"
+) -> ScoreTable:
+    """Score rendered instances: the whole way from text to ``[instances, templates, labels]``.
+
+    Args:
+        loaded: From :func:`load_model`.
+        instances: All with the same numbers of templates and of labels.
+        chat_template: ``auto``, ``on`` or ``off``.
+    """
+    encoder = PromptEncoder.of(loaded.model, loaded.tokenizer, chat_template)
+    return score_instances(loaded.model, [encoder.encode(instance) for instance in instances], quiet=True)
 
 
 def weights_digest(name: str, model: nn.Module) -> str:

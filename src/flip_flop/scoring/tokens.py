@@ -11,6 +11,8 @@ An answer is scored on its own tokens only, given prompt and delimiter:
    tokenizer wants one.
 """
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -104,7 +106,7 @@ class PromptEncoder:
         """What stands between prompt and answer: nothing after a chat template's generation prompt, else a space."""
         return "" if self.uses_chat_template else " "
 
-    @property
+    @functools.cached_property
     def bos(self) -> int | None:
         """The id of the BOS token where this tokenizer puts one before a text."""
         bos = self.tokenizer.bos_token_id
@@ -118,11 +120,13 @@ class PromptEncoder:
             InputError: ``E-TOO-LONG`` where a prompt with its answer exceeds the model's context,
                 ``E-MODEL-TOKENIZER`` where a token is not in the model's vocabulary.
         """
-        bos = self.bos
-        rows = []
-        for prompt, choices in zip(instance.prompts, instance.choices, strict=True):
-            text = self._in_chat(prompt) if self.uses_chat_template else prompt
-            rows.append(tuple(encode_pair(self.tokenizer, text, self.delimiter + choice, bos) for choice in choices))
+        pairs = [
+            _split_at_spaces(self._in_chat(prompt) if self.uses_chat_template else prompt, self.delimiter + choice)
+            for prompt, choices in zip(instance.prompts, instance.choices, strict=True)
+            for choice in choices
+        ]
+        answers = iter(_encode_pairs(self.tokenizer, pairs, self.bos))
+        rows = [tuple(next(answers) for _ in choices) for choices in instance.choices]
         encoded = EncodedInstance(instance.id, tuple(rows), instance.label)
         self._check(encoded)
         return encoded
@@ -175,34 +179,51 @@ def encode_pair(
         InputError: ``E-LABEL-EMPTY`` where the answer has no token, ``E-MODEL-TOKENIZER`` where nothing can stand
             before it.
     """
+    return _encode_pairs(tokenizer, [_split_at_spaces(prompt, continuation)], bos)[0]
+
+
+def _split_at_spaces(prompt: str, continuation: str) -> tuple[str, str]:
+    """Trailing spaces of the prompt move to the answer."""
     trimmed = prompt.rstrip(" ")
-    continuation = prompt[len(trimmed) :] + continuation
-    whole = _ids(tokenizer, trimmed + continuation, bos)
-    context = _ids(tokenizer, trimmed, bos)
-    cut = 0
-    while cut < min(len(context), len(whole)) and context[cut] == whole[cut]:
-        cut += 1
+    return trimmed, prompt[len(trimmed) :] + continuation
+
+
+def _encode_pairs(
+    tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str, str]], bos: int | None
+) -> list[EncodedAnswer]:
+    """The rule for several pairs, each distinct text tokenized once."""
+    texts = list(dict.fromkeys(text for prompt, answer in pairs for text in (prompt, prompt + answer)))
+    ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    ids_of = {text: _with_bos(own, bos) for text, own in zip(texts, ids, strict=True)}
+    return [_cut(tokenizer, ids_of[prompt + answer], ids_of[prompt], (prompt, answer)) for prompt, answer in pairs]
+
+
+def _with_bos(ids: list[int], bos: int | None) -> list[int]:
+    return [bos, *ids] if bos is not None and ids[:1] != [bos] else ids
+
+
+def _cut(
+    tokenizer: PreTrainedTokenizerBase, whole: list[int], context: list[int], texts: tuple[str, str]
+) -> EncodedAnswer:
+    """Cut where the context ends, or at the first token that differs."""
+    same = next((place for place, (a, b) in enumerate(zip(context, whole, strict=False)) if a != b), None)
+    cut = min(len(context), len(whole)) if same is None else same
     merged = cut < len(context)
     if cut == len(whole):
         # The tokenizer writes the whole as it writes the prompt: the answer left no token of its own.
         raise InputError(
             "E-LABEL-EMPTY",
-            f"The answer {continuation!r} has no tokens after the prompt's end {trimmed[-20:]!r}.",
+            f"The answer {texts[1]!r} has no tokens after the prompt's end {texts[0][-20:]!r}.",
             "Give the label a visible text.",
         )
-    if cut == 0:
-        first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-        if first is None:
-            raise InputError(
-                "E-MODEL-TOKENIZER",
-                f"The prompt {trimmed[:20]!r} and its answer are one token, and the tokenizer has no BOS or EOS token "
-                "to stand before it.",
-                "Write a longer prompt.",
-            )
-        return EncodedAnswer((first,), tuple(whole), merged)
-    return EncodedAnswer(tuple(whole[:cut]), tuple(whole[cut:]), merged)
-
-
-def _ids(tokenizer: PreTrainedTokenizerBase, text: str, bos: int | None) -> list[int]:
-    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text else []
-    return [bos, *ids] if bos is not None and ids[:1] != [bos] else list(ids)
+    if cut > 0:
+        return EncodedAnswer(tuple(whole[:cut]), tuple(whole[cut:]), merged)
+    first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    if first is None:
+        raise InputError(
+            "E-MODEL-TOKENIZER",
+            f"The prompt {texts[0][:20]!r} and its answer are one token, and the tokenizer has no BOS or EOS token "
+            "to stand before it.",
+            "Write a longer prompt.",
+        )
+    return EncodedAnswer((first,), tuple(whole), merged)

@@ -1,0 +1,40 @@
+# Two commands are enough on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT ?= out/demo
+
+.PHONY: setup demo demo-seeds test check bench clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed: make PYTHON=python3.12" && false)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --group dev
+	@touch $@
+
+demo: $(VENV)/.installed            ## the main job on the embedded task: audit, train, audit, report
+	$(BIN)/flip-flop demo --out $(OUT) --overwrite
+
+test: check                         ## everything CI runs: style, types, tests, docstring examples
+	$(BIN)/pytest --quiet -n 2
+
+check: $(VENV)/.installed-dev       ## style and types alone
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+demo-seeds: $(VENV)/.installed      ## the demo for three seeds; minutes
+	for seed in 0 1 2; do $(BIN)/flip-flop demo --out out/demo-seed-$$seed --seed $$seed --overwrite --quiet; done
+
+bench: $(VENV)/.installed           ## back ends against the naive loop, interleaved, with equality checked
+	$(BIN)/python benchmarks/scoring.py
+
+clean:
+	rm -rf $(VENV) out .pytest_cache .ruff_cache .mypy_cache .hypothesis

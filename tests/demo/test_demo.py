@@ -1,0 +1,84 @@
+"""The demo's task file, its paths, and how its model is made."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from flip_flop.demo import demo_model_path, demo_rows, demo_task_path, write_demo_task
+from flip_flop.demo.annotators import ANNOTATORS, Annotator
+from flip_flop.demo.pretrain import demo_templates, rebuild_model, stream_examples
+from flip_flop.demo.reviews import Clause, Review
+from flip_flop.tasks import load_task
+
+
+def test_importing_the_demo_imports_no_torch():
+    code = "import sys, flip_flop.demo; flip_flop.demo.demo_rows('test'); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_paths_exist():
+    assert demo_task_path().is_file()
+    assert (demo_model_path() / "config.json").is_file()
+
+
+def test_the_demo_writes_its_task_as_a_user_would(tmp_path):
+    task = load_task(write_demo_task(tmp_path))
+    assert len(task.training_templates) >= 8
+    assert len(task.held_out_templates) == 3
+    instances = task.instances("test")
+    assert [instance.label for instance in instances] == [row["label"] for row in demo_rows("test")]
+    assert [instance.id for instance in instances] == [row["id"] for row in demo_rows("test")]
+    lines = (tmp_path / "train.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == demo_rows("train")
+
+
+def test_templates_differ_in_wording_and_mostly_in_answer_words():
+    templates = demo_templates()
+    assert len({template.jinja for template in templates}) == len(templates)
+    words = [template.answer_choices for template in templates.select(list(templates.names)[:8])]
+    assert len(set(words)) == len(words)
+    assert "Yes ||| No" in words  # the reversed question
+    assert sum(template.jinja.startswith("{{ text }}") for template in templates) >= 3
+    assert sum(template.jinja.index("{{ text }}") > 0 for template in templates) >= 3
+
+
+def test_every_template_has_its_annotator():
+    assert set(ANNOTATORS) == set(demo_templates().names)
+
+
+def test_an_annotator_weighs_remarks_by_their_place_and_a_single_remark_in_full():
+    first = Annotator(1.0, (1.0, 0.0, 0.0))
+    late = Annotator(1.0, (0.0, 0.0, 1.0))
+    review = Review("", (Clause("", 1.0), Clause("", -1.6), Clause("", -0.6)))
+    assert (first.label(review), late.label(review)) == (1, 0)
+    assert late.label(Review("", (Clause("", 0.5),))) == 1
+    assert Annotator(1.0, leniency=1.3).label(review) == 1
+
+
+def test_pretraining_never_sees_a_review_of_the_splits():
+    kept_out = [row["text"] for split in ("train", "validation", "test") for row in demo_rows(split)]
+    stream = stream_examples(0, 3)
+    prompts = [next(stream)[0] for _ in range(1000)]
+    text = "\n".join(prompts)
+    assert not any(review in text for review in kept_out)
+
+
+@pytest.mark.slow
+def test_a_rebuild_gives_the_same_bytes_and_leaves_torch_as_it_was(tmp_path):
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    steps = []
+    for name, seed in (("first", 0), ("second", 0), ("other", 1)):
+        rebuild_model(tmp_path / name, seed=seed, num_steps=4, progress=lambda *step: steps.append(step))
+    assert steps[:4] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), state)
+    names = sorted(file.name for file in (tmp_path / "first").iterdir())
+    assert names == sorted(file.name for file in demo_model_path().iterdir())
+    for name in names:
+        content = (tmp_path / "first" / name).read_bytes()
+        assert content == (tmp_path / "second" / name).read_bytes()
+    weights = "model.safetensors"
+    assert (tmp_path / "first" / weights).read_bytes() != (tmp_path / "other" / weights).read_bytes()

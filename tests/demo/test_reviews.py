@@ -1,0 +1,91 @@
+"""The demo's reviews: the same for everyone, apart between splits, and readable."""
+
+import itertools
+import re
+
+import pytest
+
+from flip_flop.demo import demo_rows
+from flip_flop.demo.reviews import SPLIT_SIZES, draw_review, stream_reviews
+from flip_flop.errors import InputError
+from flip_flop.files import sha256_json
+from flip_flop.randomness import generator
+
+DIGESTS = {
+    "train": "fde8a9c9aa7bbd4f42372ea44819e8bb449444d946af556f1f4f346a35a2c338",
+    "validation": "51db3047538ab7ba7cd179f9319dd5320beabc98f8935905b5beaf89a1ce5f18",
+    "test": "29f43c0dbffaecaf37733d0b27a4172cdf16f63676a34da3ba84c3cec405165e",
+}
+
+
+@pytest.mark.parametrize("split", sorted(SPLIT_SIZES))
+def test_the_rows_are_a_function_of_seed_and_split(split):
+    assert demo_rows(split) == demo_rows(split, 0)
+    assert sha256_json(demo_rows(split)) == DIGESTS[split]
+    assert demo_rows(split, 1) != demo_rows(split, 0)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7])
+def test_no_text_stands_in_two_splits_or_twice_in_one(seed):
+    texts = [row["text"] for split in SPLIT_SIZES for row in demo_rows(split, seed)]
+    assert len(texts) == sum(SPLIT_SIZES.values()) == len(set(texts))
+
+
+def test_the_splits_have_their_sizes_and_half_of_each_is_positive():
+    for split, size in SPLIT_SIZES.items():
+        rows = demo_rows(split)
+        assert len(rows) == size
+        assert sum(row["label"] for row in rows) == size // 2
+        assert len({row["id"] for row in rows}) == size
+
+
+def test_an_unknown_split_is_refused_with_the_nearest_name():
+    with pytest.raises(InputError, match=r"E-DATA-SPLIT: .*'tset'\. Did you mean 'test'\?"):
+        demo_rows("tset")
+
+
+@pytest.mark.parametrize("num_clauses", [1, 3])
+def test_the_english_reads_naturally(num_clauses):
+    stream = stream_reviews(generator(3, "test english", num_clauses), num_clauses)
+    for text in [next(stream).text for _ in range(700)]:
+        assert re.fullmatch(r"[A-Za-z ,.]+", text), text
+        assert text == text.strip()
+        assert text.endswith(".")
+        assert "  " not in text
+        for sentence in re.split(r"(?<=\.) ", text):
+            assert sentence[0].isupper(), text
+            assert sentence.endswith("."), text
+        # A verb agrees with its subject; nobody praises with "slightly".
+        for subject, verb in re.findall(r"\b[Tt]he (\w+) (was|were)\b", text):
+            assert (verb == "were") == (subject in {"towels", "staff", "neighbours"}), text
+        assert not re.search(r"slightly (clean|good|friendly|quiet|fresh)", text), text
+        # "an" is never needed: no indefinite article stands before a vowel.
+        assert not re.search(r"\ba [aeiou]", text), text
+
+
+def test_and_joins_remarks_of_one_sign_and_but_joins_praise_to_complaint():
+    rng = generator(0, "test links")
+    linked = 0
+    for _ in range(700):
+        review = draw_review(rng)
+        for left, right in itertools.pairwise(review.clauses):
+            for link in ("and", "but", "though"):
+                if f"{left.text}, {link} {right.text}".lower() in review.text.lower():
+                    # "A and B, but C" and "A, B, and C" are the lists of three.
+                    assert (link == "and") == (left.strength * right.strength > 0), review.text
+                    linked += 1
+    assert linked > 350
+
+
+def test_the_label_is_the_sign_of_the_summed_strengths():
+    stream = stream_reviews(generator(0, "test labels"))
+    for _ in range(500):
+        review = next(stream)
+        assert abs(review.strength) >= 0.5 - 1e-9
+        assert review.label == int(sum(clause.strength for clause in review.clauses) > 0)
+
+
+def test_openers_and_aspects_are_varied():
+    texts = [row["text"] for row in demo_rows("train")]
+    assert len({text.split(". ")[0] for text in texts}) > 100
+    assert len(set(re.findall(r"\bthe (\w+) (?:was|were)", " ".join(texts).lower()))) >= 12
