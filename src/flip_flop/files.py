@@ -65,7 +65,12 @@ def new_folder(path: Path) -> Iterator[Path]:
         if path.exists():
             previous = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
             path.rename(previous)
-        temporary.rename(path)
+        try:
+            temporary.rename(path)
+        except BaseException:
+            if previous is not None:
+                previous.rename(path)
+            raise
         fsync_folder(path.parent)
         if previous is not None:
             shutil.rmtree(previous)

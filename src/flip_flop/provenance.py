@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "numpy", "jinja2")
-SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|[0-9a-f]{40}(?=$|\s)")
+# At the beginning of a word only: "task-tickets" holds an "sk-" too.
+SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,})|[0-9a-f]{40}(?=$|\s)")
 
 
 def versions() -> dict[str, str]:

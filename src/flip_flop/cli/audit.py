@@ -1,5 +1,6 @@
 """``flip-flop audit``."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from flip_flop.cli.options import (
 )
 from flip_flop.errors import InputError, nearest
 
+# Where more is better; a floor under a spread or under the share without a consensus would be upside down.
+FLOORED = ("observed_agreement", "mean_f1", "macro_f1", "accuracy", "vote_f1", "vote_accuracy")
 ALIASES = {"agreement": "observed_agreement"}
 
 
@@ -70,7 +73,7 @@ def audit_command(
     thresholds = [_threshold(text) for text in fail_under]
     check_out(out, overwrite=overwrite)
     chosen = open_task(task, templates, hub_mirror)
-    chosen.rows(split)  # the data's mistakes before the model's minutes
+    chosen.instances(split, limit=limit, seed=seed)  # the data's mistakes before the model's minutes
     loaded = open_model(model, adapter, revision, dtype, device)
     found = audit(
         loaded,
@@ -94,21 +97,24 @@ def audit_command(
 
 
 def _threshold(text: str) -> tuple[str, float]:
-    name, _, value = text.partition("=")
+    name, _, value = (part.strip() for part in text.partition("="))
     try:
-        return name.strip(), float(value)
+        least = float(value)
     except ValueError:
+        least = math.nan
+    if not 0 <= least <= 1:  # NaN too: nothing is below it, and the check would always pass
         raise InputError(
             "E-FAIL-UNDER",
             f"--fail-under {text!r} is not METRIC=VALUE with a number from 0 to 1.",
             "Write, for example, --fail-under agreement=0.9.",
-        ) from None
+        )
+    known = [*ALIASES, *FLOORED]
+    if name not in known:
+        raise InputError("E-FAIL-UNDER", f"--fail-under: there is no metric {name!r}.", nearest(name, known))
+    return name, least
 
 
 def _missed(metrics: dict[str, Any], name: str, least: float) -> str | None:
-    known = [*ALIASES, *(key for key, value in metrics.items() if isinstance(value, float) or value is None)]
-    if name not in known:
-        raise InputError("E-FAIL-UNDER", f"--fail-under: there is no metric {name!r}.", nearest(name, known))
     value = metrics[ALIASES.get(name, name)]
     if value is None:
         raise InputError(

@@ -1,6 +1,7 @@
 """``flip-flop demo``."""
 
 import json
+import textwrap
 from pathlib import Path
 
 import click
@@ -30,7 +31,7 @@ def demo_command(out: Path, seed: int, overwrite: bool, rebuild: bool, quiet: bo
         return _rebuild(out)
     from flip_flop.cli.options import open_model
     from flip_flop.demo.run import run_demo
-    from flip_flop.report import comparison_rows, load_run, render_text, write_report
+    from flip_flop.report import comparison_rows, group_runs, honest_notes, load_run, render_text, write_report
 
     _clear(out, overwrite)
     audits = run_demo(
@@ -41,8 +42,12 @@ def demo_command(out: Path, seed: int, overwrite: bool, rebuild: bool, quiet: bo
     )
     runs = [*audits["train"], *audits["held_out"]]
     click.echo()
-    click.echo(render_text(comparison_rows([load_run(run) for run in runs])))
-    click.echo()
+    loaded = [load_run(run) for run in runs]
+    for group in group_runs(loaded):
+        click.echo(render_text(comparison_rows(group.runs)))
+        for note in honest_notes(group):
+            click.echo("\n" + textwrap.fill(note, width=110))
+        click.echo()
     click.echo(own_label_mass(out))
     click.echo(f"\n{TOY}")
     report = write_report(runs, out / "report.html")
@@ -56,10 +61,10 @@ def own_label_mass(out: Path) -> str:
     for log in sorted(out.glob("f2c*/log.jsonl")):
         entries = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
         masses = [entry for entry in entries if "eval_own_label_mass" in entry]
-        first, last = masses[0], masses[-1]
+        first, chosen = masses[0], max(masses[1:], key=lambda entry: entry["eval_selection"])
         lines.append(
             f"{log.parent.name:10} before {first['eval_own_label_mass']:.3f} ({first['eval_own_label_mass_min']:.3f})"
-            f"  after {last['eval_own_label_mass']:.3f} ({last['eval_own_label_mass_min']:.3f})"
+            f"  after {chosen['eval_own_label_mass']:.3f} ({chosen['eval_own_label_mass_min']:.3f})"
         )
     return "\n".join(lines)
 

@@ -72,7 +72,7 @@ def _quieten() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     log = logging.getLogger("flip_flop")
-    log.addHandler(handler)
+    log.handlers = [handler]  # one, however often a process calls this
     log.setLevel(logging.INFO)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")

@@ -45,12 +45,11 @@ def predict_command(
     Rows need the fields that the templates use, and no labels.
     """
     from flip_flop.evaluation import predict, write_predictions
-    from flip_flop.evaluation.predict import check_suffix
-    from flip_flop.tasks import FileSource
+    from flip_flop.evaluation.predict import check_target, render_file
 
-    check_suffix(out)
-    FileSource(source).load()  # the data's mistakes before the model's minutes
+    check_target(out, source)
     chosen = open_task(task, templates)
+    render_file(chosen, source)  # the data's mistakes before the model's minutes
     loaded = open_model(model, adapter, revision, dtype, device)
     predictions = predict(loaded, chosen, source, chat_template=chat_template, batch_tokens=batch_tokens, quiet=quiet)
     labels = chosen.labels or tuple(range(len(next(iter(predictions[0]["templates"].values()))["probs"])))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from flip_flop.cli.options import (
     templates_option,
 )
 from flip_flop.errors import InputError
+
+if TYPE_CHECKING:
+    from flip_flop.tasks import Task
 
 
 @click.command("train", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -63,15 +66,25 @@ def train_command(
     if method is not None:
         settings["method"] = method
     resolved = make_config(settings, "the command line" if config is None else f"{config} and the command line")
+    if out.is_file():
+        raise InputError("E-OUT-PATH", f"{out} is a file.", "Give a folder.")
     chosen = open_task(task, templates, hub_mirror)
     require_templates_for_training(chosen)
-    chosen.rows("train")  # the data's mistakes before the model's minutes
+    _check_data(chosen, resolved.seed, limit)
     loaded = open_model(model, None, revision, dtype, device)
     run = train(loaded, chosen, resolved, out, resume=resume, limit=limit, quiet=quiet)
     if run.stopped_by is not None:
         return 128 + run.stopped_by
     click.echo(f"{run.adapter}: next, flip-flop audit --model {model} --adapter {run.adapter} --task {task} --out ...")
     return 0
+
+
+def _check_data(task: "Task", seed: int, limit: int | None) -> None:
+    """Render what training will read: the data's mistakes come before the model's minutes, and leave nothing."""
+    trained = task.with_templates(task.training_templates.names)
+    trained.instances("train", limit=limit, seed=seed)
+    if "validation" in trained.data:
+        trained.instances("validation", seed=seed)
 
 
 def read_settings(path: Path | None) -> dict[str, Any]:

@@ -1,9 +1,6 @@
 """The embedded default: a small task, its templates and a tiny model, all shipped with the package."""
 
-import json
 from pathlib import Path
-
-from flip_flop.files import write_text
 
 _HERE = Path(__file__).parent
 
@@ -38,21 +35,3 @@ def demo_rows(split: str, seed: int = 0) -> list[dict]:
     from flip_flop.demo.reviews import make_rows
 
     return make_rows(split, seed)
-
-
-def write_demo_task(folder: Path, seed: int = 0) -> Path:
-    """Write the demo's task as a user would: the task file and one JSON Lines file per split beside it.
-
-    Args:
-        folder: Where the files go; made if it is not there.
-        seed: As in :func:`demo_rows`.
-
-    Returns:
-        The path of the task file.
-    """
-    for split in ("train", "validation", "test"):
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in demo_rows(split, seed)]
-        write_text(folder / f"{split}.jsonl", "".join(lines))
-    task = folder / "task.yaml"
-    write_text(task, demo_task_path().read_text(encoding="utf-8"))
-    return task

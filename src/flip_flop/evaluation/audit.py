@@ -1,6 +1,5 @@
 """The audit: how consistently a model answers a task over its templates, and how well."""
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from flip_flop.evaluation.records import write_run
 from flip_flop.metrics import summarise
 from flip_flop.prompts import RenderedInstance
 from flip_flop.provenance import command, hardware, now, versions
-from flip_flop.scoring.models import LoadedModel
+from flip_flop.scoring.models import LoadedModel, training_record
 from flip_flop.scoring.padded import BATCH_TOKENS
 from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.tokens import ChatTemplate, PromptEncoder
@@ -99,6 +98,7 @@ def audit(
     adapter = loaded.adapter
     record = {
         "kind": "audit",
+        "flip_flop_version": versions()["flip_flop"],
         "name": name or (adapter and adapter["method"]) or ("adapter" if adapter else "base"),
         "command": command(),
         "created": created,
@@ -125,10 +125,9 @@ def audit(
 
 def training_of(adapter: dict[str, Any] | None) -> dict[str, Any] | None:
     """How an adapter was trained, where its run's record stands beside it."""
-    run = Path(adapter["path"]).resolve().parent / "run.json" if adapter else None
-    if run is None or not run.is_file():
+    record = training_record(Path(adapter["path"])) if adapter else None
+    if record is None:
         return None
-    record = json.loads(run.read_text(encoding="utf-8"))
     return (record.get("training") or {}) | {
         "seconds": record.get("seconds"),
         "command": record.get("command"),

@@ -13,6 +13,7 @@ import numpy as np
 from flip_flop.errors import InputError
 from flip_flop.files import write_text
 from flip_flop.metrics import majority_vote, vote_counts
+from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.padded import BATCH_TOKENS
 from flip_flop.scoring.scorer import score_instances
@@ -47,8 +48,7 @@ def predict(
         A row per instance: ``id``; ``vote`` (the label most templates predict); ``vote_share`` (of the templates);
         ``consensus`` (whether it is a strict majority); ``templates``: name to ``{"label", "probs": [L]}``.
     """
-    rows = without_field(FileSource(source).load(), task.label_field)
-    instances = task.render_rows(rows, "input", seed=seed, need_labels=False)
+    instances = render_file(task, source, seed=seed)
     encoder = PromptEncoder.of(loaded.model, loaded.tokenizer, chat_template)
     encoded = [encoder.encode(instance) for instance in instances]
     scores = score_instances(
@@ -74,6 +74,12 @@ def predict(
     ]
 
 
+def render_file(task: Task, source: Path, *, seed: int = 0) -> list[RenderedInstance]:
+    """A file's rows under every template, without gold labels."""
+    rows = without_field(FileSource(source).load(), task.label_field)
+    return task.render_rows(rows, "input", seed=seed, need_labels=False)
+
+
 def without_field(rows: Rows, name: str | None) -> Rows:
     """The rows without the gold label's field: a prediction reads none, right or wrong."""
     kept = [row._replace(fields={key: value for key, value in row.fields.items() if key != name}) for row in rows.rows]
@@ -94,11 +100,19 @@ def write_predictions(predictions: Sequence[dict[str, Any]], labels: Sequence[An
         writer.writerows(_table(predictions, labels))
         write_text(out, buffer.getvalue())
     else:
-        check_suffix(out)
+        check_target(out)
 
 
-def check_suffix(out: Path) -> None:
-    """Refuse, before anything is computed, a kind of file that cannot be written."""
+def check_target(out: Path, source: Path | None = None) -> None:
+    """Refuse, before anything is computed, what cannot be written or would overwrite the rows that are read.
+
+    Raises:
+        InputError: ``E-OUT-KIND`` for another suffix; ``E-OUT-PATH`` for a folder or for ``source`` itself.
+    """
+    if out.is_dir():
+        raise InputError("E-OUT-PATH", f"{out} is a folder.", "Give --out a file's name.")
+    if source is not None and out.exists() and source.exists() and out.samefile(source):
+        raise InputError("E-OUT-PATH", f"{out} is the input itself.", "Give --out another name.")
     if out.suffix not in SUFFIXES:
         raise InputError("E-OUT-KIND", f"{out.name} is neither JSONL nor CSV.", "End --out with .jsonl or .csv.")
 
@@ -110,7 +124,7 @@ def _table(predictions: Sequence[dict[str, Any]], labels: Sequence[Any]) -> Iter
         "vote",
         "vote_share",
         "consensus",
-        *(f"{name}: p({label})" for name in names for label in labels),
+        *(_cell(f"{name}: p({label})") for name in names for label in labels),
     ]
     for row in predictions:
         cells = [probability for name in names for probability in row["templates"][name]["probs"]]

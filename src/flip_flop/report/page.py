@@ -20,8 +20,8 @@ from flip_flop.report.text import count, visible
 from flip_flop.report.verdict import badges, figure_table, honest_notes, tiles, verdict
 
 DEMO_NOTE = (
-    "a 0.1 M-parameter LM pretrained on generated reviews; its numbers show that the program works, "
-    "and say nothing about the paper's claim or your model."
+    "an LM of {millions:.2f} million parameters, pretrained on generated reviews. Its numbers show that the program "
+    "works; they say nothing about the paper's claim, nor about your model."
 )
 
 
@@ -66,7 +66,7 @@ def render_page(groups: Sequence[Group], *, title: str | None = None, note: str 
             note=note,
             style=Markup(style),
             is_demo=any(run.record["model"].get("is_demo") is True for run in members),
-            demo_note=DEMO_NOTE,
+            demo_note=DEMO_NOTE.format(millions=(members[0].record["model"].get("num_parameters") or 0) / 1e6),
             groups=[_group(group, f"g{number}") for number, group in enumerate(groups, start=1)],
             provenance=provenance(members),
             template_texts=template_texts(groups),

@@ -103,7 +103,7 @@ def badges(group: Group) -> list[dict[str, Any]]:
 
 
 def honest_notes(group: Group) -> list[str]:
-    """What a reader should know before believing the figures: the vote, CCE beside F2C, missing labels."""
+    """What a reader should know before believing the figures: the vote, other methods beside F2C, missing labels."""
     notes = []
     if not group.base.has_gold:
         notes.append("F1 needs labels: without them the report shows how far the templates agree, not who is right.")
@@ -137,21 +137,26 @@ def _vote_note(group: Group) -> list[str]:
     return [text]
 
 
+_OTHER_METHODS = {"swarm": "Swarm distillation", "cce": "CCE alone"}
+
+
 def _objective_note(group: Group) -> list[str]:
-    """CCE beside F2C, wherever F2C is not clearly better."""
+    """The other methods beside F2C, wherever F2C is not clearly better."""
     by_method = {run.method: run for run in group.runs if run.method}
-    cce, f2c = by_method.get("cce"), by_method.get("f2c")
-    if cce is None or f2c is None:
-        return []
+    f2c = by_method.get("f2c")
     figure, name = ("mean_f1", "mean F1") if group.base.has_gold else ("observed_agreement", "agreement")
-    change = difference(figure, cce, f2c)
-    if change is None or (change.is_clear and change.value > 0):
-        return []
-    place = "ahead of" if change.is_clear else "level with"
-    return [
-        f"CCE alone is {place} F2C here: {name} {percent(cce.metrics[figure])} for {cce.name} and "
-        f"{percent(f2c.metrics[figure])} for {f2c.name} (F2C less CCE {change.words()})."
-    ]
+    notes = []
+    for method, words in _OTHER_METHODS.items():
+        other = by_method.get(method)
+        change = difference(figure, other, f2c) if other and f2c else None
+        if other is None or f2c is None or change is None or (change.is_clear and change.value > 0):
+            continue
+        place = "ahead of" if change.is_clear else "level with"
+        notes.append(
+            f"{words} is {place} F2C here: {name} {percent(other.metrics[figure])} for {other.name} and "
+            f"{percent(f2c.metrics[figure])} for {f2c.name} (F2C less {other.name} {change.words()})."
+        )
+    return notes
 
 
 def figure_table(group: Group) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -67,6 +69,7 @@ def load_model(
         dtype = "bfloat16" if device.startswith("cuda") else "float32"
     if dtype not in DTYPES:
         raise InputError("E-MODEL-DTYPE", f"Unknown dtype {dtype!r}.", f"Use one of {', '.join(DTYPES)}.")
+    _check_device(device)
     if adapter is not None:
         _check_adapter_folder(Path(adapter))
     config = _pretrained(AutoConfig, name, revision)
@@ -76,17 +79,10 @@ def load_model(
             f"{name} is an encoder-decoder model.",
             "Use a causal (decoder-only) language model.",
         )
-    tokenizer = _pretrained(AutoTokenizer, name, revision)
-    model = _pretrained(
-        AutoModelForCausalLM,
-        name,
-        revision,
-        dtype=DTYPES[dtype],
-        use_safetensors=True,
-        attn_implementation="sdpa",
-    ).to(device)
+    tokenizer = _load_tokenizer(name, revision)
+    model = _load_weights(name, revision, DTYPES[dtype]).to(device)
     check_head(model)
-    record = {
+    record: dict[str, Any] = {
         "name": display_name or name,
         "revision": getattr(config, "_commit_hash", None) or revision,
         "digest": weights_digest(name, model),
@@ -129,14 +125,57 @@ def _pretrained(factory: Any, name: str, revision: str | None, **arguments: Any)
         raise InputError("E-MODEL-FILE", f"No folder {name}.", "Give a model's folder or its name on the hub.")
     try:
         return factory.from_pretrained(name, revision=revision, trust_remote_code=False, **arguments)
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, SafetensorError) as error:
         code = "E-MODEL-TOKENIZER" if part == "tokenizer" else "E-MODEL-FILE"
         reason = " ".join(str(error).split())[:200]
         raise InputError(
             code,
-            f"Cannot load the {part} of {name}: {reason}",
+            f"Cannot load the {part} of {name}: {reason.rstrip('.')}.",
             "Give a folder with config.json, safetensors weights and a tokenizer, or a name on the hub.",
         ) from error
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().split("\n")[0][:160]
+        message = f"Device {device!r} cannot be used: {reason.rstrip('.')}."
+        raise InputError("E-MODEL-DEVICE", message, "Use cpu, or cuda where there is a GPU.") from error
+
+
+def _load_tokenizer(name: str, revision: str | None) -> PreTrainedTokenizerBase:
+    tokenizer: PreTrainedTokenizerBase = _pretrained(AutoTokenizer, name, revision)
+    # Where a folder holds no tokenizer, transformers makes one without a vocabulary, and every text is empty.
+    if not tokenizer("No, yes", add_special_tokens=False)["input_ids"]:
+        raise InputError(
+            "E-MODEL-TOKENIZER",
+            f"{name} has no tokenizer, or one without a vocabulary.",
+            "Save the model's tokenizer beside its weights.",
+        )
+    return tokenizer
+
+
+def _load_weights(name: str, revision: str | None, dtype: torch.dtype) -> nn.Module:
+    model, loading = _pretrained(
+        AutoModelForCausalLM,
+        name,
+        revision,
+        dtype=dtype,
+        use_safetensors=True,
+        attn_implementation="sdpa",
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are refused here, by name
+    )
+    # transformers only warns where weights are missing: the model would run on with random ones.
+    faults = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
+    if faults:
+        raise InputError(
+            "E-MODEL-FILE",
+            f"The weights of {name} lack {faults[0]} or hold it in another shape; so with {len(faults)} in all.",
+            "Give the complete weights of a causal language model, with the config.json that belongs to them.",
+        )
+    return model
 
 
 def _check_adapter_folder(adapter: Path) -> None:
@@ -149,17 +188,30 @@ def _check_adapter_folder(adapter: Path) -> None:
             )
 
 
-def _with_adapter(model: nn.Module, adapter: Path, base_digest: str) -> tuple[nn.Module, dict[str, Any]]:
-    from peft import PeftModel
+def training_record(adapter: Path) -> dict[str, Any] | None:
+    """The record of the training run that an ``adapter/`` folder lies in; ``None`` where it lies elsewhere.
 
+    Raises:
+        InputError: ``E-RUN-BROKEN`` where the record cannot be read.
+    """
+    run = adapter.resolve().parent / "run.json"
+    if not run.is_file():
+        return None
+    try:
+        record = json.loads(run.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError("E-RUN-BROKEN", f"{run} is not readable JSON.", "Restore it, or train again.") from error
+    return record if isinstance(record, dict) and record.get("kind") == "train" else None
+
+
+def _with_adapter(model: nn.Module, adapter: Path, base_digest: str) -> tuple[nn.Module, dict[str, Any]]:
     description = {
         "path": str(adapter),
         "digest": sha256_file(adapter / "adapter_model.safetensors"),
         "method": None,
     }
-    run = adapter.resolve().parent / "run.json"
-    if run.is_file():
-        trained = json.loads(run.read_text(encoding="utf-8"))
+    trained = training_record(adapter)
+    if trained is not None:
         description["method"] = (trained.get("training") or {}).get("method")
         if trained.get("model", {}).get("digest") not in (None, base_digest):
             raise InputError(
@@ -172,13 +224,27 @@ def _with_adapter(model: nn.Module, adapter: Path, base_digest: str) -> tuple[nn
             # PEFT only warns where the adapter lacks a tensor: the model would run on with random ones.
             warnings.filterwarnings("error", message=".*missing adapter keys.*")
             peft_model = PeftModel.from_pretrained(model, str(adapter))
-    except (UserWarning, RuntimeError, ValueError, KeyError, OSError) as error:
+    except (UserWarning, RuntimeError, ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
         raise InputError(
             "E-ADAPTER-KEYS",
-            f"{adapter} does not fit the model: {' '.join(str(error).split())[:160]}",
+            f"{adapter} does not fit the model: {' '.join(str(error).split())[:160].rstrip('.')}.",
             "Give --model the model it was trained on.",
         ) from error
+    _check_tensors(peft_model, adapter)
+    return peft_model, description
+
+
+def _check_tensors(peft_model: PeftModel, adapter: Path) -> None:
+    """Refuse tensors that the model has no place for, which PEFT passes over, and tensors that are not finite."""
+    with safe_open(adapter / "adapter_model.safetensors", "pt") as file:
+        stored = {key for key in file.keys() if "lora_" in key}  # noqa: SIM118 - no mapping
+    homeless = sorted(stored - set(get_peft_model_state_dict(peft_model, save_embedding_layers=False)))
+    if homeless:
+        raise InputError(
+            "E-ADAPTER-KEYS",
+            f"{adapter} does not fit the model, which has no place for {homeless[0]}.",
+            "Give --model the model it was trained on.",
+        )
     for key, parameter in peft_model.named_parameters():
         if "lora_" in key and not torch.isfinite(parameter).all():
             raise InputError("E-ADAPTER-KEYS", f"{adapter}: {key} is not finite.", "Train the adapter again.")
-    return peft_model, description

@@ -1,6 +1,7 @@
 """A look at the base model's votes before training: is there a consensus, is there anything left to flip, a bias?"""
 
 import logging
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +33,9 @@ def survey_votes(model: nn.Module, instances: Sequence[EncodedInstance], config:
         InputError: ``E-NO-CONSENSUS`` where no instance has one and the method needs it.
     """
     sample = instances[:SURVEYED]
-    scores = score_instances(model, sample, batch_tokens=config.batch_tokens, label="first votes").scores
+    scores = score_instances(
+        model, sample, batch_tokens=config.batch_tokens, label="first votes", quiet=not sys.stderr.isatty()
+    ).scores
     consensus = find_consensus(torch.from_numpy(scores))
     if not bool(consensus.exists.any()) and config.method != "swarm":
         raise no_consensus(len(sample))

@@ -1,0 +1,36 @@
+"""A user's folder: a task file of four templates, a labelled CSV, and unlabelled JSONL to train on."""
+
+import json
+from pathlib import Path
+
+TASK = """\
+name: tickets
+data: {train: train.jsonl, validation: validation.csv, test: test.csv}
+label_field: urgent
+labels: [0, 1]
+templates:
+  - {name: plain, jinja: "Ticket: {{ text }}. Is this urgent?", answer_choices: "No ||| Yes"}
+  - {name: truth, jinja: "True or false, it is urgent: {{ text }}", answer_choices: "False ||| True"}
+  - {name: long, jinja: "{{ text }}. Must the staff come at once?", answer_choices: "Not at all ||| Guaranteed"}
+  - {name: terse, jinja: "{{ text }}", answer_choices: "Never ||| Yes"}
+"""
+WORDS = ("room", "staff", "food", "hotel", "wifi")
+
+
+def ticket(number: int) -> dict[str, object]:
+    text = f"the {WORDS[number % 5]} was {'not ' * (number % 3 == 0)}good, number {number}"
+    return {"text": text, "urgent": number % 2}
+
+
+def csv_of(numbers) -> str:
+    return "text,urgent\n" + "".join('"{text}",{urgent}\n'.format(**ticket(number)) for number in numbers)
+
+
+def make_project(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tickets.yaml").write_text(TASK)
+    (folder / "test.csv").write_text(csv_of(range(9)))
+    (folder / "validation.csv").write_text(csv_of(range(100, 107)))
+    lines = [json.dumps({"text": ticket(number)["text"]}) + "\n" for number in range(200, 212)]
+    (folder / "train.jsonl").write_text("".join(lines))
+    return folder
