@@ -96,7 +96,8 @@ def write_predictions(predictions: Sequence[dict[str, Any]], labels: Sequence[An
         write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in predictions))
     elif out.suffix == ".csv":
         buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
+        # Texts in quotes: the writer would leave a carriage return, which ends a row for every reader, without.
+        writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerows(_table(predictions, labels))
         write_text(out, buffer.getvalue())
     else:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
@@ -205,6 +204,8 @@ def training_record(adapter: Path) -> dict[str, Any] | None:
 
 
 def _with_adapter(model: nn.Module, adapter: Path, base_digest: str) -> tuple[nn.Module, dict[str, Any]]:
+    from peft import PeftModel
+
     description = {
         "path": str(adapter),
         "digest": sha256_file(adapter / "adapter_model.safetensors"),
@@ -234,8 +235,10 @@ def _with_adapter(model: nn.Module, adapter: Path, base_digest: str) -> tuple[nn
     return peft_model, description
 
 
-def _check_tensors(peft_model: PeftModel, adapter: Path) -> None:
+def _check_tensors(peft_model: nn.Module, adapter: Path) -> None:
     """Refuse tensors that the model has no place for, which PEFT passes over, and tensors that are not finite."""
+    from peft import get_peft_model_state_dict
+
     with safe_open(adapter / "adapter_model.safetensors", "pt") as file:
         stored = {key for key in file.keys() if "lora_" in key}  # noqa: SIM118 - no mapping
     homeless = sorted(stored - set(get_peft_model_state_dict(peft_model, save_embedding_layers=False)))

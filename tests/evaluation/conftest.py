@@ -1,0 +1,42 @@
+"""A tiny model on disk, and tasks in memory whose axes all differ: 5 instances, 4 templates, 3 labels."""
+
+import pytest
+from transformers.utils import logging as transformers_logging
+
+from flip_flop.prompts import Template, TemplateSet
+from flip_flop.scoring import LoadedModel, load_model
+from flip_flop.tasks import RowsSource, Task
+from tests.evaluation.saved import save_tiny
+
+TEMPLATES = (
+    Template("plain", "{{ text }} Good, bad or neither?", "Bad ||| Good ||| Neither"),
+    Template("truth", "True, false or maybe: {{ text }}", "False ||| True ||| Maybe"),
+    Template("long", "Review: {{ text }}\nVerdict:", "Not at all ||| Guaranteed ||| Maybe, not sure"),
+    Template("terse", "{{ text }}", "No ||| Yes ||| So"),
+)
+PLACES = ("room", "staff", "food", "hotel", "wifi")
+
+
+def make_rows(count=5):
+    return [
+        {"text": f"The {PLACES[number % 5]} was {'not ' * (number % 2)}good {number}.", "mood": number % 3}
+        for number in range(count)
+    ]
+
+
+def make_task(rows=None, templates=TEMPLATES, **changes) -> Task:
+    data = {"test": RowsSource(make_rows() if rows is None else rows, "made rows")}
+    settings = {"labels": (0, 1, 2), "label_field": "mood"} | changes
+    return Task("moods", TemplateSet(tuple(templates)), data, **settings)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp("models") / "tiny", seed=3)
+
+
+@pytest.fixture(scope="session")
+def loaded(folder) -> LoadedModel:
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    return load_model(str(folder))

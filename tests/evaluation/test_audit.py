@@ -1,0 +1,173 @@
+"""An audit's figures are those of slow loops over naive scores, and its record says what was measured."""
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+from peft import LoraConfig, get_peft_model
+
+from flip_flop.errors import InputError
+from flip_flop.evaluation import audit
+from flip_flop.prompts import Template
+from flip_flop.scoring import PromptEncoder, load_model
+from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
+from tests.evaluation.saved import save_tiny
+from tests.metrics import oracle
+from tests.scoring.oracle import naive_scores
+from tests.tiny import byte_bpe
+
+
+@pytest.fixture(scope="module")
+def found(loaded):
+    return audit(loaded, make_task(), quiet=True)
+
+
+@pytest.fixture(scope="module")
+def naive(loaded):
+    encoder = PromptEncoder(byte_bpe())
+    return naive_scores(loaded.model, [encoder.encode(row) for row in make_task().instances("test")])
+
+
+def test_the_scores_are_the_naive_ones_in_the_order_of_rows_templates_and_labels(found, naive):
+    assert found.table.scores.shape == (5, 4, 3)
+    assert found.table.scores.dtype == np.float32
+    np.testing.assert_allclose(found.table.scores, naive, rtol=0, atol=2e-6)
+    assert found.gold.tolist() == [0, 1, 2, 0, 1]
+    assert found.template_names == ("plain", "truth", "long", "terse")
+
+
+def test_every_metric_is_that_of_a_slow_loop_over_naive_scores(found, naive):
+    gold, metrics = [0, 1, 2, 0, 1], found.metrics
+    predictions = [[row.index(max(row)) for row in instance] for instance in naive]
+    by_template = [list(column) for column in zip(*predictions, strict=True)]
+    f1 = [oracle.f1(column, gold, 3) for column in by_template]
+    accuracy = [sum(p == g for p, g in zip(column, gold, strict=True)) / 5 for column in by_template]
+    votes = [oracle.majority_vote(instance) for instance in naive]
+    names = ["plain", "truth", "long", "terse"]
+    assert metrics["observed_agreement"] == pytest.approx(oracle.observed_agreement(predictions))
+    assert metrics["no_consensus_share"] == pytest.approx(oracle.no_consensus_share(predictions))
+    assert metrics["f1_per_template"] == pytest.approx(dict(zip(names, f1, strict=True)))
+    assert metrics["mean_f1"] == metrics["macro_f1"] == pytest.approx(statistics.mean(f1))
+    assert metrics["f1_std"] == pytest.approx(statistics.pstdev(f1))
+    assert metrics["accuracy_per_template"] == pytest.approx(dict(zip(names, accuracy, strict=True)))
+    assert metrics["accuracy"] == pytest.approx(statistics.mean(accuracy))
+    assert metrics["vote_f1"] == pytest.approx(oracle.f1(votes, gold, 3))
+    assert metrics["vote_accuracy"] == pytest.approx(sum(map(int.__eq__, votes, gold)) / 5)
+    assert metrics["label_shares"] == pytest.approx([oracle.share(predictions, label) for label in range(3)])
+    assert (metrics["num_instances"], metrics["num_templates"], metrics["num_labels"]) == (5, 4, 3)
+
+
+def test_the_record_has_what_it_takes_to_measure_again(found, loaded):
+    record = found.record
+    assert {
+        "kind", "flip_flop_version", "command", "created", "name", "task", "model", "adapter", "scoring", "seed",
+        "versions", "hardware", "seconds", "training",
+    } == set(record)  # fmt: skip
+    assert (record["kind"], record["name"], record["adapter"], record["training"]) == ("audit", "base", None, None)
+    assert record["flip_flop_version"] == record["versions"]["flip_flop"]
+    assert record["model"] == loaded.record
+    task = record["task"]
+    assert (task["name"], task["labels"], task["split"], task["f1"]) == ("moods", [0, 1, 2], "test", "macro")
+    assert (task["num_instances"], task["has_gold"]) == (5, True)
+    assert [template["name"] for template in task["templates"]] == list(found.template_names)
+    assert task["templates"][1]["jinja"] == "True, false or maybe: {{ text }}"
+    assert {"source", "sha256"} <= task["data"].keys()
+    assert {"delimiter", "chat_template", "backend", "boundary_merged", "bos"} <= record["scoring"].keys()
+    assert {"python", "torch", "transformers", "peft"} <= record["versions"].keys()
+    assert {"machine", "processor", "cpu_count", "gpu"} <= record["hardware"].keys()
+    json.dumps(record, allow_nan=False)
+    json.dumps(found.metrics, allow_nan=False)
+
+
+def test_the_digests_change_when_a_template_changes(loaded, found):
+    changed = Template("truth", "True, false or maybe? {{ text }}", "False ||| True ||| Maybe")
+    other = audit(loaded, make_task(templates=(TEMPLATES[0], changed, *TEMPLATES[2:])), quiet=True).record["task"]
+    task = found.record["task"]
+    assert other["digest"] != task["digest"]
+    differs = [a["digest"] != b["digest"] for a, b in zip(task["templates"], other["templates"], strict=True)]
+    assert differs == [False, True, False, False]
+    assert other["data"] == task["data"]
+    answers = Template("truth", TEMPLATES[1].jinja, "False ||| True ||| Perhaps")
+    assert make_task(templates=(answers,)).digest() != make_task(templates=TEMPLATES[1:2]).digest()
+
+
+def test_the_datas_digest_changes_when_a_row_changes(loaded, found):
+    rows = make_rows()
+    rows[3]["text"] += " Very."
+    other = audit(loaded, make_task(rows), quiet=True).record["task"]
+    assert other["data"]["sha256"] != found.record["task"]["data"]["sha256"]
+    assert other["instances_digest"] != found.record["task"]["instances_digest"]
+    assert other["digest"] == found.record["task"]["digest"]
+
+
+def test_the_models_digest_changes_when_a_weight_changes(found, tmp_path):
+    other = audit(load_model(str(save_tiny(tmp_path / "other", seed=4))), make_task(), quiet=True)
+    assert other.record["model"]["digest"] != found.record["model"]["digest"]
+
+
+def test_without_labels_there_is_agreement_and_no_f1(loaded, found):
+    rows = [{"text": row["text"]} for row in make_rows()]
+    unlabelled = audit(loaded, make_task(rows, labels=None, label_field=None), quiet=True)
+    metrics = unlabelled.metrics
+    for name in ("mean_f1", "f1_std", "macro_f1", "accuracy", "f1_per_template", "vote_f1", "vote_accuracy"):
+        assert metrics[name] is None
+    assert metrics["observed_agreement"] == found.metrics["observed_agreement"]
+    assert metrics["intervals"]["mean_f1"] is None
+    assert len(metrics["intervals"]["observed_agreement"]) == 2
+    assert unlabelled.gold.tolist() == [-1] * 5
+    assert unlabelled.record["task"]["has_gold"] is False
+
+
+def test_gold_labels_change_no_score(loaded, found):
+    rows = [row | {"mood": (row["mood"] + 1) % 3} for row in make_rows()]
+    assert np.array_equal(audit(loaded, make_task(rows), quiet=True).table.scores, found.table.scores)
+
+
+def test_of_one_template_there_is_no_agreement_but_an_f1(loaded, found):
+    alone = audit(loaded, make_task().with_templates(["long"]), quiet=True).metrics
+    assert alone["observed_agreement"] is None
+    assert alone["mean_f1"] == found.metrics["f1_per_template"]["long"]
+    assert alone["intervals"]["observed_agreement"] is None
+
+
+def test_a_limit_takes_the_same_instances_each_time_and_scores_them_alike(loaded, found):
+    first, second = (audit(loaded, make_task(), limit=3, seed=1, quiet=True) for _ in range(2))
+    ids = [instance.id for instance in first.instances]
+    assert ids == [instance.id for instance in second.instances]
+    assert np.array_equal(first.table.scores, second.table.scores)
+    assert first.metrics == second.metrics
+    places = [int(name.removeprefix("test-")) - 1 for name in ids]
+    np.testing.assert_allclose(first.table.scores, found.table.scores[places], atol=2e-6)
+    samples = {tuple(row.id for row in make_task().instances("test", limit=3, seed=seed)) for seed in range(20)}
+    assert len(samples) > 1
+
+
+def test_the_batch_size_does_not_change_the_scores(loaded, found):
+    small = audit(loaded, make_task(), batch_tokens=32, quiet=True)
+    np.testing.assert_allclose(small.table.scores, found.table.scores, rtol=0, atol=2e-6)
+
+
+def test_a_prompt_longer_than_the_context_is_refused(loaded):
+    rows = [*make_rows(), {"text": "good " * 300, "mood": 1}]
+    with pytest.raises(InputError, match="E-TOO-LONG: Instance 'test-6'"):
+        audit(loaded, make_task(rows), quiet=True)
+
+
+def test_an_adapters_audit_takes_its_methods_name_and_its_training(loaded, folder, tmp_path):
+    adapted = get_peft_model(load_model(str(folder)).model, LoraConfig(task_type="CAUSAL_LM", r=2))
+    adapted.save_pretrained(tmp_path / "run" / "adapter")
+    record = {
+        "kind": "train", "model": loaded.record, "seconds": 4.5, "command": "flip-flop train",
+        "training": {"method": "swarm", "lora_r": 2},
+    }  # fmt: skip
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    with_adapter = load_model(str(folder), adapter=tmp_path / "run" / "adapter")
+    found = audit(with_adapter, make_task(), quiet=True).record
+    assert found["name"] == "swarm"
+    assert found["training"] == {"method": "swarm", "lora_r": 2, "seconds": 4.5, "command": "flip-flop train"}
+    assert found["adapter"]["method"] == "swarm"
+    assert audit(with_adapter, make_task(), name="mine", quiet=True).record["name"] == "mine"
+    (tmp_path / "run" / "run.json").unlink()
+    alone = audit(load_model(str(folder), adapter=tmp_path / "run" / "adapter"), make_task(), quiet=True).record
+    assert (alone["name"], alone["training"]) == ("adapter", None)

@@ -1,0 +1,141 @@
+"""Predictions: distributions that sum to one, the vote of the templates, and no look at a label."""
+
+import csv
+import json
+import math
+
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.evaluation import predict, write_predictions
+from flip_flop.evaluation.predict import check_target
+from flip_flop.prompts import Template
+from flip_flop.scoring import PromptEncoder
+from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
+from tests.metrics import oracle
+from tests.scoring.oracle import naive_scores
+from tests.tiny import byte_bpe
+
+LABELS = ("angry", "calm", "glad")
+
+
+def write_rows(path, rows):
+    if path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0].keys())
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write_rows(tmp_path / "rows.csv", [{"text": row["text"]} for row in make_rows()])
+
+
+@pytest.fixture
+def task():
+    return make_task(labels=LABELS)
+
+
+@pytest.fixture
+def predictions(loaded, task, source):
+    return predict(loaded, task, source, quiet=True)
+
+
+def test_probabilities_are_those_of_naive_scores_and_sum_to_one(loaded, task, predictions):
+    encoder = PromptEncoder(byte_bpe())
+    instances = make_task().instances("test")
+    naive = naive_scores(loaded.model, [encoder.encode(instance) for instance in instances])
+    assert len(predictions) == 5
+    for row, scores in zip(predictions, naive, strict=True):
+        assert list(row["templates"]) == ["plain", "truth", "long", "terse"]
+        for found, own in zip(row["templates"].values(), scores, strict=True):
+            total = math.fsum(math.exp(value) for value in own)
+            assert found["probs"] == pytest.approx([math.exp(value) / total for value in own], abs=3e-6)
+            assert sum(found["probs"]) == pytest.approx(1, abs=3e-6)
+            assert found["label"] == LABELS[own.index(max(own))]
+
+
+def test_the_vote_is_the_label_of_most_templates(loaded, task, predictions):
+    encoder = PromptEncoder(byte_bpe())
+    naive = naive_scores(loaded.model, [encoder.encode(row) for row in make_task().instances("test")])
+    for row, scores in zip(predictions, naive, strict=True):
+        answers = [found["label"] for found in row["templates"].values()]
+        assert row["vote"] == LABELS[oracle.majority_vote(scores)]
+        assert row["vote_share"] == answers.count(row["vote"]) / 4
+        assert row["consensus"] == (answers.count(row["vote"]) > 2)
+
+
+def test_a_label_column_is_neither_needed_nor_read(loaded, task, predictions, tmp_path):
+    for labels in (["angry", "calm", "glad", "glad", "calm"], ["wrong", "", "glad", "no label", "7"]):
+        rows = [{"text": row["text"], "mood": label} for row, label in zip(make_rows(), labels, strict=True)]
+        assert predict(loaded, task, write_rows(tmp_path / "labelled.jsonl", rows), quiet=True) == predictions
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_template_that_reads_the_label_is_refused(loaded, tmp_path, labelled):
+    peeking = Template("peeking", "{{ text }} ({{ mood }})", "No ||| Yes ||| So")
+    task = make_task(templates=(*TEMPLATES, peeking), labels=LABELS)
+    rows = [row if labelled else {"text": row["text"]} for row in make_rows()]
+    with pytest.raises(InputError, match=r"E-TPL-[A-Z-]+: template 'peeking'"):
+        predict(loaded, task, write_rows(tmp_path / "rows.jsonl", rows), quiet=True)
+
+
+def test_ids_are_the_rows_own_where_the_task_names_them(loaded, tmp_path):
+    rows = [{"text": row["text"], "number": f"T-{place}"} for place, row in enumerate(make_rows())]
+    task = make_task(labels=LABELS, id_field="number")
+    found = predict(loaded, task, write_rows(tmp_path / "rows.csv", rows), quiet=True)
+    assert [row["id"] for row in found] == [f"T-{place}" for place in range(5)]
+
+
+def test_a_task_without_labels_answers_with_label_numbers(loaded, source):
+    found = predict(loaded, make_task(labels=None, label_field=None), source, quiet=True)
+    assert {row["vote"] for row in found} <= {0, 1, 2}
+
+
+def test_jsonl_has_a_row_per_instance(predictions, tmp_path):
+    write_predictions(predictions, LABELS, tmp_path / "out.jsonl")
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == predictions
+
+
+def test_csv_has_a_column_per_template_and_label(predictions, tmp_path):
+    write_predictions(predictions, LABELS, tmp_path / "deep" / "out.csv")
+    with (tmp_path / "deep" / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[:6] == ["id", "vote", "vote_share", "consensus", "plain: p(angry)", "plain: p(calm)"]
+    assert len(rows[0]) == 4 + 4 * 3
+    for row, found in zip(rows, predictions, strict=True):
+        assert (row["id"], row["vote"]) == (found["id"], found["vote"])
+        assert float(row["long: p(glad)"]) == found["templates"]["long"]["probs"][2]
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+def test_no_cell_is_a_formula_to_a_spreadsheet(loaded, tmp_path, start):
+    bad = f"{start}HYPERLINK(1)"
+    rows = [{"text": row["text"], "number": bad + str(place)} for place, row in enumerate(make_rows())]
+    templates = (Template(bad, "{{ text }}?", "No ||| Yes ||| So"), *TEMPLATES[1:])
+    task = make_task(templates=templates, labels=(bad, "calm", "glad"), id_field="number")
+    found = predict(loaded, task, write_rows(tmp_path / "rows.jsonl", rows), quiet=True)
+    found[0]["vote"] = bad
+    write_predictions(found, task.labels, tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
+    assert cells.count(f"'{bad}") >= 1
+    write_predictions(found, task.labels, tmp_path / "out.jsonl")
+    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["vote"] == bad
+
+
+def test_another_kind_of_file_a_folder_and_the_input_itself_are_refused(source, tmp_path):
+    with pytest.raises(InputError, match="E-OUT-KIND"):
+        check_target(tmp_path / "out.xlsx", source)
+    with pytest.raises(InputError, match="E-OUT-KIND"):
+        write_predictions([], LABELS, tmp_path / "out.xlsx")
+    with pytest.raises(InputError, match="E-OUT-PATH: .*folder"):
+        check_target(tmp_path, source)
+    with pytest.raises(InputError, match="E-OUT-PATH: .*the input itself"):
+        check_target(source, source)
+    check_target(tmp_path / "out.csv", source)

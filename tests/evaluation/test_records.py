@@ -1,0 +1,143 @@
+"""A run directory is complete, or it is not there."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.evaluation import audit, check_out, records
+from flip_flop.report import load_run
+from tests.evaluation.conftest import make_rows, make_task
+
+FILES = ["examples.jsonl", "metrics.json", "run.json", "scores.npz"]
+
+
+@pytest.fixture(scope="module")
+def found(loaded):
+    return audit(loaded, make_task(), quiet=True)
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
+
+
+def test_a_run_has_four_files_and_they_read_back(found, tmp_path):
+    out = found.write(tmp_path / "runs" / "base")
+    assert names(out) == FILES
+    assert names(tmp_path / "runs") == ["base"]
+    assert json.loads((out / "run.json").read_text()) == json.loads(json.dumps(found.record))
+    assert json.loads((out / "metrics.json").read_text()) == json.loads(json.dumps(found.metrics))
+    assert np.array_equal(load_run(out).scores, found.table.scores)
+
+
+def test_the_arrays_have_their_names_types_and_shapes(found, tmp_path):
+    with np.load(found.write(tmp_path / "base") / "scores.npz", allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    described = {name: (array.dtype.str[1:], array.shape) for name, array in arrays.items() if array.dtype.kind != "U"}
+    assert described == {"scores": ("f4", (5, 4, 3)), "token_counts": ("i8", (5, 4, 3)), "gold": ("i8", (5,))}
+    assert arrays["instance_ids"].tolist() == [f"test-{number}" for number in range(1, 6)]
+    assert arrays["template_names"].tolist() == ["plain", "truth", "long", "terse"]
+    assert np.array_equal(arrays["scores"], found.table.scores)
+    assert (arrays["token_counts"] >= 1).all()
+
+
+def test_the_examples_are_the_prompts_as_the_model_saw_them(found, tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "SHOWN_INSTANCES", 2)
+    lines = (found.write(tmp_path / "base") / "examples.jsonl").read_text().splitlines()
+    assert len(lines) == 2
+    first = json.loads(lines[0])
+    assert first["id"] == "test-1"
+    assert first["prompts"][3] == "The room was good 0."
+    assert np.array(first["choices"]).shape == (4, 3)
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_failure_in_the_middle_of_writing_leaves_nothing_or_the_old_run(found, tmp_path, monkeypatch, file, existing):
+    out = tmp_path / "base"
+    if existing:
+        found.write(out)
+        before = {name: (out / name).read_bytes() for name in FILES}
+
+    def fail(path, *rest):
+        if path.name == file:
+            raise OSError(28, "No space left on device")
+        return whole[path.suffix](path, *rest)
+
+    whole = {".json": records.write_json, ".npz": records.write_bytes, ".jsonl": records.write_text}
+    for name in ("write_json", "write_bytes", "write_text"):
+        monkeypatch.setattr(records, name, fail)
+    with pytest.raises(OSError, match="No space"):
+        found.write(out)
+    assert names(tmp_path) == (["base"] if existing else [])
+    if existing:
+        assert {name: (out / name).read_bytes() for name in FILES} == before
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from flip_flop.files import new_folder, write_text
+with new_folder(Path(sys.argv[1])) as folder:
+    write_text(folder / "run.json", "new")
+    print("half", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_kill_in_the_middle_of_writing_leaves_nothing_or_the_old_run(tmp_path, existing):
+    out = tmp_path / "base"
+    if existing:
+        out.mkdir()
+        (out / "run.json").write_text("old")
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(out)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "half\n"
+        process.send_signal(signal.SIGKILL)
+    assert out.exists() == existing
+    if existing:
+        assert (out / "run.json").read_text() == "old"
+    assert [name for name in names(tmp_path) if not name.startswith(".")] == (["base"] if existing else [])
+
+
+def test_a_run_replaces_another_as_a_whole(found, tmp_path):
+    out = tmp_path / "base"
+    found.write(out)
+    (out / "notes.txt").write_text("of the old run")
+    found.write(out)
+    assert names(out) == FILES
+    assert names(tmp_path) == ["base"]
+
+
+def test_a_folder_in_use_is_refused_before_anything_is_computed(found, tmp_path):
+    check_out(tmp_path / "new" / "deep" / "run")
+    (tmp_path / "empty").mkdir()
+    check_out(tmp_path / "empty")
+    run = found.write(tmp_path / "run")
+    with pytest.raises(InputError, match="E-OUT-USED: .*--overwrite"):
+        check_out(run)
+    check_out(run, overwrite=True)
+    foreign = tmp_path / "thesis"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("precious")
+    with pytest.raises(InputError, match=r"E-OUT-USED: .*Give another --out\.$"):
+        check_out(foreign, overwrite=True)
+    with pytest.raises(InputError, match="E-OUT-PATH"):
+        check_out(foreign / "thesis.tex")
+    with pytest.raises(InputError, match="E-OUT-PATH"):
+        check_out(foreign / "thesis.tex" / "run")
+    assert names(foreign) == ["thesis.tex"]
+    assert sorted(run.iterdir()) == [run / name for name in FILES]
+
+
+def test_the_report_reads_a_run_without_labels(loaded, tmp_path):
+    rows = [{"text": row["text"]} for row in make_rows()]
+    found = audit(loaded, make_task(rows, labels=None, label_field=None), quiet=True)
+    run = load_run(found.write(tmp_path / "unlabelled"))
+    assert not run.has_gold
+    assert run.label_names == ("0", "1", "2")

@@ -1,0 +1,259 @@
+"""What is no model, or no adapter of this model, is refused in one line; nothing runs on with random weights."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, T5Config
+from transformers.utils import logging as transformers_logging
+
+from flip_flop.errors import InputError
+from flip_flop.prompts import RenderedInstance
+from flip_flop.scoring import PromptEncoder, load_model, score
+from tests.evaluation.saved import save_tiny
+from tests.scoring.oracle import naive_scores
+from tests.tiny import byte_bpe, tiny_model, word_level
+
+QUERY = "model.layers.0.self_attn.q_proj.weight"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quiet():
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def trained(base, tmp_path_factory):
+    """A run's folder with an adapter that changes the scores."""
+    model = load_model(str(base))
+    adapted = get_peft_model(model.model, LoraConfig(task_type="CAUSAL_LM", r=3, target_modules="all-linear"))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        for name, value in adapted.named_parameters():
+            if "lora_B" in name:
+                value.data.normal_(0, 0.3)
+    run = tmp_path_factory.mktemp("runs") / "f2c"
+    adapted.save_pretrained(run / "adapter")
+    record = {"kind": "train", "model": model.record, "training": {"method": "f2c"}}
+    (run / "run.json").write_text(json.dumps(record))
+    return run
+
+
+@pytest.fixture
+def copy(base, tmp_path):
+    return shutil.copytree(base, tmp_path / "copy")
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def change_weights(file, change):
+    weights = load_file(file)
+    change(weights)
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+def refused(code, *arguments, **keywords) -> str:
+    with pytest.raises(InputError) as caught:
+        load_model(*map(str, arguments), **keywords)
+    line = str(caught.value)
+    assert caught.value.code == code
+    assert line.startswith(f"{code}: ")
+    assert "\n" not in line
+    return line
+
+
+def instances():
+    prompts = ("The food was good. Yes or no?", "Question: is it dirty? Answer:", "True?")
+    return [RenderedInstance("1", prompts, (("No", "Yes"), ("Never", "Maybe"), ("False", "True")), None)]
+
+
+def test_a_saved_model_gives_the_scores_of_the_model_that_was_saved(base):
+    loaded = load_model(str(base))
+    expected = naive_scores(tiny_model("qwen2"), [PromptEncoder(byte_bpe()).encode(row) for row in instances()])
+    np.testing.assert_allclose(score(loaded, instances()).scores, expected, atol=2e-6)
+    assert loaded.record["num_parameters"] == sum(value.numel() for value in tiny_model("qwen2").parameters())
+    assert loaded.record["dtype"] == "float32"
+    assert loaded.adapter is None
+
+
+def test_the_digest_is_of_the_weights_and_nothing_else(base, copy, tmp_path):
+    (copy / "notes.txt").write_text("mine")
+    digest = load_model(str(base)).record["digest"]
+    assert load_model(str(copy)).record["digest"] == digest
+    change_weights(copy / "model.safetensors", lambda weights: weights[QUERY].mul_(1.5))
+    assert load_model(str(copy)).record["digest"] != digest
+
+
+def test_a_missing_folder_is_refused():
+    assert "No folder ./models/tiny" in refused("E-MODEL-FILE", "./models/tiny")
+    refused("E-MODEL-FILE", "/no/such/folder")
+    refused("E-MODEL-FILE", "no-such-name-on-the-hub")
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
+def test_a_folder_without_config_or_weights_is_refused(copy, missing):
+    (copy / missing).unlink()
+    assert str(copy) in refused("E-MODEL-FILE", copy)
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "llama", "gpt2"])
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path, architecture):
+    folder = save_tiny(tmp_path / architecture, architecture=architecture)
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    refused("E-MODEL-TOKENIZER", folder)
+
+
+def test_a_tokenizer_of_another_model_is_refused_before_it_is_scored(base, tmp_path):
+    folder = save_tiny(tmp_path / "small", tokenizer=word_level())
+    byte_bpe().save_pretrained(folder)
+    with pytest.raises(InputError, match="E-MODEL-TOKENIZER: .*vocabulary"):
+        score(load_model(str(folder)), instances())
+
+
+def test_pickled_weights_are_refused(copy):
+    torch.save(load_file(copy / "model.safetensors"), copy / "pytorch_model.bin")
+    (copy / "model.safetensors").unlink()
+    refused("E-MODEL-FILE", copy)
+
+
+@pytest.mark.parametrize("content", [b"version https://git-lfs.github.com/spec/v1\n", b"\x00" * 7, b""])
+def test_weights_that_are_no_safetensors_are_refused(copy, content):
+    (copy / "model.safetensors").write_bytes(content)
+    refused("E-MODEL-FILE", copy)
+
+
+def test_weights_cut_short_are_refused(copy):
+    file = copy / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    refused("E-MODEL-FILE", copy)
+
+
+def test_a_missing_tensor_is_not_drawn_at_random(copy):
+    change_weights(copy / "model.safetensors", lambda weights: weights.pop(QUERY))
+    assert QUERY in refused("E-MODEL-FILE", copy)
+
+
+def test_a_tensor_of_another_shape_is_refused(copy):
+    change_weights(copy / "model.safetensors", lambda weights: weights.update({QUERY: torch.zeros(8, 9)}))
+    assert QUERY in refused("E-MODEL-FILE", copy)
+
+
+def test_an_encoder_decoder_model_is_refused(copy):
+    T5Config().save_pretrained(copy)
+    assert "encoder-decoder" in refused("E-MODEL-KIND", copy)
+
+
+def test_a_model_that_is_no_causal_lm_is_refused(copy):
+    BertConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2).save_pretrained(copy)
+    refused("E-MODEL-FILE", copy)
+
+
+def test_a_models_own_code_is_not_run(copy):
+    config = json.loads((copy / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}}
+    (copy / "config.json").write_text(json.dumps(config))
+    (copy / "mine.py").write_text(f"open({str(copy / 'ran')!r}, 'w')\n")
+    refused("E-MODEL-FILE", copy)
+    assert not (copy / "ran").exists()
+
+
+def test_a_broken_config_is_refused(copy):
+    (copy / "config.json").write_text("{")
+    refused("E-MODEL-FILE", copy)
+
+
+def test_an_unknown_dtype_and_an_unknown_device_are_refused(base):
+    assert "float32, bfloat16, float16" in refused("E-MODEL-DTYPE", base, dtype="int8")
+    refused("E-MODEL-DEVICE", base, device="abacus")
+    if not torch.cuda.is_available():
+        refused("E-MODEL-DEVICE", base, device="cuda")
+
+
+def test_an_adapter_changes_the_scores_and_takes_its_runs_method(base, trained):
+    loaded = load_model(str(base), adapter=trained / "adapter")
+    assert loaded.adapter["method"] == "f2c"
+    assert not np.allclose(score(loaded, instances()).scores, score(load_model(str(base)), instances()).scores)
+    assert loaded.record == load_model(str(base)).record
+
+
+@pytest.mark.parametrize("missing", ["adapter_config.json", "adapter_model.safetensors"])
+def test_an_adapter_without_its_files_is_refused(base, run, missing):
+    (run / "adapter" / missing).unlink()
+    assert missing in refused("E-ADAPTER-FILE", base, adapter=run / "adapter")
+
+
+def test_a_runs_folder_is_no_adapter(base, run):
+    refused("E-ADAPTER-FILE", base, adapter=run)
+    refused("E-ADAPTER-FILE", base, adapter="no/adapter")
+
+
+def test_an_adapter_of_another_base_is_refused(tmp_path, run):
+    other = save_tiny(tmp_path / "other", seed=7)
+    line = refused("E-ADAPTER-BASE", other, adapter=run / "adapter")
+    assert "was trained on" in line
+
+
+def test_an_adapter_of_another_shape_is_refused(tmp_path, run):
+    (run / "run.json").unlink()
+    other = save_tiny(tmp_path / "other", architecture="gpt2")
+    refused("E-ADAPTER-KEYS", other, adapter=run / "adapter")
+
+
+def _drop(weights):
+    weights.pop(next(key for key in weights if "q_proj.lora_A" in key))
+
+
+def _poison(weights):
+    weights[next(key for key in weights if "v_proj.lora_B" in key)][0, 0] = float("nan")
+
+
+def _reshape(weights):
+    weights[next(key for key in weights if "q_proj.lora_A" in key)] = torch.zeros(3, 5)
+
+
+def _deepen(weights):
+    key = next(key for key in weights if "layers.1.self_attn.q_proj.lora_A" in key)
+    weights[key.replace("layers.1", "layers.9")] = weights[key].clone()
+
+
+@pytest.mark.parametrize("damage", [_drop, _poison, _reshape, _deepen])
+def test_an_adapter_whose_tensors_do_not_fit_is_refused(base, run, damage):
+    change_weights(run / "adapter" / "adapter_model.safetensors", damage)
+    assert "lora_" in refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")
+
+
+@pytest.mark.parametrize("config", ["{", "[]", "{}"])
+def test_an_adapter_with_a_broken_config_is_refused(base, run, config):
+    (run / "adapter" / "adapter_config.json").write_text(config)
+    refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")
+
+
+def test_an_adapter_cut_short_is_refused(base, run):
+    file = run / "adapter" / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")
+
+
+def test_an_adapter_in_a_run_whose_record_is_broken_is_refused(base, run):
+    (run / "run.json").write_text('{"kind": "tra')
+    assert "run.json" in refused("E-RUN-BROKEN", base, adapter=run / "adapter")
+
+
+@pytest.mark.parametrize("content", ["[]", '{"kind": "audit", "model": {"digest": "another"}}'])
+def test_a_record_that_is_no_trainings_says_nothing_of_an_adapter(base, run, content):
+    (run / "run.json").write_text(content)
+    assert load_model(str(base), adapter=run / "adapter").adapter["method"] is None

@@ -1,0 +1,137 @@
+"""Files are whole or not there; a record says what was run, and keeps no secret; progress is bar or lines."""
+
+import hashlib
+import json
+import os
+import sys
+
+import pytest
+
+from flip_flop.files import new_folder, sha256_file, sha256_json, sha256_text, write_bytes, write_json, write_text
+from flip_flop.progress import track
+from flip_flop.provenance import command, hardware, now, versions
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
+
+
+def test_a_file_is_written_whole_into_folders_made_for_it(tmp_path):
+    write_text(tmp_path / "a" / "b" / "text.txt", "naïve\n")
+    assert (tmp_path / "a" / "b" / "text.txt").read_bytes() == "naïve\n".encode()
+    assert names(tmp_path / "a" / "b") == ["text.txt"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    write_bytes(file, b"old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_bytes(file, b"new")
+    assert file.read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_json_holds_no_nan(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "metrics.json", {"mean_f1": float("nan")})
+    assert names(tmp_path) == []
+    write_json(tmp_path / "metrics.json", {"name": "ü", "mean_f1": None})
+    assert json.loads((tmp_path / "metrics.json").read_text(encoding="utf-8")) == {"name": "ü", "mean_f1": None}
+
+
+@pytest.mark.parametrize("interrupt", [RuntimeError, KeyboardInterrupt])
+def test_a_new_folder_is_complete_or_not_there(tmp_path, interrupt):
+    out = tmp_path / "run"
+    with pytest.raises(interrupt), new_folder(out) as folder:
+        (folder / "half").touch()
+        assert not out.exists()
+        raise interrupt
+    assert names(tmp_path) == []
+    with new_folder(out) as folder:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "whole").touch()
+    assert (out / "deep" / "whole").is_file()
+    assert names(tmp_path) == ["run"]
+
+
+def test_a_folder_that_cannot_be_renamed_gives_the_old_one_back(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    with new_folder(out) as folder:
+        (folder / "old").touch()
+    rename = type(out).rename
+
+    def fail(self, target):
+        if self.name.endswith(".tmp"):
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(type(out), "rename", fail)
+    with pytest.raises(OSError, match="Input/output"), new_folder(out) as folder:
+        (folder / "new").touch()
+    assert names(tmp_path) == ["run"]
+    assert names(out) == ["old"]
+
+
+def test_digests_are_sha256_and_do_not_depend_on_the_order_of_keys(tmp_path):
+    (tmp_path / "file").write_bytes(b"abc")
+    assert sha256_file(tmp_path / "file") == sha256_text("abc") == hashlib.sha256(b"abc").hexdigest()
+    assert sha256_json({"a": 1, "b": [2]}) == sha256_json({"b": [2], "a": 1})
+    assert sha256_json({"a": 1}) != sha256_json({"a": "1"})
+
+
+@pytest.mark.parametrize(
+    "secret",
+    ["hf_abcDEF123456789", "sk-proj-abc_DEF-123456", "0123456789abcdef0123456789abcdef01234567"],
+)
+@pytest.mark.parametrize("form", ["{}", "--hub-token={}", "a {}"])
+def test_the_command_of_a_record_keeps_no_token(monkeypatch, secret, form):
+    monkeypatch.setattr(sys, "argv", ["/home/me/.venv/bin/flip-flop", "audit", form.format(secret), "--quiet"])
+    assert secret not in command()
+    assert "***" in command()
+    assert command().startswith("flip-flop audit ")
+    assert command().endswith(" --quiet")
+
+
+def test_the_command_of_a_record_is_otherwise_as_typed(monkeypatch):
+    arguments = ["--task", "task-support_tickets.yaml", "--name", "two words", "--out", "runs/desk-by-desk", "self_test"]
+    monkeypatch.setattr(sys, "argv", ["flip-flop", "audit", *arguments])
+    assert command() == (
+        "flip-flop audit --task task-support_tickets.yaml --name 'two words' --out runs/desk-by-desk self_test"
+    )
+
+
+def test_versions_and_hardware_are_plain_values_and_no_environment(monkeypatch):
+    monkeypatch.setenv("SOME_TOKEN", "hf_very_secret_value")
+    facts = json.dumps(versions() | hardware())
+    assert "hf_very" not in facts
+    assert os.environ["PATH"] not in facts
+    assert {"python", "flip_flop", "torch", "transformers", "peft"} <= versions().keys()
+    assert {"machine", "processor", "cpu_count", "gpu"} <= hardware().keys()
+    assert versions()["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_the_time_is_utc_to_the_second():
+    assert now().endswith("+00:00")
+    assert len(now()) == len("2026-01-01T00:00:00+00:00")
+
+
+@pytest.mark.parametrize("steps", [[3, 3, 3, 2], [11], [1] * 11])
+def test_a_log_has_at_most_four_lines_of_progress_and_the_last_says_all(capsys, steps):
+    with track("audit", 11, "instances") as advance:
+        for done in steps:
+            advance(done)
+    lines = capsys.readouterr().err.splitlines()
+    assert 1 <= len(lines) <= 4
+    assert lines[-1] == "audit: 11 of 11 instances"
+
+
+def test_quiet_work_says_nothing(capsys):
+    for total, quiet in ((11, True), (0, False)):
+        with track("audit", total, "instances", quiet=quiet) as advance:
+            advance(total)
+    assert capsys.readouterr() == ("", "")
