@@ -47,10 +47,15 @@ def test_json_holds_no_nan(tmp_path):
 @pytest.mark.parametrize("interrupt", [RuntimeError, KeyboardInterrupt])
 def test_a_new_folder_is_complete_or_not_there(tmp_path, interrupt):
     out = tmp_path / "run"
-    with pytest.raises(interrupt), new_folder(out) as folder:
-        (folder / "half").touch()
-        assert not out.exists()
-        raise interrupt
+
+    def write_half():
+        with new_folder(out) as folder:
+            (folder / "half").touch()
+            assert not out.exists()
+            raise interrupt
+
+    with pytest.raises(interrupt):
+        write_half()
     assert names(tmp_path) == []
     with new_folder(out) as folder:
         (folder / "deep").mkdir()
@@ -98,7 +103,15 @@ def test_the_command_of_a_record_keeps_no_token(monkeypatch, secret, form):
 
 
 def test_the_command_of_a_record_is_otherwise_as_typed(monkeypatch):
-    arguments = ["--task", "task-support_tickets.yaml", "--name", "two words", "--out", "runs/desk-by-desk", "self_test"]
+    arguments = [
+        "--task",
+        "task-support_tickets.yaml",
+        "--name",
+        "two words",
+        "--out",
+        "runs/desk-by-desk",
+        "self_test",
+    ]
     monkeypatch.setattr(sys, "argv", ["flip-flop", "audit", *arguments])
     assert command() == (
         "flip-flop audit --task task-support_tickets.yaml --name 'two words' --out runs/desk-by-desk self_test"

@@ -51,6 +51,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
     A folder already there is replaced: it stays readable until the new one is complete.
     """
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     temporary.mkdir()

@@ -12,7 +12,7 @@ from typing import Any
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "numpy", "jinja2")
 # At the beginning of a word only: "task-tickets" holds an "sk-" too.
-SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,})|[0-9a-f]{40}(?=$|\s)")
+SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|[0-9a-f]{40}\b)")
 
 
 def versions() -> dict[str, str]:
@@ -52,9 +52,12 @@ def _processor() -> str:
 
 
 def command() -> str:
-    """The command line as typed, tokens and keys blanked out."""
-    arguments = ["flip-flop" if index == 0 else argument for index, argument in enumerate(sys.argv)]
-    return SECRET.sub("***", shlex.join(arguments))
+    """The command line as typed, tokens and keys blanked out; a commit after ``--revision`` is no key."""
+    words = [Path(sys.argv[0]).name]
+    for argument in sys.argv[1:]:
+        is_commit = words[-1] == "--revision" or argument.startswith("--revision=")
+        words.append(argument if is_commit else SECRET.sub("***", argument))
+    return shlex.join(words)
 
 
 def now() -> str:

@@ -13,7 +13,7 @@ from flip_flop.report import comparison_rows, load_run, write_report
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "out"
     short = {"max_steps": 2, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
-    short |= {"eval_on_start": False, "use_cpu": True, "logging_steps": 1}
+    short |= {"eval_on_start": False, "logging_steps": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo_run, "METHODS", {name: demo_run.METHODS[name] | short for name in ("cce", "f2c")})
         audits = demo_run.run_demo(out, lambda adapter: open_model("demo", adapter, None, "float32", "cpu"), quiet=True)

@@ -134,8 +134,8 @@ def test_another_kind_of_file_a_folder_and_the_input_itself_are_refused(source, 
         check_target(tmp_path / "out.xlsx", source)
     with pytest.raises(InputError, match="E-OUT-KIND"):
         write_predictions([], LABELS, tmp_path / "out.xlsx")
-    with pytest.raises(InputError, match="E-OUT-PATH: .*folder"):
+    with pytest.raises(InputError, match=r"E-OUT-PATH: .*folder"):
         check_target(tmp_path, source)
-    with pytest.raises(InputError, match="E-OUT-PATH: .*the input itself"):
+    with pytest.raises(InputError, match=r"E-OUT-PATH: .*the input itself"):
         check_target(source, source)
     check_target(tmp_path / "out.csv", source)

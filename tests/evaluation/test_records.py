@@ -119,7 +119,7 @@ def test_a_folder_in_use_is_refused_before_anything_is_computed(found, tmp_path)
     (tmp_path / "empty").mkdir()
     check_out(tmp_path / "empty")
     run = found.write(tmp_path / "run")
-    with pytest.raises(InputError, match="E-OUT-USED: .*--overwrite"):
+    with pytest.raises(InputError, match=r"E-OUT-USED: .*--overwrite"):
         check_out(run)
     check_out(run, overwrite=True)
     foreign = tmp_path / "thesis"

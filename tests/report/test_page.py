@@ -194,7 +194,7 @@ def test_a_collapsed_run_is_flagged_and_never_best(make_run, tmp_path):
 
 
 def test_the_toy_model_is_called_a_toy(make_run, tmp_path):
-    said = "its numbers show that the program works, and say nothing about the paper's claim or your model."
+    said = "Its numbers show that the program works; they say nothing about the paper's claim, nor about your model."
     assert said in report_of(tmp_path, make_run("toy")).text
     assert said not in report_of(tmp_path, make_run("real", is_demo=False)).text
 

@@ -120,7 +120,7 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path, architecture):
 def test_a_tokenizer_of_another_model_is_refused_before_it_is_scored(base, tmp_path):
     folder = save_tiny(tmp_path / "small", tokenizer=word_level())
     byte_bpe().save_pretrained(folder)
-    with pytest.raises(InputError, match="E-MODEL-TOKENIZER: .*vocabulary"):
+    with pytest.raises(InputError, match=r"E-MODEL-TOKENIZER: .*vocabulary"):
         score(load_model(str(folder)), instances())
 
 

@@ -70,16 +70,22 @@ def own_label_mass(out: Path) -> str:
 
 
 def _clear(out: Path, overwrite: bool) -> None:
+    """Remove an earlier demo, and nothing else."""
     import shutil
 
+    from flip_flop.demo.run import METHODS
     from flip_flop.errors import InputError
 
-    if out.is_dir() and any(out.iterdir()):
-        if not overwrite or not (out / "base").is_dir():
-            raise InputError(
-                "E-OUT-USED", f"{out} is not empty.", "Give another --out, or add --overwrite to a demo's."
-            )
-        shutil.rmtree(out)
+    if not out.is_dir():
+        return
+    own = {"base", "report.html", *METHODS}
+    found = {item.name for item in out.iterdir()}
+    if found and not overwrite:
+        raise InputError("E-OUT-USED", f"{out} is not empty.", "Give another --out, or add --overwrite to a demo's.")
+    if found - own:
+        other = sorted(found - own)[0]
+        raise InputError("E-OUT-USED", f"{out} holds {other}, which is no demo's.", "Give another --out.")
+    shutil.rmtree(out)
 
 
 def _rebuild(out: Path) -> int:

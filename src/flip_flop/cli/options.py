@@ -1,6 +1,7 @@
 """Options that several verbs share, and what their values stand for."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,4 +95,5 @@ def open_task(task: str, templates: str | None = None, hub_mirror: Path | None =
                 "Name some in the task file.",
             )
         return found.with_templates(found.held_out_templates)
-    return found.with_templates([name.strip() for name in templates.split(",") if name.strip()])
+    named = found.with_templates([name.strip() for name in templates.split(",") if name.strip()])
+    return replace(named, held_out_templates=())  # who names a template wants it

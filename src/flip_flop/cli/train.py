@@ -23,7 +23,32 @@ if TYPE_CHECKING:
     from flip_flop.tasks import Task
 
 
-@click.command("train", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+# Settings that the command sets by itself, and the flag that sets them.
+OWNED = {"output_dir": "--out", "resume_from_checkpoint": "--resume", "use_cpu": "--device", "do_train": "the verb"}
+
+
+class TrainCommand(click.Command):
+    """Its help lists the method's settings, from the dataclass that holds them."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Every own field of F2CConfig, with its default."""
+        from dataclasses import fields
+
+        from transformers import TrainingArguments
+
+        from flip_flop.training import F2CConfig
+
+        inherited = {item.name for item in fields(TrainingArguments)}
+        rows = [
+            (f"--{item.name.replace('_', '-')}", f"{item.metadata['help']}  [default: {item.default}]")
+            for item in fields(F2CConfig)
+            if item.name not in inherited and item.name != "method"
+        ]
+        with formatter.section("Settings of the method (F2CConfig)"):
+            formatter.write_dl(rows)
+
+
+@click.command("train", cls=TrainCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @model_option
 @revision_option
 @dtype_option
@@ -33,7 +58,7 @@ if TYPE_CHECKING:
 @click.option("--method", type=click.Choice(["f2c", "cce", "swarm"]), help="By default f2c.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), required=True, help="The run's folder.")
 @click.option("--config", type=click.Path(path_type=Path), help="Settings in a YAML file; flags win over it.")
-@click.option("--limit", type=click.IntRange(min=1), help="Train on a seeded uniform sample of this many instances.")
+@click.option("--limit", type=click.IntRange(min=1), help="Take a seeded uniform sample of this many instances.")
 @click.option("--resume", is_flag=True, help="Go on from the last whole checkpoint in --out.")
 @mirror_option
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
@@ -63,8 +88,17 @@ def train_command(
     from flip_flop.training import make_config, train
 
     settings = read_settings(config) | parse_flags(ctx.args)
+    for name in settings:
+        if name.replace("-", "_") in OWNED:
+            flag = OWNED[name.replace("-", "_")]
+            raise InputError("E-CONFIG-KEY", f"{name} is not a setting of its own here.", f"It is set by {flag}.")
     if method is not None:
         settings["method"] = method
+    settings["use_cpu"] = device == "cpu"
+    if device not in ("auto", "cpu", "cuda"):
+        raise InputError(
+            "E-MODEL-DEVICE", f"Training takes no --device {device}.", "Set CUDA_VISIBLE_DEVICES, and use cuda or auto."
+        )
     resolved = make_config(settings, "the command line" if config is None else f"{config} and the command line")
     if out.is_file():
         raise InputError("E-OUT-PATH", f"{out} is a file.", "Give a folder.")
@@ -75,7 +109,8 @@ def train_command(
     run = train(loaded, chosen, resolved, out, resume=resume, limit=limit, quiet=quiet)
     if run.stopped_by is not None:
         return 128 + run.stopped_by
-    click.echo(f"{run.adapter}: next, flip-flop audit --model {model} --adapter {run.adapter} --task {task} --out ...")
+    adapter = out / "adapter"  # as typed
+    click.echo(f"{adapter}: next, flip-flop audit --model {model} --adapter {adapter} --task {task} --out ...")
     return 0
 
 

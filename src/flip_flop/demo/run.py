@@ -16,7 +16,13 @@ from flip_flop.training import make_config, train
 log = logging.getLogger("flip_flop")
 
 # What suits each method on this task, chosen on the validation split with seed 0 (docs/decisions.md has the figures).
-COMMON = {"per_device_train_batch_size": 8, "learning_rate": 3e-4, "num_train_epochs": 3, "logging_steps": 21}
+COMMON = {
+    "use_cpu": True,
+    "per_device_train_batch_size": 8,
+    "learning_rate": 3e-4,
+    "num_train_epochs": 3,
+    "logging_steps": 21,
+}
 F2C = {"method": "f2c", "jsd_weight": 1.0, "flip_weight_min": 0.1, "flip_weight_max": 1.0}
 METHODS: dict[str, dict[str, Any]] = {
     "swarm": {"method": "swarm", "learning_rate": 1e-4},

@@ -17,7 +17,7 @@ from flip_flop.provenance import command, hardware, now, versions
 from flip_flop.scoring.models import LoadedModel, training_record
 from flip_flop.scoring.padded import BATCH_TOKENS
 from flip_flop.scoring.scorer import ScoreTable, score_instances
-from flip_flop.scoring.tokens import ChatTemplate, PromptEncoder
+from flip_flop.scoring.tokens import ChatTemplate
 from flip_flop.tasks import Task
 from flip_flop.tasks.record import describe_task
 
@@ -89,7 +89,7 @@ def audit(
     instances = task.render_rows(rows, split, limit=limit, seed=seed)
     if not instances:
         raise InputError("E-DATA-EMPTY", f"Split {split!r} of {task.name!r} has no rows.", "Add rows.")
-    encoder = PromptEncoder.of(loaded.model, loaded.tokenizer, chat_template)
+    encoder = loaded.encoder(chat_template)
     encoded = [encoder.encode(instance) for instance in instances]
     table = score_instances(loaded.model, encoded, batch_tokens=batch_tokens, label="audit", quiet=quiet)
     gold = np.array([-1 if instance.label is None else instance.label for instance in instances], dtype=np.int64)

@@ -17,7 +17,7 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.padded import BATCH_TOKENS
 from flip_flop.scoring.scorer import score_instances
-from flip_flop.scoring.tokens import ChatTemplate, PromptEncoder
+from flip_flop.scoring.tokens import ChatTemplate
 from flip_flop.tasks import FileSource, Rows, Task
 
 SUFFIXES = (".jsonl", ".csv")
@@ -49,7 +49,7 @@ def predict(
         ``consensus`` (whether it is a strict majority); ``templates``: name to ``{"label", "probs": [L]}``.
     """
     instances = render_file(task, source, seed=seed)
-    encoder = PromptEncoder.of(loaded.model, loaded.tokenizer, chat_template)
+    encoder = loaded.encoder(chat_template)
     encoded = [encoder.encode(instance) for instance in instances]
     scores = score_instances(
         loaded.model, encoded, batch_tokens=batch_tokens, label="predict", quiet=quiet

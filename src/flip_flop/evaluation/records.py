@@ -26,11 +26,10 @@ def check_out(out: Path, *, overwrite: bool = False) -> None:
     """
     if out.is_file():
         raise InputError("E-OUT-PATH", f"{out} is a file.", "Give a folder.")
-    if out.is_dir() and any(out.iterdir()):
-        replaceable = overwrite and (out / "run.json").is_file()
-        if not replaceable:
-            hint = "Give another --out, or add --overwrite." if (out / "run.json").is_file() else "Give another --out."
-            raise InputError("E-OUT-USED", f"{out} is not empty.", hint)
+    out = out.resolve()
+    if out.is_dir() and any(out.iterdir()) and not (overwrite and _is_audit(out)):
+        hint = "Give another --out, or add --overwrite." if _is_audit(out) else "Give another --out."
+        raise InputError("E-OUT-USED", f"{out} is not empty.", hint)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         probe = out.parent / f".{out.name}.probe"
@@ -40,6 +39,14 @@ def check_out(out: Path, *, overwrite: bool = False) -> None:
         raise InputError(
             "E-OUT-PATH", f"Cannot write to {out.parent}: {error.strerror}.", "Give another --out."
         ) from error
+
+
+def _is_audit(folder: Path) -> bool:
+    """Whether a folder is an audit's and nothing else's: only such a one may be replaced."""
+    try:
+        return json.loads((folder / "run.json").read_text(encoding="utf-8"))["kind"] == "audit"
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def write_run(

@@ -142,20 +142,19 @@ _OTHER_METHODS = {"swarm": "Swarm distillation", "cce": "CCE alone"}
 
 def _objective_note(group: Group) -> list[str]:
     """The other methods beside F2C, wherever F2C is not clearly better."""
-    by_method = {run.method: run for run in group.runs if run.method}
-    f2c = by_method.get("f2c")
     figure, name = ("mean_f1", "mean F1") if group.base.has_gold else ("observed_agreement", "agreement")
     notes = []
-    for method, words in _OTHER_METHODS.items():
-        other = by_method.get(method)
-        change = difference(figure, other, f2c) if other and f2c else None
-        if other is None or f2c is None or change is None or (change.is_clear and change.value > 0):
-            continue
-        place = "ahead of" if change.is_clear else "level with"
-        notes.append(
-            f"{words} is {place} F2C here: {name} {percent(other.metrics[figure])} for {other.name} and "
-            f"{percent(f2c.metrics[figure])} for {f2c.name} (F2C less {other.name} {change.words()})."
-        )
+    for f2c in [run for run in group.runs if run.method == "f2c"]:
+        for other in [run for run in group.runs if run.method in _OTHER_METHODS]:
+            change = difference(figure, other, f2c)
+            if change is None or (change.is_clear and change.value > 0):
+                continue
+            place = "ahead of" if change.is_clear else "level with"
+            notes.append(
+                f"{_OTHER_METHODS[str(other.method)]} is {place} F2C here: {name} {percent(other.metrics[figure])} for "
+                f"{other.name} and {percent(f2c.metrics[figure])} for {f2c.name} "
+                f"({f2c.name} less {other.name} {change.words()})."
+            )
     return notes
 
 

@@ -27,7 +27,14 @@ def unwrap(model: nn.Module) -> PreTrainedModel:
 def decoder_of(model: nn.Module) -> nn.Module:
     """The model without its head."""
     causal_lm = unwrap(model)
-    return cast(nn.Module, getattr(causal_lm, causal_lm.base_model_prefix))
+    decoder = getattr(causal_lm, causal_lm.base_model_prefix, None)
+    if not isinstance(decoder, nn.Module) or causal_lm.get_output_embeddings() is None:
+        raise InputError(
+            "E-MODEL-KIND",
+            f"{type(causal_lm).__name__} has no decoder and head apart.",
+            "Use a causal language model of the transformers library.",
+        )
+    return decoder
 
 
 def head_logits(model: nn.Module, hidden: Float[Tensor, "rows width"]) -> Float[Tensor, "rows vocab"]:

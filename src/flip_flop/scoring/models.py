@@ -1,7 +1,6 @@
 """A causal LM and its tokenizer, from the hub or a folder, with an adapter or without; and a record of them."""
 
 import json
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,13 +30,20 @@ class LoadedModel:
         model: A causal LM, or a ``PeftModel`` around one.
         tokenizer: Its tokenizer.
         record: Name, revision, digest, size and dtype, for the run's record.
-        adapter: Path, digest and method of the adapter; ``None`` without one.
+        adapter: Path, digest, method and chat template of the adapter; ``None`` without one.
     """
 
     model: nn.Module
     tokenizer: PreTrainedTokenizerBase
     record: dict[str, Any]
     adapter: dict[str, Any] | None = None
+
+    def encoder(self, chat_template: ChatTemplate = "auto") -> PromptEncoder:
+        """The encoder for this model; ``auto`` follows the training of an adapter that knows how it was trained."""
+        trained_with = (self.adapter or {}).get("chat_template")
+        if chat_template == "auto" and trained_with is not None:
+            chat_template = "on" if trained_with else "off"
+        return PromptEncoder.of(self.model, self.tokenizer, chat_template)
 
 
 def load_model(
@@ -90,7 +96,7 @@ def load_model(
     }
     if adapter is None:
         return LoadedModel(model, tokenizer, record)
-    peft_model, description = _with_adapter(model, Path(adapter), record["digest"])
+    peft_model, description = _with_adapter(model, Path(adapter), record["digest"], record["revision"])
     return LoadedModel(peft_model, tokenizer, record, description)
 
 
@@ -104,7 +110,7 @@ def score(
         instances: All with the same numbers of templates and of labels.
         chat_template: ``auto``, ``on`` or ``off``.
     """
-    encoder = PromptEncoder.of(loaded.model, loaded.tokenizer, chat_template)
+    encoder = loaded.encoder(chat_template)
     return score_instances(loaded.model, [encoder.encode(instance) for instance in instances], quiet=True)
 
 
@@ -120,7 +126,9 @@ def weights_digest(name: str, model: nn.Module) -> str:
 def _pretrained(factory: Any, name: str, revision: str | None, **arguments: Any) -> Any:
     """``factory.from_pretrained`` with its many errors in one line."""
     part = {"AutoConfig": "model", "AutoTokenizer": "tokenizer"}.get(factory.__name__, "weights")
-    if (os.sep in name or name.startswith(".")) and name.count("/") != 1 and not Path(name).is_dir():
+    # The hub's names are OWNER/NAME or NAME; where OWNER is a folder here, a folder was meant.
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or ("/" in name and Path(name).parent.is_dir())
+    if is_path and not Path(name).is_dir():
         raise InputError("E-MODEL-FILE", f"No folder {name}.", "Give a model's folder or its name on the hub.")
     try:
         return factory.from_pretrained(name, revision=revision, trust_remote_code=False, **arguments)
@@ -162,7 +170,6 @@ def _load_weights(name: str, revision: str | None, dtype: torch.dtype) -> nn.Mod
         revision,
         dtype=dtype,
         use_safetensors=True,
-        attn_implementation="sdpa",
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # they are refused here, by name
     )
@@ -203,7 +210,9 @@ def training_record(adapter: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and record.get("kind") == "train" else None
 
 
-def _with_adapter(model: nn.Module, adapter: Path, base_digest: str) -> tuple[nn.Module, dict[str, Any]]:
+def _with_adapter(
+    model: nn.Module, adapter: Path, base_digest: str, revision: str | None
+) -> tuple[nn.Module, dict[str, Any]]:
     from peft import PeftModel
 
     description = {
@@ -214,10 +223,13 @@ def _with_adapter(model: nn.Module, adapter: Path, base_digest: str) -> tuple[nn
     trained = training_record(adapter)
     if trained is not None:
         description["method"] = (trained.get("training") or {}).get("method")
-        if trained.get("model", {}).get("digest") not in (None, base_digest):
+        description["chat_template"] = (trained.get("scoring") or {}).get("chat_template")
+        base = trained.get("model") or {}
+        comparable = bool(base.get("revision")) == bool(revision)  # a hub's commit and a folder's files are not
+        if comparable and base.get("digest") not in (None, base_digest):
             raise InputError(
                 "E-ADAPTER-BASE",
-                f"{adapter} was trained on {trained['model'].get('name')}, whose weights are not those of this model.",
+                f"{adapter} was trained on {base.get('name')}, whose weights are not those of this model.",
                 "Give --model the model it was trained on.",
             )
     try:
@@ -231,6 +243,12 @@ def _with_adapter(model: nn.Module, adapter: Path, base_digest: str) -> tuple[nn
             f"{adapter} does not fit the model: {' '.join(str(error).split())[:160].rstrip('.')}.",
             "Give --model the model it was trained on.",
         ) from error
+    if peft_model.active_peft_config.is_prompt_learning:
+        raise InputError(
+            "E-ADAPTER-KIND",
+            f"{adapter} puts virtual tokens before the prompt, which scoring does not.",
+            "Use LoRA or another adapter of the weights.",
+        )
     _check_tensors(peft_model, adapter)
     return peft_model, description
 

@@ -16,6 +16,7 @@ def holdout(
     share: float = 0.1,
     size: int | None = None,
     most: int = MOST_HELD_OUT,
+    stratify: bool = True,
 ) -> tuple[list[RenderedInstance], list[RenderedInstance]]:
     """Hold a validation split out of training instances, stratified by label where there are labels.
 
@@ -27,6 +28,7 @@ def holdout(
         share: The share to hold out, at least one instance.
         size: The number to hold out instead of a share.
         most: The most to hold out.
+        stratify: Keep the shares of the labels; False does not read them.
 
     Returns:
         What is left to train on, and the validation split, each in the order given.
@@ -46,7 +48,7 @@ def holdout(
         raise InputError("E-DATA-TOO-FEW", message, "Add training rows, or a validation split of its own.")
     strata: dict[int, list[RenderedInstance]] = {}
     for instance in instances:
-        strata.setdefault(-1 if instance.label is None else instance.label, []).append(instance)
+        strata.setdefault(instance.label if stratify and instance.label is not None else -1, []).append(instance)
     quotas = _quotas({label: len(members) for label, members in strata.items()}, wanted)
     held_out: set[str] = set()
     for label, members in strata.items():

@@ -1,9 +1,9 @@
 """What happens beside the steps: the log file, the progress shown, a stop on a signal, a stop without a consensus."""
 
 import json
+import math
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,13 +22,21 @@ class LogFile(TrainerCallback):
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
         """Drop the lines that a killed run wrote after its last checkpoint."""
-        lines = [json.dumps(entry) + "\n" for entry in state.log_history]
+        lines = [_json_line(entry) for entry in state.log_history]
         self.path.write_text("".join(lines), encoding="utf-8")
 
     def on_log(self, args, state: TrainerState, control, **kwargs) -> None:
         """Append the newest entry."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(state.log_history[-1]) + "\n")
+            file.write(_json_line(state.log_history[-1]))
+
+
+def _json_line(entry: dict[str, Any]) -> str:
+    """One line of JSON, which has no word for NaN."""
+    finite = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in entry.items()
+    }
+    return json.dumps(finite) + "\n"
 
 
 class ShowProgress(TrainerCallback):
@@ -107,10 +115,15 @@ class StopOnSignal(TrainerCallback):
         signal.signal(number, signal.SIG_DFL)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
-        """Ask for a checkpoint and the end."""
+        """Ask for a checkpoint and the end. At an epoch's last step the epoch's own end writes the checkpoint."""
         if self.received is not None:
-            control.should_save = True
             control.should_training_stop = True
+            control.should_save = control.should_save or not _at_epochs_end(state)
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """An epoch that was broken off is not evaluated: its state is no candidate for the best checkpoint."""
+        if self.received is not None and not _at_epochs_end(state):
+            control.should_evaluate = control.should_save = False
 
     def on_train_end(self, args, state, control, **kwargs) -> None:
         """Give the signals back."""
@@ -118,17 +131,8 @@ class StopOnSignal(TrainerCallback):
             signal.signal(number, handler)
 
 
-class RequireConsensus(TrainerCallback):
-    """Stop after the first epoch where no instance had a consensus: every loss was zero, and will be."""
-
-    def __init__(self, num_with_consensus: Callable[[], int], num_instances: int):
-        self.num_with_consensus = num_with_consensus
-        self.num_instances = num_instances
-
-    def on_epoch_end(self, args, state: TrainerState, control, **kwargs) -> None:
-        """Look once."""
-        if state.epoch is not None and state.epoch >= 1 and self.num_with_consensus() == 0:
-            raise no_consensus(self.num_instances)
+def _at_epochs_end(state: TrainerState) -> bool:
+    return state.epoch is not None and abs(state.epoch - round(state.epoch)) < 1e-9
 
 
 def no_consensus(num_instances: int) -> InputError:

@@ -64,7 +64,11 @@ def rotate(folder: Path, keep: int | None, best: str | None) -> None:
     if not keep or keep < 1:
         return
     protected = {Path(best).name} if best else set()
-    sealed = [path for path in steps(folder) if (path / MANIFEST).is_file()]
+    found = steps(folder)
+    sealed = [path for path in found if (path / MANIFEST).is_file()]
+    for unfinished in found[found.index(sealed[0]) :] if sealed else []:
+        if unfinished not in sealed:
+            shutil.rmtree(unfinished)
     protected.update(path.name for path in sealed[:1])
     for checkpoint in reversed(sealed):
         if len(sealed) <= max(keep, len(protected)):

@@ -1,5 +1,6 @@
 """The settings of a training run: ``transformers.TrainingArguments`` and what the method adds to it."""
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args, get_origin
 
@@ -28,7 +29,8 @@ class F2CConfig(TrainingArguments):
         Defaults that differ from ``TrainingArguments``: ``output_dir="f2c"``, ``learning_rate=3e-4``,
         ``per_device_train_batch_size=8``, ``eval_strategy`` and ``save_strategy="epoch"``,
         ``eval_on_start=True``, ``load_best_model_at_end=True``, ``save_total_limit=2``, ``logging_steps=10``,
-        ``report_to="none"``, ``remove_unused_columns=False``, ``dataloader_pin_memory=False``.
+        ``logging_first_step=True``, ``report_to="none"``, ``remove_unused_columns=False``,
+        ``dataloader_pin_memory=False``.
 
     Raises:
         InputError: ``E-CONFIG-VALUE`` where a value is out of its range.
@@ -43,6 +45,7 @@ class F2CConfig(TrainingArguments):
     load_best_model_at_end: bool = field(default=True, metadata={"help": "Keep the checkpoint that select_by prefers."})
     save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints to keep, the best one included."})
     logging_steps: float = field(default=10, metadata={"help": "Optimizer steps between two log lines."})
+    logging_first_step: bool = field(default=True, metadata={"help": "A log line for the first step too."})
     report_to: Any = field(default="none", metadata={"help": "trackio, wandb, tensorboard, ..., or none."})
     remove_unused_columns: bool = field(default=False, metadata={"help": "Instances are no model inputs; keep False."})
     dataloader_pin_memory: bool = field(default=False, metadata={"help": "Batches hold no tensors to pin."})
@@ -86,10 +89,7 @@ class F2CConfig(TrainingArguments):
 
     def __post_init__(self):
         for item in fields(self):
-            allowed = get_args(item.type) if get_origin(item.type) is Literal else ()
-            if allowed and getattr(self, item.name) not in allowed:
-                value = getattr(self, item.name)
-                raise InputError("E-CONFIG-VALUE", f"{item.name} is {value!r}.", f"Use one of {', '.join(allowed)}.")
+            _check_choice(item.name, getattr(self, item.name), item.type)
         _require(self.max_cc_size >= 2, "max_cc_size", self.max_cc_size, "at least 2")
         _require(self.flip_temperature > 0, "flip_temperature", self.flip_temperature, "above 0")
         _require(
@@ -98,15 +98,25 @@ class F2CConfig(TrainingArguments):
             self.flip_weight_min,
             f"between 0 and flip_weight_max ({self.flip_weight_max})",
         )
-        for name in ("cce_weight", "jsd_weight", "learning_rate", "max_share_drift"):
-            _require(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
+        _require(self.unanimous_margin == self.unanimous_margin, "unanimous_margin", self.unanimous_margin, "a number")
+        for name in ("cce_weight", "jsd_weight", "flip_weight_max", "learning_rate", "max_share_drift"):
+            value = getattr(self, name)
+            _require(0 <= value < math.inf, name, value, "at least 0 and finite")
         for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "batch_tokens", "lora_r"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        if self.select_by == "last":
+        if self.eval_strategy == "no":
+            self.eval_on_start = False
+        if self.select_by == "last" or self.eval_strategy == "no":
             self.load_best_model_at_end = False
         if self.load_best_model_at_end:
             self.metric_for_best_model, self.greater_is_better = "selection", True
         super().__post_init__()
+
+
+def _check_choice(name: str, value: Any, annotation: Any) -> None:
+    allowed = get_args(annotation) if get_origin(annotation) is Literal else ()
+    if allowed and value not in allowed:
+        raise InputError("E-CONFIG-VALUE", f"{name} is {value!r}.", f"Use one of {', '.join(allowed)}.")
 
 
 def _require(holds: bool, name: str, value: Any, range_: str) -> None:
@@ -142,9 +152,12 @@ def make_config(settings: dict[str, Any], source: str = "the settings") -> F2CCo
 def _convert(name: str, value: Any, annotation: Any) -> Any:
     """YAML reads ``3e-4`` as text, and a flag's value is always text: read both by the field's type."""
     kinds = str(annotation)
+    _check_choice(name, value, annotation)
     if not isinstance(value, str):
         if isinstance(value, int) and not isinstance(value, bool) and "float" in kinds and "int" not in kinds:
             return float(value)
+        if isinstance(value, float) and kinds == "<class 'int'>":
+            raise InputError("E-CONFIG-VALUE", f"{name} is {value!r}.", f"It must be {_plain(kinds)}.")
         return value
     text = value.strip()
     try:

@@ -34,6 +34,14 @@ class InstanceDataset(Dataset[EncodedInstance]):
                 f"The rows differ in their numbers of templates and labels: {sorted(shapes)[:3]}.",
                 "Give every row the same templates and labels.",
             )
+        for number, row in enumerate(rendered):
+            counts = {len(choices) for choices in row.choices}
+            if len(counts) > 1 or min(counts) < 2:
+                raise InputError(
+                    "E-ROW",
+                    f"Row {number}: the templates offer {sorted(counts)} choices.",
+                    "Give every template the same labels, at least two.",
+                )
         self.instances = [encoder.encode(row) for row in rendered]
 
     def __len__(self) -> int:

@@ -15,6 +15,7 @@ from flip_flop.method import (
     cce_loss,
     f2c_loss,
     label_log_probs,
+    split_templates,
     swarm_loss,
     swarm_teachers,
 )
@@ -86,6 +87,21 @@ OBJECTIVES: dict[str, Callable[[Batch, int, F2CConfig], InstanceLoss]] = {
     "cce": cce_objective,
     "swarm": swarm_objective,
 }
+
+
+def split_by_votes(scores: Float[Tensor, "instances templates labels"], config: F2CConfig) -> list[TemplateSplit]:
+    """Algorithm 1 for each instance, with the run's settings."""
+    return [
+        split_templates(
+            votes,
+            unanimous_margin=config.unanimous_margin,
+            max_cc_size=config.max_cc_size,
+            flip_weight_min=config.flip_weight_min,
+            flip_weight_max=config.flip_weight_max,
+            flip_temperature=config.flip_temperature,
+        )
+        for votes in scores
+    ]
 
 
 def batch_losses(batch: Batch, config: F2CConfig) -> list[InstanceLoss]:

@@ -3,6 +3,8 @@
 import contextlib
 import fcntl
 import json
+import math
+import shutil
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -11,11 +13,11 @@ from typing import Any
 from transformers import TrainingArguments
 
 from flip_flop.errors import InputError
-from flip_flop.files import write_json
 from flip_flop.training.config import F2CConfig
 
-# What changes the result, beside the method's own fields.
-INHERITED = (
+PLAN = "plan.json"
+# What a reader of the record wants to know of the inherited settings.
+RECORDED = (
     "seed",
     "learning_rate",
     "num_train_epochs",
@@ -27,27 +29,35 @@ INHERITED = (
     "weight_decay",
     "max_grad_norm",
     "optim",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
     "bf16",
-    "fp16",
-    "eval_strategy",
-    "eval_steps",
-    "save_strategy",
-    "save_steps",
 )
+# What may change between a run and its resumption: where things go and what is shown.
+HARMLESS = ("output_dir", "run_name", "project", "report_to", "disable_tqdm", "save_total_limit", "use_cpu", "debug")
+HARMLESS_PREFIXES = ("log", "hub_", "push_to", "trackio", "dataloader_num", "dataloader_p", "include_", "resume")
 
 
-def resolved_settings(config: F2CConfig) -> dict[str, Any]:
-    """Every setting that changes the result, as JSON values."""
+def recorded_settings(config: F2CConfig) -> dict[str, Any]:
+    """The method's own settings and the main ones of the rest, for the run's record."""
     inherited = {item.name for item in fields(TrainingArguments)}
     own = [item.name for item in fields(F2CConfig) if item.name not in inherited]
-    return {name: _plain(getattr(config, name)) for name in (*own, *INHERITED)}
+    return {name: _plain(getattr(config, name)) for name in (*own, *RECORDED)}
+
+
+def binding_settings(config: F2CConfig) -> dict[str, Any]:
+    """Every setting that a resumed run must share, as JSON values."""
+    return {
+        item.name: _plain(getattr(config, item.name))
+        for item in fields(F2CConfig)
+        if item.name not in HARMLESS and not item.name.startswith(HARMLESS_PREFIXES)
+    }
 
 
 def _plain(value: Any) -> Any:
-    return getattr(value, "value", value)
+    """A JSON value: enumerations by their value, infinities and everything else by name."""
+    value = getattr(value, "value", value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return json.loads(json.dumps(value, default=str))
 
 
 @contextlib.contextmanager
@@ -65,39 +75,36 @@ def lock(out: Path) -> Iterator[None]:
             raise InputError(
                 "E-OUT-BUSY", f"Another process is writing to {out}.", "Wait for it, or give another --out."
             ) from None
+        for debris in [*out.glob(".*.tmp"), *out.glob(".*.old")]:  # of a process that was killed while it wrote
+            shutil.rmtree(debris) if debris.is_dir() else debris.unlink()
         yield
 
 
-def open_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
-    """Note what is to be run, or compare with what was.
+def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
+    """Refuse a folder that holds something else, or a run other than the one to go on with.
 
     Raises:
         InputError: ``E-OUT-USED`` where the folder holds something else or a run that ``resume`` was not asked for;
             ``E-RESUME-CHANGED`` where the run to go on with had other settings, data, templates or model.
     """
-    path = out / "plan.json"
+    path = out / PLAN
     if not path.exists():
         others = sorted(item.name for item in out.iterdir() if item.name != ".lock")
         if others:
             raise InputError(
-                "E-OUT-USED",
-                f"{out} is not empty: {', '.join(others[:3])}.",
-                "Give another --out, or empty it.",
+                "E-OUT-USED", f"{out} is not empty: {', '.join(others[:3])}.", "Give another --out, or empty it."
             )
-        write_json(path, plan)
         return
     if not resume:
         raise InputError(
-            "E-OUT-USED",
-            f"{out} holds a run already.",
-            "Add --resume to go on with it, or give another --out.",
+            "E-OUT-USED", f"{out} holds a run already.", "Add --resume to go on with it, or give another --out."
         )
     before = json.loads(path.read_text(encoding="utf-8"))
     changed = [
         f"{section}.{name} ({before.get(section, {}).get(name)!r}, now {plan[section].get(name)!r})"
         for section in plan
         for name in sorted({*plan[section], *before.get(section, {})})
-        if before.get(section, {}).get(name) != json.loads(json.dumps(plan[section].get(name)))
+        if before.get(section, {}).get(name) != plan[section].get(name)
     ]
     if changed:
         raise InputError(

@@ -17,10 +17,11 @@ from flip_flop.provenance import command, hardware, now, versions
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.tasks import Task, deduplicate, holdout
 from flip_flop.tasks.record import describe_task
-from flip_flop.training.callbacks import LogFile, RequireConsensus, ShowProgress, StopOnSignal
+from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoints import newest_good
 from flip_flop.training.config import F2CConfig
-from flip_flop.training.plan import lock, open_plan, resolved_settings
+from flip_flop.training.plan import PLAN, binding_settings, check_plan, lock, recorded_settings
+from flip_flop.training.selection import COLLAPSED
 from flip_flop.training.survey import survey_votes, warn_of_answer_words
 from flip_flop.training.trainer import F2CTrainer
 
@@ -57,14 +58,15 @@ class TrainingData:
     record: dict[str, Any]
 
 
-def load_training_data(task: Task, *, seed: int, limit: int | None = None) -> TrainingData:
+def load_training_data(task: Task, config: F2CConfig, *, limit: int | None = None) -> TrainingData:
     """Read, render, deduplicate and split a task's data.
 
     Args:
         task: With a ``train`` split, and a ``validation`` split or not.
-        seed: The user's seed.
-        limit: Take a uniform sample of this size to train on.
+        config: Its seed, and whether labels choose the checkpoint: only then do they stratify what is held out.
+        limit: Take a uniform sample of this size.
     """
+    seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1")
     task = task.with_templates(task.training_templates.names)
     rows = task.rows("train")
     train = task.render_rows(rows, "train", limit=limit, seed=seed)
@@ -73,7 +75,7 @@ def load_training_data(task: Task, *, seed: int, limit: int | None = None) -> Tr
         train, dropped = deduplicate(train, against=validation)
     else:
         train, dropped = deduplicate(train)
-        train, validation = holdout(train, seed=seed)
+        train, validation = holdout(train, seed=seed, stratify=by_labels)
         log.info("no validation split: %d of the training instances are held out for it", len(validation))
     if dropped:
         log.info("%d training instances were dropped: they render like another one", dropped)
@@ -103,29 +105,29 @@ def train(
         config: The settings; ``output_dir`` is set to ``out/checkpoints``.
         out: A folder that is empty or not there; with ``resume``, the folder of a run with the same settings.
         resume: Go on from the newest whole checkpoint.
-        limit: Train on a sample of this many instances.
+        limit: Take a uniform sample of this many instances; without a validation split a tenth of them is held out.
         quiet: Show no progress.
 
     Raises:
         InputError: See ``docs/errors.md``.
     """
     with lock(out):
-        data = load_training_data(task, seed=config.seed, limit=limit)
-        config.output_dir = str(out / "checkpoints")
+        data = load_training_data(task, config, limit=limit)
+        config.output_dir = str((out / "checkpoints").resolve())
         plan = {
-            "settings": resolved_settings(config),
+            "settings": binding_settings(config),
             "task": {name: data.record[name] for name in ("digest", "instances_digest", "num_validation")},
-            "model": {"digest": loaded.record["digest"]},
+            "model": {name: loaded.record[name] for name in ("digest", "dtype")},
         }
-        open_plan(out, plan, resume=resume)
+        check_plan(out, plan, resume=resume)
         if (out / "run.json").exists():
             log.info("%s is complete: nothing to resume", out)
             return TrainingRun(out, out / "adapter")
-        return _run(loaded, data, config, out, resume=resume, quiet=quiet)
+        return _run(loaded, data, config, out, plan, quiet=quiet)
 
 
 def _run(
-    loaded: LoadedModel, data: TrainingData, config: F2CConfig, out: Path, *, resume: bool, quiet: bool
+    loaded: LoadedModel, data: TrainingData, config: F2CConfig, out: Path, plan: dict[str, Any], *, quiet: bool
 ) -> TrainingRun:
     started, created = time.monotonic(), now()
     warn_of_answer_words(data.train, config)
@@ -142,17 +144,18 @@ def _run(
     trainer.f1 = data.record["f1"]
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    if config.method != "swarm":
-        trainer.add_callback(RequireConsensus(lambda: trainer.statistics.instances_with_consensus, len(data.train)))
-    checkpoint = _checkpoint_to_resume(Path(config.output_dir or ""), resume)
+    checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if (out / PLAN).exists() else None
     if checkpoint is None:
-        write_json(out / "survey.json", survey_votes(trainer.adapted, trainer.train_instances.instances, config))
+        survey = survey_votes(trainer.adapted, trainer.train_instances.instances, config)
+        write_json(out / "survey.json", survey)
     else:
         config.eval_on_start = False
+    write_json(out / PLAN, plan)  # from here on the folder holds a run: nothing that a user can mend is left to find
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if stop.received is not None and trainer.state.global_step < trainer.state.max_steps:
         log.info("stopped by a signal at step %d; --resume goes on from there", trainer.state.global_step)
         return TrainingRun(out, None, stop.received)
+    _warn_of_choice(trainer)
     with new_folder(out / "adapter") as folder:
         trainer.adapted.save_pretrained(str(folder))
         loaded.tokenizer.save_pretrained(folder)
@@ -164,9 +167,30 @@ def _run(
     return TrainingRun(out, out / "adapter")
 
 
-def _checkpoint_to_resume(folder: Path, resume: bool) -> Path | None:
-    if not resume:
-        return None
+def _warn_of_choice(trainer: F2CTrainer) -> None:
+    """Say where the chosen checkpoint is no gain."""
+    before, chosen = base_value(trainer), trainer.state.best_metric
+    if chosen == COLLAPSED:
+        log.warning(
+            "W-COLLAPSE: at every checkpoint the label shares had moved by more than max_share_drift from the base's "
+            "votes. The adapter answers one label too often; do not use it. Lower --learning-rate, or train for less."
+        )
+    elif before is not None and chosen is not None and chosen < before:
+        log.warning(
+            "W-WORSE: the best checkpoint's %s on validation is %.1f, the base's %.1f.",
+            trainer.selection.by,
+            100 * chosen,
+            100 * before,
+        )
+
+
+def base_value(trainer: F2CTrainer) -> float | None:
+    """What the base itself is worth by the criterion that checkpoints are chosen by, where it was scored."""
+    first = next((entry for entry in trainer.state.log_history if "eval_selection" in entry), None)
+    return first["eval_selection"] if first and first["step"] == 0 else None
+
+
+def _checkpoint_to_resume(folder: Path) -> Path | None:
     checkpoint, faults = newest_good(folder)
     for broken, reason in faults.items():
         log.warning("skipping %s: %s", broken.name, reason)
@@ -199,12 +223,13 @@ def _record(
             "chat_template": trainer.encoder.uses_chat_template,
             "backend": "padded",
         },
-        "training": resolved_settings(config)
+        "training": recorded_settings(config)
         | {
             "steps": trainer.state.global_step,
             "selected_by": trainer.selection.by,
             "selected_checkpoint": None if best is None else Path(best).name,
             "selected_value": trainer.state.best_metric,
+            "base_value": base_value(trainer),
             "survey": survey,
         },
         "seed": config.seed,

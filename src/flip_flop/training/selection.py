@@ -11,6 +11,8 @@ from flip_flop.metrics import Average, label_shares, majority_vote, share_drift,
 from flip_flop.scoring.scorer import ScoreTable
 from flip_flop.training.config import F2CConfig
 
+# Below every agreement: a checkpoint that must not be chosen.
+COLLAPSED = -1.0
 LOGGED = (
     "observed_agreement",
     "mean_f1",
@@ -79,7 +81,7 @@ class Selection:
             self._base_shares = label_shares(votes[:, None], num_labels)
         predictions = table.scores.argmax(axis=-1)
         drift = share_drift(label_shares(predictions, num_labels), self._base_shares)
-        return -1.0 if drift > self.max_share_drift else metrics["observed_agreement"]
+        return COLLAPSED if drift > self.max_share_drift else metrics["observed_agreement"]
 
 
 def _label(row: Any) -> int | None:

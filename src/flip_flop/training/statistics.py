@@ -20,11 +20,10 @@ class StepStatistics:
         flip_weight: Mean w_flip over the instances of case 3.
         pseudo_label_accuracy: Share of consensus labels that equal the gold label, where there are gold labels.
         own_label_mass, own_label_mass_min: Probability that an answer is one of the template's own labels, over all
-            templates, and for the template with the least.
+            templates, and for the template with the least. Above 1 where one label is the beginning of another.
     """
 
     def __init__(self):
-        self.instances_with_consensus = 0
         self._values: dict[str, list[float]] = defaultdict(list)
         self._masses: list[Tensor] = []
 
@@ -39,7 +38,6 @@ class StepStatistics:
     ) -> None:
         """Note a micro-batch."""
         self._masses.append((scores * token_counts).exp().sum(dim=-1).cpu())
-        self.instances_with_consensus += int(consensus.exists.sum())
         for number, (split, (_, terms)) in enumerate(zip(splits, losses, strict=True)):
             for case in (1, 2, 3):
                 self._values[f"case_{case}"].append(float(split.case == case))

@@ -9,13 +9,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from flip_flop.method import find_consensus, split_templates
+from flip_flop.method import find_consensus
 from flip_flop.metrics import label_shares, majority_vote
 from flip_flop.prompts import RenderedInstance, templates_differ_in_answer_words
+from flip_flop.randomness import generator
 from flip_flop.scoring.scorer import score_instances
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.training.callbacks import no_consensus
 from flip_flop.training.config import F2CConfig
+from flip_flop.training.objectives import split_by_votes
 
 log = logging.getLogger("flip_flop")
 
@@ -24,7 +26,7 @@ SURVEYED = 200
 
 
 def survey_votes(model: nn.Module, instances: Sequence[EncodedInstance], config: F2CConfig) -> dict[str, Any]:
-    """Shares over the first instances: consensus, cases, what the votes say, how far the templates lean apart.
+    """Shares over a seeded sample of the instances: consensus, cases, and what the votes say.
 
     A label bias that all templates share looks, without labels, like data with few of the other labels. So the
     shares are shown to the user, who may know better.
@@ -32,24 +34,15 @@ def survey_votes(model: nn.Module, instances: Sequence[EncodedInstance], config:
     Raises:
         InputError: ``E-NO-CONSENSUS`` where no instance has one and the method needs it.
     """
-    sample = instances[:SURVEYED]
+    chosen = generator(config.seed, "survey").permutation(len(instances))[:SURVEYED]
+    sample = [instances[number] for number in sorted(chosen)]
     scores = score_instances(
         model, sample, batch_tokens=config.batch_tokens, label="first votes", quiet=not sys.stderr.isatty()
     ).scores
     consensus = find_consensus(torch.from_numpy(scores))
     if not bool(consensus.exists.any()) and config.method != "swarm":
         raise no_consensus(len(sample))
-    cases = [
-        split_templates(
-            torch.from_numpy(own),
-            unanimous_margin=config.unanimous_margin,
-            max_cc_size=config.max_cc_size,
-            flip_weight_min=config.flip_weight_min,
-            flip_weight_max=config.flip_weight_max,
-            flip_temperature=config.flip_temperature,
-        ).case
-        for own in scores
-    ]
+    cases = [split.case for split in split_by_votes(torch.from_numpy(scores), config)]
     num_labels = scores.shape[-1]
     shares = label_shares(majority_vote(scores)[:, None], num_labels)
     consensus_share = int(consensus.exists.sum()) / len(sample)

@@ -1,6 +1,5 @@
 """One trainer for Flip-Flop Consistency, consensus cross-entropy and swarm distillation."""
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 
 from flip_flop.errors import InputError
-from flip_flop.method import find_consensus, split_templates
+from flip_flop.method import find_consensus
 from flip_flop.metrics import Average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import derive_seed
@@ -21,10 +20,10 @@ from flip_flop.scoring.head import unwrap
 from flip_flop.scoring.models import load_model
 from flip_flop.scoring.scorer import AnswerStates, answer_states, score_instances
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
-from flip_flop.training.checkpoints import rotate, seal
+from flip_flop.training.checkpoints import fault, rotate, seal
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import InstanceDataset, KeyedSampler, collate
-from flip_flop.training.objectives import Batch, batch_losses
+from flip_flop.training.objectives import Batch, batch_losses, split_by_votes
 from flip_flop.training.selection import Selection, evaluation_metrics
 from flip_flop.training.statistics import StepStatistics
 
@@ -75,7 +74,8 @@ class F2CTrainer(Trainer):
             causal_lm, processing_class = loaded.model, processing_class or loaded.tokenizer
         else:
             causal_lm = model
-        assert processing_class is not None, "a model that is not given by name needs its tokenizer"
+        if processing_class is None:
+            raise ValueError("A model that is not given by name needs its tokenizer: pass processing_class.")
         _require_one_device(args)
         if eval_dataset is None:
             args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
@@ -120,7 +120,8 @@ class F2CTrainer(Trainer):
         instances: list[EncodedInstance] = inputs["instances"]
         states = answer_states(model, instances, batch_tokens=self.args.batch_tokens)
         scores = self._vote_scores(model, instances, states)
-        splits = [self._split(votes) for votes in scores]
+        self._check_finite(scores, instances)
+        splits = split_by_votes(scores, self.args)
         consensus = find_consensus(scores)
         ids = [instance.id for instance in instances]
         batch = Batch(model, states, consensus, splits, ids, self._sampler.epoch)
@@ -141,16 +142,17 @@ class F2CTrainer(Trainer):
             model.train()
             return scores
 
-    def _split(self, votes: Float[Tensor, "templates labels"]):
-        args = self.args
-        return split_templates(
-            votes,
-            unanimous_margin=args.unanimous_margin,
-            max_cc_size=args.max_cc_size,
-            flip_weight_min=args.flip_weight_min,
-            flip_weight_max=args.flip_weight_max,
-            flip_temperature=args.flip_temperature,
-        )
+    def _check_finite(
+        self, scores: Float[Tensor, "instances templates labels"], instances: list[EncodedInstance]
+    ) -> None:
+        finite = scores.isfinite().all(dim=-1).all(dim=-1)
+        if not bool(finite.all()):
+            instance = instances[int((~finite).nonzero()[0])]
+            raise InputError(
+                "E-NONFINITE",
+                f"Step {self.state.global_step + 1}: the scores of instance {instance.id!r} are not finite.",
+                "Lower --learning-rate, or use bfloat16 or float32 instead of float16.",
+            )
 
     # ---- determinism: every draw is a function of seed, purpose, epoch and instances ----
 
@@ -184,7 +186,8 @@ class F2CTrainer(Trainer):
         gold = np.array([-1 if instance.label is None else instance.label for instance in dataset.instances])
         names = self.template_names or [f"template_{number + 1}" for number in range(table.scores.shape[1])]
         metrics = evaluation_metrics(table, gold, names, self.f1)
-        metrics["selection"] = self.selection.value(metrics, table, self.base_scores)
+        if self.selection.by != "last":
+            metrics["selection"] = self.selection.value(metrics, table, self.base_scores)
         prefixed = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.log(prefixed)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, prefixed)
@@ -194,13 +197,30 @@ class F2CTrainer(Trainer):
         """Scores of the validation split by the model without its adapter."""
         assert self.eval_instances is not None, "a checkpoint is chosen on a validation split"
         with self.adapted.disable_adapter():
-            return score_instances(self.adapted, self.eval_instances.instances, quiet=True).scores
+            table = score_instances(
+                self.adapted, self.eval_instances.instances, batch_tokens=self.args.batch_tokens, quiet=True
+            )
+        return table.scores
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the terms, case shares and vote statistics of the steps since the last log line."""
         if "loss" in logs:
             logs = logs | self.statistics.flush()
         super().log(logs, start_time)
+
+    def _init_training_state(self, *arguments: Any, **keywords: Any) -> Any:
+        """On resume, find the best checkpoint by its step: its path is noted as it was typed, from wherever."""
+        result = super()._init_training_state(*arguments, **keywords)
+        if self.state.best_global_step and self.args.load_best_model_at_end:
+            best = Path(self.args.output_dir or "") / f"checkpoint-{self.state.best_global_step}"
+            if fault(best) is not None:
+                raise InputError(
+                    "E-RESUME-BEST",
+                    f"The best checkpoint so far, {best}, cannot be used: {fault(best)}.",
+                    "Restore it, or train again into another --out.",
+                )
+            self.state.best_model_checkpoint = str(best)
+        return result
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         keep, self.args.save_total_limit = self.args.save_total_limit, None
@@ -233,6 +253,12 @@ def _require_two_templates(dataset: InstanceDataset) -> None:
 
 def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None = None) -> PeftModel:
     """The model with a fresh adapter, its initial weights drawn for the seed; a ``PeftModel`` as it is."""
+    if peft_config is not None and peft_config.is_prompt_learning:
+        raise InputError(
+            "E-ADAPTER-KIND",
+            f"{peft_config.peft_type} puts virtual tokens before the prompt, which scoring does not.",
+            "Use LoRA or another adapter of the weights.",
+        )
     if isinstance(model, PeftModel):
         return model
     config = peft_config or LoraConfig(
@@ -242,7 +268,7 @@ def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | No
         lora_dropout=args.lora_dropout,
         target_modules="all-linear",
     )
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(args.seed, "lora"))
         adapted = get_peft_model(model, config)
     assert isinstance(adapted, PeftModel)

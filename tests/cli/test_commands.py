@@ -1,0 +1,233 @@
+"""The verbs: what they print, what they leave, and with what they exit."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flip_flop.cli.main import VERBS
+from flip_flop.evaluation import Audit, records
+from flip_flop.scoring import PromptEncoder
+from flip_flop.tasks import load_task
+from tests.cli.project import TASK, csv_of
+from tests.evaluation.saved import save_tiny
+from tests.scoring.oracle import naive_scores
+from tests.tiny import byte_bpe, tiny_model, with_chat_template
+
+# The package gives its function the module's name.
+AUDITING = sys.modules[Audit.__module__]
+COMMAND = Path(sys.executable).with_name("flip-flop")
+
+
+def record(run):
+    return json.loads((Path(run) / "run.json").read_text())
+
+
+def metrics(run):
+    return json.loads((Path(run) / "metrics.json").read_text())
+
+
+@pytest.fixture
+def audit(flip_flop, model, project):
+    def run(*more, out="out", model=model):
+        return flip_flop("audit", "--model", model, "--task", "tickets.yaml", "--out", out, *more)
+
+    return run
+
+
+def process(*arguments, cwd=None):
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env=environment)
+
+
+@pytest.mark.skipif(not COMMAND.exists(), reason="the package is not installed beside this Python")
+def test_the_installed_command_runs_and_refuses(project, model):
+    shown = process("--version")
+    assert (shown.returncode, shown.stdout.strip()) == (0, f"flip-flop, version {version('flip-flop-consistency')}")
+    # In a process of its own, where no test's checks of types come first.
+    refused = process(
+        "train", "-m", model, "-t", "tickets.yaml", "-o", "out", "--divergence-space", "words", cwd=project
+    )
+    assert refused.returncode == 2
+    assert refused.stderr == "E-CONFIG-VALUE: divergence_space is 'words'. Use one of vocab, labels.\n"
+    assert refused.stdout == ""
+
+
+def test_help_imports_no_torch():
+    light = [verb for verb in VERBS if verb != "train"]  # whose help lists the fields of transformers' settings
+    code = (
+        "import sys\nfrom flip_flop.cli.main import main\n"
+        f"for words in [['--help'], ['--version'], *([verb, '--help'] for verb in {light!r})]:\n"
+        "    sys.argv = ['flip-flop', *words]\n"
+        "    try:\n        main()\n    except SystemExit as stop:\n        assert not stop.code, words\n"
+        "heavy = {'torch', 'transformers', 'peft', 'numpy', 'sklearn', 'datasets', 'matplotlib'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(f"\n  {verb} " in done.stdout for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(flip_flop, verb):
+    shown = flip_flop(verb, "--help")
+    assert shown.code == 0
+    assert f"Usage: flip-flop {verb}" in shown.out
+    assert shown.err == ""
+
+
+def test_env_names_versions_and_hardware(flip_flop):
+    shown = flip_flop("env")
+    assert shown.code == 0
+    facts = dict(line.split(None, 1) for line in shown.out.splitlines())
+    assert {"python", "flip_flop", "torch", "transformers", "peft", "machine", "cpu_count", "gpu"} <= facts.keys()
+    assert facts["flip_flop"] == version("flip-flop-consistency")
+
+
+def test_an_audit_prints_a_table_and_leaves_a_run(audit, model):
+    result = audit()
+    assert result.code == 0
+    assert result.out.startswith("tickets, test, 4 templates, 9 instances\n")
+    assert "base" in result.out
+    assert "next, flip-flop report out" in result.out
+    assert result.err == "audit: 9 of 9 instances\n"
+    assert record("out")["model"]["name"] == str(model)
+    assert record("out")["model"]["is_demo"] is False
+    assert record("out")["command"].startswith(f"flip-flop audit --model {model} ")
+    with np.load("out/scores.npz") as file:
+        assert file["scores"].shape == (9, 4, 2)
+
+
+def test_a_tokenizer_without_a_pad_token_gives_the_scores_of_each_answer_alone(audit):
+    assert byte_bpe().pad_token is None
+    assert audit("--batch-tokens", "64").code == 0
+    encoder = PromptEncoder(byte_bpe())
+    naive = naive_scores(tiny_model(), [encoder.encode(row) for row in load_task("tickets.yaml").instances("test")])
+    with np.load("out/scores.npz") as file:
+        np.testing.assert_allclose(file["scores"], naive, rtol=0, atol=2e-6)
+
+
+def test_quiet_prints_the_table_only(audit):
+    result = audit("--quiet", "--name", "mine")
+    assert result.err == ""
+    assert len(result.out.splitlines()) == 4
+    assert result.out.splitlines()[-1].startswith("mine ")
+
+
+@pytest.mark.parametrize("metric", ["agreement", "observed_agreement", "mean_f1", "vote_accuracy"])
+def test_a_run_below_its_threshold_exits_with_1_and_stays(audit, metric):
+    audit("-q")
+    value = metrics("out")["observed_agreement" if metric == "agreement" else metric]
+    missed = audit("-q", "--overwrite", "--fail-under", f"{metric}={value + 0.001}")
+    assert missed.code == 1
+    assert missed.err.startswith(f"below the threshold: {metric} is {value:.4f}, under ")
+    assert metrics("out")["num_instances"] == 9
+    assert audit("-q", "--overwrite", "--fail-under", f"{metric}={value - 0.001}").code == 0
+    assert audit("-q", "--overwrite", "--fail-under", f"{metric}={value!r}").code == 0
+
+
+def test_each_of_several_thresholds_counts(audit):
+    result = audit("-q", "--fail-under", "accuracy=0", "--fail-under", "agreement=1", "--fail-under", "vote_f1=1")
+    assert result.code == 1
+    assert [line.split()[3] for line in result.err.splitlines()] == ["agreement", "vote_f1"]
+
+
+def test_a_threshold_without_a_value_is_a_mistake(audit, project):
+    (project / "tickets.yaml").write_text(TASK.replace("label_field: urgent\n", "").replace("labels: [0, 1]\n", ""))
+    result = audit("-q", "--fail-under", "mean_f1=0.5")
+    assert result.code == 2
+    assert result.err.startswith("E-FAIL-UNDER: --fail-under: mean_f1 has no value here.")
+    assert len(result.err.splitlines()) == 1
+    assert metrics("out")["mean_f1"] is None
+    assert audit("-q", "--overwrite", "--fail-under", "agreement=0").code == 0
+
+
+def test_templates_are_chosen_by_name_in_the_order_given(audit):
+    audit("-q")
+    audit("-q", "--templates", "terse, plain", out="two")
+    with np.load("out/scores.npz") as file, np.load("two/scores.npz") as two:
+        assert two["template_names"].tolist() == ["terse", "plain"]
+        np.testing.assert_allclose(two["scores"], file["scores"][:, [3, 0]], atol=2e-6)
+    assert record("two")["task"]["digest"] != record("out")["task"]["digest"]
+
+
+def test_held_out_templates_are_audited_when_they_are_asked_for(audit, project):
+    (project / "tickets.yaml").write_text(TASK + "held_out_templates: [long, truth]\n")
+    names = {}
+    for choice in ([], ["--templates", "all"], ["--templates", "held_out"]):
+        assert audit("-q", "--overwrite", *choice).code == 0
+        names["".join(choice)] = [template["name"] for template in record("out")["task"]["templates"]]
+    assert names == {
+        "": ["plain", "terse"],
+        "--templatesall": ["plain", "truth", "long", "terse"],
+        "--templatesheld_out": ["long", "truth"],
+    }
+
+
+def test_a_limit_is_the_same_sample_each_time(audit):
+    samples = []
+    for out, seed in (("a", 1), ("b", 1), ("c", 2), ("d", 3), ("e", 4)):
+        assert audit("-q", "--limit", "4", "--seed", seed, out=out).code == 0
+        with np.load(f"{out}/scores.npz") as file:
+            samples.append((tuple(file["instance_ids"]), file["scores"].tobytes()))
+    assert samples[0] == samples[1]
+    assert len({ids for ids, _ in samples}) > 1
+    assert record("a")["task"]["num_instances"] == 4
+
+
+def test_overwrite_replaces_a_run(audit):
+    assert audit("-q").code == 0
+    assert audit("-q", "--limit", "4", "--overwrite").code == 0
+    assert metrics("out")["num_instances"] == 4
+    assert sorted(os.listdir(".")) == ["out", "test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
+
+
+def test_a_chat_template_is_used_where_there_is_one(audit, tmp_path):
+    chatty = save_tiny(tmp_path / "chatty", tokenizer=with_chat_template(byte_bpe()))
+    for choice, used in (("auto", True), ("on", True), ("off", False)):
+        assert audit("-q", "--overwrite", "--chat-template", choice, model=chatty).code == 0
+        assert record("out")["scoring"]["chat_template"] is used
+        assert record("out")["scoring"]["delimiter"] == ("" if used else " ")
+
+
+def test_a_file_in_another_encoding_is_read_when_it_is_named(audit, project):
+    (project / "test.csv").write_bytes(csv_of(range(5)).replace("room", "café").encode("latin-1"))
+    (project / "tickets.yaml").write_text(TASK.replace("test: test.csv", "test: {path: test.csv, encoding: latin-1}"))
+    assert audit("-q").code == 0
+    assert "café" in (project / "out" / "examples.jsonl").read_text(encoding="utf-8")
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(audit, monkeypatch):
+    def full(path, *rest):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(records, "write_text", full)
+    result = audit("-q")
+    assert result.code == 2
+    assert result.err.startswith("E-OS: No space left on device ")
+    assert len(result.err.splitlines()) == 1
+    assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
+
+
+def test_an_interrupt_exits_with_130_and_leaves_nothing(audit, monkeypatch):
+    def interrupt(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AUDITING, "score_instances", interrupt)
+    result = audit("-q")
+    assert (result.code, result.err.strip()) == (130, "stopped")
+    assert not os.path.exists("out")
+
+
+def test_a_fault_of_our_own_is_no_users_mistake(audit, monkeypatch):
+    def fault(*arguments, **keywords):
+        raise AssertionError("ours")
+
+    monkeypatch.setattr(AUDITING, "score_instances", fault)
+    with pytest.raises(AssertionError, match="ours"):
+        audit("-q")

@@ -1,0 +1,152 @@
+"""The whole way on a user's own data: audit, train without labels, audit again, report, predict."""
+
+import csv
+import json
+import os
+import signal
+
+import pytest
+from safetensors.torch import load_file
+
+CONFIG = """\
+num_train_epochs: 1
+learning_rate: 1e-2
+lora_r: 8
+divergence_space: labels
+per_device_train_batch_size: 4
+"""
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def record(run):
+    return json.loads(read(f"{run}/run.json"))
+
+
+@pytest.fixture
+def train(flip_flop, model, project):
+    (project / "f2c.yaml").write_text(CONFIG)
+
+    def run(*more, out="runs/f2c"):
+        common = ("train", "--model", model, "--task", "tickets.yaml", "--config", "f2c.yaml", "--lora-r=4")
+        return flip_flop(*common, "--out", out, *more)
+
+    return run
+
+
+def test_from_a_first_audit_to_predictions(flip_flop, model, project, train):
+    audit = ("audit", "--model", model, "--task", "tickets.yaml", "--quiet")
+    assert flip_flop(*audit, "--out", "runs/base").code == 0
+
+    trained = train("--seed", "3")
+    assert trained.code == 0, trained.err
+    assert trained.out.startswith("runs/f2c/adapter: next, flip-flop audit ")
+    assert "E-" not in trained.err
+    assert "f2c: step 3/3  P_o " in trained.err
+    assert {"run.json", "adapter", "checkpoints", "log.jsonl"} <= set(os.listdir("runs/f2c"))
+    run = record("runs/f2c")
+    assert run["kind"] == "train"
+    settings = ("method", "seed", "lora_r", "learning_rate", "num_train_epochs", "divergence_space")
+    assert [run["training"][name] for name in settings] == ["f2c", 3, 4, 0.01, 1, "labels"]
+    assert run["task"]["has_gold"] is False
+    assert load_file("runs/f2c/adapter/adapter_model.safetensors")
+    lines = [json.loads(line) for line in read("runs/f2c/log.jsonl").splitlines()]
+    assert [line["step"] for line in lines if "eval_observed_agreement" in line] == [0, 3]
+
+    before = os.stat("runs/f2c/run.json").st_mtime_ns
+    again = train("--seed", "3", "--resume")
+    assert again.code == 0
+    assert again.err.endswith("runs/f2c is complete: nothing to resume\n")
+    assert os.stat("runs/f2c/run.json").st_mtime_ns == before
+    other = train("--seed", "4", "--resume")
+    assert other.code == 2
+    assert other.err.startswith("E-RESUME-CHANGED: ")
+    assert "settings.seed (3, now 4)" in other.err
+
+    assert flip_flop(*audit, "--adapter", "runs/f2c/adapter", "--out", "runs/after").code == 0
+    after = record("runs/after")
+    assert (after["name"], after["adapter"]["method"], after["training"]["lora_r"]) == ("f2c", "f2c", 4)
+    assert after["model"]["digest"] == record("runs/base")["model"]["digest"]
+
+    for kind in ("html", "md", "csv", "txt"):
+        shown = flip_flop("report", "runs/base", "runs/after", "--out", f"report.{kind}")
+        assert (shown.code, shown.out, shown.err) == (0, f"report.{kind}\n", "")
+    assert "base → f2c" in read("report.html")
+    assert [line.split()[1] for line in read("report.md").splitlines()[-2:]] == ["base", "f2c"]
+    assert [line.split()[0] for line in read("report.txt").splitlines()[-2:]] == ["base", "f2c"]
+    rows = list(csv.DictReader(read("report.csv").splitlines()))
+    for row, folder in zip(rows, ("runs/base", "runs/after"), strict=True):
+        assert float(row["observed_agreement"]) == json.loads(read(f"{folder}/metrics.json"))["observed_agreement"]
+
+    predict = ("predict", "--model", model, "--adapter", "runs/f2c/adapter", "--task", "tickets.yaml", "--quiet")
+    shown = flip_flop(*predict, "--input", "train.jsonl", "--out", "answers/votes.csv")
+    assert shown.code == 0
+    assert shown.out.startswith("answers/votes.csv: 12 rows (0: ")
+    votes = list(csv.DictReader(read("answers/votes.csv").splitlines()))
+    assert len(votes) == 12
+    assert {row["vote"] for row in votes} <= {"0", "1"}
+    assert flip_flop(*predict, "--input", "train.jsonl", "--out", "votes.jsonl").code == 0
+    assert [str(json.loads(line)["vote"]) for line in read("votes.jsonl").splitlines()] == [
+        row["vote"] for row in votes
+    ]
+
+
+def test_a_title_heads_the_report(flip_flop, model, project):
+    flip_flop("audit", "--model", model, "--task", "tickets.yaml", "--out", "base", "--quiet")
+    assert flip_flop("report", "base", "--out", "report.html", "--title", "Tickets & rooms").code == 0
+    assert "Tickets &amp; rooms" in read("report.html")
+
+
+@pytest.mark.parametrize("method", ["cce", "swarm"])
+def test_the_other_methods_are_a_flag_away(train, method):
+    assert train("--method", method, "--max-steps", "1", "--quiet").code == 0
+    assert record("runs/f2c")["name"] == method
+    assert record("runs/f2c")["training"]["steps"] == 1
+
+
+def test_a_run_that_is_there_is_not_trained_again_unasked(train):
+    assert train("--max-steps", "1", "--quiet").code == 0
+    refused = train("--max-steps", "1", "--quiet")
+    assert refused.code == 2
+    assert refused.err.startswith("E-OUT-USED: ")
+    assert "runs/f2c holds a run already. Add --resume to go on with it" in refused.err
+
+
+def test_a_limit_trains_on_a_sample(train):
+    assert train("--limit", "6", "--quiet").code == 0
+    assert record("runs/f2c")["task"]["num_instances"] == 6
+
+
+def test_without_a_validation_split_a_part_of_the_training_rows_is_held_out(train, project):
+    text = (project / "tickets.yaml").read_text()
+    (project / "tickets.yaml").write_text(text.replace("validation: validation.csv, ", ""))
+    result = train("--quiet")
+    assert result.code == 0
+    assert result.err.count("no validation split: 1 of the training instances are held out for it") == 1
+    assert record("runs/f2c")["training"]["selected_by"] == "agreement"
+
+
+def test_a_signal_stops_with_143_and_resume_gives_the_whole_runs_adapter(train, monkeypatch):
+    from flip_flop.training import F2CTrainer
+
+    assert train("--seed", "3", out="whole").code == 0
+    whole_step = F2CTrainer.training_step
+
+    def step(self, *arguments, **keywords):
+        if self.state.global_step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return whole_step(self, *arguments, **keywords)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(F2CTrainer, "training_step", step)
+        stopped = train("--seed", "3", "--quiet")
+    assert stopped.code == 143
+    assert "stopped by a signal at step 2; --resume goes on from there" in stopped.err
+    assert not os.path.exists("runs/f2c/run.json")
+    assert train("--seed", "3", "--resume").code == 0
+    adapter = "adapter/adapter_model.safetensors"
+    with open(f"whole/{adapter}", "rb") as whole, open(f"runs/f2c/{adapter}", "rb") as resumed:
+        assert whole.read() == resumed.read()

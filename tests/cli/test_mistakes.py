@@ -1,0 +1,236 @@
+"""Every mistake is one line on standard error that begins with its code, exit status 2, and nothing left behind."""
+
+import json
+import os
+import re
+
+import pytest
+
+from tests.cli.project import TASK, make_project
+
+CODE = re.compile(r"[A-Z]-[A-Z]+(-[A-Z]+)*: ")
+AUDIT = ("audit", "--model", "MODEL", "--task", "tickets.yaml", "--out", "out")
+TRAIN = ("train", "--model", "MODEL", "--task", "tickets.yaml", "--out", "out", "--quiet")
+PREDICT = ("predict", "--model", "MODEL", "--task", "tickets.yaml", "--input", "test.csv")
+
+
+def one_line(result, code: str, *words: str) -> None:
+    """The mistake's one line, and nothing beside it."""
+    assert result.code == 2, result
+    lines = result.err.splitlines()
+    assert len(lines) == 1, result.err
+    assert lines[0].startswith(f"{code}: "), lines[0]
+    assert len(CODE.findall(lines[0])) == 1, lines[0]
+    assert lines[0].endswith((".", "?")), lines[0]
+    for word in words:
+        assert word in lines[0], (word, lines[0])
+    assert result.out == ""
+
+
+def write(**files):
+    """A change of the project: these files instead."""
+
+    def change(folder):
+        for name, content in files.items():
+            path = folder / name.replace("__", ".")
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return change
+
+
+def task(old: str, new: str):
+    """A change of the task file."""
+    assert TASK.count(old) >= 1, old
+    return write(tickets__yaml=TASK.replace(old, new))
+
+
+ROWS = "text,urgent\ngood room,1\n"
+ALIKE = '- {name: truth, jinja: "True or false, it is urgent: {{ text }}", answer_choices: "False ||| True"}'
+REST = TASK[TASK.index("  - {name: truth") :]
+
+# name: (change of the project, command, code, words of the line)
+MISTAKES = {
+    "missing column": (write(test__csv="text,urgency\nroom,1\n"), AUDIT, "E-DATA-COLUMN", ["'urgency'"]),
+    "undefined name": (task("{{ text }}. Is", "{{ txt }}. Is"), AUDIT, "E-TPL-UNDEFINED", ["line 2", "mean 'text'?"]),
+    "empty render": (task('"{{ text }}", ', '"{% if no is defined %}x{% endif %}", '), AUDIT, "E-TPL-EMPTY", ["terse"]),
+    "duplicate choices": (task("No ||| Yes", "Yes ||| Yes"), AUDIT, "E-LABEL-DUP", ["'plain'", "'Yes'"]),
+    "label count": (task("False ||| True", "False ||| True ||| Maybe"), AUDIT, "E-TPL-LABELCOUNT", ["3", "2 labels"]),
+    "no choices": (task(', answer_choices: "No ||| Yes"', ""), AUDIT, "E-TPL-NOCHOICES", ["plain"]),
+    "unquoted choices": (task('"No ||| Yes"', "[No, Yes]"), AUDIT, "E-TPL-CHOICE-TYPE", ["False", "Quote"]),
+    "unquoted labels": (task("labels: [0, 1]", "labels: [No, Yes]"), AUDIT, "E-LABEL-TYPE", ["False", "Quote"]),
+    "undeclared label": (write(test__csv=ROWS + "room,2\n"), AUDIT, "E-LABEL-UNDECLARED", ["line 3", "'2'", "0, 1"]),
+    "blank label": (write(test__csv=ROWS + "bad room,\n"), AUDIT, "E-LABEL-NULL", ["test.csv line 3"]),
+    "wrong encoding": (write(test__csv="text,urgent\ncafé,1\n".encode("latin-1")), AUDIT, "E-DATA-ENCODING", ["UTF-8"]),
+    "empty file": (write(test__csv=""), AUDIT, "E-DATA-EMPTY", ["test.csv"]),
+    "header only": (write(test__csv="text,urgent\n"), AUDIT, "E-DATA-EMPTY", ["test.csv"]),
+    "ragged": (write(test__csv=ROWS + "bad, very bad,1\n"), AUDIT, "E-DATA-RAGGED", ["line 3", "3 cells"]),
+    "duplicate column": (write(test__csv="text,text,urgent\na,b,1\n"), AUDIT, "E-DATA-DUPCOL", ["'text'"]),
+    "broken line": (write(train__jsonl='{"text": "a"}\n{"text": \n{"text": "b"}\n'), TRAIN, "E-DATA-PARSE", ["line 2"]),
+    "not parquet": (
+        lambda folder: (task("test.csv", "test.parquet")(folder), write(test__parquet="text")(folder)),
+        AUDIT, "E-DATA-PARSE", ["test.parquet"],
+    ),
+    "no such file": (task("test.csv", "tset.csv"), AUDIT, "E-DATA-FILE", ["'test.csv'"]),
+    "other kind of file": (task("test.csv", "test.xlsx"), AUDIT, "E-DATA-KIND", [".xlsx"]),
+    "too long": (write(test__csv=f"text,urgent\n{'good ' * 300},1\n"), AUDIT, "E-TOO-LONG", ["256", "test-1"]),
+    "task name": (None, ("audit", "-m", "MODEL", "-t", "dmo", "-o", "out"), "E-TASK-UNKNOWN", ["'demo'"]),
+    "task file": (None, ("audit", "-m", "MODEL", "-t", "ticket.yaml", "-o", "out"), "E-TASK-FILE", ["'tickets.yaml'"]),
+    "syntax error": (task("labels: [0, 1]", "labels: [0, 1"), AUDIT, "E-TASK-YAML", ["tickets.yaml line"]),
+    "unknown key": (task("label_field:", "label_fields:"), AUDIT, "E-TASK-KEY", ["'label_field'"]),
+    "leak": (task("{{ text }}. Is", "{{ text }} {{ urgent }}. Is"), AUDIT, "E-TPL-LABEL-LEAK", ["'urgent'"]),
+    "hostile": (task("{{ text }}. Is", "{{ ''.__class__ }} Is"), AUDIT, "E-TPL-UNSAFE", ["plain"]),
+    "jinja": (task("{{ text }}. Is", "{% if text %}. Is"), AUDIT, "E-TPL-SYNTAX", ["plain"]),
+    "split": (None, (*AUDIT, "--split", "tset"), "E-TASK-SPLIT", ["'test'"]),
+    "template": (None, (*AUDIT, "--templates", "plain,turth"), "E-TPL-UNKNOWN", ["'truth'"]),
+    "held out": (None, (*AUDIT, "--templates", "held_out"), "E-TPL-UNKNOWN", ["held_out_templates"]),
+    "chat template": (None, (*AUDIT, "--chat-template", "on"), "E-CHAT-TEMPLATE", ["off"]),
+    "threshold": (None, (*AUDIT, "--fail-under", "agreement"), "E-FAIL-UNDER", ["METRIC=VALUE"]),
+    "threshold in words": (None, (*AUDIT, "--fail-under", "agreement=high"), "E-FAIL-UNDER", ["METRIC=VALUE"]),
+    "threshold in percent": (None, (*AUDIT, "--fail-under", "agreement=90"), "E-FAIL-UNDER", ["0 to 1"]),
+    "threshold nan": (None, (*AUDIT, "--fail-under", "agreement=nan"), "E-FAIL-UNDER", ["0 to 1"]),
+    "metric": (None, (*AUDIT, "--fail-under", "agreemnt=0.9"), "E-FAIL-UNDER", ["'agreement'"]),
+    "model": (None, ("audit", "-m", "./tiny", "-t", "tickets.yaml", "-o", "out"), "E-MODEL-FILE", ["No folder ./tiny"]),
+    "adapter": (None, (*AUDIT, "--adapter", "runs/f2c/adapter"), "E-ADAPTER-FILE", ["runs/f2c/adapter"]),
+    "dtype": (None, (*AUDIT, "--dtype", "int8"), "E-MODEL-DTYPE", ["float32"]),
+    "device": (None, (*AUDIT, "--device", "abacus"), "E-MODEL-DEVICE", ["abacus"]),
+    "one template": (None, (*TRAIN, "--templates", "plain"), "E-TOO-FEW-TEMPLATES", ["1 template"]),
+    "config key": (None, (*TRAIN, "--lora-rr", "4"), "E-CONFIG-KEY", ["'lora_r'"]),
+    "config key in a file": (
+        write(f2c__yaml="lerning_rate: 1e-4\n"), (*TRAIN, "--config", "f2c.yaml"),
+        "E-CONFIG-KEY", ["f2c.yaml", "'learning_rate'"],
+    ),
+    "config value": (None, (*TRAIN, "--lora-r", "four"), "E-CONFIG-VALUE", ["lora_r", "whole number"]),
+    "config range": (None, (*TRAIN, "--flip-temperature", "0"), "E-CONFIG-VALUE", ["above 0"]),
+    "config nan": (None, (*TRAIN, "--learning-rate", "nan"), "E-CONFIG-VALUE", ["learning_rate"]),
+    "no config file": (None, (*TRAIN, "--config", "f2c.yaml"), "E-CONFIG-FILE", ["f2c.yaml"]),
+    "config is no mapping": (write(f2c__yaml="- 1\n"), (*TRAIN, "--config", "f2c.yaml"), "E-CONFIG-FILE", ["settings"]),
+    "config syntax": (write(f2c__yaml="a: [1\n"), (*TRAIN, "--config", "f2c.yaml"), "E-TASK-YAML", ["f2c.yaml line"]),
+    "stray word": (None, (*TRAIN, "--lora-r", "4", "8"), "E-CONFIG-KEY", ["'8'"]),
+    "undefined in train": (task("{{ text }}. Is", "{{ txt }}. Is"), TRAIN, "E-TPL-UNDEFINED", ["train.jsonl line 1"]),
+    "undefined in validation": (
+        write(validation__csv="txt,urgent\nroom,1\n"), TRAIN, "E-TPL-UNDEFINED", ["validation.csv line 2"],
+    ),
+    "no train split": (task("train: train.jsonl, ", ""), TRAIN, "E-TASK-SPLIT", ["'train'"]),
+    "no such input": (None, (*PREDICT, "--input", "tset.csv", "--out", "out.csv"), "E-DATA-FILE", ["'test.csv'"]),
+    "spreadsheet": (None, (*PREDICT, "--out", "out.xlsx"), "E-OUT-KIND", [".jsonl or .csv"]),
+    "predict onto its input": (None, (*PREDICT, "--out", "test.csv"), "E-OUT-PATH", ["the input itself"]),
+    "predict a label": (
+        task("{{ text }}. Is", "{{ text }} {{ urgent }}. Is"), (*PREDICT, "--out", "out.csv"),
+        "E-TPL-LABEL-LEAK", ["'urgent'"],
+    ),
+    "predict into a folder": (None, (*PREDICT, "--out", "."), "E-OUT-PATH", ["is a folder"]),
+    "report of no run": (None, ("report", "runs", "--out", "out.html"), "E-RUN-MISSING", ["runs"]),
+    "report of a foreign folder": (None, ("report", ".", "--out", "out.html"), "E-RUN-MISSING", ["run.json"]),
+    "report as a spreadsheet": (None, ("report", ".", "--out", "out.xlsx"), "E-OUT-KIND", [".html"]),
+}  # fmt: skip
+
+
+def files(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_with_its_code_and_leaves_nothing(flip_flop, project, model, mistake):
+    change, command, code, words = MISTAKES[mistake]
+    if change is not None:
+        change(project)
+    before = files(project)
+    result = flip_flop(*(model if word == "MODEL" else word for word in command))
+    one_line(result, code, *words)
+    assert files(project) == before
+    assert not (project / "out").exists()
+
+
+REVERSED = """\
+name: split votes
+data: {train: train.jsonl, validation: train.jsonl}
+templates:
+  - {name: plain, jinja: "{{ text }}", answer_choices: "No ||| Yes"}
+  - {name: reversed, jinja: "{{ text }}", answer_choices: "Yes ||| No"}
+"""
+
+
+@pytest.mark.parametrize("method", ["f2c", "cce"])
+def test_training_without_any_consensus_is_refused(flip_flop, project, model, method):
+    (project / "tickets.yaml").write_text(REVERSED)
+    lines = (project / "train.jsonl").read_text().splitlines(keepends=True)
+    (project / "train.jsonl").write_text("".join(lines[:6]))
+    (project / "other.jsonl").write_text("".join(lines[6:]))
+    (project / "tickets.yaml").write_text(REVERSED.replace("validation: train", "validation: other"))
+    result = flip_flop(*(model if word == "MODEL" else word for word in TRAIN), "--method", method)
+    assert result.code == 2
+    *notes, last = result.err.splitlines()
+    assert last.startswith("E-NO-CONSENSUS: No instance of 6 ")
+    assert "Traceback" not in result.err
+    assert all(note.startswith(("first votes: ", "W-")) for note in notes)
+    assert files(project / "out") == {".lock": b""}
+
+
+@pytest.mark.xfail(strict=False, reason="an empty checkpoints/ stays, and the next run takes it for another's")
+def test_a_folder_in_which_training_was_refused_can_be_used_again(flip_flop, project, model):
+    train = [model if word == "MODEL" else word for word in TRAIN]
+    for name in ("train", "validation"):
+        (project / f"{name}.jsonl").write_text(json.dumps({"text": f"a room to {name} in"}) + "\n")
+    (project / "tickets.yaml").write_text(REVERSED.replace("validation: train", "validation: validation"))
+    assert "E-NO-CONSENSUS" in flip_flop(*train).err
+    make_project(project)
+    assert flip_flop(*train, "--max-steps", "1", "--lora-r", "4").code == 0
+
+
+def test_training_on_a_prompt_longer_than_the_context_is_refused(flip_flop, project, model):
+    with (project / "train.jsonl").open("a") as file:
+        file.write(json.dumps({"text": "good " * 300}) + "\n")
+    result = flip_flop(*(model if word == "MODEL" else word for word in TRAIN))
+    assert result.code == 2
+    assert result.err.splitlines()[-1].startswith("E-TOO-LONG: Instance 'train-13'")
+    assert os.listdir(project / "out") == [".lock"]
+
+
+@pytest.mark.parametrize("command", [AUDIT, TRAIN])
+def test_a_folder_that_holds_something_else_is_refused_and_kept(flip_flop, project, model, command):
+    (project / "out").mkdir()
+    (project / "out" / "thesis.txt").write_text("precious")
+    extra = ["--overwrite"] if command is AUDIT else ["--resume"]
+    for more in ([], extra):
+        result = flip_flop(*(model if word == "MODEL" else word for word in command), *more)
+        one_line(result, "E-OUT-USED", "out is not empty")
+    assert [name for name in os.listdir(project / "out") if name != ".lock"] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("command", [AUDIT, TRAIN])
+def test_an_output_path_that_is_a_file_is_refused_and_kept(flip_flop, project, model, command):
+    (project / "out").write_text("precious")
+    one_line(flip_flop(*(model if word == "MODEL" else word for word in command)), "E-OUT-PATH", "is a file")
+    assert (project / "out").read_text() == "precious"
+
+
+def test_a_run_that_is_there_is_not_replaced_unasked(flip_flop, project, model):
+    audit = [model if word == "MODEL" else word for word in AUDIT]
+    assert flip_flop(*audit).code == 0
+    before = files(project / "out")
+    one_line(flip_flop(*audit), "E-OUT-USED", "--overwrite")
+    assert files(project / "out") == before
+
+
+def test_runs_of_which_no_two_can_be_compared_make_no_report(flip_flop, project, model):
+    other = make_project(project / "other")
+    (other / "tickets.yaml").write_text(TASK.replace("Is this urgent?", "Urgent?"))
+    for number, file in enumerate((project / "tickets.yaml", other / "tickets.yaml")):
+        assert flip_flop("audit", "-m", model, "-t", file, "-o", f"run-{number}", "-q").code == 0
+    result = flip_flop("report", "run-0", "run-1", "--out", "report.html")
+    one_line(result, "E-RUN-MISMATCH", "task")
+    assert not (project / "report.html").exists()
+
+
+def test_a_run_with_a_broken_file_makes_no_report(flip_flop, project, model):
+    assert flip_flop(*(model if word == "MODEL" else word for word in AUDIT)).code == 0
+    (project / "out" / "metrics.json").write_text("{")
+    one_line(flip_flop("report", "out", "--out", "report.html"), "E-RUN-BROKEN", "metrics.json")
+
+
+@pytest.mark.parametrize("arguments", [["audit"], ["audt"], ["audit", "--limit", "0"], ["report", "--out", "a.html"]])
+def test_a_wrong_command_line_exits_with_2_and_says_what_is_wrong(flip_flop, arguments):
+    result = flip_flop(*arguments)
+    assert result.code == 2
+    assert "Error: " in result.err
+    assert "Traceback" not in result.err

@@ -1,0 +1,131 @@
+"""A whole training run, through the function that the command calls."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.tasks import RowsSource, Task
+from flip_flop.training import run as run_module
+from flip_flop.training import train
+from flip_flop.training.trainer import F2CTrainer
+from tests.training.conftest import load_tiny, make_task, rows, settings
+
+
+def adapter_bytes(out):
+    return (out / "adapter" / "adapter_model.safetensors").read_bytes()
+
+
+def with_train_rows(made):
+    task = make_task()
+    data = {"train": RowsSource(made, "made rows")}
+    return Task(task.name, task.templates, data, task.labels, task.label_field, held_out_templates=("held",))
+
+
+def test_gold_labels_replaced_by_poison_change_nothing_in_a_whole_run(tmp_path):
+    results = []
+    for number, labels in enumerate([[0, 1], [1, 1], [None, None]]):
+        made = [row | {"label": labels[place % 2]} for place, row in enumerate(rows(15))]
+        train(load_tiny(), with_train_rows(made), settings(select_by="last"), tmp_path / str(number), quiet=True)
+        results.append(adapter_bytes(tmp_path / str(number)))
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("step", [2, 3, 5])
+def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapter(tmp_path, monkeypatch, step):
+    """12 instances in batches of 4, evaluated and saved at the end of each epoch: step 3 is an epoch's last."""
+    whole = tmp_path / "whole"
+    train(load_tiny(), make_task(), settings(num_train_epochs=3, learning_rate=3e-3), whole, quiet=True)
+    plain_step = F2CTrainer.training_step
+
+    def signalled(self, *arguments, **keywords):
+        if self.state.global_step == step - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain_step(self, *arguments, **keywords)
+
+    out = tmp_path / "stopped"
+    with monkeypatch.context() as patch:
+        patch.setattr(F2CTrainer, "training_step", signalled)
+        stopped = train(load_tiny(), make_task(), settings(num_train_epochs=3, learning_rate=3e-3), out, quiet=True)
+    assert (stopped.stopped_by, stopped.adapter) == (signal.SIGTERM, None)
+    assert not (out / "run.json").exists()
+    train(load_tiny(), make_task(), settings(num_train_epochs=3, learning_rate=3e-3), out, resume=True, quiet=True)
+    assert adapter_bytes(out) == adapter_bytes(whole)
+    chosen = [json.loads((path / "run.json").read_text())["training"]["selected_checkpoint"] for path in (whole, out)]
+    assert chosen[0] == chosen[1]
+
+
+def test_a_run_that_was_moved_before_its_record_was_written_still_ships_the_best_checkpoint(tmp_path, monkeypatch):
+    out, moved = tmp_path / "run", tmp_path / "elsewhere" / "run"
+    values = iter([0.1, 0.9, 0.2])  # before the first step, after the first epoch, after the second
+    from flip_flop.training.selection import Selection
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Selection, "value", lambda *_: next(values))
+        patch.setattr(run_module, "_record", lambda *_: pytest.fail("killed here"))
+        with pytest.raises(pytest.fail.Exception):
+            train(load_tiny(), make_task(), settings(), out, quiet=True)
+    expected = (out / "checkpoints" / "checkpoint-3" / "adapter_model.safetensors").read_bytes()
+    moved.parent.mkdir()
+    out.rename(moved)
+    train(load_tiny(), make_task(), settings(), moved, resume=True, quiet=True)
+    assert adapter_bytes(moved) == expected
+    assert json.loads((moved / "run.json").read_text())["training"]["selected_checkpoint"] == "checkpoint-3"
+
+
+def test_an_adapter_that_collapsed_at_every_checkpoint_is_not_shipped_in_silence(tmp_path, caplog):
+    config = settings(select_by="agreement", max_share_drift=0.0, learning_rate=5e-2)
+    train(load_tiny(), make_task(), config, tmp_path / "run", quiet=True)
+    training = json.loads((tmp_path / "run" / "run.json").read_text())["training"]
+    assert (training["selected_value"] == -1.0) == ("W-COLLAPSE: at every checkpoint" in caplog.text)
+    assert training["selected_value"] == -1.0
+    assert training["base_value"] is not None
+
+
+def test_a_mistake_that_is_mended_leaves_the_folder_free(tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(InputError, match="E-CHAT-TEMPLATE"):
+        train(load_tiny(), make_task(), settings(chat_template="on"), out, quiet=True)
+    train(load_tiny(), make_task(), settings(num_train_epochs=1), out, quiet=True)
+    assert (out / "run.json").exists()
+
+
+def test_debris_of_a_killed_writer_is_swept(tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".plan.json.1234.tmp").write_text("{")
+    (out / ".adapter.1234.tmp").mkdir()
+    train(load_tiny(), make_task(), settings(num_train_epochs=1), out, quiet=True)
+    assert not list(out.glob(".*.tmp"))
+
+
+def test_scores_that_are_not_finite_stop_the_training_by_name(tmp_path):
+    with pytest.raises(InputError, match=r"E-NONFINITE: Step \d+: .*instance .*Lower --learning-rate"):
+        train(load_tiny(), make_task(), settings(learning_rate=1e30, max_grad_norm=0), tmp_path / "run", quiet=True)
+
+
+def test_no_consensus_anywhere_is_refused_before_training(tmp_path):
+    from flip_flop.prompts import Template, TemplateSet
+
+    pair = TemplateSet(
+        (Template("one", "{{ text }}. Good?", "No ||| Yes"), Template("two", "{{ text }}. Good?", "Yes ||| No"))
+    )
+    task = Task("split", pair, {"train": RowsSource(rows(12), "made rows")})
+    with pytest.raises(InputError, match="E-NO-CONSENSUS"):
+        train(load_tiny(), task, settings(), tmp_path / "run", quiet=True)
+
+
+def test_the_survey_is_a_sample_of_all_rows_not_the_first():
+    from flip_flop.scoring import PromptEncoder
+    from flip_flop.training.survey import SURVEYED, survey_votes
+    from tests.tiny import byte_bpe, tiny_model
+
+    instances = make_task(SURVEYED + 60).with_templates(["plain", "truth"]).instances("train")
+    encoder = PromptEncoder(byte_bpe())
+    encoded = [encoder.encode(instance) for instance in instances]
+    found = survey_votes(tiny_model("qwen2"), encoded, settings(method="swarm"))
+    assert found["num_instances"] == SURVEYED
+    np.testing.assert_allclose(sum(found["case_shares"]), 1)
