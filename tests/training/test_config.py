@@ -33,6 +33,8 @@ def test_an_unknown_key_is_named_with_the_nearest_one():
         ({"flip_weight_min": 0.5, "flip_weight_max": 0.1}, "flip_weight_min is 0.5"),
         ({"cce_weight": "nan"}, "cce_weight is nan"),
         ({"learning_rate": "fast"}, "learning_rate is 'fast'. It must be a number"),
+        ({"lora_dropout": 1.5}, "lora_dropout is 1.5"),
+        ({"max_cc_size": 2.5}, "max_cc_size is 2.5. It must be a whole number"),
         ({"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0"),
         ({"lr_scheduler_type": "wavy"}, "lr_scheduler_type|wavy"),
     ],
@@ -45,7 +47,14 @@ def test_a_value_out_of_range_is_refused(changes, words):
 
 def test_reporting_passes_through_and_is_none_by_default():
     assert F2CConfig().report_to == []
-    assert make_config({"report_to": "tensorboard"}).report_to == ["tensorboard"]
+    assert F2CConfig(report_to="tensorboard").report_to == ["tensorboard"]
+
+
+def test_a_tracker_that_is_not_installed_is_refused_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr("flip_flop.training.config.get_available_reporting_integrations", lambda: ["trackio"])
+    assert make_config({"report_to": "trackio"}).report_to == ["trackio"]
+    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: report_to is 'wandb', .* pip install wandb"):
+        make_config({"report_to": "wandb"})
 
 
 def test_every_own_field_has_help():

@@ -87,6 +87,12 @@ def check_head(model: nn.Module) -> None:
     own = causal_lm(input_ids=ids, use_cache=False).logits[0].float()
     hidden = decoder_of(model)(input_ids=ids, use_cache=False).last_hidden_state[0]
     ours = head_logits(model, hidden)
+    if not bool(own.isfinite().all()):
+        raise InputError(
+            "E-NONFINITE",
+            f"{type(causal_lm).__name__}: its logits are not finite.",
+            "Check the weights and the dtype (bfloat16 or float32 instead of float16).",
+        )
     scale = own.abs().max().clamp(min=1.0)
     if ours.shape != own.shape or not torch.allclose(ours, own, rtol=0.0, atol=float(2e-2 * scale)):
         raise InputError(

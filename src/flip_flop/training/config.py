@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args, get_origin
 
 from transformers import TrainingArguments
+from transformers.integrations import get_available_reporting_integrations
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.scoring.tokens import ChatTemplate
@@ -102,6 +103,7 @@ class F2CConfig(TrainingArguments):
         for name in ("cce_weight", "jsd_weight", "flip_weight_max", "learning_rate", "max_share_drift"):
             value = getattr(self, name)
             _require(0 <= value < math.inf, name, value, "at least 0 and finite")
+        _require(0 <= self.lora_dropout < 1, "lora_dropout", self.lora_dropout, "at least 0 and below 1")
         for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "batch_tokens", "lora_r"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         if self.eval_strategy == "no":
@@ -142,11 +144,18 @@ def make_config(settings: dict[str, Any], source: str = "the settings") -> F2CCo
             raise InputError("E-CONFIG-KEY", f"Unknown setting {key!r} in {source}.", nearest(name, known))
         values[name] = _convert(name, value, known[name].type)
     try:
-        return F2CConfig(**values)
+        config = F2CConfig(**values)
     except InputError:
         raise
     except (ValueError, TypeError, ImportError) as error:
-        raise InputError("E-CONFIG-VALUE", f"{source}: {' '.join(str(error).split())[:200]}") from error
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        raise InputError("E-CONFIG-VALUE", f"{source}: {reason}.") from error
+    for name in config.report_to:
+        if name not in get_available_reporting_integrations():
+            raise InputError(
+                "E-CONFIG-VALUE", f"report_to is {name!r}, which is not installed.", f"pip install {name}."
+            )
+    return config
 
 
 def _convert(name: str, value: Any, annotation: Any) -> Any:

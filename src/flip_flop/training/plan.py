@@ -89,7 +89,8 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
     """
     path = out / PLAN
     if not path.exists():
-        others = sorted(item.name for item in out.iterdir() if item.name != ".lock")
+        own = (".lock", "checkpoints") if not any((out / "checkpoints").glob("*")) else (".lock",)
+        others = sorted(item.name for item in out.iterdir() if item.name not in own)
         if others:
             raise InputError(
                 "E-OUT-USED", f"{out} is not empty: {', '.join(others[:3])}.", "Give another --out, or empty it."
