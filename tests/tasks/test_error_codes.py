@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_code_is_documented() -> None:
     sources = [
-        path.read_text() for name in ("prompts", "tasks") for path in (ROOT / "src/flip_flop" / name).glob("*.py")
+        path.read_text() for name in ("prompts", "tasks") for path in (ROOT / "src/flip_flop" / name).rglob("*.py")
     ]
     raised = {code for text in sources for code in re.findall(r'"(E-[A-Z0-9-]+)"', text)}
     documented = set(
