@@ -15,6 +15,9 @@ import torch
 import flip_flop.method
 import flip_flop.metrics
 import flip_flop.prompts
+from flip_flop.errors import InputError
+from flip_flop.prompts.archive import templates_folder
+from tests.tasks.made_datasets import Made, make_datasets
 
 torch.set_num_threads(1)
 
@@ -43,3 +46,23 @@ def hub_mirror() -> Path:
     if not SHARED_HUB.is_dir():
         pytest.skip("the folder of real rows, ../shared/hub, is not there")
     return SHARED_HUB
+
+
+@pytest.fixture(scope="session")
+def promptsource_folder() -> Path:
+    """PromptSource's templates, where `flip-flop templates fetch` has been run."""
+    try:
+        return templates_folder()
+    except InputError:
+        pytest.skip("PromptSource's templates are not fetched")
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch) -> Made:
+    """The paper's eleven datasets with made rows and made templates, and a cache of the test's own."""
+    datasets = make_datasets(tmp_path / "made")
+    monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(datasets.promptsource))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for variable in ("FLIP_FLOP_HUB_MIRROR", "FLIP_FLOP_STORY_CLOZE"):
+        monkeypatch.delenv(variable, raising=False)
+    return datasets

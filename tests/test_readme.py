@@ -8,6 +8,7 @@ import click
 import pytest
 
 from flip_flop.cli.main import VERBS, cli
+from flip_flop.tasks.catalog import catalog_names
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -42,11 +43,13 @@ def test_every_command_is_one_that_the_program_takes(line):
     command = cli.get_command(click.Context(cli), words[0])
     context = command.make_context(words[0], words[1:])
     paths = [value for key, value in context.params.items() if key in ("task", "source")]
-    assert all((ROOT / path).exists() for path in paths)
+    assert all(path in catalog_names() or (ROOT / path).exists() for path in paths)
 
 
 def test_there_is_a_command_for_each_step():
-    assert [shlex.split(line)[1] for line in COMMANDS] == ["audit", "train", "audit", "report", "predict"]
+    verbs = [shlex.split(line)[1] for line in COMMANDS]
+    assert verbs[:5] == ["audit", "train", "audit", "report", "predict"]
+    assert verbs[5:] == ["templates", "tasks", "templates", "audit", "train"]
 
 
 def test_every_linked_file_is_there():

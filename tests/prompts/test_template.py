@@ -68,6 +68,13 @@ def test_a_loop_variable_may_bear_the_label_fields_name() -> None:
     assert template.render({"label": 1}, "label")[0] == "- No\n- Yes"
 
 
+@given(st.text(alphabet="ab|\n \r%#}'", max_size=20))
+@settings(max_examples=300, deadline=None)
+def test_answers_without_jinja_are_what_jinja_would_make_of_them(choices: str) -> None:
+    plain, rendered = Template("t", "x", f"a{choices}"), Template("t", "x", f"a{choices}{{# #}}")
+    assert plain.render({}, None)[1] == rendered.render({}, None)[1]
+
+
 def test_choices_may_come_from_the_row() -> None:
     template = Template("t", "{{ answer_choices[0] }}?", "{{ first }} ||| {{ second }}")
     assert template.render({"first": "a", "second": "b"}, None) == ("a?", ("a", "b"))

@@ -153,7 +153,9 @@ def test_a_missing_task_file_is_named_with_its_nearest(tmp_path: Path) -> None:
 
 
 def test_an_unknown_task_name_is_named_with_its_nearest() -> None:
-    with pytest.raises(InputError, match=r"E-TASK-UNKNOWN: there is no task 'rtee'.*Did you mean 'rte'\?"):
+    with pytest.raises(
+        InputError, match=r"E-TASK-UNKNOWN: there is no task 'rtee'.*Did you mean 'rte'\? Known: cb, rte\."
+    ):
         load_task("rtee", known_names=("rte", "cb"))
     with pytest.raises(InputError, match=r"E-TASK-UNKNOWN: .* Give the path of a task file."):
         load_task("rte")

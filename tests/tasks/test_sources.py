@@ -3,8 +3,6 @@
 import csv
 import datetime
 import io
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file
-from flip_flop.tasks import FileSource, HubSource, RowsSource
+from flip_flop.tasks import FileSource, RowsSource
 from flip_flop.tasks.csv_rows import read_csv_rows
 
 
@@ -193,52 +191,3 @@ def test_rows_in_memory_are_numbered_and_hashed_by_their_content() -> None:
     assert first.provenance["sha256"] != second.provenance["sha256"]
     with pytest.raises(InputError, match="E-DATA-EMPTY: made up"):
         RowsSource([], "made up").load()
-
-
-def test_a_mirror_is_read_instead_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "owner" / "repo" / "rte"
-    folder.mkdir(parents=True)
-    pyarrow.parquet.write_table(pa.table({"premise": ["x"], "label": [1]}), folder / "validation.parquet")
-    rows = HubSource("owner/repo", "rte", "validation", mirror=tmp_path).load()
-    assert rows.rows[0].fields == {"premise": "x", "label": 1}
-    assert rows.provenance["source"] == "owner/repo (rte, validation)"
-    monkeypatch.setenv("FLIP_FLOP_HUB_MIRROR", str(tmp_path))
-    assert HubSource("owner/repo", "rte", "validation").load() == rows
-    with pytest.raises(InputError, match=r"E-DATA-FILE: the mirror has no file .*validatio.parquet. Did you mean"):
-        HubSource("owner/repo", "rte", "validatio").load()
-    with pytest.raises(InputError, match=r"E-DATA-FILE: .*default"):
-        HubSource("owner/repo", None, "train").load()
-
-
-@pytest.mark.parametrize(
-    ("repo", "config", "split"),
-    [
-        ("../../etc", None, "x"),
-        ("a/b", "..", "x"),
-        ("a/b/c", None, "x"),
-        ("a/b", None, "/etc/x"),
-        ("a/b", "x", "x[:10]"),
-    ],
-)
-def test_a_data_set_name_is_no_way_out_of_the_mirror(repo: str, config: str | None, split: str) -> None:
-    with pytest.raises(InputError, match="E-DATA-HUB"):
-        HubSource(repo, config, split)
-
-
-def test_the_hub_is_asked_where_there_is_no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FLIP_FLOP_HUB_MIRROR", raising=False)
-    asked: list[Any] = []
-
-    def load_dataset(*args: Any, **kwargs: Any) -> list[dict[str, Any]]:
-        asked.append((args, kwargs))
-        if args[0] == "owner/gone":
-            raise ConnectionError("no network\nsecond line")
-        return [{"a": 1}]
-
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    rows = HubSource("owner/repo", "rte", "train", revision="abc").load()
-    assert asked == [(("owner/repo", "rte"), {"split": "train", "revision": "abc"})]
-    assert rows.provenance["revision"] == "abc"
-    with pytest.raises(InputError, match=r"^E-DATA-HUB: owner/gone \(train\) could .*no network\. Check") as refusal:
-        HubSource("owner/gone", None, "train").load()
-    assert "\n" not in str(refusal.value)

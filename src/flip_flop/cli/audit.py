@@ -9,7 +9,7 @@ import click
 from flip_flop.cli.options import (
     batch_option,
     chat_option,
-    mirror_option,
+    data_options,
     model_options,
     open_model,
     open_task,
@@ -40,7 +40,7 @@ ALIASES = {"agreement": "observed_agreement"}
 @click.option("--seed", type=int, default=0, show_default=True)
 @chat_option
 @batch_option
-@mirror_option
+@data_options
 @click.option("--overwrite", is_flag=True, help="Replace a run that is there already.")
 @click.option("--quiet", "-q", is_flag=True, help="Print the table only.")
 def audit_command(
@@ -60,6 +60,7 @@ def audit_command(
     chat_template: Any,
     batch_tokens: int,
     hub_mirror: Path | None,
+    story_cloze_dir: Path | None,
     overwrite: bool,
     quiet: bool,
 ) -> int:
@@ -72,7 +73,7 @@ def audit_command(
 
     thresholds = [_threshold(text) for text in fail_under]
     check_out(out, overwrite=overwrite)
-    chosen = open_task(task, templates, hub_mirror)
+    chosen = open_task(task, templates, hub_mirror, story_cloze_dir)
     chosen.instances(split, limit=limit, seed=seed)  # the data's mistakes before the model's minutes
     loaded = open_model(model, adapter, revision, dtype, device)
     found = audit(

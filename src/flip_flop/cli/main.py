@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import os
 import sys
 import warnings
 
@@ -14,6 +15,8 @@ VERBS = {
     "audit": "Measure how consistently a model answers over templates.",
     "train": "Train an adapter without labels: f2c, cce or swarm.",
     "predict": "Answer a file's rows: distribution per template, and the vote.",
+    "tasks": "The paper's datasets by name: list, show, check.",
+    "templates": "PromptSource's templates and your own: fetch, list, show, lint.",
     "report": "One HTML page from audits.",
     "env": "Versions and hardware, for a bug report.",
 }
@@ -69,6 +72,7 @@ def main() -> None:
 
 def _quieten() -> None:
     """Our own notes as plain lines; other libraries speak only of errors."""
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # read when the library is imported, later
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     log = logging.getLogger("flip_flop")

@@ -21,7 +21,12 @@ model_option = click.option(
 adapter_option = click.option(
     "--adapter", type=click.Path(path_type=Path), help="An adapter/ folder of a training run."
 )
-task_option = click.option("--task", "-t", required=True, help="A task file (YAML), or `demo`.")
+task_option = click.option(
+    "--task",
+    "-t",
+    required=True,
+    help="A dataset of the paper (`flip-flop tasks list`), a task file (YAML), or `demo`.",
+)
 revision_option = click.option("--revision", help="The model's commit, branch or tag on the hub.")
 dtype_option = click.option(
     "--dtype",
@@ -50,6 +55,12 @@ mirror_option = click.option(
     envvar="FLIP_FLOP_HUB_MIRROR",
     help="Read data sets from DIR/<repo>/<config>/<split>.parquet instead of the hub.",
 )
+story_cloze_option = click.option(
+    "--story-cloze-dir",
+    type=click.Path(path_type=Path),
+    envvar="FLIP_FLOP_STORY_CLOZE",
+    help="The folder of StoryCloze's two CSV files, which its owners give out.",
+)
 templates_option = click.option(
     "--templates", help="NAME,NAME,... or `all` or `held_out`; by default all but the held-out ones."
 )
@@ -77,12 +88,35 @@ def open_model(model: str, adapter: Path | None, revision: str | None, dtype: st
     return loaded
 
 
-def open_task(task: str, templates: str | None = None, hub_mirror: Path | None = None, seed: int = 0) -> "Task":
-    """Load what ``--task`` names, with the templates that ``--templates`` asks for."""
+def data_options(command: Command) -> Command:
+    """Where the paper's datasets are read from."""
+    for option in (story_cloze_option, mirror_option):
+        command = option(command)
+    return command
+
+
+def open_task(
+    task: str,
+    templates: str | None = None,
+    hub_mirror: Path | None = None,
+    story_cloze_dir: Path | None = None,
+    seed: int = 0,
+) -> "Task":
+    """Load what ``--task`` names, with the templates that ``--templates`` asks for.
+
+    The seed divides a dataset's rows. It is not a run's ``--seed``: what one run trains on must not be what another
+    run is chosen by.
+    """
     from flip_flop.demo.task import demo_task
     from flip_flop.tasks import load_task
+    from flip_flop.tasks.catalog import catalog_names, catalog_task
 
-    found = demo_task(seed) if task == "demo" else load_task(task, known_names=["demo"], hub_mirror=hub_mirror)
+    if task == "demo":
+        found = demo_task(seed)
+    elif task in catalog_names():
+        found = catalog_task(task, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir, seed=seed)
+    else:
+        found = load_task(task, known_names=["demo", *catalog_names()], hub_mirror=hub_mirror)
     if templates is None:
         return found.with_templates(found.training_templates.names)
     if templates == "all":

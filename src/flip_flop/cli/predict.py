@@ -9,6 +9,7 @@ import click
 from flip_flop.cli.options import (
     batch_option,
     chat_option,
+    data_options,
     model_options,
     open_model,
     open_task,
@@ -25,6 +26,7 @@ from flip_flop.cli.options import (
 @templates_option
 @chat_option
 @batch_option
+@data_options
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 def predict_command(
     model: str,
@@ -38,6 +40,8 @@ def predict_command(
     templates: str | None,
     chat_template: Any,
     batch_tokens: int,
+    hub_mirror: Path | None,
+    story_cloze_dir: Path | None,
     quiet: bool,
 ) -> int:
     """Answer a file's rows: the label distribution under each template, and the vote of all.
@@ -48,7 +52,7 @@ def predict_command(
     from flip_flop.evaluation.predict import check_target, render_file
 
     check_target(out, source)
-    chosen = open_task(task, templates)
+    chosen = open_task(task, templates, hub_mirror, story_cloze_dir)
     render_file(chosen, source)  # the data's mistakes before the model's minutes
     loaded = open_model(model, adapter, revision, dtype, device)
     predictions = predict(loaded, chosen, source, chat_template=chat_template, batch_tokens=batch_tokens, quiet=quiet)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flip_flop.cli.options import (
+    data_options,
     device_option,
     dtype_option,
-    mirror_option,
     model_option,
     open_model,
     open_task,
@@ -60,7 +60,7 @@ class TrainCommand(click.Command):
 @click.option("--config", type=click.Path(path_type=Path), help="Settings in a YAML file; flags win over it.")
 @click.option("--limit", type=click.IntRange(min=1), help="Take a seeded uniform sample of this many instances.")
 @click.option("--resume", is_flag=True, help="Go on from the last whole checkpoint in --out.")
-@mirror_option
+@data_options
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @click.pass_context
 def train_command(
@@ -77,6 +77,7 @@ def train_command(
     limit: int | None,
     resume: bool,
     hub_mirror: Path | None,
+    story_cloze_dir: Path | None,
     quiet: bool,
 ) -> int:
     """Train a LoRA adapter without labels, and leave it in OUT/adapter.
@@ -102,7 +103,7 @@ def train_command(
     resolved = make_config(settings, "the command line" if config is None else f"{config} and the command line")
     if out.is_file():
         raise InputError("E-OUT-PATH", f"{out} is a file.", "Give a folder.")
-    chosen = open_task(task, templates, hub_mirror)
+    chosen = open_task(task, templates, hub_mirror, story_cloze_dir)
     require_templates_for_training(chosen)
     _check_data(chosen, resolved.seed, limit)
     loaded = open_model(model, None, revision, dtype, device)
@@ -130,7 +131,7 @@ def read_settings(path: Path | None) -> dict[str, Any]:
     """
     if path is None:
         return {}
-    from flip_flop.tasks.strict_yaml import read_yaml
+    from flip_flop.prompts.strict_yaml import read_yaml
 
     if not path.is_file():
         raise InputError("E-CONFIG-FILE", f"No file {path}.", "Give --config an existing YAML file.")

@@ -72,13 +72,18 @@ def render_instance(
     for template in templates:
         prompt, choices = template.render(fields, label_field, instance_id=id, seed=seed, row=row)
         num_labels = num_labels or len(choices)
-        _check(template, prompt, choices, num_labels, row)
+        check_rendering(template, prompt, choices, num_labels, row)
         prompts.append(prompt)
         all_choices.append(choices)
     return RenderedInstance(id, tuple(prompts), tuple(all_choices), label)
 
 
-def _check(template: Template, prompt: str, choices: Sequence[str], num_labels: int, row: str) -> None:
+def check_rendering(template: Template, prompt: str, choices: Sequence[str], num_labels: int, row: str) -> None:
+    """Refuse an empty prompt, and answers that are not one for each label, each with words of its own.
+
+    Raises:
+        InputError: ``E-TPL-EMPTY``, ``E-TPL-LABELCOUNT``, ``E-LABEL-EMPTY`` or ``E-LABEL-DUP``.
+    """
     where = f"template {template.name!r}, {row}"
     if not prompt:
         raise InputError("E-TPL-EMPTY", f"{where}: the prompt is empty.", "Give the template text for every row.")

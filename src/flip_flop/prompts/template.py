@@ -1,11 +1,13 @@
 """One phrasing of a task: a Jinja text and the answers that go with it."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json
+from flip_flop.prompts.safety import SEPARATOR
 from flip_flop.prompts.sandbox import check_source, render_text
 from flip_flop.randomness import generator
 
@@ -49,6 +51,14 @@ class Template:
     def _where_choices(self) -> str:
         return f"template {self.name!r}, answer_choices"
 
+    @functools.cached_property
+    def _plain_choices(self) -> tuple[str, ...]:
+        """Answers in which there is no Jinja, or none: most are the same for every row, and half of the work."""
+        text = self.answer_choices
+        if text is None or "{" in text or "\r" in text:  # Jinja makes one newline of \r\n
+            return ()
+        return tuple(part.strip() for part in text.split(SEPARATOR))
+
     def digest(self) -> str:
         """The SHA-256 of the template's name and texts."""
         return sha256_json(asdict(self))
@@ -83,7 +93,7 @@ class Template:
             message = f"{row} has a field named {RESERVED_FIELD!r}, which templates need for the answers."
             raise InputError("E-DATA-COLUMN", message, "Rename the field.")
         visible = {key: value for key, value in fields.items() if key != label_field}
-        choices = render_text(
+        choices = self._plain_choices or render_text(
             self.answer_choices,
             visible,
             is_prompt=False,
@@ -94,7 +104,7 @@ class Template:
         )
         (prompt,) = render_text(
             self.jinja,
-            {**visible, RESERVED_FIELD: choices},
+            {**visible, RESERVED_FIELD: list(choices)},
             is_prompt=True,
             hidden=label_field,
             where=self._where,

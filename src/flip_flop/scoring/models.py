@@ -84,7 +84,7 @@ def load_model(
             f"{name} is an encoder-decoder model.",
             "Use a causal (decoder-only) language model.",
         )
-    tokenizer = _load_tokenizer(name, revision)
+    tokenizer = load_tokenizer(name, revision)
     model = _load_weights(name, revision, DTYPES[dtype]).to(device)
     check_head(model)
     record: dict[str, Any] = {
@@ -151,7 +151,12 @@ def _check_device(device: str) -> None:
         raise InputError("E-MODEL-DEVICE", message, "Use cpu, or cuda where there is a GPU.") from error
 
 
-def _load_tokenizer(name: str, revision: str | None) -> PreTrainedTokenizerBase:
+def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """Load a model's tokenizer alone.
+
+    Raises:
+        InputError: ``E-MODEL-TOKENIZER``.
+    """
     tokenizer: PreTrainedTokenizerBase = _pretrained(AutoTokenizer, name, revision)
     # Where a folder holds no tokenizer, transformers makes one without a vocabulary, and every text is empty.
     if not tokenizer("No, yes", add_special_tokens=False)["input_ids"]:

@@ -8,8 +8,8 @@ from typing import Any
 from flip_flop.errors import InputError, nearest
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.safety import SEPARATOR
+from flip_flop.prompts.strict_yaml import read_yaml
 from flip_flop.tasks.sources import FileSource, HubSource, Source
-from flip_flop.tasks.strict_yaml import read_yaml
 from flip_flop.tasks.task import Label, Task
 
 _TASK_KEYS = (
@@ -89,7 +89,10 @@ def require_templates_for_training(task: Task) -> None:
 def _no_such_task(file: Path, known_names: Iterable[str]) -> InputError:
     is_name = len(file.parts) == 1 and not file.suffix
     if is_name and not file.exists():
-        hint = nearest(str(file), known_names) or "Give the path of a task file."
+        known = sorted(known_names)
+        near = nearest(str(file), known)
+        listed = near if near.startswith("Known") or not known else f"{near} Known: {', '.join(known)}."
+        hint = listed or "Give the path of a task file."
         return InputError("E-TASK-UNKNOWN", f"there is no task {str(file)!r}, and no file of this name.", hint)
     if file.is_dir():
         hint = nearest(file.name, (entry.name for entry in file.glob("*.y*ml")))

@@ -1,16 +1,19 @@
 """Where a split's rows come from: a file, the hub (or a folder laid out like it), or memory."""
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_file, sha256_text
 from flip_flop.tasks.readers import NumberedRow, read_rows
+
+log = logging.getLogger("flip_flop")
 
 MIRROR_VARIABLE = "FLIP_FLOP_HUB_MIRROR"
 
@@ -24,12 +27,14 @@ class Rows:
         unit: What rows are counted in: ``"line"`` of a text file, or ``"row"``.
         rows: The rows with their numbers.
         provenance: For the run's record: ``source``, ``sha256``, ``num_rows``, and more for the hub.
+        ids: Each row's name within the task, where it has one that is not its number.
     """
 
     source: str
     unit: str
     rows: tuple[NumberedRow, ...]
     provenance: Mapping[str, Any]
+    ids: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -41,6 +46,25 @@ class Rows:
     def columns(self) -> tuple[str, ...]:
         """The names of all fields, in the order of their first row."""
         return tuple(dict.fromkeys(name for row in self.rows for name in row.fields))
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Anything that gives the rows of a split."""
+
+    def load(self) -> Rows:
+        """The rows."""
+
+
+@dataclass(frozen=True)
+class LoadedSource:
+    """Rows that are loaded already."""
+
+    rows: Rows = field(repr=False)
+
+    def load(self) -> Rows:
+        """The rows as they are."""
+        return self.rows
 
 
 @dataclass(frozen=True)
@@ -122,23 +146,50 @@ class HubSource:
             hint = near or f"Lay the data set out as {MIRROR_VARIABLE}/<repo>/<config>/<split>.parquet."
             raise InputError("E-DATA-FILE", f"the mirror has no file {path}.", hint)
         rows, unit = read_rows(path)
-        provenance = {"source": self.name, "sha256": sha256_file(path), "num_rows": len(rows)}
+        provenance = {"source": self.name, "sha256": sha256_file(path), "num_rows": len(rows), "mirror": str(mirror)}
         return Rows(str(path), unit, tuple(rows), provenance)
 
     def _load_from_hub(self) -> Rows:
         import datasets  # Seconds of import, and a network: only for those who ask for the hub.
 
+        commit = _commit(self.repo, self.revision)
         try:
-            found = datasets.load_dataset(self.repo, self.config, split=self.split, revision=self.revision)
+            found = datasets.load_dataset(self.repo, self.config, split=self.split, revision=commit or self.revision)
         except Exception as error:  # The library raises whatever its transports raise.
+            converted = None if self.revision or isinstance(error, ConnectionError) else self._load_converted()
+            if converted is not None:
+                return converted
             lines = str(error).strip().split("\n")
             message = f"{self.name} could not be loaded: {type(error).__name__}: {lines[0][:200].rstrip('.')}."
             hint = f"Check the name and the network, or point {MIRROR_VARIABLE} at a folder with the data."
             raise InputError("E-DATA-HUB", message, hint) from None
-        return _memory_rows(found, self.name, {"revision": self.revision})
+        return _memory_rows(found, self.name, {"revision": commit or self.revision})
+
+    def _load_converted(self) -> Rows | None:
+        """The hub's own copy in parquet: where a data set is still a script, ``datasets`` 4 refuses to run it."""
+        import datasets
+
+        commit = _commit(self.repo, _CONVERTED)
+        folder = f"hf://datasets/{self.repo}@{commit or _CONVERTED}/{self.config or 'default'}/{self.split}"
+        try:
+            found = datasets.load_dataset("parquet", data_files={self.split: f"{folder}/*.parquet"}, split=self.split)
+        except Exception:  # The first error says more.
+            return None
+        return _memory_rows(found, self.name, {"revision": commit, "branch": _CONVERTED})
 
 
-Source = FileSource | HubSource | RowsSource
+_CONVERTED = "refs/convert/parquet"
+
+
+def _commit(repo: str, revision: str | None) -> str | None:
+    """The commit that a revision stands for now; None where the hub does not say."""
+    from huggingface_hub import HfApi
+
+    try:
+        return HfApi().dataset_info(repo, revision=revision, timeout=20).sha
+    except Exception as error:  # Loading says what is wrong, or finds the data in the cache of `datasets`.
+        log.info("%s: the hub does not say its commit (%s); loading it all the same", repo, type(error).__name__)
+        return None
 
 
 def _memory_rows(fields: Iterable[Mapping[str, Any]], name: str, more: Mapping[str, Any]) -> Rows:

@@ -1,6 +1,6 @@
 """A validation split for tasks that have none, and instances without their doubles."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
@@ -46,16 +46,29 @@ def holdout(
     if not 0 < wanted < len(instances):
         message = f"{wanted} of {len(instances)} training instances cannot be held out for validation."
         raise InputError("E-DATA-TOO-FEW", message, "Add training rows, or a validation split of its own.")
-    strata: dict[int, list[RenderedInstance]] = {}
-    for instance in instances:
-        strata.setdefault(instance.label if stratify and instance.label is not None else -1, []).append(instance)
-    quotas = _quotas({label: len(members) for label, members in strata.items()}, wanted)
-    held_out: set[str] = set()
-    for label, members in strata.items():
-        by_chance = sorted(members, key=lambda member: derive_seed(seed, "holdout", member.id))
-        held_out.update(member.id for member in by_chance[: quotas[label]])
+    labelled = {instance.id: instance.label if stratify else None for instance in instances}
+    held_out = draw_stratified(labelled, wanted, seed)
     train = [instance for instance in instances if instance.id not in held_out]
     return train, [instance for instance in instances if instance.id in held_out]
+
+
+def draw_stratified(labels: Mapping[str, int | None], wanted: int, seed: int) -> set[str]:
+    """Draw instances so that every label has its share.
+
+    Args:
+        labels: Each instance's label, by id.
+        wanted: How many to draw.
+        seed: With the ids it decides what is drawn; the order does not.
+    """
+    strata: dict[int, list[str]] = {}
+    for identity, label in labels.items():
+        strata.setdefault(-1 if label is None else label, []).append(identity)
+    quotas = _quotas({label: len(members) for label, members in strata.items()}, wanted)
+    drawn: set[str] = set()
+    for label, members in strata.items():
+        by_chance = sorted(members, key=lambda member: derive_seed(seed, "holdout", member))
+        drawn.update(by_chance[: quotas[label]])
+    return drawn
 
 
 def _quotas(sizes: dict[int, int], wanted: int) -> dict[int, int]:

@@ -1,6 +1,6 @@
 """A task: what its rows are, what its labels are, and how its templates ask for them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -156,7 +156,7 @@ class Task:
         if limit is not None and limit < 1:
             raise InputError("E-TASK-KEY", f"the limit is {limit}.", "Take at least one instance.")
         need_labels = split != "train" if need_labels is None else need_labels
-        gold = self._gold_labels(rows, need_labels)
+        gold = self.gold_labels(rows, need_labels)
         identities = self._identities(rows, split)
         chosen = list(range(len(rows)))
         if limit is not None:
@@ -180,7 +180,9 @@ class Task:
             instances.append(instance)
         return instances
 
-    def _identities(self, rows: Rows, split: str) -> list[str]:
+    def _identities(self, rows: Rows, split: str) -> Sequence[str]:
+        if rows.ids is not None:
+            return rows.ids
         if self.id_field is None:
             return [f"{split}-{index}" for index in range(1, len(rows) + 1)]
         seen: dict[str, NumberedRow] = {}
@@ -195,8 +197,12 @@ class Task:
                 raise InputError("E-DATA-DUPID", message, "Give every row an id of its own.")
         return list(seen)
 
-    def _gold_labels(self, rows: Rows, need_labels: bool) -> list[int | None]:
-        """Each row's label index; None throughout where the task or the split has no labels."""
+    def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:
+        """Each row's label index; None throughout where the task or the split has no labels.
+
+        Raises:
+            InputError: ``E-DATA-COLUMN``, ``E-LABEL-NULL`` or ``E-LABEL-UNDECLARED``.
+        """
         if self.labels is None or self.label_field is None:
             return [None] * len(rows)
         columns = rows.columns()

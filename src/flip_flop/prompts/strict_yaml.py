@@ -12,12 +12,13 @@ _MAX_BYTES = 5 * 1024 * 1024
 _MAX_DEPTH = 20
 
 
-class _StrictLoader(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
     """The safe loader lets the last of two equal keys win, and nine lines of aliases stand for 9^9 items."""
 
     _depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a node, unless it is an alias or lies too deep."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             raise yaml.MarkedYAMLError(problem="an alias (*name) is refused", problem_mark=event.start_mark)
@@ -30,6 +31,7 @@ class _StrictLoader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        """A mapping with texts as keys, each once."""
         if isinstance(node, yaml.MappingNode):
             seen = set()
             for key_node, _ in node.value:
@@ -44,31 +46,40 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(
+    path: Path,
+    *,
+    loader: type[StrictLoader] = StrictLoader,
+    code: str = "E-TASK-YAML",
+    file_code: str = "E-TASK-FILE",
+) -> Any:
     """Read one YAML document.
 
     Args:
         path: The file.
+        loader: The strict loader, or one that knows more tags.
+        code: The error's code where the YAML is at fault.
+        file_code: The error's code where the file cannot be read.
 
     Raises:
-        InputError: ``E-TASK-YAML``, with the file and the line; ``E-TASK-FILE``.
+        InputError: ``code``, with the file and the line; ``file_code``.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}."
-        raise InputError("E-TASK-FILE", message, "Check its permissions.") from None
+        raise InputError(file_code, message, "Check its permissions.") from None
     if len(content) > _MAX_BYTES:
-        raise InputError("E-TASK-YAML", f"{path} is larger than {_MAX_BYTES:,} bytes.", "Keep data in data files.")
+        raise InputError(code, f"{path} is larger than {_MAX_BYTES:,} bytes.", "Keep data in data files.")
     try:
-        return yaml.load(content.decode("utf-8-sig"), Loader=_StrictLoader)
+        return yaml.load(content.decode("utf-8-sig"), Loader=loader)
     except UnicodeDecodeError as error:
-        raise InputError("E-TASK-YAML", f"{path} is not UTF-8 at byte {error.start}.", "Save it as UTF-8.") from None
+        raise InputError(code, f"{path} is not UTF-8 at byte {error.start}.", "Save it as UTF-8.") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}" if mark is not None else ""
         problem = " ".join(str(error.problem or error.context).split())
-        raise InputError("E-TASK-YAML", f"{path}{line}: {problem}.", "Mend the YAML there.") from None
+        raise InputError(code, f"{path}{line}: {problem}.", "Mend the YAML there.") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())[:200]
-        raise InputError("E-TASK-YAML", f"{path}: {problem}.", "Mend the YAML.") from None
+        raise InputError(code, f"{path}: {problem}.", "Mend the YAML.") from None

@@ -1,0 +1,144 @@
+"""``flip-flop tasks``: the paper's datasets by name."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from flip_flop.cli.options import data_options
+from flip_flop.errors import InputError
+
+if TYPE_CHECKING:
+    from flip_flop.tasks.catalog import CatalogData, CatalogEntry, Comparison
+
+COLUMNS = ("task", "train", "validation", "test", "templates", "labels")
+
+
+@click.group("tasks")
+def tasks_command() -> None:
+    """The paper's datasets: what there is, where it comes from, and whether it is what the paper used."""
+
+
+@tasks_command.command("list")
+def list_command() -> int:
+    """Names, labels, templates and sizes, as the paper's table prints them; no data is read."""
+    from flip_flop.tasks.catalog import catalog_entry, catalog_names
+
+    entries = [catalog_entry(name) for name in catalog_names()]
+    rows = [[entry.name, *(str(entry.paper[column]) for column in COLUMNS[1:]), entry.place] for entry in entries]
+    click.echo(_aligned([[*COLUMNS, "from"], *rows]))
+    click.echo("\nnext: flip-flop tasks check, or flip-flop tasks show rte")
+    return 0
+
+
+@tasks_command.command("show")
+@click.argument("task")
+@data_options
+def show_command(task: str, hub_mirror: Path | None, story_cloze_dir: Path | None) -> int:
+    """Where a dataset comes from, its fields, labels and splits; and its templates, where its rows are at hand."""
+    from flip_flop.tasks.catalog import catalog_data, catalog_entry
+
+    entry = catalog_entry(task)
+    train, test = entry.train_from, entry.test_from
+    labels = ", ".join(f"{label!r} {name}" for label, name in zip(entry.labels, entry.label_names, strict=True))
+    for key, value in (
+        (entry.name, entry.description),
+        ("from", f"{entry.place}: {train.split} ({train.rows:,} rows), {test.split} ({test.rows:,} rows)"),
+        ("fields", ", ".join(entry.fields)),
+        ("labels", f"{entry.label_field}: {labels}"),
+        ("f1", "of label 1" if entry.f1 == "binary" or (entry.f1 == "auto" and len(entry.labels) == 2) else "macro"),
+        ("splits", entry.policy.describe(train.split, test.split)),
+        ("templates", f"PromptSource, {entry.templates}"),
+    ):
+        click.echo(f"{key + ':':11}{value}")
+    try:
+        data = catalog_data(task, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir)
+    except InputError as error:
+        click.echo(f"\nwhich templates are kept is read off the rows, and they are not at hand:\n{error}")
+        return 0
+    click.echo(_details(data))
+    return 0
+
+
+@tasks_command.command("check")
+@click.argument("tasks", nargs=-1)
+@data_options
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the split; audit and train use 0.")
+def check_command(tasks: Sequence[str], hub_mirror: Path | None, story_cloze_dir: Path | None, seed: int) -> int:
+    """Rows per split, templates and labels at hand, and in parentheses those of the paper's table where they differ.
+
+    Without a name, all datasets. Exit status 1 where a number differs for no known reason, or where rows cannot be
+    had; StoryCloze, which its owners give to each user, may be absent.
+    """
+    from flip_flop.tasks.catalog import catalog_data, catalog_entry, catalog_names, compare
+
+    entries = [catalog_entry(name) for name in tasks or catalog_names()]
+    found: dict[str, Comparison] = {}
+    absent: dict[str, InputError] = {}
+    for entry in entries:
+        try:
+            data = catalog_data(entry.name, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir, seed=seed)
+        except InputError as error:
+            if not error.code.startswith("E-DATA-"):
+                raise
+            absent[entry.name] = error
+            if "ConnectionError" in error.message:  # the next one would wait as long for the same answer
+                break
+        else:
+            found[entry.name] = compare(data)
+    click.echo(_aligned([list(COLUMNS), *(_cells(entry, found.get(entry.name)) for entry in entries)]))
+    click.echo()
+    for line in _notes(list(found.values())):
+        click.echo(line)
+    for name, refusal in absent.items():
+        click.echo(f"{name}: {refusal}")
+    may_be_absent = all(refusal.code == "E-DATA-STORYCLOZE" for refusal in absent.values())
+    return 0 if may_be_absent and not any(comparison.unexplained for comparison in found.values()) else 1
+
+
+def _cells(entry: "CatalogEntry", comparison: "Comparison | None") -> list[str]:
+    """What is at hand, with the paper's number in parentheses where it is another one."""
+    cells = [entry.name]
+    for column in COLUMNS[1:]:
+        here = None if comparison is None else comparison.found[column]
+        paper = entry.paper[column]
+        cells.append(str(here) if here == paper else f"{'-' if here is None else here} ({paper})")
+    return cells
+
+
+def _notes(comparisons: Sequence["Comparison"]) -> list[str]:
+    """Why numbers differ, one line a dataset."""
+    lines = []
+    same = [comparison.name for comparison in comparisons if comparison.found == comparison.paper]
+    if same:
+        lines.append(f"as in the paper's table: {', '.join(same)}")
+    for comparison in comparisons:
+        reasons = list(comparison.reasons)
+        if comparison.unexplained:
+            reasons.append(f"no known reason: {', '.join(comparison.unexplained)}")
+        if reasons:
+            lines.append(f"{comparison.name}: {'; '.join(reasons)}")
+    return lines
+
+
+def _details(data: "CatalogData") -> str:
+    """What only the rows tell: sizes at hand, labels per split, the templates that are kept."""
+    lines = ["", "at hand:"]
+    for split in ("train", "validation", "test"):
+        rows = data.task.rows(split)
+        gold = data.task.gold_labels(rows)
+        shares = ", ".join(
+            f"{name} {100 * gold.count(index) / len(gold):.1f} %" for index, name in enumerate(data.entry.label_names)
+        )
+        lines.append(f"  {split:11}{len(rows):6} rows ({shares})")
+    lines += ["", "templates:"]
+    lines += [f"  {template.name}" for template in data.task.templates]
+    lines += [f"  not {name}: {reason}" for name, reason in data.screening.selection.dropped]
+    return "\n".join(lines)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

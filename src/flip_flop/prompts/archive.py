@@ -1,0 +1,220 @@
+"""PromptSource's template files in the user's cache: fetched once, checked, and none of its code imported.
+
+The project holds no text of PromptSource's (Apache-2.0). Its source archive comes through the user's own pip,
+is pinned by its SHA-256, and only its YAML files are read out of it.
+"""
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from flip_flop.errors import InputError
+from flip_flop.files import new_folder, sha256_file, sha256_json, write_json
+
+VERSION = "0.2.3"
+ARCHIVE_NAME = f"promptsource-{VERSION}.tar.gz"
+ARCHIVE_SHA256 = "f106c889778a0fe5590e7183904bf964e1a01691c8a29451e44f3df5ddef05f5"
+FILES_SHA256 = "1338a05d6b03ca4da5efd7b1953038fbacd7d5668ea652783f227ca9630ffdcb"
+"""The digest of the files' digests, for a folder that is given instead of the archive."""
+
+FOLDER_VARIABLE = "FLIP_FLOP_PROMPTSOURCE"
+FETCH_COMMAND = "flip-flop templates fetch"
+FILE_NAME = "templates.yaml"
+MANIFEST_NAME = "manifest.json"
+
+_MAX_FILE = 1 << 20
+_MAX_TOTAL = 1 << 24
+_MAX_FILES = 1000
+_PIP_SECONDS = 600
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_MEMBER = re.compile(rf"promptsource-[0-9.]+/promptsource/templates/({_PART}(?:/{_PART})?)/{re.escape(FILE_NAME)}")
+_ELSEWHERE = (
+    f"Fetch {ARCHIVE_NAME} where pip works (pip download --no-deps --no-binary promptsource "
+    f"--ignore-requires-python promptsource=={VERSION}) and run `{FETCH_COMMAND} --from {ARCHIVE_NAME}`."
+)
+
+
+def cache_folder() -> Path:
+    """Where the templates are kept: ``flip-flop/promptsource-0.2.3`` in the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "flip-flop" / f"promptsource-{VERSION}"
+
+
+def templates_folder() -> Path:
+    """The folder of PromptSource's templates: what ``FLIP_FLOP_PROMPTSOURCE`` names, or the user's cache.
+
+    Raises:
+        InputError: ``E-TPL-FETCH``: it is not there.
+    """
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        found = _find_templates(Path(named))
+        if found is None:
+            message = f"{FOLDER_VARIABLE} is {named}, where there is no <dataset>/{FILE_NAME}."
+            raise InputError("E-TPL-FETCH", message, f"Correct it, or unset it and run `{FETCH_COMMAND}`.")
+        return found
+    folder = cache_folder()
+    if not (folder / MANIFEST_NAME).is_file():
+        raise InputError("E-TPL-FETCH", f"PromptSource's templates are not in {folder}.", f"Run `{FETCH_COMMAND}`.")
+    return folder
+
+
+def fetch(source: Path | None = None) -> Path:
+    """Put PromptSource's template files into the user's cache.
+
+    Args:
+        source: The archive, or a folder that holds its unpacked templates; None downloads it with pip.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: ``E-TPL-FETCH``: nothing to be had. ``E-TPL-ARCHIVE``: not what was asked for.
+    """
+    if source is None:
+        with tempfile.TemporaryDirectory(prefix="flip-flop-") as folder:
+            archive = _download(Path(folder))
+            return _store(_read_archive(archive), archive)
+    if source.is_dir():
+        return _store(_read_folder(source), source)
+    if not source.is_file():
+        message = f"there is no file or folder {source}."
+        raise InputError("E-TPL-FETCH", message, f"Give --from {ARCHIVE_NAME}, or the folder that it unpacks to.")
+    return _store(_read_archive(source), source)
+
+
+def _download(folder: Path) -> Path:
+    """The archive, by pip: its hash is given to pip too, because pip runs ``setup.py`` for the version."""
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"promptsource=={VERSION} --hash=sha256:{ARCHIVE_SHA256}\n")
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
+    command += ["--no-deps", "--no-binary", "promptsource", "--ignore-requires-python", "--require-hashes"]
+    command += ["--dest", str(folder), "--requirement", str(requirements)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PIP_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError("E-TPL-FETCH", f"pip did not run: {type(error).__name__}.", _ELSEWHERE) from None
+    output = f"{done.stdout}\n{done.stderr}"
+    if "DO NOT MATCH THE HASHES" in output:
+        message = f"the package index gives another {ARCHIVE_NAME} than the one published."
+        raise InputError("E-TPL-ARCHIVE", message, f"Its SHA-256 must be {ARCHIVE_SHA256}.")
+    archive = folder / ARCHIVE_NAME
+    if done.returncode != 0 or not archive.is_file():
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        told = [line for line in lines if line.startswith("ERROR")] or lines or ["it left no archive"]
+        reason = f"pip could not download promptsource {VERSION}: {told[-1][:200].rstrip('.')}."
+        raise InputError("E-TPL-FETCH", reason, _ELSEWHERE)
+    return archive
+
+
+def _read_archive(archive: Path) -> dict[str, bytes]:
+    """The template files in the archive, by dataset."""
+    digest = sha256_file(archive)
+    if digest != ARCHIVE_SHA256:
+        message = f"{archive} is not {ARCHIVE_NAME}: its SHA-256 is {digest}."
+        raise InputError("E-TPL-ARCHIVE", message, f"It must be {ARCHIVE_SHA256}.")
+    files: dict[str, bytes] = {}
+    total = 0
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                name = _MEMBER.fullmatch(member.name)
+                if name is None:
+                    continue
+                content = tar.extractfile(member) if member.isreg() and member.size <= _MAX_FILE else None
+                total += member.size
+                if content is None or name[1] in files or total > _MAX_TOTAL or len(files) >= _MAX_FILES:
+                    raise _unreadable(archive, f"{member.name} is no plain file of its own, or too large")
+                files[name[1]] = content.read()
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise _unreadable(archive, " ".join(str(error).split()) or type(error).__name__) from None
+    if not files:
+        raise _unreadable(archive, f"it holds no <dataset>/{FILE_NAME}")
+    return files
+
+
+def _read_folder(folder: Path) -> dict[str, bytes]:
+    """The template files in a folder, by dataset, refused where they are not those of the archive."""
+    root = _find_templates(folder)
+    if root is None:
+        message = f"{folder} holds no <dataset>/{FILE_NAME}."
+        raise InputError("E-TPL-FETCH", message, f"Give --from {ARCHIVE_NAME}, or the folder that it unpacks to.")
+    files: dict[str, bytes] = {}
+    for name, path in dataset_files(root):
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_FILE or len(files) >= _MAX_FILES:
+            raise _unreadable(folder, f"{path} is no plain file, or too large")
+        files[name] = path.read_bytes()
+    if _digest_of(_digests(files)) != FILES_SHA256:
+        message = f"the {len(files)} template files in {root} are not those of PromptSource {VERSION}."
+        hint = f"Give the archive, or set {FOLDER_VARIABLE} to use them as they are."
+        raise InputError("E-TPL-ARCHIVE", message, hint)
+    return files
+
+
+def _unreadable(path: Path, problem: str) -> InputError:
+    return InputError("E-TPL-ARCHIVE", f"{path} cannot be read: {problem}.", _ELSEWHERE)
+
+
+def _find_templates(folder: Path) -> Path | None:
+    """The folder of dataset folders: the one given, or where it lies in the unpacked archive."""
+    inside = (f"promptsource-{VERSION}/promptsource/templates", "promptsource/templates", "templates", "")
+    return next((root for name in inside if any(dataset_files(root := folder / name))), None)
+
+
+def dataset_files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Each dataset's name, such as ``anli`` or ``super_glue/rte``, and its file, by name."""
+    for path in sorted([*root.glob(f"*/{FILE_NAME}"), *root.glob(f"*/*/{FILE_NAME}")]):
+        name = path.parent.relative_to(root).as_posix()
+        if re.fullmatch(f"{_PART}(/{_PART})?", name):
+            yield name, path
+
+
+def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: sha256(content).hexdigest() for name, content in sorted(files.items())}
+
+
+def _digest_of(digests: Mapping[str, str]) -> str:
+    return sha256_json(dict(digests))
+
+
+def _store(files: Mapping[str, bytes], source: Path) -> Path:
+    """Write the files into the cache: all of them, or none; and beside them the archive, with its licence."""
+    folder, digests = cache_folder(), _digests(files)
+    with new_folder(folder) as fresh:
+        for name, content in files.items():
+            path = fresh / name / FILE_NAME
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        if source.is_file():
+            shutil.copyfile(source, fresh / ARCHIVE_NAME)
+        manifest = {"promptsource": VERSION, "source": source.name, "sha256": _digest_of(digests), "files": digests}
+        write_json(fresh / MANIFEST_NAME, manifest)
+    return folder
+
+
+def check_unchanged(root: Path, name: str) -> None:
+    """Refuse a file that is no longer what the manifest beside it says; without a manifest there is no word.
+
+    Raises:
+        InputError: ``E-TPL-ARCHIVE``.
+    """
+    manifest = root / MANIFEST_NAME
+    if not manifest.is_file():
+        return
+    try:
+        expected = json.loads(manifest.read_bytes())["files"].get(name)
+    except (ValueError, KeyError, AttributeError, TypeError):
+        expected = None
+    if expected != sha256_file(root / name / FILE_NAME):
+        message = f"{root / name / FILE_NAME} has changed since it was fetched."
+        raise InputError("E-TPL-ARCHIVE", message, f"Run `{FETCH_COMMAND}` again.")

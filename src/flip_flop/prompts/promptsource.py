@@ -1,0 +1,151 @@
+"""PromptSource's template files, read as data: each template is read, or refused with a code and a reason."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flip_flop.errors import InputError, nearest
+from flip_flop.prompts.archive import FILE_NAME, check_unchanged, dataset_files
+from flip_flop.prompts.strict_yaml import StrictLoader, read_yaml
+from flip_flop.prompts.template import Template
+
+_TEXTS = ("name", "jinja", "id", "reference", "answer_choices")
+_OPTIONAL = ("reference", "answer_choices")
+_TEMPLATE_KEYS = (*_TEXTS, "metadata", "task_template")
+_METADATA_KEYS = ("original_task", "choices_in_prompt", "metrics")
+
+
+@dataclass(frozen=True)
+class SourceTemplate:
+    """A template of PromptSource's, and what it says of itself.
+
+    Attributes:
+        name: Its name, unique within a dataset.
+        jinja: The prompt's text and the target's, as the file has them.
+        answer_choices: The answers' text, or None where the template asks for free text.
+        template: The template, compiled; None where it is refused.
+        refusal: Why it cannot be used, or None.
+        original_task: Whether it asks for the dataset's own task.
+        choices_in_prompt: Whether the prompt shows the answers; None where nobody has said.
+        metrics: The metrics that PromptSource names.
+        id: PromptSource's identifier.
+        reference: Where the template comes from.
+    """
+
+    name: str
+    jinja: str
+    answer_choices: str | None
+    template: Template | None
+    refusal: InputError | None
+    original_task: bool
+    choices_in_prompt: bool | None
+    metrics: tuple[str, ...]
+    id: str
+    reference: str
+
+
+class _PromptSourceLoader(StrictLoader):
+    """The strict loader with exactly two tags more; what they hold is checked where its line is known."""
+
+    def construct_template(self, node: yaml.Node) -> SourceTemplate:
+        fields = self._known_fields(node, _TEMPLATE_KEYS)
+        for key in _TEXTS:
+            value = fields.get(key)
+            if not (isinstance(value, str) or (value is None and key in _OPTIONAL)):
+                raise self._at(node, key, f"{key} was read as {value!r}, not as a text")
+        metadata = fields.get("metadata")
+        if not isinstance(metadata, _Metadata):
+            raise self._at(node, "metadata", "metadata is no !TemplateMetadata")
+        return _make(fields, metadata)
+
+    def construct_metadata(self, node: yaml.Node) -> "_Metadata":
+        fields = self._known_fields(node, _METADATA_KEYS)
+        for key in ("original_task", "choices_in_prompt"):
+            if not isinstance(fields.get(key), bool | None):
+                raise self._at(node, key, f"{key} is {fields[key]!r}, neither true nor false")
+        metrics = fields.get("metrics") or []
+        if not (isinstance(metrics, list) and all(isinstance(metric, str) for metric in metrics)):
+            raise self._at(node, "metrics", f"metrics is {metrics!r}, no list of names")
+        return _Metadata(bool(fields.get("original_task")), fields.get("choices_in_prompt"), tuple(metrics))
+
+    def _known_fields(self, node: Any, known: tuple[str, ...]) -> dict[Any, Any]:
+        if not isinstance(node, yaml.MappingNode):
+            raise yaml.MarkedYAMLError(problem=f"{node.tag} holds no keys", problem_mark=node.start_mark)
+        fields = self.construct_mapping(node, deep=True)
+        for key in fields:
+            if key not in known:
+                raise self._at(node, key, f"{node.tag} has an unknown key {key!r}")
+        return fields
+
+    @staticmethod
+    def _at(node: Any, key: Any, problem: str) -> yaml.MarkedYAMLError:
+        """The problem, with the line of the key that it is about."""
+        marks = [value.start_mark for name, value in node.value if name.value == key]
+        return yaml.MarkedYAMLError(problem=problem, problem_mark=marks[0] if marks else node.start_mark)
+
+
+_PromptSourceLoader.add_constructor("!Template", _PromptSourceLoader.construct_template)
+_PromptSourceLoader.add_constructor("!TemplateMetadata", _PromptSourceLoader.construct_metadata)
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    original_task: bool
+    choices_in_prompt: bool | None
+    metrics: tuple[str, ...]
+
+
+def _make(fields: dict[Any, Any], metadata: _Metadata) -> SourceTemplate:
+    name, jinja, choices = fields["name"], fields["jinja"], fields.get("answer_choices")
+    template, refusal = None, None
+    try:
+        template = Template(name, jinja, choices)
+    except InputError as error:
+        refusal = error
+    return SourceTemplate(
+        name=name,
+        jinja=jinja,
+        answer_choices=choices,
+        template=template,
+        refusal=refusal,
+        original_task=metadata.original_task,
+        choices_in_prompt=metadata.choices_in_prompt,
+        metrics=metadata.metrics,
+        id=fields["id"],
+        reference=fields.get("reference") or "",
+    )
+
+
+def promptsource_names(folder: Path) -> tuple[str, ...]:
+    """The names of the datasets that have templates, such as ``anli`` and ``super_glue/rte``."""
+    return tuple(name for name, _ in dataset_files(folder))
+
+
+def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
+    """Read a dataset's templates, by name, as PromptSource's public API lists them.
+
+    Args:
+        folder: What :func:`flip_flop.prompts.archive.templates_folder` gives.
+        name: The dataset's name, such as ``anli`` or ``super_glue/rte``.
+
+    Raises:
+        InputError: ``E-TPL-YAML``, with file and line, ``E-TPL-UNKNOWN``, ``E-TPL-NAME-DUP``, ``E-TPL-ARCHIVE``.
+    """
+    names = promptsource_names(folder)
+    if name not in names:
+        raise InputError("E-TPL-UNKNOWN", f"PromptSource has no templates for {name!r}.", nearest(name, names))
+    check_unchanged(folder, name)
+    path = folder / name / FILE_NAME
+    document = read_yaml(path, loader=_PromptSourceLoader, code="E-TPL-YAML", file_code="E-TPL-YAML")
+    templates = document.get("templates") if isinstance(document, dict) else None
+    if not isinstance(templates, dict) or not all(isinstance(each, SourceTemplate) for each in templates.values()):
+        raise InputError("E-TPL-YAML", f"{path} holds no templates.", "Write templates: with a !Template for each id.")
+    ordered = sorted(templates.values(), key=lambda each: each.name)
+    for first, second in pairwise(ordered):
+        if first.name == second.name:
+            message = f"{path}: two templates are named {first.name!r}."
+            raise InputError("E-TPL-NAME-DUP", message, "Rename one of them.")
+    return ordered

@@ -1,0 +1,145 @@
+"""`flip-flop templates`: fetch, list, show and lint, as a user runs them."""
+
+import hashlib
+
+import pytest
+
+from flip_flop.prompts import archive
+from tests.cli.project import TASK
+from tests.evaluation.saved import save_tiny
+from tests.prompts.test_archive import unpack, write_archive
+from tests.tiny import metaspace
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FLIP_FLOP_PROMPTSOURCE", raising=False)
+    return tmp_path / "cache" / "flip-flop" / "promptsource-0.2.3"
+
+
+def test_fetch_says_where_the_templates_are(flip_flop, tmp_path, monkeypatch, cache):
+    path = write_archive(tmp_path / "promptsource-0.2.3.tar.gz")
+    monkeypatch.setattr(archive, "ARCHIVE_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+    result = flip_flop("templates", "fetch", "--from", path)
+    assert (result.code, result.out) == (0, f"{cache}: the templates of 2 datasets\n")
+
+
+def test_fetch_refuses_other_templates_in_one_line(flip_flop, tmp_path, cache):
+    result = flip_flop("templates", "fetch", "--from", unpack(tmp_path / "mine"))
+    assert result.code == 2
+    assert result.err.startswith("E-TPL-ARCHIVE: ")
+    assert result.err.count("\n") == 1
+    assert not cache.exists()
+
+
+def test_a_dataset_without_templates_says_the_command_that_fetches_them(flip_flop):
+    for verb in ("list", "show", "lint"):
+        result = flip_flop("templates", verb, "rte")
+        assert result.code == 2
+        assert result.err.endswith("Run `flip-flop templates fetch`.\n")
+
+
+def test_list_shows_names_and_answers_and_what_is_held_out(flip_flop, project):
+    (project / "tickets.yaml").write_text(TASK + "held_out_templates: [terse]\n")
+    result = flip_flop("templates", "list", "tickets.yaml")
+    assert result.code == 0
+    assert result.out.splitlines() == [
+        "tickets: 4 templates kept, 0 dropped",
+        "  template            answers, or why not",
+        "  plain     kept      No ||| Yes",
+        "  truth     kept      False ||| True",
+        "  long      kept      Not at all ||| Guaranteed",
+        "  terse     held out  Never ||| Yes",
+    ]
+
+
+def test_list_says_which_templates_of_a_dataset_are_dropped_and_why(
+    flip_flop, hub_mirror, promptsource_folder, monkeypatch
+):
+    monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(promptsource_folder))
+    result = flip_flop("templates", "list", "copa", "--hub-mirror", hub_mirror)
+    assert result.code == 0, result.err
+    assert result.out.startswith("copa: 8 templates kept, 4 dropped\n")
+    assert result.out.count("  kept     {{choice1") == 8
+    assert result.out.count("the prompt is empty (E-TPL-EMPTY)") == 4
+
+
+def test_show_prints_every_prompt_with_its_answers_and_marks_the_gold_one(flip_flop, project):
+    result = flip_flop("templates", "show", "tickets.yaml", "--instance", "2")
+    assert result.code == 0, result.err
+    assert result.out.startswith("tickets, test, instance test-2\n\n--- plain ---\n")
+    assert "Ticket: the staff was good, number 1. Is this urgent?\n    1. No\n  * 2. Yes\n" in result.out
+    assert result.out.count("---\n") == 4
+    assert flip_flop("templates", "show", "tickets.yaml", "--instance", "test-2").out == result.out
+    one = flip_flop("templates", "show", "tickets.yaml", "--templates", "terse", "--split", "train").out
+    assert "--- terse ---" in one
+    assert "plain" not in one
+    assert "*" not in one
+
+
+def test_show_prints_control_characters_as_escapes(flip_flop, project):
+    (project / "test.csv").write_text('text,urgent\n"\x1b[31mred\u202e, and\nmore",1\n')
+    shown = flip_flop("templates", "show", "tickets.yaml", "--templates", "terse").out
+    assert "\\u001b[31mred\\u202e, and\nmore\n" in shown
+    assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize("instance", ["0", "10", "test-10", "x"])
+def test_show_names_the_instances_that_there_are(instance, flip_flop, project):
+    result = flip_flop("templates", "show", "tickets.yaml", "--instance", instance)
+    assert result.code == 2
+    assert result.err == (
+        f"E-DATA-INSTANCE: tickets, test, has no instance '{instance}'. Give a number from 1 to 9, or an id.\n"
+    )
+
+
+def test_lint_finds_nothing_in_good_templates(flip_flop, project):
+    result = flip_flop("templates", "lint", "tickets.yaml")
+    assert (result.code, result.out) == (0, "tickets.yaml: 4 templates, 28 rows, 0 errors, 0 warnings\n")
+
+
+def test_warnings_are_shown_and_pass(flip_flop, project):
+    (project / "tickets.yaml").write_text(TASK.replace("Never ||| Yes", "No ||| Not at all"))
+    result = flip_flop("templates", "lint", "tickets.yaml")
+    assert result.code == 0
+    assert "4 templates, 28 rows, 0 errors, 1 warning\n" in result.out
+    assert "  W-TPL-CHOICE-PREFIX  terse     train line 1 and 27 more: the answer 'No' is how" in result.out
+
+
+def test_an_error_gives_exit_code_2(flip_flop, project):
+    leak = '  - {name: leak, jinja: "{{ text }} {{ urgent }}", answer_choices: "No ||| Yes"}\n'
+    (project / "tickets.yaml").write_text(TASK + leak)
+    result = flip_flop("templates", "lint", "tickets.yaml", "--limit", "5")
+    assert result.code == 2
+    assert "5 templates, 15 rows, 1 error, 0 warnings\n" in result.out
+    assert "E-TPL-LABEL-LEAK" in result.out
+
+
+def test_lint_goes_on_after_a_broken_file_of_a_folder(flip_flop, project):
+    (project / "other.yaml").write_text(TASK.replace("{{ text }}", "{{ text"))
+    result = flip_flop("templates", "lint", project)
+    assert result.code == 2
+    assert result.err.startswith("E-TPL-SYNTAX: ")
+    assert "tickets.yaml: 4 templates, 28 rows, 0 errors" in result.out
+    alone = flip_flop("templates", "lint", "other.yaml")
+    assert (alone.code, alone.out) == (2, "")
+    assert alone.err.startswith("E-TPL-SYNTAX: ")
+
+
+def test_lint_compares_answers_in_a_models_tokens(flip_flop, project, tmp_path):
+    model = save_tiny(tmp_path / "model", tokenizer=metaspace())
+    assert flip_flop("templates", "lint", "tickets.yaml", "--model", model).code == 0
+    # The tokenizer knows neither letter: both are the unknown token.
+    (project / "tickets.yaml").write_text(TASK.replace("No ||| Yes", "No α ||| No β"))
+    assert flip_flop("templates", "lint", "tickets.yaml").code == 0
+    result = flip_flop("templates", "lint", "tickets.yaml", "--model", model)
+    assert result.code == 2
+    assert "train line 1 and 27 more: the answers 'No α' and 'No β' are the same tokens." in result.out
+
+
+def test_lint_looks_at_a_sample_that_the_seed_decides(flip_flop, project):
+    (project / "tickets.yaml").write_text(TASK.replace('"{{ text }}"', "\"{{ text[:9 * (not text.endswith('3'))] }}\""))
+    runs = [flip_flop("templates", "lint", "tickets.yaml", "--limit", "3", "--seed", seed).out for seed in (0, 0, 1)]
+    assert runs[0] == runs[1]
+    assert all("9 rows" in run for run in runs)

@@ -1,0 +1,270 @@
+"""Fetching PromptSource's templates: pip is a stand-in here, and so are the archives."""
+
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.prompts import archive
+from flip_flop.prompts.archive import ARCHIVE_NAME, fetch, templates_folder
+from flip_flop.prompts.promptsource import promptsource_names, read_promptsource
+
+TEMPLATES = "promptsource-0.2.3/promptsource/templates"
+YAML = """\
+dataset: drinks
+templates:
+  1a: !Template
+    answer_choices: No ||| Yes
+    id: 1a
+    jinja: '{{ drink }}? ||| {{ answer_choices[label] }}'
+    metadata: !TemplateMetadata
+      choices_in_prompt: null
+      metrics: [Accuracy]
+      original_task: true
+    name: plain
+    reference: ''
+"""
+FILES = {
+    f"{TEMPLATES}/drinks/templates.yaml": YAML,
+    f"{TEMPLATES}/food/hot/templates.yaml": YAML,
+    "promptsource-0.2.3/promptsource/templates.py": "raise SystemExit",
+    "promptsource-0.2.3/setup.py": "raise SystemExit",
+}
+
+
+def member(name: str, text: str = YAML, **more: object) -> tuple[tarfile.TarInfo, bytes]:
+    info, content = tarfile.TarInfo(name), text.encode()
+    info.size = len(content)
+    for key, value in more.items():
+        setattr(info, key, value)
+    if not info.isreg():
+        info.size = 0
+    return info, content if info.isreg() else b""
+
+
+def write_archive(path: Path, *more: tuple[tarfile.TarInfo, bytes], files: dict[str, str] = FILES) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as tar:
+        for info, content in [*(member(name, text) for name, text in files.items()), *more]:
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FLIP_FLOP_PROMPTSOURCE", raising=False)
+    return tmp_path / "cache" / "flip-flop" / "promptsource-0.2.3"
+
+
+@pytest.fixture
+def pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """An archive, and the pin moved to it."""
+
+    def make(*more: tuple[tarfile.TarInfo, bytes], files: dict[str, str] = FILES) -> Path:
+        path = write_archive(tmp_path / "downloads" / ARCHIVE_NAME, *more, files=files)
+        monkeypatch.setattr(archive, "ARCHIVE_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+        return path
+
+    return make
+
+
+def pip_that(monkeypatch: pytest.MonkeyPatch, run: Callable[[list[str]], object]) -> list[list[str]]:
+    calls: list[list[str]] = []
+
+    def stand_in(command: list[str], **more: object) -> object:
+        calls.append(command)
+        return run(command)
+
+    monkeypatch.setattr(subprocess, "run", stand_in)
+    return calls
+
+
+def test_without_templates_the_error_says_the_very_command() -> None:
+    with pytest.raises(InputError) as refusal:
+        templates_folder()
+    assert refusal.value.code == "E-TPL-FETCH"
+    assert "Run `flip-flop templates fetch`." in str(refusal.value)
+
+
+def test_pip_downloads_the_pinned_archive_and_only_its_yaml_files_are_unpacked(
+    pinned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    path = pinned()
+    asked: list[str] = []
+
+    def download(command: list[str]) -> object:
+        asked.append(Path(command[command.index("--requirement") + 1]).read_text())
+        (Path(command[command.index("--dest") + 1]) / ARCHIVE_NAME).write_bytes(path.read_bytes())
+        return SimpleNamespace(returncode=0, stdout="", stderr="")
+
+    (command,) = (calls := pip_that(monkeypatch, download), fetch())[0]
+    assert len(calls) == 1
+    assert command[1:3] == ["-m", "pip"]
+    assert {"--no-deps", "--no-binary", "--ignore-requires-python", "--require-hashes"} <= set(command)
+    assert asked == [f"promptsource==0.2.3 --hash=sha256:{archive.ARCHIVE_SHA256}\n"]
+    assert templates_folder() == cache
+    files = sorted(file.relative_to(cache).as_posix() for file in cache.rglob("*") if file.is_file())
+    assert files == ["drinks/templates.yaml", "food/hot/templates.yaml", "manifest.json", ARCHIVE_NAME]
+    assert promptsource_names(cache) == ("drinks", "food/hot")
+    assert [source.name for source in read_promptsource(cache, "food/hot")] == ["plain"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "words"),
+    [
+        (SimpleNamespace(returncode=1, stdout="", stderr="/usr/bin/python: No module named pip"), "E-TPL-FETCH", "pip"),
+        (SimpleNamespace(returncode=1, stdout="x\nERROR: no route\nhint", stderr=""), "E-TPL-FETCH", "no route"),
+        (SimpleNamespace(returncode=0, stdout="", stderr=""), "E-TPL-FETCH", "it left no archive"),
+        (
+            SimpleNamespace(returncode=1, stdout="", stderr="ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM"),
+            "E-TPL-ARCHIVE",
+            "another promptsource-0.2.3.tar.gz",
+        ),
+        (FileNotFoundError("python"), "E-TPL-FETCH", "FileNotFoundError"),
+        (subprocess.TimeoutExpired("pip", 600), "E-TPL-FETCH", "TimeoutExpired"),
+    ],
+)
+def test_where_pip_fails_one_line_says_what_to_do_instead(
+    answer: object, code: str, words: str, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    def fail(command: list[str]) -> object:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    pip_that(monkeypatch, fail)
+    with pytest.raises(InputError) as refusal:
+        fetch()
+    assert refusal.value.code == code
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert ("--from" in refusal.value.hint) == (code == "E-TPL-FETCH")
+    assert not cache.exists()
+
+
+def test_the_manifest_names_every_file_and_a_changed_one_is_refused(pinned: Callable[..., Path], cache: Path) -> None:
+    fetch(pinned())
+    manifest = json.loads((cache / "manifest.json").read_text())
+    digest = hashlib.sha256(YAML.encode()).hexdigest()
+    assert manifest["files"] == {"drinks": digest, "food/hot": digest}
+    (cache / "drinks" / "templates.yaml").write_text(YAML.replace("No", "Nope"))
+    with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: .*drinks/templates.yaml has changed"):
+        read_promptsource(cache, "drinks")
+    assert read_promptsource(cache, "food/hot")
+
+
+def test_an_archive_of_another_digest_is_refused_and_nothing_is_written(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: .* is not promptsource-0.2.3.tar.gz: its SHA-256 is"):
+        fetch(write_archive(tmp_path / "other.tar.gz"))
+    assert not cache.exists()
+
+
+def test_a_new_fetch_replaces_the_old_one_whole(pinned: Callable[..., Path], cache: Path) -> None:
+    fetch(pinned())
+    fetch(pinned(files={f"{TEMPLATES}/tea/templates.yaml": YAML}))
+    assert promptsource_names(cache) == ("tea",)
+    assert [entry.name for entry in cache.parent.iterdir()] == [cache.name]
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        member(f"{TEMPLATES}/evil/templates.yaml", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+        member(f"{TEMPLATES}/evil/templates.yaml", type=tarfile.LNKTYPE, linkname="promptsource-0.2.3/setup.py"),
+        member(f"{TEMPLATES}/evil/templates.yaml", type=tarfile.FIFOTYPE),
+        member(f"{TEMPLATES}/evil/templates.yaml", "#" * ((1 << 20) + 1)),
+        member(f"{TEMPLATES}/drinks/templates.yaml", "twice"),
+    ],
+    ids=["symlink", "hardlink", "fifo", "large", "twice"],
+)
+def test_a_member_that_is_no_plain_file_of_its_own_is_refused(
+    hostile: tuple[tarfile.TarInfo, bytes], pinned: Callable[..., Path], cache: Path
+) -> None:
+    with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: .*no plain file of its own, or too large"):
+        fetch(pinned(hostile))
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{TEMPLATES}/../../../evil/templates.yaml",
+        f"{TEMPLATES}/../evil/templates.yaml",
+        f"/{TEMPLATES}/evil/templates.yaml",
+        f"{TEMPLATES}/evil/a/b/templates.yaml",
+        f"{TEMPLATES}/.evil/templates.yaml",
+        f"{TEMPLATES}/evil/templates.yaml.py",
+    ],
+)
+def test_a_member_elsewhere_is_not_read(name: str, pinned: Callable[..., Path], cache: Path, tmp_path: Path) -> None:
+    fetch(pinned(member(name)))
+    assert promptsource_names(cache) == ("drinks", "food/hot")
+    assert not [path for path in tmp_path.rglob("*") if "evil" in path.name]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x1f\x8b\x08\x00", b"no archive"])
+def test_what_is_no_archive_is_refused(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "broken.tar.gz"
+    path.write_bytes(content)
+    monkeypatch.setattr(archive, "ARCHIVE_SHA256", hashlib.sha256(content).hexdigest())
+    with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: .*cannot be read"):
+        fetch(path)
+
+
+def test_an_archive_without_templates_is_refused(pinned: Callable[..., Path]) -> None:
+    with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: .*it holds no <dataset>/templates.yaml"):
+        fetch(pinned(files={"promptsource-0.2.3/setup.py": ""}))
+
+
+def unpack(folder: Path) -> Path:
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("inside", ["", "promptsource-0.2.3", "promptsource-0.2.3/promptsource", TEMPLATES])
+def test_a_folder_is_taken_wherever_in_it_the_templates_are(
+    inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    folder = unpack(tmp_path / "unpacked") / inside
+    with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: the 2 template files in .* are not those of PromptSource"):
+        fetch(folder)
+    assert not cache.exists()
+    digest = hashlib.sha256(YAML.encode()).hexdigest()
+    monkeypatch.setattr(archive, "FILES_SHA256", archive.sha256_json({"drinks": digest, "food/hot": digest}))
+    assert fetch(folder) == templates_folder() == cache
+    assert promptsource_names(cache) == ("drinks", "food/hot")
+    assert not (cache / ARCHIVE_NAME).exists()
+
+
+def test_a_link_in_a_folder_is_refused(tmp_path: Path) -> None:
+    folder = unpack(tmp_path / "unpacked") / TEMPLATES
+    (folder / "evil").mkdir()
+    (folder / "evil" / "templates.yaml").symlink_to(folder / "drinks" / "templates.yaml")
+    with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: .*no plain file"):
+        fetch(folder)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty"])
+def test_a_place_without_templates_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="E-TPL-FETCH"):
+        fetch(tmp_path / name)
+
+
+def test_the_variable_names_a_folder_that_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(unpack(tmp_path / "mine")))
+    assert templates_folder() == tmp_path / "mine" / TEMPLATES
+    assert read_promptsource(templates_folder(), "drinks")
+    monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match="E-TPL-FETCH: FLIP_FLOP_PROMPTSOURCE is"):
+        templates_folder()

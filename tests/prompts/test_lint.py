@@ -1,0 +1,137 @@
+"""Lint: each thing that it looks for is found, named by template and row, and only that."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.prompts import Template, TemplateSet
+from flip_flop.prompts.lint import LONG, Finding, LintRow, lint_templates
+from flip_flop.prompts.promptsource import read_promptsource
+from flip_flop.prompts.selection import select_templates
+from tests.prompts.promptsource_reference import REAL
+
+PLAIN = Template("plain", "Is {{ x }} good? ||| {{ answer_choices[y] }}", "No ||| Yes")
+
+
+def rows(count: int = 4, **more: Any) -> list[LintRow]:
+    return [
+        LintRow(f"test line {number + 2}", {"x": f"tea {number}", "y": number % 2, **more}, number % 2)
+        for number in range(count)
+    ]
+
+
+def lint(*templates: Template, on: Sequence[LintRow] | None = None, **more: Any) -> list[Finding]:
+    settings = {"label_field": "y", "num_labels": 2, **more}
+    return lint_templates(TemplateSet(templates), rows() if on is None else on, **settings)
+
+
+def found(*templates: Template, **more: Any) -> list[tuple[str, str, str, int]]:
+    return [(each.code, each.template, each.row, each.num_rows) for each in lint(*templates, **more)]
+
+
+def test_good_templates_are_left_in_peace() -> None:
+    assert (
+        found(PLAIN, Template("truth", "{{ x }} is good.", "False ||| True"), Template("t", "{{ x }}", "a ||| b")) == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("odd", "code", "row", "count"),
+    [
+        (Template("odd", "{{ y }}{{ x }}?", "No ||| Yes"), "E-TPL-LABEL-LEAK", "test line 2", 4),
+        (Template("odd", "{{ x }}{% if '3' in x %}{{ y }}{% endif %}", "a|||b"), "E-TPL-LABEL-LEAK", "test line 5", 1),
+        (Template("odd", "{% if '3' not in x %}{{ x }}{% endif %}", "No ||| Yes"), "E-TPL-EMPTY", "test line 5", 1),
+        (Template("odd", "{{ z }}", "No ||| Yes"), "E-TPL-UNDEFINED", "test line 2", 4),
+        (Template("odd", "{{ x }}?", "No ||| {{ x[4:] | replace('2', 'No') }}"), "E-LABEL-DUP", "test line 4", 1),
+        (Template("odd", "{{ x }}?", "No ||| Yes ||| Maybe"), "E-TPL-LABELCOUNT", "test line 2", 4),
+        (Template("odd", "{{ x }}?", None), "E-TPL-NOCHOICES", "test line 2", 4),
+        (Template("odd", "{{ x }}? ||| {{ answer_choices[1 - y] }}", "a ||| b"), "E-TPL-LABEL-ORDER", "test line 2", 4),
+        (Template("odd", "{{ x }}? ||| {{ answer_choices[0] }}", "No ||| Yes"), "E-TPL-LABEL-ORDER", "test line 3", 2),
+        (Template("odd", "Is {{ x }} good?", "No ||| Yes"), "E-TPL-DUP", "", 1),
+        (Template("odd", "{{ x }}? ||| {{ z }}", "No ||| Yes"), "W-TPL-TARGET", "test line 2", 4),
+        (Template("odd", "{{ x }}?", "Yes ||| No"), "W-TPL-LABEL-ORDER", "", 1),
+        (Template("odd", "{{ x }}?", "True ||| False"), "W-TPL-LABEL-ORDER", "", 1),
+        (Template("odd", "{{ x }}?", "no ||| No idea"), "W-TPL-CHOICE-PREFIX", "test line 2", 4),
+        (Template("odd", "{{ x }}?", "sure ||| Sure"), "W-TPL-CHOICE-PREFIX", "test line 2", 4),
+        (Template("odd", "Is it?", "No ||| Yes"), "W-TPL-CONSTANT", "", 1),
+        (Template("odd", "{{ x }} {{ range(1000) | list | choice }}", "No ||| Yes"), "W-TPL-RANDOM", "test line 2", 1),
+        (Template("odd", "{{ x }}", "No ||| {{ range(1000) | list | choice }}"), "W-TPL-RANDOM", "test line 2", 1),
+        (Template("odd", "{{ x }}" + "a" * LONG, "No ||| Yes"), "W-TPL-LONG", "test line 2", 4),
+    ],
+)  # fmt: skip
+def test_a_fault_is_named_with_its_template_and_first_row_and_counted(
+    odd: Template, code: str, row: str, count: int
+) -> None:
+    assert found(PLAIN, odd) == [(code, "odd", row, count)]
+
+
+def test_errors_come_first_and_then_the_order_of_the_templates() -> None:
+    constant = Template("a", "Is it?", "No ||| Yes")
+    empty = Template("b", "{{ x[:0] }}", "No ||| Yes")
+    listed = found(constant, empty, Template("c", "No {{ z }}", "No ||| Yes"))
+    assert [(code, template) for code, template, _, _ in listed] == [
+        ("E-TPL-EMPTY", "b"),
+        ("E-TPL-UNDEFINED", "c"),
+        ("W-TPL-CONSTANT", "a"),
+    ]
+
+
+def test_a_finding_says_what_is_wrong_without_saying_its_place_twice() -> None:
+    (finding,) = lint(Template("odd", "{{ drink }}", "No ||| Yes"), on=rows(drinks="a"))
+    assert finding.is_error
+    assert finding.message == "there is no field 'drink'. Did you mean 'drinks'?"
+
+
+def test_a_reversed_order_that_both_targets_confirm_is_a_reversed_question_and_no_fault() -> None:
+    reversed_question = Template("odd", "Is {{ x }} bad? ||| {{ answer_choices[y] }}", "Yes ||| No")
+    assert found(PLAIN, reversed_question) == []
+    assert found(PLAIN, reversed_question, on=rows(1)) == [("W-TPL-LABEL-ORDER", "odd", "", 1)]
+
+
+def test_rows_without_a_gold_label_say_nothing_of_the_order() -> None:
+    odd = Template("odd", "{{ x }}? ||| {{ answer_choices[1 - y] }}", "No ||| Yes")
+    assert found(odd, on=[row._replace(gold=None) for row in rows()]) == []
+
+
+def test_a_field_that_stands_for_the_label_in_other_words_is_a_leak_by_another_name() -> None:
+    told = [row._replace(fields={**row.fields, "mood": "good" if row.gold else "bad"}) for row in rows(20)]
+    leaky = Template("leaky", "{{ x }} was {{ mood }}?", "No ||| Yes")
+    assert found(PLAIN, leaky, on=told) == [("W-TPL-LABEL-TWIN", "leaky", "", 1)]
+    assert found(PLAIN, leaky, on=told[:10]) == []
+
+
+@pytest.mark.parametrize(("tokens", "listed"), [([[1], [2]], []), ([[1, 2], [1, 2]], ["E-LABEL-TOKENS"])])
+def test_answers_of_the_same_tokens_cannot_be_told_apart(tokens: list[list[int]], listed: list[str]) -> None:
+    assert [each.code for each in lint(PLAIN, encode=lambda prompt, choices: tokens)] == listed
+
+
+def test_what_the_tokenizer_refuses_is_a_finding() -> None:
+    def refuse(prompt: str, choices: tuple[str, ...]) -> list[list[int]]:
+        raise InputError("E-TOO-LONG", "Instance '', template number 1 has 9 tokens.", "Shorten it.")
+
+    assert found(PLAIN, encode=refuse) == [("E-TOO-LONG", "plain", "test line 2", 4)]
+
+
+def test_no_rows_and_no_labels_are_no_faults() -> None:
+    assert found(PLAIN, on=[]) == []
+    assert found(PLAIN, label_field=None, num_labels=None) == []
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_papers_templates_have_no_errors_on_real_rows(
+    name: str, promptsource_folder: Path, hub_mirror: Path
+) -> None:
+    dataset, path, splits, label_field, num_labels, _ = REAL[name]
+    table = pq.read_table(hub_mirror / path / f"{splits[1]}.parquet").slice(0, 60).to_pylist()
+    labels = {"1": 0, "2": 1} if name == "winogrande" else {str(label): label for label in range(num_labels)}
+    on = [LintRow(f"row {number}", row, labels[str(row[label_field])]) for number, row in enumerate(table, start=1)]
+    candidates = read_promptsource(promptsource_folder, dataset)
+    kept = select_templates(candidates, table, label_field=label_field, num_labels=num_labels).kept
+    findings = lint_templates(kept, on, label_field=label_field, num_labels=num_labels)
+    assert not [finding for finding in findings if finding.is_error]
+    expected = {"W-TPL-RANDOM"} if name == "hellaswag" else set()
+    assert {finding.code for finding in findings} - {"W-TPL-CHOICE-PREFIX"} == expected

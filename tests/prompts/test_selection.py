@@ -1,0 +1,106 @@
+"""One rule selects the templates: those that ask for the dataset's own task and render for every row."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.prompts import Template
+from flip_flop.prompts.promptsource import SourceTemplate, read_promptsource
+from flip_flop.prompts.selection import select_templates
+from tests.prompts.promptsource_reference import REAL
+
+ROWS = [{"x": "tea", "y": 1, "extra": "a"}, {"x": "", "y": 0, "extra": "b"}]
+
+
+def source(name: str, jinja: str, choices: str | None = "No ||| Yes", *, original: bool = True) -> SourceTemplate:
+    template = Template(name, jinja, choices)
+    return SourceTemplate(name, jinja, choices, template, None, original, None, (), name, "")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [
+        (source("t", "{{ x }}?", original=False), "it does not ask for the dataset's own task"),
+        (source("t", "{{ x }}?", None), "it has no answer choices"),
+        (source("t", "{{ x }}?", "  "), "it has no answer choices"),
+        (source("t", "{% if x %}{{ x }}{% endif %}"), "row 2: the prompt is empty (E-TPL-EMPTY)"),
+        (source("t", "{{ z }}?"), "row 1: there is no field 'z' (E-TPL-UNDEFINED)"),
+        (source("t", "{{ y }}?"), "row 1: the prompt reads the label field 'y' (E-TPL-LABEL-LEAK)"),
+        (source("t", "{{ x }}?", "No ||| {{ x }}"), "row 2: answer choice 2 is empty (E-LABEL-EMPTY)"),
+        (source("t", "{{ x }}?", "No"), "row 1: 1 answer choices for 2 labels (E-TPL-LABELCOUNT)"),
+        (source("t", "{{ x }}?", "a ||| b ||| c"), "row 1: 3 answer choices for 2 labels (E-TPL-LABELCOUNT)"),
+    ],
+)
+def test_a_template_is_dropped_with_its_reason(candidate: SourceTemplate, reason: str) -> None:
+    plain = source("plain", "{{ x }}?")
+    selection = select_templates([candidate, plain], ROWS, label_field="y", num_labels=2)
+    assert selection.kept.names == ("plain",)
+    assert selection.dropped == (("t", reason),)
+
+
+def test_a_refused_template_is_dropped_with_its_refusal() -> None:
+    refusal = InputError("E-TPL-UNSAFE", "template 'odd', line 1: the method 'append' is refused.")
+    odd = SourceTemplate("odd", "{{ x.append(1) }}", "No ||| Yes", None, refusal, True, None, (), "", "")
+    dropped = select_templates([odd], ROWS, label_field="y").dropped
+    assert dropped == (("odd", "line 1: the method 'append' is refused (E-TPL-UNSAFE)"),)
+
+
+def test_the_order_of_the_candidates_stays() -> None:
+    candidates = [source(name, "{{ x }}?", original=name not in "bd") for name in "cbdae"]
+    selection = select_templates(candidates, ROWS, label_field="y")
+    assert selection.kept.names == ("c", "a", "e")
+    assert [name for name, _ in selection.dropped] == ["b", "d"]
+
+
+def test_a_template_that_has_failed_is_not_rendered_again() -> None:
+    read = 0
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal read
+        for number in range(1000):
+            read += 1
+            yield {"x": "" if number == 2 else "tea"}
+
+    selection = select_templates([source("t", "{{ x }}")], rows(), label_field=None)
+    assert len(selection.kept) == 0
+    assert read == 3
+
+
+def test_two_equal_answers_are_the_rows_fault_and_drop_no_template() -> None:
+    candidate = source("t", "{{ a }}?", "{{ a }} ||| {{ b }}")
+    assert select_templates([candidate], [{"a": "x", "b": "x"}], label_field=None).kept.names == ("t",)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_rule_gives_the_papers_number_of_templates_on_all_real_rows(
+    name: str, promptsource_folder: Path, hub_mirror: Path
+) -> None:
+    dataset, path, splits, label_field, num_labels, count = REAL[name]
+    rows = [row for split in splits for row in pq.read_table(hub_mirror / path / f"{split}.parquet").to_pylist()]
+    candidates = read_promptsource(promptsource_folder, dataset)
+    selection = select_templates(candidates, rows, label_field=label_field, num_labels=num_labels)
+    assert len(selection.kept) == count
+    assert len(selection.kept) + len(selection.dropped) == len(candidates)
+    if name == "copa":
+        assert [reason.split(": ")[1] for _, reason in selection.dropped] == ["the prompt is empty (E-TPL-EMPTY)"] * 4
+
+
+def test_the_rule_gives_five_templates_on_rows_of_storyclozes_shape(promptsource_folder: Path) -> None:
+    rows = [
+        {
+            "story_id": str(number),
+            **{f"input_sentence_{index}": f"Sentence {index} of story {number}." for index in range(1, 5)},
+            "sentence_quiz1": f"Ending {number}.",
+            "sentence_quiz2": f"Another ending {number}.",
+            "answer_right_ending": 1 + number % 2,
+        }
+        for number in range(20)
+    ]
+    candidates = read_promptsource(promptsource_folder, "story_cloze/2016")
+    kept = select_templates(candidates, rows, label_field="answer_right_ending", num_labels=2).kept
+    assert len(kept) == 5
+    assert kept[0].render(rows[3], "answer_right_ending")[1] == ("Ending 3.", "Another ending 3.")

@@ -1,0 +1,254 @@
+"""The paper's datasets by name, on made rows in the hub's schemas: these tests run anywhere."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.tasks import Task
+from flip_flop.tasks.catalog import catalog_data, catalog_entry, catalog_names, catalog_task, compare
+from tests.tasks.made_datasets import CSV_FILES, MADE, Made, write_rows, write_story_cloze
+
+NAMES = catalog_names()
+
+
+def load(made: Made, name: str, seed: int = 0) -> Task:
+    return catalog_task(name, hub_mirror=made.mirror, story_cloze_dir=made.stories, seed=seed)
+
+
+def test_there_are_eleven_and_their_data_files_agree_with_themselves() -> None:
+    assert len(NAMES) == 11
+    for name in NAMES:
+        entry = catalog_entry(name)
+        assert entry.paper["labels"] == len(entry.labels) == len(entry.label_names)
+        assert entry.label_field in entry.fields
+        assert entry.id_field is None or entry.id_field in entry.fields
+        assert set(entry.paper) == {"train", "validation", "test", "templates", "labels"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_papers_sizes_follow_from_the_official_ones_or_the_data_file_says_why_not(name: str) -> None:
+    entry = catalog_entry(name)
+    policy, train, test = entry.policy, entry.train_from.rows, entry.test_from.rows
+    held_out = policy.held_out(train, test)
+    sizes = {
+        "train": min(train - held_out, policy.max_train),
+        "validation": held_out,
+        "test": min(test, policy.max_test or test),
+    }
+    paper = {split: entry.paper[split] for split in sizes}
+    assert (sizes == paper) == (not entry.table_note)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_dataset_loads_by_name_in_the_schema_of_its_owners(name: str, made: Made) -> None:
+    task = load(made, name)
+    entry = catalog_entry(name)
+    for split, size in (("train", None), ("validation", None), ("test", 23)):
+        instances = task.instances(split)
+        assert size is None or len(instances) == size
+        assert {instance.label for instance in instances} == set(range(len(entry.labels)))
+        assert all(len(choices) == len(entry.labels) for item in instances for choices in item.choices)
+        assert len({instance.id for instance in instances}) == len(instances)
+    assert task.f1_kind(len(entry.labels)) == ("binary" if len(entry.labels) == 2 else "macro")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_prompt_is_in_two_splits_and_every_row_is_in_one(name: str, made: Made) -> None:
+    task = load(made, name)
+    prompts = [
+        {(instance.prompts, instance.choices) for instance in task.instances(split)}
+        for split in ("train", "validation", "test")
+    ]
+    assert sum(map(len, prompts)) == len(set.union(*prompts)) == 60 + 23
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_seed_gives_the_same_rows_and_another_seed_others(name: str, made: Made) -> None:
+    first, again, other = load(made, name), load(made, name), load(made, name, seed=1)
+    for split in ("train", "validation", "test"):
+        assert first.rows(split) == again.rows(split)
+    assert first.rows("validation").ids != other.rows("validation").ids
+    assert first.rows("test").ids == other.rows("test").ids
+
+
+@pytest.mark.parametrize("name", ["rte", "winogrande"])
+def test_the_order_of_the_rows_does_not_decide_which_split_they_are_in(name: str, made: Made) -> None:
+    before = {split: set(load(made, name).rows(split).ids or ()) for split in ("train", "validation", "test")}
+    path = made.mirror / MADE[name][0] / "train.parquet"
+    write_rows(path, pq.read_table(path).to_pylist()[::-1])
+    task = load(made, name)
+    assert {split: set(task.rows(split).ids or ()) for split in before} == before
+
+
+def test_validation_has_every_labels_share(made: Made) -> None:
+    for name in ("cb", "hellaswag"):
+        labels = [instance.label for instance in load(made, name).instances("validation")]
+        counts = [labels.count(label) for label in range(len(catalog_entry(name).labels))]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_the_gold_label_is_the_index_of_the_row_and_never_in_the_prompt(made: Made) -> None:
+    for name, answers in (("winogrande", ("Ann", "Bob")), ("copa", None), ("storycloze", None)):
+        task = load(made, name)
+        rows, instances = task.rows("test"), task.instances("test")
+        for row, instance in zip(rows.rows, instances, strict=True):
+            gold = int(row.fields[task.label_field or ""])
+            assert instance.label == gold - (0 if name == "copa" else 1)
+            assert answers is None or instance.choices[0] == answers
+
+
+def test_templates_are_the_original_ones_that_render_for_every_row_by_name(made: Made) -> None:
+    data = catalog_data("copa", hub_mirror=made.mirror)
+    assert data.task.templates.names == ("other", "which")
+    assert [name for name, _ in data.screening.selection.dropped] == ["causes"]
+    assert load(made, "rte").templates.names == ("a truth", "b claim")
+
+
+def test_a_row_that_renders_like_a_test_row_is_left_out_of_train(made: Made) -> None:
+    path = made.mirror / "aps/super_glue/rte"
+    train = pq.read_table(path / "train.parquet").to_pylist()
+    test = pq.read_table(path / "validation.parquet").to_pylist()
+    # Its idx and its label differ: only what is rendered counts.
+    write_rows(path / "train.parquet", [*train, {**test[4], "idx": 500, "label": 1 - test[4]["label"]}])
+    data = catalog_data("rte", hub_mirror=made.mirror)
+    assert data.screening.doubles.of_test == (60,)
+    names = {name for split in ("train", "validation") for name in data.task.rows(split).ids or ()}
+    assert "train-500" not in names
+    assert len(data.task.rows("test")) == 23
+    assert data.task.rows("train").provenance["left_out"] == 1
+
+
+def test_rows_of_train_that_render_alike_all_stay_in_train(made: Made) -> None:
+    path = made.mirror / "aps/super_glue/rte/train.parquet"
+    rows = pq.read_table(path).to_pylist()
+    write_rows(path, [*rows, *({**row, "idx": 100 + row["idx"]} for row in rows[:20])])
+    for seed in range(5):
+        task = load(made, "rte", seed)
+        held_out = {int(str(name).split("-")[1]) for name in task.rows("validation").ids or ()}
+        assert held_out
+        assert all(20 <= number < 60 for number in held_out)
+
+
+def test_equal_rows_without_an_id_of_their_own_are_numbered(made: Made) -> None:
+    path = made.mirror / "allenai/winogrande/winogrande_xl/train.parquet"
+    rows = pq.read_table(path).to_pylist()
+    write_rows(path, [*rows, rows[7]])
+    ids = [instance.id for instance in load(made, "winogrande").instances("train")]
+    assert len(set(ids)) == len(ids)
+    assert sum(name.endswith("-2") for name in ids) == 1
+
+
+def test_what_all_rows_decide_is_kept_and_not_looked_for_again(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = catalog_data("copa", hub_mirror=made.mirror)
+    with monkeypatch.context() as patch:
+        patch.setattr("flip_flop.tasks.catalog.screening.select_templates", lambda *_, **__: pytest.fail("again"))
+        second = catalog_data("copa", hub_mirror=made.mirror)
+    assert second == first
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"kept": ["gone"], "dropped": [], "doubles": {}}', '{"kept": ['])
+def test_a_damaged_cache_is_looked_past(content: str, made: Made, tmp_path: Path) -> None:
+    first = catalog_data("copa", hub_mirror=made.mirror)
+    (kept,) = (tmp_path / "cache").rglob("copa-*.json")
+    kept.write_text(content)
+    assert catalog_data("copa", hub_mirror=made.mirror) == first
+    assert json.loads(kept.read_text())["kept"] == ["other", "which"]
+
+
+def test_other_rows_and_other_templates_are_looked_at_anew(made: Made, tmp_path: Path) -> None:
+    load(made, "copa")
+    path = made.mirror / "aps/super_glue/copa/train.parquet"
+    write_rows(path, [{**row, "question": "cause"} for row in pq.read_table(path).to_pylist()])
+    test = path.with_name("validation.parquet")
+    write_rows(test, [{**row, "question": "cause"} for row in pq.read_table(test).to_pylist()])
+    assert load(made, "copa").templates.names == ("causes", "other", "which")
+    file = made.promptsource / "super_glue/copa/templates.yaml"
+    file.write_text(file.read_text().replace("Why?", "{{ label }}"))
+    assert load(made, "copa").templates.names == ("other", "which")
+
+
+def test_the_record_holds_what_the_split_was_made_of(made: Made) -> None:
+    task = load(made, "cb")
+    provenance = {split: task.rows(split).provenance for split in ("train", "validation", "test")}
+    assert provenance["test"]["source"] == "aps/super_glue (cb, validation)"
+    assert provenance["train"]["split_sizes"] == {"train": 37, "validation": 23, "test": 23}
+    assert provenance["train"]["split_ids_sha256"] == provenance["test"]["split_ids_sha256"]
+    assert provenance["train"]["templates"]["promptsource"] == "super_glue/cb"
+    json.dumps(provenance)
+
+
+def test_parts_are_said_to_be_parts(made: Made) -> None:
+    comparison = compare(catalog_data("anli_r3", hub_mirror=made.mirror))
+    assert comparison.reasons == (
+        "train_r3 is here with 60 of its 100,459 rows",
+        "dev_r3 is here with 23 of its 1,200 rows",
+    )
+    assert comparison.unexplained == ("templates",)
+
+
+def test_rows_of_another_shape_are_refused(made: Made) -> None:
+    path = made.mirror / "aps/super_glue/rte/train.parquet"
+    rows = pq.read_table(path).to_pylist()
+    write_rows(
+        path, [{"premis": row["premise"], **{k: row[k] for k in ("hypothesis", "idx", "label")}} for row in rows]
+    )
+    with pytest.raises(
+        InputError, match=r"E-DATA-COLUMN: .*no column 'premise', which rte has\. Did you mean 'premis'"
+    ):
+        load(made, "rte")
+    write_rows(path, [{**row, "label": -1} for row in rows])
+    with pytest.raises(InputError, match=r"E-LABEL-UNDECLARED: .*train\.parquet row 1"):
+        load(made, "rte")
+
+
+def test_too_few_rows_are_refused(made: Made) -> None:
+    path = made.mirror / "aps/super_glue/rte/train.parquet"
+    write_rows(path, pq.read_table(path).to_pylist()[:1])
+    with pytest.raises(InputError, match="E-DATA-TOO-FEW"):
+        load(made, "rte")
+
+
+def test_an_unknown_name_is_named_with_its_nearest(made: Made) -> None:
+    with pytest.raises(InputError, match=r"E-TASK-UNKNOWN: .*'hellaswagg'.*Did you mean 'hellaswag'\?"):
+        load(made, "hellaswagg")
+
+
+def test_templates_that_are_not_there_name_the_command_that_fetches_them(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLIP_FLOP_PROMPTSOURCE")
+    with pytest.raises(InputError, match=r"E-TPL-FETCH: .*flip-flop templates fetch"):
+        load(made, "rte")
+
+
+def test_story_cloze_says_in_one_line_how_to_get_it(made: Made, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^E-DATA-STORYCLOZE: .* Register at https://.*--story-cloze-dir") as refusal:
+        catalog_task("storycloze")
+    assert "\n" not in str(refusal.value)
+    with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* has no file 'cloze_test_val"):
+        catalog_task("storycloze", story_cloze_dir=tmp_path)
+
+
+def test_story_cloze_is_read_from_the_folder_that_the_environment_names(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLIP_FLOP_STORY_CLOZE", str(made.stories))
+    task = catalog_task("storycloze")
+    row = task.rows("test").rows[0].fields
+    assert tuple(row) == catalog_entry("storycloze").fields
+    assert row["input_sentence_1"] == 'Sentence 1, "of 1000".'
+    assert task.instances("test")[0].choices[0] == ("Ending 1 of 1000.", "Ending 2 of 1000.")
+
+
+def test_another_file_of_story_clozes_owners_is_refused(made: Made) -> None:
+    path = made.stories / CSV_FILES[1]
+    path.write_text(path.read_text().replace("AnswerRightEnding", "Answer"))
+    with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* has no column 'AnswerRightEnding'"):
+        load(made, "storycloze")
+    write_story_cloze(made.stories)
+    path.write_text(path.read_text().removesuffix("1\n").removesuffix("1\r\n") + "3\n")
+    with pytest.raises(InputError, match=r"E-LABEL-UNDECLARED: .* line 24: AnswerRightEnding is '3'"):
+        load(made, "storycloze")

@@ -1,0 +1,86 @@
+"""Sizes of the paper's splits, and that nothing but ids and seed decides what is in them."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flip_flop.prompts import Template, TemplateSet
+from flip_flop.tasks import Rows, RowsSource
+from flip_flop.tasks.paper_splits import Doubles, SplitPolicy, divide, find_doubles, name_rows
+
+TEMPLATES = TemplateSet(
+    (Template("short", "{{ a }}", "No ||| Yes"), Template("drawn", "{{ ['x', 'y'] | choice }} {{ b }}", "0 ||| 1"))
+)
+
+
+def rows_of(numbers: list[int], split: str) -> Rows:
+    return name_rows(
+        RowsSource([{"idx": number, "label": number % 3} for number in numbers], split).load(), split, "idx"
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "train", "test", "size"),
+    [
+        (SplitPolicy(1000), 2490, 277, 1000),
+        (SplitPolicy(None), 554, 104, 104),
+        (SplitPolicy(None), 400, 100, 100),
+        (SplitPolicy(600, max_test=600), 39905, 10042, 600),
+        (SplitPolicy(1000), 1871, 1871, 1000),
+        (SplitPolicy(None), 40_000, 5000, 1000),
+        # Parts of a split: a tenth, so that there is something to train on.
+        (SplitPolicy(1000), 1000, 1000, 100),
+        (SplitPolicy(600), 600, 400, 60),
+        (SplitPolicy(1000), 5, 5, 1),
+    ],
+)
+def test_how_many_are_held_out(policy: SplitPolicy, train: int, test: int, size: int) -> None:
+    assert policy.held_out(train, test) == size
+
+
+@given(st.integers(0, 9), st.integers(30, 80), st.integers(1, 20), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_a_split_is_a_function_of_ids_and_seed(seed: int, train: int, test: int, shuffler: random.Random) -> None:
+    policy = SplitPolicy(10, max_train=15, max_test=8)
+    numbers = list(range(train))
+    drawn = []
+    for _ in range(2):
+        official = rows_of(numbers, "train")
+        labels = [row.fields["label"] for row in official.rows]
+        drawn.append(divide(official, rows_of(list(range(test)), "dev"), labels, policy, doubles=Doubles(), seed=seed))
+        shuffler.shuffle(numbers)
+    first, second = ({split: set(rows.ids or ()) for split, rows in each.items()} for each in drawn)
+    assert first == second
+    assert [len(first[split]) for split in ("train", "validation", "test")] == [15, 10, min(test, 8)]
+    assert not first["train"] & first["validation"]
+    assert drawn[0]["train"].provenance["split_ids_sha256"] == drawn[1]["train"].provenance["split_ids_sha256"]
+    for label in range(3):
+        held_out = sum(row.fields["label"] == label for row in drawn[0]["validation"].rows)
+        share = 10 * sum(number % 3 == label for number in range(train)) / train
+        assert abs(held_out - share) < 1
+
+
+def test_the_cap_is_a_uniform_sample() -> None:
+    counts = [0] * 30
+    for seed in range(300):
+        official = rows_of(list(range(30)), "train")
+        splits = divide(
+            official, rows_of([1], "dev"), [None] * 30, SplitPolicy(5, max_train=10), doubles=Doubles(), seed=seed
+        )
+        for row in splits["train"].rows:
+            counts[row.fields["idx"]] += 1
+    # 300 draws of a third: a mean of 100, and a standard deviation of 8.2.
+    assert all(60 < count < 140 for count in counts)
+
+
+def test_doubles_are_rows_that_no_template_tells_apart() -> None:
+    def rows(pairs: list[tuple[str, str]], split: str) -> Rows:
+        made = [{"a": a, "b": b, "label": index} for index, (a, b) in enumerate(pairs)]
+        return name_rows(RowsSource(made, split).load(), split, None)
+
+    train = rows([("1", "1"), ("1", "2"), ("1", "1"), ("2", "2"), ("3", "3"), ("3", "3 ")], "train")
+    test = rows([("2", "2"), ("1", "3"), ("3", "4"), ("2", "2")], "dev")
+    # Row 3 stands in test, twice; 0 and 2, and 4 and 5, are doubles of each other.
+    assert find_doubles(train, test, TEMPLATES, "label") == Doubles(of_test=(3,), of_train=(0, 2, 4, 5))

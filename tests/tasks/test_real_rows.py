@@ -1,0 +1,126 @@
+"""The real rows and PromptSource's templates, where both are at hand."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flip_flop.tasks.catalog import CatalogData, catalog_data, catalog_entry, catalog_names, compare
+
+NAMES = tuple(name for name in catalog_names() if name != "storycloze")
+PARTS = ("anli_r1", "anli_r2", "anli_r3", "hellaswag", "winogrande")
+
+# Official split, id, template and the answer that a reader gives; the label fields' encodings all differ.
+READ_BY_HAND = [
+    ("rte", "train", "train-0", "does it follow that", "No"),
+    ("cb", "test", "validation-0", "does it follow that", "No"),
+    ("wic", "test", "validation-0", "same_sense", "No"),
+    ("wsc", "test", "validation-0", "the pronoun refers to", "False"),
+    ("copa", "test", "validation-0", "choose", "{choice2}"),
+]
+
+
+class Shelf:
+    """Datasets loaded once for all tests of this module."""
+
+    def __init__(self, mirror: Path) -> None:
+        self.mirror = mirror
+        self.loaded: dict[str, CatalogData] = {}
+
+    def __getitem__(self, name: str) -> CatalogData:
+        if name not in self.loaded:
+            self.loaded[name] = catalog_data(name, hub_mirror=self.mirror)
+        return self.loaded[name]
+
+
+@pytest.fixture(scope="module")
+def real(hub_mirror: Path, promptsource_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLIP_FLOP_PROMPTSOURCE", str(promptsource_folder))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield Shelf(hub_mirror)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_paper_s_table_is_met_or_the_reason_is_known(name: str, real: Shelf) -> None:
+    comparison = compare(real[name])
+    assert comparison.unexplained == ()
+    assert comparison.found["templates"] == comparison.paper["templates"]
+    assert comparison.found["labels"] == comparison.paper["labels"]
+    if name not in (*PARTS, "cb", "wic"):
+        assert comparison.found == comparison.paper
+        assert comparison.reasons == ()
+
+
+def test_cb_and_wic_have_the_official_sizes(real: Shelf) -> None:
+    sizes = {
+        name: [compare(real[name]).found[split] for split in ("train", "validation", "test")] for name in ("cb", "wic")
+    }
+    assert sizes == {"cb": [194, 56, 56], "wic": [4428, 1000, 638]}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_where_only_parts_are_here_it_is_said(name: str, real: Shelf) -> None:
+    entry = catalog_entry(name)
+    assert compare(real[name]).reasons[0].startswith(f"{entry.train_from.split} is here with ")
+
+
+@pytest.mark.parametrize("name", ["rte", "cb", "wsc", "copa", "hellaswag"])
+def test_no_rendered_prompt_is_in_two_splits(name: str, real: Shelf) -> None:
+    task = real[name].task
+    splits = [
+        {(instance.prompts, instance.choices) for instance in task.instances(split)}
+        for split in ("train", "validation", "test")
+    ]
+    assert not splits[0] & splits[1]
+    assert not splits[0] & splits[2]
+    assert not splits[1] & splits[2]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_validation_has_every_label_in_its_share(name: str, real: Shelf) -> None:
+    data = real[name]
+    official = data.task.gold_labels(data.train)
+    held_out = data.task.gold_labels(data.task.rows("validation"))
+    for label in range(len(data.entry.labels)):
+        assert abs(held_out.count(label) - len(held_out) * official.count(label) / len(official)) < 1.5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_rows_are_drawn_when_it_is_loaded_again(name: str, real: Shelf) -> None:
+    again = catalog_data(name, hub_mirror=real.mirror)
+    assert again.task.data == real[name].task.data
+
+
+@pytest.mark.parametrize(("name", "split", "identity", "template", "answer"), READ_BY_HAND)
+def test_the_gold_label_is_the_answer_that_a_reader_gives(
+    name: str, split: str, identity: str, template: str, answer: str, real: Shelf
+) -> None:
+    task = real[name].task
+    splits = [split] if split == "test" else ["train", "validation"]
+    pairs = [pair for each in splits for pair in zip(task.rows(each).rows, task.instances(each), strict=True)]
+    row, instance = next(pair for pair in pairs if pair[1].id == identity)
+    choices = instance.choices[task.templates.names.index(template)]
+    assert instance.label is not None
+    assert choices[instance.label] == answer.format(**row.fields)
+
+
+def test_the_first_rows_of_datasets_without_an_id_have_the_answers_that_a_reader_gives(real: Shelf) -> None:
+    for name, template, words in (
+        ("anli_r1", "does it follow that", "No"),
+        ("anli_r2", "does it follow that", "Maybe"),
+        ("anli_r3", "does it follow that", "Yes"),
+        ("winogrande", "Replace", "Maria"),
+    ):
+        task = real[name].task
+        instance = task.instances("test")[0]
+        assert instance.label is not None
+        assert instance.choices[task.templates.names.index(template)][instance.label] == words
+
+
+def test_hellaswag_s_gold_ending_is_the_one_that_its_label_counts_to(real: Shelf) -> None:
+    task = real["hellaswag"].task
+    for row, instance in zip(task.rows("test").rows[:50], task.instances("test"), strict=False):
+        place = task.templates.names.index("complete_first_then")
+        assert instance.label is not None
+        assert instance.choices[place][instance.label] == row.fields["endings"][int(row.fields["label"])].strip()
