@@ -4,10 +4,11 @@ What is resampled is the instance with all its templates: its templates are no i
 interval over the cells of instances x templates would be too narrow. The templates are taken as given.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt16
 
 from flip_flop.metrics.sums import SumStatistic
 from flip_flop.randomness import generator
@@ -15,6 +16,7 @@ from flip_flop.randomness import generator
 Statistic = SumStatistic | Callable[..., float | None]
 
 BLOCK = 2**22  # indices drawn at a time: bounds the memory, whatever the number of instances
+KEPT = 2**25  # counts kept for the next question over the same instances: 64 MB, 16,000 instances
 
 
 def bootstrap_interval(
@@ -101,11 +103,13 @@ def paired_bootstrap_interval(
 def _resampled(
     statistic: Statistic, arrays: Sequence[np.ndarray], resamples: int, seed: int
 ) -> Float[np.ndarray, " resamples"]:
-    blocks = _resampled_instances(_num_instances(arrays), resamples, seed)
+    num_instances = _num_instances(arrays)
     if isinstance(statistic, SumStatistic):
         contributions = statistic.contributions(*arrays)
-        return np.concatenate([statistic.value(_multiplicities(block) @ contributions) for block in blocks])
-    values = [statistic(*(array[row] for array in arrays)) for block in blocks for row in block]
+        blocks = _multiplicities(num_instances, resamples, seed)
+        return np.concatenate([statistic.value(block.astype(np.float64) @ contributions) for block in blocks])
+    draws = _resampled_instances(num_instances, resamples, seed)
+    values = [statistic(*(array[row] for array in arrays)) for block in draws for row in block]
     return np.array([np.nan if value is None else float(value) for value in values])
 
 
@@ -121,12 +125,24 @@ def _resampled_instances(
 
 
 def _multiplicities(
-    instances: Int[np.ndarray, "resamples instances"],
-) -> Float[np.ndarray, "resamples instances"]:
+    num_instances: int, resamples: int, seed: int
+) -> Iterable[UInt16[np.ndarray, "resamples instances"]]:
+    """How often each resample holds each instance, in blocks; kept where they fit, as a report asks many times."""
+    if num_instances * resamples <= KEPT:
+        return _kept_multiplicities(num_instances, resamples, seed)
+    return map(_count, _resampled_instances(num_instances, resamples, seed))
+
+
+@functools.lru_cache(maxsize=2)
+def _kept_multiplicities(num_instances: int, resamples: int, seed: int) -> tuple[np.ndarray, ...]:
+    return tuple(map(_count, _resampled_instances(num_instances, resamples, seed)))
+
+
+def _count(instances: Int[np.ndarray, "resamples instances"]) -> UInt16[np.ndarray, "resamples instances"]:
     resamples, num_instances = instances.shape
     cells = instances + num_instances * np.arange(resamples)[:, None]
     counts = np.bincount(cells.ravel(), minlength=cells.size)
-    return counts.reshape(resamples, num_instances).astype(np.float64)
+    return counts.reshape(resamples, num_instances).astype(np.uint16)
 
 
 def _percentiles(values: Float[np.ndarray, " resamples"], confidence: float) -> tuple[float, float]:
