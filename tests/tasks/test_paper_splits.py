@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.tasks import Rows, RowsSource
 from flip_flop.tasks.paper_splits import Doubles, SplitPolicy, divide, find_doubles, name_rows
@@ -75,12 +76,36 @@ def test_the_cap_is_a_uniform_sample() -> None:
     assert all(60 < count < 140 for count in counts)
 
 
-def test_doubles_are_rows_that_no_template_tells_apart() -> None:
+def test_a_name_does_not_depend_on_the_label_or_on_outer_white_space() -> None:
+    made = [{"text": "tea ", "uid": 1, "label": 0}, {"text": "tea", "uid": 2, "label": 1}, {"text": "ice", "label": 0}]
+    named = [name_rows(RowsSource([row], "x").load(), "train", None, ["text"]).ids for row in made]
+    assert named[0] == named[1] != named[2]
+
+
+@pytest.mark.parametrize(("ids", "code"), [([1, 1], "E-DATA-DUPID"), ([1, None], "E-DATA-COLUMN")])
+def test_ids_that_name_no_row_are_refused(ids: list[int | None], code: str) -> None:
+    with pytest.raises(InputError, match=f"{code}: x row 2"):
+        name_rows(RowsSource([{"idx": value} for value in ids], "x").load(), "train", "idx")
+
+
+def test_rows_with_two_equal_answers_are_in_no_split() -> None:
+    templates = TemplateSet((Template("pick", "{{ a }}", "{{ b }} ||| {{ c }}"),))
+    made = [{"a": str(n), "b": "tea", "c": "tea" if n in (2, 5) else "ice", "label": n % 2} for n in range(12)]
+    train = name_rows(RowsSource(made, "train").load(), "train", None, ["a"])
+    test = name_rows(RowsSource([row | {"a": f"t{row['a']}"} for row in made], "dev").load(), "dev", None, ["a"])
+    doubles = find_doubles(train, test, templates, "label")
+    assert (doubles.unanswerable_train, doubles.unanswerable_test) == ((2, 5), (2, 5))
+    splits = divide(train, test, [row["label"] for row in made], SplitPolicy(3), doubles=doubles)
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 7, "validation": 3, "test": 10}
+    assert splits["test"].provenance["unanswerable"] == 4
+
+
+def test_rows_that_one_template_does_not_tell_apart_are_not_divided_between_train_and_validation() -> None:
     def rows(pairs: list[tuple[str, str]], split: str) -> Rows:
         made = [{"a": a, "b": b, "label": index} for index, (a, b) in enumerate(pairs)]
         return name_rows(RowsSource(made, split).load(), split, None)
 
     train = rows([("1", "1"), ("1", "2"), ("1", "1"), ("2", "2"), ("3", "3"), ("3", "3 ")], "train")
     test = rows([("2", "2"), ("1", "3"), ("3", "4"), ("2", "2")], "dev")
-    # Row 3 stands in test, twice; 0 and 2, and 4 and 5, are doubles of each other.
-    assert find_doubles(train, test, TEMPLATES, "label") == Doubles(of_test=(3,), of_train=(0, 2, 4, 5))
+    # Row 3 stands in test, twice, under both templates; 0, 1 and 2 share a, and 4 and 5 share both.
+    assert find_doubles(train, test, TEMPLATES, "label") == Doubles(of_test=(3,), of_train=(0, 1, 2, 4, 5))

@@ -13,6 +13,7 @@ from flip_flop.errors import InputError
 from flip_flop.files import sha256_json, sha256_text
 from flip_flop.prompts import TemplateSet
 from flip_flop.randomness import derive_seed
+from flip_flop.tasks.readers import NumberedRow
 from flip_flop.tasks.sources import Rows
 from flip_flop.tasks.splits import MOST_HELD_OUT, draw_stratified
 
@@ -58,39 +59,73 @@ class SplitPolicy:
         )
 
 
-def name_rows(rows: Rows, split: str, id_field: str | None) -> Rows:
+def name_rows(rows: Rows, split: str, id_field: str | None, named_by: Sequence[str] = ()) -> Rows:
     """The rows, each named by the split it was published in and its ``id_field``, or by its content without one.
+
+    A name never depends on the gold label, on how its annotators explained it, or on outer white space: copies of a
+    dataset differ in those.
+
+    Args:
+        rows: The rows of one official split.
+        split: The split's name.
+        id_field: The field that names a row.
+        named_by: Without one, the fields whose texts name it; all fields where none are given.
+
+    Raises:
+        InputError: ``E-DATA-DUPID`` or ``E-DATA-COLUMN``: two rows have one id, or a row has none.
 
     Example:
         >>> from flip_flop.tasks import RowsSource
         >>> rows = RowsSource([{"x": "tea", "idx": 7}, {"x": "ice", "idx": 9}], "drinks").load()
-        >>> name_rows(rows, "train", "idx").ids, name_rows(rows, "train", None).ids
-        (('train-7', 'train-9'), ('train-8e4d84d6f9e12417', 'train-bfdfb109b5efd769'))
+        >>> name_rows(rows, "train", "idx").ids, name_rows(rows, "train", None, ["x"]).ids
+        (('train-7', 'train-9'), ('train-6432e820b7f448bb', 'train-4b1e0559f138b0e4'))
     """
     seen: Counter[str] = Counter()
     ids = []
     for row in rows.rows:
         if id_field is None:
-            name = sha256_text(json.dumps(row.fields, sort_keys=True, default=str))[:16]
+            content = {name: _stripped(row.fields[name]) for name in named_by or row.fields}
+            name = sha256_text(json.dumps(content, sort_keys=True, default=str))[:16]
         else:
-            name = str(row.fields[id_field])
+            name = _id_of(rows, row, id_field, seen)
         seen[name] += 1  # equal rows have equal names: number them
         ids.append(f"{split}-{name}" if seen[name] == 1 else f"{split}-{name}-{seen[name]}")
     return replace(rows, ids=tuple(ids))
 
 
+def _stripped(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_stripped(item) for item in value]
+    return value.strip() if isinstance(value, str) else value
+
+
+def _id_of(rows: Rows, row: NumberedRow, id_field: str, seen: Counter[str]) -> str:
+    value = row.fields[id_field]
+    if value is None or not str(value).strip():
+        raise InputError("E-DATA-COLUMN", f"{rows.place(row)} has no {id_field!r}.", "Get the official rows anew.")
+    if str(value) in seen:
+        message = f"{rows.place(row)} has the {id_field} {value!r} of an earlier row."
+        raise InputError("E-DATA-DUPID", message, "Get the official rows anew.")
+    return str(value)
+
+
 @dataclass(frozen=True)
 class Doubles:
-    """Rows of the official train split that render like another row, under every template.
+    """Rows that cannot go just anywhere, by their indices.
 
     Attributes:
-        of_test: The indices of those that render like a row of the test split: they are left out.
-        of_train: The indices of the others, which render like each other: they all stay in train, so that no prompt
-            is in two splits.
+        of_test: Rows of the official train that render like a row of the test split, under every template: they are
+            left out.
+        of_train: Rows of the official train that render like another one of it, under some template: they all stay
+            in train, so that no prompt is in train and in validation.
+        unanswerable_train, unanswerable_test: Rows for which some template offers two equal answers: no vote can be
+            taken on them.
     """
 
     of_test: tuple[int, ...] = ()
     of_train: tuple[int, ...] = ()
+    unanswerable_train: tuple[int, ...] = ()
+    unanswerable_test: tuple[int, ...] = ()
 
 
 def find_doubles(
@@ -101,7 +136,7 @@ def find_doubles(
     *,
     advance: Callable[[int], None] = lambda done: None,
 ) -> Doubles:
-    """Find the rows that would bring one prompt into two splits.
+    """Find the rows that would bring one prompt into two splits, and those that have no answer.
 
     A template's random choice is the same for all rows here, so that it does not tell equal rows apart.
 
@@ -110,25 +145,30 @@ def find_doubles(
         test: Those of the test split.
         templates: The templates.
         label_field: The gold label's field.
-        advance: Called with the number of rows just rendered.
+        advance: Called with the number of renderings just made.
     """
-    groups = [[(rows, index) for rows in (train, test) for index in range(len(rows))]]
+    everywhere: list[list[str]] = [[] for _ in range(len(train) + len(test))]
+    twins: set[int] = set()
+    unanswerable: set[int] = set()
     for template in templates:
-        # Rows that one template tells apart need not be rendered by the next one.
-        finer: dict[Any, list[tuple[Rows, int]]] = {}
-        for number, group in enumerate(groups):
-            for rows, index in group:
-                row = rows.rows[index]
-                rendered = template.render(row.fields, label_field, instance_id="double", row=rows.place(row))
-                finer.setdefault((number, rendered), []).append((rows, index))
-                advance(1)
-        groups = [group for group in finer.values() if len(group) > 1]
-    of_test: list[int] = []
-    of_train: list[int] = []
-    for group in groups:
-        members = [index for rows, index in group if rows is train]
-        (of_train if len(members) == len(group) else of_test).extend(members)
-    return Doubles(tuple(sorted(of_test)), tuple(sorted(of_train)))
+        first: dict[str, int] = {}
+        for index, (source, row) in enumerate([(rows, row) for rows in (train, test) for row in rows.rows]):
+            prompt, choices = template.render(row.fields, label_field, instance_id="double", row=source.place(row))
+            rendered = sha256_text(json.dumps([prompt, choices]))
+            everywhere[index].append(rendered)
+            if len(set(choices)) < len(choices):
+                unanswerable.add(index)
+            if index < len(train) and first.setdefault(rendered, index) != index:
+                twins.update((index, first[rendered]))
+            advance(1)
+    in_test = {tuple(texts) for texts in everywhere[len(train) :]}
+    of_test = {index for index in range(len(train)) if tuple(everywhere[index]) in in_test}
+    return Doubles(
+        of_test=tuple(sorted(of_test)),
+        of_train=tuple(sorted(twins - of_test)),
+        unanswerable_train=tuple(sorted(index for index in unanswerable if index < len(train))),
+        unanswerable_test=tuple(sorted(index - len(train) for index in unanswerable if index >= len(train))),
+    )
 
 
 def divide(
@@ -140,7 +180,7 @@ def divide(
     doubles: Doubles,
     seed: int = 0,
 ) -> dict[str, Rows]:
-    """The paper's three splits; no prompt is in two of them.
+    """The paper's three splits. No prompt is in train and in validation; no row of them renders like one of test.
 
     Args:
         train: The named rows of the official train split.
@@ -159,7 +199,8 @@ def divide(
     """
     assert train.ids is not None
     assert test.ids is not None
-    left_out, twins = set(doubles.of_test), set(doubles.of_train)
+    left_out, twins = {*doubles.of_test, *doubles.unanswerable_train}, set(doubles.of_train)
+    answerable = [index for index in range(len(test)) if index not in set(doubles.unanswerable_test)]
     pool = [index for index in range(len(train)) if index not in left_out]
     single = {train.ids[index]: labels[index] for index in pool if index not in twins}
     wanted = policy.held_out(len(pool), len(test))
@@ -170,11 +211,12 @@ def divide(
     chosen = {
         "train": _sample(train, [index for index in pool if train.ids[index] not in held_out], policy.max_train, seed),
         "validation": [index for index in pool if train.ids[index] in held_out],
-        "test": _sample(test, range(len(test)), policy.max_test, seed),
+        "test": _sample(test, answerable, policy.max_test, seed),
     }
     ids = {split: _take(test.ids if split == "test" else train.ids, places) for split, places in chosen.items()}
     record = {
-        "left_out": len(left_out),
+        "left_out": len(doubles.of_test),
+        "unanswerable": len(doubles.unanswerable_train) + len(doubles.unanswerable_test),
         "split_seed": seed,
         "split_sizes": {split: len(names) for split, names in ids.items()},
         "split_ids_sha256": {split: sha256_json(sorted(names)) for split, names in ids.items()},

@@ -63,6 +63,10 @@ def catalog_data(
         _official_rows(entry, official, hub_mirror, story_cloze_dir) for official in (entry.train_from, entry.test_from)
     )
     found = screen(name, candidates, train, test, label_field=entry.label_field, num_labels=len(entry.labels))
+    if not len(found.selection.kept):
+        template, reason = found.selection.dropped[0]
+        message = f"{entry.place}: no template renders for every row; {template!r}: {reason}."
+        raise InputError("E-TPL-EMPTY", message, "Get the official rows anew.")
     undivided = _task(entry, found.selection.kept)
     undivided.gold_labels(test)
     splits = divide(train, test, undivided.gold_labels(train), entry.policy, doubles=found.doubles, seed=seed)
@@ -79,7 +83,7 @@ def _official_rows(
         if field not in columns:
             message = f"{rows.source} has no column {field!r}, which {entry.name} has."
             raise InputError("E-DATA-COLUMN", message, nearest(field, columns))
-    return name_rows(rows, official.split, entry.id_field)
+    return name_rows(rows, official.split, entry.id_field, entry.named_by)
 
 
 def _task(

@@ -52,6 +52,10 @@ def compare(data: CatalogData) -> Comparison:
             f"{left_out} of {entry.train_from.split} left out: rendered, they are in {entry.test_from.split}"
         )
         explained.update(("train", "validation"))
+    unanswerable = len(data.screening.doubles.unanswerable_train) + len(data.screening.doubles.unanswerable_test)
+    if unanswerable:
+        reasons.append(f"{unanswerable} rows left out: two of their answers are equal")
+        explained.update(("train", "validation", "test"))
     differing = [cell for cell in CELLS if found[cell] != paper[cell]]
     if entry.table_note and differing:
         reasons.append(entry.table_note)

@@ -49,6 +49,7 @@ class CatalogEntry:
         policy: How the official splits become train, validation and test.
         paper: The paper's table: ``train``, ``validation``, ``test``, ``templates``, ``labels``.
         f1: ``"auto"``, ``"binary"`` or ``"macro"``.
+        named_by: Without an ``id_field``, the fields whose texts name a row; never the label's.
         table_note: Why the paper's table cannot be met by the official rows, where it cannot.
     """
 
@@ -62,6 +63,7 @@ class CatalogEntry:
     templates: str
     fields: tuple[str, ...]
     id_field: str | None
+    named_by: tuple[str, ...]
     label_field: str
     labels: tuple[Label, ...]
     label_names: tuple[str, ...]
@@ -124,6 +126,7 @@ def catalog_entry(name: str) -> CatalogEntry:
         templates=content["templates"],
         fields=tuple(content["fields"]),
         id_field=content.get("id_field"),
+        named_by=tuple(content.get("named_by", ())),
         label_field=content["label_field"],
         labels=tuple(content["labels"]),
         label_names=tuple(content["label_names"]),

@@ -56,12 +56,12 @@ def screen(
     path = (
         cache_folder().parent / "screenings" / f"{name}-{_key(candidates, train, test, label_field, num_labels)}.json"
     )
-    kept = _read(path, candidates)
+    kept = _read(path, candidates, len(train), len(test))
     if kept is not None:
         return kept
-    total = 2 * (len(train) + len(test))
+    total = len(train) + len(test)
     quiet = total < _WORTH_A_LINE and not sys.stderr.isatty()
-    with track(f"{name}: rendering every row", total, "rows", quiet=quiet) as advance:
+    with track(f"{name}: templates that render", total, "rows", quiet=quiet) as advance:
 
         def all_rows() -> Iterator[Mapping[str, Any]]:
             for row in (*train.rows, *test.rows):
@@ -69,6 +69,7 @@ def screen(
                 advance(1)
 
         selection = select_templates(candidates, all_rows(), label_field=label_field, num_labels=num_labels)
+    with track(f"{name}: rows that render alike", total * len(selection.kept), "renderings", quiet=quiet) as advance:
         doubles = find_doubles(train, test, selection.kept, label_field, advance=advance)
     found = Screening(selection, doubles)
     try:
@@ -78,17 +79,24 @@ def screen(
     return found
 
 
-def _read(path: Path, candidates: Sequence[SourceTemplate]) -> Screening | None:
-    """What is kept under this name; None where there is nothing, or nothing whole."""
+def _read(path: Path, candidates: Sequence[SourceTemplate], num_train: int, num_test: int) -> Screening | None:
+    """What is kept under this name; None where there is nothing, or nothing that this code would write."""
     try:
         found = json.loads(path.read_bytes())
         templates = {each.name: each.template for each in candidates if each.template is not None}
         kept = TemplateSet(tuple(templates[name] for name in found["kept"]))
         dropped = tuple((name, reason) for name, reason in found["dropped"])
         doubles = Doubles(**{key: tuple(indices) for key, indices in found["doubles"].items()})
-        return Screening(Selection(kept, dropped), doubles)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+    complete = sorted([*kept.names, *(name for name, _ in dropped)]) == sorted(each.name for each in candidates)
+    limits = {"unanswerable_test": num_test}
+    within = all(
+        isinstance(index, int) and 0 <= index < limits.get(key, num_train)
+        for key, indices in asdict(doubles).items()
+        for index in indices
+    )
+    return Screening(Selection(kept, dropped), doubles) if complete and within else None
 
 
 def _key(candidates: Sequence[SourceTemplate], train: Rows, test: Rows, label_field: str, num_labels: int) -> str:
@@ -104,5 +112,6 @@ def _key(candidates: Sequence[SourceTemplate], train: Rows, test: Rows, label_fi
 @functools.cache
 def _code_digest() -> str:
     """The digest of what renders and compares: another version of it looks anew."""
-    files = [*sorted(Path(flip_flop.prompts.__file__).parent.glob("*.py")), Path(paper_splits.__file__)]
+    prompts = sorted(Path(flip_flop.prompts.__file__).parent.glob("*.py"))
+    files = [*prompts, Path(paper_splits.__file__), Path(__file__)]
     return sha256_json([importlib.metadata.version("jinja2"), *map(sha256_file, files)])
