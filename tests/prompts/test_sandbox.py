@@ -1,8 +1,9 @@
 """A template may come from a stranger: it is refused, quickly, before it runs code or runs away."""
 
+import datetime
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ ROW = {
 REFUSALS = {"E-TPL-UNSAFE", "E-TPL-TOO-BIG", "E-TPL-SYNTAX", "E-TPL-UNDEFINED"}
 
 
-def render(jinja: str, fields: dict[str, object] = ROW, **more: object) -> str:
+def render(jinja: str, fields: Mapping[str, object] = ROW, **more: object) -> str:
     return Template("t", jinja, "No ||| Yes").render(fields, None, **more)[0]  # type: ignore[arg-type]
 
 
@@ -132,7 +133,64 @@ def test_a_missing_value_is_never_printed_as_none_or_nan(value: float | None) ->
     assert render("{{ 'none' if text is none else 'some' }}", {"text": None}) == "none"
 
 
-@pytest.mark.parametrize("source", ["{{ text.upper }}", "{{ items|map('upper') }}", "{{ zip(items, items) }}"])
+@pytest.mark.parametrize("source", ["{{ [none] }}", "{{ {'a': (1, none)} }}", "{{ {none: 1} }}", "{{ items }}"])
+@pytest.mark.parametrize("value", [None, float("nan"), [None], {"a": [float("nan")]}])
+def test_a_missing_value_is_not_printed_inside_another_either(source: str, value: object) -> None:
+    with pytest.raises(InputError, match="E-TPL-NULL: template 't', instance '': a missing value"):
+        render(source, {"items": ["a", value]})
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [("{{ [typo] }}", "typo"), ("{{ {'a': typo} }}", "typo"), ("{{ [{'a': 1}]|map(attribute='b')|list }}", "b")],
+)
+def test_an_undefined_name_inside_a_printed_value_is_named(source: str, name: str) -> None:
+    with pytest.raises(InputError, match=f"E-TPL-UNDEFINED: template 't', instance '': there is no field '{name}'"):
+        render(source)
+
+
+@pytest.mark.parametrize("source", ["{{ self }}", "{{ super }}", "{{ [self] }}", "{% set self = 1 %}x"])
+def test_jinjas_own_names_are_refused_before_anything_runs(source: str) -> None:
+    with pytest.raises(InputError, match=r"E-TPL-UNSAFE: template 't', line 1: the name '(self|super)' is refused"):
+        Template("t", source, "No ||| Yes")
+
+
+def test_a_list_that_holds_itself_is_too_big_to_print() -> None:
+    items: list[object] = ["a"]
+    items.append(items)
+    with pytest.raises(InputError, match="E-TPL-TOO-BIG"):
+        render("{{ items }}", {"items": items})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1, 2.5, True, -(10**12), "x", [], (), {}, (1,), [1, 2.5, True, "it's"], {"a": [("b", {"c": 1})], 2: []}],
+)
+def test_numbers_texts_and_containers_of_them_print_as_pythons_str(value: object) -> None:
+    assert render("{{ items }}", {"items": value}) == str(value)
+
+
+def test_a_date_prints_as_a_text_and_not_inside_a_list() -> None:
+    day = datetime.date(2024, 2, 29)
+    assert render("{{ day }}", {"day": day}) == "2024-02-29"
+    with pytest.raises(InputError, match=r"E-TPL-RENDER.*a date is printed"):
+        render("{{ [day] }}", {"day": day})
+
+
+PRINTED_OBJECTS = [
+    "{{ text.upper }}",
+    "{{ items|map('upper') }}",
+    "{{ zip(items, items) }}",
+    "{{ [text.upper] }}",
+    "{{ {'a': [text.upper]} }}",
+    "{{ [items|map('upper')] }}",
+    "{{ namespace(a=1) }}",
+    "{{ range }}",
+    "{% for x in items %}{{ loop }}{% endfor %}",
+]
+
+
+@pytest.mark.parametrize("source", PRINTED_OBJECTS)
 def test_a_function_or_a_generator_is_never_printed(source: str) -> None:
     with pytest.raises(InputError, match=r"E-TPL-RENDER: template 't', instance '': a .* is printed"):
         render(source)

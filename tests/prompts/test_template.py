@@ -51,7 +51,16 @@ def test_prompts_and_choices_lose_their_outer_white_space() -> None:
     assert template.render({"text": " a  b "}, None) == ("a  b", ("No", "Yes"))
 
 
-@pytest.mark.parametrize("jinja", ["{{ label }}", "{% if label == 1 %}a{% endif %}", "{{ text }}{{ label + 1 }} ||| x"])
+LEAKS = [
+    "{{ label }}",
+    "{% if label == 1 %}a{% endif %}",
+    "{{ text }}{{ label + 1 }} ||| x",
+    "{{ [label] }}",
+    "{{ {'a': (1, label)} }}",
+]
+
+
+@pytest.mark.parametrize("jinja", LEAKS)
 def test_a_prompt_that_reads_the_gold_label_is_refused(jinja: str) -> None:
     template = Template("t", jinja, "No ||| Yes")
     with pytest.raises(InputError, match=r"E-TPL-LABEL-LEAK: template 't', a.csv line 2: .*'label'"):

@@ -20,6 +20,7 @@ _ALLOWED = (  # noqa: SIM905 - words, not punctuation
     "Add And Assign Call Compare Concat CondExpr Const Dict Div FloorDiv Filter For Getattr Getitem If "
     "Keyword List Mod Mul NSRef Name Neg Not Operand Or Output Pair Pos Slice Sub TemplateData Test Tuple"
 ).split()
+_JINJA_NAMES = ("self", "super")  # Jinja gives them the template itself, and a block's parent.
 _HINT = "Write the template without it: a template may only print, compare and reshape a row's fields."
 
 
@@ -70,7 +71,7 @@ def _problem(node: nodes.Node) -> str | None:
     kind = type(node).__name__
     if kind not in _ALLOWED:
         return f"{kind} is refused"
-    if isinstance(node, nodes.Name | nodes.NSRef) and node.name.startswith("__"):
+    if isinstance(node, nodes.Name | nodes.NSRef) and (node.name.startswith("__") or node.name in _JINJA_NAMES):
         return f"the name {node.name!r} is refused"
     if isinstance(node, nodes.Getattr) and node.attr.startswith("_"):
         return f"the attribute {node.attr!r} is refused"

@@ -1,7 +1,9 @@
 """Templates compiled as a stranger's text: an immutable sandbox, strict names, allow-list and limits."""
 
+import datetime
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import numbers
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jinja2
@@ -24,6 +26,9 @@ from flip_flop.prompts.functions import (
 from flip_flop.prompts.guards import CHOICE_BOUNDARY, Guards
 from flip_flop.prompts.limits import MAX_OUTPUT, MAX_SIZE, TooMuch, bounded, rendering, steps
 from flip_flop.prompts.safety import MAX_SOURCE, SEPARATOR, check_parts, check_tree
+
+_NUMBERS = (numbers.Number, np.bool_)
+_DATES = (datetime.date, datetime.time, datetime.timedelta)  # texts by themselves, but not inside a list
 
 
 class EndOfPrompt(Exception):  # noqa: N818 - control flow: the prompt is complete
@@ -64,15 +69,32 @@ def _held(value: Any) -> Any:
 
 
 def _printed(value: Any) -> Any:
-    """What ``{{ value }}`` prints: nothing that would read "None", "nan" or "<generator at 0x7f...>"."""
-    if isinstance(value, str | Undefined):
+    """What ``{{ value }}`` prints: nothing, however deep, that would read "None", "nan", "Undefined" or "<...>"."""
+    if isinstance(value, str | Undefined) or (isinstance(value, _DATES) and value == value):
         return value
-    if value is None or value != value:
-        raise InputError("E-TPL-NULL", "a missing value is printed.", "Fill the field or drop the row.")
-    if callable(value) or isinstance(value, Iterator):
-        message = f"a {type(value).__name__} is printed instead of a text."
-        raise InputError("E-TPL-RENDER", message, "Call a method with (); end a list of filters with |join or |list.")
+    # Weighing it first bounds the walk, also over a list that holds itself.
+    stack = [bounded(value) if isinstance(value, list | tuple | dict) else value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            stack.extend(item.keys())
+            stack.extend(item.values())
+        elif isinstance(item, list | tuple):
+            stack.extend(item)
+        elif isinstance(item, Undefined):
+            str(item)  # raises the error that names it
+        elif not isinstance(item, str):
+            _check_printed(item)
     return value
+
+
+def _check_printed(item: Any) -> None:
+    """Refuse what is neither a text nor a number."""
+    if item is None or (isinstance(item, (*_NUMBERS, *_DATES)) and item != item):
+        raise InputError("E-TPL-NULL", "a missing value is printed.", "Fill the field or drop the row.")
+    if not isinstance(item, _NUMBERS):
+        message = f"a {type(item).__name__} is printed instead of a text."
+        raise InputError("E-TPL-RENDER", message, "Call a method with (); end a list of filters with |join or |list.")
 
 
 class PromptEnvironment(ImmutableSandboxedEnvironment):

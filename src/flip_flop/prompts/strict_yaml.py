@@ -1,4 +1,4 @@
-"""YAML read strictly: plain values only, no key twice, no aliases, no bottomless nesting."""
+"""YAML read strictly: plain values only, no key twice, no aliases, no tags, no bottomless nesting."""
 
 from collections.abc import Hashable
 from pathlib import Path
@@ -18,14 +18,18 @@ class StrictLoader(yaml.SafeLoader):
     _depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node, unless it is an alias or lies too deep."""
+        """Compose a node, unless it is an alias, bears a tag of YAML's own or lies too deep."""
+        event: Any = self.peek_event()
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
             raise yaml.MarkedYAMLError(problem="an alias (*name) is refused", problem_mark=event.start_mark)
+        # A tag forces a value through a constructor that it does not fit, which ends in any exception at all.
+        # A tag that nobody registered is refused when its node is constructed.
+        if event.tag is not None and (event.tag == "!" or event.tag in yaml.SafeLoader.yaml_constructors):
+            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
+            raise yaml.MarkedYAMLError(problem=f"the tag {tag} is refused", problem_mark=event.start_mark)
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(problem="it is nested too deeply", problem_mark=mark)
+            raise yaml.MarkedYAMLError(problem="it is nested too deeply", problem_mark=event.start_mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -80,6 +84,6 @@ def read_yaml(
         line = f" line {mark.line + 1}" if mark is not None else ""
         problem = " ".join(str(error.problem or error.context).split())
         raise InputError(code, f"{path}{line}: {problem}.", "Mend the YAML there.") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         problem = " ".join(str(error).split())[:200]
         raise InputError(code, f"{path}: {problem}.", "Mend the YAML.") from None

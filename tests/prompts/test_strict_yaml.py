@@ -1,0 +1,57 @@
+"""YAML is read strictly: a fault in it is the input's, with its file and line."""
+
+from pathlib import Path
+
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.prompts.strict_yaml import read_yaml
+
+TAGGED = [
+    "!!bool foo",
+    '!!int ""',
+    '!!float ""',
+    "!!timestamp foo",
+    "!!python/name:os.system",
+    "!!python/object/apply:os.system [ls]",
+    "!!str x",
+    "!!binary x",
+    "!!set {a}",
+    "!!omap [a: 1]",
+    "!!map {a: 1}",
+    "! x",
+    "!Template {name: x}",
+    "!<tag:yaml.org,2002:int> x",
+    "[a, !!int b]",
+]
+
+
+@pytest.mark.parametrize("value", TAGGED)
+def test_an_explicit_tag_is_refused_with_file_and_line(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "task.yaml"
+    path.write_text(f"name: x\nlabels: {value}\n")
+    with pytest.raises(InputError) as refusal:
+        read_yaml(path)
+    assert refusal.value.code == "E-TASK-YAML"
+    assert f"{path} line 2: " in str(refusal.value)
+
+
+def test_a_tag_on_a_key_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "task.yaml"
+    path.write_text("!!bool foo: 1\n")
+    with pytest.raises(InputError, match=r"^E-TASK-YAML: .*task.yaml line 1: the tag !!bool is refused"):
+        read_yaml(path)
+
+
+@pytest.mark.parametrize("value", ["2024-99-99", "0x_", "1" + ":00" * 200 + ".5"])
+def test_a_value_that_looks_like_a_number_and_is_none_is_the_inputs_fault(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "task.yaml"
+    path.write_text(f"name: {value}\n")
+    with pytest.raises(InputError, match=r"^E-TASK-YAML: .*task.yaml"):
+        read_yaml(path)
+
+
+def test_values_without_tags_are_read_as_yaml_reads_them(tmp_path: Path) -> None:
+    path = tmp_path / "task.yaml"
+    path.write_text("a: [1, 2.5, yes, x, '1', ~]\nb: {c: d}\n")
+    assert read_yaml(path) == {"a": [1, 2.5, True, "x", "1", None], "b": {"c": "d"}}
