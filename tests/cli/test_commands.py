@@ -218,7 +218,7 @@ def test_an_interrupt_exits_with_130_and_leaves_nothing(audit, monkeypatch):
     def interrupt(*arguments, **keywords):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(AUDITING, "score_instances", interrupt)
+    monkeypatch.setattr(AUDITING, "score", interrupt)
     result = audit("-q")
     assert (result.code, result.err.strip()) == (130, "stopped")
     assert not os.path.exists("out")
@@ -228,6 +228,6 @@ def test_a_fault_of_our_own_is_no_users_mistake(audit, monkeypatch):
     def fault(*arguments, **keywords):
         raise AssertionError("ours")
 
-    monkeypatch.setattr(AUDITING, "score_instances", fault)
+    monkeypatch.setattr(AUDITING, "score", fault)
     with pytest.raises(AssertionError, match="ours"):
         audit("-q")

@@ -53,10 +53,10 @@ def predict_command(
 
     check_target(out, source)
     chosen = open_task(task, templates, hub_mirror, story_cloze_dir)
-    render_file(chosen, source)  # the data's mistakes before the model's minutes
+    instances = render_file(chosen, source)  # the data's mistakes before the model's minutes
     loaded = open_model(model, adapter, revision, dtype, device)
     predictions = predict(loaded, chosen, source, chat_template=chat_template, batch_tokens=batch_tokens, quiet=quiet)
-    labels = chosen.labels or tuple(range(len(next(iter(predictions[0]["templates"].values()))["probs"])))
+    labels = chosen.label_values(len(instances[0].choices[0]))
     write_predictions(predictions, labels, out)
     votes = Counter(row["vote"] for row in predictions)
     shares = ", ".join(f"{label}: {votes[label]}" for label in labels)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from flip_flop.cli.columns import aligned
 from flip_flop.cli.options import data_options
 from flip_flop.errors import InputError
 
@@ -27,7 +28,7 @@ def list_command() -> int:
 
     entries = [catalog_entry(name) for name in catalog_names()]
     rows = [[entry.name, *(str(entry.paper[column]) for column in COLUMNS[1:]), entry.place] for entry in entries]
-    click.echo(_aligned([[*COLUMNS, "from"], *rows]))
+    click.echo(aligned([[*COLUMNS, "from"], *rows]))
     click.echo("\nnext: flip-flop tasks check, or flip-flop tasks show rte")
     return 0
 
@@ -88,7 +89,7 @@ def check_command(tasks: Sequence[str], hub_mirror: Path | None, story_cloze_dir
                 break
         else:
             found[entry.name] = compare(data)
-    click.echo(_aligned([list(COLUMNS), *(_cells(entry, found.get(entry.name)) for entry in entries)]))
+    click.echo(aligned([list(COLUMNS), *(_cells(entry, found.get(entry.name)) for entry in entries)]))
     click.echo()
     for line in _notes(list(found.values())):
         click.echo(line)
@@ -137,9 +138,3 @@ def _details(data: "CatalogData") -> str:
     lines += [f"  {template.name}" for template in data.task.templates]
     lines += [f"  not {name}: {reason}" for name, reason in data.screening.selection.dropped]
     return "\n".join(lines)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from flip_flop.cli.columns import aligned
 from flip_flop.cli.options import data_options, open_task, templates_option
 from flip_flop.errors import InputError
 
@@ -65,7 +66,7 @@ def list_command(task: str, hub_mirror: Path | None, story_cloze_dir: Path | Non
     ]
     lines = sorted(lines + [(name, "dropped", reason) for name, reason in dropped.items()]) if dropped else lines
     click.echo(f"{found.name}: {len(found.templates)} templates kept, {len(dropped)} dropped")
-    click.echo(_table(["template", "", "answers, or why not"], lines))
+    click.echo(aligned([["template", "", "answers, or why not"], *lines], "  "))
     return 0
 
 
@@ -169,7 +170,7 @@ def _lint(name: str, task: "Task", limit: int, seed: int, encode: "Encode | None
     summary = [f"{count:,} {word}{'s' if count != 1 else ''}" for word, count in counts.items()]
     click.echo(f"{name}: {', '.join(summary)}")
     if findings:
-        click.echo(_table(["code", "template", "what"], _lines(findings)))
+        click.echo(aligned([["code", "template", "what"], *_lines(findings)], "  "))
     return errors > 0
 
 
@@ -217,15 +218,3 @@ def _encoder(model: str, revision: str | None) -> "Encode":
     if limit < 1_000_000:  # "none" is written as a very large number
         encoder = replace(encoder, max_length=limit)
     return encode
-
-
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Columns of text; the last one as long as it is."""
-    from flip_flop.report.text import visible
-
-    cells = [[visible(cell, one_line=True) for cell in line] for line in [heads, *lines]]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(heads) - 1)]
-    return "\n".join(
-        "  " + "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]).rstrip()
-        for line in cells
-    )

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 import torch
-import yaml
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -20,8 +19,9 @@ from flip_flop.demo import demo_rows, demo_task_path
 from flip_flop.demo.annotators import ANNOTATORS
 from flip_flop.demo.reviews import SPLIT_SIZES, stream_reviews
 from flip_flop.files import new_folder
-from flip_flop.prompts import Template, TemplateSet
+from flip_flop.prompts import TemplateSet
 from flip_flop.randomness import generator
+from flip_flop.tasks import load_task
 
 END = "<|end|>"
 VOCAB_SIZE = 768
@@ -36,8 +36,7 @@ Progress = Callable[[int, int], None]
 
 def demo_templates() -> TemplateSet:
     """The demo's templates, held-out ones too, in the order of its task file."""
-    task = yaml.safe_load(demo_task_path().read_text(encoding="utf-8"))
-    return TemplateSet(tuple(Template(**entry) for entry in task["templates"]))
+    return load_task(demo_task_path()).templates
 
 
 def stream_examples(seed: int, num_clauses: int) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,6 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.randomness import generator
 
 SPLIT_SIZES = {"train": 500, "validation": 200, "test": 300}
-LABELS = (0, 1)
 MIN_STRENGTH = 0.5
 
 _STRENGTHS = {"": 1.0, "very ": 1.6, "really ": 1.6, "fairly ": 0.6, "slightly ": 0.5, "not ": -0.8}

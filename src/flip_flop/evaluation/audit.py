@@ -14,9 +14,9 @@ from flip_flop.evaluation.records import write_run
 from flip_flop.metrics import summarise
 from flip_flop.prompts import RenderedInstance
 from flip_flop.provenance import command, hardware, now, versions
-from flip_flop.scoring.models import LoadedModel, training_record
+from flip_flop.scoring.models import LoadedModel, score, training_record
 from flip_flop.scoring.padded import BATCH_TOKENS
-from flip_flop.scoring.scorer import ScoreTable, score_instances
+from flip_flop.scoring.scorer import ScoreTable
 from flip_flop.scoring.tokens import ChatTemplate
 from flip_flop.tasks import Task
 from flip_flop.tasks.record import describe_task
@@ -90,8 +90,7 @@ def audit(
     if not instances:
         raise InputError("E-DATA-EMPTY", f"Split {split!r} of {task.name!r} has no rows.", "Add rows.")
     encoder = loaded.encoder(chat_template)
-    encoded = [encoder.encode(instance) for instance in instances]
-    table = score_instances(loaded.model, encoded, batch_tokens=batch_tokens, label="audit", quiet=quiet)
+    table = score(loaded, instances, chat_template, batch_tokens=batch_tokens, label="audit", quiet=quiet)
     gold = np.array([-1 if instance.label is None else instance.label for instance in instances], dtype=np.int64)
     description = describe_task(task, split, rows, instances)
     metrics = summarise(table.scores, gold, task.templates.names, f1=description["f1"], seed=seed)

@@ -14,9 +14,8 @@ from flip_flop.errors import InputError
 from flip_flop.files import write_text
 from flip_flop.metrics import majority_vote, vote_counts
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring.models import LoadedModel
+from flip_flop.scoring.models import LoadedModel, score
 from flip_flop.scoring.padded import BATCH_TOKENS
-from flip_flop.scoring.scorer import score_instances
 from flip_flop.scoring.tokens import ChatTemplate
 from flip_flop.tasks import FileSource, Rows, Task
 
@@ -49,12 +48,9 @@ def predict(
         ``consensus`` (whether it is a strict majority); ``templates``: name to ``{"label", "probs": [L]}``.
     """
     instances = render_file(task, source, seed=seed)
-    encoder = loaded.encoder(chat_template)
-    encoded = [encoder.encode(instance) for instance in instances]
-    scores = score_instances(
-        loaded.model, encoded, batch_tokens=batch_tokens, label="predict", quiet=quiet
-    ).scores.astype(np.float64)
-    labels = task.labels or tuple(range(scores.shape[-1]))
+    table = score(loaded, instances, chat_template, batch_tokens=batch_tokens, label="predict", quiet=quiet)
+    scores = table.scores.astype(np.float64)
+    labels = task.label_values(scores.shape[-1])
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
     probs = exponentials / exponentials.sum(axis=-1, keepdims=True)
     predictions = scores.argmax(axis=-1)
@@ -70,7 +66,7 @@ def predict(
                 for place, name in enumerate(task.templates.names)
             },
         }
-        for row, (instance, vote) in enumerate(zip(instances, majority_vote(scores.astype(np.float32)), strict=True))
+        for row, (instance, vote) in enumerate(zip(instances, majority_vote(table.scores), strict=True))
     ]
 
 

@@ -16,6 +16,7 @@ from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring.head import check_head, unwrap
+from flip_flop.scoring.padded import BATCH_TOKENS
 from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.tokens import ChatTemplate, PromptEncoder
 
@@ -101,7 +102,13 @@ def load_model(
 
 
 def score(
-    loaded: LoadedModel, instances: Sequence[RenderedInstance], chat_template: ChatTemplate = "auto"
+    loaded: LoadedModel,
+    instances: Sequence[RenderedInstance],
+    chat_template: ChatTemplate = "auto",
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+    label: str = "scoring",
+    quiet: bool = True,
 ) -> ScoreTable:
     """Score rendered instances: the whole way from text to ``[instances, templates, labels]``.
 
@@ -109,9 +116,13 @@ def score(
         loaded: From :func:`load_model`.
         instances: All with the same numbers of templates and of labels.
         chat_template: ``auto``, ``on`` or ``off``.
+        batch_tokens: Tokens of one forward, padding included.
+        label: What the progress bar says.
+        quiet: Show no progress.
     """
     encoder = loaded.encoder(chat_template)
-    return score_instances(loaded.model, [encoder.encode(instance) for instance in instances], quiet=True)
+    encoded = [encoder.encode(instance) for instance in instances]
+    return score_instances(loaded.model, encoded, batch_tokens=batch_tokens, label=label, quiet=quiet)
 
 
 def weights_digest(name: str, model: nn.Module) -> str:

@@ -21,7 +21,7 @@ def describe_task(task: Task, split: str, rows: Rows, instances: Sequence[Render
     num_labels = len(instances[0].choices[0])
     return {
         "name": task.name,
-        "labels": list(task.labels) if task.labels is not None else list(range(num_labels)),
+        "labels": list(task.label_values(num_labels)),
         "digest": task.digest(),
         "split": split,
         "num_instances": len(instances),

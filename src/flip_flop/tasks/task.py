@@ -113,6 +113,10 @@ class Task:
             return "binary" if num_labels == 2 else "macro"
         return self.f1
 
+    def label_values(self, num_labels: int) -> tuple[Label, ...]:
+        """What the labels are called: the declared values, or their indices in a task without gold labels."""
+        return tuple(range(num_labels)) if self.labels is None else self.labels
+
     def rows(self, split: str) -> Rows:
         """The rows of a split.
 
