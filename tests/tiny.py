@@ -1,4 +1,4 @@
-"""Tiny random causal LMs of four architectures, and tokenizers of three kinds, made on the spot."""
+"""Tiny random causal LMs of seven architectures, and tokenizers of three kinds, made on the spot."""
 
 import functools
 
@@ -6,12 +6,15 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForCausalLM,
+    GemmaConfig,
     GPT2Config,
     GPTNeoXConfig,
     LlamaConfig,
+    MistralConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
+    Qwen3Config,
 )
 
 CORPUS = [
@@ -99,10 +102,18 @@ def _config(architecture: str, vocab_size: int):
             bos_token_id=0,
             eos_token_id=0,
         )
+    if architecture == "qwen3":
+        return Qwen3Config(**shape, **context, num_key_value_heads=2, head_dim=12, tie_word_embeddings=True)
+    if architecture == "mistral":
+        return MistralConfig(**shape, **context, num_key_value_heads=1, sliding_window=None)
+    if architecture == "gemma":
+        return GemmaConfig(**shape, **context, num_key_value_heads=1, head_dim=16, pad_token_id=None)
     raise ValueError(architecture)
 
 
 ARCHITECTURES = ("qwen2", "llama", "gpt2", "gpt_neox")
+# Heads whose width is not the model's divided by their number, one key head for all, norms of queries and keys.
+MORE_ARCHITECTURES = ("qwen3", "mistral", "gemma")
 
 
 def tiny_model(architecture: str = "qwen2", vocab_size: int = 400, seed: int = 0) -> PreTrainedModel:

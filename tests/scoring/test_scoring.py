@@ -1,8 +1,12 @@
 """Scores do not depend on how they were computed, and nothing larger than needed is computed."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
@@ -11,28 +15,14 @@ from flip_flop.scoring.answers import index_answers
 from flip_flop.scoring.head import check_head, decoder_of, head_logits
 from flip_flop.scoring.padded import padded_hidden_states
 from flip_flop.scoring.scorer import AnswerStates, answer_states
+from flip_flop.scoring.support import choose_backend
+from flip_flop.scoring.trie import join
+from tests.scoring.made import instances
 from tests.scoring.oracle import naive_scores
-from tests.tiny import ARCHITECTURES, TOKENIZERS, byte_bpe, tiny_model, with_chat_template
+from tests.tiny import ARCHITECTURES, MORE_ARCHITECTURES, TOKENIZERS, byte_bpe, tiny_model, with_chat_template
 
 NATS = 2e-6
-
-
-def instances(tokenizer, count=5):
-    """5 instances, 3 templates, 2 labels of one and several tokens; prompts of different lengths."""
-    rendered = [
-        RenderedInstance(
-            id=f"row-{number}",
-            prompts=(
-                f"The food was {'very ' * number}good. Positive?",
-                f"Question: {'room ' * (7 - number)}is it dirty? Answer:",
-                "Hypothesis",
-            ),
-            choices=(("No", "Yes"), ("False", "True, guaranteed"), ("Never", "Maybe, not sure")),
-            label=None,
-        )
-        for number in range(count)
-    ]
-    return [PromptEncoder(tokenizer).encode(row) for row in rendered]
+BACKENDS = ["packed", "padded"]
 
 
 @pytest.fixture(params=ARCHITECTURES)
@@ -41,54 +31,122 @@ def architecture(request):
 
 
 @pytest.fixture(params=TOKENIZERS)
-def tokenizer(request):
-    return TOKENIZERS[request.param]()
+def tokenizer_kind(request):
+    return request.param
 
 
-def test_scores_are_the_mean_log_probability_of_the_answers_own_tokens(architecture, tokenizer):
-    model = tiny_model(architecture, len(tokenizer))
-    encoded = instances(tokenizer)
-    scores = score_instances(model, encoded, quiet=True).scores
-    assert scores.shape == (5, 3, 2)
-    assert scores.dtype == np.float32
-    np.testing.assert_allclose(scores, naive_scores(model, encoded), rtol=0, atol=NATS)
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    return request.param
 
 
-def test_scores_under_a_chat_template_are_those_of_the_text_it_makes():
+@functools.cache
+def model_instances_and_naive_scores(architecture, kind):
+    tokenizer = TOKENIZERS[kind]()
+    model, encoded = tiny_model(architecture, len(tokenizer)), instances(tokenizer)
+    return model, encoded, np.array(naive_scores(model, encoded))
+
+
+def test_scores_are_the_mean_log_probability_of_the_answers_own_tokens(architecture, tokenizer_kind, backend):
+    model, encoded, expected = model_instances_and_naive_scores(architecture, tokenizer_kind)
+    table = score_instances(model, encoded, backend=backend, quiet=True)
+    assert table.scores.shape == (5, 3, 2)
+    assert table.scores.dtype == np.float32
+    assert table.backend == backend
+    np.testing.assert_allclose(table.scores, expected, rtol=0, atol=NATS)
+
+
+@pytest.mark.parametrize("architecture", MORE_ARCHITECTURES)
+def test_scores_of_other_architectures_are_exact_too(architecture, backend):
+    model, encoded, expected = model_instances_and_naive_scores(architecture, "metaspace")
+    table = score_instances(model, encoded, backend=backend, quiet=True)
+    assert table.backend == backend
+    np.testing.assert_allclose(table.scores, expected, rtol=0, atol=NATS)
+
+
+def test_scores_under_a_chat_template_are_those_of_the_text_it_makes(backend):
     tokenizer = with_chat_template(byte_bpe())
     model = tiny_model("llama", len(tokenizer))
     encoded = instances(tokenizer, 2)
-    scores = score_instances(model, encoded, quiet=True).scores
+    scores = score_instances(model, encoded, backend=backend, quiet=True).scores
     np.testing.assert_allclose(scores, naive_scores(model, encoded), rtol=0, atol=NATS)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 30, 100_000])
-def test_scores_do_not_depend_on_the_batch_size(architecture, batch_tokens):
-    model = tiny_model(architecture)
-    encoded = instances(byte_bpe())
-    expected = score_instances(model, encoded, quiet=True).scores
-    scores = score_instances(model, encoded, batch_tokens=batch_tokens, quiet=True).scores
+def test_scores_do_not_depend_on_the_batch_size(architecture, backend, batch_tokens):
+    model, encoded, expected = model_instances_and_naive_scores(architecture, "byte_bpe")
+    scores = score_instances(model, encoded, backend=backend, batch_tokens=batch_tokens, quiet=True).scores
     np.testing.assert_allclose(scores, expected, rtol=0, atol=NATS)
 
 
-def test_scores_do_not_depend_on_the_order(architecture):
-    model = tiny_model(architecture)
-    encoded = instances(byte_bpe())
-    expected = score_instances(model, encoded, quiet=True).scores
+@pytest.mark.parametrize("batch_tokens", [150, 100_000])
+def test_scores_do_not_depend_on_the_order(architecture, backend, batch_tokens):
+    model, encoded, expected = model_instances_and_naive_scores(architecture, "byte_bpe")
     order = [3, 0, 4, 2, 1]
-    scores = score_instances(model, [encoded[number] for number in order], quiet=True).scores
+    chosen = [encoded[number] for number in order]
+    scores = score_instances(model, chosen, backend=backend, batch_tokens=batch_tokens, quiet=True).scores
     np.testing.assert_allclose(scores, expected[order], rtol=0, atol=NATS)
 
 
-def test_scores_do_not_depend_on_the_padding_side(architecture):
-    model = tiny_model(architecture)
-    index = index_answers(instances(byte_bpe()))
-    with torch.no_grad():
-        sides = [
-            AnswerStates(padded_hidden_states(decoder_of(model), index, padding_side=side), index).scores(model)
-            for side in ("right", "left")
-        ]
-    torch.testing.assert_close(sides[0], sides[1], rtol=0, atol=NATS)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.sampled_from([1, 30, 150, 400, 100_000]))
+@settings(max_examples=15, deadline=None)
+def test_whatever_goes_together_scores_as_it_does_alone(numbers, batch_tokens):
+    model, encoded, expected = model_instances_and_naive_scores("qwen2", "word_level")
+    chosen = [encoded[number] for number in numbers]
+    for backend in BACKENDS:
+        scores = score_instances(model, chosen, backend=backend, batch_tokens=batch_tokens, quiet=True).scores
+        np.testing.assert_allclose(scores, expected[numbers], rtol=0, atol=NATS)
+
+
+@pytest.mark.parametrize("batch_tokens", [30, 100_000])
+def test_scores_do_not_depend_on_the_padding_side(architecture, batch_tokens):
+    model, encoded, expected = model_instances_and_naive_scores(architecture, "byte_bpe")
+    trie = join([instance.trie for instance in encoded])
+    index, row_node = index_answers(trie, torch.device("cpu"))
+    for side in ("right", "left"):
+        with torch.no_grad():
+            hidden = padded_hidden_states(
+                decoder_of(model), trie, row_node, batch_tokens=batch_tokens, padding_side=side
+            )
+            scores = AnswerStates(hidden, index).scores(model)
+        np.testing.assert_allclose(scores.numpy(), expected, rtol=0, atol=NATS)
+
+
+@pytest.mark.parametrize(("batch_tokens", "rows"), [(1, 5), (100_000, 1)])
+def test_a_packed_row_is_whole_instances_and_each_of_their_beginnings_once(batch_tokens, rows):
+    model, encoded, _ = model_instances_and_naive_scores("qwen2", "byte_bpe")
+    shapes = []
+    hook = model.model.layers[0].register_forward_pre_hook(lambda layer, given: shapes.append(given[0].shape))
+    choose_backend(model, encoded, "packed")
+    shapes.clear()  # those of the trial
+    score_instances(model, encoded, batch_tokens=batch_tokens, quiet=True)
+    hook.remove()
+    distinct = [
+        len({sequence[:length] for sequence in inputs(instance) for length in range(1, len(sequence) + 1)})
+        for instance in encoded
+    ]
+    assert len(shapes) == rows
+    assert all(shape[0] == 1 for shape in shapes)
+    assert sum(shape[1] for shape in shapes) == sum(distinct)
+    if rows == 5:
+        assert [shape[1] for shape in shapes] == sorted(distinct, reverse=True)
+
+
+def test_padded_batches_stay_within_their_tokens_or_are_one_sequence():
+    model, encoded, _ = model_instances_and_naive_scores("qwen2", "byte_bpe")
+    most = max(len(sequence) for instance in encoded for sequence in inputs(instance)) - 1
+    shapes = []
+    hook = model.model.layers[0].register_forward_pre_hook(lambda layer, given: shapes.append(given[0].shape))
+    score_instances(model, encoded, backend="padded", batch_tokens=most, quiet=True)
+    hook.remove()
+    assert all(shape[0] * shape[1] <= most or shape[0] == 1 for shape in shapes)
+    assert any(shape[0] > 1 for shape in shapes)
+    assert any(shape[1] > most for shape in shapes)
+
+
+def inputs(instance):
+    """What the model reads: all but an answer's last token."""
+    return {answer.context + answer.tokens[:-1] for template in instance.answers for answer in template}
 
 
 def test_the_log_softmax_is_float32_whatever_the_models_dtype():
@@ -100,32 +158,33 @@ def test_the_log_softmax_is_float32_whatever_the_models_dtype():
 
 
 def test_each_distinct_sequence_is_forwarded_once():
-    encoded = instances(byte_bpe(), 1)
-    index = index_answers([encoded[0], encoded[0]])
-    assert len(index.sequences) == len(set(index.sequences))
-    beginnings = [a for a in index.sequences for b in index.sequences if a != b and b[: len(a)] == a]
-    assert not beginnings
+    encoded = instances(byte_bpe(), 1)[0]
+    sequences, _ = encoded.trie.sequences()
+    own = inputs(encoded)
+    beginnings = {a for a in own for b in own if a != b and b[: len(a)] == a}
+    assert beginnings
+    assert sorted(map(tuple, sequences)) == sorted(own - beginnings)
 
 
 def test_an_answer_of_one_token_adds_no_input():
     row = RenderedInstance("1", ("The food was",), (("good", "not", "very"),), None)
     encoded = PromptEncoder(byte_bpe()).encode(row)
     assert [len(answer.tokens) for answer in encoded.answers[0]] == [1, 1, 2]
-    index = index_answers([encoded])
     # One sequence for all three: the prompt, and the first token of the only answer that has a second.
-    assert index.sequences == (encoded.answers[0][2].inputs,)
-    assert len(index.row_position) == 2
+    assert encoded.trie.sequences()[0] == [list(encoded.answers[0][2].context + encoded.answers[0][2].tokens[:1])]
+    assert len(np.unique(encoded.trie.token_node)) == 2
 
 
-def test_only_answer_rows_reach_the_head_each_once():
+@pytest.mark.parametrize("batch_tokens", [1, 100_000])
+def test_only_answer_rows_reach_the_head_each_once(backend, batch_tokens):
     model = tiny_model("qwen2")
     encoded = instances(byte_bpe())
     rows = []
     hook = model.get_output_embeddings().register_forward_pre_hook(lambda head, arguments: rows.append(arguments[0]))
-    score_instances(model, encoded, batch_tokens=100_000, quiet=True)
+    score_instances(model, encoded, backend=backend, batch_tokens=batch_tokens, quiet=True)
     hook.remove()
     prefixes = {
-        answer.context + answer.tokens[:offset]
+        (instance.id, answer.context + answer.tokens[:offset])
         for instance in encoded
         for template in instance.answers
         for answer in template
@@ -135,7 +194,7 @@ def test_only_answer_rows_reach_the_head_each_once():
     assert all(part.dim() == 2 for part in rows)
 
 
-def test_an_audits_forward_holds_no_tensor_of_batch_sequence_vocabulary():
+def test_an_audits_forward_holds_no_tensor_of_batch_sequence_vocabulary(backend):
     model = tiny_model("qwen2", vocab_size=3001)
     encoded = instances(byte_bpe())
     largest = 0
@@ -149,9 +208,9 @@ def test_an_audits_forward_holds_no_tensor_of_batch_sequence_vocabulary():
             return result
 
     with Watch():
-        score_instances(model, encoded, batch_tokens=100_000, quiet=True)
-    num_rows = len(index_answers(encoded).row_position)
-    num_positions = sum(len(sequence) for sequence in index_answers(encoded).sequences)
+        score_instances(model, encoded, backend=backend, batch_tokens=100_000, quiet=True)
+    num_rows = sum(len(np.unique(instance.trie.token_node)) for instance in encoded)
+    num_positions = sum(len(sequence) for instance in encoded for sequence in inputs(instance))
     assert largest == min(num_rows, 64) < num_positions / 4
 
 

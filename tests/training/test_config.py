@@ -60,4 +60,4 @@ def test_a_tracker_that_is_not_installed_is_refused_with_the_command_that_instal
 def test_every_own_field_has_help():
     own = set(F2CConfig.__dataclass_fields__) - set(F2CConfig.__mro__[1].__dataclass_fields__)
     assert all(F2CConfig.__dataclass_fields__[name].metadata["help"] for name in own)
-    assert len(own) <= 22
+    assert len(own) <= 23

@@ -10,7 +10,7 @@ from tests.training.conftest import settings
 
 def table(predictions):
     scores = np.where(np.eye(3)[predictions] > 0, -0.1, -3.0).astype(np.float32)
-    return ScoreTable(scores, np.ones(scores.shape, dtype=np.int64), 0)
+    return ScoreTable(scores, np.ones(scores.shape, dtype=np.int64), 0, "packed")
 
 
 def rows(labels):

@@ -7,9 +7,11 @@ from typing import Any
 import click
 
 from flip_flop.cli.options import (
+    backend_option,
     batch_option,
     chat_option,
     data_options,
+    fast_linear_option,
     model_options,
     open_model,
     open_task,
@@ -39,7 +41,9 @@ ALIASES = {"agreement": "observed_agreement"}
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @chat_option
+@backend_option
 @batch_option
+@fast_linear_option
 @data_options
 @click.option("--overwrite", is_flag=True, help="Replace a run that is there already.")
 @click.option("--quiet", "-q", is_flag=True, help="Print the table only.")
@@ -58,7 +62,9 @@ def audit_command(
     fail_under: tuple[str, ...],
     seed: int,
     chat_template: Any,
+    backend: Any,
     batch_tokens: int,
+    fast_linear: bool,
     hub_mirror: Path | None,
     story_cloze_dir: Path | None,
     overwrite: bool,
@@ -84,7 +90,9 @@ def audit_command(
         seed=seed,
         name=name,
         chat_template=chat_template,
+        backend=backend,
         batch_tokens=batch_tokens,
+        fast_linear=fast_linear,
         quiet=quiet,
     )
     found.write(out)

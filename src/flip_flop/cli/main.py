@@ -77,6 +77,11 @@ def _quieten() -> None:
     handler.setFormatter(logging.Formatter("%(message)s"))
     log = logging.getLogger("flip_flop")
     log.handlers = [handler]  # one, however often a process calls this
-    log.setLevel(logging.INFO)
+    # Of several processes that a launcher started, the first one speaks.
+    log.setLevel(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.ERROR)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
+
+
+if __name__ == "__main__":
+    main()

@@ -49,6 +49,18 @@ batch_option = click.option(
     show_default=True,
     help="Tokens of one forward.",
 )
+backend_option = click.option(
+    "--backend",
+    type=click.Choice(["packed", "padded"]),
+    default="packed",
+    show_default=True,
+    help="packed: what sequences share is computed once, where the model allows it; padded: each by itself.",
+)
+fast_linear_option = click.option(
+    "--fast-linear",
+    is_flag=True,
+    help="On a CPU: oneDNN for frozen float32 weights, where it is the faster one (off where it is not).",
+)
 mirror_option = click.option(
     "--hub-mirror",
     type=click.Path(path_type=Path),

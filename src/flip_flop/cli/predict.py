@@ -7,9 +7,11 @@ from typing import Any
 import click
 
 from flip_flop.cli.options import (
+    backend_option,
     batch_option,
     chat_option,
     data_options,
+    fast_linear_option,
     model_options,
     open_model,
     open_task,
@@ -25,7 +27,9 @@ from flip_flop.cli.options import (
 @click.option("--out", "-o", type=click.Path(path_type=Path), required=True, help="A .jsonl or .csv file.")
 @templates_option
 @chat_option
+@backend_option
 @batch_option
+@fast_linear_option
 @data_options
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 def predict_command(
@@ -39,7 +43,9 @@ def predict_command(
     out: Path,
     templates: str | None,
     chat_template: Any,
+    backend: Any,
     batch_tokens: int,
+    fast_linear: bool,
     hub_mirror: Path | None,
     story_cloze_dir: Path | None,
     quiet: bool,
@@ -55,7 +61,16 @@ def predict_command(
     chosen = open_task(task, templates, hub_mirror, story_cloze_dir)
     instances = render_file(chosen, source)  # the data's mistakes before the model's minutes
     loaded = open_model(model, adapter, revision, dtype, device)
-    predictions = predict(loaded, chosen, source, chat_template=chat_template, batch_tokens=batch_tokens, quiet=quiet)
+    predictions = predict(
+        loaded,
+        chosen,
+        source,
+        chat_template=chat_template,
+        backend=backend,
+        batch_tokens=batch_tokens,
+        fast_linear=fast_linear,
+        quiet=quiet,
+    )
     labels = chosen.label_values(len(instances[0].choices[0]))
     write_predictions(predictions, labels, out)
     votes = Counter(row["vote"] for row in predictions)

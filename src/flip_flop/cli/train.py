@@ -87,6 +87,7 @@ def train_command(
     """
     from flip_flop.tasks import require_templates_for_training
     from flip_flop.training import make_config, train
+    from flip_flop.training.distributed import rank
 
     settings = read_settings(config) | parse_flags(ctx.args)
     for name in settings:
@@ -111,7 +112,8 @@ def train_command(
     if run.stopped_by is not None:
         return 128 + run.stopped_by
     adapter = out / "adapter"  # as typed
-    click.echo(f"{adapter}: next, flip-flop audit --model {model} --adapter {adapter} --task {task} --out ...")
+    if rank() == 0:
+        click.echo(f"{adapter}: next, flip-flop audit --model {model} --adapter {adapter} --task {task} --out ...")
     return 0
 
 

@@ -15,8 +15,8 @@ from flip_flop.metrics import summarise
 from flip_flop.prompts import RenderedInstance
 from flip_flop.provenance import command, hardware, now, versions
 from flip_flop.scoring.models import LoadedModel, score, training_record
-from flip_flop.scoring.padded import BATCH_TOKENS
-from flip_flop.scoring.scorer import ScoreTable
+from flip_flop.scoring.scorer import BATCH_TOKENS, ScoreTable
+from flip_flop.scoring.support import Backend
 from flip_flop.scoring.tokens import ChatTemplate
 from flip_flop.tasks import Task
 from flip_flop.tasks.record import describe_task
@@ -65,7 +65,9 @@ def audit(
     seed: int = 0,
     name: str | None = None,
     chat_template: ChatTemplate = "auto",
+    backend: Backend = "packed",
     batch_tokens: int = BATCH_TOKENS,
+    fast_linear: bool = False,
     quiet: bool = False,
 ) -> Audit:
     """Score a split under every template and sum it up.
@@ -78,7 +80,9 @@ def audit(
         seed: For the sample, for templates that draw, and for the bootstrap.
         name: The run's name in tables; by default the adapter's method, or ``base``.
         chat_template: ``auto``, ``on`` or ``off``.
-        batch_tokens: Tokens of one forward, padding included.
+        backend: ``packed`` or ``padded``.
+        batch_tokens: Tokens of one forward.
+        fast_linear: oneDNN for frozen float32 weights on a CPU, where it is faster.
         quiet: Show no progress.
 
     Raises:
@@ -90,7 +94,16 @@ def audit(
     if not instances:
         raise InputError("E-DATA-EMPTY", f"Split {split!r} of {task.name!r} has no rows.", "Add rows.")
     encoder = loaded.encoder(chat_template)
-    table = score(loaded, instances, chat_template, batch_tokens=batch_tokens, label="audit", quiet=quiet)
+    table = score(
+        loaded,
+        instances,
+        chat_template,
+        backend=backend,
+        batch_tokens=batch_tokens,
+        fast_linear=fast_linear,
+        label="audit",
+        quiet=quiet,
+    )
     gold = np.array([-1 if instance.label is None else instance.label for instance in instances], dtype=np.int64)
     description = describe_task(task, split, rows, instances)
     metrics = summarise(table.scores, gold, task.templates.names, f1=description["f1"], seed=seed)
@@ -108,7 +121,7 @@ def audit(
             "delimiter": encoder.delimiter,
             "chat_template": encoder.uses_chat_template,
             "bos": encoder.bos is not None,
-            "backend": "padded",
+            "backend": table.backend,
             "batch_tokens": batch_tokens,
             "boundary_merged": table.num_merged,
             "num_answers": int(table.scores.size),

@@ -15,7 +15,8 @@ from flip_flop.files import write_text
 from flip_flop.metrics import majority_vote, vote_counts
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring.models import LoadedModel, score
-from flip_flop.scoring.padded import BATCH_TOKENS
+from flip_flop.scoring.scorer import BATCH_TOKENS
+from flip_flop.scoring.support import Backend
 from flip_flop.scoring.tokens import ChatTemplate
 from flip_flop.tasks import FileSource, Rows, Task
 
@@ -28,7 +29,9 @@ def predict(
     source: Path,
     *,
     chat_template: ChatTemplate = "auto",
+    backend: Backend = "packed",
     batch_tokens: int = BATCH_TOKENS,
+    fast_linear: bool = False,
     seed: int = 0,
     quiet: bool = False,
 ) -> list[dict[str, Any]]:
@@ -39,7 +42,9 @@ def predict(
         task: Its templates and labels; its own data are not read.
         source: CSV, TSV, JSONL or parquet with the fields that the templates use. Labels are neither needed nor read.
         chat_template: ``auto``, ``on`` or ``off``.
-        batch_tokens: Tokens of one forward, padding included.
+        backend: ``packed`` or ``padded``.
+        batch_tokens: Tokens of one forward.
+        fast_linear: oneDNN for frozen float32 weights on a CPU, where it is faster.
         seed: For templates that draw.
         quiet: Show no progress.
 
@@ -48,7 +53,16 @@ def predict(
         ``consensus`` (whether it is a strict majority); ``templates``: name to ``{"label", "probs": [L]}``.
     """
     instances = render_file(task, source, seed=seed)
-    table = score(loaded, instances, chat_template, batch_tokens=batch_tokens, label="predict", quiet=quiet)
+    table = score(
+        loaded,
+        instances,
+        chat_template,
+        backend=backend,
+        batch_tokens=batch_tokens,
+        fast_linear=fast_linear,
+        label="predict",
+        quiet=quiet,
+    )
     scores = table.scores.astype(np.float64)
     labels = task.label_values(scores.shape[-1])
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))

@@ -1,6 +1,7 @@
 """A causal LM and its tokenizer, from the hub or a folder, with an adapter or without; and a record of them."""
 
 import json
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring.head import check_head, unwrap
-from flip_flop.scoring.padded import BATCH_TOKENS
-from flip_flop.scoring.scorer import ScoreTable, score_instances
+from flip_flop.scoring.linears import fast_frozen_linears
+from flip_flop.scoring.scorer import BATCH_TOKENS, ScoreTable, score_instances
+from flip_flop.scoring.support import Backend
 from flip_flop.scoring.tokens import ChatTemplate, PromptEncoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -70,7 +72,8 @@ def load_model(
         InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``, each in one line.
     """
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        # A launcher of several processes numbers those of one machine.
+        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
     if dtype == "auto":
         dtype = "bfloat16" if device.startswith("cuda") else "float32"
     if dtype not in DTYPES:
@@ -106,7 +109,9 @@ def score(
     instances: Sequence[RenderedInstance],
     chat_template: ChatTemplate = "auto",
     *,
+    backend: Backend = "packed",
     batch_tokens: int = BATCH_TOKENS,
+    fast_linear: bool = False,
     label: str = "scoring",
     quiet: bool = True,
 ) -> ScoreTable:
@@ -116,13 +121,18 @@ def score(
         loaded: From :func:`load_model`.
         instances: All with the same numbers of templates and of labels.
         chat_template: ``auto``, ``on`` or ``off``.
-        batch_tokens: Tokens of one forward, padding included.
+        backend: ``packed`` or ``padded``; see :func:`~flip_flop.scoring.scorer.score_instances`.
+        batch_tokens: Tokens of one forward.
+        fast_linear: See :func:`~flip_flop.scoring.linears.fast_frozen_linears`.
         label: What the progress bar says.
         quiet: Show no progress.
     """
     encoder = loaded.encoder(chat_template)
     encoded = [encoder.encode(instance) for instance in instances]
-    return score_instances(loaded.model, encoded, batch_tokens=batch_tokens, label=label, quiet=quiet)
+    with fast_frozen_linears(loaded.model, fast_linear):
+        return score_instances(
+            loaded.model, encoded, backend=backend, batch_tokens=batch_tokens, label=label, quiet=quiet
+        )
 
 
 def weights_digest(name: str, model: nn.Module) -> str:

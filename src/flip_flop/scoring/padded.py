@@ -1,46 +1,52 @@
 """The padded back end: distinct sequences, sorted by length, in right-padded batches.
 
-A back end is a function ``(decoder, index) -> hidden [rows, width]``: the hidden states at the answer rows of an
-:class:`~flip_flop.scoring.answers.AnswerIndex`, with gradient where the decoder's weights have one. That is the seam:
-nothing outside knows how the rows were computed.
+For models that the packed back end cannot serve exactly. It computes each sequence once, and what sequences share as
+often as there are sequences.
 """
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from flip_flop.scoring.answers import AnswerIndex
-
-# Tokens of one forward, padding included: enough to fill the matrix products, and still within a small memory.
-BATCH_TOKENS = 4096
+from flip_flop.scoring.trie import TokenTrie
 
 
 def padded_hidden_states(
-    decoder: nn.Module, index: AnswerIndex, *, batch_tokens: int = BATCH_TOKENS, padding_side: str = "right"
+    decoder: nn.Module,
+    trie: TokenTrie,
+    rows: Int[np.ndarray, " rows"],
+    *,
+    batch_tokens: int,
+    padding_side: str = "right",
 ) -> Float[Tensor, "rows width"]:
-    """Hidden states at the answer rows.
+    """Hidden states at some nodes of a trie.
 
     Right-padded sequences need no mask in a causal model: a real token never sees what stands behind it. Padding is
     token 0, whatever the tokenizer calls its pad token, as nothing reads it.
 
     Args:
         decoder: The model without its head: ``input_ids [batch, sequence]`` to ``last_hidden_state``.
-        index: What to read.
+        trie: Whole instances.
+        rows: Nodes.
         batch_tokens: Upper bound of one forward's tokens, padding included; a longer sequence goes alone.
         padding_side: ``right``, or ``left`` for models that insist on it (a mask and positions are then passed).
     """
-    device = index.row_sequence.device
+    device = next(decoder.parameters()).device
+    sequences, sequence_of = trie.sequences()
+    row_sequence = torch.from_numpy(sequence_of[rows]).to(device)
+    row_position = torch.from_numpy(trie.depth[rows].astype(np.int64)).to(device)
     pieces, order = [], []
-    for numbers in _batches(index.sequences, batch_tokens):
-        width = max(len(index.sequences[number]) for number in numbers)
+    for numbers in _batches(sequences, batch_tokens):
+        width = max(len(sequences[number]) for number in numbers)
         ids = torch.zeros(len(numbers), width, dtype=torch.long)
         mask = torch.zeros_like(ids)
-        shift = torch.zeros(len(index.sequences), dtype=torch.long)
-        line = torch.full((len(index.sequences),), -1)
+        shift = torch.zeros(len(sequences), dtype=torch.long)
+        line = torch.full((len(sequences),), -1)
         for place, number in enumerate(numbers):
-            sequence = torch.tensor(index.sequences[number])
+            sequence = torch.tensor(sequences[number])
             start = width - len(sequence) if padding_side == "left" else 0
             ids[place, start : start + len(sequence)] = sequence
             mask[place, start : start + len(sequence)] = 1
@@ -50,10 +56,10 @@ def padded_hidden_states(
             positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
             arguments = {"attention_mask": mask.to(device), "position_ids": positions.to(device)}
         states = decoder(input_ids=ids.to(device), use_cache=False, **arguments).last_hidden_state
-        lines = line.to(device)[index.row_sequence]
-        rows = (lines >= 0).nonzero().squeeze(1)
-        pieces.append(states[lines[rows], index.row_position[rows] + shift.to(device)[index.row_sequence[rows]]])
-        order.append(rows)
+        lines = line.to(device)[row_sequence]
+        found = (lines >= 0).nonzero().squeeze(1)
+        pieces.append(states[lines[found], row_position[found] + shift.to(device)[row_sequence[found]]])
+        order.append(found)
     inverse = torch.argsort(torch.cat(order))
     return torch.cat(pieces)[inverse]
 

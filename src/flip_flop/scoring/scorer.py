@@ -1,19 +1,26 @@
 """Scores of every label under every template: mean log-probability of the answer's tokens, in nats (Eq. 13)."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float, Float32, Int, Int64
 from torch import Tensor, nn
 
 from flip_flop.errors import InputError
 from flip_flop.progress import track
 from flip_flop.scoring.answers import AnswerIndex, index_answers
 from flip_flop.scoring.head import decoder_of, head_logits, token_log_probs
-from flip_flop.scoring.padded import BATCH_TOKENS, padded_hidden_states
+from flip_flop.scoring.packed import TrunkPass, is_worth_parting, keeps_keys, packed_hidden_states
+from flip_flop.scoring.padded import padded_hidden_states
+from flip_flop.scoring.rows import pack
+from flip_flop.scoring.support import Backend, choose_backend
 from flip_flop.scoring.tokens import EncodedInstance
+from flip_flop.scoring.trie import join
+
+# Tokens of one forward: enough to fill the matrix products, and still within a small memory.
+BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
@@ -24,11 +31,13 @@ class ScoreTable:
         scores: Mean log-probability of each answer's tokens, in nats.
         token_counts: The number of tokens of each answer.
         num_merged: How many answers' first token spanned the join of prompt and answer.
+        backend: What computed them: ``packed`` or ``padded``.
     """
 
     scores: Float32[np.ndarray, "instances templates labels"]
     token_counts: Int64[np.ndarray, "instances templates labels"]
     num_merged: int
+    backend: Backend
 
     @property
     def own_label_mass(self) -> Float[np.ndarray, "instances templates"]:
@@ -43,10 +52,14 @@ class AnswerStates:
     Attributes:
         hidden: One state per row.
         index: Rows, targets and owners.
+        trunk: Where the answers' branches were computed without gradient: what it takes to compute some with.
+        row_node: The node of each row, where there is a trunk.
     """
 
     hidden: Float[Tensor, "rows width"]
     index: AnswerIndex
+    trunk: TrunkPass | None = None
+    row_node: Int[np.ndarray, " rows"] | None = None
 
     def scores(self, model: nn.Module) -> Float[Tensor, "instances templates labels"]:
         """Mean log-probability of each answer's tokens (Eq. 13), in float32, with gradient where it is enabled."""
@@ -62,16 +75,62 @@ class AnswerStates:
 
     def of(self, instance: int, label: int | None = None) -> "AnswerStates":
         """The answers of one instance of the batch alone, or those of one label."""
-        return AnswerStates(self.hidden, self.index.of(instance, label))
+        return replace(self, index=self.index.of(instance, label))
+
+    def with_gradient(self, labels: Sequence[int | None]) -> "AnswerStates":
+        """The same states, those of one answer per template with gradient.
+
+        Args:
+            labels: The answer's label for each instance; ``None`` where no gradient is wanted.
+        """
+        if self.trunk is None or self.row_node is None:
+            return self
+        nodes = self.trunk.trie.answer_branches(labels)
+        if not len(nodes):
+            return self
+        again = self.trunk.branch_states(nodes)
+        rows = np.flatnonzero(np.isin(self.row_node, nodes))
+        new_row = np.arange(len(self.row_node))
+        new_row[rows] = len(self.row_node) + np.arange(len(rows))
+        places = torch.from_numpy(np.searchsorted(nodes, self.row_node[rows])).to(again.device)
+        index = self.index.moved(torch.from_numpy(new_row).to(again.device))
+        return AnswerStates(torch.cat([self.hidden, again[places]]), index)
 
 
 def answer_states(
-    model: nn.Module, instances: Sequence[EncodedInstance], *, batch_tokens: int = BATCH_TOKENS
+    model: nn.Module,
+    instances: Sequence[EncodedInstance],
+    *,
+    backend: Backend = "packed",
+    batch_tokens: int = BATCH_TOKENS,
+    one_label: bool = False,
 ) -> AnswerStates:
-    """One pass of the decoder over a batch of whole instances."""
+    """One pass of the decoder over a batch of whole instances.
+
+    Args:
+        model: A causal LM.
+        instances: All with the same numbers of templates and of labels.
+        backend: ``packed`` forwards them as one row; ``padded`` in batches of sequences.
+        batch_tokens: Tokens of one forward of the padded back end, padding included.
+        one_label: A gradient is wanted for one answer of each template only, to be named in
+            :meth:`AnswerStates.with_gradient`. Where other answers are long, they are then computed without.
+    """
     device = next(model.parameters()).device
-    index = index_answers(instances).to(device)
-    return AnswerStates(padded_hidden_states(decoder_of(model), index, batch_tokens=batch_tokens), index)
+    trie = join([instance.trie for instance in instances])
+    index, row_node = index_answers(trie, device)
+    if backend == "padded":
+        return AnswerStates(padded_hidden_states(decoder_of(model), trie, row_node, batch_tokens=batch_tokens), index)
+    parted = one_label and torch.is_grad_enabled() and is_worth_parting(trie) and keeps_keys(decoder_of(model))
+    if not parted:
+        return AnswerStates(packed_hidden_states(model, trie, row_node), index)
+    trunk = TrunkPass.of(model, trie)
+    with torch.no_grad():
+        branches = trunk.branch_states(np.arange(trie.num_trunk, len(trie)))
+    rows = torch.from_numpy(row_node.astype(np.int64)).to(device)
+    in_trunk = rows < trie.num_trunk
+    # Rows stand in the nodes' order, and the trunk's nodes come first.
+    hidden = torch.cat([trunk.states[rows[in_trunk]], branches[rows[~in_trunk] - trie.num_trunk]])
+    return AnswerStates(hidden, index, trunk, row_node)
 
 
 @torch.no_grad()
@@ -79,6 +138,7 @@ def score_instances(
     model: nn.Module,
     instances: Sequence[EncodedInstance],
     *,
+    backend: Backend = "packed",
     batch_tokens: int = BATCH_TOKENS,
     label: str = "scoring",
     quiet: bool = False,
@@ -90,21 +150,24 @@ def score_instances(
     Args:
         model: A causal LM of transformers, with an adapter or without; it is read in evaluation mode.
         instances: From :class:`~flip_flop.scoring.tokens.PromptEncoder`; templates and labels are as many in each.
-        batch_tokens: Tokens of one forward, padding included.
+        backend: ``packed``, which gives way to ``padded`` for models that it cannot serve exactly; or ``padded``.
+        batch_tokens: Tokens of one forward; an instance is never divided.
         label: What the progress bar says.
         quiet: Show no progress.
 
     Raises:
         InputError: ``E-NONFINITE`` where the model's output is not finite, with the instance's id.
     """
+    backend = choose_backend(model, instances, backend)
     was_training = model.training
     model.eval()
     try:
         scores: list[np.ndarray] = [np.empty(0)] * len(instances)
         counts: list[np.ndarray] = [np.empty(0)] * len(instances)
         with track(label, len(instances), "instances", quiet=quiet) as advance:
-            for numbers in _groups(instances, batch_tokens):
-                states = answer_states(model, [instances[number] for number in numbers], batch_tokens=batch_tokens)
+            for numbers in pack(instances, batch_tokens):
+                members = [instances[number] for number in numbers]
+                states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens)
                 batch = states.scores(model).float().cpu().numpy()
                 for place, number in enumerate(numbers):
                     scores[number] = batch[place]
@@ -114,24 +177,7 @@ def score_instances(
     finally:
         model.train(was_training)
     merged = sum(answer.merged for instance in instances for row in instance.answers for answer in row)
-    return ScoreTable(np.stack(scores), np.stack(counts), merged)
-
-
-def _groups(instances: Sequence[EncodedInstance], batch_tokens: int) -> Iterator[list[int]]:
-    """Numbers of the instances, longest first, in groups of about ``batch_tokens`` distinct tokens."""
-    sizes = [_num_tokens(instance) for instance in instances]
-    group: list[int] = []
-    for number in sorted(range(len(instances)), key=lambda number: -sizes[number]):
-        if group and sum(sizes[member] for member in group) + sizes[number] > batch_tokens:
-            yield group
-            group = []
-        group.append(number)
-    if group:
-        yield group
-
-
-def _num_tokens(instance: EncodedInstance) -> int:
-    return sum(len(inputs) for inputs in {answer.inputs for row in instance.answers for answer in row})
+    return ScoreTable(np.stack(scores), np.stack(counts), merged, backend)
 
 
 def _check_finite(scores: Float32[np.ndarray, "templates labels"], instance_id: str) -> None:

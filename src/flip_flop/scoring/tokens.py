@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring.head import unwrap
+from flip_flop.scoring.trie import TokenTrie, build_trie
 
 ChatTemplate = Literal["auto", "on", "off"]
 
@@ -59,6 +60,16 @@ class EncodedInstance:
     id: str
     answers: tuple[tuple[EncodedAnswer, ...], ...]
     label: int | None = None
+
+    @functools.cached_property
+    def trie(self) -> TokenTrie:
+        """Its distinct tokens; built once, as they are the same in every epoch."""
+        return build_trie([[(answer.context, answer.tokens) for answer in template] for template in self.answers])
+
+    @property
+    def longest(self) -> int:
+        """The number of tokens of its longest sequence."""
+        return int(self.trie.depth.max()) + 1
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from flip_flop.errors import InputError
+from flip_flop.training.distributed import any_of
 
 
 class LogFile(TrainerCallback):
@@ -116,7 +117,9 @@ class StopOnSignal(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """Ask for a checkpoint and the end. At an epoch's last step the epoch's own end writes the checkpoint."""
-        if self.received is not None:
+        # A launcher stops its processes one by one; they have to stop at the same step.
+        if any_of(self.received is not None, args.device):
+            self.received = self.received or signal.SIGTERM
             control.should_training_stop = True
             control.should_save = control.should_save or not _at_epochs_end(state)
 

@@ -8,6 +8,7 @@ from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 
 from flip_flop.errors import InputError, nearest
+from flip_flop.scoring.support import Backend
 from flip_flop.scoring.tokens import ChatTemplate
 
 Method = Literal["f2c", "cce", "swarm"]
@@ -83,7 +84,13 @@ class F2CConfig(TrainingArguments):
         metadata={"help": "select_by agreement: how far the label shares may move from the base's votes."},
     )
     chat_template: ChatTemplate = field(default="auto", metadata={"help": "auto, on or off."})
-    batch_tokens: int = field(default=4096, metadata={"help": "Tokens of one forward, padding included."})
+    backend: Backend = field(
+        default="packed", metadata={"help": "packed, where the model allows it, or padded (see audit --help)."}
+    )
+    batch_tokens: int = field(default=4096, metadata={"help": "Tokens of one forward; an instance is never divided."})
+    fast_linear: bool = field(
+        default=False, metadata={"help": "On a CPU: oneDNN for frozen float32 weights, where it is the faster one."}
+    )
     lora_r: int = field(default=16, metadata={"help": "LoRA rank (the paper's)."})
     lora_alpha: int = field(default=32, metadata={"help": "LoRA scaling (the paper's)."})
     lora_dropout: float = field(default=0.05, metadata={"help": "LoRA dropout (the paper's)."})

@@ -89,6 +89,17 @@ OBJECTIVES: dict[str, Callable[[Batch, int, F2CConfig], InstanceLoss]] = {
 }
 
 
+def reads_one_label(config: F2CConfig) -> bool:
+    """Whether the loss reads the consensus label's answers alone, and no gradient is needed for the others."""
+    return config.method == "cce" or (config.method == "f2c" and config.divergence_space == "vocab")
+
+
+def consensus_labels(consensus: Consensus) -> list[int | None]:
+    """The consensus label of each instance; ``None`` where there is none."""
+    pairs = zip(consensus.label.tolist(), consensus.exists.tolist(), strict=True)
+    return [label if exists else None for label, exists in pairs]
+
+
 def split_by_votes(scores: Float[Tensor, "instances templates labels"], config: F2CConfig) -> list[TemplateSplit]:
     """Algorithm 1 for each instance, with the run's settings."""
     return [

@@ -14,6 +14,7 @@ from transformers import TrainingArguments
 
 from flip_flop.errors import InputError
 from flip_flop.training.config import F2CConfig
+from flip_flop.training.distributed import rank
 
 PLAN = "plan.json"
 # What a reader of the record wants to know of the inherited settings.
@@ -64,9 +65,14 @@ def _plain(value: Any) -> Any:
 def lock(out: Path) -> Iterator[None]:
     """Hold the folder as long as this process lives; a killed holder leaves nothing to clean up.
 
+    Of several processes that train together the first one holds it for all.
+
     Raises:
         InputError: ``E-OUT-BUSY`` where another process holds it.
     """
+    if rank() > 0:
+        yield
+        return
     out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("w") as file:
         try:

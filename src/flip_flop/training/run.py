@@ -20,6 +20,7 @@ from flip_flop.tasks.record import describe_task
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoints import newest_good
 from flip_flop.training.config import F2CConfig
+from flip_flop.training.distributed import rank, wait_for_all
 from flip_flop.training.plan import PLAN, binding_settings, check_plan, lock, recorded_settings
 from flip_flop.training.selection import COLLAPSED
 from flip_flop.training.survey import survey_votes, warn_of_answer_words
@@ -119,15 +120,25 @@ def train(
             "task": {name: data.record[name] for name in ("digest", "instances_digest", "num_validation")},
             "model": {name: loaded.record[name] for name in ("digest", "dtype")},
         }
+        wait_for_all()  # for the first process to hold the folder
         check_plan(out, plan, resume=resume)
+        begun = (out / PLAN).exists()
+        wait_for_all()  # for all to have seen what is there, before the first one writes
         if (out / "run.json").exists():
             log.info("%s is complete: nothing to resume", out)
             return TrainingRun(out, out / "adapter")
-        return _run(loaded, data, config, out, plan, quiet=quiet)
+        return _run(loaded, data, config, out, plan, begun=begun, quiet=quiet)
 
 
 def _run(
-    loaded: LoadedModel, data: TrainingData, config: F2CConfig, out: Path, plan: dict[str, Any], *, quiet: bool
+    loaded: LoadedModel,
+    data: TrainingData,
+    config: F2CConfig,
+    out: Path,
+    plan: dict[str, Any],
+    *,
+    begun: bool,
+    quiet: bool,
 ) -> TrainingRun:
     started, created = time.monotonic(), now()
     warn_of_answer_words(data.train, config)
@@ -138,23 +149,28 @@ def _run(
         train_dataset=data.train,
         eval_dataset=data.validation,
         processing_class=loaded.tokenizer,
-        callbacks=[LogFile(out / "log.jsonl"), ShowProgress(config.method, quiet), stop],
+        callbacks=[LogFile(out / "log.jsonl"), ShowProgress(config.method, quiet), stop] if rank() == 0 else [stop],
     )
     trainer.template_names = [template["name"] for template in data.record["templates"]]
     trainer.f1 = data.record["f1"]
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if (out / PLAN).exists() else None
+    checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if begun else None
     if checkpoint is None:
         survey = survey_votes(trainer.adapted, trainer.train_instances.instances, config)
-        write_json(out / "survey.json", survey)
+        if rank() == 0:
+            write_json(out / "survey.json", survey)
     else:
         config.eval_on_start = False
-    write_json(out / PLAN, plan)  # from here on the folder holds a run: nothing that a user can mend is left to find
+    if rank() == 0:  # from here on the folder holds a run: nothing that a user can mend is left to find
+        write_json(out / PLAN, plan)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if stop.received is not None and trainer.state.global_step < trainer.state.max_steps:
         log.info("stopped by a signal at step %d; --resume goes on from there", trainer.state.global_step)
         return TrainingRun(out, None, stop.received)
+    if rank() > 0:
+        wait_for_all()
+        return TrainingRun(out, out / "adapter")
     _warn_of_choice(trainer)
     with new_folder(out / "adapter") as folder:
         trainer.adapted.save_pretrained(str(folder))
@@ -164,6 +180,7 @@ def _run(
         "seconds": round(time.monotonic() - started, 2),
     }
     write_json(out / "run.json", record)
+    wait_for_all()
     return TrainingRun(out, out / "adapter")
 
 
@@ -191,10 +208,14 @@ def base_value(trainer: F2CTrainer) -> float | None:
 
 
 def _checkpoint_to_resume(folder: Path) -> Path | None:
+    if rank() > 0:
+        wait_for_all()
+        return newest_good(folder)[0]
     checkpoint, faults = newest_good(folder)
     for broken, reason in faults.items():
         log.warning("skipping %s: %s", broken.name, reason)
         shutil.rmtree(broken)
+    wait_for_all()
     if checkpoint is None:
         log.info("no whole checkpoint yet: starting from the beginning")
     else:
@@ -221,7 +242,7 @@ def _record(
         "scoring": {
             "delimiter": trainer.encoder.delimiter,
             "chat_template": trainer.encoder.uses_chat_template,
-            "backend": "padded",
+            "backend": trainer.backend,
         },
         "training": recorded_settings(config)
         | {

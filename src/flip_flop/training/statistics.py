@@ -65,6 +65,20 @@ class StepStatistics:
             "own_label_mass": float(per_template.mean()),
             "own_label_mass_min": float(per_template.min()),
         }
+        self.clear()
+        return logs
+
+    def clear(self) -> None:
+        """Forget what was noted."""
         self._values.clear()
         self._masses.clear()
-        return logs
+
+    @classmethod
+    def merged(cls, parts: Sequence["StepStatistics"]) -> "StepStatistics":
+        """What several processes noted, as if one had."""
+        whole = cls()
+        for part in parts:
+            whole._masses.extend(part._masses)
+            for name, values in part._values.items():
+                whole._values[name].extend(values)
+        return whole

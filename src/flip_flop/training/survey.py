@@ -37,7 +37,12 @@ def survey_votes(model: nn.Module, instances: Sequence[EncodedInstance], config:
     chosen = generator(config.seed, "survey").permutation(len(instances))[:SURVEYED]
     sample = [instances[number] for number in sorted(chosen)]
     scores = score_instances(
-        model, sample, batch_tokens=config.batch_tokens, label="first votes", quiet=not sys.stderr.isatty()
+        model,
+        sample,
+        backend=config.backend,
+        batch_tokens=config.batch_tokens,
+        label="first votes",
+        quiet=not sys.stderr.isatty(),
     ).scores
     consensus = find_consensus(torch.from_numpy(scores))
     if not bool(consensus.exists.any()) and config.method != "swarm":

@@ -1,5 +1,6 @@
 """One trainer for Flip-Flop Consistency, consensus cross-entropy and swarm distillation."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
+from peft import PeftConfig, PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 
@@ -16,14 +17,20 @@ from flip_flop.method import find_consensus
 from flip_flop.metrics import Average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import derive_seed
+from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.head import unwrap
+from flip_flop.scoring.linears import fast_frozen_linears
 from flip_flop.scoring.models import load_model
-from flip_flop.scoring.scorer import AnswerStates, answer_states, score_instances
+from flip_flop.scoring.rows import pack, training_row_tokens
+from flip_flop.scoring.scorer import AnswerStates, ScoreTable, answer_states, score_instances
+from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
+from flip_flop.training import distributed
+from flip_flop.training.adapter import with_adapter
 from flip_flop.training.checkpoints import fault, rotate, seal
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import InstanceDataset, KeyedSampler, collate
-from flip_flop.training.objectives import Batch, batch_losses, split_by_votes
+from flip_flop.training.objectives import Batch, batch_losses, consensus_labels, reads_one_label, split_by_votes
 from flip_flop.training.selection import Selection, evaluation_metrics
 from flip_flop.training.statistics import StepStatistics
 
@@ -76,7 +83,7 @@ class F2CTrainer(Trainer):
             causal_lm = model
         if processing_class is None:
             raise ValueError("A model that is not given by name needs its tokenizer: pass processing_class.")
-        _require_one_device(args)
+        _require_one_device_each(args)
         if eval_dataset is None:
             args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
         self.encoder = PromptEncoder.of(causal_lm, processing_class, args.chat_template)
@@ -90,6 +97,9 @@ class F2CTrainer(Trainer):
         self.statistics = StepStatistics()
         self.selection = Selection.of(args, eval_dataset)
         self.adapted = with_adapter(causal_lm, args, peft_config)
+        everything = [*self.train_instances.instances, *(self.eval_instances.instances if self.eval_instances else ())]
+        self.backend = choose_backend(self.adapted, everything, args.backend)
+        self._row_tokens = training_row_tokens(self.adapted, args.batch_tokens)
         super().__init__(
             model=self.adapted,
             args=args,
@@ -118,11 +128,12 @@ class F2CTrainer(Trainer):
         """
         assert not return_outputs, "there are no outputs to return: evaluation scores instances by itself"
         instances: list[EncodedInstance] = inputs["instances"]
-        states = answer_states(model, instances, batch_tokens=self.args.batch_tokens)
+        states = self._states(model, instances, one_label=reads_one_label(self.args))
         scores = self._vote_scores(model, instances, states)
         self._check_finite(scores, instances)
         splits = split_by_votes(scores, self.args)
         consensus = find_consensus(scores)
+        states = states.with_gradient(consensus_labels(consensus))
         ids = [instance.id for instance in instances]
         batch = Batch(model, states, consensus, splits, ids, self._sampler.epoch)
         losses = batch_losses(batch, self.args)
@@ -138,9 +149,16 @@ class F2CTrainer(Trainer):
             if self.args.vote_pass == "shared":
                 return states.scores(model)
             model.eval()
-            scores = answer_states(model, instances, batch_tokens=self.args.batch_tokens).scores(model)
+            scores = self._states(model, instances).scores(model)
             model.train()
             return scores
+
+    def _states(
+        self, model: nn.Module, instances: Sequence[EncodedInstance], *, one_label: bool = False
+    ) -> AnswerStates:
+        return answer_states(
+            model, instances, backend=self.backend, batch_tokens=self.args.batch_tokens, one_label=one_label
+        )
 
     def _check_finite(
         self, scores: Float[Tensor, "instances templates labels"], instances: list[EncodedInstance]
@@ -157,18 +175,38 @@ class F2CTrainer(Trainer):
     # ---- determinism: every draw is a function of seed, purpose, epoch and instances ----
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """A micro-batch, with dropout drawn for (seed, step, instances): a resumed run draws the same."""
-        ids = [instance.id for instance in inputs["instances"]]
+        """A micro-batch, row by row: forward and backward of a row, then the next one.
+
+        Dropout is drawn for (seed, step, instances of the row): a resumed run draws the same.
+        """
+        instances: list[EncodedInstance] = inputs["instances"]
         devices = [self.args.device] if self.args.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(derive_seed(self.args.seed, "dropout", self.state.global_step, *ids))
-            return super().training_step(model, inputs, num_items_in_batch)
+        losses = []
+        for numbers in pack(instances, self._row_tokens):
+            row = [instances[number] for number in sorted(numbers)]
+            ids = [instance.id for instance in row]
+            with self._attention(self.adapted), torch.random.fork_rng(devices=devices):
+                torch.manual_seed(derive_seed(self.args.seed, "dropout", self.state.global_step, *ids))
+                losses.append(super().training_step(self.adapted, {"instances": row}, num_items_in_batch))
+        if self.accelerator.sync_gradients:
+            distributed.sum_gradients(self.adapted.parameters())
+        # transformers logs the mean over the processes, and the step's loss is the sum.
+        return torch.stack(losses).sum() * distributed.world()
+
+    def train(self, *arguments: Any, **keywords: Any) -> Any:
+        """As ``Trainer.train``; with ``fast_linear``, frozen weights go through oneDNN meanwhile."""
+        with fast_frozen_linears(self.adapted, self.args.fast_linear):
+            return super().train(*arguments, **keywords)
+
+    def _attention(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Open over forward and backward: with gradient checkpointing the backward runs layers anew."""
+        return packed_attention(model) if self.backend == "packed" else contextlib.nullcontext()
 
     def _get_train_sampler(self, train_dataset: Any = None) -> KeyedSampler:
         return self._sampler
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> int:
-        return sum(len(batch["instances"]) for batch in batch_samples)
+        return distributed.total(sum(len(batch["instances"]) for batch in batch_samples), device)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Not estimated: the library's estimate reads ``input_ids``, and a batch here holds instances."""
@@ -182,7 +220,7 @@ class F2CTrainer(Trainer):
         """Score instances and report agreement, F1, own-label mass, and what the checkpoint is chosen by."""
         dataset = self.eval_instances if eval_dataset is None else InstanceDataset(eval_dataset, self.encoder)
         assert dataset is not None, "there is nothing to evaluate"
-        table = score_instances(self.adapted, dataset.instances, batch_tokens=self.args.batch_tokens, quiet=True)
+        table = self._score(dataset.instances)
         gold = np.array([-1 if instance.label is None else instance.label for instance in dataset.instances])
         names = self.template_names or [f"template_{number + 1}" for number in range(table.scores.shape[1])]
         metrics = evaluation_metrics(table, gold, names, self.f1)
@@ -197,15 +235,19 @@ class F2CTrainer(Trainer):
         """Scores of the validation split by the model without its adapter."""
         assert self.eval_instances is not None, "a checkpoint is chosen on a validation split"
         with self.adapted.disable_adapter():
-            table = score_instances(
-                self.adapted, self.eval_instances.instances, batch_tokens=self.args.batch_tokens, quiet=True
-            )
-        return table.scores
+            return self._score(self.eval_instances.instances).scores
+
+    def _score(self, instances: Sequence[EncodedInstance]) -> ScoreTable:
+        mine = distributed.share(instances)
+        table = score_instances(
+            self.adapted, mine, backend=self.backend, batch_tokens=self.args.batch_tokens, quiet=True
+        )
+        return distributed.gather_table(table, len(instances))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the terms, case shares and vote statistics of the steps since the last log line."""
         if "loss" in logs:
-            logs = logs | self.statistics.flush()
+            logs = logs | distributed.gather_statistics(self.statistics).flush()
         super().log(logs, start_time)
 
     def _init_training_state(self, *arguments: Any, **keywords: Any) -> Any:
@@ -229,16 +271,25 @@ class F2CTrainer(Trainer):
         finally:
             self.args.save_total_limit = keep
         folder = Path(self._get_output_dir(trial))
-        seal(folder / f"checkpoint-{self.state.global_step}")
-        rotate(folder, keep, self.state.best_model_checkpoint)
+        distributed.wait_for_all()  # each process has written its own random state
+        if distributed.rank() == 0:
+            seal(folder / f"checkpoint-{self.state.global_step}")
+            rotate(folder, keep, self.state.best_model_checkpoint)
+        distributed.wait_for_all()
 
 
-def _require_one_device(args: F2CConfig) -> None:
-    if args.world_size > 1 or args.n_gpu > 1:
+def _require_one_device_each(args: F2CConfig) -> None:
+    if args.n_gpu > 1:
         raise InputError(
             "E-DISTRIBUTED",
-            f"{max(args.world_size, args.n_gpu)} devices are visible, and training uses one.",
-            "Set CUDA_VISIBLE_DEVICES to one device and start one process.",
+            f"{args.n_gpu} GPUs are visible to one process.",
+            "Start a process per GPU with `accelerate launch` or `torchrun`, or set CUDA_VISIBLE_DEVICES to one.",
+        )
+    if args.fsdp or args.deepspeed:
+        raise InputError(
+            "E-DISTRIBUTED",
+            "The model would be divided over the devices, and training keeps it whole on each.",
+            "Leave fsdp and deepspeed out; LoRA's optimizer state is small.",
         )
 
 
@@ -249,29 +300,3 @@ def _require_two_templates(dataset: InstanceDataset) -> None:
             "Training needs at least two templates: one has nothing to agree with.",
             "Add templates.",
         )
-
-
-def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None = None) -> PeftModel:
-    """The model with a fresh adapter, its initial weights drawn for the seed; a ``PeftModel`` as it is."""
-    if peft_config is not None and peft_config.is_prompt_learning:
-        raise InputError(
-            "E-ADAPTER-KIND",
-            f"{peft_config.peft_type} puts virtual tokens before the prompt, which scoring does not.",
-            "Use LoRA or another adapter of the weights.",
-        )
-    if isinstance(model, PeftModel):
-        return model
-    config = peft_config or LoraConfig(
-        task_type="CAUSAL_LM",
-        r=args.lora_r,
-        lora_alpha=args.lora_alpha,
-        lora_dropout=args.lora_dropout,
-        target_modules="all-linear",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(args.seed, "lora"))
-        adapted = get_peft_model(model, config)
-    assert isinstance(adapted, PeftModel)
-    if args.gradient_checkpointing:
-        adapted.enable_input_require_grads()
-    return adapted

@@ -1,0 +1,35 @@
+"""The adapter that is trained: LoRA as in the paper, or PEFT's own choice."""
+
+import torch
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
+from torch import nn
+
+from flip_flop.errors import InputError
+from flip_flop.randomness import derive_seed
+from flip_flop.training.config import F2CConfig
+
+
+def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None = None) -> PeftModel:
+    """The model with a fresh adapter, its initial weights drawn for the seed; a ``PeftModel`` as it is."""
+    if peft_config is not None and peft_config.is_prompt_learning:
+        raise InputError(
+            "E-ADAPTER-KIND",
+            f"{peft_config.peft_type} puts virtual tokens before the prompt, which scoring does not.",
+            "Use LoRA or another adapter of the weights.",
+        )
+    if isinstance(model, PeftModel):
+        return model
+    config = peft_config or LoraConfig(
+        task_type="CAUSAL_LM",
+        r=args.lora_r,
+        lora_alpha=args.lora_alpha,
+        lora_dropout=args.lora_dropout,
+        target_modules="all-linear",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(args.seed, "lora"))
+        adapted = get_peft_model(model, config)
+    assert isinstance(adapted, PeftModel)
+    if args.gradient_checkpointing:
+        adapted.enable_input_require_grads()
+    return adapted

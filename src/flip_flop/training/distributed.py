@@ -1,0 +1,92 @@
+"""Training on several devices with the stock launchers: what has to be shared between their processes.
+
+The loss calls decoder and head apart and each process takes several backwards a step, so that DistributedDataParallel's
+own synchronisation never starts. It is not needed: an adapter's gradients are few, and are summed once a step.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from flip_flop.scoring.scorer import ScoreTable
+from flip_flop.training.statistics import StepStatistics
+
+
+def world() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """This process's number; 0 is the one that writes."""
+    return dist.get_rank() if world() > 1 else 0
+
+
+def wait_for_all() -> None:
+    """Go on when every process is here."""
+    if world() > 1:
+        dist.barrier()
+
+
+def total(count: int, device: torch.device) -> int:
+    """The sum of a number over all processes."""
+    if world() == 1:
+        return count
+    value = torch.tensor(count, device=device)
+    dist.all_reduce(value)
+    return int(value)
+
+
+def sum_gradients(parameters: Iterable[Tensor]) -> None:
+    """Add up each parameter's gradient over all processes; where one has none, it counts as zero.
+
+    Each process's loss is a sum over its instances divided by the number of all of them: the sum of the gradients is
+    that of the whole step.
+    """
+    if world() == 1:
+        return
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    present = torch.tensor([parameter.grad is not None for parameter in trained], device=trained[0].device).int()
+    dist.all_reduce(present)
+    for parameter, count in zip(trained, present.tolist(), strict=True):
+        if count:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
+
+
+def any_of(flag: bool, device: torch.device) -> bool:
+    """Whether it holds in any process."""
+    return bool(total(int(flag), device))
+
+
+def share(items: Sequence[Any]) -> Sequence[Any]:
+    """This process's part of a list: every n-th item."""
+    return items[rank() :: world()]
+
+
+def gather_statistics(mine: StepStatistics) -> StepStatistics:
+    """What all processes noted since the last log line, in each of them."""
+    if world() == 1:
+        return mine
+    parts: list[Any] = [None] * world()
+    dist.all_gather_object(parts, mine)
+    mine.clear()
+    return StepStatistics.merged(parts)
+
+
+def gather_table(mine: ScoreTable, length: int) -> ScoreTable:
+    """The whole table out of the parts that :func:`share` gave to the processes."""
+    if world() == 1:
+        return mine
+    parts: list[Any] = [None] * world()
+    dist.all_gather_object(parts, (mine.scores, mine.token_counts, mine.num_merged))
+    scores = np.empty((length, *mine.scores.shape[1:]), dtype=mine.scores.dtype)
+    counts = np.empty((length, *mine.token_counts.shape[1:]), dtype=mine.token_counts.dtype)
+    for number, (part_scores, part_counts, _) in enumerate(parts):
+        scores[number :: world()], counts[number :: world()] = part_scores, part_counts
+    return ScoreTable(scores, counts, sum(merged for _, _, merged in parts), mine.backend)

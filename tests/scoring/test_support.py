@@ -1,0 +1,225 @@
+"""Which models are packed: those that it serves exactly. The others are padded, exactly too, and one line says why."""
+
+import logging
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    DeepseekV3Config,
+    FalconConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    OPTConfig,
+    PhimoeConfig,
+    Qwen2Config,
+    SmolLM3Config,
+)
+
+from flip_flop.scoring import score_instances, support
+from flip_flop.scoring.support import choose_backend, packed_obstacle
+from tests.scoring.made import instances
+from tests.scoring.oracle import naive_scores
+from tests.tiny import ARCHITECTURES, MORE_ARCHITECTURES, byte_bpe, tiny_model
+
+NATS = 2e-6
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+GROUPED = SHAPE | TOKENS | {"num_key_value_heads": 2}
+MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
+NOT_THE_SAME = "a packed row does not give it the states of separate sequences"
+
+
+def made(config):
+    """A random model of a configuration, with the vocabulary of the tokenizer of these tests."""
+    config.vocab_size = len(byte_bpe())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.normal_(0.0, 0.15)
+    return model.eval()
+
+
+def longest(encoded):
+    return max(
+        len(answer.context) + len(answer.tokens) - 1
+        for instance in encoded
+        for template in instance.answers
+        for answer in template
+    )
+
+
+@pytest.fixture(autouse=True)
+def _each_line_anew():
+    support._say.cache_clear()
+    yield
+    support._say.cache_clear()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quiet():
+    library = logging.getLogger("transformers")
+    level = library.level
+    library.setLevel(logging.ERROR)
+    yield
+    library.setLevel(level)
+
+
+def sliding(window):
+    return MistralConfig(**GROUPED, max_position_embeddings=256, sliding_window=window)
+
+
+def dynamic(original):
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    return LlamaConfig(**GROUPED, max_position_embeddings=original, rope_parameters=rope)
+
+
+REFUSED = {
+    "a window that bites": (lambda: sliding(15), "its attention window ends at 15 tokens, and the longest prompt with"),
+    "softened logits": (
+        lambda: Gemma2Config(**GROUPED, head_dim=12),
+        "it cannot be given a packed row (attention with softcap)",
+    ),
+    "a state space": (lambda: MambaConfig(**MAMBA), "it has layers of kind linear_attention"),
+    "biases by distance": (lambda: BloomConfig(hidden_size=32, n_layer=2, n_head=4), NOT_THE_SAME),
+    "biases by distance, in a mask": (
+        lambda: FalconConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=True),
+        NOT_THE_SAME,
+    ),
+}
+SERVED = {
+    "a window that does not bite": lambda: sliding(64),
+    "a window in some layers": lambda: Gemma3TextConfig(**GROUPED, head_dim=12, sliding_window=64),
+    "a window that is switched off": lambda: Qwen2Config(**GROUPED, sliding_window=8, use_sliding_window=False),
+    "positions that grow later": lambda: dynamic(64),
+    "learned positions with an offset": lambda: OPTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, max_position_embeddings=64,
+        word_embed_proj_dim=32,
+    ),
+    "some layers without positions": lambda: SmolLM3Config(**GROUPED, no_rope_layers=[1, 0]),
+    "values of another width": lambda: DeepseekV3Config(
+        **SHAPE, **TOKENS, num_key_value_heads=4, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4,
+        qk_nope_head_dim=4, v_head_dim=6, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
+        moe_intermediate_size=16, n_shared_experts=1, first_k_dense_replace=1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_that_cannot_be_packed_is_padded_exactly_and_one_line_says_why(name, caplog):
+    config, words = REFUSED[name]
+    model, encoded = made(config()), instances(byte_bpe())
+    tables = [score_instances(model, encoded, quiet=True) for _ in range(2)]
+    for table in tables:
+        assert table.backend == "padded"
+        np.testing.assert_allclose(table.scores, naive_scores(model, encoded), rtol=0, atol=NATS)
+    lines = [record.getMessage() for record in caplog.records if record.name == "flip_flop"]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"W-PADDED: {type(model).__name__}: ")
+    assert lines[0].endswith("; the slower padded back end is used.")
+    assert "\n" not in lines[0]
+    assert words in lines[0]
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_model_whose_attention_is_plain_within_the_length_is_packed_exactly(name, caplog):
+    model, encoded = made(SERVED[name]()), instances(byte_bpe())
+    table = score_instances(model, encoded, quiet=True)
+    assert table.backend == "packed"
+    np.testing.assert_allclose(table.scores, naive_scores(model, encoded), rtol=0, atol=NATS)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE_ARCHITECTURES])
+def test_the_usual_architectures_are_packed(architecture):
+    assert packed_obstacle(tiny_model(architecture), 200) is None
+
+
+def test_a_window_bites_from_the_first_token_that_it_hides():
+    encoded = instances(byte_bpe())
+    length = longest(encoded)
+    assert choose_backend(made(sliding(length)), encoded, "packed") == "packed"
+    assert choose_backend(made(sliding(length - 1)), encoded, "packed") == "padded"
+    exact = score_instances(made(sliding(length)), encoded, quiet=True)
+    np.testing.assert_allclose(exact.scores, naive_scores(made(sliding(length)), encoded), rtol=0, atol=NATS)
+
+
+def test_rotary_positions_that_change_with_the_length_are_refused_beyond_it():
+    model = made(dynamic(64))
+    assert packed_obstacle(model, 64) is None
+    assert packed_obstacle(model, 65) == (
+        "what its rotary positions keep fixed ends at 64 tokens, and the longest prompt with its answer has 65"
+    )
+
+
+def test_positions_of_two_kinds_of_length_are_read_too():
+    rope = {
+        "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
+        "original_max_position_embeddings": 32, "factor": 8.0, "short_mscale": 1.0, "long_mscale": 1.0,
+    }  # fmt: skip
+    experts = {"num_local_experts": 2, "num_experts_per_tok": 1}
+    model = made(PhimoeConfig(**GROUPED, **experts, max_position_embeddings=256, rope_parameters=rope))
+    assert "ends at 32 tokens" in packed_obstacle(model, 33)
+
+
+def test_padded_is_what_it_gets_who_asks_for_it(caplog):
+    model, encoded = tiny_model("qwen2"), instances(byte_bpe())
+    assert score_instances(model, encoded, backend="padded", quiet=True).backend == "padded"
+    assert not caplog.records
+
+
+def test_a_model_is_tried_once_whatever_the_instances(monkeypatch):
+    model, encoded = tiny_model("qwen2"), instances(byte_bpe())
+    calls = []
+    probe = support._probe
+    monkeypatch.setattr(support, "_probe", lambda tried: calls.append(tried) or probe(tried))
+    for count in (5, 2):
+        choose_backend(model, encoded[:count], "packed")
+    assert calls == [model]
+
+
+def test_the_trial_leaves_the_model_as_it_was():
+    model = tiny_model("qwen2").train()
+    model.set_attn_implementation("eager")
+    level = logging.getLogger("transformers").level
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert packed_obstacle(model, 10) is None
+    assert model.training
+    assert model.config._attn_implementation == "eager"
+    assert logging.getLogger("transformers").level == level
+
+
+class Mixing(nn.Module):
+    """A layer that mixes neighbours: each token's state is also that of the token before it in the row."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, states):
+        return self.layer(states + 0.1 * nn.functional.pad(states, (0, 0, 1, 0))[:, :-1])
+
+
+def test_a_layer_that_mixes_neighbours_is_found_by_the_trial():
+    model = tiny_model("qwen2")
+    model.model.layers[1].mlp = Mixing(model.model.layers[1].mlp)
+    assert packed_obstacle(model, 10) == NOT_THE_SAME
+    encoded = instances(byte_bpe())
+    table = score_instances(model, encoded, quiet=True)
+    assert table.backend == "padded"
+    np.testing.assert_allclose(table.scores, naive_scores(model, encoded), rtol=0, atol=NATS)
+
+
+def test_a_vocabulary_that_is_too_small_to_try_is_padded():
+    assert packed_obstacle(tiny_model("qwen2", vocab_size=8), 5) == "its vocabulary is too small to try it"

@@ -1,0 +1,69 @@
+"""Random instances in tokens, and what a trie must hold of them, spelled out as plain prefixes."""
+
+from hypothesis import strategies as st
+
+from flip_flop.scoring.trie import build_trie, join
+
+# Few tokens, so that sequences share beginnings of every length.
+TOKEN = st.integers(1, 3)
+
+
+def sequences(most):
+    return st.lists(TOKEN, min_size=1, max_size=most).map(tuple)
+
+
+@st.composite
+def instances(draw, templates=3, labels=2, longest=6):
+    """``[templates][labels]`` pairs; some templates give all their labels one prompt, others each its own."""
+    answers = []
+    for _ in range(templates):
+        shared = draw(sequences(longest))
+        own = draw(st.booleans())
+        answers.append([(draw(sequences(longest)) if own else shared, draw(sequences(3))) for _ in range(labels)])
+    return answers
+
+
+@st.composite
+def batches(draw, most=3):
+    """One to three instances of the same shape."""
+    templates, labels = draw(st.integers(1, 4)), draw(st.integers(2, 3))
+    return draw(st.lists(instances(templates, labels), min_size=1, max_size=most))
+
+
+def joined(batch):
+    return join([build_trie(answers) for answers in batch])
+
+
+def prefixes(sequence):
+    return {tuple(sequence[:length]) for length in range(1, len(sequence) + 1)}
+
+
+def expected_prefixes(answers):
+    """The prefixes that are of a prompt, and those that only answers have; an answer's last token is not read."""
+    trunk, everything = set(), set()
+    for template in answers:
+        for prompt, answer in template:
+            trunk |= prefixes(prompt)
+            everything |= prefixes(prompt + answer[:-1])
+    return trunk, everything - trunk
+
+
+def spelled(trie):
+    """What stands at each node and before it, by its parents, with the root's number in front."""
+    words = []
+    for node in range(len(trie)):
+        backwards, at = [], node
+        while at >= 0:
+            backwards.append(int(trie.ids[at]))
+            root, at = at, int(trie.parent[at])
+        words.append((root, *backwards[::-1]))
+    return words
+
+
+def path(trie, node):
+    """A node and its ancestors."""
+    found = []
+    while node >= 0:
+        found.append(node)
+        node = int(trie.parent[node])
+    return found[::-1]

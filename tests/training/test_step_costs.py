@@ -1,0 +1,190 @@
+"""What a training step costs: tokens forwarded, tokens that carry a backward, rows of the head; and how it is cut."""
+
+import itertools
+
+import pytest
+import torch
+
+from flip_flop.scoring import packed
+from flip_flop.scoring import rows as rows_module
+from flip_flop.scoring.costs import training_costs
+from flip_flop.scoring.rows import pack, training_row_tokens
+from tests.method import oracle
+from tests.tiny import tiny_model
+from tests.training.naive_step import LOSSES, NEVER, NO_CONSENSUS, made_instances, made_trainer, slow_scores, step
+
+
+class Counter:
+    """Tokens into the first layer, tokens whose state behind it receives a gradient, rows of the head."""
+
+    def __init__(self, model):
+        self.forwarded = self.backward = self.head_rows = self.loss_rows = 0
+        base = model.get_base_model()
+        base.model.layers[0].register_forward_hook(self._layer)
+        base.get_output_embeddings().register_forward_pre_hook(self._head)
+
+    def _layer(self, layer, given, output):
+        states = output[0] if isinstance(output, tuple) else output
+        self.forwarded += states.shape[0] * states.shape[1]
+        if states.requires_grad:
+            states.register_hook(self._derived)
+
+    def _derived(self, gradient):
+        self.backward += gradient.shape[0] * gradient.shape[1]
+
+    def _head(self, head, given):
+        if torch.is_grad_enabled() and given[0].requires_grad:
+            self.loss_rows += len(given[0])
+        else:
+            self.head_rows += len(given[0])
+
+    def found(self):
+        return self.forwarded, self.backward, self.head_rows, self.loss_rows
+
+
+def prefixes(sequences):
+    return {sequence[:length] for sequence in sequences for length in range(1, len(sequence) + 1)}
+
+
+def pairs(instance, label=None):
+    return [
+        answer for template in instance.answers for number, answer in enumerate(template) if label in (None, number)
+    ]
+
+
+def rows_of(answers):
+    """What stands before each answer's tokens: a row of the head each."""
+    return {answer.context + answer.tokens[:j] for answer in answers for j in range(len(answer.tokens))}
+
+
+def inputs_of(answers):
+    return prefixes({answer.context + answer.tokens[:-1] for answer in answers})
+
+
+def consensus_of(trainer, instance):
+    """The label of the strict majority, by the slow way, or ``None``."""
+    _, _, label, exists = oracle.consensus(slow_scores(trainer.adapted, instance.answers))
+    return label if exists else None
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_step_in_one_pass_computes_each_beginning_once_and_derives_it_once(tmp_path, monkeypatch, number):
+    monkeypatch.setattr(packed, "SPARED_SHARE", NEVER)
+    instance = made_instances()[number]
+    trainer = made_trainer(tmp_path, **LOSSES["f2c"])
+    label = consensus_of(trainer, instance)
+    assert (label is None) == (number == NO_CONSENSUS)
+    counter = Counter(trainer.adapted)
+    step(trainer, [instance])
+    tokens, rows = len(inputs_of(pairs(instance))), len(rows_of(pairs(instance)))
+    expected = (tokens, 0, rows, 0) if label is None else (tokens, tokens, rows, len(rows_of(pairs(instance, label))))
+    assert counter.found() == expected
+    costs = training_costs(instance, label)
+    assert (costs.forwarded, costs.backward, costs.head_rows, costs.loss_rows) == expected
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_step_in_two_parts_derives_prompts_and_the_consensus_answers_alone(tmp_path, number):
+    instance = made_instances(30)[number]
+    assert packed.is_worth_parting(instance.trie)
+    trainer = made_trainer(tmp_path, **LOSSES["cce"])
+    label = consensus_of(trainer, instance)
+    assert (label is None) == (number == NO_CONSENSUS)
+    counter = Counter(trainer.adapted)
+    step(trainer, [instance])
+    prompts = prefixes({answer.context for answer in pairs(instance)})
+    tokens, rows = len(inputs_of(pairs(instance))), len(rows_of(pairs(instance)))
+    expected = (tokens, 0, rows, 0)
+    if label is not None:
+        again = len(inputs_of(pairs(instance, label)) - prompts)
+        expected = (tokens + again, len(prompts) + again, rows, len(rows_of(pairs(instance, label))))
+    assert counter.found() == expected
+    costs = training_costs(instance, label)
+    assert (costs.forwarded, costs.backward, costs.head_rows, costs.loss_rows) == expected
+
+
+@pytest.mark.parametrize("kind", ["f2c over labels", "swarm"])
+def test_a_loss_that_reads_all_labels_derives_all_of_them(tmp_path, kind):
+    instance = made_instances(30)[0]
+    assert packed.is_worth_parting(instance.trie)
+    trainer = made_trainer(tmp_path, **LOSSES[kind])
+    costs = training_costs(instance, consensus_of(trainer, instance), one_label=False)
+    counter = Counter(trainer.adapted)
+    step(trainer, [instance])
+    tokens, rows = len(inputs_of(pairs(instance))), len(rows_of(pairs(instance)))
+    assert counter.found()[:3] == (tokens, tokens, costs.head_rows)
+    assert (costs.forwarded, costs.backward, costs.head_rows, costs.loss_rows) == (tokens, tokens, rows, rows)
+    assert counter.loss_rows == rows
+
+
+def test_instances_without_a_consensus_cost_no_backward_where_each_has_its_own_row(tmp_path, monkeypatch):
+    instances = made_instances()
+    monkeypatch.setattr(packed, "SPARED_SHARE", NEVER)
+    sizes = [len(inputs_of(pairs(instance))) for instance in instances]
+    for row_tokens, derived in ((1, sum(sizes) - sizes[NO_CONSENSUS]), (100_000, sum(sizes))):
+        trainer = made_trainer(tmp_path / str(row_tokens), **LOSSES["cce"])
+        trainer._row_tokens = row_tokens
+        counter = Counter(trainer.adapted)
+        step(trainer, instances)
+        assert counter.found()[:2] == (sum(sizes), derived)
+
+
+def test_a_separate_vote_pass_costs_a_forward_and_no_backward(tmp_path, monkeypatch):
+    monkeypatch.setattr(packed, "SPARED_SHARE", NEVER)
+    instance = made_instances()[0]
+    trainer = made_trainer(tmp_path, vote_pass="separate", **LOSSES["cce"])
+    counter = Counter(trainer.adapted)
+    step(trainer, [instance])
+    tokens = len(inputs_of(pairs(instance)))
+    assert counter.found()[:2] == (2 * tokens, tokens)
+
+
+# ---- rows ----
+
+
+@pytest.mark.parametrize("row_tokens", [1, 90, 130, 100_000])
+def test_a_micro_batch_is_cut_into_rows_and_never_through_an_instance(tmp_path, monkeypatch, row_tokens):
+    instances = made_instances()
+    trainer = made_trainer(tmp_path, **LOSSES["cce"])
+    trainer._row_tokens = row_tokens
+    rows = []
+    plain = trainer.compute_loss
+
+    def watched(model, inputs, **rest):
+        rows.append(inputs["instances"])
+        return plain(model, inputs, **rest)
+
+    monkeypatch.setattr(trainer, "compute_loss", watched)
+    step(trainer, instances)
+    sizes = {instance.id: len(inputs_of(pairs(instance))) for instance in instances}
+    assert sorted(instance.id for row in rows for instance in row) == sorted(sizes)
+    for row in rows:
+        assert len(row) == 1 or sum(sizes[instance.id] for instance in row) <= row_tokens
+        assert [instance.id for instance in row] == sorted(instance.id for instance in row)
+    largest = [max(sizes[instance.id] for instance in row) for row in rows]
+    assert largest == sorted(largest, reverse=True)
+    assert len(rows) == {1: 5, 100_000: 1}.get(row_tokens, len(rows))
+
+
+def test_rows_of_scoring_are_filled_with_the_largest_instances_first():
+    instances = made_instances()
+    sizes = [len(inputs_of(pairs(instance))) for instance in instances]
+    rows = list(pack(instances, 2 * max(sizes)))
+    assert sorted(number for row in rows for number in row) == [0, 1, 2, 3, 4]
+    assert [sizes[number] for row in rows for number in row] == sorted(sizes, reverse=True)
+    assert all(sum(sizes[number] for number in row) <= 2 * max(sizes) for row in rows)
+    assert all(
+        sum(sizes[number] for number in row) + sizes[following[0]] > 2 * max(sizes)
+        for row, following in itertools.pairwise(rows)
+    )
+
+
+@pytest.mark.parametrize(("flops", "most", "expected"), [(1.0, 4096, 1), (1e18, 4096, 4096), (None, 10**9, None)])
+def test_rows_of_training_are_short_where_the_model_is_large(monkeypatch, flops, most, expected):
+    model = tiny_model("qwen2")
+    embedding = model.get_input_embeddings().weight.numel()
+    weights = sum(value.numel() for value in model.parameters()) - embedding  # its head is its embedding
+    if flops is None:
+        flops, expected = 2.0 * weights * 777, 777
+    monkeypatch.setitem(rows_module.WORTHWHILE_FLOPS, "cpu", flops)
+    assert training_row_tokens(model, most) == expected
