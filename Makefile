@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 
-.PHONY: setup demo demo-seeds test check bench clean
+.PHONY: setup demo demo-seeds test check bench bench-full clean
 
 setup: $(VENV)/.installed
 
@@ -37,8 +37,13 @@ check: $(VENV)/.installed-dev       ## style and types alone
 demo-seeds: $(VENV)/.installed      ## the demo for three seeds; minutes
 	for seed in 0 1 2; do $(BIN)/flip-flop demo --out out/demo-seed-$$seed --seed $$seed --overwrite --quiet; done
 
-bench: $(VENV)/.installed           ## back ends against the naive loop, interleaved, with equality checked
-	$(BIN)/python benchmarks/scoring.py
+# Scoring and the training step against their peers, interleaved, with equality checked; see benchmarks/README.md.
+bench: $(VENV)/.installed-dev       ## a smoke run, then the toy model; about half an hour on two cores
+	$(BIN)/python -m benchmarks.run --smoke --out out/bench/smoke.json
+	$(BIN)/python -m benchmarks.run --model toy --fast-linear --out out/bench/toy.json
+
+bench-full: $(VENV)/.installed-dev  ## the shape of a 0.5B model; about 45 minutes on two cores
+	$(BIN)/python -m benchmarks.run --model 0.5b --fast-linear --out out/bench/0.5b.json
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .ruff_cache .mypy_cache .hypothesis

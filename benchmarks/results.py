@@ -1,0 +1,234 @@
+"""``python -m benchmarks.results FILE...``: the page ``benchmarks/RESULTS.md`` from :mod:`benchmarks.run`'s files."""
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import FAST, MEMORY_MODEL
+from flip_flop.files import write_text
+
+PAGE = Path(__file__).with_name("RESULTS.md")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure that is aimed at: the floor below which the work is not done, and the aim.
+
+    Attributes:
+        part, ours, peer: Which ratio; its geometric mean over the shapes counts.
+        says: In words.
+        floor, aim: Ratios.
+        models: The models and device it is meant for.
+    """
+
+    part: str
+    ours: str
+    peer: str
+    says: str
+    floor: float
+    aim: float
+    models: tuple[str, ...] = ("0.5b",)
+    gpu: bool = False
+
+
+GOALS = (
+    Goal("scoring", "packed", "lm-eval", "scoring over lm-eval at its best batch", 3.0, 4.0),
+    Goal("scoring", "packed" + FAST, "lm-eval", "the same with oneDNN products", 4.5, 7.0),
+    Goal("scoring", "packed", "strong", "scoring over the strong peer", 1.7, 2.0),
+    Goal("training", "packed", "T0", "training step over T0", 4.0, 6.0),
+    Goal("training", "packed" + FAST, "T0", "the same with oneDNN products", 4.0, 8.0),
+    Goal("training", "packed", "T1", "training step over T1", 1.9, 2.3),
+    Goal("scoring", "packed", "lm-eval", "scoring over lm-eval, GPU", 2.0, 2.5, ("3b",), True),
+    Goal("training", "packed", "T0", "training step over T0, GPU", 2.8, 3.5, ("3b",), True),
+    Goal("training", "packed", "T1", "training step over T1, GPU", 1.9, 2.3, ("3b",), True),
+)
+# Geometric means of the share of the peak: (part, variant) to floor and aim.
+SHARES = {
+    ("scoring", "packed"): (0.75, 0.88),
+    ("scoring", "packed" + FAST): (None, 0.75),
+    ("training", "packed"): (0.60, 0.75),
+    ("training", "packed" + FAST): (None, 0.60),
+}
+# How many times packed's peak memory fits into T0's: floor and aim, for the model that is meant.
+MEMORY = {"anli": (6, 12), "hellaswag": (3, 6)}
+
+INTRODUCTION = """# Results
+
+Made by `python -m benchmarks.results`; the figures are those of the runs named below, and nothing here is typed.
+[README.md](README.md) says what the variants and shapes are, and how it is measured. A ratio is the median over rounds,
+with least and most; *void* is a timing whose results were not equal to the reference's.
+"""
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The mean for ratios."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def page(records: Sequence[dict[str, Any]]) -> str:
+    """The whole page."""
+    sections = [INTRODUCTION]
+    for record in records:
+        sections.extend(_run(record))
+    sections.append("## What went badly\n\n" + "\n".join(f"- {line}" for line in _bad(records)) + "\n")
+    sections.append("## What is not measured\n\n" + "\n".join(f"- {line}" for line in _missing(records)) + "\n")
+    return "\n".join(sections)
+
+
+def _run(record: dict[str, Any]) -> Iterator[str]:
+    settings, machine = record["settings"], record["machine"]
+    versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("torch", "transformers", "peft", "lm_eval"))
+    yield f"## {settings['model']}, {settings['dtype']}, {machine['gpu'] or machine['processor']}\n"
+    yield (
+        f"`{record['command']}`, {record['started']}, {record['minutes']} minutes. {machine['threads']} threads; "
+        f"{versions}. The head is {record['head_share']:.0%} of a naive token's work. "
+        f"{settings['instances']} instances per shape for scoring, {settings['step_instances']} in a training step; "
+        f"{settings['rounds']} rounds, of naive, T0 and lm-eval with oneDNN {settings['slow_rounds']}.\n"
+    )
+    goals = [goal for goal in GOALS if settings["model"] in goal.models and bool(machine["gpu"]) == goal.gpu]
+    if goals:
+        yield table(["", "measured", "floor", "aim"], [_goal_row(goal, record) for goal in goals] + _share_rows(record))
+    for part in ("scoring", "training"):
+        if part in record:
+            yield f"### {part.capitalize()}\n"
+            yield _part_table(part, record[part])
+    if "memory" in record:
+        yield f"### Peak memory above the loaded model ({record['memory']['model']}, one instance)\n"
+        yield _memory_table(record["memory"])
+
+
+def overall(record: dict[str, Any], part: str, ours: str, peer: str) -> float | None:
+    """The geometric mean of a ratio's medians over the shapes that are not void."""
+    ratios = [
+        entry["ratios"][ours][peer]["median"]
+        for entry in record.get(part, {}).values()
+        if not entry["void"] and peer in entry["ratios"].get(ours, {})
+    ]
+    return geometric_mean(ratios) if ratios else None
+
+
+def _goal_row(goal: Goal, record: dict[str, Any]) -> list[str]:
+    value = overall(record, goal.part, goal.ours, goal.peer)
+    return [goal.says, "not measured" if value is None else f"**{value:.2f}x**", f"{goal.floor}x", f"{goal.aim}x"]
+
+
+def _share_rows(record: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for (part, variant), (floor, aim) in SHARES.items():
+        entries = [entry["share_of_peak"].get(variant) for entry in record.get(part, {}).values() if not entry["void"]]
+        if found := [entry["median"] for entry in entries if entry]:
+            limit = "" if floor is None else f"{floor:.0%}"
+            rows.append(
+                [f"share of the peak, {part}, {variant}", f"**{geometric_mean(found):.0%}**", limit, f"{aim:.0%}"]
+            )
+    return rows
+
+
+def _part_table(part: str, entries: dict[str, Any]) -> str:
+    pairs = list(
+        dict.fromkeys((ours, peer) for e in entries.values() for ours, peers in e["ratios"].items() for peer in peers)
+    )
+    # Of the padded back end, only how it stands to the best-known peer; with oneDNN against without, nothing.
+    pairs = [(ours, peer) for ours, peer in pairs if FAST not in peer or FAST in ours]
+    pairs = [(ours, peer) for ours, peer in pairs if ours != "padded" or peer in ("lm-eval", "T0")]
+    kind = "scores" if part == "scoring" else "gradient"
+    head = ["shape", "tokens: naive, unique, trie", *(f"{ours} / {peer}" for ours, peer in pairs)]
+    head += ["useful GFLOP/s, share of peak", f"largest difference of {kind}"]
+    rows = []
+    for name, entry in entries.items():
+        counts = entry["counts"]
+        row = [name, f"{counts['naive']:.0f}, {counts['unique']:.0f}, {counts['trie']:.0f}"]
+        for ours, peer in pairs:
+            ratio = entry["ratios"].get(ours, {}).get(peer)
+            row.append("" if ratio is None else _cell(ratio))
+        shares = [
+            f"{variant}: {entry['useful_gflops'][variant]['median']:.0f}, {share['median']:.0%}"
+            for variant, share in entry["share_of_peak"].items()
+            if variant.startswith("packed")
+        ]
+        largest = max((kinds.get(kind, 0.0) for kinds in entry["differences"].values()), default=0.0)
+        rows.append([*row, "; ".join(shares), "**void**" if entry["void"] else f"{largest:.0e}"])
+    means = []
+    for ours, peer in pairs:
+        values = [e["ratios"][ours][peer]["median"] for e in entries.values() if peer in e["ratios"].get(ours, {})]
+        means.append(f"**{geometric_mean(values):.2f}x**")
+    return table(head, [*rows, ["geometric mean", "", *means, "", ""]])
+
+
+def _cell(ratio: dict[str, float]) -> str:
+    extent = f" ({ratio['min']:.2f}-{ratio['max']:.2f})" if ratio["rounds"] > 1 else ""
+    return f"{ratio['median']:.2f}x{extent}"
+
+
+def _memory_table(memory: dict[str, Any]) -> str:
+    rows = []
+    for part, shapes in memory.items():
+        if part == "model":
+            continue
+        for name, variants in shapes.items():
+            cells = [f"{variant} {found['above'] / 1e6:.0f} MB" for variant, found in variants.items()]
+            share = ""
+            if "T0" in variants and variants["packed"]["above"] > 0:
+                share = f"T0 / packed {variants['T0']['above'] / variants['packed']['above']:.1f}"
+                if memory["model"] == MEMORY_MODEL:
+                    share += " (floor {}, aim {})".format(*MEMORY[name])
+            rows.append([part, name, ", ".join(cells), share])
+    return table(["", "shape", "peaks", ""], rows)
+
+
+def _bad(records: Sequence[dict[str, Any]]) -> Iterator[str]:
+    count = 0
+    for record in records:
+        model = record["settings"]["model"]
+        for part in ("scoring", "training"):
+            for name, entry in record.get(part, {}).items():
+                for fault in entry["void"] + [f"not for publication: {f}" for f in entry["unpublishable"]]:
+                    count += 1
+                    yield f"{model}, {part}, {name}: {fault}."
+                for ours in (n for n in entry["ratios"] if n.startswith("packed")):
+                    for peer, ratio in entry["ratios"][ours].items():
+                        if ratio["median"] < 1:
+                            count += 1
+                            yield f"{model}, {part}, {name}: {ours} is slower than {peer} ({ratio['median']:.2f}x)."
+        for goal in GOALS:
+            value = overall(record, goal.part, goal.ours, goal.peer)
+            right = model in goal.models and bool(record["machine"]["gpu"]) == goal.gpu
+            if right and value is not None and value < goal.floor:
+                count += 1
+                yield f"{model}: {goal.says} is {value:.2f}x, below the floor of {goal.floor}x."
+    if not count:
+        yield "Nothing that is looked for: unequal results, foreign load, a drifting peak, ratios below 1 or a floor."
+
+
+def _missing(records: Sequence[dict[str, Any]]) -> Iterator[str]:
+    if not any(record["machine"]["gpu"] for record in records):
+        yield "A GPU: all of this is from a CPU. For one there is `--model 3b --device cuda --dtype bfloat16`."
+    yield "Real weights and real prompts: models are random, and prompts are token ids of real templates' lengths."
+    yield "Tokenizing, rendering and reading data; the optimizer's step; dropout."
+    for record in records:
+        settings = record["settings"]
+        few = max(settings["instances"], settings["step_instances"])
+        if few < 8:
+            yield f"{settings['model']}: more than {few} instances per shape; a batch of many may do better or worse."
+
+
+def main() -> None:
+    """Read the files named, write the page."""
+    if len(sys.argv) < 2:
+        sys.exit("usage: python -m benchmarks.results FILE.json...")
+    write_text(PAGE, page([json.loads(Path(name).read_text(encoding="utf-8")) for name in sys.argv[1:]]))
+    print(PAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The scores are those of lm-eval's HFLM, the peer that others measure with, to 1e-5 nats a token."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from flip_flop.prompts import RenderedInstance
+from flip_flop.scoring import PromptEncoder, score_instances
+from tests.tiny import ARCHITECTURES, TOKENIZERS, byte_bpe, tiny_model
+
+NOT_THERE = "lm-eval, of the development group, is not installed"
+Instance = pytest.importorskip("lm_eval.api.instance", reason=NOT_THERE).Instance
+HFLM = pytest.importorskip("lm_eval.models.huggingface", reason=NOT_THERE).HFLM
+
+NATS = 1e-5
+BACKENDS = ["padded", "packed"]
+
+
+def rows():
+    """5 instances, 3 templates, 2 labels: answers of one token and of several, prompts of different lengths."""
+    return [
+        RenderedInstance(
+            id=f"row-{number}",
+            prompts=(
+                f"The food was {'very ' * number}good. Positive?",
+                f"Question: {'room ' * (7 - number)}is it dirty? Answer:",
+                f"Premise: the {'terrible ' * (number % 3)}cat sat. Guaranteed, or not sure?",
+            ),
+            choices=(("No", "Yes"), ("False", "True, guaranteed"), ("Never at all", "Maybe, not sure")),
+            label=None,
+        )
+        for number in range(5)
+    ]
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def architecture(request):
+    return request.param
+
+
+@pytest.fixture(params=TOKENIZERS)
+def tokenizer(request):
+    # lm-eval gives a tokenizer without a pad token one.
+    return copy.deepcopy(TOKENIZERS[request.param]())
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    return request.param
+
+
+def peer(model, tokenizer, **settings):
+    return HFLM(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=4, **settings)
+
+
+def ours(model, encoded, backend):
+    table = score_instances(model, encoded, backend=backend, quiet=True)
+    assert table.backend == backend
+    return table
+
+
+def assert_same(table, log_likelihoods):
+    """lm-eval gives sums: the mean is over the tokens that both count."""
+    sums = np.array([value for value, _ in log_likelihoods]).reshape(table.scores.shape)
+    theirs = sums / table.token_counts
+    np.testing.assert_allclose(table.scores, theirs, rtol=0, atol=NATS)
+    # Labels that score alike would hide a swap. The tokenizers are trained anew in each process, so a few may.
+    apart = np.ptp(theirs, axis=-1) > 2 * NATS
+    assert apart.mean() > 0.8
+    np.testing.assert_array_equal(table.scores.argmax(axis=-1)[apart], theirs.argmax(axis=-1)[apart])
+
+
+@pytest.mark.parametrize("logits_cache", [True, False])
+def test_the_same_tokens_score_as_lm_eval_scores_them(architecture, tokenizer, backend, logits_cache):
+    model = tiny_model(architecture, len(tokenizer))
+    encoded = [PromptEncoder(tokenizer).encode(row) for row in rows()]
+    requests = [
+        (("", ""), list(answer.context), list(answer.tokens))
+        for instance in encoded
+        for template in instance.answers
+        for answer in template
+    ]
+    harness = peer(model, tokenizer, logits_cache=logits_cache)
+    assert_same(ours(model, encoded, backend), harness._loglikelihood_tokens(requests, disable_tqdm=True))
+
+
+def test_the_same_texts_score_as_lm_eval_scores_them(architecture, tokenizer, backend):
+    model = tiny_model(architecture, len(tokenizer))
+    encoder = PromptEncoder(tokenizer)
+    encoded = [encoder.encode(row) for row in rows()]
+    harness = peer(model, tokenizer)
+    requests = []
+    for row, instance in zip(rows(), encoded, strict=True):
+        for prompt, choices, answers in zip(row.prompts, row.choices, instance.answers, strict=True):
+            for choice, answer in zip(choices, answers, strict=True):
+                texts = (prompt, encoder.delimiter + choice)
+                assert harness._encode_pair(*texts) == (list(answer.context), list(answer.tokens))
+                requests.append(Instance(request_type="loglikelihood", doc={}, arguments=texts, idx=0))
+    assert_same(ours(model, encoded, backend), harness.loglikelihood(requests, disable_tqdm=True))
+
+
+def test_an_answer_of_the_wrong_tokens_does_not_pass():
+    tokenizer = copy.deepcopy(byte_bpe())
+    model = tiny_model("qwen2", len(tokenizer))
+    encoded = [PromptEncoder(tokenizer).encode(row) for row in rows()]
+    requests = [
+        (("", ""), list(answer.context), [token + 1 for token in answer.tokens])
+        for instance in encoded
+        for template in instance.answers
+        for answer in template
+    ]
+    sums = peer(model, tokenizer)._loglikelihood_tokens(requests, disable_tqdm=True)
+    with pytest.raises(AssertionError):
+        assert_same(ours(model, encoded, "padded"), sums)

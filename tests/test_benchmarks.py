@@ -1,0 +1,148 @@
+"""The benchmarks compare what they say they compare: equal instances, equal numbers, real templates' counts."""
+
+import contextlib
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.measure import Variant, interleave
+from benchmarks.models import MODELS, make_model, useful_scoring_flops, useful_training_flops
+from benchmarks.ours import gradient, make_trainer, our_scores, our_step
+from benchmarks.parts import _over
+from benchmarks.peers import naive_scores, strong_scores
+from benchmarks.training_peers import naive_step, strong_step, with_forced_consensus
+from benchmarks.workload import SHAPES, count_tokens, digest, make_instances
+
+from flip_flop.scoring import EncodedAnswer, EncodedInstance
+
+TINY = MODELS["tiny"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model(TINY)
+
+
+def counted(name):
+    return dataclasses.astuple(count_tokens(make_instances(name, 100)))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_shape_has_the_token_counts_of_real_templates(name):
+    np.testing.assert_allclose(counted(name), dataclasses.astuple(SHAPES[name].expected), rtol=0.07)
+
+
+def test_anlis_templates_encode_the_premise_seven_times():
+    instance = make_instances("anli", 1)[0]
+    contexts = [row[0].context for row in instance.answers]
+    assert len(contexts) == 15
+    # Two templates that begin alike up to the premise's tenth token begin with the same literal.
+    assert len({context[:10] for context in contexts}) == 7
+
+
+def test_the_workload_is_the_same_on_every_machine():
+    assert digest(make_instances("rte", 3)) == digest(make_instances("rte", 5)[:3])
+    assert digest(make_instances("rte", 3)) != digest(make_instances("rte", 3, seed=1))
+    assert digest(make_instances("rte", 3)).startswith("1a0c6c8e20a097db")
+
+
+@pytest.mark.parametrize("backend", ["packed", "padded"])
+def test_all_scorers_agree(model, backend):
+    instances = make_instances("copa", 2)
+    expected = naive_scores(model, instances)
+    assert np.ptp(expected, axis=-1).min() > 1e-4
+    np.testing.assert_allclose(strong_scores(model, instances), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(our_scores(model, instances, backend), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["packed", "padded"])
+def test_all_training_steps_leave_the_same_gradient(backend, tmp_path):
+    instances = make_instances("copa", 2)
+    trainer = make_trainer(make_model(TINY), backend, str(tmp_path))
+    with with_forced_consensus():
+        loss, expected = naive_step(trainer.adapted, instances, trainer.args), gradient(trainer.adapted)
+        assert expected.norm() > 0
+        for step in (
+            lambda: strong_step(trainer.adapted, instances, trainer.args),
+            lambda: our_step(trainer, instances),
+        ):
+            assert step() == pytest.approx(loss, abs=1e-5)
+            assert (gradient(trainer.adapted) - expected).norm() < 5e-5 * expected.norm()
+
+
+def test_the_benchmarks_gradient_tells_of_every_term(tmp_path):
+    instances = make_instances("copa", 1)
+    trainer = make_trainer(make_model(TINY), "packed", str(tmp_path))
+    with with_forced_consensus():
+        our_step(trainer, instances)
+        whole = gradient(trainer.adapted)
+        for names in (("jsd_weight",), ("flip_weight_min", "flip_weight_max")):
+            kept = {name: getattr(trainer.args, name) for name in names}
+            vars(trainer.args).update(dict.fromkeys(names, 0.0))
+            our_step(trainer, instances)
+            vars(trainer.args).update(kept)
+            assert (gradient(trainer.adapted) - whole).norm() > 1e-3 * whole.norm()
+
+
+def test_the_least_work_is_counted_by_hand_for_a_small_instance():
+    # Two templates that share one token, two labels of one token: a trie of 1 + 1 + 2 tokens.
+    answers = [
+        [EncodedAnswer((5, 6), (label,)) for label in (1, 2)],
+        [EncodedAnswer((5, 7, 8), (label,)) for label in (3, 4)],
+    ]
+    instance = EncodedInstance("1", tuple(tuple(row) for row in answers))
+    weights, head = TINY.body, 2 * TINY.hidden * TINY.vocab
+    attention = 4 * TINY.layers * TINY.hidden * (1 + 2 + 2 + 3)
+    scoring = 4 * 2 * weights + attention + 2 * head
+    assert useful_scoring_flops(TINY, [instance]) == scoring
+    adapter = 4 * (2 + 4) * TINY.lora
+    training = scoring + 4 * 2 * weights + adapter + 2 * attention + 2 * head
+    assert useful_training_flops(TINY, [instance], 0) == training
+
+
+def test_rounds_rotate_and_the_first_is_dropped():
+    ran = []
+    variants = [
+        Variant("a", lambda: ran.append("a")),
+        Variant("b", lambda: ran.append("b")),
+        Variant("rare", lambda: ran.append("rare"), rounds=1),
+    ]
+    timings = interleave(variants, 2, lambda results: ({}, ["unequal"] if "rare" in results else []), "cpu")
+    assert "".join(name[0] for name in ran) == "ab" + "bra" + "ab"
+    assert {name: list(rounds) for name, rounds in timings.seconds.items()} == {"a": [1, 2], "b": [1, 2], "rare": [1]}
+    assert timings.faults == ["round 1: unequal"]
+    assert timings.ratio("a", "rare")["rounds"] == 1
+    assert timings.ratio("a", "missing") is None
+
+
+def test_a_variant_that_cannot_be_had_is_left_out():
+    variants = [Variant("a", lambda: 1), Variant("b", lambda: 2, lambda: contextlib.nullcontext(False))]
+    timings = interleave(variants, 1, lambda results: ({}, []), "cpu")
+    assert set(timings.seconds) == {"a"}
+
+
+def test_a_difference_that_is_not_a_number_is_a_fault():
+    assert _over({"x": {"scores": 1e-6}}) == []
+    assert len(_over({"x": {"scores": 2e-5}, "y": {"gradient": float("nan")}})) == 2
+
+
+def test_a_run_and_its_page(tmp_path, monkeypatch):
+    pytest.importorskip("lm_eval", reason="lm-eval, of the development group, is not installed")
+    from benchmarks import parts, results, run
+
+    # Whether oneDNN is worth it depends on the processor and on its load.
+    monkeypatch.setattr(parts, "fast_linears", lambda model, training: contextlib.nullcontext(True))
+    threads = torch.get_num_threads()
+    arguments = ["--model", "tiny", "--workloads", "wsc", "--instances", "1", "--part", "scoring", "--fast-linear"]
+    run.run(run.parse([*arguments, "--threads", str(threads), "--out", str(tmp_path / "run.json")]))
+    record = json.loads((tmp_path / "run.json").read_text())
+    entry = record["scoring"]["wsc"]
+    assert entry["void"] == []
+    stock = {"lm-eval", "strong", "padded", "packed", "naive"}
+    assert set(entry["seconds"]) == stock | {"packed + oneDNN", "lm-eval + oneDNN"}
+    assert set(entry["ratios"]["packed"]) == {"lm-eval", "strong", "naive", "lm-eval + oneDNN"}
+    text = results.page([record])
+    assert "| wsc |" in text
+    assert "A GPU" in text
