@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 
-.PHONY: setup demo demo-seeds test check bench bench-full clean
+.PHONY: setup demo demo-seeds smoke slurm test check bench bench-full clean
 
 setup: $(VENV)/.installed
 
@@ -36,6 +36,15 @@ check: $(VENV)/.installed-dev       ## style and types alone
 
 demo-seeds: $(VENV)/.installed      ## the demo for three seeds; minutes
 	for seed in 0 1 2; do $(BIN)/flip-flop demo --out out/demo-seed-$$seed --seed $$seed --overwrite --quiet; done
+
+smoke: $(VENV)/.installed           ## a study end to end on the embedded model: grid, tables, figures; minutes
+	$(BIN)/flip-flop study run smoke
+
+# Root alone may start Slurm's daemons, and install them where they are not: Debian's and Ubuntu's packages.
+slurm: $(VENV)/.installed-dev       ## the studies' tests against a real Slurm of two nodes on this machine
+	@(for program in slurmctld slurmd munged sbatch; do PATH="$$PATH:/usr/sbin" command -v $$program || exit 1; done) > /dev/null || (apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq slurmctld slurmd slurm-client munge > /dev/null)
+	PATH="$$PATH:/usr/sbin:/sbin" $(BIN)/pytest --quiet -rs tests/studies/test_slurm.py
 
 # Scoring and the training step against their peers, interleaved, with equality checked; see benchmarks/README.md.
 bench: $(VENV)/.installed-dev       ## a smoke run, then the toy model; about half an hour on two cores

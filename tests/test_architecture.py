@@ -16,6 +16,7 @@ FLOORS = [
     {"tasks", "scoring"},
     {"evaluation", "training"},
     {"report", "demo"},
+    {"studies"},
     {"cli"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

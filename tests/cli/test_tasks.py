@@ -71,7 +71,7 @@ def test_an_unknown_name_is_named_with_its_nearest(flip_flop, project: Path) -> 
         assert result.code == 2
         assert "E-TASK-UNKNOWN" in result.err
         assert "Did you mean 'rte'?" in result.err
-    assert "Known: anli_r1, anli_r2, anli_r3, cb, copa, demo, hellaswag," in result.err
+    assert "Known: anli_r1, anli_r2, anli_r3, cb, copa, demo, demo_clear, demo_remarks, hellaswag," in result.err
 
 
 def test_a_dataset_by_name_is_audited(flip_flop, made: Made, model: Path, tmp_path: Path) -> None:

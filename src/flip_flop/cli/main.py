@@ -18,6 +18,7 @@ VERBS = {
     "tasks": "The paper's datasets by name: list, show, check.",
     "templates": "PromptSource's templates and your own: fetch, list, show, lint.",
     "report": "One HTML page from audits.",
+    "study": "The paper's studies as grids: plan, run, status, tables.",
     "env": "Versions and hardware, for a bug report.",
 }
 

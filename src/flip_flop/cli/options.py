@@ -119,16 +119,16 @@ def open_task(
     The seed divides a dataset's rows. It is not a run's ``--seed``: what one run trains on must not be what another
     run is chosen by.
     """
-    from flip_flop.demo.task import demo_task
+    from flip_flop.demo.task import VARIANTS, demo_task
     from flip_flop.tasks import load_task
     from flip_flop.tasks.catalog import catalog_names, catalog_task
 
-    if task == "demo":
-        found = demo_task(seed)
+    if task in VARIANTS:
+        found = demo_task(seed, task)
     elif task in catalog_names():
         found = catalog_task(task, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir, seed=seed)
     else:
-        found = load_task(task, known_names=["demo", *catalog_names()], hub_mirror=hub_mirror)
+        found = load_task(task, known_names=[*VARIANTS, *catalog_names()], hub_mirror=hub_mirror)
     if templates is None:
         return found.with_templates(found.training_templates.names)
     if templates == "all":

@@ -142,23 +142,23 @@ def draw_review(rng: np.random.Generator, num_clauses: int = 3) -> Review:
     return Review(_opener(rng) + body, clauses)
 
 
-def stream_reviews(rng: np.random.Generator, num_clauses: int = 3) -> Iterator[Review]:
-    """Reviews without end, the strengths' sum of each at least :data:`MIN_STRENGTH` from zero."""
+def stream_reviews(rng: np.random.Generator, num_clauses: int = 3, least: float = MIN_STRENGTH) -> Iterator[Review]:
+    """Reviews without end, the strengths' sum of each at least ``least`` from zero."""
     while True:
         review = draw_review(rng, num_clauses)
-        if abs(review.strength) >= MIN_STRENGTH - 1e-9:
+        if abs(review.strength) >= least - 1e-9:
             yield review
 
 
-@functools.lru_cache(maxsize=4)
-def _split_reviews(seed: int) -> dict[str, list[Review]]:
+@functools.lru_cache(maxsize=8)
+def _split_reviews(seed: int, num_clauses: int, least: float) -> dict[str, list[Review]]:
     """All splits, so that no text stands in two of them; exactly half of each split is positive."""
     seen: set[str] = set()
     splits = {}
     for split, size in SPLIT_SIZES.items():
         rng = generator(seed, "demo reviews", split)
         wanted = rng.permutation(np.arange(size) % 2)
-        stream = stream_reviews(rng)
+        stream = stream_reviews(rng, num_clauses, least)
         reviews = []
         for label in wanted:
             review = next(one for one in stream if one.label == label and one.text not in seen)
@@ -168,12 +168,14 @@ def _split_reviews(seed: int) -> dict[str, list[Review]]:
     return splits
 
 
-def make_rows(split: str, seed: int = 0) -> list[dict]:
-    """The rows of one split, a function of ``seed`` and ``split`` alone.
+def make_rows(split: str, seed: int = 0, num_clauses: int = 3, least: float = MIN_STRENGTH) -> list[dict]:
+    """The rows of one split, a function of the arguments alone.
 
     Args:
         split: ``train`` (500 rows), ``validation`` (200) or ``test`` (300).
         seed: Another seed, other reviews.
+        num_clauses: One remark in each review, or three.
+        least: How far from zero the strengths' sum of each review is at least.
 
     Returns:
         Rows with ``id``, ``text`` and ``label`` (1 where praise outweighs complaint).
@@ -187,7 +189,7 @@ def make_rows(split: str, seed: int = 0) -> list[dict]:
     """
     if split not in SPLIT_SIZES:
         raise InputError("E-DATA-SPLIT", f"The demo has no split {split!r}.", nearest(split, SPLIT_SIZES))
-    reviews = _split_reviews(seed)[split]
+    reviews = _split_reviews(seed, num_clauses, least)[split]
     return [
         {"id": f"{split}-{index:03d}", "text": review.text, "label": review.label}
         for index, review in enumerate(reviews)

@@ -21,7 +21,7 @@ from flip_flop.metrics.f1 import (
     mean_f1_statistic,
 )
 from flip_flop.metrics.summary import summarise
-from flip_flop.metrics.sums import SumStatistic
+from flip_flop.metrics.sums import SumStatistic, mean_over_runs
 from flip_flop.metrics.vote import majority_vote
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "majority_vote",
     "mean_f1",
     "mean_f1_statistic",
+    "mean_over_runs",
     "no_consensus_share",
     "no_consensus_statistic",
     "observed_agreement",

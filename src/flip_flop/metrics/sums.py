@@ -65,3 +65,23 @@ def mean_statistic(
         return ratio(sums[..., 0], sums[..., 1], otherwise=np.nan)
 
     return SumStatistic(contributions, value)
+
+
+def mean_over_runs(statistic: SumStatistic, num_runs: int) -> SumStatistic:
+    """The mean of a statistic over several runs on the same instances; it takes the arrays of one run after the other.
+
+    Example:
+        >>> mean = mean_statistic(lambda x: x)
+        >>> mean_over_runs(mean, 2)(np.array([1.0, 3.0]), np.array([5.0, 7.0]))
+        4.0
+    """
+
+    def contributions(*arrays: np.ndarray) -> Float[np.ndarray, "instances features"]:
+        size = len(arrays) // num_runs
+        runs = [arrays[start : start + size] for start in range(0, len(arrays), size)]
+        return np.concatenate([statistic.contributions(*run) for run in runs], axis=1)
+
+    def value(sums: Float[np.ndarray, "*samples features"]) -> Float[np.ndarray, "*samples"]:
+        return np.mean([statistic.value(part) for part in np.split(sums, num_runs, axis=-1)], axis=0)
+
+    return SumStatistic(contributions, value)

@@ -1,7 +1,8 @@
 """Differences between two runs, with paired bootstrap intervals over instances."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from flip_flop.metrics import (
     agreement_statistic,
     majority_vote,
     mean_f1_statistic,
+    mean_over_runs,
     no_consensus_statistic,
     paired_bootstrap_interval,
 )
@@ -47,13 +49,27 @@ def difference(figure: str, before: Run, after: Run) -> Difference | None:
 
     The spread over templates has no interval: resampling adds to it, see :func:`~flip_flop.metrics.f1_std`.
     """
-    if before.metrics[figure] is None or after.metrics[figure] is None:
+    return mean_difference(figure, before, [after])
+
+
+def mean_difference(figure: str, before: Run, after: Sequence[Run]) -> Difference | None:
+    """How the mean of a figure over several runs differs from that of one; ``None`` where a run has none.
+
+    The interval is over instances: every resample draws the same ones in all runs. It says nothing about how far
+    another training seed would have gone.
+    """
+    values = [run.metrics[figure] for run in after]
+    if before.metrics[figure] is None or None in values:
         return None
     interval = None
     if figure in _STATISTICS:
         statistic, arrays = _STATISTICS[figure]
-        interval = paired_bootstrap_interval(statistic(before), arrays(before), arrays(after))
-    return Difference(after.metrics[figure] - before.metrics[figure], interval)
+        interval = paired_bootstrap_interval(
+            mean_over_runs(statistic(before), len(after)),
+            arrays(before) * len(after),
+            [array for run in after for array in arrays(run)],
+        )
+    return Difference(fmean(values) - before.metrics[figure], interval)
 
 
 def difference_from_vote(before: Run, after: Run) -> Difference:

@@ -97,9 +97,9 @@ def render_markdown(rows: Sequence[Row]) -> str:
     blocks = []
     for section, members in _sections(rows).items():
         lines = [_HEADINGS, ("---", *("---:" for _ in _HEADINGS[1:])), *(_cells(row) for row in members)]
-        lines = [lines[0], lines[1], *(tuple(_markdown(cell) for cell in line) for line in lines[2:])]
+        lines = [lines[0], lines[1], *(tuple(markdown_cell(cell) for cell in line) for line in lines[2:])]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        blocks.append(f"{_markdown(section)}\n\n{table}")
+        blocks.append(f"{markdown_cell(section)}\n\n{table}")
     return "\n\n".join(blocks)
 
 
@@ -109,7 +109,7 @@ def render_csv(rows: Sequence[Row]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_HEADINGS)
     for row in rows:
-        values = [_spreadsheet(row.name), *(getattr(row, heading) for heading in _CSV_HEADINGS[1:])]
+        values = [spreadsheet_cell(row.name), *(getattr(row, heading) for heading in _CSV_HEADINGS[1:])]
         writer.writerow(["" if value is None else value for value in values])
     return text.getvalue()
 
@@ -138,14 +138,14 @@ def _right(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
 
 
-def _markdown(cell: str) -> str:
+def markdown_cell(cell: str) -> str:
     """A cell that cannot end its table or begin a tag: Markdown lets raw HTML through."""
     for character in "\\|`*_[]":
         cell = cell.replace(character, f"\\{character}")
     return cell.replace("&", "&amp;").replace("<", "&lt;")
 
 
-def _spreadsheet(cell: str) -> str:
+def spreadsheet_cell(cell: str) -> str:
     """A cell that no spreadsheet takes for a formula (CWE-1236)."""
     text = visible(cell, one_line=True)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

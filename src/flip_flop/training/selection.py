@@ -27,10 +27,16 @@ LOGGED = (
 def evaluation_metrics(
     table: ScoreTable, gold: np.ndarray, names: Sequence[str], f1: Average = "auto"
 ) -> dict[str, float]:
-    """Metrics of one evaluation, flat and without those that have no answer; own-label mass per template."""
+    """Metrics of one evaluation, flat and without those that have no answer; own-label mass per template.
+
+    The votes' label shares of the evaluation before the first step are the base's: with them the log alone tells what
+    ``select_by: agreement`` would have chosen.
+    """
     summary = summarise(table.scores, gold, names, f1=f1, intervals=False)
     metrics = {name: summary[name] for name in LOGGED if summary[name] is not None}
     metrics |= {f"label_share_{label}": share for label, share in enumerate(summary["label_shares"])}
+    vote_shares = label_shares(majority_vote(table.scores)[:, None], table.scores.shape[-1])
+    metrics |= {f"vote_share_{label}": float(share) for label, share in enumerate(vote_shares)}
     mass = table.own_label_mass.mean(axis=0)
     metrics |= {"own_label_mass": float(mass.mean()), "own_label_mass_min": float(mass.min())}
     return metrics | {f"own_label_mass/{name}": float(value) for name, value in zip(names, mass, strict=True)}

@@ -1,0 +1,314 @@
+"""``flip-flop study``."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flip_flop.cli.options import data_options, device_option, dtype_option, open_model, open_task, revision_option
+from flip_flop.errors import InputError
+
+if TYPE_CHECKING:
+    from flip_flop.studies.drive import Settled, Summary
+    from flip_flop.studies.plan import Openers, Plan, Setup
+    from flip_flop.studies.study import Study
+
+# Workers and Slurm's tasks run this very installation, whatever is on the path.
+PROGRAM = [sys.executable, "-m", "flip_flop.cli.main", "study"]
+
+out_option = click.option(
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path),
+    default=Path("out/studies"),
+    show_default=True,
+    help="The folder of all studies: what two of them share is run once.",
+)
+
+
+class _Numbers(click.ParamType):
+    name = "N,N,..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
+        """Whole numbers, separated by commas."""
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of whole numbers such as 0,1,2.")
+
+
+class _Names(click.ParamType):
+    name = "NAME,NAME,..."
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
+        """Words, separated by commas."""
+        return tuple(part.strip() for part in str(value).split(",") if part.strip())
+
+
+def grid_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes a study's grid."""
+    for option in reversed(
+        (
+            click.argument("name"),
+            click.option("--model", "-m", help="A hub name, a folder, or `demo`; by default the study's own."),
+            revision_option,
+            dtype_option,
+            device_option,
+            click.option("--tasks", type=_Names(), help="Of the study's tasks these only."),
+            click.option("--methods", type=_Names(), help="Of base, swarm, cce and f2c these only."),
+            click.option("--seeds", type=_Numbers(), help="The trainings' seeds."),
+            click.option("--limit", type=click.IntRange(min=1), help="A uniform sample of this many instances."),
+            click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Any field of F2CConfig."),
+            data_options,
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What Slurm is asked for, for each cell."""
+    for option in reversed(
+        (
+            click.option("--partition", help="Slurm: the partition."),
+            click.option("--time", default="240", show_default=True, help="Slurm: minutes, or 4:00:00, or 1-12:00."),
+            click.option(
+                "--gpus", type=click.IntRange(min=0), help="Slurm: GPUs; by default 1, or 0 with --device cpu."
+            ),
+            click.option("--mem", help="Slurm: memory, such as 32GB."),
+            click.option("--cpus", type=click.IntRange(min=1), help="Slurm: cores."),
+            click.option(
+                "--max-jobs", type=click.IntRange(min=1), default=64, show_default=True, help="Slurm: at a time."
+            ),
+            click.option("--slurm", multiple=True, metavar="KEY=VALUE", help="Slurm: any other option of sbatch."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.group("study")
+def study_command() -> None:
+    """The paper's studies, and your own, as grids of trainings and audits.
+
+    NAME is study1 (Table 1), study2 (Table 2 and heat maps), study3 (held-out templates), base_spread (the appendix's
+    box plot), smoke (the embedded model, minutes), or the path of a YAML file of your own.
+    """
+
+
+@study_command.command("plan", short_help="Cells, data sizes, and an estimate of tokens and time; no model is loaded.")
+@grid_options
+@click.option("--tflops", type=float, default=140.0, show_default=True, help="Operations a second, in 10^12.")
+def plan_command(tflops: float, **grid: Any) -> int:
+    """List a study's cells with their data sizes, and estimate tokens and time. No model is loaded, no hub asked."""
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported, below
+    from flip_flop.studies.estimate import estimate, estimate_lines
+
+    if not tflops > 0:
+        raise InputError("E-STUDY-VALUE", f"--tflops is {tflops:g}.", "Give a number above 0.")
+    study, setup = _study(**grid)
+    for line in estimate_lines(study, estimate(study, setup, openers(), tflops), tflops):
+        click.echo(line)
+    return 0
+
+
+@study_command.command("run", short_help="Run what is not done yet, then write tables and figures.")
+@grid_options
+@out_option
+@click.option("--executor", type=click.Choice(["local", "slurm"]), default="local", show_default=True)
+@click.option("--workers", type=click.IntRange(min=1), help="Local workers; by default one per GPU, or one.")
+@slurm_options
+@click.option("--export", type=click.Path(path_type=Path), help="Write the commands into this file; run nothing.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+def run_command(
+    out: Path,
+    executor: str,
+    workers: int | None,
+    export: Path | None,
+    quiet: bool,
+    slurm: tuple[str, ...],
+    partition: str | None,
+    time: str,
+    gpus: int | None,
+    mem: str | None,
+    cpus: int | None,
+    max_jobs: int,
+    **grid: Any,
+) -> int:
+    """Run every cell of a study that is not done, then write its tables and figures.
+
+    Killed? Run the same command again: trainings go on from their checkpoints, complete cells are not run again.
+    Exit code 1: some cells failed; each is named with its log.
+    """
+    from flip_flop.studies.drive import drive
+    from flip_flop.studies.export import export_commands
+    from flip_flop.studies.folder import StudyFolder
+    from flip_flop.studies.keys import make_plan
+    from flip_flop.studies.local import LocalDriver, worker_environments
+    from flip_flop.studies.slurm import SlurmDriver, slurm_parameters
+
+    study, setup = _study(**grid)
+    folder = StudyFolder(out)
+    plan = make_plan(study, setup, openers())
+    path = folder.write_plan(plan)
+    if export is not None:
+        count = export_commands(plan, folder, path, PROGRAM, export)
+        click.echo(f"{export}: {count} commands")
+        return 0
+    if executor == "slurm":
+        gpus = (0 if setup.device == "cpu" else 1) if gpus is None else gpus
+        options = {"partition": partition, "time": time, "gpus_per_node": gpus or None, "mem": mem}
+        options |= {"cpus_per_task": cpus, "array_parallelism": max_jobs}
+        parameters = slurm_parameters(options, slurm)
+
+        def run(settled: "Settled") -> "Summary":
+            return SlurmDriver(plan, folder, [*PROGRAM, "run-cell", str(path)], parameters, settled).run()
+
+    else:
+        environments = worker_environments(setup.device, workers)
+
+        def run(settled: "Settled") -> "Summary":
+            return LocalDriver(plan, folder, [*PROGRAM, "worker", str(path)], environments, settled).run()
+
+    summary = drive(plan, folder, run, quiet=quiet)
+    _write_outputs(folder, plan, quiet)
+    for line in summary.complaints(folder):
+        click.echo(line, err=True)
+    return 1 if summary.failed or summary.not_run else 0
+
+
+@study_command.command("status", short_help="What is done, running, failed, waiting.")
+@click.argument("name")
+@out_option
+def status_command(name: str, out: Path) -> int:
+    """How far the last run of a study is: done, running, failed and waiting cells, by task."""
+    from flip_flop.studies.drive import status_lines
+    from flip_flop.studies.folder import StudyFolder
+    from flip_flop.studies.study import load_study
+
+    folder = StudyFolder(out)
+    for line in status_lines(folder.read_study(load_study(name)), folder):
+        click.echo(line)
+    return 0
+
+
+@study_command.command("tables", short_help="Write tables and figures of what is done.")
+@click.argument("name")
+@out_option
+def tables_command(name: str, out: Path) -> int:
+    """Write the tables and figures of the cells that are done in the last run of a study."""
+    from flip_flop.studies.folder import StudyFolder
+    from flip_flop.studies.study import load_study
+
+    folder = StudyFolder(out)
+    _write_outputs(folder, folder.read_study(load_study(name)), quiet=False)
+    return 0
+
+
+@study_command.command("worker", hidden=True)
+@click.argument("plan", type=click.Path(path_type=Path))
+def worker_command(plan: Path) -> int:
+    """Run the cells whose keys come on standard input."""
+    from flip_flop.studies.worker import serve
+
+    serve(plan, openers())
+    return 0
+
+
+@study_command.command("run-cell", hidden=True)
+@click.argument("plan", type=click.Path(path_type=Path))
+@click.argument("name")
+def run_cell_command(plan: Path, name: str) -> int:
+    """Run one cell of a plan, and wait for it where another process is at work on it."""
+    from flip_flop.studies.worker import run_one
+
+    return run_one(plan, name, openers())
+
+
+def openers() -> "Openers":
+    """How a study opens what its file names."""
+    from flip_flop.demo import demo_model_path
+    from flip_flop.studies.plan import Openers
+
+    def task(name: str, setup: "Setup") -> Any:
+        return open_task(name, "all", _path(setup.hub_mirror), _path(setup.story_cloze_dir))
+
+    def model(setup: "Setup", adapter: Path | None) -> Any:
+        return open_model(setup.model, adapter, setup.revision, setup.dtype, setup.device)
+
+    def folder(name: str) -> Path | None:
+        place = demo_model_path() if name == "demo" else Path(name)
+        return place if place.is_dir() else None
+
+    return Openers(task, model, folder)
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _study(
+    name: str,
+    model: str | None,
+    revision: str | None,
+    dtype: str,
+    device: str,
+    tasks: Sequence[str] | None,
+    methods: Sequence[str] | None,
+    seeds: Sequence[int] | None,
+    limit: int | None,
+    settings: Sequence[str],
+    hub_mirror: Path | None,
+    story_cloze_dir: Path | None,
+) -> tuple["Study", "Setup"]:
+    """The study and its setup, as the command line has it."""
+    from flip_flop.studies.plan import Setup
+    from flip_flop.studies.study import load_study, narrow
+
+    study = narrow(
+        load_study(name),
+        model=model,
+        tasks=tasks,
+        methods=methods,
+        seeds=seeds,
+        limit=limit,
+        settings=dict(_setting(text) for text in settings),
+    )
+    if study.model is None:
+        raise InputError("E-STUDY-MODEL", f"study {study.name} names no model.", "Give --model.")
+    if device not in ("auto", "cpu", "cuda"):
+        raise InputError(
+            "E-MODEL-DEVICE", f"A study takes no --device {device}.", "Set CUDA_VISIBLE_DEVICES, and use cuda or auto."
+        )
+    # Workers run elsewhere: a folder is named by its whole path.
+    place = Path(study.model)
+    where = str(place.resolve()) if study.model != "demo" and place.is_dir() else study.model
+    mirror, stories = (None if path is None else str(path.resolve()) for path in (hub_mirror, story_cloze_dir))
+    return study, Setup(where, revision, dtype, device, mirror, stories)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise InputError("E-CONFIG-KEY", f"--set {text!r} is not FIELD=VALUE.", "Write --set learning_rate=1e-4.")
+    return name.strip(), value.strip()
+
+
+def _write_outputs(folder: Any, plan: "Plan", quiet: bool) -> None:
+    """Tables and figures of what is done."""
+    from flip_flop.studies.output import write_outputs
+    from flip_flop.studies.results import missing, read_results
+
+    results = read_results(folder.root, plan)
+    lacking = len(missing(folder.root, plan))
+    if not results:
+        click.echo("no audit is complete: there is nothing to show", err=True)
+        return
+    written = write_outputs(results, plan.study, folder.study(plan.study.name), plan.audits)
+    if lacking:
+        click.echo(f"{lacking} of {len(plan.audits)} audits are not complete: their cells are blank", err=True)
+    if not quiet:
+        click.echo("\n".join(str(path) for path in written))

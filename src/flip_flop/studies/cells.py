@@ -1,0 +1,156 @@
+"""One cell, run in this process: claimed, trained or audited, and marked as done."""
+
+import gc
+import logging
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from flip_flop.errors import InputError
+from flip_flop.evaluation import audit
+from flip_flop.scoring import LoadedModel
+from flip_flop.studies.folder import StudyFolder
+from flip_flop.studies.keys import cell_key, choose
+from flip_flop.studies.plan import Cell, Openers, Plan
+from flip_flop.tasks import Task
+from flip_flop.training import make_config, train
+
+log = logging.getLogger("flip_flop")
+
+DONE, BUSY, FAILED, STOPPED = "done", "busy", "failed", "stopped"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell.
+
+    Attributes:
+        state: ``done``, ``busy`` (another process is at work on it), ``failed``, ``stopped`` (by a signal; a training
+            has left a checkpoint).
+        reason: Why it failed, in one line.
+        seconds: How long it took.
+    """
+
+    state: str
+    reason: str | None = None
+    seconds: float = 0.0
+
+
+class CellRunner:
+    """Runs cells of one plan, one at a time.
+
+    Args:
+        plan: The plan.
+        folder: The folder of all studies.
+        openers: How names become tasks and models.
+        quiet: Show no progress within a cell.
+    """
+
+    def __init__(self, plan: Plan, folder: StudyFolder, openers: Openers, *, quiet: bool = True):
+        self.plan, self.folder, self.openers, self.quiet = plan, folder, openers, quiet
+        self._task: tuple[str, Task] | None = None
+
+    def run(self, cell: Cell) -> Outcome:
+        """Run a cell unless it is done or another process is at work on it. Never raises but for a bug of ours.
+
+        An audit whose training is not there runs the training first.
+        """
+        started = time.monotonic()
+        try:
+            state = self._run(cell)
+        except KeyboardInterrupt:
+            return Outcome(STOPPED)
+        except Exception as error:  # whatever a cell dies of, the others go on
+            reason = str(error) if isinstance(error, InputError) else _one_line(error)
+            print(reason if isinstance(error, InputError) else traceback.format_exc(), file=sys.stderr)
+            self.folder.fail(cell, reason)
+            return Outcome(FAILED, reason, time.monotonic() - started)
+        finally:
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        return Outcome(state, seconds=time.monotonic() - started)
+
+    def _run(self, cell: Cell) -> str:
+        if self.folder.is_done(cell):
+            return DONE
+        if cell.training is not None:
+            training = self.plan.cell(cell.training)
+            state = self._training(cell, training)
+            if state != DONE:
+                return state
+        with self.folder.claims.hold(cell.name) as mine:
+            if self.folder.is_done(cell):  # by another process, between the look and the claim
+                return DONE
+            if not mine:
+                return BUSY
+            self.folder.forget_failure(cell)
+            run: Callable[[Cell, Task], bool] = self._train if cell.kind == "train" else self._audit
+            if not run(cell, self._open(cell)):
+                return STOPPED
+            self.folder.finish(cell)
+            return DONE
+
+    def _training(self, cell: Cell, training: Cell) -> str:
+        if self.folder.is_done(training):
+            return DONE
+        reason = self.folder.failure(training)
+        if reason is None:
+            outcome = self.run(training)
+            if outcome.state != FAILED:
+                return outcome.state
+            reason = outcome.reason
+        message = f"{cell.label} was not run, as its training failed: {str(reason).rstrip('.')}."
+        raise InputError("E-STUDY-TRAINING", message, "Mend that, and run the study again.")
+
+    def _open(self, cell: Cell) -> Task:
+        if self._task is None or self._task[0] != cell.task:
+            self._task = (cell.task, self.openers.task(cell.task, self.plan.setup))
+        task = choose(self._task[1], cell.templates)
+        if cell_key(cell, task, self.plan.setup, self.plan.model_identity) != cell.key:
+            message = f"the data, templates or settings of {cell.task} are no longer those of {cell.label}."
+            raise InputError("E-STUDY-CHANGED", message, "Run the study anew: what is unchanged is not run again.")
+        return task
+
+    def _load(self, adapter: Path | None) -> LoadedModel:
+        loaded = self.openers.model(self.plan.setup, adapter)
+        if loaded.record.get("is_demo"):
+            torch.set_num_threads(1)  # the products of so small a model are not worth a second thread's waiting
+        return loaded
+
+    def _train(self, cell: Cell, task: Task) -> bool:
+        out = self.folder.run(cell)
+        if out.is_dir() and not any((out / name).exists() for name in ("plan.json", "run.json")):
+            shutil.rmtree(out)  # killed before there was anything to go on with
+        on_cpu = self.plan.setup.device == "cpu" or not torch.cuda.is_available()
+        config = make_config(dict(cell.settings) | {"use_cpu": on_cpu}, cell.label)
+        run = train(self._load(None), task, config, out, resume=True, limit=cell.limit, quiet=self.quiet)
+        return run.stopped_by is None
+
+    def _audit(self, cell: Cell, task: Task) -> bool:
+        adapter = None
+        if cell.training is not None:
+            adapter = self.folder.run(self.plan.cell(cell.training)) / "adapter"
+        found = audit(
+            self._load(adapter),
+            task,
+            cell.split,
+            limit=cell.limit,
+            name=cell.method,
+            quiet=self.quiet,
+            chat_template=cell.settings["chat_template"],
+            batch_tokens=cell.settings["batch_tokens"],
+        )
+        found.write(self.folder.run(cell))
+        return True
+
+
+def _one_line(error: Exception) -> str:
+    words = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

@@ -1,0 +1,162 @@
+"""Who is at work on a cell: claims that outlive no holder, on one machine and on a shared file system.
+
+A file lock would do on a local disk, but several cluster file systems keep file locks to one node. A claim is a file
+that only one process can create, ``<cell>.<generation>``, touched by its holder every few seconds. A stale claim is
+never removed or overwritten by another process: the next generation is created beside it, and again only one process
+can.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+BEAT_SECONDS = 10.0
+# A file system on the network may show a file's time a minute late.
+STALE_SECONDS = 180.0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process: the kernel that runs it, its number there, and when it began."""
+
+    kernel: str
+    process: int
+    began: str
+    host: str
+
+    @classmethod
+    def me(cls) -> "Holder":
+        """This process."""
+        return cls(_kernel(), os.getpid(), _began(os.getpid()), socket.gethostname())
+
+    def is_alive(self) -> bool | None:
+        """Whether the process is there; None where it runs elsewhere and cannot be seen."""
+        if self.kernel != _kernel():
+            return None
+        return bool(self.began) and _began(self.process) == self.began
+
+
+def _kernel() -> str:
+    """The running kernel and, as containers share one, the space in which it numbers processes."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"{socket.gethostname()} {os.uname().sysname}"
+
+
+def _began(process: int) -> str:
+    """When a process began, in the kernel's ticks; empty where there is none, or only its remains."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return "" if Path("/proc/self/stat").exists() else _signal_answers(process)
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _signal_answers(process: int) -> str:
+    """Where there is no /proc: whether the number is in use at all."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        pass
+    return "unknown"
+
+
+class Claims:
+    """The claims of one folder.
+
+    Args:
+        folder: Where they lie; made when needed.
+        stale_seconds: A claim of another machine counts as long as it was touched within this time.
+        beat_seconds: How often a holder touches its claim.
+    """
+
+    def __init__(self, folder: Path, stale_seconds: float = STALE_SECONDS, beat_seconds: float = BEAT_SECONDS):
+        self.folder, self.stale_seconds, self.beat_seconds = folder, stale_seconds, beat_seconds
+
+    def is_held(self, name: str) -> bool:
+        """Whether a living process is at work on this."""
+        newest = self._newest(name)
+        return newest is not None and not self._is_stale(newest)
+
+    @contextlib.contextmanager
+    def hold(self, name: str) -> Iterator[bool]:
+        """Try to claim; yields whether it worked, and gives the claim back at the end."""
+        mine = self._take(name)
+        if mine is None:
+            yield False
+            return
+        over = threading.Event()
+        beat = threading.Thread(target=self._beat, args=(mine, over), daemon=True)
+        beat.start()
+        try:
+            yield True
+        finally:
+            over.set()
+            beat.join()
+            for path in self._generations(name):
+                if _generation(path) <= _generation(mine):
+                    path.unlink(missing_ok=True)
+
+    def _take(self, name: str) -> Path | None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        newest = self._newest(name)
+        if newest is not None and not self._is_stale(newest):
+            return None
+        mine = self.folder / f"{name}.{0 if newest is None else _generation(newest) + 1}"
+        try:
+            descriptor = os.open(mine, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:  # another one was faster
+            return None
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(vars(Holder.me()), file)
+        return mine
+
+    def _beat(self, mine: Path, over: threading.Event) -> None:
+        while not over.wait(self.beat_seconds):
+            with contextlib.suppress(OSError):
+                os.utime(mine)
+
+    def _generations(self, name: str) -> list[Path]:
+        found = [path for path in self.folder.glob(f"{name}.*") if path.suffix[1:].isdigit() and path.stem == name]
+        return sorted(found, key=_generation)
+
+    def _newest(self, name: str) -> Path | None:
+        found = self._generations(name)
+        return found[-1] if found else None
+
+    def _is_stale(self, claim: Path) -> bool:
+        try:
+            touched = claim.stat().st_mtime
+            alive = Holder(**json.loads(claim.read_text(encoding="utf-8"))).is_alive()
+        except FileNotFoundError:
+            return True  # just given back
+        except (OSError, ValueError, TypeError):
+            alive = None  # not yet written, or by a process that was killed while it wrote
+        if alive is not None:
+            return not alive
+        return self._now() - touched > self.stale_seconds
+
+    def _now(self) -> float:
+        """The file system's own clock: those of two machines may differ."""
+        probe = self.folder / f".clock-{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
+        try:
+            probe.touch()
+            return probe.stat().st_mtime
+        except OSError:
+            return time.time()
+        finally:
+            probe.unlink(missing_ok=True)
+
+
+def _generation(path: Path) -> int:
+    return int(path.suffix[1:])

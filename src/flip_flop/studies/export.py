@@ -1,0 +1,45 @@
+"""A study as a list of commands, for any engine that runs commands."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from flip_flop.files import write_text
+from flip_flop.studies.folder import StudyFolder
+from flip_flop.studies.plan import Plan
+
+
+def export_commands(plan: Plan, folder: StudyFolder, plan_path: Path, program: Sequence[str], out: Path) -> int:
+    """Write a command per cell that is not done: trainings first, audits after.
+
+    Their order is all that they need: a command whose cell another one is at work on waits for it, and an audit whose
+    training nobody has begun begins with it.
+
+    Args:
+        plan: The plan.
+        folder: The folder of all studies.
+        plan_path: The plan's file.
+        program: The words that ``flip-flop study`` stands for here.
+        out: The file to write.
+
+    Returns:
+        The number of commands.
+    """
+    left = [cell for cell in (*plan.trainings, *plan.audits) if not folder.is_done(cell)]
+    name = plan.study.name
+    lines = [
+        f"# Study {name}: {len(plan.trainings)} trainings and {len(plan.audits)} audits; {len(left)} are not done.",
+        f"# One after the other: sh {shlex.quote(out.name)}",
+        f"# Four at a time: grep -v '^#' {shlex.quote(out.name)} | xargs -d '\\n' -P 4 -n 1 sh -c",
+        "# Keep the order: a line waits for what it needs where another line is at work on it.",
+    ]
+    kind = ""
+    for cell in left:
+        if cell.kind != kind:
+            kind = cell.kind
+            lines.append(f"# {'trainings' if kind == 'train' else 'audits'}")
+        lines.append(shlex.join([*program, "run-cell", str(plan_path), cell.name]))
+    lines.append("# At the end: tables and figures")
+    lines.append("# " + shlex.join([*program, "tables", name, "--out", str(folder.root)]))
+    write_text(out, "\n".join(lines) + "\n")
+    return len(left)

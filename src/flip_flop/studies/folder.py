@@ -1,0 +1,121 @@
+"""The folder of all studies: where cells go, and what stands on disk."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flip_flop.errors import InputError
+from flip_flop.files import sha256_json, write_json
+from flip_flop.studies.claims import Claims
+from flip_flop.studies.plan import Cell, Plan, plan_record, read_plan
+from flip_flop.studies.study import Study, study_names
+
+CELL = "cell.json"
+STATES = ("done", "running", "failed", "waiting")
+
+
+class StudyFolder:
+    """``trainings/``, ``audits/``, ``logs/``, ``claims/``, and a folder for each study.
+
+    Args:
+        root: The folder of all studies.
+    """
+
+    def __init__(self, root: Path):
+        self.root = root.resolve()
+        self.claims = Claims(self.root / "claims")
+
+    def run(self, cell: Cell) -> Path:
+        """A cell's run directory."""
+        return self.root / cell.folder
+
+    def log(self, cell: Cell) -> Path:
+        """What a cell printed, each of its attempts after the other."""
+        return self.root / "logs" / f"{cell.name}.log"
+
+    def is_done(self, cell: Cell) -> bool:
+        """Whether a cell's record is complete, and this cell's."""
+        folder = self.run(cell)
+        record, own = _read(folder / "run.json"), _read(folder / CELL)
+        return record.get("kind") == cell.kind and own.get("key") == cell.key
+
+    def finish(self, cell: Cell) -> None:
+        """Put the key beside a complete run."""
+        write_json(self.run(cell) / CELL, {"key": cell.key, "label": cell.label, "training": cell.training})
+        self._failure(cell).unlink(missing_ok=True)
+
+    def fail(self, cell: Cell, reason: str) -> None:
+        """Keep the line that says why a cell failed."""
+        write_json(self._failure(cell), {"key": cell.key, "reason": reason})
+
+    def forget_failure(self, cell: Cell) -> None:
+        """A new attempt begins."""
+        self._failure(cell).unlink(missing_ok=True)
+
+    def failure(self, cell: Cell) -> str | None:
+        """Why the last attempt failed; None where it did not."""
+        return _read(self._failure(cell)).get("reason")
+
+    def _failure(self, cell: Cell) -> Path:
+        return self.root / "logs" / f"{cell.name}.failed.json"
+
+    def state(self, cell: Cell) -> str:
+        """One of :data:`STATES`."""
+        if self.is_done(cell):
+            return "done"
+        if self.claims.is_held(cell.name):
+            return "running"
+        return "waiting" if self.failure(cell) is None else "failed"
+
+    # ---- the study ----
+
+    def study(self, name: str) -> Path:
+        """A study's own folder."""
+        return self.root / name
+
+    def write_plan(self, plan: Plan) -> Path:
+        """Write the plan under its digest and as ``study.json``, and return the former.
+
+        Workers read the former: another driver may start the same study with other seeds meanwhile.
+        """
+        record = plan_record(plan)
+        path = self.study(plan.study.name) / "plans" / f"{sha256_json(record)[:12]}.json"
+        if not path.is_file():
+            write_json(path, record)
+        write_json(self.study(plan.study.name) / "study.json", record)
+        return path
+
+    def read_study(self, study: Study) -> Plan:
+        """The plan of a study's last run.
+
+        Raises:
+            InputError: ``E-STUDY-MISSING``.
+        """
+        path = self.study(study.name) / "study.json"
+        if not path.is_file():
+            began = sorted(entry.parent.name for entry in self.root.glob("*/study.json"))
+            there = f"There: {', '.join(began)}. " if began else ""
+            hint = f"{there}Run it: flip-flop study run {study.name if study.name in study_names() else 'FILE'}."
+            raise InputError("E-STUDY-MISSING", f"{self.root} has no study {study.name!r}.", hint)
+        return load_plan(path)
+
+
+def load_plan(path: Path) -> Plan:
+    """Read what :meth:`StudyFolder.write_plan` wrote.
+
+    Raises:
+        InputError: ``E-STUDY-BROKEN``.
+    """
+    try:
+        return read_plan(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        message = f"{path} is not a study's plan ({type(error).__name__})."
+        raise InputError("E-STUDY-BROKEN", message, "Run the study again: complete cells stay.") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

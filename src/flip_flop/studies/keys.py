@@ -1,0 +1,199 @@
+"""From a grid to cells with keys: a key is the digest of all that decides a result."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flip_flop.errors import InputError
+from flip_flop.files import sha256_file, sha256_json
+from flip_flop.studies.grid import AuditCell, Grid, TrainCell, expand
+from flip_flop.studies.plan import Cell, Openers, Plan, Setup
+from flip_flop.studies.study import Study
+from flip_flop.tasks import Task, require_templates_for_training
+from flip_flop.training import F2CConfig, make_config
+from flip_flop.training.plan import binding_settings, recorded_settings
+
+# Where rows were found; what they are is in the rest.
+_PLACES = ("source", "mirror")
+
+
+def make_plan(study: Study, setup: Setup, openers: Openers) -> Plan:
+    """Load every task of a study once, and give every cell its key. No model is loaded.
+
+    Raises:
+        InputError: ``E-STUDY-TASK``: two tasks have one name. Errors of a task's, of its rows' or of a setting's.
+    """
+    grid = expand(study)
+    check_settings(study, grid)
+    model = identify_model(setup, openers)
+    tasks: dict[str, Task] = {}
+    named: dict[str, str] = {}
+    for reference in grid.tasks:
+        tasks[reference] = openers.task(reference, setup)
+        other = named.setdefault(tasks[reference].name, reference)
+        if other != reference:
+            message = f"{other} and {reference} are both named {tasks[reference].name!r}."
+            raise InputError("E-STUDY-TASK", message, "Give one of them another name.")
+    maker = _CellMaker(study, setup, model, tasks)
+    cells: dict[str, Cell] = {}
+    trained: dict[TrainCell, Cell] = {}
+    for audit in grid.audits:
+        training = None
+        if audit.training is not None:
+            training = trained.setdefault(audit.training, maker.training(audit.training))
+            cells.setdefault(training.key, training)
+        cell = maker.audit(audit, training)
+        cells.setdefault(cell.key, cell)
+    return Plan(study, setup, model, tuple(cells.values()))
+
+
+@dataclass(frozen=True)
+class _CellMaker:
+    study: Study
+    setup: Setup
+    model: Mapping[str, Any]
+    tasks: Mapping[str, Task]
+
+    def training(self, cell: TrainCell) -> Cell:
+        task = self.tasks[cell.task]
+        names = cell.templates.names(task)
+        settings = self.study.settings.of(cell.method, cell.task) | {"method": cell.method, "seed": cell.seed}
+        chosen = choose(task, names)
+        require_templates_for_training(chosen)
+        subsets = self.study.template_subsets.get(cell.task)
+        draft = Cell(
+            key="",
+            kind="train",
+            label=f"{cell.method}-{_plain(task.name)}-seed{cell.seed}{_suffix(task, names)}",
+            method=cell.method,
+            task=cell.task,
+            task_name=task.name,
+            source=task.name,
+            seed=cell.seed,
+            num_templates=len(names) if subsets else None,
+            held_out=False,
+            templates=names,
+            training=None,
+            settings=settings,
+            limit=self.study.limit,
+            split="train",
+        )
+        return replace(draft, key=cell_key(draft, chosen, self.setup, self.model))
+
+    def audit(self, cell: AuditCell, training: Cell | None) -> Cell:
+        task = self.tasks[cell.task]
+        names = cell.templates.names(task)
+        given = self.study.settings.of("base", cell.task)
+        config = training_config(given)
+        suffix = _suffix(task, names)
+        if training is None:
+            label = f"base-{_plain(task.name)}{suffix}"
+        elif training.task != cell.task:
+            label = f"{training.label}-on-{_plain(task.name)}{suffix}"
+        else:
+            label = training.label + (f"-on{suffix}" if suffix else "")
+        draft = Cell(
+            key="",
+            kind="audit",
+            label=label,
+            method=cell.method,
+            task=cell.task,
+            task_name=task.name,
+            source=None if training is None else training.task_name,
+            seed=None if training is None else training.seed,
+            num_templates=None if training is None else training.num_templates,
+            held_out=cell.templates.held_out is not None
+            and not set(names) & set(training.templates if training else ()),
+            templates=names,
+            training=None if training is None else training.key,
+            settings={"chat_template": config.chat_template, "batch_tokens": config.batch_tokens},
+            limit=self.study.limit,
+            split=self.study.split,
+        )
+        return replace(draft, key=cell_key(draft, choose(task, names), self.setup, self.model))
+
+
+def check_settings(study: Study, grid: Grid) -> None:
+    """Resolve the settings of every training: their mistakes come before the tasks' seconds.
+
+    Raises:
+        InputError: ``E-CONFIG-KEY`` or ``E-CONFIG-VALUE``.
+    """
+    for method, task in dict.fromkeys((cell.method, cell.task) for cell in grid.trainings):
+        training_config(study.settings.of(method, task) | {"method": method}, f"study {study.name}")
+
+
+def training_config(settings: Mapping[str, Any], source: str = "the study's settings") -> F2CConfig:
+    """The settings as a machine without a GPU resolves them: a login node asks for bf16, too."""
+    return make_config(dict(settings) | {"use_cpu": True}, source)
+
+
+def choose(task: Task, names: tuple[str, ...]) -> Task:
+    """The task with these templates, none of them held out: who names a template wants it."""
+    return replace(task.with_templates(names), held_out_templates=())
+
+
+def identify_model(setup: Setup, openers: Openers) -> dict[str, Any]:
+    """What the model is: a folder's files, or a name and a revision."""
+    folder = openers.model_folder(setup.model)
+    if folder is None:
+        return {"name": setup.model, "revision": setup.revision}
+    kinds = ("*.safetensors", "*.json", "*.model", "*.txt", "*.jinja")
+    files = sorted(path for kind in kinds for path in folder.glob(kind))
+    if not files:
+        raise InputError("E-MODEL-FILE", f"{folder} holds no model.", "Give a model's folder or its name on the hub.")
+    return {"files": sha256_json({path.name: sha256_file(path) for path in files})}
+
+
+def cell_key(cell: Cell, task: Task, setup: Setup, model: Mapping[str, Any]) -> str:
+    """The digest of what decides a cell's result: never the study's name, nor where anything lies.
+
+    Args:
+        cell: The cell, its key being empty or not.
+        task: Its task with its templates.
+        setup: For the dtype.
+        model: From :func:`identify_model`.
+    """
+    splits = ["train", *(["validation"] if "validation" in task.data else [])] if cell.kind == "train" else [cell.split]
+    inputs = {
+        "kind": cell.kind,
+        "model": dict(model),
+        "dtype": setup.dtype,
+        "task": task.digest(),
+        "data": {split: _content(task.rows(split).provenance) for split in splits},
+        "limit": cell.limit,
+        "training": cell.training,
+        "settings": _deciding(cell.settings) if cell.kind == "train" else dict(cell.settings),
+    }
+    return sha256_json(inputs)
+
+
+def _content(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in provenance.items() if name not in _PLACES}
+
+
+def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The method's own settings, the main inherited ones and those that are given.
+
+    Not all of ``TrainingArguments``: a field that a new version of the library adds is no reason to train again.
+    """
+    config = training_config(settings)
+    binding = binding_settings(config)
+    names = {*recorded_settings(config), *settings} & set(binding)
+    return {name: binding[name] for name in sorted(names)}
+
+
+def _suffix(task: Task, names: tuple[str, ...]) -> str:
+    """What tells a choice of templates from the task's own one, such as ``-first5``."""
+    own, every = task.training_templates.names, task.templates.names
+    if names == own:
+        return ""
+    if names == own[: len(names)]:
+        return f"-first{len(names)}"
+    if names == every[len(every) - len(names) :]:
+        return f"-last{len(names)}"
+    return f"-{len(names)}templates"
+
+
+def _plain(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)

@@ -1,0 +1,213 @@
+"""The Slurm executor: arrays of trainings and of audits through submitit, watched until all is settled."""
+
+import getpass
+import json
+import logging
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flip_flop.errors import InputError
+from flip_flop.files import write_json
+from flip_flop.studies.cells import DONE, FAILED, Outcome
+from flip_flop.studies.drive import Settled, Summary
+from flip_flop.studies.folder import StudyFolder
+from flip_flop.studies.plan import Cell, Plan
+from flip_flop.studies.slurm_task import SlurmTask
+
+log = logging.getLogger("flip_flop")
+
+POLL_SECONDS = 5.0
+# How often a job may run into its time limit; each time it goes on from its checkpoint.
+MAX_TIMEOUTS = 50
+# A file written on another node may be seen late.
+GRACE_SECONDS = 90.0
+
+
+def slurm_parameters(options: Mapping[str, Any], more: Sequence[str]) -> dict[str, Any]:
+    """What submitit is told, from the command line.
+
+    Args:
+        options: ``partition``, ``time``, ``gpus_per_node``, ``mem`` and the like; None is left to Slurm.
+        more: ``KEY=VALUE`` for any other option of ``sbatch``.
+
+    Raises:
+        InputError: ``E-STUDY-SLURM``.
+
+    Example:
+        >>> slurm_parameters({"time": "1-02:00", "mem": None}, ["nice=10", "qos=low"])
+        {'time': 1560, 'additional_parameters': {'nice': '10', 'qos': 'low'}}
+    """
+    found = {name: value for name, value in options.items() if value is not None}
+    found["time"] = _minutes(str(found["time"]))
+    extra = {}
+    for text in more:
+        name, separator, value = text.lstrip("-").partition("=")
+        if not separator or not name:
+            raise InputError("E-STUDY-SLURM", f"--slurm {text!r} is not KEY=VALUE.", "Write --slurm qos=low.")
+        extra[name] = value
+    return found | ({"additional_parameters": extra} if extra else {})
+
+
+def _minutes(text: str) -> int:
+    """Slurm's own forms: minutes, hours:minutes:seconds, minutes:seconds, days-hours:minutes."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if match is None:
+        raise InputError("E-STUDY-SLURM", f"--time {text!r} is no time.", "Write minutes, or 12:00:00, or 1-12:00.")
+    days, *parts = (None if part is None else int(part) for part in match.groups())
+    first, second, third = parts
+    if days is not None:
+        seconds = days * 86400 + (first or 0) * 3600 + (second or 0) * 60 + (third or 0)
+    elif third is not None:
+        seconds = (first or 0) * 3600 + (second or 0) * 60 + third
+    else:
+        seconds = (first or 0) * 60 + (second or 0)
+    return max(1, -(-seconds // 60))
+
+
+class SlurmDriver:
+    """Submits a plan's cells and waits for them. Killed, it leaves them in the queue; started again, it finds them.
+
+    Args:
+        plan: The plan.
+        folder: The folder of all studies, on a file system that all nodes share.
+        command: The command of a cell, without its name.
+        parameters: From :func:`slurm_parameters`.
+        settled: Told of each cell that is settled, and what became of it.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: StudyFolder,
+        command: Sequence[str],
+        parameters: Mapping[str, Any],
+        settled: Settled,
+    ):
+        self.plan, self.folder, self.command, self.settled = plan, folder, list(command), settled
+        self.parameters = dict(parameters)
+        self.place = folder.root / "slurm"
+        self.jobs: dict[Cell, str] = {}
+        self.gone_since: dict[Cell, float] = {}
+        self.summary = Summary()
+
+    def run(self) -> Summary:
+        """Submit what is neither done nor in the queue, and wait until all of it is settled."""
+        _require_slurm()
+        for cell in self.plan.cells:
+            if self.folder.is_done(cell):
+                self.summary.done.append(cell)
+        self._find_jobs()
+        self._submit()
+        try:
+            while self.jobs:
+                self._look()
+                if self.jobs:
+                    time.sleep(POLL_SECONDS)
+        except KeyboardInterrupt:
+            log.info(
+                "%d jobs stay in Slurm's queue. Run the same command to wait for them; scancel takes them out: %s",
+                len(self.jobs),
+                " ".join(sorted({job.partition("_")[0] for job in self.jobs.values()})),
+            )
+            raise
+        return self.summary
+
+    def _find_jobs(self) -> None:
+        """Jobs of an earlier driver that are still in the queue."""
+        queued = _queue()
+        for cell in self.plan.cells:
+            path = self.place / f"{cell.name}.json"
+            if cell in self.summary.done or not path.is_file():
+                continue
+            job = str(json.loads(path.read_text(encoding="utf-8"))["job"])
+            if queued is None or job in queued:
+                self.jobs[cell] = job
+
+    def _submit(self) -> None:
+        """One array of trainings, one of the audits that wait for none, and one of those that wait."""
+        new = [cell for cell in self.plan.cells if cell not in self.summary.done and cell not in self.jobs]
+        for cell in new:
+            self.folder.forget_failure(cell)
+        self._submit_array([cell for cell in new if cell.kind == "train"], "train", [])
+        trainings = {cell.key: job for cell, job in self.jobs.items() if cell.kind == "train"}
+        audits = [cell for cell in new if cell.kind == "audit"]
+        waiting = [cell for cell in audits if cell.training in trainings]
+        self._submit_array([cell for cell in audits if cell not in waiting], "audit", [])
+        # afterany: an audit whose training failed says so, and does not wait for ever.
+        needed = {trainings[cell.training].partition("_")[0] for cell in waiting if cell.training is not None}
+        self._submit_array(waiting, "audit", sorted(needed))
+
+    def _submit_array(self, cells: list[Cell], kind: str, after: list[str]) -> None:
+        if not cells:
+            return
+        import submitit
+
+        executor = submitit.SlurmExecutor(folder=self.place / "%j", max_num_timeout=MAX_TIMEOUTS)
+        try:
+            executor.update_parameters(
+                **{"job_name": f"{self.plan.study.name}-{kind}"[:60], "stderr_to_stdout": True} | self.parameters,
+                **({"dependency": "afterany:" + ":".join(after)} if after else {}),
+            )
+            with executor.batch():
+                jobs = [executor.submit(SlurmTask([*self.command, cell.name])) for cell in cells]
+        except (subprocess.CalledProcessError, submitit.core.utils.FailedJobError, RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[-300:].rstrip(".")
+            raise InputError(
+                "E-STUDY-SLURM", f"sbatch refused the study's jobs: {reason}.", "See sbatch's own words."
+            ) from error
+        for cell, job in zip(cells, jobs, strict=True):
+            self.jobs[cell] = job.job_id
+            write_json(self.place / f"{cell.name}.json", {"job": job.job_id})
+
+    def _look(self) -> None:
+        queued = _queue()
+        for cell, job in list(self.jobs.items()):
+            if self.folder.is_done(cell):
+                self._settle(cell, Outcome(DONE, seconds=self._seconds(cell)))
+            elif queued is not None and job not in queued:
+                reason, since = self.folder.failure(cell), self.gone_since.setdefault(cell, time.monotonic())
+                if reason is not None or time.monotonic() - since > GRACE_SECONDS:
+                    words = f"its job {job} ended without a result; see {self.place / job}"
+                    self._settle(cell, Outcome(FAILED, reason or words))
+            else:
+                self.gone_since.pop(cell, None)
+
+    def _settle(self, cell: Cell, outcome: Outcome) -> None:
+        del self.jobs[cell]
+        if outcome.state == DONE:
+            self.summary.done.append(cell)
+        elif str(outcome.reason).startswith("E-STUDY-TRAINING"):
+            self.summary.not_run.append(cell)
+        else:
+            self.summary.failed[cell] = str(outcome.reason)
+        self.settled(cell, outcome)
+
+    def _seconds(self, cell: Cell) -> float:
+        record = json.loads((self.folder.run(cell) / "run.json").read_text(encoding="utf-8"))
+        return float(record.get("seconds") or 0.0)
+
+
+def _require_slurm() -> None:
+    try:
+        import submitit  # noqa: F401 - an extra: it may be absent
+    except ImportError:
+        hint = "pip install 'flip-flop-consistency[slurm]'."
+        raise InputError("E-STUDY-SLURM", "--executor slurm needs submitit, which is not installed.", hint) from None
+    for program in ("sbatch", "srun", "squeue"):
+        if shutil.which(program) is None:
+            hint = "Run it on a login node, or use --executor local, or --export."
+            raise InputError("E-STUDY-SLURM", f"--executor slurm: there is no {program} here.", hint)
+
+
+def _queue() -> set[str] | None:
+    """The user's jobs that Slurm has not ended with, an array's one by one; None where it does not answer."""
+    command = ["squeue", "--noheader", "--array", "--format=%i", "--user", getpass.getuser()]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (subprocess.SubprocessError, OSError):
+        return None
+    return set(answer.stdout.split())

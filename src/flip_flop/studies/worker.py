@@ -1,0 +1,113 @@
+"""A process that runs one cell after the other: it takes keys from standard input and answers on standard output."""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from flip_flop.errors import InputError, nearest
+from flip_flop.provenance import now
+from flip_flop.studies.cells import BUSY, DONE, FAILED, CellRunner
+from flip_flop.studies.folder import StudyFolder, load_plan
+from flip_flop.studies.plan import Openers
+
+# How long to wait before asking again for a cell that another process is at work on.
+WAIT_SECONDS = 2.0
+
+
+def root_of(plan: Path) -> Path:
+    """The folder of all studies that a plan lies in: ``ROOT/<study>/plans/<digest>.json``."""
+    return plan.resolve().parents[2]
+
+
+def serve(path: Path, openers: Openers) -> None:
+    """Run the cells whose keys come in, a line each, until standard input ends.
+
+    Each answer is a line of JSON: ``key``, ``state``, ``reason``, ``seconds``. Whatever a cell prints goes to its log.
+    When standard input ends during a cell, the driver is dead: this process asks itself to stop, and a training
+    writes a checkpoint first.
+    """
+    folder, plan = StudyFolder(root_of(path)), load_plan(path)
+    runner = CellRunner(plan, folder, openers)
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # answers only, whatever a library prints
+    keys: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    busy = threading.Event()
+    threading.Thread(target=_read_keys, args=(keys, busy), daemon=True).start()
+    while (key := keys.get()) is not None:
+        cell = plan.cell(key)
+        # The record of a run holds the command that runs it again.
+        sys.argv = ["flip-flop", "study", "run-cell", str(path), cell.name]
+        busy.set()
+        with log_to(folder.log(cell)):
+            outcome = runner.run(cell)
+        busy.clear()
+        print(json.dumps({"key": key, **vars(outcome)}), file=answers, flush=True)
+
+
+def run_one(path: Path, name: str, openers: Openers) -> int:
+    """Run one cell, or wait until the process that is at work on it is through.
+
+    Args:
+        path: The plan.
+        name: The cell's name.
+        openers: How names become tasks and models.
+
+    Returns:
+        0: done; 1: failed, the reason being printed; 143: stopped by a signal, a training with a checkpoint.
+
+    Raises:
+        InputError: ``E-STUDY-CELL``: the plan has no such cell.
+    """
+    folder, plan = StudyFolder(root_of(path)), load_plan(path)
+    cell = next((cell for cell in plan.cells if cell.name == name), None)
+    if cell is None:
+        hint = nearest(name, (each.name for each in plan.cells))
+        raise InputError("E-STUDY-CELL", f"{path} has no cell {name!r}.", hint)
+    runner = CellRunner(plan, folder, openers)
+    with log_to(folder.log(cell)):
+        outcome = runner.run(cell)
+        while outcome.state == BUSY:
+            time.sleep(WAIT_SECONDS)
+            outcome = runner.run(cell)
+    words = f"{outcome.seconds:.0f} s" if outcome.state == DONE else outcome.reason or outcome.state
+    print(f"{cell.kind} {cell.label}: {words} Log: {folder.log(cell)}", file=sys.stderr)
+    return {DONE: 0, FAILED: 1}.get(outcome.state, 128 + signal.SIGTERM)
+
+
+def _read_keys(keys: "queue.SimpleQueue[str | None]", busy: threading.Event) -> None:
+    for line in sys.stdin:
+        keys.put(line.strip())
+    keys.put(None)
+    if busy.is_set():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def log_to(path: Path) -> Iterator[None]:
+    """Send all that this process prints, its libraries' C code included, to the end of a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = [os.dup(1), os.dup(2)]
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"---- {now()}, process {os.getpid()}\n")
+        file.flush()
+        _point_to([file.fileno(), file.fileno()])
+        try:
+            yield
+        finally:
+            _point_to(kept)
+            for descriptor in kept:
+                os.close(descriptor)
+
+
+def _point_to(targets: Sequence[int]) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number, target in zip((1, 2), targets, strict=True):
+        os.dup2(target, number)

@@ -1,0 +1,45 @@
+"""Plans of small studies on the demo's tasks, opened in this process."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from flip_flop.cli.study import openers
+from flip_flop.studies.keys import make_plan
+from flip_flop.studies.plan import Setup
+from flip_flop.studies.study import Settings, Study
+
+SHORT = {
+    "max_steps": 2,
+    "per_device_train_batch_size": 4,
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "logging_steps": 1,
+}
+DEMO = Setup("demo", device="cpu")
+
+
+def small(**changes) -> Study:
+    study = Study("small", ("demo_clear",), ("base", "cce"), (0,), settings=Settings(SHORT), limit=22)
+    return replace(study, **changes)
+
+
+def plan(study: Study | None = None, setup: Setup = DEMO, opened=None):
+    return make_plan(study or small(), setup, opened or openers())
+
+
+def keys(*arguments, **more) -> dict[str, str]:
+    return {f"{cell.kind} {cell.label}": cell.key for cell in plan(*arguments, **more).cells}
+
+
+def write_task(path: Path, *, name="tickets", prompt="{{ text }}?", rows=12, shift=0) -> Path:
+    """A task file with its data beside it."""
+    path.mkdir(parents=True, exist_ok=True)
+    for split, count in (("train", rows), ("test", rows - 3)):
+        lines = [f"number {shift + index} of {split},{index % 2}" for index in range(count)]
+        (path / f"{split}.csv").write_text("text,label\n" + "\n".join(lines) + "\n")
+    templates = [
+        f'  - {{name: t{index}, jinja: "{index} {prompt}", answer_choices: "No ||| Yes"}}' for index in range(4)
+    ]
+    text = f"name: {name}\ndata: {{train: train.csv, test: test.csv}}\nlabel_field: label\nlabels: [0, 1]\ntemplates:\n"
+    (path / "task.yaml").write_text(text + "\n".join(templates) + "\n")
+    return path / "task.yaml"

@@ -1,0 +1,78 @@
+"""Small studies of the embedded model, and the command that runs them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+STUDY = """\
+name: small
+model: demo
+tasks: [demo_clear, demo_remarks]
+methods: [base, cce]
+settings:
+  max_steps: 6
+  per_device_train_batch_size: 4
+  eval_strategy: steps
+  eval_steps: 2
+  save_strategy: steps
+  save_steps: 2
+  logging_steps: 1
+limit: 26
+"""
+COMMAND = [sys.executable, "-m", "flip_flop.cli.main", "study"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def write_study(folder: Path, text: str = STUDY) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "small.yaml"
+    path.write_text(text)
+    return path
+
+
+def _take_ctrl_c() -> None:
+    """What runs in the background of a shell script ignores it, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def start(*arguments, **more) -> subprocess.Popen:
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        env=ENVIRONMENT | more,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_take_ctrl_c,
+    )
+
+
+def run(*arguments, code: int = 0, **more) -> tuple[str, str]:
+    process = start(*arguments, **more)
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == code, out + err
+    return out, err
+
+
+def attempts(root: Path) -> dict[str, int]:
+    """How often a process has begun each cell."""
+    return {
+        log.stem: log.read_text().count("---- ") for log in (root / "logs").glob("*-*.log") if "worker" not in log.name
+    }
+
+
+def outcome(root: Path) -> dict[str, str]:
+    """All that a study's tables are made of, by run directory."""
+    found = {}
+    for record in sorted(root.glob("*/*/run.json")):
+        files = ("metrics.json", "adapter/adapter_model.safetensors")
+        content = [(record.parent / name).read_bytes() for name in files if (record.parent / name).is_file()]
+        found[record.parent.name] = repr([json.loads(record.read_text())["kind"], *content])
+    return found
+
+
+def tables(root: Path) -> dict[str, str]:
+    """What a study prints."""
+    return {path.name: path.read_text() for path in sorted((root / "small" / "tables").iterdir())}

@@ -1,0 +1,169 @@
+"""A key is the digest of what decides a result: no more, so that work is shared, and no less."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flip_flop.cli.study import openers
+from flip_flop.errors import InputError
+from flip_flop.studies.folder import StudyFolder, load_plan
+from flip_flop.studies.plan import Openers, Setup
+from flip_flop.studies.study import Settings, Subsets, load_study
+from tests.studies.plans import DEMO, SHORT, keys, plan, small, write_task
+
+CELLS = {"train cce-clear_hotel_reviews-seed0", "audit cce-clear_hotel_reviews-seed0", "audit base-clear_hotel_reviews"}
+
+
+@pytest.fixture(scope="module")
+def first():
+    return keys()
+
+
+def test_the_same_study_has_the_same_keys(first):
+    assert set(first) == CELLS
+    assert keys() == first
+    assert len(set(first.values())) == 3
+
+
+@pytest.mark.parametrize(
+    "study",
+    [
+        small(name="other", description="another one"),
+        small(tasks=("demo_remarks", "demo_clear"), seeds=(1, 0), methods=("base", "swarm", "cce")),
+        small(settings=Settings(SHORT | {"logging_steps": 2, "report_to": "none"})),
+        small(settings=Settings(SHORT | {"learning_rate": "3e-4", "cce-weight": 1})),  # the defaults, spelt out
+        small(settings=Settings({}, {"cce": SHORT}, {}, {"max_steps": "2"})),
+    ],
+)
+def test_what_decides_nothing_leaves_the_keys(first, study):
+    assert first.items() <= keys(study).items()
+
+
+def changed(first, found) -> set[str]:
+    return {name for name, key in first.items() if found.get(name) != key}
+
+
+@pytest.mark.parametrize(
+    ("study", "differ"),
+    [
+        (small(settings=Settings(SHORT | {"learning_rate": 2e-4})), {"train", "audit cce"}),
+        (small(settings=Settings(SHORT | {"adam_beta2": 0.9})), {"train", "audit cce"}),
+        (small(settings=Settings(SHORT, {"cce": {"lora_r": 3}})), {"train", "audit cce"}),
+        (small(settings=Settings(SHORT, {"swarm": {"lora_r": 3}})), set()),
+        (small(settings=Settings(SHORT | {"chat_template": "off"})), {"train", "audit"}),
+        (small(limit=23), {"train", "audit"}),
+        (small(split="validation"), {"audit"}),
+        (small(seeds=(1,)), {"train", "audit cce"}),
+    ],
+)
+def test_what_decides_a_result_changes_the_keys_that_it_decides(first, study, differ):
+    expected = {name for name in CELLS if any(name.startswith(start) for start in differ)}
+    assert changed(first, keys(study)) == expected
+
+
+def test_another_model_or_dtype_changes_every_key(first, tmp_path):
+    assert changed(first, keys(setup=replace(DEMO, dtype="bfloat16"))) == CELLS
+    for name, content in (("config.json", "{}"), ("model.safetensors", "weights")):
+        (tmp_path / name).write_text(content)
+    here = keys(setup=Setup(str(tmp_path)))
+    assert changed(first, here) == CELLS
+    copy = tmp_path / "elsewhere"
+    copy.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (copy / name).write_bytes((tmp_path / name).read_bytes())
+    assert keys(setup=Setup(str(copy))) == here
+    (tmp_path / "model.safetensors").write_text("Weights")
+    assert changed(here, keys(setup=Setup(str(tmp_path)))) == CELLS
+    hub = keys(setup=Setup("owner/model"))
+    assert changed(hub, keys(setup=Setup("owner/model", "a1b2"))) == CELLS
+
+
+def test_a_task_file_is_known_by_its_content(tmp_path):
+    def of(path):
+        return set(keys(small(tasks=(str(path),))).values())
+
+    before = of(write_task(tmp_path / "a"))
+    assert len(before) == 3
+    assert of(write_task(tmp_path / "b")) == before
+    for number, change in enumerate(({"prompt": "{{ text }}!"}, {"shift": 1}, {"name": "others"})):
+        assert not of(write_task(tmp_path / f"c{number}", **change)) & before
+
+
+def test_templates_that_are_trained_on_decide_and_those_that_are_not_do_not():
+    everything = keys(small(template_subsets={"demo_clear": Subsets((3, 5, None), 3)}))
+    assert set(everything) == {
+        "train cce-clear_hotel_reviews-seed0-first3",
+        "train cce-clear_hotel_reviews-seed0",
+        "audit base-clear_hotel_reviews-last3",
+        "audit cce-clear_hotel_reviews-seed0-first3-on-last3",
+        "audit cce-clear_hotel_reviews-seed0-on-last3",
+    }
+    assert everything["train cce-clear_hotel_reviews-seed0"] == keys()["train cce-clear_hotel_reviews-seed0"]
+
+
+def test_what_is_said_of_a_cell_in_study_3():
+    cells = plan(small(template_subsets={"demo_clear": Subsets((2, None), ("feeling", "recommended"))})).audits
+    said = [(cell.method, cell.num_templates, cell.held_out, cell.templates) for cell in cells]
+    held_out = ("feeling", "recommended")
+    assert said == [("base", None, True, held_out), ("cce", 2, True, held_out), ("cce", 5, False, held_out)]
+
+
+def test_studies_of_the_paper_share_their_adapters(made):
+    setup = Setup("owner/model", hub_mirror=str(made.mirror), story_cloze_dir=str(made.stories))
+    study1, study2, study3 = (
+        plan(replace(load_study(name), template_subsets={}), setup) for name in ("study1", "study2", "study3")
+    )
+    trained = {cell.key for cell in study1.trainings}
+    assert (len(trained), len({cell.key for cell in study1.audits})) == (33, 44)
+    assert {cell.key for cell in study2.trainings} < trained
+    assert {cell.key for cell in study3.trainings} < trained
+    folders = {cell.key: cell.folder for cell in study1.trainings}
+    assert all(folders[cell.key] == cell.folder for cell in (*study2.trainings, *study3.trainings))
+    cross = [cell for cell in study2.audits if cell.training is not None]
+    assert (len(cross), len({cell.key for cell in cross})) == (80, 80)
+    assert {cell.source for cell in cross} == {
+        "anli_r1",
+        "anli_r2",
+        "anli_r3",
+        "rte",
+        "copa",
+        "hellaswag",
+        "storycloze",
+        "winogrande",
+    }
+
+
+def test_two_tasks_of_one_name_are_refused(tmp_path):
+    tasks = (str(write_task(tmp_path / "a")), str(write_task(tmp_path / "b", shift=2)))
+    with pytest.raises(InputError, match=r"E-STUDY-TASK: .*are both named 'tickets'"):
+        plan(small(tasks=tasks))
+
+
+def test_a_wrong_setting_is_found_before_anything_is_loaded():
+    def never(*arguments):
+        raise AssertionError("it was loaded")
+
+    study = small(settings=Settings({}, {"cce": {"learning_rat": 1}}))
+    with pytest.raises(
+        InputError, match=r"E-CONFIG-KEY: .*'learning_rat' in study small\. Did you mean 'learning_rate'"
+    ):
+        plan(study, opened=Openers(never, never, openers().model_folder))
+
+
+def test_bf16_can_be_planned_on_a_node_without_a_gpu():
+    assert plan(small(settings=Settings(SHORT | {"bf16": True}))).trainings
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path):
+    study = small(template_subsets={"demo_clear": Subsets((2, None), ("feeling", "recommended"))})
+    written = plan(study)
+    path = StudyFolder(tmp_path).write_plan(written)
+    assert load_plan(path) == written
+    assert StudyFolder(tmp_path).read_study(study) == written
+    path.write_text("{}")
+    with pytest.raises(InputError, match="E-STUDY-BROKEN"):
+        load_plan(path)
+    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .* There: small\."):
+        StudyFolder(tmp_path).read_study(load_study("study1"))
+    assert Path(path).parent == tmp_path / "small" / "plans"

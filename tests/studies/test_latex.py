@@ -1,0 +1,98 @@
+"""The LaTeX is whole: as many cells as columns, environments that close, names that cannot command."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from flip_flop.studies.selection import read_choices
+from flip_flop.studies.summary import Summary, paper_entries, summarise_results
+from flip_flop.studies.tables import (
+    changes_table,
+    methods_table,
+    pairs_table,
+    render_latex,
+    selection_table,
+    spread_table,
+    transfer_table,
+    unseen_table,
+)
+from flip_flop.studies.tables.latex import escape
+from tests.studies.made_results import MODEL, Maker, study1, study2, study3
+
+HOSTILE = r"\input{x} $a_b$ 50% #1 & ~^ {[*]} <\\> \"q\" `c`"
+DOCUMENT = r"""\documentclass[11pt,twocolumn]{article}
+\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}
+\usepackage{booktabs}\usepackage{graphicx}\usepackage[dvipsnames]{xcolor}
+\begin{document}
+%s
+\end{document}
+"""
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    root = tmp_path_factory.mktemp("made")
+    maker = Maker(root, is_demo=True)
+    results = [*study1(maker, tasks=("rte", "copa", "[own]_task")), *study2(Maker(root / "two")), *study3(maker)]
+    summary = summarise_results(results)
+    paper = Summary(tuple(paper_entries()), (HOSTILE,))
+    found = [methods_table(paper), changes_table(paper), methods_table(summary), changes_table(summary)]
+    found += [transfer_table(summary, "f2c"), pairs_table(summary, "f2c"), unseen_table(summary), spread_table(summary)]
+    return [*found, selection_table(summary, read_choices(results))]
+
+
+def width(line: str) -> int:
+    cells = re.split(r"(?<!\\)&", line.strip().removesuffix(r"\\"))
+    spans = [re.match(r"\s*\\multicolumn\{(\d+)\}", cell) for cell in cells]
+    return sum(int(span.group(1)) if span else 1 for span in spans)
+
+
+def test_every_row_has_as_many_cells_as_there_are_columns(tables):
+    for table in tables:
+        text = render_latex(table)
+        columns = re.search(r"\\begin\{tabular\}\{([lr]+)\}", text).group(1)
+        assert len(columns) == len(table.columns)
+        lines = [line for line in text.splitlines() if line.endswith(r"\\")]
+        assert len(lines) == len(table.rows) + 1 + any(column.group for column in table.columns)
+        assert {width(line) for line in lines} == {len(columns)}
+
+
+def test_every_environment_closes_and_the_rules_are_booktabs(tables):
+    for table in tables:
+        text = render_latex(table)
+        opened = []
+        for kind, name in re.findall(r"\\(begin|end)\{(\w+\*?)\}", text):
+            if kind == "begin":
+                opened.append(name)
+            else:
+                assert opened.pop() == name
+        assert opened == []
+        assert [text.count(rule) for rule in (r"\toprule", r"\bottomrule", r"\hline")] == [1, 1, 0]
+        bare = re.sub(r"\\[{}]", "", text)
+        assert bare.count("{") == bare.count("}")
+
+
+def test_best_is_bold_and_green_and_worst_is_red_as_in_the_paper(tables):
+    text = render_latex(tables[0])
+    assert text.count("ForestGreen") == text.count("BrickRed") == 33
+    assert r"\textbf{\textcolor{ForestGreen}{90.84}}" in text
+    assert r"\textcolor{BrickRed}{81.35}" in text
+    assert r"$\overline{F_1}$" in text
+
+
+def test_a_name_is_printed_letter_by_letter():
+    assert escape("a_b & 50%") == r"a\_b \& 50\%"
+    assert escape("[x]*") == "{[}x{]}{*}"
+    assert escape("\\end{x}\u202e") == r"\textbackslash{}end\{x\}\textbackslash{}u202e"
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_a_real_latex_reads_every_table(tables, tmp_path):
+    (tmp_path / "all.tex").write_text(DOCUMENT % "\n".join(map(render_latex, tables)), encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert (tmp_path / "all.pdf").stat().st_size > 1000
+    assert MODEL.split("/")[0] in (tmp_path / "all.tex").read_text()

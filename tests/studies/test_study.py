@@ -1,0 +1,117 @@
+"""A study's file is read strictly: a mistake is one line, with the nearest name."""
+
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.studies.study import METHODS, Settings, Subsets, load_study, narrow, study_names
+
+
+def write(folder, text):
+    path = folder / "mine.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+GOOD = """\
+name: mine
+tasks: [rte, tasks/own.yaml]
+methods: [base, f2c]
+seeds: [3, 5]
+template_subsets:
+  rte: {train_first: [2, all], held_out: [plain, terse]}
+settings:
+  learning_rate: 1e-4
+  methods: {f2c: {learning_rate: 2e-4, jsd-weight: 0.5}}
+  tasks: {tasks/own.yaml: {learning_rate: 3e-4}}
+limit: 7
+split: validation
+"""
+
+
+def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
+    study = load_study(write(tmp_path, GOOD))
+    own = str(tmp_path / "tasks" / "own.yaml")
+    assert (study.name, study.tasks, study.methods, study.seeds) == ("mine", ("rte", own), ("base", "f2c"), (3, 5))
+    assert study.template_subsets == {"rte": Subsets((2, None), ("plain", "terse"))}
+    assert (study.limit, study.split, study.cross, study.model) == (7, "validation", None, None)
+    assert study.settings.of("f2c", "rte") == {"learning_rate": "2e-4", "jsd_weight": 0.5}
+    assert study.settings.of("f2c", own) == {"learning_rate": "3e-4", "jsd_weight": 0.5}
+    assert study.settings.of("cce", "rte") == {"learning_rate": "1e-4"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "hint"),
+    [
+        ("name: mine", "nme: mine", "E-STUDY-KEY", "'name'"),
+        ("name: mine", "name: a/b", "E-STUDY-KEY", "letters"),
+        ("[rte, tasks/own.yaml]", "[]", "E-STUDY-KEY", "at least one"),
+        ("[rte, tasks/own.yaml]", "rte", "E-STUDY-KEY", "tasks: ["),
+        ("[base, f2c]", "[base, f2d]", "E-STUDY-VALUE", "'f2c'"),
+        ("[3, 5]", "[3, 3]", "E-STUDY-VALUE", "twice"),
+        ("[3, 5]", "[3, -5]", "E-STUDY-VALUE", "at least 0"),
+        ("[3, 5]", "[3, yes]", "E-STUDY-VALUE", "whole number"),
+        ("rte: {train_first", "rt: {train_first", "E-STUDY-VALUE", "'rte'"),
+        ("train_first: [2, all]", "train_first: [1]", "E-STUDY-VALUE", "at least 2"),
+        ("train_first: [2, all]", "first: [2]", "E-STUDY-KEY", "train_first"),
+        ("[plain, terse]", "0", "E-STUDY-VALUE", "at least 1"),
+        ("learning_rate: 1e-4", "seed: 4", "E-STUDY-VALUE", "seeds"),
+        ("learning_rate: 1e-4", "method: cce", "E-STUDY-VALUE", "methods"),
+        ("methods: {f2c", "methods: {base", "E-STUDY-VALUE", "swarm"),
+        ("{f2c: {learning_rate: 2e-4, jsd-weight: 0.5}}", "{f2c: 3}", "E-STUDY-KEY", "field: value"),
+        ("limit: 7", "limit: 0", "E-STUDY-VALUE", "at least 1"),
+        ("split: validation", "split: [a]", "E-STUDY-KEY", "name"),
+        ("limit: 7", "cross: [rte]", "E-STUDY-KEY", "two studies"),
+        ("limit: 7", "limit: 7\nlimit: 8", "E-STUDY-YAML", "Mend"),
+    ],
+)
+def test_a_mistake_is_one_line_with_a_code(tmp_path, old, new, code, hint):
+    assert old in GOOD
+    path = write(tmp_path, GOOD.replace(old, new))
+    with pytest.raises(InputError) as error:
+        load_study(path)
+    assert error.value.code == code
+    assert hint in str(error.value)
+    assert path in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_name_that_is_no_study_gets_the_nearest():
+    with pytest.raises(InputError, match=r"E-STUDY-UNKNOWN: .*Did you mean 'study1'\?"):
+        load_study("stud1")
+
+
+def test_the_shipped_studies_are_those_of_the_paper_and_a_smoke_test():
+    assert study_names() == ("base_spread", "smoke", "study1", "study2", "study3")
+    assert {load_study(name).name for name in study_names()} == set(study_names())
+    assert load_study("smoke").model == "demo"
+    assert load_study("smoke").methods == METHODS
+
+
+def test_the_command_line_wins_over_the_file():
+    study = narrow(
+        load_study("study2"), model="m", tasks=["rte", "cb"], seeds=[2, 1, 2], limit=9, settings={"jsd-weight": "0"}
+    )
+    assert (study.model, study.tasks, study.cross, study.seeds, study.limit) == (
+        "m",
+        ("rte", "cb"),
+        ("rte",),
+        (2, 1),
+        9,
+    )
+    assert study.settings.of("f2c", "rte") == {"jsd_weight": "0"}
+    for wrong in ({"tasks": ["rt"]}, {"methods": ["f2"]}, {"settings": {"seed": "1"}}):
+        with pytest.raises(InputError, match="E-STUDY-VALUE"):
+            narrow(load_study("study2"), **wrong)
+
+
+def test_a_task_file_goes_by_its_own_name_too(tmp_path):
+    study = load_study(write(tmp_path, GOOD))
+    assert narrow(study, tasks=["own"]).tasks == (str(tmp_path / "tasks" / "own.yaml"),)
+
+
+def test_the_later_layer_of_settings_wins():
+    layers = Settings(
+        {"a": 1, "b": 1, "c": 1, "d": 1}, {"cce": {"b": 2, "c": 2, "d": 2}}, {"rte": {"c": 3, "d": 3}}, {"d": 4}
+    )
+    assert layers.of("cce", "rte") == {"a": 1, "b": 2, "c": 3, "d": 4}
+    assert layers.of("f2c", "cb") == {"a": 1, "b": 1, "c": 1, "d": 4}
