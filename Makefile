@@ -47,12 +47,16 @@ slurm: $(VENV)/.installed-dev       ## the studies' tests against a real Slurm o
 	PATH="$$PATH:/usr/sbin:/sbin" $(BIN)/pytest --quiet -rs tests/studies/test_slurm.py
 
 # Scoring and the training step against their peers, interleaved, with equality checked; see benchmarks/README.md.
+# glibc is told to keep what is freed: else each large tensor is given back, and its pages are asked for anew.
+KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=8000000000
 bench: $(VENV)/.installed-dev       ## a smoke run, then the toy model; about half an hour on two cores
 	$(BIN)/python -m benchmarks.run --smoke --out out/bench/smoke.json
-	$(BIN)/python -m benchmarks.run --model toy --fast-linear --out out/bench/toy.json
+	$(KEEP_MEMORY) $(BIN)/python -m benchmarks.run --model toy --fast-linear --out out/bench/toy.json
 
-bench-full: $(VENV)/.installed-dev  ## the shape of a 0.5B model; about 45 minutes on two cores
-	$(BIN)/python -m benchmarks.run --model 0.5b --fast-linear --out out/bench/0.5b.json
+bench-full: $(VENV)/.installed-dev  ## the shape of a 0.5B model, and memory; about 45 minutes on two cores
+	$(KEEP_MEMORY) $(BIN)/python -m benchmarks.run --model 0.5b --part scoring --tokens 900 --rounds 2 --slow-rounds 0 --no-padded --out out/bench/0.5b-scoring.json
+	$(KEEP_MEMORY) $(BIN)/python -m benchmarks.run --model 0.5b --part training --rounds 2 --no-padded --out out/bench/0.5b-training.json
+	$(BIN)/python -m benchmarks.run --model 0.5b --part memory --out out/bench/memory.json
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .ruff_cache .mypy_cache .hypothesis

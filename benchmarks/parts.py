@@ -32,6 +32,8 @@ class Settings:
         workloads: Names of shapes.
         instances: Per shape, for scoring.
         step_instances: Per shape, for a training step: one micro-batch.
+        tokens: Take more instances for scoring, until a shape's distinct tokens are so many.
+        padded: Run our padded back end too; it is the strong peer's equal.
         rounds: Counted rounds.
         slow_rounds: Rounds of the slowest peers (naive, T0, lm-eval with oneDNN); 0 leaves them out.
         device, dtype: Of the model.
@@ -47,6 +49,8 @@ class Settings:
     device: str = "cpu"
     dtype: str = "float32"
     fast: bool = False
+    tokens: int = 0
+    padded: bool = True
 
     @property
     def shape(self) -> ModelShape:
@@ -68,6 +72,8 @@ def scoring_part(settings: Settings, say: Say) -> Iterator[tuple[str, dict[str, 
     cut = _exact_cut(settings)
     for name in settings.workloads:
         instances = make_instances(name, settings.instances)
+        while sum(len(instance.trie) for instance in instances) < settings.tokens:
+            instances = make_instances(name, len(instances) + 1)
         batch = best_harness_batch(model, instances[:SAMPLE])
         say(f"{name}: lm-eval is fastest with batches of {batch}")
         timings, around = _measure(
@@ -89,9 +95,10 @@ def scoring_variants(model: Any, instances: Sequence[EncodedInstance], batch: in
     variants = [
         Variant("lm-eval", lambda: harness(instances)),
         Variant("strong", lambda: strong_scores(model, instances)),
-        Variant("padded", lambda: our_scores(model, instances, "padded")),
         Variant("packed", lambda: our_scores(model, instances, "packed")),
     ]
+    if settings.padded:
+        variants.append(Variant("padded", lambda: our_scores(model, instances, "padded")))
     if settings.fast:
         around = functools.partial(fast_linears, model, training=False)
         variants.append(Variant("packed" + FAST, lambda: our_scores(model, instances, "packed"), around))
@@ -140,9 +147,10 @@ class _Steps:
 
         variants = [
             Variant("T1", step(lambda: strong_step(adapted, instances, config))),
-            Variant("padded", step(lambda: our_step(self.padded, instances))),
             Variant("packed", step(lambda: our_step(self.packed, instances))),
         ]
+        if settings.padded:
+            variants.append(Variant("padded", step(lambda: our_step(self.padded, instances))))
         if settings.fast:
             run = step(lambda: our_step(self.packed, instances))
             around = functools.partial(fast_linears, adapted, training=True)

@@ -160,8 +160,12 @@ def _part_table(part: str, entries: dict[str, Any]) -> str:
         rows.append([*row, "; ".join(shares), "**void**" if entry["void"] else f"{largest:.0e}"])
     means = []
     for ours, peer in pairs:
-        values = [e["ratios"][ours][peer]["median"] for e in entries.values() if peer in e["ratios"].get(ours, {})]
-        means.append(f"**{geometric_mean(values):.2f}x**")
+        values = [
+            entry["ratios"][ours][peer]["median"]
+            for entry in entries.values()
+            if not entry["void"] and peer in entry["ratios"].get(ours, {})
+        ]
+        means.append(f"**{geometric_mean(values):.2f}x** of {len(values)}" if values else "")
     return table(head, [*rows, ["geometric mean", "", *means, "", ""]])
 
 
@@ -206,8 +210,32 @@ def _bad(records: Sequence[dict[str, Any]]) -> Iterator[str]:
             if right and value is not None and value < goal.floor:
                 count += 1
                 yield f"{model}: {goal.says} is {value:.2f}x, below the floor of {goal.floor}x."
+        for line in _low_shares(record):
+            count += 1
+            yield f"{model}: {line}"
     if not count:
         yield "Nothing that is looked for: unequal results, foreign load, a drifting peak, ratios below 1 or a floor."
+
+
+def _low_shares(record: dict[str, Any]) -> Iterator[str]:
+    """Shares of the peak and savings of memory that are below their floors."""
+    for (part, variant), (floor, _) in SHARES.items():
+        found = [
+            entry["share_of_peak"][variant]["median"]
+            for entry in record.get(part, {}).values()
+            if not entry["void"] and variant in entry["share_of_peak"]
+        ]
+        if floor and found and geometric_mean(found) < floor:
+            share = geometric_mean(found)
+            yield f"the share of the peak, {part}, {variant}, is {share:.0%}, below the floor of {floor:.0%}."
+    memory = record.get("memory", {})
+    if memory.get("model") != MEMORY_MODEL:
+        return
+    for part, shapes in memory.items():
+        for name, variants in shapes.items() if isinstance(shapes, dict) else ():
+            if "T0" in variants and variants["T0"]["above"] < MEMORY[name][0] * variants["packed"]["above"]:
+                saved = variants["T0"]["above"] / max(variants["packed"]["above"], 1)
+                yield f"peak memory, {part}, {name}: T0 / packed is {saved:.1f}, below the floor of {MEMORY[name][0]}."
 
 
 def _missing(records: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from benchmarks.parts import Settings, scoring_part, training_part
 from benchmarks.workload import SHAPES
 from flip_flop.files import write_json
 from flip_flop.provenance import command, hardware, now, versions
+from flip_flop.scoring.attention import KERNELS
 
 ALL = tuple(SHAPES)
 PARTS = ("scoring", "training", "memory")
@@ -33,10 +34,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workloads", default=",".join(ALL), help="shapes, with commas")
     parser.add_argument("--part", choices=[*PARTS, "all"], default="all")
     parser.add_argument("--instances", type=int, help="per shape, for scoring")
+    parser.add_argument("--tokens", type=int, default=0, help="more of them, until so many distinct tokens are scored")
+    parser.add_argument("--no-padded", action="store_true", help="without our padded back end, the strong peer's equal")
     parser.add_argument("--step-instances", type=int, help="per shape, for a training step")
     parser.add_argument("--rounds", type=int, help="counted rounds; one more is dropped")
     parser.add_argument("--slow-rounds", type=int, help="rounds of naive, T0 and lm-eval with oneDNN; 0: none")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--kernel", choices=["sdpa", "flex"], default="sdpa", help="what computes packed attention")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--fast-linear", action="store_true", help="with oneDNN's products for frozen weights too")
@@ -62,6 +66,8 @@ def settings_of(options: argparse.Namespace) -> Settings:
         device=options.device,
         dtype=options.dtype,
         fast=options.fast_linear,
+        tokens=options.tokens,
+        padded=not options.no_padded,
         **(defaults | chosen),
     )
 
@@ -70,11 +76,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure; what is done so far is in the file after each shape."""
     torch.set_num_threads(options.threads)
     transformers_logging.set_verbosity_error()
+    KERNELS[options.device.partition(":")[0]] = options.kernel
     settings = settings_of(options)
     start = time.monotonic()
     say = functools.partial(print, file=sys.stderr, flush=True)
     record: dict[str, Any] = {
         "settings": dataclasses.asdict(settings),
+        "kernel": options.kernel,
         "head_share": settings.shape.head_share,
         "machine": hardware(),
         "versions": versions() | {"lm_eval": _harness_version()},

@@ -49,7 +49,8 @@ def test_every_command_is_one_that_the_program_takes(line):
 def test_there_is_a_command_for_each_step():
     verbs = [shlex.split(line)[1] for line in COMMANDS]
     assert verbs[:5] == ["audit", "train", "audit", "report", "predict"]
-    assert verbs[5:] == ["templates", "tasks", "templates", "audit", "train"]
+    assert verbs[5:10] == ["templates", "tasks", "templates", "audit", "train"]
+    assert verbs[10:] == ["study", "study", "study"]
 
 
 def test_every_linked_file_is_there():

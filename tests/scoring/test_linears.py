@@ -94,3 +94,14 @@ def test_a_bias_is_added_and_leading_axes_are_kept():
     inputs, weight, bias = (torch.randn(*shape, generator=draw) for shape in ((2, 3, 5), (7, 5), (7,)))
     expected = torch.nn.functional.linear(inputs, weight, bias)
     torch.testing.assert_close(onednn_linear(inputs, weight, bias), expected)
+
+
+@pytest.mark.usefixtures("fast_enough")
+def test_a_layer_whose_bias_learns_keeps_the_stock_product():
+    model = frozen(tiny_model("qwen2"))
+    learning = model.model.layers[0].self_attn.q_proj
+    learning.bias.requires_grad_(True)
+    with fast_frozen_linears(model):
+        assert type(learning) is nn.Linear
+        answer_states(model, instances(byte_bpe(), 2)).scores(model).sum().backward()
+    assert learning.bias.grad.abs().sum() > 0

@@ -306,3 +306,19 @@ def test_a_row_is_one_forward_of_its_nodes():
         forward_row(decoder_of(model), trie, 0, trie.num_trunk)
     hook.remove()
     assert seen == [(1, len(trie), 32), (1, trie.num_trunk, 32)]
+
+
+def test_a_kernel_that_gives_back_a_transposed_tensor_serves_as_well(monkeypatch):
+    """As those of GPUs do where there is a mask."""
+    model = tiny_model("qwen2")
+    trie = made_trie()
+    rows = np.arange(len(trie))
+    with torch.no_grad():
+        expected = packed_hidden_states(model, trie, rows)
+        stock = attention.F.scaled_dot_product_attention
+
+        def transposed(*arguments, **keywords):
+            return stock(*arguments, **keywords).transpose(1, 2).contiguous().transpose(1, 2)
+
+        monkeypatch.setattr(attention.F, "scaled_dot_product_attention", transposed)
+        assert relative(packed_hidden_states(model, trie, rows), expected) < RELATIVE

@@ -158,7 +158,7 @@ def test_rotary_positions_that_change_with_the_length_are_refused_beyond_it():
     model = made(dynamic(64))
     assert packed_obstacle(model, 64) is None
     assert packed_obstacle(model, 65) == (
-        "what its rotary positions keep fixed ends at 64 tokens, and the longest prompt with its answer has 65"
+        "what its rotary positions keep fixed ends at 64 tokens, and the longest prompt with its answer is read in 65"
     )
 
 

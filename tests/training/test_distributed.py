@@ -22,7 +22,8 @@ def task_file(tmp_path):
         for word in ("room",)
     ]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "validation.jsonl").write_text("".join(json.dumps({"text": f"Fine stay {n}"}) + "\n" for n in range(7)))
+    # One row for two processes: one of them has nothing to score.
+    (tmp_path / "validation.jsonl").write_text("".join(json.dumps({"text": f"Fine stay {n}"}) + "\n" for n in range(1)))
     path = tmp_path / "task.yaml"
     path.write_text(
         "name: made\n"
@@ -95,5 +96,6 @@ def test_two_processes_stop_at_one_step_on_a_signal_and_go_on_from_it(tmp_path, 
     process.communicate(timeout=120)
     assert list((out / "checkpoints").glob("checkpoint-*/MANIFEST.json"))
     assert not (out / "run.json").exists()
-    launch(2, task_file, out, "--num-train-epochs", "40", "--resume")
+    _, errors = launch(2, task_file, out, "--num-train-epochs", "40", "--resume")
+    assert "resuming from checkpoint-" in errors
     assert (out / "run.json").exists()

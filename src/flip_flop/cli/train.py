@@ -122,7 +122,7 @@ def _check_data(task: "Task", seed: int, limit: int | None) -> None:
     trained = task.with_templates(task.training_templates.names)
     trained.instances("train", limit=limit, seed=seed)
     if "validation" in trained.data:
-        trained.instances("validation", seed=seed)
+        trained.instances("validation", limit=limit, seed=seed)
 
 
 def read_settings(path: Path | None) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Layout:
                 seen = torch.from_numpy(block.mask(self.trie))
                 hidden = torch.zeros(seen.shape, dtype=query.dtype).masked_fill_(~seen, float("-inf"))
                 masks.append(None if bool(seen.all()) else hidden.to(query.device))
-            self._masks = {key: masks}
+            self._masks, self._folded = {key: masks}, {}
         return self._masks[key]
 
     def flex_mask(self, device: torch.device) -> Any:
@@ -100,7 +100,8 @@ class PathAttention(torch.autograd.Function):
         _, heads, nodes, _ = query.shape
         groups = heads // key.shape[1]
         output = query.new_empty(1, nodes, heads, value.shape[3])
-        for number, (block, mask) in enumerate(zip(layout.blocks, layout.prepare(query), strict=True)):
+        masks = layout.prepare(query)
+        for number, (block, mask) in enumerate(zip(layout.blocks, masks, strict=True)):
             rows = slice(block.start - layout.start, block.stop - layout.start)
             q, k, v = query[:, :, rows], layout.gather(key, block), layout.gather(value, block)
             if mask is None or groups * mask.numel() <= MOST_FOLDED:
@@ -111,7 +112,8 @@ class PathAttention(torch.autograd.Function):
             else:
                 k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
                 states = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-            output[:, rows] = states.view(1, heads, -1, value.shape[3]).transpose(1, 2)
+            # Some kernels give back a transposed tensor, of which there is no view.
+            output[:, rows] = states.reshape(1, heads, -1, value.shape[3]).transpose(1, 2)
         ctx.save_for_backward(query, key, value, output)
         ctx.layout, ctx.scale = layout, scale
         return output
@@ -127,7 +129,8 @@ class PathAttention(torch.autograd.Function):
         grad_query = torch.empty_like(query)
         grad_key = torch.zeros_like(key, dtype=exact)
         grad_value = torch.zeros_like(value, dtype=exact)
-        for block, mask in zip(layout.blocks, layout.prepare(query), strict=True):
+        masks = layout.prepare(query)
+        for block, mask in zip(layout.blocks, masks, strict=True):
             rows = slice(block.start - layout.start, block.stop - layout.start)
             q = query[0, :, rows].reshape(heads, -1, width)
             o, do = (t[0, rows].transpose(0, 1).reshape(heads, -1, value_width) for t in (output, grad_output))
@@ -172,6 +175,8 @@ def attend(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **arguments
         )
+    if attention_mask is not None:
+        raise NotImplementedError("attention with a mask of its own")
     for name in REFUSED:
         if arguments.get(name) is not None:
             raise NotImplementedError(f"attention with {name}")

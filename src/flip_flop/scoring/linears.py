@@ -49,7 +49,7 @@ class FrozenLinear(nn.Linear):
 
     def forward(self, input: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         """The layer's output; an input of another dtype, or weights that learn, take the stock product."""
-        if input.dtype != torch.float32 or self.weight.requires_grad:
+        if input.dtype != torch.float32 or not _is_frozen(self):
             return F.linear(input, self.weight, self.bias)
         if torch.is_grad_enabled() and input.requires_grad:
             return _FrozenProduct.apply(input, self)
@@ -100,8 +100,11 @@ def fast_frozen_linears(model: nn.Module, wanted: bool = True) -> Iterator[bool]
 
 
 def _is_eligible(layer: nn.Linear) -> bool:
-    weight = layer.weight
-    return weight.dtype == torch.float32 and weight.device.type == "cpu" and not weight.requires_grad
+    return layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu" and _is_frozen(layer)
+
+
+def _is_frozen(layer: nn.Linear) -> bool:
+    return not layer.weight.requires_grad and (layer.bias is None or not layer.bias.requires_grad)
 
 
 def fast_linear_obstacle() -> str | None:

@@ -18,6 +18,7 @@ DivergenceSpace = Literal["vocab", "labels"]
 VotePass = Literal["shared", "separate"]
 SwarmPairs = Literal["derangement", "all"]
 SelectBy = Literal["auto", "mean_f1", "agreement", "last"]
+_SCALARS = tuple(map(str, (bool, int, float)))
 
 
 @dataclass
@@ -169,7 +170,11 @@ def _convert(name: str, value: Any, annotation: Any) -> Any:
     """YAML reads ``3e-4`` as text, and a flag's value is always text: read both by the field's type."""
     kinds = str(annotation)
     _check_choice(name, value, annotation)
+    if value is None and kinds in _SCALARS:
+        raise InputError("E-CONFIG-VALUE", f"{name} has no value.", f"It must be {_plain(kinds)}.")
     if not isinstance(value, str):
+        if isinstance(value, list | dict) and kinds in _SCALARS:
+            raise InputError("E-CONFIG-VALUE", f"{name} is {value!r}.", f"It must be {_plain(kinds)}.")
         if isinstance(value, int) and not isinstance(value, bool) and "float" in kinds and "int" not in kinds:
             return float(value)
         if isinstance(value, float) and kinds == "<class 'int'>":

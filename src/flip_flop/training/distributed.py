@@ -52,11 +52,14 @@ def sum_gradients(parameters: Iterable[Tensor]) -> None:
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     present = torch.tensor([parameter.grad is not None for parameter in trained], device=trained[0].device).int()
     dist.all_reduce(present)
-    for parameter, count in zip(trained, present.tolist(), strict=True):
-        if count:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad)
+    shared = [parameter for parameter, count in zip(trained, present.tolist(), strict=True) if count]
+    if not shared:
+        return
+    grads = [torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in shared]
+    flat = torch.cat([grad.flatten().float() for grad in grads])  # one message instead of hundreds
+    dist.all_reduce(flat)
+    for parameter, grad, summed in zip(shared, grads, flat.split([grad.numel() for grad in grads]), strict=True):
+        parameter.grad = summed.view_as(grad).to(grad.dtype)
 
 
 def any_of(flag: bool, device: torch.device) -> bool:
@@ -88,5 +91,6 @@ def gather_table(mine: ScoreTable, length: int) -> ScoreTable:
     scores = np.empty((length, *mine.scores.shape[1:]), dtype=mine.scores.dtype)
     counts = np.empty((length, *mine.token_counts.shape[1:]), dtype=mine.token_counts.dtype)
     for number, (part_scores, part_counts, _) in enumerate(parts):
-        scores[number :: world()], counts[number :: world()] = part_scores, part_counts
-    return ScoreTable(scores, counts, sum(merged for _, _, merged in parts), mine.backend)
+        if number < length:
+            scores[number :: world()], counts[number :: world()] = part_scores, part_counts
+    return ScoreTable(scores, counts, sum(merged for _, _, merged in parts[:length]), mine.backend)

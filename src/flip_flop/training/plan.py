@@ -1,8 +1,10 @@
 """The folder of a training run: who may write into it, and whether a resumed run is still the same run."""
 
 import contextlib
+import errno
 import fcntl
 import json
+import logging
 import math
 import shutil
 from collections.abc import Iterator
@@ -16,7 +18,11 @@ from flip_flop.errors import InputError
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.distributed import rank
 
+log = logging.getLogger("flip_flop")
+
 PLAN = "plan.json"
+# What a file system without locks, such as some of clusters, answers.
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 # What a reader of the record wants to know of the inherited settings.
 RECORDED = (
     "seed",
@@ -78,9 +84,12 @@ def lock(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(
-                "E-OUT-BUSY", f"Another process is writing to {out}.", "Wait for it, or give another --out."
-            ) from None
+            message = f"Another process is writing to {out}."
+            raise InputError("E-OUT-BUSY", message, "Wait for it, or give another --out.") from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            log.info("%s: its file system keeps no locks; see to it that no other run writes there", out)
         for debris in [*out.glob(".*.tmp"), *out.glob(".*.old")]:  # of a process that was killed while it wrote
             shutil.rmtree(debris) if debris.is_dir() else debris.unlink()
         yield

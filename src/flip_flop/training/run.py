@@ -20,7 +20,7 @@ from flip_flop.tasks.record import describe_task
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoints import newest_good
 from flip_flop.training.config import F2CConfig
-from flip_flop.training.distributed import rank, wait_for_all
+from flip_flop.training.distributed import rank, wait_for_all, world
 from flip_flop.training.plan import PLAN, binding_settings, check_plan, lock, recorded_settings
 from flip_flop.training.selection import COLLAPSED
 from flip_flop.training.survey import survey_votes, warn_of_answer_words
@@ -65,14 +65,14 @@ def load_training_data(task: Task, config: F2CConfig, *, limit: int | None = Non
     Args:
         task: With a ``train`` split, and a ``validation`` split or not.
         config: Its seed, and whether labels choose the checkpoint: only then do they stratify what is held out.
-        limit: Take a uniform sample of this size.
+        limit: Take a uniform sample of this size, of each of the two.
     """
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1")
     task = task.with_templates(task.training_templates.names)
     rows = task.rows("train")
     train = task.render_rows(rows, "train", limit=limit, seed=seed)
     if "validation" in task.data:
-        validation = task.instances("validation", seed=seed)
+        validation = task.instances("validation", limit=limit, seed=seed)
         train, dropped = deduplicate(train, against=validation)
     else:
         train, dropped = deduplicate(train)
@@ -106,7 +106,8 @@ def train(
         config: The settings; ``output_dir`` is set to ``out/checkpoints``.
         out: A folder that is empty or not there; with ``resume``, the folder of a run with the same settings.
         resume: Go on from the newest whole checkpoint.
-        limit: Take a uniform sample of this many instances; without a validation split a tenth of them is held out.
+        limit: Take a uniform sample of this many instances, and of the validation split too; without one a tenth of the
+            sample is held out.
         quiet: Show no progress.
 
     Raises:
@@ -116,7 +117,7 @@ def train(
         data = load_training_data(task, config, limit=limit)
         config.output_dir = str((out / "checkpoints").resolve())
         plan = {
-            "settings": binding_settings(config),
+            "settings": binding_settings(config) | {"num_processes": world()},
             "task": {name: data.record[name] for name in ("digest", "instances_digest", "num_validation")},
             "model": {name: loaded.record[name] for name in ("digest", "dtype")},
         }
@@ -246,6 +247,7 @@ def _record(
         },
         "training": recorded_settings(config)
         | {
+            "num_processes": world(),
             "steps": trainer.state.global_step,
             "selected_by": trainer.selection.by,
             "selected_checkpoint": None if best is None else Path(best).name,

@@ -97,9 +97,6 @@ class F2CTrainer(Trainer):
         self.statistics = StepStatistics()
         self.selection = Selection.of(args, eval_dataset)
         self.adapted = with_adapter(causal_lm, args, peft_config)
-        everything = [*self.train_instances.instances, *(self.eval_instances.instances if self.eval_instances else ())]
-        self.backend = choose_backend(self.adapted, everything, args.backend)
-        self._row_tokens = training_row_tokens(self.adapted, args.batch_tokens)
         super().__init__(
             model=self.adapted,
             args=args,
@@ -110,6 +107,10 @@ class F2CTrainer(Trainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
+        # The model is on its device now, which decides how long a row should be.
+        everything = [*self.train_instances.instances, *(self.eval_instances.instances if self.eval_instances else ())]
+        self.backend = choose_backend(self.adapted, everything, args.backend)
+        self._row_tokens = training_row_tokens(self.adapted, args.batch_tokens)
         self.model_accepts_loss_kwargs = True  # the loss is already divided by the window's number of instances
 
     # ---- the loss ----
@@ -238,7 +239,7 @@ class F2CTrainer(Trainer):
             return self._score(self.eval_instances.instances).scores
 
     def _score(self, instances: Sequence[EncodedInstance]) -> ScoreTable:
-        mine = distributed.share(instances)
+        mine = distributed.share(instances) or instances[:1]  # more processes than instances: all have to take part
         table = score_instances(
             self.adapted, mine, backend=self.backend, batch_tokens=self.args.batch_tokens, quiet=True
         )
