@@ -27,7 +27,7 @@ CACHE := $(CURDIR)/$(VENV)/cache
 
 test: check                         ## everything CI runs: style, types, tests, docstring examples
 	-XDG_CACHE_HOME=$(CACHE) $(BIN)/flip-flop templates fetch
-	XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 2
+	XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 2 --dist loadgroup
 
 check: $(VENV)/.installed-dev       ## style and types alone
 	$(BIN)/ruff check src tests benchmarks

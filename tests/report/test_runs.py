@@ -6,7 +6,7 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.metrics import summarise
-from flip_flop.report import group_runs, load_run, require_comparable, write_report
+from flip_flop.report import group_runs, load_run, require_comparable, what_differs, write_report
 
 
 def change_json(path, **changes):
@@ -146,6 +146,19 @@ def test_runs_are_compared_on_the_same_task_split_templates_and_instances(make_r
     require_comparable(groups)
     with pytest.raises(InputError, match=r"E-RUN-MISMATCH.*differ in their task and templates"):
         require_comparable(groups[1:])
+
+
+def test_runs_of_two_models_or_data_types_are_no_before_and_after(make_run):
+    before, after = make_run(), make_run("f2c", pull=0.9)
+    assert what_differs(load_run(before), load_run(after)) == ""
+    record = json.loads((after / "run.json").read_text())
+    record["model"]["dtype"] = "bfloat16"
+    (after / "run.json").write_text(json.dumps(record))
+    assert what_differs(load_run(before), load_run(after)) == "data type"
+    record["model"]["digest"] = "0" * 64
+    (after / "run.json").write_text(json.dumps(record))
+    assert what_differs(load_run(before), load_run(after)) == "model and data type"
+    require_comparable(group_runs([load_run(before), load_run(after)]))  # two models may be shown side by side
 
 
 def test_two_runs_of_one_name_are_told_apart_by_their_folders(make_run, tmp_path):

@@ -5,12 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+from flip_flop.cli.study import study_command
 
 STUDY = """\
 name: small
 model: demo
-tasks: [demo_clear, demo_remarks]
+tasks: [demo_clear]
 methods: [base, cce]
 settings:
   max_steps: 6
@@ -22,6 +25,8 @@ settings:
   logging_steps: 1
 limit: 26
 """
+# Long enough for something to be killed in the middle of a training.
+LONG = STUDY.replace("max_steps: 6", "max_steps: 60").replace("_steps: 2", "_steps: 10")
 COMMAND = [sys.executable, "-m", "flip_flop.cli.main", "study"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -54,6 +59,33 @@ def run(*arguments, code: int = 0, **more) -> tuple[str, str]:
     out, err = process.communicate(timeout=600)
     assert process.returncode == code, out + err
     return out, err
+
+
+def here(*arguments) -> int:
+    """The command in this process, where nothing is to be killed: starting one takes seconds."""
+    return study_command.main([str(word) for word in arguments], standalone_mode=False)
+
+
+def wait_for(condition, seconds=180):
+    over = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < over, "it never came"
+        time.sleep(0.02)
+    return found
+
+
+def has_ended(process: int) -> bool:
+    """Whether a process is gone; what nobody has waited for has ended, too."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def sealed(root: Path) -> list[Path]:
+    """The whole checkpoints of a study's trainings."""
+    return sorted(root.glob("trainings/*/checkpoints/checkpoint-*/MANIFEST.json"))
 
 
 def attempts(root: Path) -> dict[str, int]:

@@ -1,19 +1,26 @@
 """One cell: run once, marked when complete, and its mistakes in one line."""
 
+import contextlib
 import json
+import os
+import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from flip_flop.cli.study import openers
 from flip_flop.report import load_run
 from flip_flop.studies import worker
-from flip_flop.studies.cells import BUSY, DONE, FAILED, CellRunner
+from flip_flop.studies.cells import BUSY, DONE, FAILED, STOPPED, CellRunner
+from flip_flop.studies.drive import Summary
 from flip_flop.studies.export import export_commands
 from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.plan import Openers
 from flip_flop.studies.results import missing, read_results
-from tests.studies.plans import plan, small, write_task
+from flip_flop.studies.study import Settings
+from tests.studies.plans import SHORT, plan, small, write_task
+from tests.studies.running import here, write_study
 
 
 def counted(calls, **changes) -> Openers:
@@ -100,6 +107,47 @@ def test_a_record_that_is_not_complete_is_not_done(done, damage, tmp_path):
     assert copy.is_done(cell)
 
 
+def test_an_audit_of_an_adapter_that_was_trained_anew_is_not_done(done, tmp_path):
+    made, folder, _, _ = done
+    copy = StudyFolder(tmp_path / "out")
+    shutil.copytree(folder.root, copy.root)
+    training, (base, audit) = made.trainings[0], made.audits
+    assert copy.is_done(audit)
+    record = copy.run(training) / "run.json"
+    content = json.loads(record.read_text())
+    content["adapter"]["digest"] = "0" * 64
+    record.write_text(json.dumps(content))
+    assert (copy.is_done(base), copy.is_done(audit)) == (True, False)
+    assert missing(copy.root, made) == [audit.name]
+    record.unlink()
+    assert not copy.is_done(audit)
+
+
+def test_a_training_that_was_begun_with_something_else_says_which_folder_is_in_the_way(tmp_path):
+    made, folder = plan(), StudyFolder(tmp_path)
+    training = made.trainings[0]
+    run = folder.run(training)
+    run.mkdir(parents=True)
+    (run / "plan.json").write_text(json.dumps({"settings": {"lora_r": 3}}))
+    outcome = CellRunner(made, folder, openers()).run(training)
+    assert outcome.reason.startswith(f"E-RESUME-CHANGED: {run} was started with another ")
+    assert outcome.reason.endswith(f"Remove {run}, and run the study again.")
+
+
+def test_an_audit_scores_as_the_settings_say(tmp_path, monkeypatch):
+    given = {}
+
+    def audit(*arguments, **options):
+        given.update(options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flip_flop.studies.cells.audit", audit)
+    scoring = {"chat_template": "off", "backend": "padded", "batch_tokens": 99, "fast_linear": True}
+    made = plan(small(methods=("base",), settings=Settings(SHORT | scoring)))
+    assert CellRunner(made, StudyFolder(tmp_path), openers()).run(made.audits[0]).state == STOPPED
+    assert scoring.items() <= given.items()
+
+
 def test_a_cell_that_another_process_holds_is_left_alone(tmp_path):
     made, folder = plan(), StudyFolder(tmp_path)
     training = made.trainings[0]
@@ -108,6 +156,7 @@ def test_a_cell_that_another_process_holds_is_left_alone(tmp_path):
         runner = CellRunner(made, folder, openers())
         assert runner.run(training).state == BUSY
         assert runner.run(made.audits[1]).state == BUSY  # its training is not there yet
+        assert [runner.obstacle(cell) for cell in made.cells] == [None, training, training]
     assert not folder.run(training).exists()
 
 
@@ -156,6 +205,41 @@ def test_exported_commands_are_trainings_first_and_name_what_is_left(done, tmp_p
     cells = [*made.trainings, *made.audits]
     assert commands == [f"ff study run-cell {path} {cell.name}" for cell in cells]
     assert export_commands(made, folder, path, ["ff"], tmp_path / "none.txt") == 0
+
+
+def test_a_cell_that_is_waited_for_is_named_once_and_leaves_no_line_in_a_log(tmp_path, monkeypatch, capfd):
+    made, folder, looks = plan(), StudyFolder(tmp_path), []
+    path, training, audit = folder.write_plan(made), made.trainings[0], made.audits[1]
+    with contextlib.ExitStack() as held:
+        assert held.enter_context(folder.claims.hold(training.name))
+
+        def sleep(seconds):
+            looks.append([*folder.root.glob("logs/*")])
+            if len(looks) == 3:
+                folder.fail(training, "out of memory")
+                held.close()
+
+        monkeypatch.setattr(worker, "time", SimpleNamespace(sleep=sleep))
+        assert worker.run_one(path, audit.name, openers()) == 1
+    assert looks == [[], [], []]
+    words = f"waiting for train {training.label}, held by process {os.getpid()} on "
+    assert capfd.readouterr().err.count(words) == 1
+    assert folder.log(audit).read_text().count("---- ") == 1
+
+
+def test_tables_are_those_of_the_grid_that_stands_on_disk_at_the_end(tmp_path, monkeypatch):
+    study, folder, shown = write_study(tmp_path), StudyFolder(tmp_path / "out"), []
+    other = plan(small(seeds=(3,)))
+
+    def drive(own, *arguments, **more):
+        assert folder.read_study(own.study) == own != other
+        folder.write_plan(other)  # as another driver would
+        return Summary()
+
+    monkeypatch.setattr("flip_flop.studies.drive.drive", drive)
+    monkeypatch.setattr("flip_flop.cli.study._write_outputs", lambda folder, found, quiet: shown.append(found))
+    here("run", study, "--out", folder.root)
+    assert shown == [other]
 
 
 def test_one_cell_by_name(tmp_path):

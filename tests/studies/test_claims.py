@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -107,6 +108,39 @@ def test_a_claim_that_says_nothing_counts_for_a_while(tmp_path, content):
     assert Claims(tmp_path).is_held("cell")
     os.utime(path, (1, 1))
     assert take(Claims(tmp_path))
+
+
+def test_a_claim_that_was_given_back_this_moment_is_left_to_the_next_look(tmp_path, monkeypatch):
+    claims = Claims(tmp_path)
+    monkeypatch.setattr(claims, "_newest", lambda name: tmp_path / "cell.5")
+    assert not take(claims)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_finds_another_holder_after_its_claim_withdraws(tmp_path, monkeypatch):
+    write_claim(tmp_path, generation=3)
+    claims = Claims(tmp_path)
+    monkeypatch.setattr(claims, "_newest", lambda name: None)  # as it was before the other one came
+    assert not take(claims)
+    assert [path.name for path in tmp_path.iterdir()] == ["cell.3"]
+
+
+def test_a_holder_gives_back_its_own_claim_alone(tmp_path):
+    with Claims(tmp_path).hold("cell") as mine:
+        assert mine
+        later = write_claim(tmp_path, generation=1, kernel="another")
+        write_claim(tmp_path, generation=0, kernel="another")  # it slept, counted as dead, and its number was taken
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cell.0", later.name]
+
+
+def test_the_holder_of_a_claim_is_named(tmp_path):
+    claims = Claims(tmp_path)
+    assert claims.holder("cell") is None
+    with claims.hold("cell"):
+        assert str(claims.holder("cell")) == f"process {os.getpid()} on {socket.gethostname()}"
+    path = write_claim(tmp_path)
+    path.write_text("")
+    assert claims.holder("cell") is None
 
 
 def test_only_one_of_many_takes_what_a_dead_one_left(tmp_path):

@@ -1,14 +1,16 @@
 """`study plan`: cells, sizes, tokens and time, by arithmetic that can be done by hand."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
+from flip_flop.errors import InputError
 from flip_flop.studies.estimate import estimate, estimate_lines
 from flip_flop.studies.grid import expand
 from flip_flop.studies.plan import Openers, Setup
 from flip_flop.studies.sizes import ASSUMED_TOKENS, count_characters
-from flip_flop.studies.study import Settings, load_study, narrow
+from flip_flop.studies.study import Settings, Subsets, load_study, narrow
 from flip_flop.tasks.catalog import catalog_entry, catalog_names
 from tests.cli.conftest import flip_flop  # noqa: F401 - a fixture
 from tests.studies.plans import DEMO, small, write_task
@@ -61,6 +63,49 @@ def test_fewer_templates_and_steps_cost_less(no_rows):
     tokens, found = ASSUMED_TOKENS["rte"][1], estimate(short, QWEN, opened()).cells[1]
     epochs = 40 / 1490
     assert found.tokens == pytest.approx(tokens * (40 + 1490 + 1000 * (1 + epochs)))
+
+
+def test_the_limit_is_one_of_the_validation_split_too(no_rows, tmp_path):
+    papers = estimate(narrow(load_study("study1"), tasks=["cb"], limit=22), QWEN, opened()).sizes["cb"]
+    assert (papers.train, papers.validation, papers.test) == (22, 22, 22)
+    sizes = estimate(small(limit=22), DEMO, opened()).sizes["demo_clear"]
+    assert (sizes.train, sizes.validation, sizes.test) == (22, 22, 22)
+    path = str(write_task(tmp_path / "task"))  # no validation split: a tenth of the sample is held out
+    sizes = estimate(small(tasks=(path,), limit=10), DEMO, opened()).sizes[path]
+    assert (sizes.train, sizes.validation, sizes.test) == (9, 1, 9)
+
+
+@pytest.mark.parametrize("name", ["num_train_epochs", "max_steps", "gradient_accumulation_steps", "logging_steps"])
+@pytest.mark.parametrize("value", [None, [3], {"a": 3}])
+def test_a_setting_without_a_number_is_refused(name, value):
+    study = small(settings=Settings({name: value}))
+    with pytest.raises(InputError, match=f"E-CONFIG-VALUE: {name} .*It must be"):
+        estimate(study, DEMO, opened())
+
+
+def test_a_setting_that_may_be_none_may_be_none():
+    assert estimate(small(settings=Settings({"save_total_limit": None})), DEMO, opened()).cells
+
+
+def test_a_task_of_ones_own_whose_rows_are_gone_is_no_task_of_the_paper(tmp_path):
+    path = write_task(tmp_path / "task")
+    (tmp_path / "task" / "train.csv").unlink()
+    with pytest.raises(InputError, match=r"E-DATA-FILE: .*train\.csv"):
+        estimate(small(tasks=(str(path),)), DEMO, opened())
+
+
+@pytest.mark.parametrize("subsets", [Subsets((99,), 2), Subsets((2,), 99), Subsets((4,), 5)])
+def test_templates_that_the_run_would_refuse_are_refused(subsets):
+    assert estimate(small(template_subsets={"demo_clear": Subsets((3,), 2)}), DEMO, opened()).cells
+    with pytest.raises(InputError, match="E-STUDY-TEMPLATES"):
+        estimate(small(template_subsets={"demo_clear": subsets}), DEMO, opened())
+
+
+def test_templates_that_the_paper_does_not_count_are_refused_without_rows(no_rows):
+    study = narrow(load_study("study3"), tasks=["rte"])
+    for subsets in (Subsets((11,), 5), Subsets((5,), 11)):
+        with pytest.raises(InputError, match="E-STUDY-TEMPLATES: task 'rte' has 10 templates, fewer than the 11"):
+            estimate(replace(study, template_subsets={"rte": subsets}), QWEN, opened())
 
 
 def test_every_dataset_of_the_paper_has_a_length():
@@ -132,6 +177,10 @@ def test_plan_from_the_command_line(flip_flop, no_rows):  # noqa: F811 - the fix
         (("plan", "study1", "-m", "m", "--set", "x"), "E-CONFIG-KEY"),
         (("plan", "study1", "-m", "m", "--tflops", "0"), "E-STUDY-VALUE"),
         (("plan", "study1", "-m", "m", "--device", "tpu"), "E-MODEL-DEVICE"),
+        (("plan", "study1", "-m", "m", "--tasks", ""), "E-STUDY-VALUE"),
+        (("plan", "study1", "-m", "m", "--methods", " , "), "E-STUDY-VALUE"),
+        (("plan", "study1", "-m", "m", "--seeds", "-1"), "E-STUDY-VALUE"),
+        (("plan", "study2", "-m", "m", "--tasks", "rte"), "E-STUDY-VALUE"),
         (("status", "study1", "--out", "nowhere"), "E-STUDY-MISSING"),
         (("run", "nothing"), "E-STUDY-UNKNOWN"),
     ):

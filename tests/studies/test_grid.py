@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.studies.grid import Templates, TrainCell, expand
-from flip_flop.studies.study import Subsets, load_study
+from flip_flop.studies.grid import AuditCell, Templates, TrainCell, expand
+from flip_flop.studies.study import Subsets, load_study, narrow
 from flip_flop.tasks.catalog import catalog_names
 
 PAPERS_SOURCES = {"anli_r1", "anli_r2", "anli_r3", "rte", "copa", "hellaswag", "storycloze", "winogrande"}
@@ -75,6 +75,33 @@ def test_templates_are_chosen_in_the_tasks_order():
     for wrong in (Templates(9), Templates(held_out=12)):
         with pytest.raises(InputError, match="E-STUDY-TEMPLATES"):
             wrong.names(task)
+
+
+def test_templates_are_seen_or_unseen_and_never_half():
+    from flip_flop.demo.task import demo_task
+
+    task = demo_task()  # 11 templates, of which the last 3 are never trained on
+    names = task.templates.names
+    assert (len(names), len(task.training_templates)) == (11, 8)
+
+    def audited(first, held_out):
+        return AuditCell("f2c", "demo", Templates(held_out=held_out), TrainCell("f2c", "demo", 0, Templates(first)))
+
+    assert audited(6, 5).names(task) == names[6:]
+    assert audited(6, names[2:5]).names(task) == names[2:5]
+    for half in (audited(7, 5), audited(None, 4), audited(4, names[3:5])):
+        with pytest.raises(InputError, match=r"E-STUDY-TEMPLATES: .*1 of the \d templates of held_out"):
+            half.names(task)
+    elsewhere = AuditCell("f2c", "demo", Templates(held_out=5), TrainCell("f2c", "other", 0))
+    assert elsewhere.names(task) == names[6:]
+
+
+@pytest.mark.parametrize("tasks", [["rte"], ["wsc", "cb"]])
+def test_pairs_that_leave_nothing_to_train_are_refused(tasks):
+    study = narrow(load_study("study2"), tasks=tasks)
+    with pytest.raises(InputError, match=r"E-STUDY-VALUE: .*none is trained on"):
+        expand(study)
+    assert len(expand(replace(study, methods=("base",))).audits) == len(tasks)
 
 
 def test_subsets_of_one_task_leave_the_others_whole():

@@ -1,16 +1,19 @@
 """A key is the digest of what decides a result: no more, so that work is shared, and no less."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from flip_flop.cli.study import openers
+from flip_flop.cli.study import openers, study_command
 from flip_flop.errors import InputError
 from flip_flop.studies.folder import StudyFolder, load_plan
 from flip_flop.studies.plan import Openers, Setup
 from flip_flop.studies.study import Settings, Subsets, load_study
 from tests.studies.plans import DEMO, SHORT, keys, plan, small, write_task
+from tests.studies.running import write_study
 
 CELLS = {"train cce-clear_hotel_reviews-seed0", "audit cce-clear_hotel_reviews-seed0", "audit base-clear_hotel_reviews"}
 
@@ -34,6 +37,9 @@ def test_the_same_study_has_the_same_keys(first):
         small(settings=Settings(SHORT | {"logging_steps": 2, "report_to": "none"})),
         small(settings=Settings(SHORT | {"learning_rate": "3e-4", "cce-weight": 1})),  # the defaults, spelt out
         small(settings=Settings({}, {"cce": SHORT}, {}, {"max_steps": "2"})),
+        small(settings=Settings(SHORT | {"adam_beta2": 0.999, "eval_delay": 0})),  # the library's defaults
+        small(settings=Settings(SHORT | {"batch_tokens": 512, "per_device_eval_batch_size": 3})),
+        small(settings=Settings(SHORT | {"torch_empty_cache_steps": 4})),
     ],
 )
 def test_what_decides_nothing_leaves_the_keys(first, study):
@@ -52,6 +58,7 @@ def changed(first, found) -> set[str]:
         (small(settings=Settings(SHORT, {"cce": {"lora_r": 3}})), {"train", "audit cce"}),
         (small(settings=Settings(SHORT, {"swarm": {"lora_r": 3}})), set()),
         (small(settings=Settings(SHORT | {"chat_template": "off"})), {"train", "audit"}),
+        (small(settings=Settings(SHORT | {"backend": "padded"})), {"train", "audit"}),
         (small(limit=23), {"train", "audit"}),
         (small(split="validation"), {"audit"}),
         (small(seeds=(1,)), {"train", "audit cce"}),
@@ -77,6 +84,99 @@ def test_another_model_or_dtype_changes_every_key(first, tmp_path):
     assert changed(here, keys(setup=Setup(str(tmp_path)))) == CELLS
     hub = keys(setup=Setup("owner/model"))
     assert changed(hub, keys(setup=Setup("owner/model", "a1b2"))) == CELLS
+
+
+def test_another_scheme_changes_every_key(first, monkeypatch):
+    monkeypatch.setattr("flip_flop.studies.keys.SCHEME", 2)
+    assert changed(first, keys()) == CELLS
+
+
+HUB_TASK = """\
+name: tickets
+data: {train: {repo: a/b, split: train}, test: {repo: a/b, split: test}}
+label_field: label
+labels: [0, 1]
+templates:
+  - {name: short, jinja: "{{ text }}?", answer_choices: "No ||| Yes"}
+  - {name: long, jinja: "Is this so? {{ text }}", answer_choices: "No ||| Yes"}
+"""
+
+
+def test_rows_of_the_hub_are_known_by_their_content_and_not_by_a_commit(tmp_path, monkeypatch):
+    path = tmp_path / "task.yaml"
+    path.write_text(HUB_TASK)
+    monkeypatch.delenv("FLIP_FLOP_HUB_MIRROR", raising=False)
+    words = "It works"
+
+    def load_dataset(*arguments, split, **more):
+        return [{"text": f"{words} {split} {number}", "label": number % 2} for number in range(12)]
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    found = []
+    for commit in ("a" * 40, "b" * 40, None):  # None: a node that the hub does not answer
+        monkeypatch.setattr("flip_flop.tasks.sources._commit", lambda repo, revision, answer=commit: answer)
+        found.append(set(keys(small(tasks=(str(path),))).values()))
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == 3
+    words = "It does not work"
+    assert not set(keys(small(tasks=(str(path),))).values()) & found[0]
+
+
+def test_a_model_without_a_revision_is_the_one_in_the_hubs_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    unknown = plan(setup=Setup("owner/model"))
+    assert unknown.setup.revision is None
+    main = tmp_path / "models--owner--model" / "refs" / "main"
+    main.parent.mkdir(parents=True)
+    main.write_text("c" * 40)
+    found = plan(setup=Setup("owner/model"))
+    assert found.setup.revision == found.model_identity["revision"] == "c" * 40
+    assert found.cells == plan(setup=Setup("owner/model", "c" * 40)).cells
+    main.write_text("d" * 40)
+    later = {cell.key for cell in plan(setup=Setup("owner/model")).cells}
+    assert not later & {cell.key for cell in (*found.cells, *unknown.cells)}
+
+
+def test_a_model_that_is_not_in_the_cache_is_the_one_that_the_hub_has(tmp_path, monkeypatch):
+    class Api:
+        def model_info(self, name, timeout):
+            return SimpleNamespace(sha="e" * 40)
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    assert plan(setup=Setup("owner/model")).setup.revision == "e" * 40
+
+
+@pytest.mark.parametrize(
+    ("options", "has_gpu", "dtype"),
+    [
+        ((), False, "float32"),
+        ((), True, "bfloat16"),
+        (("--device", "cpu"), True, "float32"),
+        (("--device", "cuda"), False, "bfloat16"),
+        (("--gpus", "0"), True, "float32"),
+        (("--gpus", "1"), False, "bfloat16"),
+        (("--dtype", "float16"), True, "float16"),
+    ],
+)
+def test_the_driver_resolves_the_data_type_once(tmp_path, monkeypatch, capsys, options, has_gpu, dtype):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
+    study, out = write_study(tmp_path), tmp_path / "out"
+    arguments = [
+        "run",
+        study,
+        "--tasks",
+        "demo_clear",
+        "--methods",
+        "base",
+        "--out",
+        out,
+        "--export",
+        tmp_path / "list",
+    ]
+    study_command.main([str(word) for word in (*arguments, *options)], standalone_mode=False)
+    assert json.loads((out / "small" / "study.json").read_text())["setup"]["dtype"] == dtype
+    assert f"in {dtype};" in (out / "list").read_text()
 
 
 def test_a_task_file_is_known_by_its_content(tmp_path):

@@ -57,6 +57,16 @@ def test_the_page_shows_every_table_and_picture_and_its_links_are_there(tmp_path
             assert path.read_text(encoding="utf-8").rstrip() in page
 
 
+def test_what_is_not_written_anew_is_removed_and_nothing_else(tmp_path):
+    out, maker = tmp_path / "out", Maker(tmp_path / "runs")
+    before = write_outputs(study1(maker, tasks=("rte", "cb"), seeds=(0,)), STUDY, out)
+    (out / "tables" / "notes.txt").write_text("mine")
+    after = write_outputs([maker.audit("base", task) for task in ("rte", "wic")], STUDY, out)
+    assert len(after) < len(before)
+    left = {path for path in out.rglob("*") if path.is_file()}
+    assert left == {*after, out / "tables" / "notes.txt"}
+
+
 def test_the_same_results_give_the_same_bytes(tmp_path):
     results = study1(Maker(tmp_path / "runs"), tasks=("rte", "cb"), seeds=(0,))
     first = write_outputs(results, STUDY, tmp_path / "a")

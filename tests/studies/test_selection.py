@@ -47,6 +47,15 @@ def test_without_the_bases_votes_in_the_log_the_guard_is_unknown(tmp_path):
     assert "guard is unknown: 1 training." in text
 
 
+def test_a_training_that_was_not_scored_has_not_left_the_guards_bounds(tmp_path):
+    unscored = choice_of(tmp_path, [{"step": 1, "loss": 0.7}])
+    drifted = choice_of(tmp_path / "b", max_share_drift=0.01)
+    notes = selection_table(Summary((), ("m",)), [unscored, drifted]).notes
+    assert "No checkpoint was scored on the validation split: 1 training." in notes
+    assert "No checkpoint within max_share_drift: 1 training." in notes
+    assert not any("guard is unknown" in note for note in notes)
+
+
 def test_a_training_behind_several_audits_is_read_once(tmp_path):
     assert len(read_choices(study2(Maker(tmp_path)))) == 2
 

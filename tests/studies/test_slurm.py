@@ -2,20 +2,28 @@
 
 import os
 import re
+import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.studies.slurm import slurm_parameters
-from tests.studies.running import STUDY, attempts, outcome, run, start, write_study
+from flip_flop.studies import slurm_task
+from flip_flop.studies.folder import StudyFolder
+from flip_flop.studies.slurm import SlurmDriver, _queue, slurm_parameters
+from tests.studies.plans import plan, small
+from tests.studies.running import LONG, attempts, outcome, run, sealed, start, wait_for, write_study
 from tests.studies.slurm_cluster import Cluster, missing_programs
 
-# Long enough for a node to be lost in the middle of a training.
-LONG = STUDY.replace("max_steps: 6", "max_steps: 60").replace("_steps: 2", "_steps: 10")
+# Two trainings, one for each node.
+GRID = LONG.replace("[demo_clear]", "[demo_clear, demo_remarks]")
 OPTIONS = ("--executor", "slurm", "--device", "cpu", "--time", "30", "--cpus", "1", "--partition", "main")
+
+pytestmark = pytest.mark.xdist_group("slurm")  # one Slurm for all
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +45,7 @@ def cluster():
 def local(tmp_path_factory):
     """The same study without Slurm."""
     folder = tmp_path_factory.mktemp("local")
-    run("run", write_study(folder, LONG), "--out", folder / "out", "--device", "cpu")
+    run("run", write_study(folder, GRID), "--out", folder / "out", "--device", "cpu")
     return outcome(folder / "out")
 
 
@@ -49,7 +57,7 @@ def submitted(cluster, tmp_path):
 
     def begin():
         root = tmp_path / "out"
-        study = write_study(tmp_path, LONG)
+        study = write_study(tmp_path, GRID)
         drivers.append(start("run", study, "--out", root, *OPTIONS, **cluster.client))
         return drivers[-1], root
 
@@ -59,18 +67,6 @@ def submitted(cluster, tmp_path):
             driver.kill()
         driver.communicate()
     cluster.ask("scancel", "--user=root")
-
-
-def wait_for(condition, seconds=180):
-    over = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < over, "it never came"
-        time.sleep(0.1)
-    return found
-
-
-def sealed(root):
-    return sorted(root.glob("trainings/*/checkpoints/checkpoint-*/MANIFEST.json"))
 
 
 def end(driver):
@@ -132,6 +128,50 @@ def test_slurm_is_asked_for_what_the_command_line_says():
     for time_, more in (("soon", []), ("1:2:3:4", []), ("90", ["qos"]), ("90", ["=low"])):
         with pytest.raises(InputError, match="E-STUDY-SLURM"):
             slurm_parameters({"time": time_}, more)
+
+
+def test_a_training_may_run_out_of_time_often_and_an_audit_once(tmp_path, monkeypatch):
+    arrays = []
+
+    class Executor:
+        def __init__(self, folder, max_num_timeout):
+            self.jobs, self.timeouts = 0, max_num_timeout
+
+        def update_parameters(self, **options):
+            arrays.append((options["job_name"], self.timeouts))
+
+        @contextmanager
+        def batch(self):
+            yield
+
+        def submit(self, task):
+            self.jobs += 1
+            return SimpleNamespace(job_id=f"7_{self.jobs}")
+
+    errors = SimpleNamespace(utils=SimpleNamespace(FailedJobError=OSError))
+    monkeypatch.setitem(sys.modules, "submitit", SimpleNamespace(SlurmExecutor=Executor, core=errors))
+    made = plan(small())
+    driver = SlurmDriver(made, StudyFolder(tmp_path), ["run-cell"], {}, lambda cell, outcome: None)
+    driver._submit()
+    assert arrays == [("small-train", 50), ("small-audit", 1), ("small-audit", 1)]
+    assert "raise --time" in driver._lost(made.audits[0], "7_1")
+
+
+@pytest.mark.parametrize(("command", "waits"), [("kill -TERM $$", True), ("exit 143", True), ("exit 1", False)])
+def test_a_cell_that_slurm_stops_waits_for_the_end_of_its_job(monkeypatch, command, waits):
+    slept = []
+    monkeypatch.setattr(slurm_task, "time", SimpleNamespace(sleep=slept.append, monotonic=time.monotonic))
+    with pytest.raises(RuntimeError, match="the cell's command ended with"):
+        slurm_task.SlurmTask(["sh", "-c", command])()
+    assert (slurm_task.STOP_SECONDS in slept) == waits
+
+
+def test_slurm_is_asked_for_ones_own_jobs_without_a_users_name(tmp_path, monkeypatch):
+    program = tmp_path / "squeue"
+    program.write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert _queue() == {"--noheader", "--array", "--format=%i", "--me"}
 
 
 def test_where_there_is_no_slurm_one_line_says_so(tmp_path):

@@ -62,6 +62,21 @@ def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
         ("split: validation", "split: [a]", "E-STUDY-KEY", "name"),
         ("limit: 7", "cross: [rte]", "E-STUDY-KEY", "two studies"),
         ("limit: 7", "limit: 7\nlimit: 8", "E-STUDY-YAML", "Mend"),
+        ("limit: 7", "cross: [5]", "E-STUDY-KEY", "5 is no name"),
+        ("limit: 7", "cross: {rte: 5}", "E-STUDY-KEY", "cross: ["),
+        ("limit: 7", "5: 7", "E-STUDY-YAML", "5"),
+        ("rte: {train_first", "5: {train_first", "E-STUDY-YAML", "5"),
+        ("[base, f2c]", "[]", "E-STUDY-KEY", "at least one"),
+        ("[2, all]", "[]", "E-STUDY-KEY", "at least one"),
+        ("[3, 5]", "[3, 4294967296]", "E-STUDY-VALUE", "at most 4294967295"),
+        ("name: mine", "name: trainings", "E-STUDY-VALUE", "another name"),
+        ("name: mine", "name: Logs", "E-STUDY-VALUE", "all studies share"),
+        ("name: mine", "name: claims", "E-STUDY-VALUE", "another name"),
+        ("name: mine", "name: audits", "E-STUDY-VALUE", "another name"),
+        ("name: mine", "name: slurm", "E-STUDY-VALUE", "another name"),
+        ("name: mine", "name: study1", "E-STUDY-VALUE", "a shipped study has"),
+        ("limit: 7", "description: {a: 1}", "E-STUDY-KEY", "one sentence"),
+        ("limit: 7", "description: 3", "E-STUDY-KEY", "one sentence"),
     ],
 )
 def test_a_mistake_is_one_line_with_a_code(tmp_path, old, new, code, hint):
@@ -99,9 +114,29 @@ def test_the_command_line_wins_over_the_file():
         9,
     )
     assert study.settings.of("f2c", "rte") == {"jsd_weight": "0"}
-    for wrong in ({"tasks": ["rt"]}, {"methods": ["f2"]}, {"settings": {"seed": "1"}}):
-        with pytest.raises(InputError, match="E-STUDY-VALUE"):
-            narrow(load_study("study2"), **wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tasks": ["rt"]},
+        {"tasks": ()},
+        {"methods": ["f2"]},
+        {"methods": ()},
+        {"seeds": ()},
+        {"seeds": [0, -1]},
+        {"seeds": [2**32]},
+        {"settings": {"seed": "1"}},
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_too(wrong):
+    with pytest.raises(InputError, match="E-STUDY-VALUE") as error:
+        narrow(load_study("study2"), **wrong)
+    assert "\n" not in str(error.value)
+
+
+def test_every_seed_that_numpy_takes_is_one():
+    assert narrow(load_study("study2"), seeds=[0, 2**32 - 1]).seeds == (0, 2**32 - 1)
 
 
 def test_a_task_file_goes_by_its_own_name_too(tmp_path):

@@ -114,12 +114,48 @@ def test_a_missing_cell_is_a_dash_and_is_counted_and_named():
     start = next(n for n, row in enumerate(rows) if row[0] == "CCE")
     assert [rows[start + n][column] for n in (0, 2, 4)] == ["–"] * 3
     assert [rows[start + n][-1] for n in (0, 2, 4)] == ["–"] * 3  # an average over ten is not one over eleven
-    assert "3 cells are missing (a dash)." in notes_of(text)
+    assert "3 cells without a figure (a dash)." in notes_of(text)
     assert "1 audit of this table not done yet: CCE on WSC, seed 2." in notes_of(text)
     changes = render_markdown(changes_table(Summary(kept, (MODEL,), absent=absent)))
     averages = [row for row in rows_of(changes) if row[1].startswith("average")]
     assert [row[1] for row in averages] == ["average, 11 tasks", "average, 10 of 11 tasks", "average, 11 tasks"]
     assert averages[1][2] == averages[1][4].strip("()")  # the paper's average is over the same ten
+
+
+def test_an_average_says_over_how_many_tasks_it_is_where_the_figures_have_fewer():
+    figures = {"mean_f1": 0.5, "f1_std": 0.1, "observed_agreement": 0.7}
+    unlabelled = {"observed_agreement": 0.6}
+    entries = [Entry("base", task, None, "own", {}) for task in ("mine", "yours", "whose")]
+    for task, base in (("mine", figures), ("yours", figures), ("whose", unlabelled)):
+        values = {figure: (value + 0.1,) for figure, value in base.items()}
+        entries.append(Entry("f2c", task, task, "own", values, base=base, seeds=(0,)))
+    text = render_markdown(changes_table(Summary(tuple(entries), (MODEL,))))
+    average = next(row for row in rows_of(text) if row[1].startswith("average"))
+    assert average[1:3] == ["average, 3 tasks", "+10.00 over 2 tasks"]
+    assert (average[4], average[5]) == ("+10.00 over 2 tasks", "+10.00")
+    assert "Without labels, hence without F1: whose." in notes_of(text)
+    assert "2 cells without a figure (a dash)." in notes_of(text)
+
+
+def test_other_instances_than_the_papers_are_said_with_their_split():
+    def table(split, num_instances):
+        made = [replace(e, split=split, num_instances=num_instances, audited=10) for e in paper_entries()]
+        return Summary(tuple(entry for entry in made if entry.task == "rte"), (MODEL,))
+
+    own = "Not the paper's instances: RTE 50 of test (the paper: 277 of test)."
+    other = "Not the paper's instances: RTE 277 of validation (the paper: 277 of test)."
+    assert own in methods_table(table("test", 50)).notes
+    assert other in methods_table(table("validation", 277)).notes
+    assert other in changes_table(table("validation", 277)).notes
+    assert "Instances x templates, split validation: RTE 277 x 10." in methods_table(table("validation", 277)).notes
+    assert not any("Not the paper's" in note for note in methods_table(table("test", 277)).notes)
+
+
+def test_where_the_papers_number_stands_is_said_as_it_is():
+    below, beside = methods_table(PAPER), changes_table(PAPER)
+    assert sum(note.startswith("Below each number, in grey or in brackets") for note in below.notes) == 1
+    assert sum(note.startswith("In the columns named paper, in grey") for note in beside.notes) == 1
+    assert not any("Beside each" in note for table in (below, beside) for note in table.notes)
 
 
 def test_where_no_base_was_audited_there_is_no_change():
@@ -138,7 +174,7 @@ def test_seeds_are_printed_as_mean_and_spread_and_said_below(tmp_path):
     assert row[3].strip("*") == f"{mean:.2f} ± {std:.2f}"
     assert notes_of(text)[0] == f"Model: {MODEL}; 2 training seeds (3, 5)."
     assert notes_of(text)[2] == "±: sample standard deviation over training seeds."
-    assert notes_of(text)[1] == "Instances x templates: RTE 37 x 6, my\\_task 37 x 6."
+    assert notes_of(text)[1] == "Instances x templates, split test: RTE 37 x 6, my\\_task 37 x 6."
 
 
 def test_the_bases_free_vote_stands_beside_its_mean_f1(tmp_path):
@@ -170,7 +206,7 @@ def test_fewer_seeds_and_collapse_are_said(tmp_path):
 def test_study_3_prints_each_k_beside_the_base_and_all(tmp_path):
     results = study3(Maker(tmp_path))
     rows = rows_of(render_markdown(unseen_table(summarise_results(results))))[2:]
-    assert [row[1] for row in rows] == ["base", "F2C, 3 templates", "F2C, 6 templates", "F2C, 10 templates (all)"]
+    assert [row[1] for row in rows] == ["base", "F2C, 3 templates", "F2C, 6 templates", "F2C, 10 templates (seen)"]
     values = [100 * result.metrics["observed_agreement"] for result in results]
     assert [row[7] for row in rows] == [f"{value:.2f}" for value in values]
     assert rows[1][8].replace("−", "-") == f"{values[1] - values[0]:+.2f}"
@@ -228,11 +264,13 @@ def test_another_methods_transfer_stands_in_its_own_file_without_the_papers_numb
     pairs = [replace(entry, method="cce") for entry in transfer_grid().entries]
     table = transfer_table(Summary(tuple(pairs), (MODEL,)), "cce")
     assert table.name == "table2_transfer_cce"
+    assert table.title == "Transfer to other tasks under CCE"
+    assert transfer_table(transfer_grid(), "f2c").title == "Transfer to other tasks under F2C (the paper's Table 2)"
     assert not any(cell.is_paper for row in table.rows for cell in row.cells)
 
 
 def test_what_study_3s_last_row_has_seen_is_said_only_where_it_is_so(tmp_path):
     results = study3(Maker(tmp_path))
-    line = "Rows marked (all): trained on these templates too."
+    line = "Rows marked (seen): trained on these templates too."
     assert line in unseen_table(summarise_results(results)).notes
     assert line not in unseen_table(summarise_results(results[:-1])).notes

@@ -34,6 +34,8 @@ def test_an_unknown_key_is_named_with_the_nearest_one():
         ({"cce_weight": "nan"}, "cce_weight is nan"),
         ({"learning_rate": "fast"}, "learning_rate is 'fast'. It must be a number"),
         ({"lora_dropout": 1.5}, "lora_dropout is 1.5"),
+        ({"num_train_epochs": None}, "num_train_epochs has no value. It must be a number"),
+        ({"max_steps": [3]}, r"max_steps is \[3\]. It must be a whole number"),
         ({"max_cc_size": 2.5}, "max_cc_size is 2.5. It must be a whole number"),
         ({"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0"),
         ({"lr_scheduler_type": "wavy"}, "lr_scheduler_type|wavy"),

@@ -2,13 +2,14 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from flip_flop.cli.options import data_options, device_option, dtype_option, open_model, open_task, revision_option
+from flip_flop.cli.options import open_model, open_task
+from flip_flop.cli.study_options import grid_options, out_option, slurm_options
 from flip_flop.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,76 +19,6 @@ if TYPE_CHECKING:
 
 # Workers and Slurm's tasks run this very installation, whatever is on the path.
 PROGRAM = [sys.executable, "-m", "flip_flop.cli.main", "study"]
-
-out_option = click.option(
-    "--out",
-    "-o",
-    type=click.Path(path_type=Path),
-    default=Path("out/studies"),
-    show_default=True,
-    help="The folder of all studies: what two of them share is run once.",
-)
-
-
-class _Numbers(click.ParamType):
-    name = "N,N,..."
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
-        """Whole numbers, separated by commas."""
-        try:
-            return tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of whole numbers such as 0,1,2.")
-
-
-class _Names(click.ParamType):
-    name = "NAME,NAME,..."
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
-        """Words, separated by commas."""
-        return tuple(part.strip() for part in str(value).split(",") if part.strip())
-
-
-def grid_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes a study's grid."""
-    for option in reversed(
-        (
-            click.argument("name"),
-            click.option("--model", "-m", help="A hub name, a folder, or `demo`; by default the study's own."),
-            revision_option,
-            dtype_option,
-            device_option,
-            click.option("--tasks", type=_Names(), help="Of the study's tasks these only."),
-            click.option("--methods", type=_Names(), help="Of base, swarm, cce and f2c these only."),
-            click.option("--seeds", type=_Numbers(), help="The trainings' seeds."),
-            click.option("--limit", type=click.IntRange(min=1), help="A uniform sample of this many instances."),
-            click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Any field of F2CConfig."),
-            data_options,
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What Slurm is asked for, for each cell."""
-    for option in reversed(
-        (
-            click.option("--partition", help="Slurm: the partition."),
-            click.option("--time", default="240", show_default=True, help="Slurm: minutes, or 4:00:00, or 1-12:00."),
-            click.option(
-                "--gpus", type=click.IntRange(min=0), help="Slurm: GPUs; by default 1, or 0 with --device cpu."
-            ),
-            click.option("--mem", help="Slurm: memory, such as 32GB."),
-            click.option("--cpus", type=click.IntRange(min=1), help="Slurm: cores."),
-            click.option(
-                "--max-jobs", type=click.IntRange(min=1), default=64, show_default=True, help="Slurm: at a time."
-            ),
-            click.option("--slurm", multiple=True, metavar="KEY=VALUE", help="Slurm: any other option of sbatch."),
-        )
-    ):
-        command = option(command)
-    return command
 
 
 @click.group("study")
@@ -151,6 +82,8 @@ def run_command(
     from flip_flop.studies.slurm import SlurmDriver, slurm_parameters
 
     study, setup = _study(**grid)
+    gpus = 0 if gpus is None and setup.device == "cpu" else gpus
+    setup = setup.with_dtype(on_gpu=_has_gpu(setup, executor) if gpus is None else gpus > 0)
     folder = StudyFolder(out)
     plan = make_plan(study, setup, openers())
     path = folder.write_plan(plan)
@@ -159,8 +92,8 @@ def run_command(
         click.echo(f"{export}: {count} commands")
         return 0
     if executor == "slurm":
-        gpus = (0 if setup.device == "cpu" else 1) if gpus is None else gpus
-        options = {"partition": partition, "time": time, "gpus_per_node": gpus or None, "mem": mem}
+        options = {"partition": partition, "time": time, "gpus_per_node": 1 if gpus is None else gpus or None}
+        options |= {"mem": mem}
         options |= {"cpus_per_task": cpus, "array_parallelism": max_jobs}
         parameters = slurm_parameters(options, slurm)
 
@@ -171,10 +104,10 @@ def run_command(
         environments = worker_environments(setup.device, workers)
 
         def run(settled: "Settled") -> "Summary":
-            return LocalDriver(plan, folder, [*PROGRAM, "worker", str(path)], environments, settled).run()
+            return LocalDriver(plan, folder, [*PROGRAM, "worker", str(path)], environments, settled, quiet=quiet).run()
 
     summary = drive(plan, folder, run, quiet=quiet)
-    _write_outputs(folder, plan, quiet)
+    _write_outputs(folder, folder.read_study(study), quiet)  # another driver may have begun with another grid
     for line in summary.complaints(folder):
         click.echo(line, err=True)
     return 1 if summary.failed or summary.not_run else 0
@@ -288,6 +221,15 @@ def _study(
     where = str(place.resolve()) if study.model != "demo" and place.is_dir() else study.model
     mirror, stories = (None if path is None else str(path.resolve()) for path in (hub_mirror, story_cloze_dir))
     return study, Setup(where, revision, dtype, device, mirror, stories)
+
+
+def _has_gpu(setup: "Setup", executor: str) -> bool:
+    """Whether the cells will run on a GPU, as far as it is known here."""
+    if setup.device == "cuda" or executor == "slurm":
+        return True
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """Sorting runs into groups that can be compared."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,20 +54,33 @@ def require_comparable(groups: Sequence[Group]) -> None:
         raise InputError(
             "E-RUN-MISMATCH",
             f"No two of the {len(groups)} runs can be compared: {left.path} and {right.path} "
-            f"differ in their {what_differs(left, right)}.",
+            f"differ in their {_in_words(_same_question(left, right))}.",
             "Audit both models on the same task, split, templates and limit.",
         )
 
 
 def what_differs(left: Run, right: Run) -> str:
-    """What keeps two runs from being compared, in words."""
+    """What keeps two runs from being compared as one model before and after a training, in words."""
+    models = [run.record.get("model") or {} for run in (left, right)]
     parts = {
+        "model": models[0].get("digest") == models[1].get("digest"),
+        "data type": models[0].get("dtype") == models[1].get("dtype"),
+    }
+    return _in_words(_same_question(left, right) | parts)
+
+
+def _same_question(left: Run, right: Run) -> dict[str, bool]:
+    """What two models must be asked alike, and whether they were."""
+    return {
         "task": left.record["task"]["digest"] == right.record["task"]["digest"],
         "split": left.record["task"]["split"] == right.record["task"]["split"],
         "templates": left.template_names == right.template_names,
         "instances": left.instance_ids == right.instance_ids,
         "gold labels": np.array_equal(left.gold, right.gold),
     }
+
+
+def _in_words(parts: Mapping[str, bool]) -> str:
     return " and ".join(name for name, same in parts.items() if not same)
 
 

@@ -56,6 +56,12 @@ class CellRunner:
         self.plan, self.folder, self.openers, self.quiet = plan, folder, openers, quiet
         self._task: tuple[str, Task] | None = None
 
+    def obstacle(self, cell: Cell) -> Cell | None:
+        """The cell itself, or the training that it needs, where another process is at work on it."""
+        needed = [cell] if cell.training is None else [self.plan.cell(cell.training), cell]
+        held = self.folder.claims.is_held
+        return next((each for each in needed if not self.folder.is_done(each) and held(each.name)), None)
+
     def run(self, cell: Cell) -> Outcome:
         """Run a cell unless it is done or another process is at work on it. Never raises but for a bug of ours.
 
@@ -94,7 +100,7 @@ class CellRunner:
             run: Callable[[Cell, Task], bool] = self._train if cell.kind == "train" else self._audit
             if not run(cell, self._open(cell)):
                 return STOPPED
-            self.folder.finish(cell)
+            self.folder.finish(cell, None if cell.training is None else self.plan.cell(cell.training))
             return DONE
 
     def _training(self, cell: Cell, training: Cell) -> str:
@@ -130,7 +136,12 @@ class CellRunner:
             shutil.rmtree(out)  # killed before there was anything to go on with
         on_cpu = self.plan.setup.device == "cpu" or not torch.cuda.is_available()
         config = make_config(dict(cell.settings) | {"use_cpu": on_cpu}, cell.label)
-        run = train(self._load(None), task, config, out, resume=True, limit=cell.limit, quiet=self.quiet)
+        try:
+            run = train(self._load(None), task, config, out, resume=True, limit=cell.limit, quiet=self.quiet)
+        except InputError as error:
+            if error.code != "E-RESUME-CHANGED":
+                raise
+            raise InputError(error.code, error.message, f"Remove {out}, and run the study again.") from error
         return run.stopped_by is None
 
     def _audit(self, cell: Cell, task: Task) -> bool:
@@ -144,8 +155,7 @@ class CellRunner:
             limit=cell.limit,
             name=cell.method,
             quiet=self.quiet,
-            chat_template=cell.settings["chat_template"],
-            batch_tokens=cell.settings["batch_tokens"],
+            **cell.settings,
         )
         found.write(self.folder.run(cell))
         return True

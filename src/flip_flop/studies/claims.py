@@ -30,6 +30,9 @@ class Holder:
     began: str
     host: str
 
+    def __str__(self) -> str:
+        return f"process {self.process} on {self.host}"
+
     @classmethod
     def me(cls) -> "Holder":
         """This process."""
@@ -88,6 +91,11 @@ class Claims:
         newest = self._newest(name)
         return newest is not None and not self._is_stale(newest)
 
+    def holder(self, name: str) -> Holder | None:
+        """Who is at work on this; None where nobody is, or nobody says so."""
+        newest = self._newest(name)
+        return None if newest is None or self._is_stale(newest) else _read_holder(newest)
+
     @contextlib.contextmanager
     def hold(self, name: str) -> Iterator[bool]:
         """Try to claim; yields whether it worked, and gives the claim back at the end."""
@@ -104,7 +112,9 @@ class Claims:
             over.set()
             beat.join()
             for path in self._generations(name):
-                if _generation(path) <= _generation(mine):
+                below = _generation(path) < _generation(mine)
+                # Of a holder that was asleep for so long that it counted as dead, the claim may be another's by now.
+                if (below and self._is_stale(path)) or (path == mine and _read_holder(path) == Holder.me()):
                     path.unlink(missing_ok=True)
 
     def _take(self, name: str) -> Path | None:
@@ -119,6 +129,10 @@ class Claims:
             return None
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(vars(Holder.me()), file)
+        # Between the look and the claim others may have come and gone, and one of another number may be at work.
+        if any(path != mine and not self._is_stale(path) for path in self._generations(name)):
+            mine.unlink(missing_ok=True)
+            return None
         return mine
 
     def _beat(self, mine: Path, over: threading.Event) -> None:
@@ -137,11 +151,11 @@ class Claims:
     def _is_stale(self, claim: Path) -> bool:
         try:
             touched = claim.stat().st_mtime
-            alive = Holder(**json.loads(claim.read_text(encoding="utf-8"))).is_alive()
-        except FileNotFoundError:
-            return True  # just given back
-        except (OSError, ValueError, TypeError):
-            alive = None  # not yet written, or by a process that was killed while it wrote
+        except OSError:
+            return False  # given back this moment: what is there now, the next look shows
+        holder = _read_holder(claim)
+        # None: not yet written, or by a process that was killed while it wrote.
+        alive = None if holder is None else holder.is_alive()
         if alive is not None:
             return not alive
         return self._now() - touched > self.stale_seconds
@@ -156,6 +170,14 @@ class Claims:
             return time.time()
         finally:
             probe.unlink(missing_ok=True)
+
+
+def _read_holder(claim: Path) -> Holder | None:
+    """Whose claim this is; None where it does not say."""
+    try:
+        return Holder(**json.loads(claim.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _generation(path: Path) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flip_flop.errors import InputError
-from flip_flop.studies.grid import AuditCell, TrainCell, expand
+from flip_flop.studies.grid import AuditCell, Grid, TrainCell, expand
 from flip_flop.studies.keys import check_settings, training_config
 from flip_flop.studies.plan import Openers, Setup
 from flip_flop.studies.sizes import (
@@ -21,11 +21,15 @@ from flip_flop.studies.sizes import (
     sizes_of_paper,
 )
 from flip_flop.studies.study import Study
+from flip_flop.tasks import Task
+from flip_flop.tasks.catalog import catalog_names
 
 # 45 % of the 312 TFLOP/s of an A100 in bfloat16.
 TFLOPS = 140.0
 # Operations per parameter and token: a forward; a forward and the backward to inputs and adapter.
 FORWARD, TRAINING = 2.0, 4.0
+# What a catalog's task answers where its rows or templates are not here.
+NOT_AT_HAND = ("E-DATA-HUB", "E-DATA-FILE", "E-DATA-STORYCLOZE", "E-TPL-FETCH")
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,11 @@ class Estimate:
 
 
 def estimate(study: Study, setup: Setup, openers: Openers, tflops: float = TFLOPS) -> Estimate:
-    """Estimate a study from its grid, its rows or the paper's table, and the model's name or files."""
+    """Estimate a study from its grid, its rows or the paper's table, and the model's name or files.
+
+    Raises:
+        InputError: ``E-STUDY-TEMPLATES``. Errors of a task that is not in the catalog, or of a setting.
+    """
     grid = expand(study)
     check_settings(study, grid)
     folder = openers.model_folder(setup.model)
@@ -74,15 +82,34 @@ def estimate(study: Study, setup: Setup, openers: Openers, tflops: float = TFLOP
             opened = openers.task(task, setup)
             sizes[task] = sizes_at_hand(opened, study.split, study.limit, count, chat_tokens)
         except InputError as error:
-            if error.code not in ("E-DATA-HUB", "E-DATA-FILE", "E-DATA-STORYCLOZE", "E-TPL-FETCH"):
+            # A user's own task is not in the paper's table.
+            if task not in catalog_names() or error.code not in NOT_AT_HAND:
                 raise
             sizes[task] = sizes_of_paper(task, study.limit, chat_tokens > 0)
             absent.append(task)
+            _check_counts(grid, task, sizes[task].templates)
+        else:
+            _check_names(grid, task, opened)
     costs = [_training_cost(study, cell, sizes[cell.task]) for cell in grid.trainings]
     costs += [_audit_cost(cell, sizes[cell.task]) for cell in grid.audits]
     parameters, source = _parameters(setup.model, folder)
     assumptions = tuple(_assumptions(absent, len(sizes), how, chat_tokens, parameters, source, tflops))
     return Estimate(tuple(costs), sizes, parameters, assumptions)
+
+
+def _check_names(grid: Grid, reference: str, task: Task) -> None:
+    """Choose the templates of every cell as the run will, for its mistakes' sake."""
+    for training in (cell for cell in grid.trainings if cell.task == reference):
+        training.templates.names(task)
+    for audit in (cell for cell in grid.audits if cell.task == reference):
+        audit.names(task)
+
+
+def _check_counts(grid: Grid, reference: str, has: int) -> None:
+    """The same as far as a task's number of templates tells."""
+    cells: tuple[TrainCell | AuditCell, ...] = (*grid.trainings, *grid.audits)
+    for chosen in (cell.templates for cell in cells if cell.task == reference):
+        chosen.require(has, reference)
 
 
 def _training_cost(study: Study, cell: TrainCell, sizes: Sizes) -> CellCost:

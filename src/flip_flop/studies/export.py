@@ -31,6 +31,9 @@ def export_commands(plan: Plan, folder: StudyFolder, plan_path: Path, program: S
         f"# Study {name}: {len(plan.trainings)} trainings and {len(plan.audits)} audits; {len(left)} are not done.",
         f"# One after the other: sh {shlex.quote(out.name)}",
         f"# Four at a time: grep -v '^#' {shlex.quote(out.name)} | xargs -d '\\n' -P 4 -n 1 sh -c",
+        "# Several at a time on a machine with GPUs: all take the first one, unless each line is given one of its own,",
+        "# with CUDA_VISIBLE_DEVICES.",
+        f"# The weights are loaded in {plan.setup.dtype}; --device cpu or cuda, or --dtype, decides that.",
         "# Keep the order: a line waits for what it needs where another line is at work on it.",
     ]
     kind = ""

@@ -34,14 +34,27 @@ class StudyFolder:
         return self.root / "logs" / f"{cell.name}.log"
 
     def is_done(self, cell: Cell) -> bool:
-        """Whether a cell's record is complete, and this cell's."""
+        """Whether a cell's record is complete, and this cell's; an audit's must be of the adapter that is there now."""
         folder = self.run(cell)
         record, own = _read(folder / "run.json"), _read(folder / CELL)
-        return record.get("kind") == cell.kind and own.get("key") == cell.key
+        if record.get("kind") != cell.kind or own.get("key") != cell.key:
+            return False
+        if cell.training is None:
+            return True
+        measured, run = own.get("adapter"), own.get("trained_in")
+        return bool(measured) and _adapter(self.root / str(run)) == measured
 
-    def finish(self, cell: Cell) -> None:
-        """Put the key beside a complete run."""
-        write_json(self.run(cell) / CELL, {"key": cell.key, "label": cell.label, "training": cell.training})
+    def finish(self, cell: Cell, training: Cell | None = None) -> None:
+        """Put the key beside a complete run.
+
+        Args:
+            cell: The cell.
+            training: Of an audit: whose adapter was measured.
+        """
+        record = {"key": cell.key, "label": cell.label, "training": cell.training}
+        if training is not None:
+            record |= {"trained_in": str(training.folder), "adapter": _adapter(self.run(cell))}
+        write_json(self.run(cell) / CELL, record)
         self._failure(cell).unlink(missing_ok=True)
 
     def fail(self, cell: Cell, reason: str) -> None:
@@ -55,6 +68,13 @@ class StudyFolder:
     def failure(self, cell: Cell) -> str | None:
         """Why the last attempt failed; None where it did not."""
         return _read(self._failure(cell)).get("reason")
+
+    def failed_at(self, cell: Cell) -> int:
+        """When the last attempt failed, by the file system's clock; 0 where it did not."""
+        try:
+            return self._failure(cell).stat().st_mtime_ns
+        except OSError:
+            return 0
 
     def _failure(self, cell: Cell) -> Path:
         return self.root / "logs" / f"{cell.name}.failed.json"
@@ -111,6 +131,12 @@ def load_plan(path: Path) -> Plan:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{path} is not a study's plan ({type(error).__name__})."
         raise InputError("E-STUDY-BROKEN", message, "Run the study again: complete cells stay.") from error
+
+
+def _adapter(run: Path) -> str | None:
+    """The digest of the adapter that a run left, or measured."""
+    adapter = _read(run / "run.json").get("adapter")
+    return adapter.get("digest") if isinstance(adapter, dict) else None
 
 
 def _read(path: Path) -> dict[str, Any]:

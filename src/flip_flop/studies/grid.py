@@ -28,15 +28,20 @@ class Templates:
         """
         if isinstance(self.held_out, tuple):
             return task.templates.select(self.held_out).names
-        wanted, names = self.first, task.training_templates.names
-        if self.held_out is not None:
-            wanted, names = self.held_out, task.templates.names
-        if wanted is not None and wanted > len(names):
-            message = f"task {task.name!r} has {len(names)} templates, fewer than the {wanted} of template_subsets."
+        names = task.training_templates.names if self.held_out is None else task.templates.names
+        self.require(len(names), task.name)
+        return names[: self.first] if self.held_out is None else names[len(names) - self.held_out :]
+
+    def require(self, has: int, task: str) -> None:
+        """Refuse to choose more templates than a task has.
+
+        Raises:
+            InputError: ``E-STUDY-TEMPLATES``.
+        """
+        wanted = self.first if self.held_out is None else self.held_out
+        if isinstance(wanted, int) and wanted > has:
+            message = f"task {task!r} has {has} templates, fewer than the {wanted} of template_subsets."
             raise InputError("E-STUDY-TEMPLATES", message, "Ask for fewer.")
-        if self.held_out is not None:
-            return names[len(names) - self.held_out :]
-        return names[:wanted]
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,26 @@ class AuditCell:
     task: str
     templates: Templates
     training: TrainCell | None = None
+
+    def names(self, task: Task) -> tuple[str, ...]:
+        """The audited templates' names.
+
+        Raises:
+            InputError: ``E-STUDY-TEMPLATES``: the task has too few, or only a part of them was trained on, so that
+                they are neither unseen nor seen. ``E-TPL-UNKNOWN``.
+        """
+        names = self.templates.names(task)
+        if self.training is None or self.training.task != self.task:
+            return names
+        trained = self.training.templates.names(task)
+        shared = [name for name in names if name in trained]
+        if shared and len(shared) < len(names) and self.templates.held_out is not None:
+            message = (
+                f"task {task.name!r}: {len(shared)} of the {len(names)} templates of held_out are among the "
+                f"{len(trained)} trained on: {', '.join(shared[:3])}."
+            )
+            raise InputError("E-STUDY-TEMPLATES", message, "Train on fewer, or hold out fewer or others.")
+        return names
 
 
 @dataclass(frozen=True)
@@ -86,9 +111,15 @@ def expand(study: Study) -> Grid:
         >>> grid = expand(load_study("study1"))
         >>> len(grid.trainings), len(grid.audits)
         (33, 44)
+
+    Raises:
+        InputError: ``E-STUDY-VALUE``: a method is asked for and no task is left for it.
     """
     audits = tuple(dict.fromkeys(_audits(study)))
     trainings = tuple(dict.fromkeys(cell.training for cell in audits if cell.training is not None))
+    if not trainings and any(method != "base" for method in study.methods):
+        message = f"study {study.name}: of these tasks none is trained on while another one is audited."
+        raise InputError("E-STUDY-VALUE", message, "Name a task of its cross and another one, or the base alone.")
     return Grid(trainings, audits)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError
@@ -13,8 +14,15 @@ from flip_flop.tasks import Task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
 from flip_flop.training.plan import binding_settings, recorded_settings
 
-# Where rows were found; what they are is in the rest.
-_PLACES = ("source", "mirror")
+# Of this module's keys: another number makes all of them others.
+SCHEME = 1
+# Where rows were found, and under which name of a version; what they are, the digest of their content says. A commit
+# that leaves the rows alone is no reason to train again, and a node without a network does not learn the commit.
+_PLACES = ("source", "mirror", "revision", "branch")
+# The settings that an audit shares with the trainings.
+SCORING = ("chat_template", "backend", "batch_tokens", "fast_linear")
+# Settings that divide the same work otherwise. After an error for want of memory they are changed, and work goes on.
+_DIVISION = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")
 
 
 def make_plan(study: Study, setup: Setup, openers: Openers) -> Plan:
@@ -26,6 +34,7 @@ def make_plan(study: Study, setup: Setup, openers: Openers) -> Plan:
     grid = expand(study)
     check_settings(study, grid)
     model = identify_model(setup, openers)
+    setup = replace(setup, revision=model.get("revision"))  # what the key names is what the cells load
     tasks: dict[str, Task] = {}
     named: dict[str, str] = {}
     for reference in grid.tasks:
@@ -82,7 +91,7 @@ class _CellMaker:
 
     def audit(self, cell: AuditCell, training: Cell | None) -> Cell:
         task = self.tasks[cell.task]
-        names = cell.templates.names(task)
+        names = cell.names(task)
         given = self.study.settings.of("base", cell.task)
         config = training_config(given)
         suffix = _suffix(task, names)
@@ -106,7 +115,7 @@ class _CellMaker:
             and not set(names) & set(training.templates if training else ()),
             templates=names,
             training=None if training is None else training.key,
-            settings={"chat_template": config.chat_template, "batch_tokens": config.batch_tokens},
+            settings={name: getattr(config, name) for name in SCORING},
             limit=self.study.limit,
             split=self.study.split,
         )
@@ -134,15 +143,34 @@ def choose(task: Task, names: tuple[str, ...]) -> Task:
 
 
 def identify_model(setup: Setup, openers: Openers) -> dict[str, Any]:
-    """What the model is: a folder's files, or a name and a revision."""
+    """What the model is: a folder's files, or a name on the hub and a commit.
+
+    Where no revision is given, it is the commit that the hub's cache holds, or else the hub's own one: a model must
+    not become another one between two runs of a study without a word.
+    """
     folder = openers.model_folder(setup.model)
     if folder is None:
-        return {"name": setup.model, "revision": setup.revision}
+        return {"name": setup.model, "revision": setup.revision or _main_commit(setup.model)}
     kinds = ("*.safetensors", "*.json", "*.model", "*.txt", "*.jinja")
     files = sorted(path for kind in kinds for path in folder.glob(kind))
     if not files:
         raise InputError("E-MODEL-FILE", f"{folder} holds no model.", "Give a model's folder or its name on the hub.")
     return {"files": sha256_json({path.name: sha256_file(path) for path in files})}
+
+
+def _main_commit(name: str) -> str | None:
+    """What ``main`` stands for: in the hub's cache, else on the hub; None where neither says."""
+    from huggingface_hub import HfApi, constants, file_download  # not for a model that lies in a folder
+
+    place = file_download.repo_folder_name(repo_id=name, repo_type="model")
+    try:
+        return (Path(constants.HF_HUB_CACHE) / place / "refs" / "main").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        pass
+    try:
+        return HfApi().model_info(name, timeout=20).sha
+    except Exception:  # Loading says what is wrong with the name or the network.
+        return None
 
 
 def cell_key(cell: Cell, task: Task, setup: Setup, model: Mapping[str, Any]) -> str:
@@ -156,6 +184,7 @@ def cell_key(cell: Cell, task: Task, setup: Setup, model: Mapping[str, Any]) -> 
     """
     splits = ["train", *(["validation"] if "validation" in task.data else [])] if cell.kind == "train" else [cell.split]
     inputs = {
+        "scheme": SCHEME,
         "kind": cell.kind,
         "model": dict(model),
         "dtype": setup.dtype,
@@ -163,7 +192,7 @@ def cell_key(cell: Cell, task: Task, setup: Setup, model: Mapping[str, Any]) -> 
         "data": {split: _content(task.rows(split).provenance) for split in splits},
         "limit": cell.limit,
         "training": cell.training,
-        "settings": _deciding(cell.settings) if cell.kind == "train" else dict(cell.settings),
+        "settings": _deciding(cell.settings) if cell.kind == "train" else _without_division(cell.settings),
     }
     return sha256_json(inputs)
 
@@ -173,14 +202,19 @@ def _content(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The method's own settings, the main inherited ones and those that are given.
+    """The method's own settings, the main inherited ones, and those of the rest that are given and not the defaults.
 
     Not all of ``TrainingArguments``: a field that a new version of the library adds is no reason to train again.
     """
     config = training_config(settings)
-    binding = binding_settings(config)
-    names = {*recorded_settings(config), *settings} & set(binding)
-    return {name: binding[name] for name in sorted(names)}
+    binding, defaults = binding_settings(config), binding_settings(training_config({}))
+    given = {name for name in binding if name in settings and binding[name] != defaults[name]}
+    names = (given | set(recorded_settings(config))) & set(binding)
+    return _without_division({name: binding[name] for name in sorted(names)})
+
+
+def _without_division(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in _DIVISION}
 
 
 def _suffix(task: Task, names: tuple[str, ...]) -> str:

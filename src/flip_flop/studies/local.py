@@ -5,6 +5,7 @@ A worker takes many cells, as starting one costs seconds; where one dies, its ce
 
 import contextlib
 import json
+import logging
 import os
 import selectors
 import signal
@@ -19,10 +20,14 @@ from flip_flop.studies.cells import BUSY, DONE, FAILED, STOPPED, Outcome
 from flip_flop.studies.drive import Settled, Summary
 from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.plan import Cell, Plan
+from flip_flop.studies.worker import waiting_for
+
+log = logging.getLogger("flip_flop")
 
 # How long to wait before asking again for a cell that another process is at work on.
 RETRY_SECONDS = 2.0
-STOP_SECONDS = 60.0
+# For all workers together: each may have to end a step and write a checkpoint.
+STOP_SECONDS = 180.0
 
 
 def worker_environments(device: str, count: int | None = None) -> list[dict[str, str]]:
@@ -52,6 +57,7 @@ class Worker:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path):
         self.cell: Cell | None = None
+        self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as errors:
             # A session of its own: Ctrl-C reaches the driver, which asks its workers to stop.
@@ -76,12 +82,15 @@ class Worker:
             self.keys.write(f"{cell.key}\n")
             self.keys.flush()
 
-    def close(self) -> int:
+    def stop(self) -> None:
         """End the input: an idle worker ends, a busy one stops as soon as it can."""
         with contextlib.suppress(BrokenPipeError):
             self.keys.close()
+
+    def wait(self, seconds: float) -> int:
+        """Wait for its end, and see to it where it does not come."""
         try:
-            code = self.process.wait(STOP_SECONDS)
+            code = self.process.wait(max(0.0, seconds))
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = self.process.wait()
@@ -98,6 +107,7 @@ class LocalDriver:
         command: The command of a worker.
         environments: One worker each.
         settled: Told of each cell that is settled, and what became of it.
+        quiet: Do not say what is waited for.
     """
 
     def __init__(
@@ -107,11 +117,15 @@ class LocalDriver:
         command: Sequence[str],
         environments: Sequence[Mapping[str, str]],
         settled: Settled,
+        *,
+        quiet: bool = False,
     ):
         self.plan, self.folder, self.command, self.settled = plan, folder, command, settled
-        self.environments = environments
+        self.environments, self.quiet = environments, quiet
         self.workers: list[Worker | None] = [None] * len(environments)
         self.waiting: dict[Cell, float] = {}
+        self.failed_before: dict[Cell, int] = {}
+        self.told: set[Cell] = set()
         self.summary = Summary()
         self.selector = selectors.DefaultSelector()
 
@@ -122,16 +136,24 @@ class LocalDriver:
                 self.summary.done.append(cell)
             else:
                 self.waiting[cell] = 0.0
+                self.failed_before[cell] = self.folder.failed_at(cell)
         with _terminable():
             try:
                 while self.waiting or any(worker and worker.cell for worker in self.workers):
                     self._assign()
                     self._listen()
             finally:
-                for worker in filter(None, self.workers):
-                    worker.close()
-                self.selector.close()
+                self._stop()
         return self.summary
+
+    def _stop(self) -> None:
+        workers = [worker for worker in self.workers if worker is not None]
+        for worker in workers:
+            worker.stop()
+        over = time.monotonic() + STOP_SECONDS
+        for worker in workers:
+            worker.wait(over - time.monotonic())
+        self.selector.close()
 
     def _assign(self) -> None:
         for index in range(len(self.workers)):
@@ -160,8 +182,12 @@ class LocalDriver:
                     continue
                 if training not in self.summary.done:
                     continue
-            if time.monotonic() >= not_before:
+            if time.monotonic() < not_before:
+                continue
+            if self.folder.failed_at(cell) in (0, self.failed_before[cell]):
                 return cell
+            del self.waiting[cell]  # another driver has tried it meanwhile
+            self._note(cell, Outcome(FAILED, self.folder.failure(cell)))
         return None
 
     def _listen(self) -> None:
@@ -188,6 +214,9 @@ class LocalDriver:
 
     def _note(self, cell: Cell, outcome: Outcome) -> None:
         if outcome.state == BUSY:
+            if cell not in self.told and not self.quiet:
+                log.info(waiting_for(self.folder, cell))
+            self.told.add(cell)
             self.waiting[cell] = time.monotonic() + RETRY_SECONDS
             return
         if outcome.state == STOPPED:
@@ -202,11 +231,12 @@ class LocalDriver:
         """A worker is dead. Its cell has failed; the next cell gets a new worker."""
         self.selector.unregister(worker.answers)
         self.workers[index] = None
-        cell, code = worker.cell, worker.close()
+        worker.stop()
+        cell, code = worker.cell, worker.wait(STOP_SECONDS)
         if cell is None:
             return
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        reason = f"the worker died of {how}"
+        reason = f"the worker died of {how}; its own log: {worker.log}."
         self.folder.fail(cell, reason)
         self._note(cell, Outcome(FAILED, reason))
 

@@ -26,9 +26,13 @@ from flip_flop.studies.tables import (
 )
 from flip_flop.studies.tables.notes import DEMO
 
+WRITTEN = (".md", ".csv", ".tex", *(f".{kind}" for kind in FORMATS))
+
 
 def write_outputs(results: Sequence[Result], study: Study, out: Path, audits: Sequence[Cell] = ()) -> list[Path]:
     """Write the tables and figures that the results give reason for, and ``index.md`` with all of them.
+
+    Older tables and figures that are not written anew are removed: they are of a study that was another one.
 
     Args:
         results: The complete audits.
@@ -52,6 +56,9 @@ def write_outputs(results: Sequence[Result], study: Study, out: Path, audits: Se
     files = {out / "tables" / name: text.encode("utf-8") for name, text in texts.items()}
     for picture in pictures:
         files |= {out / "figures" / f"{picture.name}.{kind}": picture_bytes(picture, kind) for kind in FORMATS}
+    for path in [*(out / "tables").glob("*.*"), *(out / "figures").glob("*.*")]:
+        if path not in files and path.suffix in WRITTEN:
+            path.unlink()
     for path, content in files.items():
         write_bytes(path, content)
     write_text(out / "index.md", _page(summary, study, tables, pictures))

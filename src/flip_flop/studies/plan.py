@@ -1,7 +1,7 @@
 """A study's cells as they are run: what each is, what it is called, and where it goes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,15 @@ class Setup:
     device: str = "auto"
     hub_mirror: str | None = None
     story_cloze_dir: str | None = None
+
+    def with_dtype(self, *, on_gpu: bool) -> "Setup":
+        """With ``auto`` resolved by where the cells will run, so that no table mixes data types.
+
+        Example:
+            >>> Setup("demo").with_dtype(on_gpu=False).dtype
+            'float32'
+        """
+        return replace(self, dtype="bfloat16" if on_gpu else "float32") if self.dtype == "auto" else self
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def sizes_at_hand(task: Task, split: str, limit: int | None, count: CountTokens,
     Args:
         task: The task.
         split: The split to be audited.
-        limit: The size of the sample, if any.
+        limit: The size of the sample of each split, if any.
         count: Tokens of a text.
         chat_tokens: What a chat template adds to a prompt.
     """
@@ -71,7 +71,7 @@ def sizes_at_hand(task: Task, split: str, limit: int | None, count: CountTokens,
     train, validation = len(own.rows("train")) if "train" in own.data else 0, 0
     if "validation" in own.data:
         validation = len(own.rows("validation"))
-    train = min(train, limit or train)
+    train, validation = min(train, limit or train), min(validation, limit or validation)
     if not validation:
         validation = max(round(train * 0.1), 1) if train else 0
         train -= validation
@@ -101,6 +101,6 @@ def sizes_of_paper(name: str, limit: int | None, has_chat: bool) -> Sizes:
     paper = catalog_entry(name).paper
     if name not in ASSUMED_TOKENS:
         raise InputError("E-TASK-UNKNOWN", f"no lengths are known for task {name!r}.", "Put its rows at hand.")
-    train, test = (min(paper[split], limit or paper[split]) for split in ("train", "test"))
+    train, validation, test = (min(paper[split], limit or paper[split]) for split in ("train", "validation", "test"))
     tokens = float(ASSUMED_TOKENS[name][has_chat])
-    return Sizes(train, paper["validation"], test, paper["templates"], tokens, False)
+    return Sizes(train, validation, test, paper["templates"], tokens, False)

@@ -1,6 +1,5 @@
 """The Slurm executor: arrays of trainings and of audits through submitit, watched until all is settled."""
 
-import getpass
 import json
 import logging
 import re
@@ -21,8 +20,8 @@ from flip_flop.studies.slurm_task import SlurmTask
 log = logging.getLogger("flip_flop")
 
 POLL_SECONDS = 5.0
-# How often a job may run into its time limit; each time it goes on from its checkpoint.
-MAX_TIMEOUTS = 50
+# How often a job may run into its time limit: a training goes on from its checkpoint, an audit begins anew.
+MAX_TIMEOUTS = {"train": 50, "audit": 1}
 # A file written on another node may be seen late.
 GRACE_SECONDS = 90.0
 
@@ -146,7 +145,7 @@ class SlurmDriver:
             return
         import submitit
 
-        executor = submitit.SlurmExecutor(folder=self.place / "%j", max_num_timeout=MAX_TIMEOUTS)
+        executor = submitit.SlurmExecutor(folder=self.place / "%j", max_num_timeout=MAX_TIMEOUTS[kind])
         try:
             executor.update_parameters(
                 **{"job_name": f"{self.plan.study.name}-{kind}"[:60], "stderr_to_stdout": True} | self.parameters,
@@ -171,10 +170,15 @@ class SlurmDriver:
             elif queued is not None and job not in queued:
                 reason, since = self.folder.failure(cell), self.gone_since.setdefault(cell, time.monotonic())
                 if reason is not None or time.monotonic() - since > GRACE_SECONDS:
-                    words = f"its job {job} ended without a result; see {self.place / job}"
-                    self._settle(cell, Outcome(FAILED, reason or words))
+                    self._settle(cell, Outcome(FAILED, reason or self._lost(cell, job)))
             else:
                 self.gone_since.pop(cell, None)
+
+    def _lost(self, cell: Cell, job: str) -> str:
+        words = f"its job {job} ended without a result; see {self.place / job}."
+        if cell.kind == "audit":
+            words += " An audit that needs more than its time begins anew only once: raise --time."
+        return words
 
     def _settle(self, cell: Cell, outcome: Outcome) -> None:
         del self.jobs[cell]
@@ -195,7 +199,7 @@ def _require_slurm() -> None:
     try:
         import submitit  # noqa: F401 - an extra: it may be absent
     except ImportError:
-        hint = "pip install 'flip-flop-consistency[slurm]'."
+        hint = "Install the extra slurm: pip install -e '.[slurm]' in the project's folder."
         raise InputError("E-STUDY-SLURM", "--executor slurm needs submitit, which is not installed.", hint) from None
     for program in ("sbatch", "srun", "squeue"):
         if shutil.which(program) is None:
@@ -205,7 +209,7 @@ def _require_slurm() -> None:
 
 def _queue() -> set[str] | None:
     """The user's jobs that Slurm has not ended with, an array's one by one; None where it does not answer."""
-    command = ["squeue", "--noheader", "--array", "--format=%i", "--user", getpass.getuser()]
+    command = ["squeue", "--noheader", "--array", "--format=%i", "--me"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except (subprocess.SubprocessError, OSError):

@@ -43,7 +43,7 @@ class SlurmTask:
         while not self._has_ended():
             time.sleep(POLL_SECONDS)
         status = self._process.wait()
-        if status == 128 + signal.SIGTERM:
+        if status in (128 + signal.SIGTERM, -signal.SIGTERM):  # the latter before it had begun to listen
             time.sleep(STOP_SECONDS)  # stopped, as this process will be
         if status:
             raise RuntimeError(f"the cell's command ended with {status}")

@@ -7,9 +7,12 @@ from typing import Any
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.prompts.strict_yaml import read_yaml
+from flip_flop.studies.values import list_of, seed_of, text_of, texts_of, whole_of
 
 CATALOG = Path(__file__).parent / "catalog"
 METHODS = ("base", "swarm", "cce", "f2c")
+# Folders beside the studies' own.
+RESERVED = ("trainings", "audits", "logs", "claims", "slurm")
 # Settings of a training that the grid decides.
 OWNED = {
     "method": "methods",
@@ -151,7 +154,13 @@ def narrow(
         seeds: These seeds.
         limit: Another sample size.
         settings: They win over all others.
+
+    Raises:
+        InputError: ``E-STUDY-VALUE``.
     """
+    for given, option in ((tasks, "--tasks"), (methods, "--methods"), (seeds, "--seeds")):
+        if given is not None and not given:
+            raise InputError("E-STUDY-VALUE", f"{option} is empty.", "Name at least one, or leave it out.")
     if tasks is not None:
         # A task file goes by its own name, too.
         references = {Path(task).stem: task for task in study.tasks} | {task: task for task in study.tasks}
@@ -164,7 +173,7 @@ def narrow(
         _require_known(methods, METHODS, "--methods", "a study")
         study = replace(study, methods=tuple(dict.fromkeys(methods)))
     if seeds is not None:
-        study = replace(study, seeds=tuple(dict.fromkeys(seeds)))
+        study = replace(study, seeds=tuple(dict.fromkeys(seed_of(seed, "--seeds") for seed in seeds)))
     override = _settings_block(dict(settings or {}), "--set")
     return replace(
         study,
@@ -186,38 +195,34 @@ def _parse(content: Any, where: str, folder: Path) -> Study:
     for key in content:
         if key not in _KEYS:
             raise InputError("E-STUDY-KEY", f"{where} has an unknown key {key!r}.", nearest(key, _KEYS))
-    name = content.get("name")
-    if not isinstance(name, str) or not _is_plain(name):
-        raise InputError("E-STUDY-KEY", f"{where}: name is {name!r}.", "Use letters, digits, - and _.")
-    given_tasks = _texts(content, "tasks", where)
+    given_tasks = texts_of(content, "tasks", where)
     if not given_tasks:
         raise InputError("E-STUDY-KEY", f"{where} has no tasks.", "List at least one.")
-    methods = _texts(content, "methods", where) or METHODS
+    methods = texts_of(content, "methods", where) or METHODS
     _require_known(methods, METHODS, f"{where}, methods", "a study")
-    for key in ("cross", "template_subsets"):
-        named = content.get(key) or {}
-        if not isinstance(named, list if key == "cross" else dict) and named:
-            raise InputError("E-STUDY-KEY", f"{where}: {key} is {named!r}.", "See the shipped studies.")
-        _require_known(named, given_tasks, f"{where}, {key}", "tasks")
-    if content.get("cross") and content.get("template_subsets"):
+    cross, subsets = texts_of(content, "cross", where), content.get("template_subsets") or {}
+    if not isinstance(subsets, dict):
+        raise InputError("E-STUDY-KEY", f"{where}: template_subsets is {subsets!r}.", "See the shipped study3.")
+    _require_known(cross, given_tasks, f"{where}, cross", "tasks")
+    _require_known(subsets, given_tasks, f"{where}, template_subsets", "tasks")
+    if cross and subsets:
         raise InputError("E-STUDY-KEY", f"{where} has cross and template_subsets.", "Make two studies of it.")
     place = {task: _place(task, folder) for task in given_tasks}
     model = content.get("model")
     return Study(
-        name=name,
+        name=_name(content.get("name"), where, is_shipped=folder == CATALOG),
         tasks=tuple(place.values()),
         methods=tuple(methods),
-        seeds=tuple(_whole(seed, f"{where}, seeds", 0) for seed in _list(content, "seeds", where)) or (0,),
-        model=None if model is None else str(_text(model, f"{where}, model")),
-        description=str(content.get("description") or ""),
-        cross=tuple(place[task] for task in content["cross"]) if content.get("cross") else None,
+        seeds=tuple(seed_of(seed, f"{where}, seeds") for seed in list_of(content, "seeds", where)) or (0,),
+        model=None if model is None else str(text_of(model, f"{where}, model")),
+        description=_description(content.get("description"), where),
+        cross=tuple(place[task] for task in cross) or None,
         template_subsets={
-            place[task]: _subsets(entry, f"{where}, template_subsets, {task}")
-            for task, entry in (content.get("template_subsets") or {}).items()
+            place[task]: _subsets(entry, f"{where}, template_subsets, {task}") for task, entry in subsets.items()
         },
         settings=_settings(content.get("settings") or {}, where, place),
-        limit=None if content.get("limit") is None else _whole(content["limit"], f"{where}, limit", 1),
-        split=str(_text(content.get("split", "test"), f"{where}, split")),
+        limit=None if content.get("limit") is None else whole_of(content["limit"], f"{where}, limit", 1),
+        split=str(text_of(content.get("split", "test"), f"{where}, split")),
     )
 
 
@@ -227,48 +232,34 @@ def _place(task: str, folder: Path) -> str:
     return str((folder / task).resolve()) if is_file else task
 
 
-def _is_plain(name: str) -> bool:
-    return bool(name) and all(letter.isalnum() or letter in "-_" for letter in name)
+def _name(name: Any, where: str, *, is_shipped: bool) -> str:
+    """A study's name, which is that of its folder, too."""
+    if not isinstance(name, str) or not name or not all(letter.isalnum() or letter in "-_" for letter in name):
+        raise InputError("E-STUDY-KEY", f"{where}: name is {name!r}.", "Use letters, digits, - and _.")
+    if name.lower() in RESERVED or (not is_shipped and name.lower() in study_names()):
+        owner = "all studies share" if name.lower() in RESERVED else "a shipped study has"
+        raise InputError("E-STUDY-VALUE", f"{where}: name is {name!r}, a folder that {owner}.", "Give another name.")
+    return name
 
 
-def _list(content: Mapping[str, Any], key: str, where: str) -> list[Any]:
-    value = content.get(key) or []
-    if not isinstance(value, list):
-        raise InputError("E-STUDY-KEY", f"{where}: {key} is {value!r}.", f"Write {key}: [..., ...].")
-    for index, item in enumerate(value):
-        if item in value[:index]:
-            raise InputError("E-STUDY-VALUE", f"{where}: {key} has {item!r} twice.", "Remove one of them.")
-    return value
-
-
-def _texts(content: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    return tuple(str(_text(item, f"{where}, {key}")) for item in _list(content, key, where))
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise InputError("E-STUDY-KEY", f"{where}: {value!r} is no name.", "Write a name, quoted where YAML needs it.")
-    return value
-
-
-def _whole(value: Any, where: str, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InputError("E-STUDY-VALUE", f"{where}: {value!r}.", f"Give a whole number of at least {least}.")
-    return value
+def _description(value: Any, where: str) -> str:
+    if value is not None and not isinstance(value, str):
+        raise InputError("E-STUDY-KEY", f"{where}: description is {value!r}.", "Write one sentence, quoted.")
+    return value or ""
 
 
 def _subsets(entry: Any, where: str) -> Subsets:
     keys = ("train_first", "held_out")
     if not isinstance(entry, dict) or set(entry) != set(keys):
         raise InputError("E-STUDY-KEY", f"{where}: {entry!r}.", "Write {train_first: [5, 10, all], held_out: 5}.")
-    firsts = tuple(None if k == "all" else _whole(k, f"{where}, train_first", 2) for k in _list(entry, keys[0], where))
+    firsts = tuple(
+        None if k == "all" else whole_of(k, f"{where}, train_first", 2) for k in list_of(entry, keys[0], where)
+    )
     if not firsts:
-        raise InputError("E-STUDY-VALUE", f"{where}: train_first is empty.", "Give at least one number, or all.")
+        raise InputError("E-STUDY-VALUE", f"{where}: train_first has no value.", "Give at least one number, or all.")
     if isinstance(entry["held_out"], list):
-        names = _texts(entry, "held_out", where)
-        if names:
-            return Subsets(firsts, names)
-    return Subsets(firsts, _whole(entry["held_out"], f"{where}, held_out", 1))
+        return Subsets(firsts, texts_of(entry, "held_out", where))
+    return Subsets(firsts, whole_of(entry["held_out"], f"{where}, held_out", 1))
 
 
 def _settings(block: Any, where: str, place: Mapping[str, str]) -> Settings:

@@ -53,7 +53,8 @@ class Entry:
         base: The base's figures on the same instances and templates; empty where it was not audited.
         intervals: 95% intervals of the change from the base, paired over instances.
         f1_per_template: Each audited template's F1, mean over seeds.
-        num_instances: How many instances were audited.
+        split: The split that was audited.
+        num_instances: How many instances of it.
         audited: How many templates were audited.
         collapsed: The seeds whose audit says that one label is nearly everywhere.
     """
@@ -69,6 +70,7 @@ class Entry:
     num_templates: int | None = None
     held_out: bool = False
     f1_per_template: Mapping[str, float] = field(default_factory=dict)
+    split: str = ""
     num_instances: int = 0
     audited: int = 0
     collapsed: tuple[int | None, ...] = ()
@@ -264,6 +266,7 @@ def _entry(
         num_templates=_num_trained_on(place, members[0]) if question == "unseen" else None,
         held_out=place.held_out,
         f1_per_template={name: fmean(each[name] for each in f1) for name in place.templates} if f1 else {},
+        split=str(found[0].record["task"]["split"]),
         num_instances=len(found[0].scores),
         audited=len(place.templates),
         collapsed=tuple(m.seed for m, run in zip(members, found, strict=True) if run.metrics.get("collapsed")),

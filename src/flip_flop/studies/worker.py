@@ -13,9 +13,9 @@ from pathlib import Path
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.provenance import now
-from flip_flop.studies.cells import BUSY, DONE, FAILED, CellRunner
+from flip_flop.studies.cells import BUSY, DONE, FAILED, CellRunner, Outcome
 from flip_flop.studies.folder import StudyFolder, load_plan
-from flip_flop.studies.plan import Openers
+from flip_flop.studies.plan import Cell, Openers
 
 # How long to wait before asking again for a cell that another process is at work on.
 WAIT_SECONDS = 2.0
@@ -45,8 +45,7 @@ def serve(path: Path, openers: Openers) -> None:
         # The record of a run holds the command that runs it again.
         sys.argv = ["flip-flop", "study", "run-cell", str(path), cell.name]
         busy.set()
-        with log_to(folder.log(cell)):
-            outcome = runner.run(cell)
+        outcome = _try(runner, cell)
         busy.clear()
         print(json.dumps({"key": key, **vars(outcome)}), file=answers, flush=True)
 
@@ -70,15 +69,31 @@ def run_one(path: Path, name: str, openers: Openers) -> int:
     if cell is None:
         hint = nearest(name, (each.name for each in plan.cells))
         raise InputError("E-STUDY-CELL", f"{path} has no cell {name!r}.", hint)
-    runner = CellRunner(plan, folder, openers)
-    with log_to(folder.log(cell)):
-        outcome = runner.run(cell)
-        while outcome.state == BUSY:
-            time.sleep(WAIT_SECONDS)
-            outcome = runner.run(cell)
+    runner, told = CellRunner(plan, folder, openers), False
+    while (outcome := _try(runner, cell)).state == BUSY:
+        obstacle = runner.obstacle(cell)
+        if obstacle is not None and not told:
+            print(waiting_for(folder, obstacle), file=sys.stderr)
+            told = True
+        time.sleep(WAIT_SECONDS)
     words = f"{outcome.seconds:.0f} s" if outcome.state == DONE else outcome.reason or outcome.state
     print(f"{cell.kind} {cell.label}: {words} Log: {folder.log(cell)}", file=sys.stderr)
     return {DONE: 0, FAILED: 1}.get(outcome.state, 128 + signal.SIGTERM)
+
+
+def waiting_for(folder: StudyFolder, cell: Cell) -> str:
+    """What is waited for, and whom to ask."""
+    return f"waiting for {cell.kind} {cell.label}, held by {folder.claims.holder(cell.name) or 'another process'}"
+
+
+def _try(runner: CellRunner, cell: Cell) -> Outcome:
+    """Run a cell with its log; a mere look at what is done, or another's, leaves no line there."""
+    if runner.folder.is_done(cell):
+        return Outcome(DONE)
+    if runner.obstacle(cell) is not None:
+        return Outcome(BUSY)
+    with log_to(runner.folder.log(cell)):
+        return runner.run(cell)
 
 
 def _read_keys(keys: "queue.SimpleQueue[str | None]", busy: threading.Event) -> None:

@@ -34,7 +34,11 @@ def changes_table(summary: Summary) -> Table:
         *notes.about(summary, [entry for entry in entries.values() if entry.method != BASE]),
         "Points against the base. Lower sigma_F1 is better, and counts as better.",
         notes.INTERVAL,
-        *([notes.PAPER + " Its averages are over the same tasks."] if with_paper else []),
+        *(
+            [*notes.paper(notes.BESIDE, list(entries.values())), "Its averages: over the same tasks."]
+            if with_paper
+            else []
+        ),
         *notes.missing(summary, "own", count_missing(body)),
     ]
     columns = [Column("", is_text=True), Column("", is_text=True)]
@@ -66,13 +70,16 @@ def _group(change: str, interval: str, printed: str, figure: str, with_paper: bo
 
 
 def _averages(own: Sequence[Entry], num_tasks: int, with_paper: bool) -> list[Row]:
-    compared = sum(bool(entry.base) for entry in own)
-    size = count(num_tasks, "task") if compared == num_tasks else f"{compared} of {count(num_tasks, 'task')}"
+    compared = {figure: sum(entry.change(figure) is not None for entry in own) for figure in FIGURES}
+    most = max(compared.values())
+    size = count(num_tasks, "task") if most == num_tasks else f"{most} of {count(num_tasks, 'task')}"
     means, counts = [], []
     for figure in FIGURES:
         printed = _printed(own, figure)
+        # A task without labels has agreement and no F1.
+        fewer = f" over {count(compared[figure], 'task')}" if 0 < compared[figure] < most else ""
         means += _group(
-            points(mean_change(own, figure), DECIMALS),
+            points(mean_change(own, figure), DECIMALS) + fewer,
             "",
             points(mean_change(printed, figure), DECIMALS),
             figure,

@@ -63,7 +63,7 @@ def methods_table(summary: Summary) -> Table:
         *notes.deviation(list(entries.values())),
         "Percent. Best per task and figure: bold; worst: italics, or red. An average stands where no task is missing.",
         *(["Vote F1: the base's majority over its templates, which takes no training."] if _has_vote(entries) else []),
-        *([notes.PAPER] if in_paper(methods, tasks) else []),
+        *(notes.paper("Below each number", list(entries.values())) if in_paper(methods, tasks) else []),
         *notes.missing(summary, "own", count_missing([Row(row.cells[:-1]) for row in rows])),
     ]
     return Table(
@@ -135,6 +135,7 @@ def _records(entries: Entries) -> list[dict[str, Any]]:
                     "change_high": interval and interval[1],
                     "paper": _value(PAPER, method, task, figure),
                     "paper_change": printed and printed.change(figure),
+                    "split": entry.split,
                     "instances": entry.num_instances,
                     "templates": entry.audited,
                 }

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 
 from flip_flop.report.text import count
+from flip_flop.studies.paper import dataset_names
 from flip_flop.studies.summary import BASE, Absent, Entry, Question, Summary, method_title, task_title
+from flip_flop.tasks.catalog import catalog_entry
 
 DEMO = (
     "The model is the embedded one, a toy: its figures show that the program works. "
     "They say nothing about the paper's claim."
 )
-PAPER = "Beside each cell, in grey or in brackets: the paper's own number, of Qwen2.5-3B-Instruct."
-INTERVAL = "95% CI: paired bootstrap over test instances; it says nothing about another training seed."
+INTERVAL = "95% CI: paired bootstrap over instances; it says nothing about another training seed."
+BESIDE = "In the columns named paper"
 MAX_NAMED = 12
 
 
@@ -22,7 +24,8 @@ def about(summary: Summary, entries: Sequence[Entry]) -> list[str]:
     sizes = {entry.task: f"{entry.num_instances:,} x {entry.audited}" for entry in entries if entry.num_instances}
     if sizes:
         words = ", ".join(f"{task_title(task)} {size}" for task, size in sizes.items())
-        lines.append(f"Instances x templates: {words}.")
+        splits = sorted({entry.split for entry in entries if entry.num_instances})
+        lines.append(f"Instances x templates, split {' and '.join(splits)}: {words}.")
     fewer = [entry for entry in entries if entry.method != BASE and len(entry.seeds) < len(seeds)]
     if fewer:
         words = _listed([f"{name_of(entry)} ({len(entry.seeds)})" for entry in fewer])
@@ -33,6 +36,23 @@ def about(summary: Summary, entries: Sequence[Entry]) -> list[str]:
     return [*lines, DEMO] if summary.is_demo else lines
 
 
+def paper(where: str, entries: Sequence[Entry]) -> list[str]:
+    """Whose the second number is, and which tasks were audited on other instances than the paper's.
+
+    Args:
+        where: Where it stands, such as ``"Below each number"``.
+        entries: What it is compared with.
+    """
+    lines = [f"{where}, in grey or in brackets: the paper's own, of Qwen2.5-3B-Instruct on its test splits."]
+    sizes = {entry.task: (entry.num_instances, entry.split) for entry in entries if entry.num_instances}
+    other = []
+    for task, (found, split) in sizes.items():
+        printed = catalog_entry(task).paper["test"] if task in dataset_names() else None
+        if printed is not None and (found, split) != (printed, "test"):
+            other.append(f"{task_title(task)} {found:,} of {split} (the paper: {printed:,} of test)")
+    return [*lines, f"Not the paper's instances: {', '.join(other)}."] if other else lines
+
+
 def deviation(entries: Sequence[Entry]) -> list[str]:
     """What ± means, where some method has several seeds."""
     several = any(len(entry.seeds) > 1 for entry in entries)
@@ -40,11 +60,14 @@ def deviation(entries: Sequence[Entry]) -> list[str]:
 
 
 def missing(summary: Summary, question: Question, cells: int) -> list[str]:
-    """How many cells are a dash, and which audits are not there yet."""
+    """How many cells are a dash, which tasks have no labels, and which audits are not there yet."""
     lacking = summary.lacking(question) + (_bases_lacking(summary) if question == "transfer" else [])
     lines = []
     if cells:
-        lines.append(f"{count(cells, 'cell')} {'is' if cells == 1 else 'are'} missing (a dash).")
+        lines.append(f"{count(cells, 'cell')} without a figure (a dash).")
+    unlabelled = dict.fromkeys(e.task for e in summary.about(question) if e.values and "mean_f1" not in e.values)
+    if unlabelled:
+        lines.append(f"Without labels, hence without F1: {', '.join(map(task_title, unlabelled))}.")
     if lacking:
         names = _listed([_absent_name(each) for each in lacking])
         lines.append(f"{count(len(lacking), 'audit')} of this table not done yet: {names}.")

@@ -33,10 +33,14 @@ def selection_table(summary: Summary, choices: Sequence[Choice]) -> Table:
         "variation).",
         *_verdict(both, costs),
     ]
-    collapsed = sum(choice.is_guarded and choice.by_agreement() is None for choice in choices)
+    unscored = sum(not choice.candidates for choice in choices)
+    if unscored:
+        lines.append(f"No checkpoint was scored on the validation split: {count(unscored, 'training')}.")
+    scored = [choice for choice in choices if choice.candidates]
+    collapsed = sum(choice.is_guarded and choice.by_agreement() is None for choice in scored)
     if collapsed:
         lines.append(f"No checkpoint within max_share_drift: {count(collapsed, 'training')}.")
-    unknown = sum(not choice.is_guarded for choice in choices)
+    unknown = sum(not choice.is_guarded for choice in scored)
     if unknown:
         lines.append(f"The log does not hold the base's votes, so the guard is unknown: {count(unknown, 'training')}.")
     columns = (

@@ -39,7 +39,7 @@ def unseen_table(summary: Summary) -> Table:
         *notes.about(summary, entries),
         *notes.deviation(entries),
         "All rows of a task are audited on the same templates, the ones held out from training on the first K.",
-        *(["Rows marked (all): trained on these templates too."] if any(map(_has_seen, entries)) else []),
+        *(["Rows marked (seen): trained on these templates too."] if any(map(_has_seen, entries)) else []),
         "Changes are in points against the base; lower sigma_F1 is better. " + notes.INTERVAL,
         "The paper gives this study as a picture, without numbers.",
         *notes.missing(summary, "unseen", count_missing(rows)),
@@ -66,13 +66,11 @@ def spread_table(summary: Summary) -> Table:
     ]
     columns = [Column("task", is_text=True)]
     columns += [Column(heading) for heading in ("min", "Q1", "median", "Q3", "max", "Q3-Q1")]
-    printed = (
-        "Beside the mean range, in grey or in brackets: the paper's, of Qwen2.5-3B-Instruct over its eleven datasets."
-    )
     lines = [
         *notes.about(summary, entries),
         "F1 over templates, percent; quartiles by linear interpolation.",
-        *([printed] if with_paper else []),
+        *(notes.paper("Beside the mean range", entries) if with_paper else []),
+        *(["Its mean range: over its eleven datasets."] if with_paper else []),
         *notes.missing(summary, "own", count_missing(body)),
     ]
     records = [
@@ -112,7 +110,7 @@ def trained_words(entry: Entry) -> str:
     if entry.method == BASE:
         return "base"
     count = "some" if entry.num_templates is None else f"{entry.num_templates}"
-    return f"{method_title(entry.method)}, {count} templates" + (" (all)" if _has_seen(entry) else "")
+    return f"{method_title(entry.method)}, {count} templates" + (" (seen)" if _has_seen(entry) else "")
 
 
 def _has_seen(entry: Entry) -> bool:

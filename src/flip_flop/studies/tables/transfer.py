@@ -45,13 +45,14 @@ def transfer_table(summary: Summary, method: str) -> Table:
         *notes.deviation(list(entries.values())),
         "Mean change on the targets in points, as an improvement: for sigma_F1, how much lower it is. "
         "P/N: targets better and worse than the base; an unchanged one is neither. Best source: bold.",
-        *([notes.PAPER + " Its rows are means over 10 targets each, all of its 80 pairs."] if with_paper else []),
+        *(notes.paper(notes.BESIDE, list(entries.values())) if with_paper else []),
+        *(["Its rows: means over 10 targets each, and over all of its 80 pairs."] if with_paper else []),
         *notes.missing(summary, "transfer", count_missing(rows)),
     ]
-    name, title = _named("table2_transfer", f"Transfer to other tasks under {method_title(method)}", method)
-    return Table(
-        name, f"{title} (the paper's Table 2)", tuple(columns), tuple(rows), tuple(lines), _records(rows_of, with_paper)
-    )
+    title = f"Transfer to other tasks under {method_title(method)}"
+    title += " (the paper's Table 2)" if method == "f2c" else ""
+    name = _file_name("table2_transfer", method)
+    return Table(name, title, tuple(columns), tuple(rows), tuple(lines), _records(rows_of, with_paper))
 
 
 def pairs_table(summary: Summary, method: str) -> Table:
@@ -76,7 +77,7 @@ def pairs_table(summary: Summary, method: str) -> Table:
         notes.INTERVAL,
         *notes.missing(summary, "transfer", count_missing(rows)),
     ]
-    name, title = _named("table2_pairs", f"Transfer by pair under {method_title(method)}", method)
+    name, title = _file_name("table2_pairs", method), f"Transfer by pair under {method_title(method)}"
     return Table(name, title, tuple(columns), tuple(rows), tuple(lines), tuple(records))
 
 
@@ -86,9 +87,9 @@ def pair_entries(summary: Summary, method: str) -> dict[tuple[str, str], Entry]:
     return {(str(entry.source), entry.task): entry for entry in found}
 
 
-def _named(name: str, title: str, method: str) -> tuple[str, str]:
+def _file_name(name: str, method: str) -> str:
     """The paper's Table 2 is F2C's: another method's table has its name in the file's."""
-    return (name if method == "f2c" else f"{name}_{method}"), title
+    return name if method == "f2c" else f"{name}_{method}"
 
 
 def _marks(rows_of: Mapping[str | None, Transfer], sources: Sequence[str], figure: str) -> dict[str | None, Mark]:
