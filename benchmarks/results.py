@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import FAST, MEMORY_MODEL
+from benchmarks.workload import SHAPES
 from flip_flop.files import write_text
 
 PAGE = Path(__file__).with_name("RESULTS.md")
@@ -81,7 +82,9 @@ def page(records: Sequence[dict[str, Any]]) -> str:
     for record in records:
         sections.extend(_run(record))
     sections.append("## What went badly\n\n" + "\n".join(f"- {line}" for line in _bad(records)) + "\n")
-    sections.append("## What is not measured\n\n" + "\n".join(f"- {line}" for line in _missing(records)) + "\n")
+    sections.append(
+        "## What is not measured\n\n" + "\n".join(f"- {line}" for line in dict.fromkeys(_missing(records))) + "\n"
+    )
     return "\n".join(sections)
 
 
@@ -90,9 +93,10 @@ def _run(record: dict[str, Any]) -> Iterator[str]:
     versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("torch", "transformers", "peft", "lm_eval"))
     yield f"## {settings['model']}, {settings['dtype']}, {machine['gpu'] or machine['processor']}\n"
     yield (
-        f"`{record['command']}`, {record['started']}, {record['minutes']} minutes. {machine['threads']} threads; "
+        f"`{_command(record)}`, {record['started'][:10]}, {record['minutes']} minutes. {machine['threads']} threads; "
         f"{versions}. The head is {record['head_share']:.0%} of a naive token's work. "
-        f"{settings['instances']} instances per shape for scoring, {settings['step_instances']} in a training step; "
+        f"Instances a shape: {settings['instances']} or more for scoring, until they make {settings.get('tokens', 0)} "
+        f"distinct tokens, {settings['step_instances']} in a training step; "
         f"{settings['rounds']} rounds, of naive, T0 and lm-eval with oneDNN {settings['slow_rounds']}.\n"
     )
     goals = [goal for goal in GOALS if settings["model"] in goal.models and bool(machine["gpu"]) == goal.gpu]
@@ -105,6 +109,11 @@ def _run(record: dict[str, Any]) -> Iterator[str]:
     if "memory" in record:
         yield f"### Peak memory above the loaded model ({record['memory']['model']}, one instance)\n"
         yield _memory_table(record["memory"])
+
+
+def _command(record: dict[str, Any]) -> str:
+    """As typed, but for where its file went."""
+    return "python -m benchmarks." + record["command"].split(" --out")[0].replace("run.py", "run")
 
 
 def overall(record: dict[str, Any], part: str, ours: str, peer: str) -> float | None:
@@ -239,6 +248,10 @@ def _low_shares(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _missing(records: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for record in records:
+        for part in ("scoring", "training"):
+            if part in record and (left := [name for name in SHAPES if name not in record[part]]):
+                yield f"{record['settings']['model']}, {part}: {', '.join(left)}."
     if not any(record["machine"]["gpu"] for record in records):
         yield "A GPU: all of this is from a CPU. For one there is `--model 3b --device cuda --dtype bfloat16`."
     yield "Real weights and real prompts: models are random, and prompts are token ids of real templates' lengths."
@@ -247,7 +260,7 @@ def _missing(records: Sequence[dict[str, Any]]) -> Iterator[str]:
         settings = record["settings"]
         few = max(settings["instances"], settings["step_instances"])
         if few < 8:
-            yield f"{settings['model']}: more than {few} instances per shape; a batch of many may do better or worse."
+            yield f"{settings['model']}: large batches, of eight instances and more, which may do better or worse."
 
 
 def main() -> None:
