@@ -176,7 +176,7 @@ def test_the_driver_resolves_the_data_type_once(tmp_path, monkeypatch, capsys, o
     ]
     study_command.main([str(word) for word in (*arguments, *options)], standalone_mode=False)
     assert json.loads((out / "small" / "study.json").read_text())["setup"]["dtype"] == dtype
-    assert f"in {dtype};" in (out / "list").read_text()
+    assert f"in {dtype};" in (tmp_path / "list").read_text()
 
 
 def test_a_task_file_is_known_by_its_content(tmp_path):
