@@ -61,7 +61,8 @@ def test_what_is_not_written_anew_is_removed_and_nothing_else(tmp_path):
     out, maker = tmp_path / "out", Maker(tmp_path / "runs")
     before = write_outputs(study1(maker, tasks=("rte", "cb"), seeds=(0,)), STUDY, out)
     (out / "tables" / "notes.txt").write_text("mine")
-    after = write_outputs([maker.audit("base", task) for task in ("rte", "wic")], STUDY, out)
+    others = Maker(tmp_path / "others")
+    after = write_outputs([others.audit("base", task) for task in ("rte", "wic")], STUDY, out)
     assert len(after) < len(before)
     left = {path for path in out.rglob("*") if path.is_file()}
     assert left == {*after, out / "tables" / "notes.txt"}
