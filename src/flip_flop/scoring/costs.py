@@ -13,7 +13,6 @@ from torch import nn
 from flip_flop.scoring.head import decoder_of
 from flip_flop.scoring.packed import is_worth_parting
 from flip_flop.scoring.tokens import EncodedInstance
-from flip_flop.scoring.trie import TokenTrie
 
 
 @dataclass(frozen=True)
@@ -40,27 +39,6 @@ class Costs:
             self.loss_rows + other.loss_rows,
         )
 
-    def flops(self, weights: int, width: int, vocab: int) -> int:
-        """Floating-point operations of the matrix products; attention, a few percent, is left out.
-
-        Args:
-            weights: The decoder's, without embeddings. Frozen ones: a backward costs as much as a forward.
-            width: The hidden states'.
-            vocab: The size of the vocabulary.
-        """
-        body = 2 * weights * (self.forwarded + self.backward)
-        return body + 2 * width * vocab * (self.head_rows + 2 * self.loss_rows)
-
-
-def naive_tokens(instance: EncodedInstance) -> int:
-    """Tokens of every answer's sequence, one by one."""
-    return sum(len(answer.inputs) for template in instance.answers for answer in template)
-
-
-def unique_tokens(instance: EncodedInstance) -> int:
-    """Tokens of the distinct sequences that are not the beginning of another."""
-    return sum(len(sequence) for sequence in instance.trie.sequences()[0])
-
 
 def scoring_costs(instances: Sequence[EncodedInstance]) -> Costs:
     """What it takes to score instances."""
@@ -83,18 +61,12 @@ def training_costs(instance: EncodedInstance, label: int | None, *, one_label: b
     if not (one_label and is_worth_parting(trie)):
         if label is None:
             return scoring
-        rows = _rows(trie, label if one_label else None)
+        rows = len(trie.answer_rows([label])) if one_label else scoring.head_rows
         return scoring + Costs(forwarded=0, backward=len(trie), loss_rows=rows)
     if label is None:
         return scoring
     again = len(trie.answer_branches([label]))
-    return scoring + Costs(forwarded=again, backward=trie.num_trunk + again, loss_rows=_rows(trie, label))
-
-
-def _rows(trie: TokenTrie, label: int | None) -> int:
-    wanted = np.zeros(trie.token_counts.shape, dtype=bool)
-    wanted[:, :, slice(None) if label is None else label] = True
-    return len(np.unique(trie.token_node[np.repeat(wanted.ravel(), trie.token_counts.ravel())]))
+    return scoring + Costs(forwarded=again, backward=trie.num_trunk + again, loss_rows=len(trie.answer_rows([label])))
 
 
 def decoder_weights(model: nn.Module) -> int:

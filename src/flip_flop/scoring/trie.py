@@ -54,17 +54,21 @@ class TokenTrie:
         """Nodes that only answers have."""
         return len(self) - self.num_trunk
 
+    def answer_rows(self, label_of: Sequence[int | None]) -> Int[ndarray, " rows"]:
+        """Nodes that predict a token of one answer of each template, in order; ``label_of`` as below."""
+        wanted = np.zeros(self.token_counts.shape, dtype=bool)
+        for instance, label in enumerate(label_of):
+            if label is not None:
+                wanted[instance, :, label] = True
+        return np.unique(self.token_node[np.repeat(wanted.ravel(), self.token_counts.ravel())])
+
     def answer_branches(self, label_of: Sequence[int | None]) -> Int[ndarray, " nodes"]:
         """Branch nodes that one answer of each template needs, in order.
 
         Args:
             label_of: The label, for each instance; ``None`` asks for nothing.
         """
-        wanted = np.zeros(self.token_counts.shape, dtype=bool)
-        for instance, label in enumerate(label_of):
-            if label is not None:
-                wanted[instance, :, label] = True
-        nodes = np.unique(self.token_node[np.repeat(wanted.ravel(), self.token_counts.ravel())])
+        nodes = self.answer_rows(label_of)
         found: set[int] = set()
         while len(nodes := nodes[nodes >= self.num_trunk]):
             found.update(nodes.tolist())
