@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 
-.PHONY: setup demo demo-seeds smoke slurm test check bench bench-full clean
+.PHONY: setup demo demo-seeds smoke slurm slurm-programs test check bench bench-full clean
 
 setup: $(VENV)/.installed
 
@@ -41,10 +41,14 @@ smoke: $(VENV)/.installed           ## a study end to end on the embedded model:
 	$(BIN)/flip-flop study run smoke
 
 # Root alone may start Slurm's daemons, and install them where they are not: Debian's and Ubuntu's packages.
-slurm: $(VENV)/.installed-dev       ## the studies' tests against a real Slurm of two nodes on this machine
-	@(for program in slurmctld slurmd munged sbatch; do PATH="$$PATH:/usr/sbin" command -v $$program || exit 1; done) > /dev/null || (apt-get update -qq && \
-	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq slurmctld slurmd slurm-client munge > /dev/null)
-	PATH="$$PATH:/usr/sbin:/sbin" $(BIN)/pytest --quiet -rs tests/studies/test_slurm.py
+SLURM_PATH := $(PATH):/usr/sbin:/sbin
+
+slurm-programs:
+	@(for program in slurmctld slurmd munged sbatch; do PATH="$(SLURM_PATH)" command -v $$program || exit 1; done) > /dev/null || \
+	  (timeout 120 apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -qq slurmctld slurmd slurm-client munge) > /dev/null
+
+slurm: slurm-programs $(VENV)/.installed-dev  ## the studies' tests against a real Slurm of two nodes on this machine
+	PATH="$(SLURM_PATH)" $(BIN)/pytest --quiet -rs tests/studies/test_slurm.py
 
 # Scoring and the training step against their peers, interleaved, with equality checked; see benchmarks/README.md.
 # glibc is told to keep what is freed: else each large tensor is given back, and its pages are asked for anew.

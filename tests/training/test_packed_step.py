@@ -44,7 +44,7 @@ def test_votes_of_a_separate_pass_give_the_same_gradients_without_dropout(tmp_pa
         for vote_pass in ("shared", "separate")
     )
     assert separate[0] == pytest.approx(shared[0], rel=1e-6)
-    assert distance(separate[1], shared[1]) < 1e-6
+    assert distance(separate[1], shared[1]) < RELATIVE
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -58,7 +58,7 @@ def test_layers_that_are_computed_anew_in_the_backward_give_the_same_gradients(t
     getattr(trainer.adapted, f"{CHECKPOINTING}_enable")({"use_reentrant": reentrant})
     anew = step(trainer, instances)
     assert anew[0] == pytest.approx(plain[0], rel=1e-6)
-    assert distance(anew[1], plain[1]) < 1e-6
+    assert distance(anew[1], plain[1]) < RELATIVE  # two parts are not cut there, which rounds otherwise
 
 
 def test_a_whole_training_with_layers_computed_anew_gives_the_same_adapter(tmp_path, monkeypatch):

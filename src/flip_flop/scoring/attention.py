@@ -47,14 +47,17 @@ class Layout:
         self.trie, self.start, self.stop = trie, start, stop
         self.call_cells = call_cells
         self.blocks: list[Block] = []
-        self._masks: dict[tuple[torch.device, torch.dtype], list[Float[Tensor, "queries keys"] | None]] = {}
+        self._made_for: tuple[torch.device, torch.dtype] | None = None
+        self._masks: list[Float[Tensor, "queries keys"] | None] = []
         self._flex_mask: Any = None
         self._folded: dict[tuple[int, int], Float[Tensor, "group_queries keys"]] = {}
 
     def prepare(self, query: Tensor) -> list[Float[Tensor, "queries keys"] | None]:
-        """Plan the blocks for a model's width of attention, and make their masks; ``None`` where all is seen."""
-        key = (query.device, query.dtype)
-        if key not in self._masks:
+        """Plan the blocks for a model's width of attention, and make their masks; ``None`` where all is seen.
+
+        They are made anew where the layers go on in another place.
+        """
+        if self._made_for != (query.device, query.dtype):
             call, per_head, per_element = COSTS.get(query.device.type, COSTS["cuda"])
             cell = query.shape[1] * (per_head + per_element * query.shape[3])
             call_cells = call / cell if self.call_cells is None else self.call_cells
@@ -64,8 +67,8 @@ class Layout:
                 seen = torch.from_numpy(block.mask(self.trie))
                 hidden = torch.zeros(seen.shape, dtype=query.dtype).masked_fill_(~seen, float("-inf"))
                 masks.append(None if bool(seen.all()) else hidden.to(query.device))
-            self._masks, self._folded = {key: masks}, {}
-        return self._masks[key]
+            self._made_for, self._masks, self._folded = (query.device, query.dtype), masks, {}
+        return self._masks
 
     def flex_mask(self, device: torch.device) -> Any:
         """What FlexAttention is to know of the trie."""

@@ -1,5 +1,6 @@
 """Scores of every label under every template: mean log-probability of the answer's tokens, in nats (Eq. 13)."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from flip_flop.errors import InputError
 from flip_flop.progress import track
 from flip_flop.scoring.answers import AnswerIndex, index_answers
+from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.head import decoder_of, head_logits, token_log_probs
 from flip_flop.scoring.packed import TrunkPass, is_worth_parting, keeps_keys, packed_hidden_states
 from flip_flop.scoring.padded import padded_hidden_states
@@ -164,7 +166,8 @@ def score_instances(
     try:
         scores: list[np.ndarray] = [np.empty(0)] * len(instances)
         counts: list[np.ndarray] = [np.empty(0)] * len(instances)
-        with track(label, len(instances), "instances", quiet=quiet) as advance:
+        switched = packed_attention(model) if backend == "packed" else contextlib.nullcontext()
+        with switched, track(label, len(instances), "instances", quiet=quiet) as advance:
             for numbers in pack(instances, batch_tokens):
                 members = [instances[number] for number in numbers]
                 states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens)

@@ -235,7 +235,7 @@ def estimate_lines(study: Study, found: Estimate, tflops: float) -> Iterator[str
         chosen = [cell for cell in found.cells if cell.kind == kind]
         times = [found.seconds(cell, tflops) for cell in chosen]
         total = None if None in times else sum(time for time in times if time is not None)
-        words = f"{len(chosen)} {'trainings' if kind == 'train' else 'audits'}"
+        words = f"{len(chosen)} {'training' if kind == 'train' else 'audit'}{'' if len(chosen) == 1 else 's'}"
         rows.append(("all", words, "", "", _millions(sum(cell.tokens for cell in chosen)), _time(total)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     yield f"{study.name}: {study.description}".rstrip(": ")
