@@ -7,14 +7,11 @@ from typing import Any
 import click
 
 from flip_flop.cli.options import (
-    backend_option,
-    batch_option,
-    chat_option,
     data_options,
-    fast_linear_option,
     model_options,
     open_model,
     open_task,
+    scoring_options,
     task_option,
     templates_option,
 )
@@ -40,10 +37,7 @@ ALIASES = {"agreement": "observed_agreement"}
     help="Exit with 1 below it, e.g. agreement=0.9. Repeatable.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
-@chat_option
-@backend_option
-@batch_option
-@fast_linear_option
+@scoring_options
 @data_options
 @click.option("--overwrite", is_flag=True, help="Replace a run that is there already.")
 @click.option("--quiet", "-q", is_flag=True, help="Print the table only.")

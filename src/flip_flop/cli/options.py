@@ -85,6 +85,13 @@ def model_options(command: Command) -> Command:
     return command
 
 
+def scoring_options(command: Command) -> Command:
+    """How prompts are put to a model and scored."""
+    for option in (fast_linear_option, batch_option, backend_option, chat_option):
+        command = option(command)
+    return command
+
+
 def open_model(model: str, adapter: Path | None, revision: str | None, dtype: str, device: str) -> "LoadedModel":
     """Load what ``--model`` and ``--adapter`` name."""
     from transformers.utils import logging as transformers_logging

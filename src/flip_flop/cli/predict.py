@@ -7,14 +7,11 @@ from typing import Any
 import click
 
 from flip_flop.cli.options import (
-    backend_option,
-    batch_option,
-    chat_option,
     data_options,
-    fast_linear_option,
     model_options,
     open_model,
     open_task,
+    scoring_options,
     task_option,
     templates_option,
 )
@@ -26,10 +23,7 @@ from flip_flop.cli.options import (
 @click.option("--input", "-i", "source", type=click.Path(path_type=Path), required=True, help="CSV, JSONL or parquet.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), required=True, help="A .jsonl or .csv file.")
 @templates_option
-@chat_option
-@backend_option
-@batch_option
-@fast_linear_option
+@scoring_options
 @data_options
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 def predict_command(
