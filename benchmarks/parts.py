@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 from benchmarks import FAST
@@ -118,16 +119,34 @@ def training_part(settings: Settings, say: Say) -> Iterator[tuple[str, dict[str,
         cut_steps = None if cut is None else _Steps(cut, folder)
         for name in settings.workloads:
             instances = make_instances(name, settings.step_instances)
+            needs, has = naive_step_bytes(settings.shape, instances), free_bytes(settings.device)
+            left_out = []
+            if settings.slow_rounds and needs > has:
+                left_out = [f"T0 left out: it may take {needs / 1e9:.0f} GB, and {has / 1e9:.0f} GB are free"]
+                say(f"{name}: step: {left_out[0]}")
+            asked = dataclasses.replace(settings, slow_rounds=0) if left_out else settings
             timings, around = _measure(
                 settings,
-                steps.variants(instances, settings),
+                steps.variants(instances, asked),
                 _gradients_check if cut_steps is None else _no_check,
                 lambda line, name=name: say(f"{name}: step: {line}"),
             )
             if cut_steps is not None:
                 _compare(timings, cut_steps.variants(instances[:SAMPLE], settings), _gradients_check)
             flops = useful_training_flops(settings.shape, instances, FORCED_LABEL)
-            yield name, _entry(instances, timings, around, flops, against=("T0", "T1"))
+            yield name, _entry(instances, timings, around, flops, against=("T0", "T1")) | {"left_out": left_out}
+
+
+def naive_step_bytes(shape: ModelShape, instances: Sequence[EncodedInstance]) -> float:
+    """What T0 may take: an instance's float32 logits and log-softmax at all positions, and as much kept of others."""
+    return 4 * 4.0 * shape.vocab * max(count_tokens([instance]).naive for instance in instances)
+
+
+def free_bytes(device: str) -> float:
+    """Memory to be had now."""
+    if torch.device(device).type == "cuda":
+        return float(torch.cuda.mem_get_info()[0])
+    return float(psutil.virtual_memory().available)
 
 
 class _Steps:

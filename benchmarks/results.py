@@ -12,6 +12,7 @@ from benchmarks import FAST, MEMORY_MODEL
 from benchmarks.workload import SHAPES
 from flip_flop.files import write_text
 
+PARTS = ("scoring", "training")
 PAGE = Path(__file__).with_name("RESULTS.md")
 
 
@@ -99,10 +100,11 @@ def _run(record: dict[str, Any]) -> Iterator[str]:
         f"distinct tokens, {settings['step_instances']} in a training step; "
         f"{settings['rounds']} rounds, of naive, T0 and lm-eval with oneDNN {settings['slow_rounds']}.\n"
     )
-    goals = [goal for goal in GOALS if settings["model"] in goal.models and bool(machine["gpu"]) == goal.gpu]
+    goals = [goal for goal in GOALS if goal.part in record and settings["model"] in goal.models]
+    goals = [goal for goal in goals if bool(machine["gpu"]) == goal.gpu]
     if goals:
         yield table(["", "measured", "floor", "aim"], [_goal_row(goal, record) for goal in goals] + _share_rows(record))
-    for part in ("scoring", "training"):
+    for part in PARTS:
         if part in record:
             yield f"### {part.capitalize()}\n"
             yield _part_table(part, record[part])
@@ -116,30 +118,51 @@ def _command(record: dict[str, Any]) -> str:
     return "python -m benchmarks." + record["command"].split(" --out")[0].replace("run.py", "run")
 
 
-def overall(record: dict[str, Any], part: str, ours: str, peer: str) -> float | None:
-    """The geometric mean of a ratio's medians over the shapes that are not void."""
-    ratios = [
-        entry["ratios"][ours][peer]["median"]
+def ratios(record: dict[str, Any], part: str, ours: str, peer: str) -> list[tuple[float, bool]]:
+    """A ratio's medians over the shapes that are not void, and whether each was undisturbed."""
+    return [
+        (entry["ratios"][ours][peer]["median"], not entry["unpublishable"])
         for entry in record.get(part, {}).values()
         if not entry["void"] and peer in entry["ratios"].get(ours, {})
     ]
-    return geometric_mean(ratios) if ratios else None
+
+
+def shares(record: dict[str, Any], part: str, variant: str) -> list[tuple[float, bool]]:
+    """Likewise of a variant's share of the peak."""
+    return [
+        (entry["share_of_peak"][variant]["median"], not entry["unpublishable"])
+        for entry in record.get(part, {}).values()
+        if not entry["void"] and variant in entry["share_of_peak"]
+    ]
+
+
+def _means(found: Sequence[tuple[float, bool]], form: str) -> str:
+    """The geometric mean over all shapes, and over those that nothing disturbed where these are fewer."""
+    if not found:
+        return "not measured"
+    quiet = [value for value, undisturbed in found if undisturbed]
+    unit = "" if form.endswith("%") else "x"
+    words = f"**{geometric_mean([value for value, _ in found]):{form}}{unit}** of {_shapes(len(found))}"
+    if 0 < len(quiet) < len(found):
+        words += f"; {geometric_mean(quiet):{form}}{unit} of {len(quiet)} undisturbed"
+    return words
+
+
+def _shapes(count: int) -> str:
+    return f"{count} shape{'' if count == 1 else 's'}"
 
 
 def _goal_row(goal: Goal, record: dict[str, Any]) -> list[str]:
-    value = overall(record, goal.part, goal.ours, goal.peer)
-    return [goal.says, "not measured" if value is None else f"**{value:.2f}x**", f"{goal.floor}x", f"{goal.aim}x"]
+    found = ratios(record, goal.part, goal.ours, goal.peer)
+    return [goal.says, _means(found, ".2f"), f"{goal.floor}x", f"{goal.aim}x"]
 
 
 def _share_rows(record: dict[str, Any]) -> list[list[str]]:
     rows = []
     for (part, variant), (floor, aim) in SHARES.items():
-        entries = [entry["share_of_peak"].get(variant) for entry in record.get(part, {}).values() if not entry["void"]]
-        if found := [entry["median"] for entry in entries if entry]:
+        if found := shares(record, part, variant):
             limit = "" if floor is None else f"{floor:.0%}"
-            rows.append(
-                [f"share of the peak, {part}, {variant}", f"**{geometric_mean(found):.0%}**", limit, f"{aim:.0%}"]
-            )
+            rows.append([f"share of the peak, {part}, {variant}", _means(found, ".0%"), limit, f"{aim:.0%}"])
     return rows
 
 
@@ -169,11 +192,7 @@ def _part_table(part: str, entries: dict[str, Any]) -> str:
         rows.append([*row, "; ".join(shares), "**void**" if entry["void"] else f"{largest:.0e}"])
     means = []
     for ours, peer in pairs:
-        values = [
-            entry["ratios"][ours][peer]["median"]
-            for entry in entries.values()
-            if not entry["void"] and peer in entry["ratios"].get(ours, {})
-        ]
+        values = [value for value, _ in ratios({part: entries}, part, ours, peer)]
         means.append(f"**{geometric_mean(values):.2f}x** of {len(values)}" if values else "")
     return table(head, [*rows, ["geometric mean", "", *means, "", ""]])
 
@@ -203,9 +222,10 @@ def _bad(records: Sequence[dict[str, Any]]) -> Iterator[str]:
     count = 0
     for record in records:
         model = record["settings"]["model"]
-        for part in ("scoring", "training"):
+        for part in PARTS:
             for name, entry in record.get(part, {}).items():
-                for fault in entry["void"] + [f"not for publication: {f}" for f in entry["unpublishable"]]:
+                faults = entry["void"] + [f"not for publication: {fault}" for fault in entry["unpublishable"]]
+                for fault in faults + entry.get("left_out", []):
                     count += 1
                     yield f"{model}, {part}, {name}: {fault}."
                 for ours in (n for n in entry["ratios"] if n.startswith("packed")):
@@ -214,11 +234,11 @@ def _bad(records: Sequence[dict[str, Any]]) -> Iterator[str]:
                             count += 1
                             yield f"{model}, {part}, {name}: {ours} is slower than {peer} ({ratio['median']:.2f}x)."
         for goal in GOALS:
-            value = overall(record, goal.part, goal.ours, goal.peer)
+            found = [value for value, _ in ratios(record, goal.part, goal.ours, goal.peer)]
             right = model in goal.models and bool(record["machine"]["gpu"]) == goal.gpu
-            if right and value is not None and value < goal.floor:
+            if right and found and geometric_mean(found) < goal.floor:
                 count += 1
-                yield f"{model}: {goal.says} is {value:.2f}x, below the floor of {goal.floor}x."
+                yield f"{model}: {goal.says} is {geometric_mean(found):.2f}x, below the floor of {goal.floor}x."
         for line in _low_shares(record):
             count += 1
             yield f"{model}: {line}"
@@ -229,11 +249,7 @@ def _bad(records: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _low_shares(record: dict[str, Any]) -> Iterator[str]:
     """Shares of the peak and savings of memory that are below their floors."""
     for (part, variant), (floor, _) in SHARES.items():
-        found = [
-            entry["share_of_peak"][variant]["median"]
-            for entry in record.get(part, {}).values()
-            if not entry["void"] and variant in entry["share_of_peak"]
-        ]
+        found = [value for value, _ in shares(record, part, variant)]
         if floor and found and geometric_mean(found) < floor:
             share = geometric_mean(found)
             yield f"the share of the peak, {part}, {variant}, is {share:.0%}, below the floor of {floor:.0%}."
@@ -248,10 +264,14 @@ def _low_shares(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _missing(records: Sequence[dict[str, Any]]) -> Iterator[str]:
-    for record in records:
-        for part in ("scoring", "training"):
-            if part in record and (left := [name for name in SHAPES if name not in record[part]]):
-                yield f"{record['settings']['model']}, {part}: {', '.join(left)}."
+    for model, part in dict.fromkeys((each["settings"]["model"], part) for each in records for part in PARTS):
+        runs = [each[part] for each in records if each["settings"]["model"] == model and part in each]
+        if runs and (left := [name for name in SHAPES if not any(name in run for run in runs)]):
+            yield f"{model}, {part}: {', '.join(left)}."
+    if not any("memory" in record for record in records):
+        yield "Peak memory."
+    if not any(FAST in ours for record in records for ours in _variants(record)):
+        yield "Products through oneDNN, which are an option (`--fast-linear`)."
     if not any(record["machine"]["gpu"] for record in records):
         yield "A GPU: all of this is from a CPU. For one there is `--model 3b --device cuda --dtype bfloat16`."
     yield "Real weights and real prompts: models are random, and prompts are token ids of real templates' lengths."
@@ -260,7 +280,15 @@ def _missing(records: Sequence[dict[str, Any]]) -> Iterator[str]:
         settings = record["settings"]
         few = max(settings["instances"], settings["step_instances"])
         if few < 8:
-            yield f"{settings['model']}: large batches, of eight instances and more, which may do better or worse."
+            yield (
+                f"{settings['model']}: eight instances a shape and more. With many of one length in a batch, a scorer "
+                "that sorts and pads wastes less than here."
+            )
+
+
+def _variants(record: dict[str, Any]) -> set[str]:
+    entries = [entry for part in PARTS for entry in record.get(part, {}).values()]
+    return {name for entry in entries for name in entry["ratios"]}
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import functools
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -90,15 +91,18 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "started": now(),
     }
 
+    before = _begun(options.out, record)
+
     def keep() -> None:
-        record["minutes"] = round((time.monotonic() - start) / 60, 1)
+        record["minutes"] = round(before.get("minutes", 0) + (time.monotonic() - start) / 60, 1)
         write_json(options.out, record)
 
     parts = PARTS if options.part == "all" else (options.part,)
     for part, measure in (("scoring", scoring_part), ("training", training_part)):
         if part in parts:
-            record[part] = {}
-            for name, entry in measure(settings, say):
+            record[part] = {name: entry for name, entry in before.get(part, {}).items() if name in settings.workloads}
+            left = tuple(name for name in settings.workloads if name not in record[part])
+            for name, entry in measure(dataclasses.replace(settings, workloads=left), say):
                 record[part][name] = entry
                 say(summary(part, name, entry))
                 keep()
@@ -109,6 +113,21 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         record["memory"] = {"model": model} | memory_part(model, shapes, variants, settings.device, say)
         keep()
     return record
+
+
+def _begun(path: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """What a run that was broken off has measured with these settings, on this machine: it is not measured again."""
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    same = ("kernel", "machine", "versions")
+    if any(before.get(name) != record[name] for name in same):
+        return {}
+    others = [
+        {name: value for name, value in each["settings"].items() if name != "workloads"} for each in (before, record)
+    ]
+    return before if others[0] == others[1] else {}
 
 
 def summary(part: str, name: str, entry: dict[str, Any]) -> str:

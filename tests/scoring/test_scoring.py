@@ -102,7 +102,7 @@ def test_whatever_goes_together_scores_as_it_does_alone(numbers, batch_tokens):
 def test_scores_do_not_depend_on_the_padding_side(architecture, batch_tokens):
     model, encoded, expected = model_instances_and_naive_scores(architecture, "byte_bpe")
     trie = join([instance.trie for instance in encoded])
-    index, row_node = index_answers(trie, torch.device("cpu"))
+    index, row_node = index_answers(trie)
     for side in ("right", "left"):
         with torch.no_grad():
             hidden = padded_hidden_states(
@@ -179,6 +179,7 @@ def test_an_answer_of_one_token_adds_no_input():
 def test_only_answer_rows_reach_the_head_each_once(backend, batch_tokens):
     model = tiny_model("qwen2")
     encoded = instances(byte_bpe())
+    check_head(model)  # three rows of its own, once for each model
     rows = []
     hook = model.get_output_embeddings().register_forward_pre_hook(lambda head, arguments: rows.append(arguments[0]))
     score_instances(model, encoded, backend=backend, batch_tokens=batch_tokens, quiet=True)
@@ -242,6 +243,7 @@ def _scaled(output):
 
 def test_scores_that_are_not_finite_are_refused_with_the_instance():
     model = tiny_model("qwen2")
+    check_head(model)  # it looks at a model once, and found nothing
     with torch.no_grad():
         model.get_output_embeddings().weight[5] = float("nan")
     with pytest.raises(InputError, match=r"E-NONFINITE: .*'row-"):

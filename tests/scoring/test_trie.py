@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -170,7 +169,7 @@ def _leaves(trie):
 @given(batches())
 def test_answers_that_are_read_from_one_node_share_a_row(batch):
     trie = joined(batch)
-    index, row_node = index_answers(trie, torch.device("cpu"))
+    index, row_node = index_answers(trie)
     assert row_node.tolist() == sorted(set(trie.token_node.tolist()))
     assert row_node[index.token_row.numpy()].tolist() == trie.token_node.tolist()
     owners = np.repeat(np.arange(trie.token_counts.size), trie.token_counts.ravel())
@@ -182,7 +181,7 @@ def test_the_index_of_one_instance_has_its_answers_alone(label):
 
     other = [[((5,), (5, 5)), ((5,), (6,)), ((7, 5), (1, 1, 1))], [((5, 1), (2,)), ((5,), (3, 3)), ((8,), (4,))]]
     trie = joined([other, EXAMPLE])
-    index, row_node = index_answers(trie, torch.device("cpu"))
+    index, row_node = index_answers(trie)
     mine = index.of(1, label)
     spelt = words(trie)
     chosen = [pair for template in EXAMPLE for pair in (template if label is None else template[label : label + 1])]

@@ -19,7 +19,7 @@ DEMO = Setup("demo", device="cpu")
 
 
 def small(**changes) -> Study:
-    study = Study("small", ("demo_clear",), ("base", "cce"), (0,), settings=Settings(SHORT), limit=22)
+    study = Study("small", ("demo_clear",), ("base", "cce"), (0,), model="demo", settings=Settings(SHORT), limit=22)
     return replace(study, **changes)
 
 

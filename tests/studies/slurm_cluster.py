@@ -43,8 +43,11 @@ SlurmctldTimeout=10
 MessageTimeout=10
 KillWait=5
 JobRequeue=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 {nodes}
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO PriorityTier=1 GraceTime=20
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO PriorityTier=10 PreemptMode=OFF
 """
 
 
@@ -138,7 +141,7 @@ class Cluster:
 
     def states(self) -> list[str]:
         """The nodes' states."""
-        found = self.ask("sinfo", "-h", "-N", "-o", "%T")
+        found = self.ask("sinfo", "-h", "-N", "--partition=main", "-o", "%T")
         return [line.strip() for line in found.splitlines()]
 
     def ask(self, *command: str) -> str:

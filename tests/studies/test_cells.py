@@ -3,13 +3,14 @@
 import contextlib
 import json
 import os
+import shlex
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from flip_flop.cli.study import openers
+from flip_flop.cli.study import PROGRAM, openers
 from flip_flop.report import load_run
 from flip_flop.studies import worker
 from flip_flop.studies.cells import BUSY, DONE, FAILED, STOPPED, CellRunner
@@ -131,7 +132,7 @@ def test_a_training_that_was_begun_with_something_else_says_which_folder_is_in_t
     (run / "plan.json").write_text(json.dumps({"settings": {"lora_r": 3}}))
     outcome = CellRunner(made, folder, openers()).run(training)
     assert outcome.reason.startswith(f"E-RESUME-CHANGED: {run} was started with another ")
-    assert outcome.reason.endswith(f"Remove {run}, and run the study again.")
+    assert outcome.reason.endswith(f"Run it as it was begun, or remove {run} and run the study again.")
 
 
 def test_an_audit_scores_as_the_settings_say(tmp_path, monkeypatch):
@@ -200,11 +201,23 @@ def test_exported_commands_are_trainings_first_and_name_what_is_left(done, tmp_p
     made, folder, _, _ = done
     fresh = StudyFolder(tmp_path / "out")
     path = fresh.write_plan(made)
-    assert export_commands(made, fresh, path, ["ff", "study"], tmp_path / "all.txt") == 3
+    assert export_commands(made, "small", fresh, path, ["ff", "study"], tmp_path / "all.txt") == 3
     commands = [line for line in (tmp_path / "all.txt").read_text().splitlines() if not line.startswith("#")]
     cells = [*made.trainings, *made.audits]
     assert commands == [f"ff study run-cell {path} {cell.name}" for cell in cells]
-    assert export_commands(made, folder, path, ["ff"], tmp_path / "none.txt") == 0
+    assert export_commands(made, "small", folder, path, ["ff"], tmp_path / "none.txt") == 0
+
+
+def test_the_exported_command_for_the_tables_runs_from_anywhere(tmp_path, monkeypatch, capsys):
+    write_study(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    here("run", "small.yaml", "--out", "out", "--device", "cpu", "--export", "list")
+    last = shlex.split((tmp_path / "list").read_text().splitlines()[-1].removeprefix("# "))
+    assert last[: len(PROGRAM)] == PROGRAM
+    monkeypatch.chdir("elsewhere")
+    assert here(*last[len(PROGRAM) :]) == 0
+    assert "no audit is complete" in capsys.readouterr().err
 
 
 def test_a_cell_that_is_waited_for_is_named_once_and_leaves_no_line_in_a_log(tmp_path, monkeypatch, capfd):
@@ -229,17 +242,24 @@ def test_a_cell_that_is_waited_for_is_named_once_and_leaves_no_line_in_a_log(tmp
 
 def test_tables_are_those_of_the_grid_that_stands_on_disk_at_the_end(tmp_path, monkeypatch):
     study, folder, shown = write_study(tmp_path), StudyFolder(tmp_path / "out"), []
-    other = plan(small(seeds=(3,)))
 
     def drive(own, *arguments, **more):
-        assert folder.read_study(own.study) == own != other
-        folder.write_plan(other)  # as another driver would
+        assert folder.read_study(own.study) == own
+        folder.write_plan(replace(own, cells=own.cells[:1]))  # as another driver would: the base alone
         return Summary()
 
     monkeypatch.setattr("flip_flop.studies.drive.drive", drive)
     monkeypatch.setattr("flip_flop.cli.study._write_outputs", lambda folder, found, quiet: shown.append(found))
     here("run", study, "--out", folder.root)
-    assert shown == [other]
+    assert [cell.method for cell in shown[0].cells] == ["base"]
+
+
+def test_a_run_that_shares_no_audit_with_the_grid_on_disk_has_tables_of_its_own(tmp_path):
+    folder, own, other = StudyFolder(tmp_path), plan(), plan(small(limit=23))
+    folder.write_plan(own)
+    folder.write_plan(other)
+    assert folder.standing_plan(own) == own
+    assert folder.read_study(own.study) == folder.standing_plan(other) == other
 
 
 def test_one_cell_by_name(tmp_path):

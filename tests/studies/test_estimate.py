@@ -33,7 +33,7 @@ def no_rows(monkeypatch, tmp_path):
 
 
 def test_the_papers_sizes_where_no_row_is_at_hand(no_rows):
-    study = narrow(load_study("study1"), model=QWEN.model)
+    study = load_study("study1")
     found = estimate(study, QWEN, opened())
     assert len(found.cells) == 33 + 44
     assert found.parameters == 3e9
@@ -158,7 +158,7 @@ def test_nothing_loads_a_model(no_rows):
 
 
 def test_the_lines_list_every_cell_and_what_was_assumed(no_rows):
-    study = narrow(load_study("study1"), model=QWEN.model)
+    study = load_study("study1")
     lines = list(estimate_lines(study, estimate(study, QWEN, opened()), 140.0))
     assert sum(line.startswith("train ") for line in lines) == 33
     assert sum(line.startswith("audit ") for line in lines) == 44

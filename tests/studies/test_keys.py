@@ -5,15 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.cli.study import openers, study_command
 from flip_flop.errors import InputError
+from flip_flop.studies.drive import Summary
 from flip_flop.studies.folder import StudyFolder, load_plan
 from flip_flop.studies.plan import Openers, Setup
-from flip_flop.studies.study import Settings, Subsets, load_study
+from flip_flop.studies.study import Settings, Subsets, load_study, narrow
 from tests.studies.plans import DEMO, SHORT, keys, plan, small, write_task
-from tests.studies.running import write_study
+from tests.studies.running import here, write_study
 
 CELLS = {"train cce-clear_hotel_reviews-seed0", "audit cce-clear_hotel_reviews-seed0", "audit base-clear_hotel_reviews"}
 
@@ -83,7 +86,7 @@ def test_another_model_or_dtype_changes_every_key(first, tmp_path):
     (tmp_path / "model.safetensors").write_text("Weights")
     assert changed(here, keys(setup=Setup(str(tmp_path)))) == CELLS
     hub = keys(setup=Setup("owner/model"))
-    assert changed(hub, keys(setup=Setup("owner/model", "a1b2"))) == CELLS
+    assert changed(hub, keys(setup=Setup("owner/model", "a1" * 20))) == CELLS
 
 
 def test_another_scheme_changes_every_key(first, monkeypatch):
@@ -118,6 +121,12 @@ def test_rows_of_the_hub_are_known_by_their_content_and_not_by_a_commit(tmp_path
         found.append(set(keys(small(tasks=(str(path),))).values()))
     assert found[0] == found[1] == found[2]
     assert len(found[0]) == 3
+    for split in ("train", "test"):
+        file = tmp_path / "mirror" / "a" / "b" / "default" / f"{split}.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(load_dataset(split=split)), file)
+    mirrored = replace(DEMO, hub_mirror=str(tmp_path / "mirror"))
+    assert set(keys(small(tasks=(str(path),)), mirrored).values()) == found[0]
     words = "It does not work"
     assert not set(keys(small(tasks=(str(path),))).values()) & found[0]
 
@@ -132,6 +141,7 @@ def test_a_model_without_a_revision_is_the_one_in_the_hubs_cache(tmp_path, monke
     found = plan(setup=Setup("owner/model"))
     assert found.setup.revision == found.model_identity["revision"] == "c" * 40
     assert found.cells == plan(setup=Setup("owner/model", "c" * 40)).cells
+    assert found.cells == plan(setup=Setup("owner/model", "main")).cells
     main.write_text("d" * 40)
     later = {cell.key for cell in plan(setup=Setup("owner/model")).cells}
     assert not later & {cell.key for cell in (*found.cells, *unknown.cells)}
@@ -139,18 +149,18 @@ def test_a_model_without_a_revision_is_the_one_in_the_hubs_cache(tmp_path, monke
 
 def test_a_model_that_is_not_in_the_cache_is_the_one_that_the_hub_has(tmp_path, monkeypatch):
     class Api:
-        def model_info(self, name, timeout):
-            return SimpleNamespace(sha="e" * 40)
+        def model_info(self, name, revision, timeout):
+            return SimpleNamespace(sha={"main": "e", "v1.0": "f"}[revision] * 40)
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.HfApi", Api)
     assert plan(setup=Setup("owner/model")).setup.revision == "e" * 40
+    assert plan(setup=Setup("owner/model", "v1.0")).setup.revision == "f" * 40
 
 
 @pytest.mark.parametrize(
     ("options", "has_gpu", "dtype"),
     [
-        ((), False, "float32"),
         ((), True, "bfloat16"),
         (("--device", "cpu"), True, "float32"),
         (("--device", "cuda"), False, "bfloat16"),
@@ -179,6 +189,20 @@ def test_the_driver_resolves_the_data_type_once(tmp_path, monkeypatch, capsys, o
     assert f"in {dtype};" in (tmp_path / "list").read_text()
 
 
+def test_an_export_without_a_gpu_asks_where_its_commands_will_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(InputError, match=r"E-MODEL-DTYPE: --export .* Give --device cpu or cuda, or --dtype\."):
+        here("run", write_study(tmp_path), "--out", tmp_path / "out", "--export", tmp_path / "list")
+    assert [path.name for path in tmp_path.iterdir()] == ["small.yaml"]
+
+
+def test_what_runs_here_without_a_gpu_is_float32(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("flip_flop.studies.drive.drive", lambda *arguments, **more: Summary())
+    here("run", write_study(tmp_path), "--out", tmp_path / "out")
+    assert load_plan(tmp_path / "out" / "small" / "study.json").setup.dtype == "float32"
+
+
 def test_a_task_file_is_known_by_its_content(tmp_path):
     def of(path):
         return set(keys(small(tasks=(str(path),))).values())
@@ -188,6 +212,10 @@ def test_a_task_file_is_known_by_its_content(tmp_path):
     assert of(write_task(tmp_path / "b")) == before
     for number, change in enumerate(({"prompt": "{{ text }}!"}, {"shift": 1}, {"name": "others"})):
         assert not of(write_task(tmp_path / f"c{number}", **change)) & before
+    # An instance's name decides which ones a limit keeps.
+    named = write_task(tmp_path / "d")
+    named.write_text("id_field: text\n" + named.read_text())
+    assert not of(named) & before
 
 
 def test_templates_that_are_trained_on_decide_and_those_that_are_not_do_not():
@@ -238,6 +266,23 @@ def test_two_tasks_of_one_name_are_refused(tmp_path):
     tasks = (str(write_task(tmp_path / "a")), str(write_task(tmp_path / "b", shift=2)))
     with pytest.raises(InputError, match=r"E-STUDY-TASK: .*are both named 'tickets'"):
         plan(small(tasks=tasks))
+
+
+def test_a_dataset_that_cannot_be_had_may_be_left_out(made):
+    setup = Setup("owner/model", hub_mirror=str(made.mirror))
+    study = narrow(load_study("study1"), tasks=["storycloze", "cb", "rte"])
+    with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* Or leave it out: --tasks cb,rte\.$"):
+        plan(study, setup)
+    assert plan(narrow(study, tasks=["cb", "rte"]), setup).cells
+    with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* CSV files\.$"):
+        plan(narrow(study, tasks=["storycloze"]), setup)
+
+
+def test_templates_that_all_datasets_lack_are_no_reason_to_leave_one_out(made, monkeypatch):
+    monkeypatch.delenv("FLIP_FLOP_PROMPTSOURCE")
+    with pytest.raises(InputError, match="E-TPL-FETCH: ") as error:
+        plan(narrow(load_study("study1"), tasks=["cb", "rte"]), Setup("owner/model", hub_mirror=str(made.mirror)))
+    assert "--tasks" not in str(error.value)
 
 
 def test_a_wrong_setting_is_found_before_anything_is_loaded():

@@ -128,7 +128,7 @@ def test_two_drivers_on_one_folder_do_no_cell_twice(whole, tmp_path):
 
 def test_exported_commands_leave_the_same_folders_in_any_order_of_finishing(whole, tmp_path, capsys):
     study, root, commands = write_study(tmp_path, LONG), tmp_path / "out", tmp_path / "commands.txt"
-    here("run", study, "--out", root, "--export", commands)
+    here("run", study, "--out", root, "--device", "cpu", "--export", commands)
     assert capsys.readouterr().out == f"{commands}: 3 commands\n"
     assert not (root / "trainings").exists()
     shell = f"grep -v '^#' {commands} | xargs -d '\\n' -P 3 -n 1 sh -c"

@@ -1,7 +1,8 @@
-"""A study through a real Slurm: two nodes on this machine, one of them lost, jobs stopped and queued again."""
+"""A study through a real Slurm: two nodes on this machine, one of them lost, jobs pre-empted and queued again."""
 
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -12,15 +13,15 @@ from types import SimpleNamespace
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.studies import slurm_task
+from flip_flop.studies import slurm, slurm_task
 from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.slurm import SlurmDriver, _queue, slurm_parameters
 from tests.studies.plans import plan, small
-from tests.studies.running import LONG, attempts, outcome, run, sealed, start, wait_for, write_study
+from tests.studies.running import LONG, attempts, outcome, run, sealed, start, tables, wait_for, write_study
 from tests.studies.slurm_cluster import Cluster, missing_programs
 
-# Two trainings, one for each node.
-GRID = LONG.replace("[demo_clear]", "[demo_clear, demo_remarks]")
+# Three trainings for two nodes.
+GRID = LONG.replace("[base, cce]", "[base, swarm, cce, f2c]")
 OPTIONS = ("--executor", "slurm", "--device", "cpu", "--time", "30", "--cpus", "1", "--partition", "main")
 
 pytestmark = pytest.mark.xdist_group("slurm")  # one Slurm for all
@@ -46,7 +47,7 @@ def local(tmp_path_factory):
     """The same study without Slurm."""
     folder = tmp_path_factory.mktemp("local")
     run("run", write_study(folder, GRID), "--out", folder / "out", "--device", "cpu")
-    return outcome(folder / "out")
+    return outcome(folder / "out"), tables(folder / "out")
 
 
 @pytest.fixture
@@ -83,24 +84,37 @@ def test_a_study_that_loses_a_node_gives_the_results_of_the_local_executor(clust
     cluster.kill_node(node)
     wait_for(lambda: cluster.requeued(), seconds=60)
     _, err = end(driver)
-    assert outcome(root) == local
+    assert (outcome(root), tables(root)) == local
     assert "failed" not in err
     assert attempts(root)[training] == 2
     assert "resuming from checkpoint-" in (root / "logs" / f"{training}.log").read_text()
-    assert list((root / "small" / "tables").glob("*.md"))
+
+
+def warn(cluster, root, training):
+    """The signal before the end of a job's time."""
+    cluster.ask("scancel", "--signal=USR2", cluster.job_of(root, training))
+
+
+def pre_empt(cluster, root, training):
+    """A job of a partition with a higher priority wants the node."""
+    node = cluster.node_of(root, training)
+    cluster.ask("sbatch", "--partition=urgent", f"--nodelist={node}", "--output=/dev/null", "--wrap=sleep 5")
 
 
 @pytest.mark.slow
-def test_a_job_that_slurm_stops_leaves_a_checkpoint_and_goes_on(cluster, submitted, local):
+@pytest.mark.parametrize("stop", [warn, pre_empt])
+def test_a_job_that_slurm_stops_leaves_a_checkpoint_and_goes_on(cluster, submitted, local, stop):
     driver, root = submitted()
     training = wait_for(lambda: sealed(root))[0].parents[2].name
-    cluster.ask("scancel", "--signal=USR2", cluster.job_of(root, training))
-    wait_for(lambda: cluster.requeued(), seconds=60)
-    end(driver)
-    assert outcome(root) == local
+    stop(cluster, root, training)
+    wait_for(lambda: cluster.requeued(), seconds=120)
+    _, err = end(driver)
+    assert (outcome(root), tables(root)) == local
+    assert "failed" not in err
     log = (root / "logs" / f"{training}.log").read_text()
     stopped = int(re.search(r"stopped by a signal at step (\d+)", log)[1])
     assert f"resuming from checkpoint-{stopped}\n" in log
+    assert {name: count for name, count in attempts(root).items() if count > 1} == {training: 2}
 
 
 @pytest.mark.slow
@@ -111,7 +125,7 @@ def test_a_driver_that_was_killed_finds_its_jobs_again(cluster, submitted, local
     driver.communicate()
     again, _ = submitted()
     end(again)
-    assert outcome(root) == local
+    assert (outcome(root), tables(root)) == local
     assert set(attempts(root).values()) == {1}
 
 
@@ -130,31 +144,92 @@ def test_slurm_is_asked_for_what_the_command_line_says():
             slurm_parameters({"time": time_}, more)
 
 
-def test_a_training_may_run_out_of_time_often_and_an_audit_once(tmp_path, monkeypatch):
-    arrays = []
+@pytest.fixture
+def arrays(monkeypatch):
+    """What submitit is asked for, an array each."""
+    asked = []
 
     class Executor:
         def __init__(self, folder, max_num_timeout):
-            self.jobs, self.timeouts = 0, max_num_timeout
+            self.array = SimpleNamespace(timeouts=max_num_timeout, cells=[], commands=[])
 
         def update_parameters(self, **options):
-            arrays.append((options["job_name"], self.timeouts))
+            self.array.name, self.array.after = options["job_name"], options.get("dependency")
+            self.array.gpus = options.get("gpus_per_node")
 
         @contextmanager
         def batch(self):
+            asked.append(self.array)
             yield
 
         def submit(self, task):
-            self.jobs += 1
-            return SimpleNamespace(job_id=f"7_{self.jobs}")
+            self.array.cells.append(task.command[-1])
+            self.array.commands.append(task.command)
+            return SimpleNamespace(job_id=f"{len(asked)}_{len(self.array.cells) - 1}")
 
     errors = SimpleNamespace(utils=SimpleNamespace(FailedJobError=OSError))
     monkeypatch.setitem(sys.modules, "submitit", SimpleNamespace(SlurmExecutor=Executor, core=errors))
-    made = plan(small())
-    driver = SlurmDriver(made, StudyFolder(tmp_path), ["run-cell"], {}, lambda cell, outcome: None)
+    return asked
+
+
+def driver_of(made, folder):
+    return SlurmDriver(made, StudyFolder(folder), ["run-cell"], {}, lambda cell, outcome: None)
+
+
+def test_a_training_may_run_out_of_time_often_and_an_audit_once(tmp_path, arrays):
+    made = plan()
+    driver = driver_of(made, tmp_path)
     driver._submit()
-    assert arrays == [("small-train", 50), ("small-audit", 1), ("small-audit", 1)]
-    assert "raise --time" in driver._lost(made.audits[0], "7_1")
+    assert [(array.name, array.timeouts) for array in arrays] == [
+        ("small-train", 50),
+        ("small-audit", 1),
+        ("small-audit", 1),
+    ]
+    assert driver._lost(made.audits[0], "7_1").endswith("raise --time.")
+    assert driver._lost(made.trainings[0], "7_1").endswith("the training goes on from its last checkpoint.")
+
+
+def test_an_audit_waits_for_its_own_training_alone(tmp_path, arrays, monkeypatch):
+    made = plan(small(tasks=("demo_clear", "demo_remarks", "demo"), cross=("demo_clear", "demo_remarks")))
+    first, second = made.trainings
+    names = {key: [cell.name for cell in made.audits if cell.training == key] for key in (None, first.key, second.key)}
+    driver_of(made, tmp_path)._submit()
+    assert [(array.after, array.cells) for array in arrays] == [
+        (None, [first.name, second.name]),
+        (None, names[None]),
+        ("afterany:1_0", names[first.key]),
+        ("afterany:1_1", names[second.key]),
+    ]
+    assert [len(found) for found in names.values()] == [3, 2, 2]
+
+    # Another driver, while one training is in the queue and the other one was taken out.
+    monkeypatch.setattr(slurm, "_queue", lambda: {"1_1", "2_0", "2_1", "2_2"})
+    again = driver_of(made, tmp_path)
+    again._find_jobs()
+    again._submit()
+    assert [(array.after, array.cells) for array in arrays[4:]] == [
+        (None, [first.name]),
+        ("afterany:1_1", names[second.key]),
+        ("afterany:5_0", names[first.key]),
+    ]
+
+
+def test_the_queue_is_looked_at_less_often_while_nothing_changes(tmp_path, monkeypatch):
+    made, slept = plan(), []
+    ends = dict(zip(made.cells, (1000.0, 1001.0, 1100.0), strict=True))
+    monkeypatch.setattr(slurm, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept)))
+    monkeypatch.setattr(slurm, "_require_slurm", lambda: None)
+    monkeypatch.setattr(slurm, "_queue", lambda: {cell.name for cell in made.cells if sum(slept) < ends[cell]})
+    driver = driver_of(made, tmp_path)
+    monkeypatch.setattr(driver, "_submit", lambda: driver.jobs.update({cell: cell.name for cell in made.cells}))
+    monkeypatch.setattr(driver, "_seconds", lambda cell: 0.0)
+    monkeypatch.setattr(driver.folder, "is_done", lambda cell: sum(slept) >= ends[cell])
+    assert len(driver.run().done) == 3
+    slow = [number for number, seconds in enumerate(slept) if seconds == max(slept)]
+    first, last = slow[0], slow[-1]
+    assert slow == list(range(first, last + 1))
+    assert slept[:first] == sorted(slept[:first])
+    assert (slept[0], slept[first], slept[last + 1]) == (5.0, 30.0, 5.0)
 
 
 @pytest.mark.parametrize(("command", "waits"), [("kill -TERM $$", True), ("exit 143", True), ("exit 1", False)])
@@ -163,7 +238,31 @@ def test_a_cell_that_slurm_stops_waits_for_the_end_of_its_job(monkeypatch, comma
     monkeypatch.setattr(slurm_task, "time", SimpleNamespace(sleep=slept.append, monotonic=time.monotonic))
     with pytest.raises(RuntimeError, match="the cell's command ended with"):
         slurm_task.SlurmTask(["sh", "-c", command])()
-    assert (slurm_task.STOP_SECONDS in slept) == waits
+    assert (slurm_task.GRACE_SECONDS in slept) == waits
+
+
+def test_a_launcher_that_slurm_stops_waits_whatever_its_status_is(monkeypatch):
+    slept, heard = [], []
+    monkeypatch.setattr(slurm_task, "time", SimpleNamespace(sleep=slept.append, monotonic=time.monotonic))
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))  # submitit's lets it pass
+    try:
+        with pytest.raises(RuntimeError, match="ended with 1"):
+            slurm_task.SlurmTask(["sh", "-c", "kill -TERM $PPID; exit 1"])()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert heard == [signal.SIGTERM]
+    assert slurm_task.GRACE_SECONDS in slept
+
+
+def test_a_training_is_launched_with_all_its_gpus_and_an_audit_has_one(tmp_path, arrays):
+    parameters, command = {"gpus_per_node": 4}, ["python", "-m", "ff", "run-cell", "plan"]
+    made = plan(small(methods=("cce",)))
+    SlurmDriver(made, StudyFolder(tmp_path), command, parameters, lambda *_: None, ["launch", "-n4"])._submit()
+    training, audit = made.cells
+    assert [(array.gpus, array.commands) for array in arrays] == [
+        (4, [["launch", "-n4", *command[1:], training.name]]),
+        (1, [[*command, audit.name]]),
+    ]
 
 
 def test_slurm_is_asked_for_ones_own_jobs_without_a_users_name(tmp_path, monkeypatch):

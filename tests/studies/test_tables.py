@@ -269,6 +269,13 @@ def test_another_methods_transfer_stands_in_its_own_file_without_the_papers_numb
     assert not any(cell.is_paper for row in table.rows for cell in row.cells)
 
 
+def test_the_table_of_pairs_says_that_the_paper_prints_none():
+    line = "The paper gives its pairs only as pictures, its heat maps."
+    assert line in pairs_table(transfer_grid(), "f2c").notes
+    others = [replace(entry, method="cce") for entry in transfer_grid().entries]
+    assert line not in pairs_table(Summary(tuple(others), (MODEL,)), "cce").notes
+
+
 def test_what_study_3s_last_row_has_seen_is_said_only_where_it_is_so(tmp_path):
     results = study3(Maker(tmp_path))
     line = "Rows marked (seen): trained on these templates too."

@@ -105,6 +105,19 @@ def test_resume_with_another_setting_is_refused_by_name(tmp_path, monkeypatch):
         run(out, resume=True, learning_rate=0.1)
 
 
+def test_a_run_that_wanted_memory_goes_on_with_smaller_batches(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    interrupted(out, monkeypatch, 3)
+    plan = json.loads((out / "plan.json").read_text())
+    assert "batch_tokens" not in plan["settings"]
+    plan["settings"]["batch_tokens"] = 4096  # as earlier versions wrote it
+    (out / "plan.json").write_text(json.dumps(plan))
+    run(out, resume=True, batch_tokens=256, per_device_eval_batch_size=1, torch_empty_cache_steps=1)
+    assert (out / "run.json").exists()
+    entries = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in entries if "loss" in entry] == list(range(1, 10))
+
+
 def test_resume_with_other_rows_is_refused(tmp_path, monkeypatch):
     out = tmp_path / "run"
     interrupted(out, monkeypatch, 3)

@@ -11,6 +11,7 @@ from flip_flop.errors import InputError
 from flip_flop.tasks import RowsSource, Task
 from flip_flop.training import run as run_module
 from flip_flop.training import train
+from flip_flop.training.callbacks import StopOnSignal
 from flip_flop.training.trainer import F2CTrainer
 from tests.training.conftest import load_tiny, make_task, rows, settings
 
@@ -56,6 +57,30 @@ def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapte
     assert adapter_bytes(out) == adapter_bytes(whole)
     chosen = [json.loads((path / "run.json").read_text())["training"]["selected_checkpoint"] for path in (whole, out)]
     assert chosen[0] == chosen[1]
+
+
+def test_a_training_that_fails_gives_the_signals_back(tmp_path, monkeypatch):
+    def failing(self, *arguments, **keywords):
+        assert signal.getsignal(signal.SIGTERM) != before[0]
+        raise RuntimeError("out of memory")
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    monkeypatch.setattr(F2CTrainer, "training_step", failing)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        train(load_tiny(), make_task(), settings(), tmp_path / "run", quiet=True)
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+@pytest.mark.parametrize(("processes", "then"), [(1, signal.SIG_DFL), (2, signal.SIG_IGN)])
+def test_a_second_signal_stops_a_lone_process_at_once_and_is_a_launchers_echo_else(monkeypatch, processes, then):
+    monkeypatch.setattr("flip_flop.training.callbacks.world", lambda: processes)
+    before, stop = signal.getsignal(signal.SIGTERM), StopOnSignal()
+    stop.on_train_begin(None, None, None)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert (stop.received, signal.getsignal(signal.SIGTERM)) == (signal.SIGTERM, then)
+    stop.give_back()
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_run_that_was_moved_before_its_record_was_written_still_ships_the_best_checkpoint(tmp_path, monkeypatch):

@@ -151,9 +151,7 @@ def test_a_separate_vote_pass_has_no_dropout(tmp_path):
             value.data.normal_(0, 0.3)
     encoded = [trainer.train_instances[0]]
     trainer.adapted.train()
-    from flip_flop.scoring.scorer import answer_states
-
-    votes = trainer._vote_scores(trainer.adapted, encoded, answer_states(trainer.adapted, encoded))
+    votes = trainer._separate_votes(trainer.adapted, encoded)
     quiet = score_instances(trainer.adapted, encoded, quiet=True).scores
     np.testing.assert_allclose(votes.numpy(), quiet, atol=2e-6)
     assert trainer.adapted.training

@@ -3,17 +3,19 @@
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from flip_flop.cli.options import open_model, open_task
-from flip_flop.cli.study_options import grid_options, out_option, slurm_options
+from flip_flop.cli.study_options import grid_options, last_run_options, launcher_words, out_option, slurm_options
 from flip_flop.errors import InputError
 
 if TYPE_CHECKING:
     from flip_flop.studies.drive import Settled, Summary
+    from flip_flop.studies.folder import StudyFolder
     from flip_flop.studies.plan import Openers, Plan, Setup
     from flip_flop.studies.study import Study
 
@@ -64,6 +66,7 @@ def run_command(
     partition: str | None,
     time: str,
     gpus: int | None,
+    launcher: str | None,
     mem: str | None,
     cpus: int | None,
     max_jobs: int,
@@ -78,17 +81,26 @@ def run_command(
     from flip_flop.studies.export import export_commands
     from flip_flop.studies.folder import StudyFolder
     from flip_flop.studies.keys import make_plan
+    from flip_flop.studies.launched import require_one_process
     from flip_flop.studies.local import LocalDriver, worker_environments
     from flip_flop.studies.slurm import SlurmDriver, slurm_parameters
+    from flip_flop.studies.study import study_names
 
+    require_one_process()
+    words = launcher_words(launcher, gpus, has_workers=executor == "local" and export is None)
     study, setup = _study(**grid)
     gpus = 0 if gpus is None and setup.device == "cpu" else gpus
-    setup = setup.with_dtype(on_gpu=_has_gpu(setup, executor) if gpus is None else gpus > 0)
+    on_gpu = _has_gpu(setup, executor) if gpus is None else gpus > 0
+    if export is not None and gpus is None and not on_gpu and setup.dtype == "auto":
+        message = "--export without --dtype or --device: there is no GPU here, and may be one where the commands run."
+        raise InputError("E-MODEL-DTYPE", message, "Give --device cpu or cuda, or --dtype.")
+    setup = setup.with_dtype(on_gpu=on_gpu)
     folder = StudyFolder(out)
     plan = make_plan(study, setup, openers())
     path = folder.write_plan(plan)
     if export is not None:
-        count = export_commands(plan, folder, path, PROGRAM, export)
+        name = grid["name"] if grid["name"] in study_names() else str(Path(grid["name"]).resolve())
+        count = export_commands(plan, name, folder, path, PROGRAM, export, words)
         click.echo(f"{export}: {count} commands")
         return 0
     if executor == "slurm":
@@ -98,7 +110,7 @@ def run_command(
         parameters = slurm_parameters(options, slurm)
 
         def run(settled: "Settled") -> "Summary":
-            return SlurmDriver(plan, folder, [*PROGRAM, "run-cell", str(path)], parameters, settled).run()
+            return SlurmDriver(plan, folder, [*PROGRAM, "run-cell", str(path)], parameters, settled, words).run()
 
     else:
         environments = worker_environments(setup.device, workers)
@@ -107,37 +119,33 @@ def run_command(
             return LocalDriver(plan, folder, [*PROGRAM, "worker", str(path)], environments, settled, quiet=quiet).run()
 
     summary = drive(plan, folder, run, quiet=quiet)
-    _write_outputs(folder, folder.read_study(study), quiet)  # another driver may have begun with another grid
+    _write_outputs(folder, folder.standing_plan(plan), quiet)
     for line in summary.complaints(folder):
         click.echo(line, err=True)
     return 1 if summary.failed or summary.not_run else 0
 
 
 @study_command.command("status", short_help="What is done, running, failed, waiting.")
-@click.argument("name")
-@out_option
-def status_command(name: str, out: Path) -> int:
+@last_run_options
+def status_command(name: str, model: str | None, out: Path) -> int:
     """How far the last run of a study is: done, running, failed and waiting cells, by task."""
     from flip_flop.studies.drive import status_lines
     from flip_flop.studies.folder import StudyFolder
-    from flip_flop.studies.study import load_study
 
     folder = StudyFolder(out)
-    for line in status_lines(folder.read_study(load_study(name)), folder):
+    for line in status_lines(_last_run(folder, name, model), folder):
         click.echo(line)
     return 0
 
 
 @study_command.command("tables", short_help="Write tables and figures of what is done.")
-@click.argument("name")
-@out_option
-def tables_command(name: str, out: Path) -> int:
+@last_run_options
+def tables_command(name: str, model: str | None, out: Path) -> int:
     """Write the tables and figures of the cells that are done in the last run of a study."""
     from flip_flop.studies.folder import StudyFolder
-    from flip_flop.studies.study import load_study
 
     folder = StudyFolder(out)
-    _write_outputs(folder, folder.read_study(load_study(name)), quiet=False)
+    _write_outputs(folder, _last_run(folder, name, model), quiet=False)
     return 0
 
 
@@ -203,24 +211,35 @@ def _study(
 
     study = narrow(
         load_study(name),
-        model=model,
         tasks=tasks,
         methods=methods,
         seeds=seeds,
         limit=limit,
         settings=dict(_setting(text) for text in settings),
     )
-    if study.model is None:
+    named = model or study.model
+    if named is None:
         raise InputError("E-STUDY-MODEL", f"study {study.name} names no model.", "Give --model.")
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(
             "E-MODEL-DEVICE", f"A study takes no --device {device}.", "Set CUDA_VISIBLE_DEVICES, and use cuda or auto."
         )
-    # Workers run elsewhere: a folder is named by its whole path.
-    place = Path(study.model)
-    where = str(place.resolve()) if study.model != "demo" and place.is_dir() else study.model
+    study = replace(study, model=None if study.model is None else _model_place(study.model))
     mirror, stories = (None if path is None else str(path.resolve()) for path in (hub_mirror, story_cloze_dir))
-    return study, Setup(where, revision, dtype, device, mirror, stories)
+    return study, Setup(_model_place(named), revision, dtype, device, mirror, stories)
+
+
+def _model_place(model: str) -> str:
+    """The model as a plan names it. Workers run elsewhere: a folder is named by its whole path."""
+    place = Path(model)
+    return str(place.resolve()) if model != "demo" and place.is_dir() else model
+
+
+def _last_run(folder: "StudyFolder", name: str, model: str | None) -> "Plan":
+    """The plan of a study's last run, with this model where one is given."""
+    from flip_flop.studies.study import load_study
+
+    return folder.read_study(load_study(name), _model_place(model) if model else None)
 
 
 def _has_gpu(setup: "Setup", executor: str) -> bool:
@@ -249,7 +268,7 @@ def _write_outputs(folder: Any, plan: "Plan", quiet: bool) -> None:
     if not results:
         click.echo("no audit is complete: there is nothing to show", err=True)
         return
-    written = write_outputs(results, plan.study, folder.study(plan.study.name), plan.audits)
+    written = write_outputs(results, plan.study, folder.study(plan), plan.audits)
     if lacking:
         click.echo(f"{lacking} of {len(plan.audits)} audits are not complete: their cells are blank", err=True)
     if not quiet:

@@ -1,5 +1,7 @@
 """The options of ``flip-flop study``."""
 
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import click
 
 from flip_flop.cli.options import data_options, device_option, dtype_option, revision_option
+from flip_flop.errors import InputError
 
 out_option = click.option(
     "--out",
@@ -37,6 +40,19 @@ class _Names(click.ParamType):
         return tuple(part.strip() for part in str(value).split(",") if part.strip())
 
 
+def last_run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Which run is looked at."""
+    for option in reversed(
+        (
+            click.argument("name"),
+            click.option("--model", "-m", help="As for `run`; needed where the study was run with several."),
+            out_option,
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def grid_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What makes a study's grid."""
     for option in reversed(
@@ -64,16 +80,53 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
         (
             click.option("--partition", help="Slurm: the partition."),
             click.option("--time", default="240", show_default=True, help="Slurm: minutes, or 4:00:00, or 1-12:00."),
+            click.option("--gpus", type=click.IntRange(0), help="Slurm: GPUs; by default 1, or 0 with --device cpu."),
             click.option(
-                "--gpus", type=click.IntRange(0, 1), help="Slurm: GPUs; by default 1, or 0 with --device cpu."
+                "--launcher",
+                help="Slurm, --export: what starts a training in several processes, one for each of --gpus 4: "
+                "'accelerate launch --num_processes 4 --main_process_port 0'.",
             ),
             click.option("--mem", help="Slurm: memory, such as 32GB."),
             click.option("--cpus", type=click.IntRange(min=1), help="Slurm: cores."),
             click.option(
-                "--max-jobs", type=click.IntRange(min=1), default=64, show_default=True, help="Slurm: at a time."
+                "--max-jobs",
+                type=click.IntRange(min=1),
+                default=64,
+                show_default=True,
+                help="Slurm: at a time, of one array.",
             ),
             click.option("--slurm", multiple=True, metavar="KEY=VALUE", help="Slurm: any other option of sbatch."),
         )
     ):
         command = option(command)
     return command
+
+
+def launcher_words(launcher: str | None, gpus: int | None, *, has_workers: bool) -> list[str]:
+    """The words of ``--launcher``; a program of this very installation by its whole path, whatever is on the path.
+
+    Args:
+        launcher: As it was typed; None where it was not.
+        gpus: ``--gpus``.
+        has_workers: The cells are run by local workers.
+
+    Raises:
+        InputError: ``E-DISTRIBUTED``: the launcher has nothing to start, or is missing. ``E-STUDY-VALUE``: it is no
+            command.
+    """
+    if launcher is None:
+        if gpus is not None and gpus > 1:
+            message = f"--gpus is {gpus}, and a training without --launcher is one process with one GPU."
+            hint = f"Give --launcher 'accelerate launch --num_processes {gpus} --main_process_port 0'."
+            raise InputError("E-DISTRIBUTED", message, hint)
+        return []
+    if has_workers:
+        message = "--launcher: local workers take one cell after the other, each as one process."
+        raise InputError("E-DISTRIBUTED", message, "Use --executor slurm, or --export FILE and run its lines.")
+    try:
+        program, *others = shlex.split(launcher)
+    except ValueError:
+        message = f"--launcher {launcher!r} is no command."
+        raise InputError("E-STUDY-VALUE", message, "Write --launcher 'accelerate launch --num_processes 4'.") from None
+    own = Path(sys.executable).parent / program
+    return [str(own) if own.is_file() else program, *others]

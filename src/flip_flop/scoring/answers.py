@@ -46,17 +46,21 @@ class AnswerIndex:
             token_counts=counts if label is None else counts[:, :, label : label + 1],
         )
 
+    def to(self, device: torch.device) -> "AnswerIndex":
+        """The same on a device: that of the states, which a model on several devices gives on its last one."""
+        return AnswerIndex(self.token_row.to(device), self.token_target.to(device), self.token_counts.to(device))
+
     def moved(self, new_row: Int[Tensor, " rows"]) -> "AnswerIndex":
         """The same answers where row ``r`` now is row ``new_row[r]``."""
         return replace(self, token_row=new_row[self.token_row])
 
 
-def index_answers(trie: TokenTrie, device: torch.device) -> tuple[AnswerIndex, Int[np.ndarray, " rows"]]:
+def index_answers(trie: TokenTrie) -> tuple[AnswerIndex, Int[np.ndarray, " rows"]]:
     """Where a trie's answers are to be read, and the node of each row; rows stand in the nodes' order."""
     row_node, token_row = np.unique(trie.token_node, return_inverse=True)
     index = AnswerIndex(
-        token_row=torch.from_numpy(token_row).to(device),
-        token_target=torch.from_numpy(trie.token_target).to(device),
-        token_counts=torch.from_numpy(trie.token_counts).to(device),
+        token_row=torch.from_numpy(token_row),
+        token_target=torch.from_numpy(trie.token_target),
+        token_counts=torch.from_numpy(trie.token_counts),
     )
     return index, row_node

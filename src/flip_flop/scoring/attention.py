@@ -135,19 +135,22 @@ class PathAttention(torch.autograd.Function):
         masks = layout.prepare(query)
         for block, mask in zip(layout.blocks, masks, strict=True):
             rows = slice(block.start - layout.start, block.stop - layout.start)
-            q = query[0, :, rows].reshape(heads, -1, width)
-            o, do = (t[0, rows].transpose(0, 1).reshape(heads, -1, value_width) for t in (output, grad_output))
-            k, v = layout.gather(key, block)[0], layout.gather(value, block)[0]
-            logits = (q @ k.transpose(1, 2)).to(exact) * scale
+            # Products of half precision would be rounded before the softmax, and by more than its differences.
+            q = query[0, :, rows].reshape(heads, -1, width).to(exact)
+            o, do = (
+                t[0, rows].transpose(0, 1).reshape(heads, -1, value_width).to(exact) for t in (output, grad_output)
+            )
+            k, v = layout.gather(key, block)[0].to(exact), layout.gather(value, block)[0].to(exact)
+            logits = (q @ k.transpose(1, 2)).mul_(scale)
             if mask is not None:
                 logits.view(heads, -1, *mask.shape).add_(mask)
             weights = logits.softmax(dim=-1)
-            change = (do @ v.transpose(1, 2)).to(exact)
-            change -= (do.to(exact) * o.to(exact)).sum(dim=-1, keepdim=True)
-            change = change.mul_(weights).mul_(scale).to(q.dtype)
+            change = do @ v.transpose(1, 2)
+            change -= (do * o).sum(dim=-1, keepdim=True)
+            change.mul_(weights).mul_(scale)
             grad_query[0, :, rows] = (change @ k).view(query.shape[1], -1, width)
             _scatter(grad_key[0], block, change.transpose(1, 2) @ q)
-            _scatter(grad_value[0], block, weights.to(do.dtype).transpose(1, 2) @ do)
+            _scatter(grad_value[0], block, weights.transpose(1, 2) @ do)
         return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None, None
 
 

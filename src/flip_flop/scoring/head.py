@@ -5,6 +5,7 @@ and nothing reads them. Here the head sees the rows that predict an answer's tok
 """
 
 from typing import cast
+from weakref import WeakSet
 
 import torch
 from jaxtyping import Float, Int
@@ -48,7 +49,7 @@ def head_logits(model: nn.Module, hidden: Float[Tensor, "rows width"]) -> Float[
         logits = logits / scaling
     if cap := getattr(config, "final_logit_softcapping", None):  # Gemma 2 and 3
         logits = cap * torch.tanh(logits / cap)
-    return logits
+    return logits.to(hidden.device)  # a tied head may lie on another device
 
 
 def token_log_probs(
@@ -73,20 +74,31 @@ def token_log_probs(
     return torch.cat(picked)[torch.argsort(torch.cat(order))]
 
 
+# Decoders that were looked at.
+_CHECKED: "WeakSet[nn.Module]" = WeakSet()
+
+
 @torch.no_grad()
 def check_head(model: nn.Module) -> None:
-    """Compare decoder and head, called apart, with the model's own forward on three tokens.
+    """Compare decoder and head, called apart, with the model's own forward on three tokens; once for each model.
 
     Raises:
         InputError: ``E-MODEL-KIND`` where they differ: the model does something between the two that is not known
             here, and its scores would be wrong.
     """
-    causal_lm = unwrap(model)
+    causal_lm, decoder = unwrap(model), decoder_of(model)
+    if decoder in _CHECKED:
+        return
     device = next(causal_lm.parameters()).device
     ids = torch.arange(3, device=device)[None] % causal_lm.config.get_text_config().vocab_size
-    own = causal_lm(input_ids=ids, use_cache=False).logits[0].float()
-    hidden = decoder_of(model)(input_ids=ids, use_cache=False).last_hidden_state[0]
-    ours = head_logits(model, hidden)
+    was_training = causal_lm.training
+    causal_lm.eval()  # dropout would be drawn twice
+    try:
+        own = at_least_float32(causal_lm(input_ids=ids, use_cache=False).logits[0])
+        hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state[0]
+    finally:
+        causal_lm.train(was_training)
+    ours = head_logits(model, hidden).to(own.device)
     if not bool(own.isfinite().all()):
         raise InputError(
             "E-NONFINITE",
@@ -94,9 +106,11 @@ def check_head(model: nn.Module) -> None:
             "Check the weights and the dtype (bfloat16 or float32 instead of float16).",
         )
     scale = own.abs().max().clamp(min=1.0)
-    if ours.shape != own.shape or not torch.allclose(ours, own, rtol=0.0, atol=float(2e-2 * scale)):
+    tolerance = float(scale) * (1e-3 if hidden.dtype == torch.float32 else 2e-2)
+    if ours.shape != own.shape or not torch.allclose(ours, own, rtol=0.0, atol=tolerance):
         raise InputError(
             "E-MODEL-KIND",
             f"{type(causal_lm).__name__}: its decoder and head, called apart, do not give its own logits.",
             "Use a causal language model of the transformers library.",
         )
+    _CHECKED.add(decoder)

@@ -36,8 +36,8 @@ def padded_hidden_states(
     """
     device = next(decoder.parameters()).device
     sequences, sequence_of = trie.sequences()
-    row_sequence = torch.from_numpy(sequence_of[rows]).to(device)
-    row_position = torch.from_numpy(trie.depth[rows].astype(np.int64)).to(device)
+    row_sequence = torch.from_numpy(sequence_of[rows])
+    row_position = torch.from_numpy(trie.depth[rows].astype(np.int64))
     pieces, order = [], []
     for numbers in _batches(sequences, batch_tokens):
         width = max(len(sequences[number]) for number in numbers)
@@ -56,12 +56,14 @@ def padded_hidden_states(
             positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
             arguments = {"attention_mask": mask.to(device), "position_ids": positions.to(device)}
         states = decoder(input_ids=ids.to(device), use_cache=False, **arguments).last_hidden_state
-        lines = line.to(device)[row_sequence]
-        found = (lines >= 0).nonzero().squeeze(1)
-        pieces.append(states[lines[found], row_position[found] + shift.to(device)[row_sequence[found]]])
+        found = (line[row_sequence] >= 0).nonzero().squeeze(1)
+        own = row_sequence[found]
+        # A model on several devices gives its states on the last one.
+        lines, places = (number.to(states.device) for number in (line[own], row_position[found] + shift[own]))
+        pieces.append(states[lines, places])
         order.append(found)
     inverse = torch.argsort(torch.cat(order))
-    return torch.cat(pieces)[inverse]
+    return torch.cat(pieces)[inverse.to(pieces[0].device)]
 
 
 def _batches(sequences: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:

@@ -117,22 +117,23 @@ def answer_states(
         one_label: A gradient is wanted for one answer of each template only, to be named in
             :meth:`AnswerStates.with_gradient`. Where other answers are long, they are then computed without.
     """
-    device = next(model.parameters()).device
     trie = join([instance.trie for instance in instances])
-    index, row_node = index_answers(trie, device)
+    index, row_node = index_answers(trie)
     if backend == "padded":
-        return AnswerStates(padded_hidden_states(decoder_of(model), trie, row_node, batch_tokens=batch_tokens), index)
+        hidden = padded_hidden_states(decoder_of(model), trie, row_node, batch_tokens=batch_tokens)
+        return AnswerStates(hidden, index.to(hidden.device))
     parted = one_label and torch.is_grad_enabled() and is_worth_parting(trie) and keeps_keys(decoder_of(model))
     if not parted:
-        return AnswerStates(packed_hidden_states(model, trie, row_node), index)
+        hidden = packed_hidden_states(model, trie, row_node)
+        return AnswerStates(hidden, index.to(hidden.device))
     trunk = TrunkPass.of(model, trie)
     with torch.no_grad():
         branches = trunk.branch_states(np.arange(trie.num_trunk, len(trie)))
-    rows = torch.from_numpy(row_node.astype(np.int64)).to(device)
+    rows = torch.from_numpy(row_node.astype(np.int64)).to(branches.device)
     in_trunk = rows < trie.num_trunk
     # Rows stand in the nodes' order, and the trunk's nodes come first.
     hidden = torch.cat([trunk.states[rows[in_trunk]], branches[rows[~in_trunk] - trie.num_trunk]])
-    return AnswerStates(hidden, index, trunk, row_node)
+    return AnswerStates(hidden, index.to(hidden.device), trunk, row_node)
 
 
 @torch.no_grad()

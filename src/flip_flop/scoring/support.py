@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flip_flop.scoring.head import decoder_of, unwrap
+from flip_flop.scoring.head import check_head, decoder_of, unwrap
 from flip_flop.scoring.packed import TrunkPass, packed_hidden_states
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.scoring.trie import Pair, build_trie
@@ -34,7 +34,12 @@ _PROBED: "WeakKeyDictionary[nn.Module, str | None]" = WeakKeyDictionary()
 
 
 def choose_backend(model: nn.Module, instances: Sequence[EncodedInstance], wanted: Backend) -> Backend:
-    """``wanted``, or ``padded`` with one line that says why."""
+    """``wanted``, or ``padded`` with one line that says why.
+
+    Raises:
+        InputError: ``E-MODEL-KIND`` where neither would be exact.
+    """
+    check_head(model)
     if wanted == "padded" or not instances:
         return wanted
     obstacle = packed_obstacle(model, max(instance.longest for instance in instances))

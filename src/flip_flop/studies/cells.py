@@ -17,9 +17,10 @@ from flip_flop.evaluation import audit
 from flip_flop.scoring import LoadedModel
 from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.keys import cell_key, choose
+from flip_flop.studies.launched import share_step
 from flip_flop.studies.plan import Cell, Openers, Plan
 from flip_flop.tasks import Task
-from flip_flop.training import make_config, train
+from flip_flop.training import F2CConfig, make_config, train
 
 log = logging.getLogger("flip_flop")
 
@@ -50,11 +51,20 @@ class CellRunner:
         folder: The folder of all studies.
         openers: How names become tasks and models.
         quiet: Show no progress within a cell.
+
+    Attributes:
+        before_training: Called when a training is about to begin, for other processes to :meth:`take_part`.
     """
 
     def __init__(self, plan: Plan, folder: StudyFolder, openers: Openers, *, quiet: bool = True):
         self.plan, self.folder, self.openers, self.quiet = plan, folder, openers, quiet
+        self.before_training: Callable[[], None] = lambda: None
         self._task: tuple[str, Task] | None = None
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether trainings run on the processor."""
+        return self.plan.setup.device == "cpu" or not torch.cuda.is_available()
 
     def obstacle(self, cell: Cell) -> Cell | None:
         """The cell itself, or the training that it needs, where another process is at work on it."""
@@ -82,6 +92,11 @@ class CellRunner:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
         return Outcome(state, seconds=time.monotonic() - started)
+
+    def take_part(self, cell: Cell) -> str:
+        """Train with the process that runs this cell, and leave the rest to it. Errors are raised."""
+        task = self._open(cell)
+        return DONE if self._fit(cell, task, self._config(cell)) else STOPPED
 
     def _run(self, cell: Cell) -> str:
         if self.folder.is_done(cell):
@@ -134,14 +149,24 @@ class CellRunner:
         out = self.folder.run(cell)
         if out.is_dir() and not any((out / name).exists() for name in ("plan.json", "run.json")):
             shutil.rmtree(out)  # killed before there was anything to go on with
-        on_cpu = self.plan.setup.device == "cpu" or not torch.cuda.is_available()
-        config = make_config(dict(cell.settings) | {"use_cpu": on_cpu}, cell.label)
+        config = self._config(cell)
+        self.before_training()
+        return self._fit(cell, task, config)
+
+    def _config(self, cell: Cell) -> F2CConfig:
+        config = make_config(dict(cell.settings) | {"use_cpu": self.on_cpu}, cell.label)
+        share_step(config)
+        return config
+
+    def _fit(self, cell: Cell, task: Task, config: F2CConfig) -> bool:
+        out = self.folder.run(cell)
         try:
             run = train(self._load(None), task, config, out, resume=True, limit=cell.limit, quiet=self.quiet)
         except InputError as error:
             if error.code != "E-RESUME-CHANGED":
                 raise
-            raise InputError(error.code, error.message, f"Remove {out}, and run the study again.") from error
+            hint = f"Run it as it was begun, or remove {out} and run the study again."
+            raise InputError(error.code, error.message, hint) from error
         return run.stopped_by is None
 
     def _audit(self, cell: Cell, task: Task) -> bool:

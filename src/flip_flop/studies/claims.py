@@ -2,8 +2,8 @@
 
 A file lock would do on a local disk, but several cluster file systems keep file locks to one node. A claim is a file
 that only one process can create, ``<cell>.<generation>``, touched by its holder every few seconds. A stale claim is
-never removed or overwritten by another process: the next generation is created beside it, and again only one process
-can.
+never taken over: the next generation is created beside it, and again only one process can. Its holder removes the stale
+ones below it when it gives its own back.
 """
 
 import contextlib

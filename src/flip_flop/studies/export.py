@@ -6,10 +6,19 @@ from pathlib import Path
 
 from flip_flop.files import write_text
 from flip_flop.studies.folder import StudyFolder
+from flip_flop.studies.launched import cell_command
 from flip_flop.studies.plan import Plan
 
 
-def export_commands(plan: Plan, folder: StudyFolder, plan_path: Path, program: Sequence[str], out: Path) -> int:
+def export_commands(
+    plan: Plan,
+    study: str,
+    folder: StudyFolder,
+    plan_path: Path,
+    program: Sequence[str],
+    out: Path,
+    launcher: Sequence[str] = (),
+) -> int:
     """Write a command per cell that is not done: trainings first, audits after.
 
     Their order is all that they need: a command whose cell another one is at work on waits for it, and an audit whose
@@ -17,18 +26,20 @@ def export_commands(plan: Plan, folder: StudyFolder, plan_path: Path, program: S
 
     Args:
         plan: The plan.
+        study: What the program takes for its study wherever it is called: a shipped one's name, or a file's whole path.
         folder: The folder of all studies.
         plan_path: The plan's file.
         program: The words that ``flip-flop study`` stands for here.
         out: The file to write.
+        launcher: The words that start several processes for a training.
 
     Returns:
         The number of commands.
     """
     left = [cell for cell in (*plan.trainings, *plan.audits) if not folder.is_done(cell)]
-    name = plan.study.name
     lines = [
-        f"# Study {name}: {len(plan.trainings)} trainings and {len(plan.audits)} audits; {len(left)} are not done.",
+        f"# Study {plan.study.name}: {len(plan.trainings)} trainings and {len(plan.audits)} audits; "
+        f"{len(left)} are not done.",
         f"# One after the other: sh {shlex.quote(out.name)}",
         f"# Four at a time: grep -v '^#' {shlex.quote(out.name)} | xargs -d '\\n' -P 4 -n 1 sh -c",
         "# Several at a time on a machine with GPUs: all take the first one, unless each line is given one of its own,",
@@ -41,8 +52,8 @@ def export_commands(plan: Plan, folder: StudyFolder, plan_path: Path, program: S
         if cell.kind != kind:
             kind = cell.kind
             lines.append(f"# {'trainings' if kind == 'train' else 'audits'}")
-        lines.append(shlex.join([*program, "run-cell", str(plan_path), cell.name]))
+        lines.append(shlex.join(cell_command(cell, [*program, "run-cell", str(plan_path)], launcher)))
     lines.append("# At the end: tables and figures")
-    lines.append("# " + shlex.join([*program, "tables", name, "--out", str(folder.root)]))
+    lines.append("# " + shlex.join([*program, "tables", study, "--model", plan.setup.model, "--out", str(folder.root)]))
     write_text(out, "\n".join(lines) + "\n")
     return len(left)

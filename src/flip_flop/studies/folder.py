@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError
-from flip_flop.files import sha256_json, write_json
+from flip_flop.files import sha256_json, sha256_text, write_json
 from flip_flop.studies.claims import Claims
 from flip_flop.studies.plan import Cell, Plan, plan_record, read_plan
 from flip_flop.studies.study import Study, study_names
@@ -15,7 +15,7 @@ STATES = ("done", "running", "failed", "waiting")
 
 
 class StudyFolder:
-    """``trainings/``, ``audits/``, ``logs/``, ``claims/``, and a folder for each study.
+    """``trainings/``, ``audits/``, ``logs/``, ``claims/``, and a folder for each study and model.
 
     Args:
         root: The folder of all studies.
@@ -89,35 +89,76 @@ class StudyFolder:
 
     # ---- the study ----
 
-    def study(self, name: str) -> Path:
-        """A study's own folder."""
-        return self.root / name
+    def study(self, plan: Plan) -> Path:
+        """The folder of a study with a model: the study's name alone where its file names this model.
+
+        Else the model's last word follows, and six digits: two models may have one last word.
+        """
+        study, model = plan.study, plan.setup.model
+        if study.model == model:
+            return self.root / study.name
+        word = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in Path(model).name)
+        return self.root / f"{study.name}-{word}-{sha256_text(model)[:6]}"
 
     def write_plan(self, plan: Plan) -> Path:
         """Write the plan under its digest and as ``study.json``, and return the former.
 
         Workers read the former: another driver may start the same study with other seeds meanwhile.
         """
-        record = plan_record(plan)
-        path = self.study(plan.study.name) / "plans" / f"{sha256_json(record)[:12]}.json"
+        record, place = plan_record(plan), self.study(plan)
+        path = place / "plans" / f"{sha256_json(record)[:12]}.json"
         if not path.is_file():
             write_json(path, record)
-        write_json(self.study(plan.study.name) / "study.json", record)
+        write_json(place / "study.json", record)
         return path
 
-    def read_study(self, study: Study) -> Plan:
-        """The plan of a study's last run.
+    def standing_plan(self, plan: Plan) -> Plan:
+        """The plan that stands on disk at the end of a run, or the run's own where the two share no audit.
+
+        Another driver may have begun with another grid, or with another dtype, meanwhile.
+
+        Args:
+            plan: The run's own.
 
         Raises:
-            InputError: ``E-STUDY-MISSING``.
+            InputError: ``E-STUDY-BROKEN``.
         """
-        path = self.study(study.name) / "study.json"
-        if not path.is_file():
-            began = sorted(entry.parent.name for entry in self.root.glob("*/study.json"))
+        found = load_plan(self.study(plan) / "study.json")
+        return found if {cell.key for cell in found.audits} & {cell.key for cell in plan.audits} else plan
+
+    def read_study(self, study: Study, model: str | None = None) -> Plan:
+        """The plan of a study's last run.
+
+        Args:
+            study: The study.
+            model: As a plan's setup names it; None: the only one that there is.
+
+        Raises:
+            InputError: ``E-STUDY-MISSING``; ``E-STUDY-MODEL``: there are several. ``E-STUDY-BROKEN``.
+        """
+        plans = self._plans(study.name)
+        if model is None and len(plans) > 1:
+            message = f"{self.root} has study {study.name!r} with several models: {', '.join(sorted(plans))}."
+            raise InputError("E-STUDY-MODEL", message, "Name one of them with --model.")
+        found = plans.get(model) if model is not None else next(iter(plans.values()), None)
+        if found is None:
+            began = sorted(plans) or sorted(entry.parent.name for entry in self.root.glob("*/study.json"))
             there = f"There: {', '.join(began)}. " if began else ""
-            hint = f"{there}Run it: flip-flop study run {study.name if study.name in study_names() else 'FILE'}."
-            raise InputError("E-STUDY-MISSING", f"{self.root} has no study {study.name!r}.", hint)
-        return load_plan(path)
+            which, given = ("", "") if model is None else (f" with the model {model}", f" --model {model}")
+            name = study.name if study.name in study_names() else "FILE"
+            message = f"{self.root} has no study {study.name!r}{which}."
+            raise InputError("E-STUDY-MISSING", message, f"{there}Run it: flip-flop study run {name}{given}.")
+        return found
+
+    def _plans(self, name: str) -> dict[str, Plan]:
+        """The last plan of a study by model; a study's name may begin another's, so the plans say whose they are."""
+        paths = [path for path in self.root.glob("*/study.json") if f"{path.parent.name}-".startswith(f"{name}-")]
+        found = {}
+        for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
+            plan = load_plan(path)
+            if plan.study.name == name:
+                found[plan.setup.model] = plan
+        return found
 
 
 def load_plan(path: Path) -> Plan:

@@ -1,5 +1,6 @@
 """From a grid to cells with keys: a key is the digest of all that decides a result."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from flip_flop.studies.plan import Cell, Openers, Plan, Setup
 from flip_flop.studies.study import Study
 from flip_flop.tasks import Task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
-from flip_flop.training.plan import binding_settings, recorded_settings
+from flip_flop.training.plan import DIVISION, binding_settings, recorded_settings
 
 # Of this module's keys: another number makes all of them others.
 SCHEME = 1
@@ -21,8 +22,6 @@ SCHEME = 1
 _PLACES = ("source", "mirror", "revision", "branch")
 # The settings that an audit shares with the trainings.
 SCORING = ("chat_template", "backend", "batch_tokens", "fast_linear")
-# Settings that divide the same work otherwise. After an error for want of memory they are changed, and work goes on.
-_DIVISION = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")
 
 
 def make_plan(study: Study, setup: Setup, openers: Openers) -> Plan:
@@ -38,7 +37,7 @@ def make_plan(study: Study, setup: Setup, openers: Openers) -> Plan:
     tasks: dict[str, Task] = {}
     named: dict[str, str] = {}
     for reference in grid.tasks:
-        tasks[reference] = openers.task(reference, setup)
+        tasks[reference] = _open(reference, study, setup, openers)
         other = named.setdefault(tasks[reference].name, reference)
         if other != reference:
             message = f"{other} and {reference} are both named {tasks[reference].name!r}."
@@ -54,6 +53,18 @@ def make_plan(study: Study, setup: Setup, openers: Openers) -> Plan:
         cell = maker.audit(audit, training)
         cells.setdefault(cell.key, cell)
     return Plan(study, setup, model, tuple(cells.values()))
+
+
+def _open(reference: str, study: Study, setup: Setup, openers: Openers) -> Task:
+    """A task of a study. Where it cannot be had, the others can be run without it, and the error says how."""
+    try:
+        return openers.task(reference, setup)
+    except InputError as error:
+        others = [task for task in study.tasks if task != reference]
+        if not others or error.code == "E-TPL-FETCH":  # the templates of all
+            raise
+        hint = f"{error.hint} Or leave it out: --tasks {','.join(others)}."
+        raise InputError(error.code, error.message, hint) from error
 
 
 @dataclass(frozen=True)
@@ -145,12 +156,12 @@ def choose(task: Task, names: tuple[str, ...]) -> Task:
 def identify_model(setup: Setup, openers: Openers) -> dict[str, Any]:
     """What the model is: a folder's files, or a name on the hub and a commit.
 
-    Where no revision is given, it is the commit that the hub's cache holds, or else the hub's own one: a model must
-    not become another one between two runs of a study without a word.
+    For a branch or a tag, or where no revision is given, it is the commit that the hub's cache holds, or else the hub's
+    own one: a model must not become another one between two runs of a study without a word.
     """
     folder = openers.model_folder(setup.model)
     if folder is None:
-        return {"name": setup.model, "revision": setup.revision or _main_commit(setup.model)}
+        return {"name": setup.model, "revision": _commit(setup.model, setup.revision or "main") or setup.revision}
     kinds = ("*.safetensors", "*.json", "*.model", "*.txt", "*.jinja")
     files = sorted(path for kind in kinds for path in folder.glob(kind))
     if not files:
@@ -158,17 +169,19 @@ def identify_model(setup: Setup, openers: Openers) -> dict[str, Any]:
     return {"files": sha256_json({path.name: sha256_file(path) for path in files})}
 
 
-def _main_commit(name: str) -> str | None:
-    """What ``main`` stands for: in the hub's cache, else on the hub; None where neither says."""
+def _commit(name: str, revision: str) -> str | None:
+    """What a revision stands for: in the hub's cache, else on the hub; None where neither says."""
+    if re.fullmatch("[0-9a-f]{40}", revision):
+        return revision
     from huggingface_hub import HfApi, constants, file_download  # not for a model that lies in a folder
 
     place = file_download.repo_folder_name(repo_id=name, repo_type="model")
     try:
-        return (Path(constants.HF_HUB_CACHE) / place / "refs" / "main").read_text(encoding="ascii").strip()
+        return (Path(constants.HF_HUB_CACHE) / place / "refs" / revision).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         pass
     try:
-        return HfApi().model_info(name, timeout=20).sha
+        return HfApi().model_info(name, revision=revision, timeout=20).sha
     except Exception:  # Loading says what is wrong with the name or the network.
         return None
 
@@ -189,10 +202,11 @@ def cell_key(cell: Cell, task: Task, setup: Setup, model: Mapping[str, Any]) -> 
         "model": dict(model),
         "dtype": setup.dtype,
         "task": task.digest(),
+        "id_field": task.id_field,
         "data": {split: _content(task.rows(split).provenance) for split in splits},
         "limit": cell.limit,
         "training": cell.training,
-        "settings": _deciding(cell.settings) if cell.kind == "train" else _without_division(cell.settings),
+        "settings": _deciding(cell.settings) if cell.kind == "train" else _of_scoring(cell.settings),
     }
     return sha256_json(inputs)
 
@@ -210,11 +224,11 @@ def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     binding, defaults = binding_settings(config), binding_settings(training_config({}))
     given = {name for name in binding if name in settings and binding[name] != defaults[name]}
     names = (given | set(recorded_settings(config))) & set(binding)
-    return _without_division({name: binding[name] for name in sorted(names)})
+    return {name: binding[name] for name in sorted(names)}
 
 
-def _without_division(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in _DIVISION}
+def _of_scoring(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in DIVISION}
 
 
 def _suffix(task: Task, names: tuple[str, ...]) -> str:

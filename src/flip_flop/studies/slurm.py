@@ -14,12 +14,14 @@ from flip_flop.files import write_json
 from flip_flop.studies.cells import DONE, FAILED, Outcome
 from flip_flop.studies.drive import Settled, Summary
 from flip_flop.studies.folder import StudyFolder
+from flip_flop.studies.launched import cell_command
 from flip_flop.studies.plan import Cell, Plan
 from flip_flop.studies.slurm_task import SlurmTask
 
 log = logging.getLogger("flip_flop")
 
-POLL_SECONDS = 5.0
+# Between two looks at the queue: a tenth of the time since anything changed, within these bounds.
+POLL_SECONDS = (5.0, 30.0)
 # How often a job may run into its time limit: a training goes on from its checkpoint, an audit begins anew.
 MAX_TIMEOUTS = {"train": 50, "audit": 1}
 # A file written on another node may be seen late.
@@ -76,6 +78,7 @@ class SlurmDriver:
         command: The command of a cell, without its name.
         parameters: From :func:`slurm_parameters`.
         settled: Told of each cell that is settled, and what became of it.
+        launcher: The words that start several processes for a training; an audit is one process's, with one GPU.
     """
 
     def __init__(
@@ -85,9 +88,10 @@ class SlurmDriver:
         command: Sequence[str],
         parameters: Mapping[str, Any],
         settled: Settled,
+        launcher: Sequence[str] = (),
     ):
         self.plan, self.folder, self.command, self.settled = plan, folder, list(command), settled
-        self.parameters = dict(parameters)
+        self.parameters, self.launcher = dict(parameters), launcher
         self.place = folder.root / "slurm"
         self.jobs: dict[Cell, str] = {}
         self.gone_since: dict[Cell, float] = {}
@@ -101,11 +105,14 @@ class SlurmDriver:
                 self.summary.done.append(cell)
         self._find_jobs()
         self._submit()
+        changed = time.monotonic()
         try:
             while self.jobs:
-                self._look()
+                if self._look():
+                    changed = time.monotonic()
                 if self.jobs:
-                    time.sleep(POLL_SECONDS)
+                    shortest, longest = POLL_SECONDS
+                    time.sleep(min(max((time.monotonic() - changed) / 10, shortest), longest))
         except KeyboardInterrupt:
             log.info(
                 "%d jobs stay in Slurm's queue. Run the same command to wait for them; scancel takes them out: %s",
@@ -127,32 +134,36 @@ class SlurmDriver:
                 self.jobs[cell] = job
 
     def _submit(self) -> None:
-        """One array of trainings, one of the audits that wait for none, and one of those that wait."""
+        """One array of trainings, one of the audits that wait for none, and for each training one of its audits."""
         new = [cell for cell in self.plan.cells if cell not in self.summary.done and cell not in self.jobs]
         for cell in new:
             self.folder.forget_failure(cell)
-        self._submit_array([cell for cell in new if cell.kind == "train"], "train", [])
+        self._submit_array([cell for cell in new if cell.kind == "train"], "train")
         trainings = {cell.key: job for cell, job in self.jobs.items() if cell.kind == "train"}
         audits = [cell for cell in new if cell.kind == "audit"]
-        waiting = [cell for cell in audits if cell.training in trainings]
-        self._submit_array([cell for cell in audits if cell not in waiting], "audit", [])
-        # afterany: an audit whose training failed says so, and does not wait for ever.
-        needed = {trainings[cell.training].partition("_")[0] for cell in waiting if cell.training is not None}
-        self._submit_array(waiting, "audit", sorted(needed))
+        self._submit_array([cell for cell in audits if cell.training not in trainings], "audit")
+        # Each waits for its own training alone: another one may be queued again many times.
+        for training, job in trainings.items():
+            self._submit_array([cell for cell in audits if cell.training == training], "audit", after=job)
 
-    def _submit_array(self, cells: list[Cell], kind: str, after: list[str]) -> None:
+    def _submit_array(self, cells: list[Cell], kind: str, after: str | None = None) -> None:
         if not cells:
             return
         import submitit
 
         executor = submitit.SlurmExecutor(folder=self.place / "%j", max_num_timeout=MAX_TIMEOUTS[kind])
+        one_gpu = {"gpus_per_node": 1} if kind == "audit" and self.parameters.get("gpus_per_node", 0) > 1 else {}
         try:
             executor.update_parameters(
-                **{"job_name": f"{self.plan.study.name}-{kind}"[:60], "stderr_to_stdout": True} | self.parameters,
-                **({"dependency": "afterany:" + ":".join(after)} if after else {}),
+                **{"job_name": f"{self.plan.study.name}-{kind}"[:60], "stderr_to_stdout": True}
+                | self.parameters
+                | one_gpu,
+                # afterany: an audit whose training failed says so, and does not wait for ever.
+                **({"dependency": f"afterany:{after}"} if after else {}),
             )
             with executor.batch():
-                jobs = [executor.submit(SlurmTask([*self.command, cell.name])) for cell in cells]
+                commands = [cell_command(cell, self.command, self.launcher) for cell in cells]
+                jobs = [executor.submit(SlurmTask(command)) for command in commands]
         except (subprocess.CalledProcessError, submitit.core.utils.FailedJobError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[-300:].rstrip(".")
             raise InputError(
@@ -162,8 +173,9 @@ class SlurmDriver:
             self.jobs[cell] = job.job_id
             write_json(self.place / f"{cell.name}.json", {"job": job.job_id})
 
-    def _look(self) -> None:
-        queued = _queue()
+    def _look(self) -> bool:
+        """Settle what has ended, and say whether anything changed."""
+        queued, before = _queue(), (len(self.jobs), len(self.gone_since))
         for cell, job in list(self.jobs.items()):
             if self.folder.is_done(cell):
                 self._settle(cell, Outcome(DONE, seconds=self._seconds(cell)))
@@ -173,12 +185,13 @@ class SlurmDriver:
                     self._settle(cell, Outcome(FAILED, reason or self._lost(cell, job)))
             else:
                 self.gone_since.pop(cell, None)
+        return before != (len(self.jobs), len(self.gone_since))
 
     def _lost(self, cell: Cell, job: str) -> str:
         words = f"its job {job} ended without a result; see {self.place / job}."
         if cell.kind == "audit":
-            words += " An audit that needs more than its time begins anew only once: raise --time."
-        return words
+            return f"{words} An audit that needs more than its time begins anew only once: raise --time."
+        return f"{words} Run again, the training goes on from its last checkpoint."
 
     def _settle(self, cell: Cell, outcome: Outcome) -> None:
         del self.jobs[cell]

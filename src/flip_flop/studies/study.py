@@ -137,7 +137,6 @@ def load_study(name: str) -> Study:
 def narrow(
     study: Study,
     *,
-    model: str | None = None,
     tasks: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
@@ -148,7 +147,6 @@ def narrow(
 
     Args:
         study: The study as it was read.
-        model: Another model.
         tasks: Of the study's tasks these only, as sources too.
         methods: These only.
         seeds: These seeds.
@@ -177,7 +175,6 @@ def narrow(
     override = _settings_block(dict(settings or {}), "--set")
     return replace(
         study,
-        model=model or study.model,
         limit=limit if limit is not None else study.limit,
         settings=replace(study.settings, override=override),
     )

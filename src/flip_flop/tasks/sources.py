@@ -78,6 +78,8 @@ class FileSource:
         """Read the file; see :func:`flip_flop.tasks.readers.read_rows` for what is refused."""
         rows, unit = read_rows(self.path, self.encoding)
         provenance = {"source": str(self.path), "sha256": sha256_file(self.path), "num_rows": len(rows)}
+        if self.encoding != "utf-8":
+            provenance["encoding"] = self.encoding
         return Rows(str(self.path), unit, tuple(rows), provenance)
 
 
@@ -146,7 +148,7 @@ class HubSource:
             hint = near or f"Lay the data set out as {MIRROR_VARIABLE}/<repo>/<config>/<split>.parquet."
             raise InputError("E-DATA-FILE", f"the mirror has no file {path}.", hint)
         rows, unit = read_rows(path)
-        provenance = {"source": self.name, "sha256": sha256_file(path), "num_rows": len(rows), "mirror": str(mirror)}
+        provenance = {"source": self.name, "sha256": _digest(rows), "num_rows": len(rows), "mirror": str(mirror)}
         return Rows(str(path), unit, tuple(rows), provenance)
 
     def _load_from_hub(self) -> Rows:
@@ -196,6 +198,10 @@ def _memory_rows(fields: Iterable[Mapping[str, Any]], name: str, more: Mapping[s
     rows = tuple(NumberedRow(number, dict(row)) for number, row in enumerate(fields, start=1))
     if not rows:
         raise InputError("E-DATA-EMPTY", f"{name} has no rows.", "Add at least one row.")
-    lines = (json.dumps(row.fields, sort_keys=True, ensure_ascii=True, default=str) for row in rows)
-    provenance = {"source": name, "sha256": sha256_text("\n".join(lines)), "num_rows": len(rows), **more}
+    provenance = {"source": name, "sha256": _digest(rows), "num_rows": len(rows), **more}
     return Rows(name, "row", rows, provenance)
+
+
+def _digest(rows: Iterable[NumberedRow]) -> str:
+    """Of what rows say, wherever they come from: the same for the hub, its mirror, and another version of parquet."""
+    return sha256_text("\n".join(json.dumps(row.fields, sort_keys=True, default=str) for row in rows))

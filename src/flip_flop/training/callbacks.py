@@ -12,7 +12,7 @@ from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from flip_flop.errors import InputError
-from flip_flop.training.distributed import any_of
+from flip_flop.training.distributed import any_of, world
 
 
 class LogFile(TrainerCallback):
@@ -93,7 +93,7 @@ class ShowProgress(TrainerCallback):
 
 
 class StopOnSignal(TrainerCallback):
-    """SIGINT and SIGTERM: finish the step, write a checkpoint, stop. A second one stops at once.
+    """SIGINT and SIGTERM: finish the step, write a checkpoint, stop. A second one stops a lone process at once.
 
     Attributes:
         received: The signal's number, once there was one.
@@ -113,7 +113,8 @@ class StopOnSignal(TrainerCallback):
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
-        signal.signal(number, signal.SIG_DFL)
+        # A cluster stops all processes at once, and a launcher then stops its own once more: it kills those that stay.
+        signal.signal(number, signal.SIG_DFL if world() == 1 else signal.SIG_IGN)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """Ask for a checkpoint and the end. At an epoch's last step the epoch's own end writes the checkpoint."""
@@ -128,10 +129,10 @@ class StopOnSignal(TrainerCallback):
         if self.received is not None and not _at_epochs_end(state):
             control.should_evaluate = control.should_save = False
 
-    def on_train_end(self, args, state, control, **kwargs) -> None:
-        """Give the signals back."""
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+    def give_back(self) -> None:
+        """Leave the signals to whoever had them. No callback: of a training that fails none is called at the end."""
+        while self._previous:
+            signal.signal(*self._previous.popitem())
 
 
 def _at_epochs_end(state: TrainerState) -> bool:

@@ -38,7 +38,9 @@ RECORDED = (
     "optim",
     "bf16",
 )
-# What may change between a run and its resumption: where things go and what is shown.
+# Settings that divide the same work otherwise. After an error for want of memory they are changed, and work goes on.
+DIVISION = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")
+# What may change between a run and its resumption, beside them: where things go and what is shown.
 HARMLESS = ("output_dir", "run_name", "project", "report_to", "disable_tqdm", "save_total_limit", "use_cpu", "debug")
 HARMLESS_PREFIXES = ("log", "hub_", "push_to", "trackio", "dataloader_num", "dataloader_p", "include_", "resume")
 
@@ -55,7 +57,7 @@ def binding_settings(config: F2CConfig) -> dict[str, Any]:
     return {
         item.name: _plain(getattr(config, item.name))
         for item in fields(F2CConfig)
-        if item.name not in HARMLESS and not item.name.startswith(HARMLESS_PREFIXES)
+        if item.name not in (*DIVISION, *HARMLESS) and not item.name.startswith(HARMLESS_PREFIXES)
     }
 
 
@@ -120,11 +122,12 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
         f"{section}.{name} ({before.get(section, {}).get(name)!r}, now {plan[section].get(name)!r})"
         for section in plan
         for name in sorted({*plan[section], *before.get(section, {})})
-        if before.get(section, {}).get(name) != plan[section].get(name)
+        if name not in DIVISION  # of which earlier versions wrote down what they were
+        and before.get(section, {}).get(name) != plan[section].get(name)
     ]
     if changed:
         raise InputError(
             "E-RESUME-CHANGED",
             f"{out} was started with another {'; '.join(changed[:3])}.",
-            "Resume with the same settings, or give another --out.",
+            "Resume with the same settings and number of processes, or give another --out.",
         )

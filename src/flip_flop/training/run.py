@@ -165,7 +165,10 @@ def _run(
         config.eval_on_start = False
     if rank() == 0:  # from here on the folder holds a run: nothing that a user can mend is left to find
         write_json(out / PLAN, plan)
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    finally:
+        stop.give_back()
     if stop.received is not None and trainer.state.global_step < trainer.state.max_steps:
         log.info("stopped by a signal at step %d; --resume goes on from there", trainer.state.global_step)
         return TrainingRun(out, None, stop.received)

@@ -84,6 +84,7 @@ class F2CTrainer(Trainer):
         if processing_class is None:
             raise ValueError("A model that is not given by name needs its tokenizer: pass processing_class.")
         _require_one_device_each(args)
+        _require_dtype(args, unwrap(causal_lm).dtype)
         if eval_dataset is None:
             args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
         self.encoder = PromptEncoder.of(causal_lm, processing_class, args.chat_template)
@@ -129,8 +130,9 @@ class F2CTrainer(Trainer):
         """
         assert not return_outputs, "there are no outputs to return: evaluation scores instances by itself"
         instances: list[EncodedInstance] = inputs["instances"]
+        votes = self._separate_votes(model, instances) if self.args.vote_pass == "separate" else None
         states = self._states(model, instances, one_label=reads_one_label(self.args))
-        scores = self._vote_scores(model, instances, states)
+        scores = self._shared_votes(model, states) if votes is None else votes
         self._check_finite(scores, instances)
         splits = split_by_votes(scores, self.args)
         consensus = find_consensus(scores)
@@ -143,16 +145,18 @@ class F2CTrainer(Trainer):
         # Where no instance has a consensus there is nothing to derive: leave every gradient as it is.
         return total if total.requires_grad else total.requires_grad_()
 
-    def _vote_scores(
-        self, model: nn.Module, instances: Sequence[EncodedInstance], states: AnswerStates
+    @torch.no_grad()
+    def _shared_votes(self, model: nn.Module, states: AnswerStates) -> Float[Tensor, "instances templates labels"]:
+        return states.scores(model)
+
+    @torch.no_grad()
+    def _separate_votes(
+        self, model: nn.Module, instances: Sequence[EncodedInstance]
     ) -> Float[Tensor, "instances templates labels"]:
-        with torch.no_grad():
-            if self.args.vote_pass == "shared":
-                return states.scores(model)
-            model.eval()
-            scores = self._states(model, instances).scores(model)
-            model.train()
-            return scores
+        model.eval()
+        scores = self._states(model, instances).scores(model)
+        model.train()
+        return scores
 
     def _states(
         self, model: nn.Module, instances: Sequence[EncodedInstance], *, one_label: bool = False
@@ -291,6 +295,17 @@ def _require_one_device_each(args: F2CConfig) -> None:
             "E-DISTRIBUTED",
             "The model would be divided over the devices, and training keeps it whole on each.",
             "Leave fsdp and deepspeed out; LoRA's optimizer state is small.",
+        )
+
+
+def _require_dtype(args: F2CConfig, dtype: torch.dtype) -> None:
+    """Nothing is computed in another dtype than the weights': the loss calls decoder and head, not the model."""
+    if args.fp16 or (args.bf16 and dtype != torch.bfloat16):
+        name = "fp16" if args.fp16 else "bf16"
+        raise InputError(
+            "E-CONFIG-VALUE",
+            f"{name} is set, but the model's weights are {str(dtype).removeprefix('torch.')}: they stay so.",
+            "Load it in bfloat16 (--dtype bfloat16) and leave the setting out; the adapter stays in float32.",
         )
 
 

@@ -27,7 +27,7 @@ def selection_table(summary: Summary, choices: Sequence[Choice]) -> Table:
         if free.mean_f1 is not None and labelled.mean_f1 is not None
     ]
     lines = [
-        *notes.about(summary, [])[:1],
+        *notes.about(summary, []),
         "Figures are of the validation split, percent; a rule takes the first of the best. Agreement counts only while "
         "drift is within max_share_drift. Drift: how far the label shares are from the base's majority votes (total "
         "variation).",

@@ -71,10 +71,12 @@ def pairs_table(summary: Summary, method: str) -> Table:
     columns = [Column("trained on", is_text=True), Column("evaluated on", is_text=True)]
     for figure in FIGURES:
         columns += [Column(heading, group=TITLES[figure]) for heading in change_headings(figure, with_paper=False)]
+    in_paper = method == "f2c" and any(source in paper.table2() for source, _ in pairs)
     lines = [
         *notes.about(summary, list(entries.values())),
         "Points against the base; lower sigma_F1 is better.",
         notes.INTERVAL,
+        *(["The paper gives its pairs only as pictures, its heat maps."] if in_paper else []),
         *notes.missing(summary, "transfer", count_missing(rows)),
     ]
     name, title = _file_name("table2_pairs", method), f"Transfer by pair under {method_title(method)}"

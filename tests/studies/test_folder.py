@@ -1,0 +1,108 @@
+"""A study's folder: one for each study and model, and what `status` and `tables` find there."""
+
+import functools
+from dataclasses import replace
+
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.studies.drive import Summary
+from flip_flop.studies.folder import StudyFolder, load_plan
+from flip_flop.studies.plan import Setup
+from flip_flop.studies.worker import root_of
+from tests.studies.plans import plan, small
+from tests.studies.running import STUDY, here, write_study
+
+BASE = small(methods=("base",), model=None)
+
+
+@functools.cache
+def base_plan():
+    return plan(BASE)
+
+
+def of(model, study=BASE):
+    """The plan of a study with a model of this name."""
+    return replace(base_plan(), study=study, setup=Setup(model))
+
+
+def write_model(folder, weights="weights"):
+    """What passes for a model as long as none is loaded."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_text(weights)
+    return folder
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A study that was run with two models, the later one's name being first in the alphabet."""
+    folder = StudyFolder(tmp_path / "out")
+    made = of("owner/some model"), of("another/tiny")
+    for each in made:
+        folder.write_plan(each)
+    return folder, made
+
+
+def test_a_study_has_a_folder_for_each_model(two):
+    folder, made = two
+    assert [folder.study(each).name for each in made] == ["small-some_model-21139d", "small-tiny-251167"]
+    assert [load_plan(folder.study(each) / "study.json") for each in made] == list(made)
+    assert [folder.standing_plan(each) for each in made] == list(made)
+    assert [root_of(folder.write_plan(each)) for each in made] == [folder.root] * 2
+
+
+def test_two_models_with_the_same_last_word_have_two_folders(tmp_path):
+    folder = StudyFolder(tmp_path)
+    names = {folder.study(of(model)).name for model in ("a/tiny", "b/tiny", "/models/tiny", "tiny")}
+    assert len(names) == 4
+    assert all(name.startswith("small-tiny-") for name in names)
+
+
+def test_the_studys_name_is_enough_for_the_model_that_its_file_names(tmp_path):
+    folder, named = StudyFolder(tmp_path), replace(BASE, model="demo")
+    assert folder.study(of("demo", named)) == folder.root / "small"
+    assert folder.study(of("a/tiny", named)).name.startswith("small-tiny-")
+    assert folder.study(of("demo")).name.startswith("small-demo-")
+
+
+def test_a_folder_is_one_model_however_it_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("flip_flop.studies.drive.drive", lambda *arguments, **more: Summary())
+    monkeypatch.chdir(tmp_path)
+    tiny = write_model(tmp_path / "tiny")
+    write_study(tmp_path, STUDY.replace("model: demo", "model: ./tiny"))
+    for given in ((), ("--model", "tiny"), ("--model", tiny)):
+        here("run", "small.yaml", "--out", "out", *given)
+        assert [path.parent.name for path in (tmp_path / "out").glob("*/study.json")] == ["small"]
+    write_model(tmp_path / "other" / "tiny", "other weights")
+    here("run", "small.yaml", "--out", "out", "--model", "other/tiny")
+    assert len([*(tmp_path / "out").glob("small*/study.json")]) == 2
+    assert load_plan(tmp_path / "out" / "small" / "study.json").setup.model == str(tiny)
+    capsys.readouterr()
+    for command in ("status", "tables"):
+        with pytest.raises(InputError, match="E-STUDY-MODEL: "):
+            here(command, "small.yaml", "--out", "out")
+        assert here(command, "small.yaml", "--out", "out", "--model", "other/tiny") == 0
+
+
+def test_a_study_with_several_models_is_read_by_its_models_name(two):
+    folder, (first, second) = two
+    with pytest.raises(InputError) as error:
+        folder.read_study(BASE)
+    message = "has study 'small' with several models: another/tiny, owner/some model. Name one of them with --model."
+    assert str(error.value) == f"E-STUDY-MODEL: {folder.root} {message}"
+    assert folder.read_study(BASE, "owner/some model") == first
+    assert folder.read_study(BASE, "another/tiny") == second
+    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .* with the model b\. There: another/tiny, owner/some mod"):
+        folder.read_study(BASE, "b")
+
+
+def test_a_study_whose_name_begins_with_anothers_is_another_one(tmp_path):
+    folder = StudyFolder(tmp_path)
+    folder.write_plan(of("demo", replace(BASE, name="small-er", model="demo")))
+    folder.write_plan(of("demo", replace(BASE, name="smaller", model="demo")))
+    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .* There: small-er, smaller\."):
+        folder.read_study(BASE)
+    folder.write_plan(of("a/tiny"))
+    (folder.root / "smaller" / "study.json").write_text("{")  # no matter of this study's
+    assert folder.read_study(BASE) == of("a/tiny")

@@ -1,0 +1,95 @@
+"""Studies 2 and 3 on real rows, with the embedded model: the way is whole, the figures say nothing."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from flip_flop.studies.folder import StudyFolder, load_plan
+from flip_flop.studies.tables.notes import DEMO
+from tests.studies.running import run
+
+# One process for the whole file: its tests share two studies.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real_rows")]
+
+SETTINGS = {
+    "max_steps": 2,
+    "per_device_train_batch_size": 4,
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "logging_steps": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def root(hub_mirror, promptsource_folder, tmp_path_factory) -> Path:
+    """Study 3 on RTE and a 2 x 2 corner of study 2, in one folder."""
+    folder = tmp_path_factory.mktemp("real_rows")
+    options = [
+        "--model",
+        "demo",
+        "--device",
+        "cpu",
+        "--hub-mirror",
+        hub_mirror,
+        "--limit",
+        "12",
+        "--out",
+        folder / "out",
+    ]
+    for name, value in SETTINGS.items():
+        options += ["--set", f"{name}={value}"]
+    # In processes of their own: here every call is checked, and choosing the templates takes hundreds of thousands.
+    environment = {"FLIP_FLOP_PROMPTSOURCE": str(promptsource_folder), "XDG_CACHE_HOME": str(folder / "cache")}
+    run("run", "study3", "--tasks", "rte", *options, **environment)
+    run("run", "study2", "--tasks", "rte,copa", *options, **environment)
+    return folder / "out"
+
+
+def place(root, study):
+    """A study's folder: the shipped ones name no model, so its name follows."""
+    (found,) = root.glob(f"{study}-demo-*")
+    return found
+
+
+def template_names(root, cell):
+    record = json.loads((StudyFolder(root).run(cell) / "run.json").read_text())
+    return [template["name"] for template in record["task"]["templates"]]
+
+
+def test_study_3_on_rte_audits_what_five_templates_taught_on_the_last_five(root):
+    plan = load_plan(place(root, "study3") / "study.json")
+    five, every = plan.trainings
+    names = template_names(root, every)
+    assert len(names) == 10
+    assert template_names(root, five) == names[:5]
+    assert [template_names(root, audit) for audit in plan.audits] == [names[5:]] * 3
+    assert {audit.training: audit.held_out for audit in plan.audits} == {None: True, five.key: True, every.key: False}
+
+    text = (place(root, "study3") / "tables" / "study3_unseen_templates.md").read_text()
+    rows = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("|")][2:]
+    assert rows == ["base", "F2C, 5 templates", "F2C, 10 templates (seen)"]
+    assert "Instances x templates, split test: RTE 12 x 5." in text
+    assert (place(root, "study3") / "figures" / "unseen_templates.png").is_file()
+
+
+def test_a_corner_of_study_2_has_both_its_pairs(root):
+    with (place(root, "study2") / "tables" / "table2_pairs.csv").open() as file:
+        pairs = {(row["source"], row["target"]) for row in csv.DictReader(file)}
+    assert pairs == {("rte", "copa"), ("copa", "rte")}
+    text = (place(root, "study2") / "tables" / "table2_transfer.md").read_text()
+    assert "All (2 pairs)" in text
+    assert "12 of test (the paper: 277 of test)" in text
+
+
+def test_what_was_trained_for_study_3_serves_study_2(root):
+    assert len(list(root.glob("trainings/*/adapter"))) == 3
+
+
+@pytest.mark.parametrize("study", ["study2", "study3"])
+def test_every_table_says_that_the_models_figures_say_nothing_about_the_paper(root, study):
+    pages = [place(root, study) / "index.md", *(place(root, study) / "tables").glob("*.md")]
+    assert len(pages) > 2
+    assert "say nothing about the paper's claim" in DEMO
+    assert all(DEMO in page.read_text() for page in pages)
