@@ -20,7 +20,7 @@ from tests.studies.plans import plan, small
 from tests.studies.running import LONG, attempts, outcome, run, sealed, start, tables, wait_for, write_study
 from tests.studies.slurm_cluster import Cluster, missing_programs
 
-# Three trainings for two nodes.
+# Three trainings for two nodes; LONG is one of them.
 GRID = LONG.replace("[base, cce]", "[base, swarm, cce, f2c]")
 OPTIONS = ("--executor", "slurm", "--device", "cpu", "--time", "30", "--cpus", "1", "--partition", "main")
 
@@ -56,9 +56,9 @@ def submitted(cluster, tmp_path):
     cluster.revive()
     drivers = []
 
-    def begin():
+    def begin(text=LONG):
         root = tmp_path / "out"
-        study = write_study(tmp_path, GRID)
+        study = write_study(tmp_path, text)
         drivers.append(start("run", study, "--out", root, *OPTIONS, **cluster.client))
         return drivers[-1], root
 
@@ -76,9 +76,16 @@ def end(driver):
     return out, err
 
 
+def assert_of(root, local):
+    """LONG's three cells are done, with the results that they have in the whole grid."""
+    found = outcome(root)
+    assert len(found) == 3
+    assert found.items() <= local[0].items()
+
+
 @pytest.mark.slow
 def test_a_study_that_loses_a_node_gives_the_results_of_the_local_executor(cluster, submitted, local):
-    driver, root = submitted()
+    driver, root = submitted(GRID)
     training = wait_for(lambda: sealed(root))[0].parents[2].name
     node = cluster.node_of(root, training)
     cluster.kill_node(node)
@@ -109,7 +116,7 @@ def test_a_job_that_slurm_stops_leaves_a_checkpoint_and_goes_on(cluster, submitt
     stop(cluster, root, training)
     wait_for(lambda: cluster.requeued(), seconds=120)
     _, err = end(driver)
-    assert (outcome(root), tables(root)) == local
+    assert_of(root, local)
     assert "failed" not in err
     log = (root / "logs" / f"{training}.log").read_text()
     stopped = int(re.search(r"stopped by a signal at step (\d+)", log)[1])
@@ -125,7 +132,7 @@ def test_a_driver_that_was_killed_finds_its_jobs_again(cluster, submitted, local
     driver.communicate()
     again, _ = submitted()
     end(again)
-    assert (outcome(root), tables(root)) == local
+    assert_of(root, local)
     assert set(attempts(root).values()) == {1}
 
 
