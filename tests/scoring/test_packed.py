@@ -127,7 +127,7 @@ def packed_states(model, trie, call_cells=None):
 
 def split_states(model, trie):
     trunk = TrunkPass.of(model, trie)
-    return torch.cat([trunk.states, trunk.branch_states(np.arange(trie.num_trunk, len(trie)))])
+    return torch.cat([trunk.states, trunk.states_of(np.arange(trie.num_trunk, len(trie)))])
 
 
 def gradients_of(model, states):
@@ -163,7 +163,7 @@ def test_some_of_the_branches_give_their_states_alone_and_again():
     for labels in ([1, None], [None, 0], [0, 1]):
         nodes = trie.answer_branches(labels)
         assert 0 < len(nodes) < trie.num_branch
-        assert relative(trunk.branch_states(nodes), expected[nodes]) < RELATIVE
+        assert relative(trunk.states_of(nodes), expected[nodes]) < RELATIVE
 
 
 def test_rows_are_the_nodes_that_were_asked_for():

@@ -159,7 +159,7 @@ def test_the_log_softmax_is_float32_whatever_the_models_dtype():
 
 def test_each_distinct_sequence_is_forwarded_once():
     encoded = instances(byte_bpe(), 1)[0]
-    sequences, _ = encoded.trie.sequences()
+    sequences, _ = encoded.trie.sequences(np.arange(len(encoded.trie)))
     own = inputs(encoded)
     beginnings = {a for a in own for b in own if a != b and b[: len(a)] == a}
     assert beginnings
@@ -171,7 +171,8 @@ def test_an_answer_of_one_token_adds_no_input():
     encoded = PromptEncoder(byte_bpe()).encode(row)
     assert [len(answer.tokens) for answer in encoded.answers[0]] == [1, 1, 2]
     # One sequence for all three: the prompt, and the first token of the only answer that has a second.
-    assert encoded.trie.sequences()[0] == [list(encoded.answers[0][2].context + encoded.answers[0][2].tokens[:1])]
+    nodes = np.arange(len(encoded.trie))
+    assert encoded.trie.sequences(nodes)[0] == [list(encoded.answers[0][2].context + encoded.answers[0][2].tokens[:1])]
     assert len(np.unique(encoded.trie.token_node)) == 2
 
 

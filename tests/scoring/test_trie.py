@@ -148,7 +148,7 @@ def test_the_trunk_with_some_branches_reads_the_same_words(batch, data):
 @given(batches())
 def test_the_sequences_are_those_that_begin_no_other_and_hold_every_node(batch):
     trie = joined(batch)
-    sequences, sequence_of = trie.sequences()
+    sequences, sequence_of = trie.sequences(np.arange(len(trie)))
     expected = []
     for answers in batch:
         trunk, branches = expected_prefixes(answers)
@@ -160,6 +160,19 @@ def test_the_sequences_are_those_that_begin_no_other_and_hold_every_node(batch):
     # Twins in two instances spell alike: each node is found in a sequence of its own instance.
     leaf_root = [path(trie, leaf)[0] for leaf in sorted(_leaves(trie), key=lambda leaf: trie.enter[leaf])]
     assert [leaf_root[number] for number in sequence_of] == [path(trie, node)[0] for node in range(len(trie))]
+
+
+@given(batches(), st.data())
+def test_the_sequences_of_some_nodes_end_at_those_that_begin_no_other(batch, data):
+    trie = joined(batch)
+    numbers = st.lists(st.integers(0, len(trie) - 1), min_size=1, unique=True)
+    nodes = np.array(data.draw(numbers))
+    sequences, sequence_of = trie.sequences(nodes)
+    paths = {node: path(trie, node) for node in nodes.tolist()}
+    ends = [node for node in paths if not any(node in other[:-1] for other in paths.values())]
+    assert sorted(sequences) == sorted([int(trie.ids[step]) for step in paths[end]] for end in ends)
+    for node, number in zip(nodes.tolist(), sequence_of, strict=True):
+        assert sequences[number][: trie.depth[node] + 1] == [int(trie.ids[step]) for step in paths[node]]
 
 
 def _leaves(trie):

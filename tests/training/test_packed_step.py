@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flip_flop.scoring import packed
+from flip_flop.scoring import packed, scorer
 from flip_flop.training import F2CConfig
 from tests.training.naive_step import ALWAYS, LOSSES, NEVER, distance, made_instances, made_trainer, slow_step, step
 
@@ -16,14 +16,21 @@ WAYS = {
     "one pass": ("packed", NEVER),
     "two parts": ("packed", ALWAYS),
     "padded": ("padded", NEVER),
+    "padded, consensus answers twice": ("padded", ALWAYS),
 }
+
+
+def part(monkeypatch, share):
+    """Have answers without gradient computed apart: always or never, in both back ends."""
+    monkeypatch.setattr(packed, "SPARED_SHARE", share)
+    monkeypatch.setattr(scorer, "is_worth_twice", lambda trie: share == ALWAYS)
 
 
 @pytest.mark.parametrize("kind", LOSSES)
 def test_the_gradients_are_those_of_two_naive_passes(tmp_path, monkeypatch, kind):
     instances = made_instances()
     for way, (backend, share) in WAYS.items():
-        monkeypatch.setattr(packed, "SPARED_SHARE", share)
+        part(monkeypatch, share)
         trainer = made_trainer(tmp_path / way, backend=backend, **LOSSES[kind])
         if way == "one pass":
             expected_loss, expected = slow_step(trainer, instances)
@@ -38,7 +45,7 @@ def test_the_gradients_are_those_of_two_naive_passes(tmp_path, monkeypatch, kind
 @pytest.mark.parametrize("share", [NEVER, ALWAYS])
 def test_votes_of_a_separate_pass_give_the_same_gradients_without_dropout(tmp_path, monkeypatch, share):
     instances = made_instances()
-    monkeypatch.setattr(packed, "SPARED_SHARE", share)
+    part(monkeypatch, share)
     shared, separate = (
         step(made_trainer(tmp_path / vote_pass, vote_pass=vote_pass, **LOSSES["f2c"]), instances)
         for vote_pass in ("shared", "separate")
@@ -52,7 +59,7 @@ def test_votes_of_a_separate_pass_give_the_same_gradients_without_dropout(tmp_pa
 def test_layers_that_are_computed_anew_in_the_backward_give_the_same_gradients(tmp_path, monkeypatch, way, reentrant):
     instances = made_instances()
     backend, share = WAYS[way]
-    monkeypatch.setattr(packed, "SPARED_SHARE", share)
+    part(monkeypatch, share)
     plain = step(made_trainer(tmp_path / "plain", backend=backend, **LOSSES["f2c"]), instances)
     trainer = made_trainer(tmp_path / "anew", backend=backend, **{CHECKPOINTING: True}, **LOSSES["f2c"])
     getattr(trainer.adapted, f"{CHECKPOINTING}_enable")({"use_reentrant": reentrant})
@@ -62,7 +69,7 @@ def test_layers_that_are_computed_anew_in_the_backward_give_the_same_gradients(t
 
 
 def test_a_whole_training_with_layers_computed_anew_gives_the_same_adapter(tmp_path, monkeypatch):
-    monkeypatch.setattr(packed, "SPARED_SHARE", ALWAYS)
+    part(monkeypatch, ALWAYS)
     weights = []
     for anew in (False, True):
         trainer = made_trainer(tmp_path / str(anew), num_train_epochs=1, **{CHECKPOINTING: anew}, **LOSSES["cce"])
@@ -74,7 +81,7 @@ def test_a_whole_training_with_layers_computed_anew_gives_the_same_adapter(tmp_p
 
 def test_dropout_is_drawn_for_the_step_and_the_instances(tmp_path, monkeypatch):
     instances = made_instances()
-    monkeypatch.setattr(packed, "SPARED_SHARE", ALWAYS)
+    part(monkeypatch, ALWAYS)
     trainer = made_trainer(tmp_path, **(LOSSES["cce"] | {"lora_dropout": 0.3}))
     first, again = step(trainer, instances), step(trainer, instances)
     trainer.state.global_step = 1

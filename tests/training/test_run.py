@@ -12,6 +12,7 @@ from flip_flop.tasks import RowsSource, Task
 from flip_flop.training import run as run_module
 from flip_flop.training import train
 from flip_flop.training.callbacks import StopOnSignal
+from flip_flop.training.checkpoints import newest_good
 from flip_flop.training.trainer import F2CTrainer
 from tests.training.conftest import load_tiny, make_task, rows, settings
 
@@ -35,11 +36,22 @@ def test_gold_labels_replaced_by_poison_change_nothing_in_a_whole_run(tmp_path):
     assert results[0] == results[1] == results[2]
 
 
-@pytest.mark.parametrize("step", [2, 3, 5])
-def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapter(tmp_path, monkeypatch, step):
-    """12 instances in batches of 4, evaluated and saved at the end of each epoch: step 3 is an epoch's last."""
+BY_STEPS = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4}
+APART = {"save_strategy": "steps", "save_steps": 3, "select_by": "last"}
+
+
+@pytest.mark.parametrize(("step", "strategies"), [(2, {}), (3, {}), (5, {}), (3, BY_STEPS), (6, BY_STEPS), (6, APART)])
+def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapter(
+    tmp_path, monkeypatch, step, strategies
+):
+    """12 instances in batches of 4: steps 3 and 6 are an epoch's last."""
+
+    def run(out, resume=False):
+        config = settings(num_train_epochs=3, learning_rate=3e-3, **strategies)
+        return train(load_tiny(), make_task(), config, out, resume=resume, quiet=True)
+
     whole = tmp_path / "whole"
-    train(load_tiny(), make_task(), settings(num_train_epochs=3, learning_rate=3e-3), whole, quiet=True)
+    run(whole)
     plain_step = F2CTrainer.training_step
 
     def signalled(self, *arguments, **keywords):
@@ -50,13 +62,23 @@ def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapte
     out = tmp_path / "stopped"
     with monkeypatch.context() as patch:
         patch.setattr(F2CTrainer, "training_step", signalled)
-        stopped = train(load_tiny(), make_task(), settings(num_train_epochs=3, learning_rate=3e-3), out, quiet=True)
+        stopped = run(out)
     assert (stopped.stopped_by, stopped.adapter) == (signal.SIGTERM, None)
     assert not (out / "run.json").exists()
-    train(load_tiny(), make_task(), settings(num_train_epochs=3, learning_rate=3e-3), out, resume=True, quiet=True)
+    assert newest_good(out / "checkpoints")[0] == out / "checkpoints" / f"checkpoint-{step}"
+    run(out, resume=True)
     assert adapter_bytes(out) == adapter_bytes(whole)
     chosen = [json.loads((path / "run.json").read_text())["training"]["selected_checkpoint"] for path in (whole, out)]
     assert chosen[0] == chosen[1]
+    evaluated = [
+        [
+            entry["step"]
+            for entry in map(json.loads, (path / "log.jsonl").read_text().splitlines())
+            if "eval_mean_f1" in entry
+        ]
+        for path in (whole, out)
+    ]
+    assert evaluated[0] == evaluated[1]
 
 
 def test_a_training_that_fails_gives_the_signals_back(tmp_path, monkeypatch):

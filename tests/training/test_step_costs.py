@@ -8,7 +8,9 @@ import torch
 from flip_flop.scoring import packed
 from flip_flop.scoring import rows as rows_module
 from flip_flop.scoring.costs import training_costs
+from flip_flop.scoring.padded import is_worth_twice
 from flip_flop.scoring.rows import pack, training_row_tokens
+from flip_flop.scoring.trie import build_trie
 from tests.method import oracle
 from tests.tiny import tiny_model
 from tests.training.naive_step import LOSSES, NEVER, NO_CONSENSUS, made_instances, made_trainer, slow_scores, step
@@ -61,6 +63,12 @@ def inputs_of(answers):
     return prefixes({answer.context + answer.tokens[:-1] for answer in answers})
 
 
+def sequence_tokens(answers):
+    """Tokens of the sequences that are forwarded one by one: those that begin no other."""
+    reads = {answer.context + answer.tokens[:-1] for answer in answers}
+    return sum(len(own) for own in reads if not any(own != other and other[: len(own)] == own for other in reads))
+
+
 def consensus_of(trainer, instance):
     """The label of the strict majority, by the slow way, or ``None``."""
     _, _, label, exists = oracle.consensus(slow_scores(trainer.adapted, instance.answers))
@@ -101,6 +109,26 @@ def test_a_step_in_two_parts_derives_prompts_and_the_consensus_answers_alone(tmp
     assert counter.found() == expected
     costs = training_costs(instance, label)
     assert (costs.forwarded, costs.backward, costs.head_rows, costs.loss_rows) == expected
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_padded_step_derives_the_sequences_of_the_consensus_answers_alone(tmp_path, number):
+    instance = made_instances(30)[number]
+    trainer = made_trainer(tmp_path, backend="padded", batch_tokens=1, **LOSSES["cce"])  # a sequence a batch
+    label = consensus_of(trainer, instance)
+    counter = Counter(trainer.adapted)
+    step(trainer, [instance])
+    tokens = sequence_tokens(pairs(instance))
+    again = 0 if label is None else sequence_tokens(pairs(instance, label))
+    assert again < tokens
+    assert counter.found()[:2] == (tokens + again, again)
+
+
+@pytest.mark.parametrize(("length", "labels", "worth"), [(1, 3, False), (9, 1, False), (9, 2, True), (9, 3, True)])
+def test_a_padded_step_computes_answers_twice_where_that_is_less_work(length, labels, worth):
+    prompt = tuple(range(50))
+    answers = [[(prompt, tuple(100 * label + token for token in range(length))) for label in range(1, labels + 1)]]
+    assert is_worth_twice(build_trie(answers)) == worth
 
 
 @pytest.mark.parametrize("kind", ["f2c over labels", "swarm"])

@@ -6,6 +6,7 @@ the consensus answers are computed again, with gradient. That costs a few tokens
 the others.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -69,7 +70,11 @@ class TrunkPass:
             tuple((cast(Tensor, layer.keys), cast(Tensor, layer.values)) for layer in cast(list[Any], cache.layers)),
         )
 
-    def branch_states(self, nodes: Int[np.ndarray, " nodes"]) -> Float[Tensor, "nodes width"]:
+    def nodes_of(self, labels: Sequence[int | None]) -> Int[np.ndarray, " nodes"]:
+        """The branches' nodes that one answer of each template is read from, and what leads there."""
+        return self.trie.answer_branches(labels)
+
+    def states_of(self, nodes: Int[np.ndarray, " nodes"]) -> Float[Tensor, "nodes width"]:
         """Hidden states of some of the branches' nodes, each of them with its ancestors among ``nodes``."""
         part = self.trie.with_branches(nodes)
         cache = DynamicCache()
@@ -91,6 +96,6 @@ def is_worth_parting(trie: TokenTrie) -> bool:
     return trie.num_branch - needed > SPARED_SHARE * len(trie)
 
 
-def keeps_keys(decoder: nn.Module) -> bool:
-    """Whether a forward leaves keys and values to go on from: not where layers are computed anew in the backward."""
+def keeps_states(decoder: nn.Module) -> bool:
+    """Whether a forward leaves what one can go on from: not where layers are computed anew in the backward."""
     return not decoder.training or not any(getattr(part, "gradient_checkpointing", False) for part in decoder.modules())

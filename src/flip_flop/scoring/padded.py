@@ -1,10 +1,12 @@
 """The padded back end: distinct sequences, sorted by length, in right-padded batches.
 
 For models that the packed back end cannot serve exactly. It computes each sequence once, and what sequences share as
-often as there are sequences.
+often as there are sequences. Where only some answers will carry a gradient and the others are long, all are computed
+without first, and those of the consensus once more, with gradient.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,7 +24,7 @@ def padded_hidden_states(
     batch_tokens: int,
     padding_side: str = "right",
 ) -> Float[Tensor, "rows width"]:
-    """Hidden states at some nodes of a trie.
+    """Hidden states at some nodes of a trie, from the sequences that lead there.
 
     Right-padded sequences need no mask in a causal model: a real token never sees what stands behind it. Padding is
     token 0, whatever the tokenizer calls its pad token, as nothing reads it.
@@ -35,8 +37,8 @@ def padded_hidden_states(
         padding_side: ``right``, or ``left`` for models that insist on it (a mask and positions are then passed).
     """
     device = next(decoder.parameters()).device
-    sequences, sequence_of = trie.sequences()
-    row_sequence = torch.from_numpy(sequence_of[rows])
+    sequences, sequence_of = trie.sequences(rows)
+    row_sequence = torch.from_numpy(sequence_of)
     row_position = torch.from_numpy(trie.depth[rows].astype(np.int64))
     pieces, order = [], []
     for numbers in _batches(sequences, batch_tokens):
@@ -64,6 +66,39 @@ def padded_hidden_states(
         order.append(found)
     inverse = torch.argsort(torch.cat(order))
     return torch.cat(pieces)[inverse.to(pieces[0].device)]
+
+
+@dataclass(frozen=True)
+class PaddedPass:
+    """What it takes to compute some answers once more.
+
+    Attributes:
+        decoder: The model without its head.
+        trie: Whole instances.
+        batch_tokens: Upper bound of one forward's tokens.
+    """
+
+    decoder: nn.Module
+    trie: TokenTrie
+    batch_tokens: int
+
+    def nodes_of(self, labels: Sequence[int | None]) -> Int[np.ndarray, " rows"]:
+        """The nodes that one answer of each template is read from."""
+        return self.trie.answer_rows(labels)
+
+    def states_of(self, nodes: Int[np.ndarray, " rows"]) -> Float[Tensor, "rows width"]:
+        """Hidden states there, with gradient where it is enabled."""
+        return padded_hidden_states(self.decoder, self.trie, nodes, batch_tokens=self.batch_tokens)
+
+
+def is_worth_twice(trie: TokenTrie) -> bool:
+    """Whether a forward without gradient and one answer of each template with it cost less than all answers with it.
+
+    The first label's answers stand for the consensus label's, which is not known yet. A backward costs two forwards.
+    """
+    one_label = trie.answer_rows([0] * trie.token_counts.shape[0])
+    everything, one = (sum(map(len, trie.sequences(nodes)[0])) for nodes in (np.unique(trie.token_node), one_label))
+    return everything + 3 * one < 3 * everything
 
 
 def _batches(sequences: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:

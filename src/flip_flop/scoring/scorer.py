@@ -14,8 +14,8 @@ from flip_flop.progress import track
 from flip_flop.scoring.answers import AnswerIndex, index_answers
 from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.head import decoder_of, head_logits, token_log_probs
-from flip_flop.scoring.packed import TrunkPass, is_worth_parting, keeps_keys, packed_hidden_states
-from flip_flop.scoring.padded import padded_hidden_states
+from flip_flop.scoring.packed import TrunkPass, is_worth_parting, keeps_states, packed_hidden_states
+from flip_flop.scoring.padded import PaddedPass, is_worth_twice
 from flip_flop.scoring.rows import pack
 from flip_flop.scoring.support import Backend, choose_backend
 from flip_flop.scoring.tokens import EncodedInstance
@@ -54,13 +54,13 @@ class AnswerStates:
     Attributes:
         hidden: One state per row.
         index: Rows, targets and owners.
-        trunk: Where the answers' branches were computed without gradient: what it takes to compute some with.
-        row_node: The node of each row, where there is a trunk.
+        again: Where answers were computed without gradient: what it takes to compute some with.
+        row_node: The node of each row, where there is such a pass.
     """
 
     hidden: Float[Tensor, "rows width"]
     index: AnswerIndex
-    trunk: TrunkPass | None = None
+    again: TrunkPass | PaddedPass | None = None
     row_node: Int[np.ndarray, " rows"] | None = None
 
     def scores(self, model: nn.Module) -> Float[Tensor, "instances templates labels"]:
@@ -85,12 +85,12 @@ class AnswerStates:
         Args:
             labels: The answer's label for each instance; ``None`` where no gradient is wanted.
         """
-        if self.trunk is None or self.row_node is None:
+        if self.again is None or self.row_node is None:
             return self
-        nodes = self.trunk.trie.answer_branches(labels)
+        nodes = self.again.nodes_of(labels)
         if not len(nodes):
             return self
-        again = self.trunk.branch_states(nodes)
+        again = self.again.states_of(nodes)
         rows = np.flatnonzero(np.isin(self.row_node, nodes))
         new_row = np.arange(len(self.row_node))
         new_row[rows] = len(self.row_node) + np.arange(len(rows))
@@ -119,16 +119,19 @@ def answer_states(
     """
     trie = join([instance.trie for instance in instances])
     index, row_node = index_answers(trie)
+    one_label = one_label and torch.is_grad_enabled() and keeps_states(decoder_of(model))
     if backend == "padded":
-        hidden = padded_hidden_states(decoder_of(model), trie, row_node, batch_tokens=batch_tokens)
-        return AnswerStates(hidden, index.to(hidden.device))
-    parted = one_label and torch.is_grad_enabled() and is_worth_parting(trie) and keeps_keys(decoder_of(model))
-    if not parted:
+        padded = PaddedPass(decoder_of(model), trie, batch_tokens)
+        twice = one_label and is_worth_twice(trie)
+        with torch.no_grad() if twice else contextlib.nullcontext():
+            hidden = padded.states_of(row_node)
+        return AnswerStates(hidden, index.to(hidden.device), *((padded, row_node) if twice else ()))
+    if not (one_label and is_worth_parting(trie)):
         hidden = packed_hidden_states(model, trie, row_node)
         return AnswerStates(hidden, index.to(hidden.device))
     trunk = TrunkPass.of(model, trie)
     with torch.no_grad():
-        branches = trunk.branch_states(np.arange(trie.num_trunk, len(trie)))
+        branches = trunk.states_of(np.arange(trie.num_trunk, len(trie)))
     rows = torch.from_numpy(row_node.astype(np.int64)).to(branches.device)
     in_trunk = rows < trie.num_trunk
     # Rows stand in the nodes' order, and the trunk's nodes come first.

@@ -97,7 +97,8 @@ def _limits(config: Any) -> Iterator[tuple[int, str]]:
 def _probe(model: nn.Module) -> str | None:
     decoder = decoder_of(model)
     trie = build_trie(PROBE)
-    sequences, sequence_of = trie.sequences()
+    nodes = np.arange(len(trie))
+    sequences, sequence_of = trie.sequences(nodes)
     was_training = model.training
     model.eval()
     # transformers warns where a model cannot switch its attention: the probe says it in our own line.
@@ -112,10 +113,9 @@ def _probe(model: nn.Module) -> str | None:
         padded = torch.tensor([ids + [0] * (width - len(ids)) for ids in sequences], device=device)
         alone = decoder(input_ids=padded, use_cache=False).last_hidden_state
         expected = alone[sequence_of.tolist(), trie.depth.tolist()]
-        nodes = np.arange(len(trie))
         together = packed_hidden_states(model, trie, nodes)
         trunk = TrunkPass.of(model, trie)
-        in_parts = torch.cat([trunk.states, trunk.branch_states(nodes[trie.num_trunk :])])
+        in_parts = torch.cat([trunk.states, trunk.states_of(nodes[trie.num_trunk :])])
     except (NotImplementedError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         return f"it cannot be given a packed row ({' '.join(str(error).split())[:80] or type(error).__name__})"
     finally:

@@ -93,10 +93,11 @@ class TokenTrie:
             token_counts=np.zeros((0, 0, 0), dtype=np.int64),
         )
 
-    def sequences(self) -> tuple[list[list[int]], Int[ndarray, " nodes"]]:
-        """The sequences that are not the beginning of another, and one of them for each node."""
-        leaves = np.setdiff1d(np.arange(len(self)), self.parent)
-        leaves = leaves[np.argsort(self.enter[leaves])]
+    def sequences(self, nodes: Int[ndarray, " chosen"]) -> tuple[list[list[int]], Int[ndarray, " chosen"]]:
+        """The sequences that end at some nodes and are not the beginning of another, and one of them for each node."""
+        leaves = nodes[np.argsort(self.enter[nodes])]
+        # One that begins another stands right before one of its descendants.
+        leaves = leaves[np.append(self.enter[leaves[1:]] >= self.leave[leaves[:-1]], True)]
         ids, parent = self.ids.tolist(), self.parent.tolist()
         sequences = []
         for node in leaves.tolist():
@@ -106,7 +107,7 @@ class TokenTrie:
                 node = parent[node]
             sequences.append(backwards[::-1])
         # A node's first leaf is the first one that is entered at the node or after it.
-        return sequences, np.searchsorted(self.enter[leaves], self.enter)
+        return sequences, np.searchsorted(self.enter[leaves], self.enter[nodes])
 
 
 def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:

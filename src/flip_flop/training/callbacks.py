@@ -102,6 +102,7 @@ class StopOnSignal(TrainerCallback):
     def __init__(self):
         self.received: int | None = None
         self._previous: dict[int, Any] = {}
+        self._saves_at_epochs_end = False
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Take the signals over; only a process's main thread can."""
@@ -117,17 +118,20 @@ class StopOnSignal(TrainerCallback):
         signal.signal(number, signal.SIG_DFL if world() == 1 else signal.SIG_IGN)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
-        """Ask for a checkpoint and the end. At an epoch's last step the epoch's own end writes the checkpoint."""
+        """Ask for a checkpoint and the end. Where the epoch ends here too, what is done then belongs into it."""
         # A launcher stops its processes one by one; they have to stop at the same step.
         if any_of(self.received is not None, args.device):
             self.received = self.received or signal.SIGTERM
             control.should_training_stop = True
-            control.should_save = control.should_save or not _at_epochs_end(state)
+            self._saves_at_epochs_end = _at_epochs_end(state) and "epoch" in (args.eval_strategy, args.save_strategy)
+            control.should_save = not self._saves_at_epochs_end
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """An epoch that was broken off is not evaluated: its state is no candidate for the best checkpoint."""
         if self.received is not None and not _at_epochs_end(state):
             control.should_evaluate = control.should_save = False
+        elif self._saves_at_epochs_end:
+            control.should_save = True
 
     def give_back(self) -> None:
         """Leave the signals to whoever had them. No callback: of a training that fails none is called at the end."""
