@@ -117,9 +117,11 @@ def training_part(settings: Settings, say: Say) -> Iterator[tuple[str, dict[str,
         steps = _Steps(make_model(settings.shape, device=settings.device, dtype=settings.torch_dtype), folder)
         cut = _exact_cut(settings)
         cut_steps = None if cut is None else _Steps(cut, folder)
+        # Once, at the beginning: what this process has freed since and keeps does not count as free, and can be used.
+        has = free_bytes(settings.device)
         for name in settings.workloads:
             instances = make_instances(name, settings.step_instances)
-            needs, has = naive_step_bytes(settings.shape, instances), free_bytes(settings.device)
+            needs = naive_step_bytes(settings.shape, instances)
             left_out = []
             if settings.slow_rounds and needs > has:
                 left_out = [f"T0 left out: it may take {needs / 1e9:.0f} GB, and {has / 1e9:.0f} GB are free"]

@@ -96,9 +96,7 @@ def _run(record: dict[str, Any]) -> Iterator[str]:
     yield (
         f"`{_command(record)}`, {record['started'][:10]}, {record['minutes']} minutes. {machine['threads']} threads; "
         f"{versions}. The head is {record['head_share']:.0%} of a naive token's work. "
-        f"Instances a shape: {settings['instances']} or more for scoring, until they make {settings.get('tokens', 0)} "
-        f"distinct tokens, {settings['step_instances']} in a training step; "
-        f"{settings['rounds']} rounds, of naive, T0 and lm-eval with oneDNN {settings['slow_rounds']}.\n"
+        f"{' '.join(_amounts(record))}\n"
     )
     goals = [goal for goal in GOALS if goal.part in record and settings["model"] in goal.models]
     goals = [goal for goal in goals if bool(machine["gpu"]) == goal.gpu]
@@ -177,7 +175,8 @@ def _part_table(part: str, entries: dict[str, Any]) -> str:
     head = ["shape", "tokens: naive, unique, trie", *(f"{ours} / {peer}" for ours, peer in pairs)]
     head += ["useful GFLOP/s, share of peak", f"largest difference of {kind}"]
     rows = []
-    for name, entry in entries.items():
+    for name in sorted(entries, key=list(SHAPES).index):  # a run that was broken off has them in another order
+        entry = entries[name]
         counts = entry["counts"]
         row = [name, f"{counts['naive']:.0f}, {counts['unique']:.0f}, {counts['trie']:.0f}"]
         for ours, peer in pairs:
@@ -284,6 +283,19 @@ def _missing(records: Sequence[dict[str, Any]]) -> Iterator[str]:
                 f"{settings['model']}: eight instances a shape and more. With many of one length in a batch, a scorer "
                 "that sorts and pads wastes less than here."
             )
+
+
+def _amounts(record: dict[str, Any]) -> Iterator[str]:
+    """How many instances a shape, and how many rounds; memory is measured by itself."""
+    settings = record["settings"]
+    if "scoring" in record:
+        until = f", or more until they make {settings['tokens']} distinct tokens" if settings.get("tokens") else ""
+        yield f"Instances a shape, scoring: {settings['instances']}{until}."
+    if "training" in record:
+        yield f"Instances a shape, training step: {settings['step_instances']}."
+    if any(part in record for part in PARTS):
+        slow = settings["slow_rounds"]
+        yield f"{settings['rounds']} rounds" + (f", of naive, T0 and lm-eval with oneDNN {slow}." if slow else ".")
 
 
 def _variants(record: dict[str, Any]) -> set[str]:
