@@ -95,8 +95,7 @@ def _run(record: dict[str, Any]) -> Iterator[str]:
     yield f"## {settings['model']}, {settings['dtype']}, {machine['gpu'] or machine['processor']}\n"
     yield (
         f"`{_command(record)}`, {record['started'][:10]}, {record['minutes']} minutes. {machine['threads']} threads; "
-        f"{versions}. The head is {record['head_share']:.0%} of a naive token's work. "
-        f"{' '.join(_amounts(record))}\n"
+        f"{' '.join([f'{versions}.', *_amounts(record)])}\n"
     )
     goals = [goal for goal in GOALS if goal.part in record and settings["model"] in goal.models]
     goals = [goal for goal in goals if bool(machine["gpu"]) == goal.gpu]
@@ -295,6 +294,7 @@ def _amounts(record: dict[str, Any]) -> Iterator[str]:
         yield f"Instances a shape, training step: {settings['step_instances']}."
     if any(part in record for part in PARTS):
         slow = settings["slow_rounds"]
+        yield f"The head is {record['head_share']:.0%} of a naive token's work."
         yield f"{settings['rounds']} rounds" + (f", of naive, T0 and lm-eval with oneDNN {slow}." if slow else ".")
 
 
