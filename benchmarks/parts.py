@@ -134,7 +134,7 @@ def training_part(settings: Settings, say: Say) -> Iterator[tuple[str, dict[str,
                 lambda line, name=name: say(f"{name}: step: {line}"),
             )
             if cut_steps is not None:
-                _compare(timings, cut_steps.variants(instances[:SAMPLE], settings), _gradients_check)
+                _compare(timings, cut_steps.variants(instances[:SAMPLE], asked), _gradients_check)
             flops = useful_training_flops(settings.shape, instances, FORCED_LABEL)
             yield name, _entry(instances, timings, around, flops, against=("T0", "T1")) | {"left_out": left_out}
 

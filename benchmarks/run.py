@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
+import flip_flop
 from benchmarks import MEMORY_MODEL
 from benchmarks.memory import VARIANTS, memory_part
 from benchmarks.parts import Settings, scoring_part, training_part
 from benchmarks.workload import SHAPES
-from flip_flop.files import write_json
+from flip_flop.files import sha256_file, sha256_json, write_json
 from flip_flop.provenance import command, hardware, now, versions
 from flip_flop.scoring.attention import KERNELS
 
@@ -87,6 +88,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "head_share": settings.shape.head_share,
         "machine": hardware(),
         "versions": versions() | {"lm_eval": _harness_version()},
+        "code": _code(),
         "command": command(),
         "started": now(),
     }
@@ -111,18 +113,19 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         variants = {"training": ("T0", "packed")} if options.smoke else VARIANTS
         model = "tiny" if options.smoke else MEMORY_MODEL
         record["memory"] = {"model": model} | memory_part(model, shapes, variants, settings.device, say)
-        keep()
+    record["finished"] = True
+    keep()
     return record
 
 
 def _begun(path: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """What a run that was broken off has measured with these settings, on this machine: it is not measured again."""
+    """What a run that was broken off has measured: with these settings and this code, on this machine."""
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    same = ("kernel", "machine", "versions")
-    if any(before.get(name) != record[name] for name in same):
+    same = ("kernel", "machine", "versions", "code")
+    if before.get("finished") or any(before.get(name) != record[name] for name in same):
         return {}
     others = [
         {name: value for name, value in each["settings"].items() if name != "workloads"} for each in (before, record)
@@ -138,6 +141,13 @@ def summary(part: str, name: str, entry: dict[str, Any]) -> str:
         for peer, ratio in peers.items()
     )
     return f"== {part} {name}: {ratios}" + "".join(f"\n   VOID {fault}" for fault in entry["void"])
+
+
+def _code() -> str:
+    """The digest of all that is measured and measures."""
+    roots = (Path(__file__).parent, Path(flip_flop.__file__).parent)
+    files = {str(file.relative_to(root.parent)): file for root in roots for file in root.rglob("*.py")}
+    return sha256_json({name: sha256_file(file) for name, file in files.items()})
 
 
 def _harness_version() -> str:

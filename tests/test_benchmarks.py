@@ -138,6 +138,10 @@ def test_a_run_and_its_page(tmp_path, monkeypatch):
     arguments = ["--model", "tiny", "--workloads", "wsc", "--instances", "1", "--part", "scoring", "--fast-linear"]
     run.run(run.parse([*arguments, "--threads", str(threads), "--out", str(tmp_path / "run.json")]))
     record = json.loads((tmp_path / "run.json").read_text())
+    begun = {name: value for name, value in record.items() if name != "finished"}
+    for change, found in (({}, begun), ({"finished": True}, {}), ({"code": "another"}, {}), ({"kernel": "flex"}, {})):
+        (tmp_path / "before.json").write_text(json.dumps(begun | change))
+        assert run._begun(tmp_path / "before.json", record) == found
     entry = record["scoring"]["wsc"]
     assert entry["void"] == []
     stock = {"lm-eval", "strong", "padded", "packed", "naive"}
