@@ -52,6 +52,15 @@ def test_a_study_has_a_folder_for_each_model(two):
     assert [root_of(folder.write_plan(each)) for each in made] == [folder.root] * 2
 
 
+@pytest.mark.parametrize(("was", "now", "warned"), [("1", "2", True), ("2", "2", False), (None, "2", False)])
+def test_a_name_that_stands_for_another_commit_than_in_the_last_run_is_told(tmp_path, caplog, was, now, warned):
+    folder, made = StudyFolder(tmp_path), of("owner/tiny")
+    for revision in (was, now):
+        folder.write_plan(replace(made, setup=Setup("owner/tiny", revision=revision)))
+    assert ("W-STUDY-MODEL: owner/tiny is at commit 2, and was at 1" in caplog.text) == warned
+    assert ("--revision 1 goes on with that" in caplog.text) == warned
+
+
 def test_two_models_with_the_same_last_word_have_two_folders(tmp_path):
     folder = StudyFolder(tmp_path)
     names = {folder.study(of(model)).name for model in ("a/tiny", "b/tiny", "/models/tiny", "tiny")}

@@ -110,10 +110,22 @@ def test_the_launcher_begins_the_commands_of_trainings_alone(tmp_path):
     here("run", study, *options)
     commands = [shlex.split(line) for line in file.read_text().splitlines() if not line.startswith("#")]
     own = ["-m", "flip_flop.cli.main", "study", "run-cell"]
-    assert [command[:-2] for command in commands] == [
-        ["my", "launch", "--name", "a b", *own],
-        *[[sys.executable, *own]] * 2,
+    plan = commands[0][-2]
+    names = [command[-1] for command in commands]
+    assert commands == [
+        ["my", "launch", "--name", "a b", *own, plan, names[0]],
+        *[[sys.executable, *own, plan, "--no-training", name] for name in names[1:]],
     ]
+
+
+def test_an_audit_leaves_the_training_to_the_launcher(planned, capsys):
+    made, folder, path = planned
+    training, audit = made.cells
+    assert here("run-cell", path, "--no-training", audit.name) == 1
+    assert "E-STUDY-TRAINING: " in capsys.readouterr().err
+    assert folder.failure(audit).startswith("E-STUDY-TRAINING: ")
+    assert (folder.state(training), folder.failure(training)) == ("waiting", None)
+    assert not folder.run(training).exists()
 
 
 def test_a_launcher_of_this_installation_is_found_beside_its_python():

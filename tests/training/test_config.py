@@ -38,6 +38,10 @@ def test_an_unknown_key_is_named_with_the_nearest_one():
         ({"max_steps": [3]}, r"max_steps is \[3\]. It must be a whole number"),
         ({"max_cc_size": 2.5}, "max_cc_size is 2.5. It must be a whole number"),
         ({"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0"),
+        (
+            {"eval_strategy": "steps", "eval_steps": 50, "save_strategy": "steps"},
+            r"save_steps is 500\. It must be eval_steps, 50",
+        ),
         ({"lr_scheduler_type": "wavy"}, "lr_scheduler_type|wavy"),
     ],
 )

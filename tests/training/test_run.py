@@ -13,6 +13,7 @@ from flip_flop.training import run as run_module
 from flip_flop.training import train
 from flip_flop.training.callbacks import StopOnSignal
 from flip_flop.training.checkpoints import newest_good
+from flip_flop.training.selection import Selection
 from flip_flop.training.trainer import F2CTrainer
 from tests.training.conftest import load_tiny, make_task, rows, settings
 
@@ -38,9 +39,28 @@ def test_gold_labels_replaced_by_poison_change_nothing_in_a_whole_run(tmp_path):
 
 BY_STEPS = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4}
 APART = {"save_strategy": "steps", "save_steps": 3, "select_by": "last"}
+ONE = {"save_total_limit": 1}
 
 
-@pytest.mark.parametrize(("step", "strategies"), [(2, {}), (3, {}), (5, {}), (3, BY_STEPS), (6, BY_STEPS), (6, APART)])
+def signal_in(patch, step):
+    """Send this process a signal in the middle of a step."""
+    plain_step = F2CTrainer.training_step
+
+    def signalled(self, *arguments, **keywords):
+        if self.state.global_step == step - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain_step(self, *arguments, **keywords)
+
+    patch.setattr(F2CTrainer, "training_step", signalled)
+
+
+def record_of(out):
+    return json.loads((out / "run.json").read_text())["training"]
+
+
+@pytest.mark.parametrize(
+    ("step", "strategies"), [(2, {}), (3, {}), (5, {}), (3, BY_STEPS), (6, BY_STEPS), (6, APART), (5, ONE)]
+)
 def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapter(
     tmp_path, monkeypatch, step, strategies
 ):
@@ -52,24 +72,16 @@ def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapte
 
     whole = tmp_path / "whole"
     run(whole)
-    plain_step = F2CTrainer.training_step
-
-    def signalled(self, *arguments, **keywords):
-        if self.state.global_step == step - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return plain_step(self, *arguments, **keywords)
-
     out = tmp_path / "stopped"
     with monkeypatch.context() as patch:
-        patch.setattr(F2CTrainer, "training_step", signalled)
+        signal_in(patch, step)
         stopped = run(out)
     assert (stopped.stopped_by, stopped.adapter) == (signal.SIGTERM, None)
     assert not (out / "run.json").exists()
     assert newest_good(out / "checkpoints")[0] == out / "checkpoints" / f"checkpoint-{step}"
     run(out, resume=True)
     assert adapter_bytes(out) == adapter_bytes(whole)
-    chosen = [json.loads((path / "run.json").read_text())["training"]["selected_checkpoint"] for path in (whole, out)]
-    assert chosen[0] == chosen[1]
+    assert record_of(out)["selected_checkpoint"] == record_of(whole)["selected_checkpoint"]
     evaluated = [
         [
             entry["step"]
@@ -79,6 +91,30 @@ def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapte
         for path in (whole, out)
     ]
     assert evaluated[0] == evaluated[1]
+
+
+def test_a_signal_in_the_last_step_leaves_the_run_as_it_is(tmp_path, monkeypatch):
+    """Step 5 of 5 lies within an epoch, and is a candidate all the same."""
+    outs = tmp_path / "whole", tmp_path / "signalled"
+    for out in outs:
+        with monkeypatch.context() as patch:
+            if out == outs[1]:
+                signal_in(patch, 5)
+            done = train(load_tiny(), make_task(), settings(max_steps=5, learning_rate=3e-3), out, quiet=True)
+        assert done.adapter is not None
+    assert adapter_bytes(outs[0]) == adapter_bytes(outs[1])
+    kept = [sorted(path.name for path in (out / "checkpoints").iterdir()) for out in outs]
+    assert kept == [["checkpoint-3", "checkpoint-5"]] * 2
+    assert record_of(outs[0])["selected_checkpoint"] == record_of(outs[1])["selected_checkpoint"]
+
+
+def test_a_stop_is_saved_where_only_the_best_are(tmp_path, monkeypatch):
+    values = iter([0.1, 0.9, 0.2])  # before the first step, after the first epoch, after the second
+    signal_in(monkeypatch, 6)
+    monkeypatch.setattr(Selection, "value", lambda *_: next(values))
+    config = settings(num_train_epochs=3, save_strategy="best")
+    assert train(load_tiny(), make_task(), config, tmp_path, quiet=True).stopped_by == signal.SIGTERM
+    assert newest_good(tmp_path / "checkpoints")[0] == tmp_path / "checkpoints" / "checkpoint-6"
 
 
 def test_a_training_that_fails_gives_the_signals_back(tmp_path, monkeypatch):
@@ -108,7 +144,6 @@ def test_a_second_signal_stops_a_lone_process_at_once_and_is_a_launchers_echo_el
 def test_a_run_that_was_moved_before_its_record_was_written_still_ships_the_best_checkpoint(tmp_path, monkeypatch):
     out, moved = tmp_path / "run", tmp_path / "elsewhere" / "run"
     values = iter([0.1, 0.9, 0.2])  # before the first step, after the first epoch, after the second
-    from flip_flop.training.selection import Selection
 
     with monkeypatch.context() as patch:
         patch.setattr(Selection, "value", lambda *_: next(values))

@@ -162,11 +162,12 @@ def worker_command(plan: Path) -> int:
 @study_command.command("run-cell", hidden=True)
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.argument("name")
-def run_cell_command(plan: Path, name: str) -> int:
+@click.option("--no-training", is_flag=True, help="Leave an audit's training to its own command.")
+def run_cell_command(plan: Path, name: str, no_training: bool) -> int:
     """Run one cell of a plan, and wait for it where another process is at work on it."""
     from flip_flop.studies.worker import run_one
 
-    return run_one(plan, name, openers())
+    return run_one(plan, name, openers(), trains=not no_training)
 
 
 def openers() -> "Openers":

@@ -51,13 +51,14 @@ class CellRunner:
         folder: The folder of all studies.
         openers: How names become tasks and models.
         quiet: Show no progress within a cell.
+        trains: An audit whose training nobody has begun begins with it; not where a training takes several processes.
 
     Attributes:
         before_training: Called when a training is about to begin, for other processes to :meth:`take_part`.
     """
 
-    def __init__(self, plan: Plan, folder: StudyFolder, openers: Openers, *, quiet: bool = True):
-        self.plan, self.folder, self.openers, self.quiet = plan, folder, openers, quiet
+    def __init__(self, plan: Plan, folder: StudyFolder, openers: Openers, *, quiet: bool = True, trains: bool = True):
+        self.plan, self.folder, self.openers, self.quiet, self.trains = plan, folder, openers, quiet, trains
         self.before_training: Callable[[], None] = lambda: None
         self._task: tuple[str, Task] | None = None
 
@@ -122,6 +123,9 @@ class CellRunner:
         if self.folder.is_done(training):
             return DONE
         reason = self.folder.failure(training)
+        if reason is None and not self.trains:
+            message = f"{cell.label} was not run, as its training is not done."
+            raise InputError("E-STUDY-TRAINING", message, "Run the study again: a training goes on where it stopped.")
         if reason is None:
             outcome = self.run(training)
             if outcome.state != FAILED:

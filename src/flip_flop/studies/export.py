@@ -22,7 +22,7 @@ def export_commands(
     """Write a command per cell that is not done: trainings first, audits after.
 
     Their order is all that they need: a command whose cell another one is at work on waits for it, and an audit whose
-    training nobody has begun begins with it.
+    training nobody has begun begins with it, unless trainings have a launcher.
 
     Args:
         plan: The plan.

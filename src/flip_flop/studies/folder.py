@@ -1,6 +1,7 @@
 """The folder of all studies: where cells go, and what stands on disk."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from flip_flop.files import sha256_json, sha256_text, write_json
 from flip_flop.studies.claims import Claims
 from flip_flop.studies.plan import Cell, Plan, plan_record, read_plan
 from flip_flop.studies.study import Study, study_names
+
+log = logging.getLogger("flip_flop")
 
 CELL = "cell.json"
 STATES = ("done", "running", "failed", "waiting")
@@ -106,6 +109,7 @@ class StudyFolder:
         Workers read the former: another driver may start the same study with other seeds meanwhile.
         """
         record, place = plan_record(plan), self.study(plan)
+        _warn_of_another_revision(_read(place / "study.json"), record)
         path = place / "plans" / f"{sha256_json(record)[:12]}.json"
         if not path.is_file():
             write_json(path, record)
@@ -172,6 +176,20 @@ def load_plan(path: Path) -> Plan:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{path} is not a study's plan ({type(error).__name__})."
         raise InputError("E-STUDY-BROKEN", message, "Run the study again: complete cells stay.") from error
+
+
+def _warn_of_another_revision(before: dict[str, Any], record: dict[str, Any]) -> None:
+    """Say where a name on the hub stands for another commit than in the study's last run: all would be run anew."""
+    was, now = (each.get("setup", {}).get("revision") for each in (before, record))
+    if was and now and was != now:
+        log.warning(
+            "W-STUDY-MODEL: %s is at commit %s, and was at %s in the study's last run, of which nothing serves here. "
+            "--revision %s goes on with that.",
+            record["setup"]["model"],
+            now,
+            was,
+            was,
+        )
 
 
 def _adapter(run: Path) -> str | None:

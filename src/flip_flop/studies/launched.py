@@ -71,12 +71,15 @@ def share_step(config: F2CConfig) -> None:
 
 
 def cell_command(cell: Cell, command: Sequence[str], launcher: Sequence[str]) -> list[str]:
-    """The command of a cell: a training's has the launcher in the interpreter's place.
+    """The command of a cell. With a launcher, which stands in the interpreter's place, trainings alone train.
 
     Args:
         cell: The cell.
         command: The command of any cell, without its name; it begins with the interpreter.
         launcher: The launcher's words; none without one.
     """
-    words = [*launcher, *command[1:]] if launcher and cell.kind == "train" else command
-    return [*words, cell.name]
+    if not launcher:
+        return [*command, cell.name]
+    if cell.kind == "train":
+        return [*launcher, *command[1:], cell.name]
+    return [*command, "--no-training", cell.name]

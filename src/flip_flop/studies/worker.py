@@ -53,7 +53,7 @@ def serve(path: Path, openers: Openers) -> None:
         print(json.dumps({"key": key, **vars(outcome)}), file=answers, flush=True)
 
 
-def run_one(path: Path, name: str, openers: Openers) -> int:
+def run_one(path: Path, name: str, openers: Openers, *, trains: bool = True) -> int:
     """Run one cell, or wait until the process that is at work on it is through.
 
     Where a launcher has started several processes, they train together, and none waits for another's cell.
@@ -62,6 +62,7 @@ def run_one(path: Path, name: str, openers: Openers) -> int:
         path: The plan.
         name: The cell's name.
         openers: How names become tasks and models.
+        trains: An audit whose training nobody has begun begins with it.
 
     Returns:
         0: done; 1: failed, or in several processes another's, the reason being printed; 143: stopped by a signal, a
@@ -76,7 +77,7 @@ def run_one(path: Path, name: str, openers: Openers) -> int:
     if cell is None:
         hint = nearest(name, (each.name for each in plan.cells))
         raise InputError("E-STUDY-CELL", f"{path} has no cell {name!r}.", hint)
-    runner, told = CellRunner(plan, folder, openers), False
+    runner, told = CellRunner(plan, folder, openers, trains=trains), False
     if launched.num_processes() > 1:
         return _run_launched(runner, cell)
     while (outcome := _try(runner, cell)).state == BUSY:

@@ -120,7 +120,8 @@ class StopOnSignal(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """Ask for a checkpoint and the end. Where the epoch ends here too, what is done then belongs into it."""
         # A launcher stops its processes one by one; they have to stop at the same step.
-        if any_of(self.received is not None, args.device):
+        stopped = any_of(self.received is not None, args.device)
+        if stopped and state.global_step < state.max_steps:  # the last step's end is the run's own
             self.received = self.received or signal.SIGTERM
             control.should_training_stop = True
             self._saves_at_epochs_end = _at_epochs_end(state) and "epoch" in (args.eval_strategy, args.save_strategy)
@@ -128,6 +129,8 @@ class StopOnSignal(TrainerCallback):
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """An epoch that was broken off is not evaluated: its state is no candidate for the best checkpoint."""
+        if state.global_step == state.max_steps:
+            return
         if self.received is not None and not _at_epochs_end(state):
             control.should_evaluate = control.should_save = False
         elif self._saves_at_epochs_end:

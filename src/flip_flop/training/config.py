@@ -121,6 +121,11 @@ class F2CConfig(TrainingArguments):
         if self.load_best_model_at_end:
             self.metric_for_best_model, self.greater_is_better = "selection", True
         super().__post_init__()
+        if self.load_best_model_at_end and self.save_strategy == "steps":
+            # The best state of an evaluation that saves nothing would be lost.
+            _require(
+                self.save_steps == self.eval_steps, "save_steps", self.save_steps, f"eval_steps, {self.eval_steps}"
+            )
 
 
 def _check_choice(name: str, value: Any, annotation: Any) -> None:

@@ -1,7 +1,7 @@
 """One trainer for Flip-Flop Consistency, consensus cross-entropy and swarm distillation."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from flip_flop.training.checkpoints import fault, rotate, seal
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import InstanceDataset, KeyedSampler, collate
 from flip_flop.training.objectives import Batch, batch_losses, consensus_labels, reads_one_label, split_by_votes
+from flip_flop.training.requirements import require_dtype, require_one_device_each, require_two_templates
 from flip_flop.training.selection import Selection, evaluation_metrics
 from flip_flop.training.statistics import StepStatistics
 
@@ -83,14 +84,14 @@ class F2CTrainer(Trainer):
             causal_lm = model
         if processing_class is None:
             raise ValueError("A model that is not given by name needs its tokenizer: pass processing_class.")
-        _require_one_device_each(args)
-        _require_dtype(args, unwrap(causal_lm).dtype)
+        require_one_device_each(args)
+        require_dtype(args, unwrap(causal_lm).dtype)
         if eval_dataset is None:
             args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
         self.encoder = PromptEncoder.of(causal_lm, processing_class, args.chat_template)
         self.train_instances = InstanceDataset(() if train_dataset is None else train_dataset, self.encoder)
         self.eval_instances = None if eval_dataset is None else InstanceDataset(eval_dataset, self.encoder)
-        _require_two_templates(self.train_instances)
+        require_two_templates(self.train_instances)
         self._sampler = KeyedSampler(self.train_instances, args.seed)
         # For evaluation: a row has neither names nor an F1 kind.
         self.template_names: Sequence[str] | None = None
@@ -269,50 +270,30 @@ class F2CTrainer(Trainer):
             self.state.best_model_checkpoint = str(best)
         return result
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+    def _determine_best_metric(self, *arguments: Any, **keywords: Any) -> bool:
+        """Whether ``save_strategy: best`` saves: also where a run is stopped, which has to go on from there."""
+        return super()._determine_best_metric(*arguments, **keywords) or self.control.should_training_stop
+
+    def _finalize_training(self, *arguments: Any, **keywords: Any) -> Any:
+        """At a limit of one the library would delete the checkpoint that a stopped run goes on from."""
+        with self._without_save_limit():
+            return super()._finalize_training(*arguments, **keywords)
+
+    @contextlib.contextmanager
+    def _without_save_limit(self) -> Iterator[int | None]:
+        """Old checkpoints are deleted by :func:`rotate` alone; yields the limit."""
         keep, self.args.save_total_limit = self.args.save_total_limit, None
         try:
-            super()._save_checkpoint(model, trial)
+            yield keep
         finally:
             self.args.save_total_limit = keep
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        with self._without_save_limit() as keep:
+            super()._save_checkpoint(model, trial)
         folder = Path(self._get_output_dir(trial))
         distributed.wait_for_all()  # each process has written its own random state
         if distributed.rank() == 0:
             seal(folder / f"checkpoint-{self.state.global_step}")
             rotate(folder, keep, self.state.best_model_checkpoint)
         distributed.wait_for_all()
-
-
-def _require_one_device_each(args: F2CConfig) -> None:
-    if args.n_gpu > 1:
-        raise InputError(
-            "E-DISTRIBUTED",
-            f"{args.n_gpu} GPUs are visible to one process.",
-            "Start a process per GPU with `accelerate launch` or `torchrun`, or set CUDA_VISIBLE_DEVICES to one.",
-        )
-    if args.fsdp or args.deepspeed:
-        raise InputError(
-            "E-DISTRIBUTED",
-            "The model would be divided over the devices, and training keeps it whole on each.",
-            "Leave fsdp and deepspeed out; LoRA's optimizer state is small.",
-        )
-
-
-def _require_dtype(args: F2CConfig, dtype: torch.dtype) -> None:
-    """Nothing is computed in another dtype than the weights': the loss calls decoder and head, not the model."""
-    if args.fp16 or (args.bf16 and dtype != torch.bfloat16):
-        name = "fp16" if args.fp16 else "bf16"
-        raise InputError(
-            "E-CONFIG-VALUE",
-            f"{name} is set, but the model's weights are {str(dtype).removeprefix('torch.')}: they stay so.",
-            "Load it in bfloat16 (--dtype bfloat16) and leave the setting out; the adapter stays in float32.",
-        )
-
-
-def _require_two_templates(dataset: InstanceDataset) -> None:
-    if len(dataset) and len(dataset[0].answers) < 2:
-        raise InputError(
-            "E-TOO-FEW-TEMPLATES",
-            "Training needs at least two templates: one has nothing to agree with.",
-            "Add templates.",
-        )
