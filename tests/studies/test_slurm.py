@@ -268,7 +268,7 @@ def test_a_training_is_launched_with_all_its_gpus_and_an_audit_has_one(tmp_path,
     training, audit = made.cells
     assert [(array.gpus, array.commands) for array in arrays] == [
         (4, [["launch", "-n4", *command[1:], training.name]]),
-        (1, [[*command, audit.name]]),
+        (1, [[*command, "--no-training", audit.name]]),
     ]
 
 
