@@ -211,7 +211,7 @@ def _assumptions(
         yield f"Rows at hand are counted; their tokens are counted {how}, on a sample of each task."
     if absent:
         names = ", ".join(_short(task) for task in absent)
-        yield f"Rows not at hand (*): sizes of the paper's table and assumed lengths of texts: {names}."
+        yield f"Rows or templates not at hand (*): sizes of the paper's table and assumed lengths of texts: {names}."
     yield f"A chat template adds {chat_tokens} tokens to a prompt." if chat_tokens else "No chat template is counted."
     if parameters is None:
         yield "The number of parameters is neither in the model's files nor in its name: there is no time."
