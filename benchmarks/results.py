@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,25 +115,25 @@ def _command(record: dict[str, Any]) -> str:
     return "python -m benchmarks." + record["command"].split(" --out")[0].replace("run.py", "run")
 
 
-def ratios(record: dict[str, Any], part: str, ours: str, peer: str) -> list[tuple[float, bool]]:
+Median = tuple[float, bool]
+
+
+def ratios(record: dict[str, Any], part: str, ours: str, peer: str) -> list[Median]:
     """A ratio's medians over the shapes that are not void, and whether each was undisturbed."""
-    return [
-        (entry["ratios"][ours][peer]["median"], not entry["unpublishable"])
-        for entry in record.get(part, {}).values()
-        if not entry["void"] and peer in entry["ratios"].get(ours, {})
-    ]
+    return _medians(record, part, lambda entry: entry["ratios"].get(ours, {}).get(peer))
 
 
-def shares(record: dict[str, Any], part: str, variant: str) -> list[tuple[float, bool]]:
+def shares(record: dict[str, Any], part: str, variant: str) -> list[Median]:
     """Likewise of a variant's share of the peak."""
-    return [
-        (entry["share_of_peak"][variant]["median"], not entry["unpublishable"])
-        for entry in record.get(part, {}).values()
-        if not entry["void"] and variant in entry["share_of_peak"]
-    ]
+    return _medians(record, part, lambda entry: entry["share_of_peak"].get(variant))
 
 
-def _means(found: Sequence[tuple[float, bool]], form: str) -> str:
+def _medians(record: dict[str, Any], part: str, figure: Callable[[dict[str, Any]], Any]) -> list[Median]:
+    entries = [entry for entry in record.get(part, {}).values() if not entry["void"]]
+    return [(found["median"], not entry["unpublishable"]) for entry in entries if (found := figure(entry))]
+
+
+def _means(found: Sequence[Median], form: str) -> str:
     """The geometric mean over all shapes, and over those that nothing disturbed where these are fewer."""
     if not found:
         return "not measured"

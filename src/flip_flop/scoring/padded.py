@@ -97,7 +97,9 @@ def is_worth_twice(trie: TokenTrie) -> bool:
     The first label's answers stand for the consensus label's, which is not known yet. A backward costs two forwards.
     """
     one_label = trie.answer_rows([0] * trie.token_counts.shape[0])
-    everything, one = (sum(map(len, trie.sequences(nodes)[0])) for nodes in (np.unique(trie.token_node), one_label))
+    everything, one = (
+        int((trie.depth[trie.leaves(nodes)] + 1).sum()) for nodes in (np.unique(trie.token_node), one_label)
+    )
     return everything + 3 * one < 3 * everything
 
 

@@ -125,7 +125,7 @@ def answer_states(
         twice = one_label and is_worth_twice(trie)
         with torch.no_grad() if twice else contextlib.nullcontext():
             hidden = padded.states_of(row_node)
-        return AnswerStates(hidden, index.to(hidden.device), *((padded, row_node) if twice else ()))
+        return AnswerStates(hidden, index.to(hidden.device), padded if twice else None, row_node)
     if not (one_label and is_worth_parting(trie)):
         hidden = packed_hidden_states(model, trie, row_node)
         return AnswerStates(hidden, index.to(hidden.device))

@@ -93,11 +93,15 @@ class TokenTrie:
             token_counts=np.zeros((0, 0, 0), dtype=np.int64),
         )
 
+    def leaves(self, nodes: Int[ndarray, " chosen"]) -> Int[ndarray, " leaves"]:
+        """Those of some nodes that stand before none of the others, in depth-first order."""
+        ordered = nodes[np.argsort(self.enter[nodes])]
+        # One that stands before another stands right before one of its descendants.
+        return ordered[np.append(self.enter[ordered[1:]] >= self.leave[ordered[:-1]], True)]
+
     def sequences(self, nodes: Int[ndarray, " chosen"]) -> tuple[list[list[int]], Int[ndarray, " chosen"]]:
         """The sequences that end at some nodes and are not the beginning of another, and one of them for each node."""
-        leaves = nodes[np.argsort(self.enter[nodes])]
-        # One that begins another stands right before one of its descendants.
-        leaves = leaves[np.append(self.enter[leaves[1:]] >= self.leave[leaves[:-1]], True)]
+        leaves = self.leaves(nodes)
         ids, parent = self.ids.tolist(), self.parent.tolist()
         sequences = []
         for node in leaves.tolist():
