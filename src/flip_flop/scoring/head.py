@@ -4,6 +4,8 @@ The logits of a whole sequence over a vocabulary of 151,936 are the largest tens
 and nothing reads them. Here the head sees the rows that predict an answer's token, and nothing else.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import cast
 from weakref import WeakSet
 
@@ -74,6 +76,17 @@ def token_log_probs(
     return torch.cat(picked)[torch.argsort(torch.cat(order))]
 
 
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Without dropout; afterwards the model is in the mode that it was in."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
 # Decoders that were looked at.
 _CHECKED: "WeakSet[nn.Module]" = WeakSet()
 
@@ -91,13 +104,9 @@ def check_head(model: nn.Module) -> None:
         return
     device = next(causal_lm.parameters()).device
     ids = torch.arange(3, device=device)[None] % causal_lm.config.get_text_config().vocab_size
-    was_training = causal_lm.training
-    causal_lm.eval()  # dropout would be drawn twice
-    try:
+    with evaluation_mode(causal_lm):  # dropout would be drawn twice
         own = at_least_float32(causal_lm(input_ids=ids, use_cache=False).logits[0])
         hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state[0]
-    finally:
-        causal_lm.train(was_training)
     ours = head_logits(model, hidden).to(own.device)
     if not bool(own.isfinite().all()):
         raise InputError(

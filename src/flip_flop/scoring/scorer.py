@@ -13,7 +13,7 @@ from flip_flop.errors import InputError
 from flip_flop.progress import track
 from flip_flop.scoring.answers import AnswerIndex, index_answers
 from flip_flop.scoring.attention import packed_attention
-from flip_flop.scoring.head import decoder_of, head_logits, token_log_probs
+from flip_flop.scoring.head import decoder_of, evaluation_mode, head_logits, token_log_probs
 from flip_flop.scoring.packed import TrunkPass, is_worth_parting, keeps_states, packed_hidden_states
 from flip_flop.scoring.padded import PaddedPass, is_worth_twice
 from flip_flop.scoring.rows import pack
@@ -165,9 +165,7 @@ def score_instances(
         InputError: ``E-NONFINITE`` where the model's output is not finite, with the instance's id.
     """
     backend = choose_backend(model, instances, backend)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluation_mode(model):
         scores: list[np.ndarray] = [np.empty(0)] * len(instances)
         counts: list[np.ndarray] = [np.empty(0)] * len(instances)
         switched = packed_attention(model) if backend == "packed" else contextlib.nullcontext()
@@ -181,8 +179,6 @@ def score_instances(
                     counts[number] = states.index.token_counts[place].cpu().numpy()
                     _check_finite(batch[place], instances[number].id)
                 advance(len(numbers))
-    finally:
-        model.train(was_training)
     merged = sum(answer.merged for instance in instances for row in instance.answers for answer in row)
     return ScoreTable(np.stack(scores), np.stack(counts), merged, backend)
 

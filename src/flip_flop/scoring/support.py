@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flip_flop.scoring.head import check_head, decoder_of, unwrap
+from flip_flop.scoring.head import check_head, decoder_of, evaluation_mode, unwrap
 from flip_flop.scoring.packed import TrunkPass, packed_hidden_states
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.scoring.trie import Pair, build_trie
@@ -73,7 +73,8 @@ def packed_obstacle(model: nn.Module, longest: int) -> str | None:
             return f"{what} ends at {limit} tokens, and the longest prompt with its answer is read in {longest}"
     decoder = decoder_of(model)
     if decoder not in _PROBED:
-        _PROBED[decoder] = _probe(model)
+        with evaluation_mode(model):
+            _PROBED[decoder] = _probe(model)
     return _PROBED[decoder]
 
 
@@ -99,8 +100,6 @@ def _probe(model: nn.Module) -> str | None:
     trie = build_trie(PROBE)
     nodes = np.arange(len(trie))
     sequences, sequence_of = trie.sequences(nodes)
-    was_training = model.training
-    model.eval()
     # transformers warns where a model cannot switch its attention: the probe says it in our own line.
     library = logging.getLogger("transformers")
     level = library.level
@@ -120,7 +119,6 @@ def _probe(model: nn.Module) -> str | None:
         return f"it cannot be given a packed row ({' '.join(str(error).split())[:80] or type(error).__name__})"
     finally:
         library.setLevel(level)
-        model.train(was_training)
     if _differ(together, expected) or _differ(in_parts, expected):
         return "a packed row does not give it the states of separate sequences"
     return None

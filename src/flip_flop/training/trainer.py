@@ -18,7 +18,7 @@ from flip_flop.metrics import Average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import derive_seed
 from flip_flop.scoring.attention import packed_attention
-from flip_flop.scoring.head import unwrap
+from flip_flop.scoring.head import evaluation_mode, unwrap
 from flip_flop.scoring.linears import fast_frozen_linears
 from flip_flop.scoring.models import load_model
 from flip_flop.scoring.rows import pack, training_row_tokens
@@ -154,10 +154,8 @@ class F2CTrainer(Trainer):
     def _separate_votes(
         self, model: nn.Module, instances: Sequence[EncodedInstance]
     ) -> Float[Tensor, "instances templates labels"]:
-        model.eval()
-        scores = self._states(model, instances).scores(model)
-        model.train()
-        return scores
+        with evaluation_mode(model):
+            return self._states(model, instances).scores(model)
 
     def _states(
         self, model: nn.Module, instances: Sequence[EncodedInstance], *, one_label: bool = False
