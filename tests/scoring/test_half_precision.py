@@ -6,6 +6,7 @@ import torch
 
 from flip_flop.scoring.attention import Layout, attend
 from flip_flop.scoring.trie import build_trie
+from tests.scoring.tries import path
 
 HEADS, KEY_HEADS, WIDTH = 6, 2, 16
 
@@ -24,10 +25,7 @@ def slow_gradients(trie, inputs, upstream):
     query, key, value = leaves
     hidden = torch.ones(len(trie), len(trie), dtype=torch.bool)
     for node in range(len(trie)):
-        ancestor = node
-        while ancestor >= 0:
-            hidden[node, ancestor] = False
-            ancestor = int(trie.parent[ancestor])
+        hidden[node, path(trie, node)] = False
     key, value = (part.repeat_interleave(HEADS // KEY_HEADS, dim=1) for part in (key, value))
     logits = (query @ key.transpose(2, 3) / WIDTH**0.5).masked_fill(hidden, float("-inf"))
     (logits.softmax(dim=-1) @ value).transpose(1, 2).backward(upstream.double())

@@ -1,11 +1,14 @@
-"""Random instances in tokens, and what a trie must hold of them, spelled out as plain prefixes."""
+"""Instances in tokens, drawn or made, and what a trie must hold of them, spelled out as plain prefixes."""
 
+import numpy as np
 from hypothesis import strategies as st
 
 from flip_flop.scoring.trie import build_trie, join
 
 # Few tokens, so that sequences share beginnings of every length.
 TOKEN = st.integers(1, 3)
+# What a call costs, in query-key pairs: nothing gives one for each chain, infinitely much as few as can be.
+CALL_CELLS = [0.0, None, float("inf")]
 
 
 def sequences(most):
@@ -67,3 +70,23 @@ def path(trie, node):
         found.append(node)
         node = int(trie.parent[node])
     return found[::-1]
+
+
+def made_trie(prompts=(9, 4, 12), longest=5, count=2):
+    """``count`` instances under 3 templates with 2 labels, that share beginnings of several lengths."""
+    draw = np.random.default_rng(5)
+    batch = []
+    for number in range(count):
+        words = draw.integers(1, 30, size=40).tolist()
+        template_answers = []
+        for template, length in enumerate(prompts):
+            prompt = tuple(words[: length - 2] + draw.integers(1, 30, size=2).tolist())
+            answers = [draw.integers(1, 30, size=1 + (template + label + number) % longest) for label in range(2)]
+            template_answers.append([(prompt, tuple(answer.tolist())) for answer in answers])
+        batch.append(template_answers)
+    return joined(batch)
+
+
+def relative(found, expected):
+    found, expected = found.detach().double(), expected.detach().double()
+    return float((found - expected).norm() / expected.norm())
