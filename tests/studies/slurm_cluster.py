@@ -131,13 +131,19 @@ class Cluster:
 
     def requeued(self) -> list[str]:
         """Jobs that were queued again. Slurm lets them wait for two minutes, which they need not."""
-        found = []
-        for line in self.ask("squeue", "-h", "-r", "-t", "PD", "-o", "%i %r").splitlines():
-            job, reason = line.split(maxsplit=1)
-            if "BeginTime" in reason or "Requeue" in reason:
-                self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
-                found.append(job)
+        found = self._waiting()
+        for job in found:
+            self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
         return found
+
+    def waits_to_go_on(self, job: str) -> bool:
+        """Whether a job was queued again, and Slurm still lets it wait."""
+        return job in self._waiting()
+
+    def _waiting(self) -> list[str]:
+        lines = self.ask("squeue", "-h", "-r", "-t", "PD", "-o", "%i %r").splitlines()
+        reasons = dict(line.split(maxsplit=1) for line in lines)
+        return [job for job, reason in reasons.items() if "BeginTime" in reason or "Requeue" in reason]
 
     def states(self) -> list[str]:
         """The nodes' states."""

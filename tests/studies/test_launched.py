@@ -118,7 +118,7 @@ def test_the_launcher_begins_the_commands_of_trainings_alone(tmp_path):
     ]
 
 
-def test_an_audit_leaves_the_training_to_the_launcher(planned, capsys):
+def test_an_audit_leaves_the_training_to_its_own_command(planned, capsys):
     made, folder, path = planned
     training, audit = made.cells
     assert here("run-cell", path, "--no-training", audit.name) == 1

@@ -121,7 +121,27 @@ def test_a_job_that_slurm_stops_leaves_a_checkpoint_and_goes_on(cluster, submitt
     log = (root / "logs" / f"{training}.log").read_text()
     stopped = int(re.search(r"stopped by a signal at step (\d+)", log)[1])
     assert f"resuming from checkpoint-{stopped}\n" in log
-    assert {name: count for name, count in attempts(root).items() if count > 1} == {training: 2}
+    assert attempts(root)[training] == 2
+
+
+@pytest.mark.slow
+def test_an_audit_that_slurm_starts_before_its_training_goes_on_is_submitted_again(cluster, submitted, local):
+    driver, root = submitted()
+    training = wait_for(lambda: sealed(root))[0].parents[2].name
+    stopped = cluster.job_of(root, training)
+    (audit,) = (path.stem for path in (root / "slurm").glob("cce-*.json") if path.stem != training)
+    warn(cluster, root, training)
+    wait_for(lambda: cluster.waits_to_go_on(stopped), seconds=120)
+    early = cluster.job_of(root, audit)
+    cluster.ask("scontrol", "update", f"JobId={early}", "Dependency=")
+    wait_for(lambda: cluster.job_of(root, audit) != early)
+    assert cluster.waits_to_go_on(stopped)
+    assert "its training is not done" in (root / "logs" / f"{audit}.log").read_text()
+    wait_for(lambda: cluster.requeued())
+    _, err = end(driver)
+    assert_of(root, local)
+    assert "not run" not in err
+    assert (attempts(root)[training], attempts(root)[audit]) == (2, 2)
 
 
 @pytest.mark.slow
@@ -219,6 +239,40 @@ def test_an_audit_waits_for_its_own_training_alone(tmp_path, arrays, monkeypatch
         ("afterany:1_1", names[second.key]),
         ("afterany:5_0", names[first.key]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("queue", "done", "failed", "again"),
+    [
+        ({"1_0"}, False, None, "afterany:1_0"),  # queued again
+        (set(), False, None, "waits"),  # ended, and its record not seen yet
+        (set(), True, None, None),
+        (set(), False, "it died.", "not run"),
+    ],
+)
+def test_an_audit_that_came_before_its_training_is_submitted_again(
+    tmp_path, arrays, monkeypatch, queue, done, failed, again
+):
+    made = plan(small(methods=("cce",)))
+    training, audit = made.cells
+    driver = driver_of(made, tmp_path)
+    driver._submit()
+    driver.folder.fail(audit, "E-STUDY-TRAINING: its training is not done.")
+    if failed:
+        driver.folder.fail(training, failed)
+    monkeypatch.setattr(slurm, "_queue", lambda: queue)
+    monkeypatch.setattr(driver, "_seconds", lambda cell: 0.0)
+    monkeypatch.setattr(driver.folder, "is_done", lambda cell: done and cell is training)
+    driver._look()
+    submitted = [(array.after, array.cells) for array in arrays[2:]]
+    if again in ("waits", "not run"):
+        assert submitted == []
+        assert driver.summary.not_run == ([audit] if again == "not run" else [])
+        assert (driver.jobs.get(audit) == "2_0") == (again == "waits")
+    else:
+        assert submitted == [(again, [audit.name])]
+        assert driver.jobs[audit] == "3_0"
+        assert driver.folder.failure(audit) is None
 
 
 def test_the_queue_is_looked_at_less_often_while_nothing_changes(tmp_path, monkeypatch):

@@ -52,7 +52,8 @@ def export_commands(
         if cell.kind != kind:
             kind = cell.kind
             lines.append(f"# {'trainings' if kind == 'train' else 'audits'}")
-        lines.append(shlex.join(cell_command(cell, [*program, "run-cell", str(plan_path)], launcher)))
+        command = cell_command(cell, [*program, "run-cell", str(plan_path)], launcher, trains=not launcher)
+        lines.append(shlex.join(command))
     lines.append("# At the end: tables and figures")
     lines.append("# " + shlex.join([*program, "tables", study, "--model", plan.setup.model, "--out", str(folder.root)]))
     write_text(out, "\n".join(lines) + "\n")

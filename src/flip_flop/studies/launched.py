@@ -70,16 +70,15 @@ def share_step(config: F2CConfig) -> None:
     config.gradient_accumulation_steps = each // config.per_device_train_batch_size
 
 
-def cell_command(cell: Cell, command: Sequence[str], launcher: Sequence[str]) -> list[str]:
-    """The command of a cell. With a launcher, which stands in the interpreter's place, trainings alone train.
+def cell_command(cell: Cell, command: Sequence[str], launcher: Sequence[str], *, trains: bool) -> list[str]:
+    """The command of a cell.
 
     Args:
         cell: The cell.
         command: The command of any cell, without its name; it begins with the interpreter.
-        launcher: The launcher's words; none without one.
+        launcher: What stands in the interpreter's place for a training; none without a launcher.
+        trains: An audit whose training nobody has begun begins with it.
     """
-    if not launcher:
-        return [*command, cell.name]
     if cell.kind == "train":
-        return [*launcher, *command[1:], cell.name]
-    return [*command, "--no-training", cell.name]
+        return [*launcher, *command[1 if launcher else 0 :], cell.name]
+    return [*command, *([] if trains else ["--no-training"]), cell.name]

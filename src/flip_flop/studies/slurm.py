@@ -162,7 +162,8 @@ class SlurmDriver:
                 **({"dependency": f"afterany:{after}"} if after else {}),
             )
             with executor.batch():
-                commands = [cell_command(cell, self.command, self.launcher) for cell in cells]
+                # A training has a job of its own, with its own time and GPUs: an audit's has neither.
+                commands = [cell_command(cell, self.command, self.launcher, trains=False) for cell in cells]
                 jobs = [executor.submit(SlurmTask(command)) for command in commands]
         except (subprocess.CalledProcessError, submitit.core.utils.FailedJobError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[-300:].rstrip(".")
@@ -175,17 +176,37 @@ class SlurmDriver:
 
     def _look(self) -> bool:
         """Settle what has ended, and say whether anything changed."""
-        queued, before = _queue(), (len(self.jobs), len(self.gone_since))
+        queued, before = _queue(), (dict(self.jobs), len(self.gone_since))
         for cell, job in list(self.jobs.items()):
             if self.folder.is_done(cell):
                 self._settle(cell, Outcome(DONE, seconds=self._seconds(cell)))
-            elif queued is not None and job not in queued:
+            elif queued is None or job in queued:
+                self.gone_since.pop(cell, None)
+            elif not self._is_early(cell):
                 reason, since = self.folder.failure(cell), self.gone_since.setdefault(cell, time.monotonic())
                 if reason is not None or time.monotonic() - since > GRACE_SECONDS:
                     self._settle(cell, Outcome(FAILED, reason or self._lost(cell, job)))
-            else:
-                self.gone_since.pop(cell, None)
-        return before != (len(self.jobs), len(self.gone_since))
+            elif (after := self._job_of_training(cell)) is None or after in queued:
+                self.folder.forget_failure(cell)
+                self._submit_array([cell], "audit", after=after)
+        return before != (self.jobs, len(self.gone_since))
+
+    def _is_early(self, cell: Cell) -> bool:
+        """Whether an audit was not run for a training that goes on, or has come to its end since.
+
+        Slurm may take a job that is queued again for one that has ended, and start what waits for its end.
+        """
+        if cell.training is None or not str(self.folder.failure(cell)).startswith("E-STUDY-TRAINING"):
+            return False
+        training = self.plan.cell(cell.training)
+        goes_on = training in self.jobs and self.folder.failure(training) is None
+        return goes_on or self.folder.is_done(training)
+
+    def _job_of_training(self, cell: Cell) -> str | None:
+        """The job that an audit waits for; None where its training is done."""
+        assert cell.training is not None
+        training = self.plan.cell(cell.training)
+        return None if self.folder.is_done(training) else self.jobs.get(training)
 
     def _lost(self, cell: Cell, job: str) -> str:
         words = f"its job {job} ended without a result; see {self.place / job}."
