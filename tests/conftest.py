@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 import flip_flop.method
 import flip_flop.metrics
@@ -20,6 +21,9 @@ from flip_flop.prompts.archive import templates_folder
 from tests.tasks.made_datasets import Made, make_datasets
 
 torch.set_num_threads(1)
+# How long an example takes says nothing on a machine that others use, too.
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 SHARED_HUB = Path(__file__).parents[2] / "shared" / "hub"
 

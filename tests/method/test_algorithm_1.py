@@ -197,7 +197,7 @@ def test_line_18_flip_weight_stays_within_bounds_where_rounding_would_lift_it():
     assert split.flip_weight == 0.45
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     scores=st.integers(1, 7).flatmap(
         lambda num_labels: st.lists(

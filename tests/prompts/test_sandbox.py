@@ -62,7 +62,7 @@ def test_hostile_answer_choices_are_refused_as_well(name: str, two_gigabytes: No
 
 
 @given(st.text(alphabet="{}%|'\"()[]._*+~ -=:,0123456789abtextringclsforniduqv\n", max_size=80))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_at_all_renders_or_is_refused_with_a_code(source: str) -> None:
     code = "E-TPL-"
     try:
@@ -73,7 +73,7 @@ def test_any_text_at_all_renders_or_is_refused_with_a_code(source: str) -> None:
 
 
 @given(st.text(), st.text())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_rendering_never_evaluates_the_text_of_a_row(before: str, after: str) -> None:
     text = f"{before}{{{{ 7 * 191 }}}}{{% for x in y %}}{after}"
     assert render("<{{ text }}>", {"text": text}) == f"<{text}>"

@@ -78,7 +78,7 @@ def test_a_loop_variable_may_bear_the_label_fields_name() -> None:
 
 
 @given(st.text(alphabet="ab|\n \r%#}'", max_size=20))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_answers_without_jinja_are_what_jinja_would_make_of_them(choices: str) -> None:
     plain, rendered = Template("t", "x", f"a{choices}"), Template("t", "x", f"a{choices}{{# #}}")
     assert plain.render({}, None)[1] == rendered.render({}, None)[1]
@@ -92,7 +92,7 @@ def test_choices_may_come_from_the_row() -> None:
 
 
 @given(st.lists(st.text(alphabet="ab|\n ", min_size=1).map(str.strip).filter(bool), min_size=2, max_size=5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_separator_in_the_text_of_a_row_never_invents_a_label(endings: list[str]) -> None:
     joined = Template("t", "{{ endings|join(' ||| ') }} ||| x", "{{ endings | join('|||') }}")
     prompt, choices = joined.render({"endings": endings}, None)

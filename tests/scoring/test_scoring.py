@@ -89,7 +89,7 @@ def test_scores_do_not_depend_on_the_order(architecture, backend, batch_tokens):
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.sampled_from([1, 30, 150, 400, 100_000]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_whatever_goes_together_scores_as_it_does_alone(numbers, batch_tokens):
     model, encoded, expected = model_instances_and_naive_scores("qwen2", "word_level")
     chosen = [encoded[number] for number in numbers]

@@ -114,18 +114,27 @@ def test_the_launcher_begins_the_commands_of_trainings_alone(tmp_path):
     names = [command[-1] for command in commands]
     assert commands == [
         ["my", "launch", "--name", "a b", *own, plan, names[0]],
-        *[[sys.executable, *own, plan, "--no-training", name] for name in names[1:]],
+        *[[sys.executable, *own, plan, "--untrained", "wait", name] for name in names[1:]],
     ]
 
 
 def test_an_audit_leaves_the_training_to_its_own_command(planned, capsys):
     made, folder, path = planned
     training, audit = made.cells
-    assert here("run-cell", path, "--no-training", audit.name) == 1
+    assert here("run-cell", path, "--untrained", "wait", audit.name) == 1
     assert "E-STUDY-TRAINING: " in capsys.readouterr().err
     assert folder.failure(audit).startswith("E-STUDY-TRAINING: ")
     assert (folder.state(training), folder.failure(training)) == ("waiting", None)
     assert not folder.run(training).exists()
+
+
+def test_an_audit_that_may_not_wait_refuses_while_its_training_is_at_work(planned, capsys):
+    made, folder, path = planned
+    training, audit = made.cells
+    with folder.claims.hold(training.name):
+        assert here("run-cell", path, "--untrained", "refuse", audit.name) == 1
+    assert "its training is not done" in capsys.readouterr().err
+    assert folder.failure(audit).startswith("E-STUDY-TRAINING: ")
 
 
 def test_a_launcher_of_this_installation_is_found_beside_its_python():

@@ -70,10 +70,11 @@ def test_killed_in_a_training_and_started_again_it_ends_as_if_undisturbed(whole,
     study, root = write_study(tmp_path, LONG), tmp_path / "out"
 
     driver = start("run", study, "--out", root)
-    first = wait_for(lambda: sealed(root))
+    wait_for(lambda: sealed(root))
     (worker,) = workers_of(driver)
     os.kill(worker, signal.SIGKILL)
     _, err = driver.communicate(timeout=600)
+    first = sealed(root)
     assert driver.returncode == 1
     assert "failed: cce-clear_hotel_reviews-seed0: the worker died of signal SIGKILL; its own log: " in err
     assert "not run, as their training failed: cce-clear_hotel_reviews-seed0" in err
@@ -95,7 +96,7 @@ def test_killed_in_a_training_and_started_again_it_ends_as_if_undisturbed(whole,
 
 
 def test_a_signal_or_the_death_of_its_driver_leaves_a_checkpoint_and_no_worker(tmp_path):
-    study, root = write_study(tmp_path, LONG.replace("max_steps: 60", "max_steps: 4000")), tmp_path / "out"
+    study, root = write_study(tmp_path, LONG.replace("max_steps: 120", "max_steps: 4000")), tmp_path / "out"
     seen, log = set(), None
     for stopped, (number, code) in enumerate(((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)), 1):
         driver = start("run", study, "--out", root)

@@ -132,11 +132,10 @@ def test_an_audit_that_slurm_starts_before_its_training_goes_on_is_submitted_aga
     (audit,) = (path.stem for path in (root / "slurm").glob("cce-*.json") if path.stem != training)
     warn(cluster, root, training)
     wait_for(lambda: cluster.waits_to_go_on(stopped), seconds=120)
-    early = cluster.job_of(root, audit)
-    cluster.ask("scontrol", "update", f"JobId={early}", "Dependency=")
-    wait_for(lambda: cluster.job_of(root, audit) != early)
-    assert cluster.waits_to_go_on(stopped)
-    assert "its training is not done" in (root / "logs" / f"{audit}.log").read_text()
+    cluster.ask("scontrol", "update", f"JobId={stopped}", "StartTime=now+1hour")
+    cluster.ask("scontrol", "update", f"JobId={cluster.job_of(root, audit)}", "Dependency=")
+    log = root / "logs" / f"{audit}.log"
+    wait_for(lambda: log.exists() and "its training is not done" in log.read_text())
     wait_for(lambda: cluster.requeued())
     _, err = end(driver)
     assert_of(root, local)
@@ -166,7 +165,7 @@ def test_slurm_is_asked_for_what_the_command_line_says():
     }
     times = {"90": 90, "1:30": 2, "4:00:00": 240, "2-0": 2880, "1-12:00": 2160, "0:10": 1}
     assert {text: slurm_parameters({"time": text}, [])["time"] for text in times} == times
-    for time_, more in (("soon", []), ("1:2:3:4", []), ("90", ["qos"]), ("90", ["=low"])):
+    for time_, more in (("soon", []), ("1:2:3:4", []), ("90", ["qos"]), ("90", ["=low"]), ("90", ["dependency=x:1"])):
         with pytest.raises(InputError, match="E-STUDY-SLURM"):
             slurm_parameters({"time": time_}, more)
 
@@ -241,38 +240,86 @@ def test_an_audit_waits_for_its_own_training_alone(tmp_path, arrays, monkeypatch
     ]
 
 
-@pytest.mark.parametrize(
-    ("queue", "done", "failed", "again"),
-    [
-        ({"1_0"}, False, None, "afterany:1_0"),  # queued again
-        (set(), False, None, "waits"),  # ended, and its record not seen yet
-        (set(), True, None, None),
-        (set(), False, "it died.", "not run"),
-    ],
-)
-def test_an_audit_that_came_before_its_training_is_submitted_again(
-    tmp_path, arrays, monkeypatch, queue, done, failed, again
-):
+@pytest.fixture
+def early(tmp_path, arrays, monkeypatch):
+    """An audit that Slurm started too early: its driver, and a look at a queue and at what is done."""
     made = plan(small(methods=("cce",)))
-    training, audit = made.cells
     driver = driver_of(made, tmp_path)
     driver._submit()
-    driver.folder.fail(audit, "E-STUDY-TRAINING: its training is not done.")
-    if failed:
-        driver.folder.fail(training, failed)
-    monkeypatch.setattr(slurm, "_queue", lambda: queue)
+    assert [(array.after, array.cells) for array in arrays] == [
+        (None, [made.trainings[0].name]),
+        ("afterany:1_0", [made.audits[0].name]),
+    ]
+    driver.folder.fail(made.audits[0], "E-STUDY-TRAINING: its training is not done.")
     monkeypatch.setattr(driver, "_seconds", lambda cell: 0.0)
-    monkeypatch.setattr(driver.folder, "is_done", lambda cell: done and cell is training)
-    driver._look()
-    submitted = [(array.after, array.cells) for array in arrays[2:]]
-    if again in ("waits", "not run"):
-        assert submitted == []
-        assert driver.summary.not_run == ([audit] if again == "not run" else [])
-        assert (driver.jobs.get(audit) == "2_0") == (again == "waits")
-    else:
-        assert submitted == [(again, [audit.name])]
-        assert driver.jobs[audit] == "3_0"
-        assert driver.folder.failure(audit) is None
+
+    def look(queue, *done):
+        monkeypatch.setattr(slurm, "_queue", lambda: queue)
+        monkeypatch.setattr(driver.folder, "is_done", lambda cell: cell in done)
+        return driver._look()
+
+    return driver, look, made.trainings[0], made.audits[0]
+
+
+def test_an_audit_that_came_too_early_is_submitted_again_when_its_training_is_done(early, arrays):
+    driver, look, training, audit = early
+    driver.folder.fail(training, "it died.")  # and its job was queued again
+    look({"1_0"})
+    driver.folder.forget_failure(training)
+    look({"1_0"})
+    look(set())  # its record is not seen yet
+    look(None, training)  # Slurm does not answer
+    assert (len(arrays), driver.jobs[audit]) == (2, "2_0")
+    assert look(set(), training)
+    assert (arrays[2].after, arrays[2].cells) == (None, [audit.name])
+    assert driver.jobs == {audit: "3_0"}
+    assert driver.folder.failure(audit) is None
+    assert not look({"3_0"}, training)
+    look(set(), training, audit)
+    assert driver.summary.done == [training, audit]
+
+
+def test_an_audit_whose_training_failed_is_not_run(early, arrays):
+    driver, look, training, audit = early
+    driver.folder.fail(training, "it died.")
+    look(set())
+    assert (driver.summary.failed, driver.summary.not_run) == ({training: "it died."}, [audit])
+    assert (len(arrays), driver.jobs) == (2, {})
+
+
+def test_another_driver_of_the_folder_may_submit_an_audit_again(early, tmp_path, arrays):
+    driver, look, training, audit = early
+    other = driver_of(driver.plan, tmp_path)
+    other._submit_array([audit], "audit")
+    other.folder.forget_failure(audit)
+    look({"3_0"}, training)
+    assert driver.jobs == {audit: "3_0"}
+    assert driver.summary.failed == {}
+
+
+def test_where_an_audit_cannot_be_submitted_again_the_study_goes_on(early, arrays, monkeypatch, caplog):
+    driver, look, training, audit = early
+
+    def refuse(*arguments):
+        raise InputError("E-STUDY-SLURM", "sbatch refused the study's jobs: too many.", "See sbatch's own words.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "_submit_array", refuse)
+        look(set(), training)
+        look(set(), training)
+    assert [record.message for record in caplog.records] == [
+        "E-STUDY-SLURM: sbatch refused the study's jobs: too many. See sbatch's own words. It is tried again."
+    ]
+    look(set(), training)
+    assert driver.jobs == {audit: "3_0"}
+
+
+def test_a_driver_that_gets_no_answer_from_slurm_submits_nothing(tmp_path, arrays, monkeypatch):
+    monkeypatch.setattr(slurm, "_require_slurm", lambda: None)
+    monkeypatch.setattr(slurm, "_queue", lambda: None)
+    with pytest.raises(InputError, match="E-STUDY-SLURM: squeue does not answer"):
+        driver_of(plan(), tmp_path).run()
+    assert arrays == []
 
 
 def test_the_queue_is_looked_at_less_often_while_nothing_changes(tmp_path, monkeypatch):
@@ -322,7 +369,7 @@ def test_a_training_is_launched_with_all_its_gpus_and_an_audit_has_one(tmp_path,
     training, audit = made.cells
     assert [(array.gpus, array.commands) for array in arrays] == [
         (4, [["launch", "-n4", *command[1:], training.name]]),
-        (1, [[*command, "--no-training", audit.name]]),
+        (1, [[*command, "--untrained", "refuse", audit.name]]),
     ]
 
 

@@ -42,7 +42,7 @@ def test_how_many_are_held_out(policy: SplitPolicy, train: int, test: int, size:
 
 
 @given(st.integers(0, 9), st.integers(30, 80), st.integers(1, 20), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_split_is_a_function_of_ids_and_seed(seed: int, train: int, test: int, shuffler: random.Random) -> None:
     policy = SplitPolicy(10, max_train=15, max_test=8)
     numbers = list(range(train))

@@ -34,7 +34,7 @@ CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 
 
 @given(st.integers(1, 4).flatmap(lambda width: st.lists(st.lists(CELL, min_size=width, max_size=width), max_size=6)))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_csv_cells_equal_those_that_the_csv_module_wrote(table: list[list[str]]) -> None:
     columns = [f"column {index}" for index in range(len(table[0]) if table else 2)]
     buffer = io.StringIO(newline="")
@@ -45,7 +45,7 @@ def test_csv_cells_equal_those_that_the_csv_module_wrote(table: list[list[str]])
 
 
 @given(st.text(alphabet='ab",\n\r\t', max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_is_read_as_the_strict_csv_module_does_or_refused(text: str) -> None:
     try:
         rows = read_csv_rows(text, ",", "a.csv")

@@ -191,7 +191,7 @@ def test_a_tenth_is_held_out_stratified_at_most_a_thousand_and_at_least_one() ->
 
 
 @given(st.lists(st.sampled_from([0, 1, 2]), min_size=2, max_size=60), st.integers(0, 5), st.randoms())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_is_held_out_depends_on_the_ids_and_not_on_their_order(
     labels: list[int | None], seed: int, shuffler: random.Random
 ) -> None:

@@ -16,7 +16,7 @@ from flip_flop.errors import InputError
 if TYPE_CHECKING:
     from flip_flop.studies.drive import Settled, Summary
     from flip_flop.studies.folder import StudyFolder
-    from flip_flop.studies.plan import Openers, Plan, Setup
+    from flip_flop.studies.plan import Openers, Plan, Setup, Untrained
     from flip_flop.studies.study import Study
 
 # Workers and Slurm's tasks run this very installation, whatever is on the path.
@@ -162,12 +162,17 @@ def worker_command(plan: Path) -> int:
 @study_command.command("run-cell", hidden=True)
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.argument("name")
-@click.option("--no-training", is_flag=True, help="Leave an audit's training to its own command.")
-def run_cell_command(plan: Path, name: str, no_training: bool) -> int:
+@click.option(
+    "--untrained",
+    type=click.Choice(["train", "wait", "refuse"]),
+    default="train",
+    help="An audit whose training is not done begins with it, waits while its own command is at work, or refuses.",
+)
+def run_cell_command(plan: Path, name: str, untrained: "Untrained") -> int:
     """Run one cell of a plan, and wait for it where another process is at work on it."""
     from flip_flop.studies.worker import run_one
 
-    return run_one(plan, name, openers(), trains=not no_training)
+    return run_one(plan, name, openers(), untrained=untrained)
 
 
 def openers() -> "Openers":

@@ -18,7 +18,7 @@ from flip_flop.scoring import LoadedModel
 from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.keys import cell_key, choose
 from flip_flop.studies.launched import share_step
-from flip_flop.studies.plan import Cell, Openers, Plan
+from flip_flop.studies.plan import Cell, Openers, Plan, Untrained
 from flip_flop.tasks import Task
 from flip_flop.training import F2CConfig, make_config, train
 
@@ -51,14 +51,22 @@ class CellRunner:
         folder: The folder of all studies.
         openers: How names become tasks and models.
         quiet: Show no progress within a cell.
-        trains: An audit whose training nobody has begun begins with it; not where a training takes several processes.
+        untrained: What an audit does whose training is not done.
 
     Attributes:
         before_training: Called when a training is about to begin, for other processes to :meth:`take_part`.
     """
 
-    def __init__(self, plan: Plan, folder: StudyFolder, openers: Openers, *, quiet: bool = True, trains: bool = True):
-        self.plan, self.folder, self.openers, self.quiet, self.trains = plan, folder, openers, quiet, trains
+    def __init__(
+        self,
+        plan: Plan,
+        folder: StudyFolder,
+        openers: Openers,
+        *,
+        quiet: bool = True,
+        untrained: Untrained = "train",
+    ):
+        self.plan, self.folder, self.openers, self.quiet, self.untrained = plan, folder, openers, quiet, untrained
         self.before_training: Callable[[], None] = lambda: None
         self._task: tuple[str, Task] | None = None
 
@@ -68,8 +76,9 @@ class CellRunner:
         return self.plan.setup.device == "cpu" or not torch.cuda.is_available()
 
     def obstacle(self, cell: Cell) -> Cell | None:
-        """The cell itself, or the training that it needs, where another process is at work on it."""
-        needed = [cell] if cell.training is None else [self.plan.cell(cell.training), cell]
+        """What is waited for: the cell, or the training that it needs, where another process is at work on it."""
+        waits = cell.training is not None and self.untrained != "refuse"
+        needed = [self.plan.cell(str(cell.training)), cell] if waits else [cell]
         held = self.folder.claims.is_held
         return next((each for each in needed if not self.folder.is_done(each) and held(each.name)), None)
 
@@ -123,7 +132,7 @@ class CellRunner:
         if self.folder.is_done(training):
             return DONE
         reason = self.folder.failure(training)
-        if reason is None and not self.trains:
+        if reason is None and self.untrained != "train":
             message = f"{cell.label} was not run, as its training is not done."
             raise InputError("E-STUDY-TRAINING", message, "Run the study again: a training goes on where it stopped.")
         if reason is None:

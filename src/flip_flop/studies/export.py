@@ -7,7 +7,7 @@ from pathlib import Path
 from flip_flop.files import write_text
 from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.launched import cell_command
-from flip_flop.studies.plan import Plan
+from flip_flop.studies.plan import Plan, Untrained
 
 
 def export_commands(
@@ -47,13 +47,13 @@ def export_commands(
         f"# The weights are loaded in {plan.setup.dtype}; --device cpu or cuda, or --dtype, decides that.",
         "# Keep the order: a line waits for what it needs where another line is at work on it.",
     ]
-    kind = ""
+    kind, any_cell = "", [*program, "run-cell", str(plan_path)]
+    untrained: Untrained = "wait" if launcher else "train"
     for cell in left:
         if cell.kind != kind:
             kind = cell.kind
             lines.append(f"# {'trainings' if kind == 'train' else 'audits'}")
-        command = cell_command(cell, [*program, "run-cell", str(plan_path)], launcher, trains=not launcher)
-        lines.append(shlex.join(command))
+        lines.append(shlex.join(cell_command(cell, any_cell, launcher, untrained)))
     lines.append("# At the end: tables and figures")
     lines.append("# " + shlex.join([*program, "tables", study, "--model", plan.setup.model, "--out", str(folder.root)]))
     write_text(out, "\n".join(lines) + "\n")

@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from flip_flop.errors import InputError
-from flip_flop.studies.plan import Cell
+from flip_flop.studies.plan import Cell, Untrained
 from flip_flop.training import F2CConfig, make_config
 from flip_flop.training.distributed import world
 
@@ -70,15 +70,15 @@ def share_step(config: F2CConfig) -> None:
     config.gradient_accumulation_steps = each // config.per_device_train_batch_size
 
 
-def cell_command(cell: Cell, command: Sequence[str], launcher: Sequence[str], *, trains: bool) -> list[str]:
+def cell_command(cell: Cell, command: Sequence[str], launcher: Sequence[str], untrained: Untrained) -> list[str]:
     """The command of a cell.
 
     Args:
         cell: The cell.
         command: The command of any cell, without its name; it begins with the interpreter.
         launcher: What stands in the interpreter's place for a training; none without a launcher.
-        trains: An audit whose training nobody has begun begins with it.
+        untrained: What an audit does whose training is not done.
     """
     if cell.kind == "train":
         return [*launcher, *command[1 if launcher else 0 :], cell.name]
-    return [*command, *([] if trains else ["--no-training"]), cell.name]
+    return [*command, *([] if untrained == "train" else ["--untrained", untrained]), cell.name]

@@ -3,11 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flip_flop.scoring import LoadedModel
 from flip_flop.studies.study import Settings, Study, Subsets
 from flip_flop.tasks import Task
+
+# What an audit does whose training is not done: begins with it, unless another process is at work on it; leaves it to
+# a command of its own, and waits while that is at work; or refuses to run.
+Untrained = Literal["train", "wait", "refuse"]
 
 KEY_DIGITS = 12
 

@@ -49,6 +49,9 @@ def slurm_parameters(options: Mapping[str, Any], more: Sequence[str]) -> dict[st
         name, separator, value = text.lstrip("-").partition("=")
         if not separator or not name:
             raise InputError("E-STUDY-SLURM", f"--slurm {text!r} is not KEY=VALUE.", "Write --slurm qos=low.")
+        if name == "dependency":
+            hint = "Start the study when what it has to wait for has ended."
+            raise InputError("E-STUDY-SLURM", f"--slurm {text!r}: a study's jobs wait for one another.", hint)
         extra[name] = value
     return found | ({"additional_parameters": extra} if extra else {})
 
@@ -95,6 +98,7 @@ class SlurmDriver:
         self.place = folder.root / "slurm"
         self.jobs: dict[Cell, str] = {}
         self.gone_since: dict[Cell, float] = {}
+        self._refusal = ""
         self.summary = Summary()
 
     def run(self) -> Summary:
@@ -125,13 +129,18 @@ class SlurmDriver:
     def _find_jobs(self) -> None:
         """Jobs of an earlier driver that are still in the queue."""
         queued = _queue()
+        if queued is None:
+            hint = "Run the same command again when Slurm's controller is up."
+            raise InputError("E-STUDY-SLURM", "squeue does not answer.", hint)
         for cell in self.plan.cells:
-            path = self.place / f"{cell.name}.json"
-            if cell in self.summary.done or not path.is_file():
-                continue
-            job = str(json.loads(path.read_text(encoding="utf-8"))["job"])
-            if queued is None or job in queued:
+            job = self._newest_job(cell)
+            if cell not in self.summary.done and job in queued:
                 self.jobs[cell] = job
+
+    def _newest_job(self, cell: Cell) -> str:
+        """The job that a driver of this folder has submitted last; empty where none has."""
+        path = self.place / f"{cell.name}.json"
+        return str(json.loads(path.read_text(encoding="utf-8"))["job"]) if path.is_file() else ""
 
     def _submit(self) -> None:
         """One array of trainings, one of the audits that wait for none, and for each training one of its audits."""
@@ -163,7 +172,7 @@ class SlurmDriver:
             )
             with executor.batch():
                 # A training has a job of its own, with its own time and GPUs: an audit's has neither.
-                commands = [cell_command(cell, self.command, self.launcher, trains=False) for cell in cells]
+                commands = [cell_command(cell, self.command, self.launcher, "refuse") for cell in cells]
                 jobs = [executor.submit(SlurmTask(command)) for command in commands]
         except (subprocess.CalledProcessError, submitit.core.utils.FailedJobError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[-300:].rstrip(".")
@@ -177,36 +186,47 @@ class SlurmDriver:
     def _look(self) -> bool:
         """Settle what has ended, and say whether anything changed."""
         queued, before = _queue(), (dict(self.jobs), len(self.gone_since))
+        early = []
         for cell, job in list(self.jobs.items()):
             if self.folder.is_done(cell):
                 self._settle(cell, Outcome(DONE, seconds=self._seconds(cell)))
             elif queued is None or job in queued:
                 self.gone_since.pop(cell, None)
-            elif not self._is_early(cell):
+            elif (newest := self._newest_job(cell) or job) != job:  # another driver has submitted it again
+                self.jobs[cell] = newest
+                self.gone_since.pop(cell, None)
+            elif self._is_early(cell):
+                early.append(cell)
+            else:
                 reason, since = self.folder.failure(cell), self.gone_since.setdefault(cell, time.monotonic())
                 if reason is not None or time.monotonic() - since > GRACE_SECONDS:
                     self._settle(cell, Outcome(FAILED, reason or self._lost(cell, job)))
-            elif (after := self._job_of_training(cell)) is None or after in queued:
-                self.folder.forget_failure(cell)
-                self._submit_array([cell], "audit", after=after)
+        self._submit_again(early)
         return before != (self.jobs, len(self.gone_since))
 
     def _is_early(self, cell: Cell) -> bool:
-        """Whether an audit was not run for a training that goes on, or has come to its end since.
+        """Whether an audit was not run for want of a training that goes on, or is done by now.
 
         Slurm may take a job that is queued again for one that has ended, and start what waits for its end.
         """
         if cell.training is None or not str(self.folder.failure(cell)).startswith("E-STUDY-TRAINING"):
             return False
         training = self.plan.cell(cell.training)
-        goes_on = training in self.jobs and self.folder.failure(training) is None
-        return goes_on or self.folder.is_done(training)
+        return training in self.jobs or self.folder.is_done(training)
 
-    def _job_of_training(self, cell: Cell) -> str | None:
-        """The job that an audit waits for; None where its training is done."""
-        assert cell.training is not None
-        training = self.plan.cell(cell.training)
-        return None if self.folder.is_done(training) else self.jobs.get(training)
+    def _submit_again(self, early: list[Cell]) -> None:
+        """Submit the audits whose training is done by now; the others wait."""
+        cells = [cell for cell in early if self.folder.is_done(self.plan.cell(str(cell.training)))]
+        try:
+            self._submit_array(cells, "audit")
+        except InputError as error:  # for a while: a limit on jobs, a controller that is away
+            if str(error) != self._refusal:
+                log.warning("%s It is tried again.", error)
+            self._refusal = str(error)
+            return
+        for cell in cells:
+            self.folder.forget_failure(cell)
+            self.gone_since.pop(cell, None)
 
     def _lost(self, cell: Cell, job: str) -> str:
         words = f"its job {job} ended without a result; see {self.place / job}."

@@ -16,7 +16,7 @@ from flip_flop.provenance import now
 from flip_flop.studies import launched
 from flip_flop.studies.cells import BUSY, DONE, FAILED, CellRunner, Outcome
 from flip_flop.studies.folder import StudyFolder, load_plan
-from flip_flop.studies.plan import Cell, Openers
+from flip_flop.studies.plan import Cell, Openers, Untrained
 
 # How long to wait before asking again for a cell that another process is at work on.
 WAIT_SECONDS = 2.0
@@ -53,7 +53,7 @@ def serve(path: Path, openers: Openers) -> None:
         print(json.dumps({"key": key, **vars(outcome)}), file=answers, flush=True)
 
 
-def run_one(path: Path, name: str, openers: Openers, *, trains: bool = True) -> int:
+def run_one(path: Path, name: str, openers: Openers, *, untrained: Untrained = "train") -> int:
     """Run one cell, or wait until the process that is at work on it is through.
 
     Where a launcher has started several processes, they train together, and none waits for another's cell.
@@ -62,7 +62,7 @@ def run_one(path: Path, name: str, openers: Openers, *, trains: bool = True) -> 
         path: The plan.
         name: The cell's name.
         openers: How names become tasks and models.
-        trains: An audit whose training nobody has begun begins with it.
+        untrained: What an audit does whose training is not done.
 
     Returns:
         0: done; 1: failed, or in several processes another's, the reason being printed; 143: stopped by a signal, a
@@ -77,7 +77,7 @@ def run_one(path: Path, name: str, openers: Openers, *, trains: bool = True) -> 
     if cell is None:
         hint = nearest(name, (each.name for each in plan.cells))
         raise InputError("E-STUDY-CELL", f"{path} has no cell {name!r}.", hint)
-    runner, told = CellRunner(plan, folder, openers, trains=trains), False
+    runner, told = CellRunner(plan, folder, openers, untrained=untrained), False
     if launched.num_processes() > 1:
         return _run_launched(runner, cell)
     while (outcome := _try(runner, cell)).state == BUSY:
