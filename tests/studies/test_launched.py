@@ -128,8 +128,9 @@ def test_an_audit_leaves_the_training_to_its_own_command(planned, capsys):
     assert not folder.run(training).exists()
 
 
-def test_an_audit_that_may_not_wait_refuses_while_its_training_is_at_work(planned, capsys):
+def test_an_audit_that_may_not_wait_refuses_while_its_training_is_at_work(planned, capsys, monkeypatch):
     made, folder, path = planned
+    monkeypatch.setattr("flip_flop.studies.worker.WAIT_SECONDS", -1.0)  # to wait raises
     training, audit = made.cells
     with folder.claims.hold(training.name):
         assert here("run-cell", path, "--untrained", "refuse", audit.name) == 1

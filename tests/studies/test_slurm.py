@@ -265,6 +265,7 @@ def test_an_audit_that_came_too_early_is_submitted_again_when_its_training_is_do
     driver, look, training, audit = early
     driver.folder.fail(training, "it died.")  # and its job was queued again
     look({"1_0"})
+    assert driver.folder.state(audit) == "waiting"
     driver.folder.forget_failure(training)
     look({"1_0"})
     look(set())  # its record is not seen yet
@@ -273,18 +274,44 @@ def test_an_audit_that_came_too_early_is_submitted_again_when_its_training_is_do
     assert look(set(), training)
     assert (arrays[2].after, arrays[2].cells) == (None, [audit.name])
     assert driver.jobs == {audit: "3_0"}
-    assert driver.folder.failure(audit) is None
     assert not look({"3_0"}, training)
     look(set(), training, audit)
     assert driver.summary.done == [training, audit]
 
 
-def test_an_audit_whose_training_failed_is_not_run(early, arrays):
+def test_an_early_audit_whose_training_ended_between_two_looks_is_submitted_again(early, arrays):
     driver, look, training, audit = early
+    look(set(), training)
+    assert [array.cells for array in arrays[2:]] == [[audit.name]]
+    assert driver.folder.failure(audit) is None
+
+
+def test_an_audit_that_fails_of_itself_is_not_submitted_again(early, arrays):
+    driver, look, training, audit = early
+    driver.folder.fail(audit, "it died.")
+    look(set(), training)
+    assert (len(arrays), driver.summary.failed) == (2, {audit: "it died."})
+
+
+@pytest.mark.parametrize("came_early", [False, True])
+def test_an_audit_whose_training_failed_is_not_run(early, arrays, came_early):
+    driver, look, training, audit = early
+    if came_early:
+        look({"1_0"})
     driver.folder.fail(training, "it died.")
     look(set())
     assert (driver.summary.failed, driver.summary.not_run) == ({training: "it died."}, [audit])
     assert (len(arrays), driver.jobs) == (2, {})
+
+
+def test_what_another_process_is_at_work_on_has_not_failed(early, arrays):
+    driver, look, training, audit = early
+    driver.folder.forget_failure(audit)
+    with driver.folder.claims.hold(audit.name):
+        assert look(set(), training)
+        assert (driver.jobs, driver.gone_since) == ({audit: "2_0"}, {})
+    look(set(), training)
+    assert set(driver.gone_since) == {audit}
 
 
 def test_another_driver_of_the_folder_may_submit_an_audit_again(early, tmp_path, arrays):
@@ -297,21 +324,17 @@ def test_another_driver_of_the_folder_may_submit_an_audit_again(early, tmp_path,
     assert driver.summary.failed == {}
 
 
-def test_where_an_audit_cannot_be_submitted_again_the_study_goes_on(early, arrays, monkeypatch, caplog):
+def test_an_audit_that_cannot_be_submitted_again_has_failed(early, monkeypatch):
     driver, look, training, audit = early
 
     def refuse(*arguments):
         raise InputError("E-STUDY-SLURM", "sbatch refused the study's jobs: too many.", "See sbatch's own words.")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(driver, "_submit_array", refuse)
-        look(set(), training)
-        look(set(), training)
-    assert [record.message for record in caplog.records] == [
-        "E-STUDY-SLURM: sbatch refused the study's jobs: too many. See sbatch's own words. It is tried again."
-    ]
+    monkeypatch.setattr(driver, "_submit_array", refuse)
     look(set(), training)
-    assert driver.jobs == {audit: "3_0"}
+    reason = "E-STUDY-SLURM: sbatch refused the study's jobs: too many. See sbatch's own words."
+    assert (driver.jobs, driver.summary.failed) == ({}, {audit: reason})
+    assert driver.folder.failure(audit) == reason
 
 
 def test_a_driver_that_gets_no_answer_from_slurm_submits_nothing(tmp_path, arrays, monkeypatch):
@@ -320,6 +343,8 @@ def test_a_driver_that_gets_no_answer_from_slurm_submits_nothing(tmp_path, array
     with pytest.raises(InputError, match="E-STUDY-SLURM: squeue does not answer"):
         driver_of(plan(), tmp_path).run()
     assert arrays == []
+    monkeypatch.setattr(StudyFolder, "is_done", lambda self, cell: True)
+    assert len(driver_of(plan(), tmp_path).run().done) == 3  # nothing is to be asked
 
 
 def test_the_queue_is_looked_at_less_often_while_nothing_changes(tmp_path, monkeypatch):

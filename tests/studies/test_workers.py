@@ -83,6 +83,21 @@ for number, key in enumerate(sys.stdin):
     assert caplog.messages == [f"waiting for train {training.label}, held by another process"]
 
 
+def test_an_audit_that_was_refused_elsewhere_is_run_when_its_training_is_done(driven, tmp_path):
+    made, folder = plan(small(methods=("cce",))), StudyFolder(tmp_path / "out")
+    training, audit = made.cells
+    code = f"""
+failure = pathlib.Path({str(folder._failure(audit))!r})
+for key in sys.stdin:
+    if key.strip() == {training.key!r}:  # Slurm has started the audit too early
+        failure.parent.mkdir(parents=True, exist_ok=True)
+        failure.write_text(json.dumps({{"key": "", "reason": "E-STUDY-TRAINING: its training is not done."}}))
+    answer(key, "done")
+"""
+    found = driven(made, folder, code)
+    assert (found.done, found.failed) == ([training, audit], {})
+
+
 def test_a_quiet_driver_does_not_say_what_it_waits_for(driven, tmp_path, caplog):
     made, folder = plan(small(methods=("base",))), StudyFolder(tmp_path / "out")
     code = """

@@ -72,6 +72,10 @@ class StudyFolder:
         """Why the last attempt failed; None where it did not."""
         return _read(self._failure(cell)).get("reason")
 
+    def lacked_training(self, cell: Cell) -> bool:
+        """Whether an audit was not run, as its training had failed or was not done."""
+        return str(self.failure(cell)).startswith("E-STUDY-TRAINING")
+
     def failed_at(self, cell: Cell) -> int:
         """When the last attempt failed, by the file system's clock; 0 where it did not."""
         try:

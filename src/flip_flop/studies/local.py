@@ -184,7 +184,7 @@ class LocalDriver:
                     continue
             if time.monotonic() < not_before:
                 continue
-            if self.folder.failed_at(cell) in (0, self.failed_before[cell]):
+            if self.folder.failed_at(cell) in (0, self.failed_before[cell]) or self.folder.lacked_training(cell):
                 return cell
             del self.waiting[cell]  # another driver has tried it meanwhile
             self._note(cell, Outcome(FAILED, self.folder.failure(cell)))

@@ -98,7 +98,7 @@ class SlurmDriver:
         self.place = folder.root / "slurm"
         self.jobs: dict[Cell, str] = {}
         self.gone_since: dict[Cell, float] = {}
-        self._refusal = ""
+        self.early: set[Cell] = set()
         self.summary = Summary()
 
     def run(self) -> Summary:
@@ -118,16 +118,19 @@ class SlurmDriver:
                     shortest, longest = POLL_SECONDS
                     time.sleep(min(max((time.monotonic() - changed) / 10, shortest), longest))
         except KeyboardInterrupt:
+            jobs = [job for cell, job in self.jobs.items() if cell not in self.early]
             log.info(
                 "%d jobs stay in Slurm's queue. Run the same command to wait for them; scancel takes them out: %s",
-                len(self.jobs),
-                " ".join(sorted({job.partition("_")[0] for job in self.jobs.values()})),
+                len(jobs),
+                " ".join(sorted({job.partition("_")[0] for job in jobs})),
             )
             raise
         return self.summary
 
     def _find_jobs(self) -> None:
         """Jobs of an earlier driver that are still in the queue."""
+        if len(self.summary.done) == len(self.plan.cells):
+            return
         queued = _queue()
         if queued is None:
             hint = "Run the same command again when Slurm's controller is up."
@@ -186,47 +189,54 @@ class SlurmDriver:
     def _look(self) -> bool:
         """Settle what has ended, and say whether anything changed."""
         queued, before = _queue(), (dict(self.jobs), len(self.gone_since))
-        early = []
+        again = []
         for cell, job in list(self.jobs.items()):
             if self.folder.is_done(cell):
                 self._settle(cell, Outcome(DONE, seconds=self._seconds(cell)))
-            elif queued is None or job in queued:
+            elif queued is None or job in queued or self.folder.claims.is_held(cell.name):
                 self.gone_since.pop(cell, None)
             elif (newest := self._newest_job(cell) or job) != job:  # another driver has submitted it again
                 self.jobs[cell] = newest
                 self.gone_since.pop(cell, None)
             elif self._is_early(cell):
-                early.append(cell)
+                self.early.add(cell)
+                self.folder.forget_failure(cell)
+            elif self._has_training(cell) and (cell in self.early or self.folder.lacked_training(cell)):
+                again.append(cell)
             else:
-                reason, since = self.folder.failure(cell), self.gone_since.setdefault(cell, time.monotonic())
-                if reason is not None or time.monotonic() - since > GRACE_SECONDS:
-                    self._settle(cell, Outcome(FAILED, reason or self._lost(cell, job)))
-        self._submit_again(early)
+                self._judge(cell, job)
+        self._submit_again(again)
         return before != (self.jobs, len(self.gone_since))
 
     def _is_early(self, cell: Cell) -> bool:
-        """Whether an audit was not run for want of a training that goes on, or is done by now.
+        """Whether an audit's job is gone while its training goes on.
 
         Slurm may take a job that is queued again for one that has ended, and start what waits for its end.
         """
-        if cell.training is None or not str(self.folder.failure(cell)).startswith("E-STUDY-TRAINING"):
-            return False
-        training = self.plan.cell(cell.training)
-        return training in self.jobs or self.folder.is_done(training)
+        return any(each.key == cell.training for each in self.jobs) and not self._has_training(cell)
 
-    def _submit_again(self, early: list[Cell]) -> None:
-        """Submit the audits whose training is done by now; the others wait."""
-        cells = [cell for cell in early if self.folder.is_done(self.plan.cell(str(cell.training)))]
-        try:
-            self._submit_array(cells, "audit")
-        except InputError as error:  # for a while: a limit on jobs, a controller that is away
-            if str(error) != self._refusal:
-                log.warning("%s It is tried again.", error)
-            self._refusal = str(error)
-            return
+    def _has_training(self, cell: Cell) -> bool:
+        return cell.training is not None and self.folder.is_done(self.plan.cell(cell.training))
+
+    def _submit_again(self, cells: list[Cell]) -> None:
+        """Submit audits that came too early; their trainings are done."""
         for cell in cells:
             self.folder.forget_failure(cell)
-            self.gone_since.pop(cell, None)
+            self.early.discard(cell)
+        try:
+            self._submit_array(cells, "audit")
+        except InputError as error:
+            for cell in cells:
+                self.folder.fail(cell, str(error))
+                self._settle(cell, Outcome(FAILED, str(error)))
+
+    def _judge(self, cell: Cell, job: str) -> None:
+        """Settle what has failed, or has had no result for so long that none will come."""
+        reason, since = self.folder.failure(cell), self.gone_since.setdefault(cell, time.monotonic())
+        if reason is None and cell in self.early:
+            reason = "E-STUDY-TRAINING: its training is not done."
+        if reason is not None or time.monotonic() - since > GRACE_SECONDS:
+            self._settle(cell, Outcome(FAILED, reason or self._lost(cell, job)))
 
     def _lost(self, cell: Cell, job: str) -> str:
         words = f"its job {job} ended without a result; see {self.place / job}."
