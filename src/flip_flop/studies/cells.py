@@ -77,8 +77,8 @@ class CellRunner:
 
     def obstacle(self, cell: Cell) -> Cell | None:
         """What is waited for: the cell, or the training that it needs, where another process is at work on it."""
-        waits = cell.training is not None and self.untrained != "refuse"
-        needed = [self.plan.cell(str(cell.training)), cell] if waits else [cell]
+        training = None if self.untrained == "refuse" else self.plan.training_of(cell)
+        needed = [cell] if training is None else [training, cell]
         held = self.folder.claims.is_held
         return next((each for each in needed if not self.folder.is_done(each) and held(each.name)), None)
 
@@ -111,8 +111,8 @@ class CellRunner:
     def _run(self, cell: Cell) -> str:
         if self.folder.is_done(cell):
             return DONE
-        if cell.training is not None:
-            training = self.plan.cell(cell.training)
+        training = self.plan.training_of(cell)
+        if training is not None:
             state = self._training(cell, training)
             if state != DONE:
                 return state
@@ -125,7 +125,7 @@ class CellRunner:
             run: Callable[[Cell, Task], bool] = self._train if cell.kind == "train" else self._audit
             if not run(cell, self._open(cell)):
                 return STOPPED
-            self.folder.finish(cell, None if cell.training is None else self.plan.cell(cell.training))
+            self.folder.finish(cell, training)
             return DONE
 
     def _training(self, cell: Cell, training: Cell) -> str:
@@ -183,9 +183,8 @@ class CellRunner:
         return run.stopped_by is None
 
     def _audit(self, cell: Cell, task: Task) -> bool:
-        adapter = None
-        if cell.training is not None:
-            adapter = self.folder.run(self.plan.cell(cell.training)) / "adapter"
+        training = self.plan.training_of(cell)
+        adapter = None if training is None else self.folder.run(training) / "adapter"
         found = audit(
             self._load(adapter),
             task,

@@ -173,8 +173,8 @@ class LocalDriver:
     def _next(self) -> Cell | None:
         """The first cell that can be run now."""
         for cell, not_before in list(self.waiting.items()):
-            if cell.training is not None:
-                training = self.plan.cell(cell.training)
+            training = self.plan.training_of(cell)
+            if training is not None:
                 if training in self.summary.failed:
                     del self.waiting[cell]
                     self.summary.not_run.append(cell)

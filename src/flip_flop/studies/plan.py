@@ -123,6 +123,10 @@ class Plan:
         """The cell of this key."""
         return next(cell for cell in self.cells if cell.key == key)
 
+    def training_of(self, cell: Cell) -> Cell | None:
+        """The training that an audit needs; None for a training, and for an audit of the base."""
+        return None if cell.training is None else self.cell(cell.training)
+
     @property
     def trainings(self) -> tuple[Cell, ...]:
         """The trainings, in order."""

@@ -50,7 +50,7 @@ def read_results(root: Path, plan: Plan) -> list[Result]:
     for cell in plan.audits:
         if not folder.is_done(cell):
             continue
-        run = folder.run(cell)
+        run, training = folder.run(cell), plan.training_of(cell)
         results.append(
             Result(
                 study=plan.study.name,
@@ -61,7 +61,7 @@ def read_results(root: Path, plan: Plan) -> list[Result]:
                 num_templates=cell.num_templates,
                 held_out=cell.held_out,
                 run=run,
-                training=None if cell.training is None else folder.run(plan.cell(cell.training)),
+                training=None if training is None else folder.run(training),
                 metrics=json.loads((run / "metrics.json").read_text(encoding="utf-8")),
             )
         )

@@ -201,7 +201,7 @@ class SlurmDriver:
             elif self._is_early(cell):
                 self.early.add(cell)
                 self.folder.forget_failure(cell)
-            elif self._has_training(cell) and (cell in self.early or self.folder.lacked_training(cell)):
+            elif self._was_early(cell):
                 again.append(cell)
             else:
                 self._judge(cell, job)
@@ -213,10 +213,14 @@ class SlurmDriver:
 
         Slurm may take a job that is queued again for one that has ended, and start what waits for its end.
         """
-        return any(each.key == cell.training for each in self.jobs) and not self._has_training(cell)
+        training = self.plan.training_of(cell)
+        return training is not None and training in self.jobs and not self.folder.is_done(training)
 
-    def _has_training(self, cell: Cell) -> bool:
-        return cell.training is not None and self.folder.is_done(self.plan.cell(cell.training))
+    def _was_early(self, cell: Cell) -> bool:
+        """Whether an audit's job ended for want of a training that is done by now."""
+        training = self.plan.training_of(cell)
+        lacked = cell in self.early or self.folder.lacked_training(cell)
+        return lacked and training is not None and self.folder.is_done(training)
 
     def _submit_again(self, cells: list[Cell]) -> None:
         """Submit audits that came too early; their trainings are done."""
@@ -233,8 +237,9 @@ class SlurmDriver:
     def _judge(self, cell: Cell, job: str) -> None:
         """Settle what has failed, or has had no result for so long that none will come."""
         reason, since = self.folder.failure(cell), self.gone_since.setdefault(cell, time.monotonic())
-        if reason is None and cell in self.early:
-            reason = "E-STUDY-TRAINING: its training is not done."
+        training = self.plan.training_of(cell)
+        if training is not None and training in self.summary.failed:
+            reason = reason or f"not run: {training.label} failed"
         if reason is not None or time.monotonic() - since > GRACE_SECONDS:
             self._settle(cell, Outcome(FAILED, reason or self._lost(cell, job)))
 
@@ -248,7 +253,7 @@ class SlurmDriver:
         del self.jobs[cell]
         if outcome.state == DONE:
             self.summary.done.append(cell)
-        elif str(outcome.reason).startswith("E-STUDY-TRAINING"):
+        elif self.plan.training_of(cell) in self.summary.failed:
             self.summary.not_run.append(cell)
         else:
             self.summary.failed[cell] = str(outcome.reason)

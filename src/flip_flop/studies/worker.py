@@ -111,7 +111,7 @@ def _run_launched(runner: CellRunner, cell: Cell) -> int:
 
 
 def _audit(runner: CellRunner, cell: Cell) -> Outcome:
-    training = None if cell.training is None else runner.plan.cell(cell.training)
+    training = runner.plan.training_of(cell)
     if training is not None and not runner.folder.is_done(training) and runner.obstacle(cell) is None:
         message = f"{cell.label} is an audit, one process's work, and its training is not done."
         hint = f"Launch the training, {training.name}, or start the audit without a launcher."
