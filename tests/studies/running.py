@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from flip_flop.cli.study import study_command
@@ -64,14 +63,6 @@ def run(*arguments, code: int = 0, **more) -> tuple[str, str]:
 def here(*arguments) -> int:
     """The command in this process, where nothing is to be killed: starting one takes seconds."""
     return study_command.main([str(word) for word in arguments], standalone_mode=False)
-
-
-def wait_for(condition, seconds=180):
-    over = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < over, "it never came"
-        time.sleep(0.02)
-    return found
 
 
 def has_ended(process: int) -> bool:

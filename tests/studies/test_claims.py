@@ -12,6 +12,7 @@ from multiprocessing.pool import ThreadPool
 import pytest
 
 from flip_flop.studies.claims import Claims, Holder
+from tests.waiting import wait_for
 
 HOLD = """\
 import sys, time
@@ -95,10 +96,7 @@ def test_a_holder_on_another_machine_counts_while_it_touches_its_claim(tmp_path,
 def test_a_holder_touches_its_claim(tmp_path):
     with Claims(tmp_path, beat_seconds=0.02).hold("cell"):
         os.utime(tmp_path / "cell.0", (1, 1))
-        over = time.monotonic() + 10
-        while (tmp_path / "cell.0").stat().st_mtime < 2:
-            assert time.monotonic() < over
-            time.sleep(0.01)
+        wait_for(lambda: (tmp_path / "cell.0").stat().st_mtime >= 2, seconds=10)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"kernel": 1}'])

@@ -21,9 +21,9 @@ from tests.studies.running import (
     sealed,
     start,
     tables,
-    wait_for,
     write_study,
 )
+from tests.waiting import wait_for
 
 # One process for the whole file: its tests share a study that takes half a minute.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("studies")]

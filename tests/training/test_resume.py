@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from flip_flop.errors import InputError
 from flip_flop.training import train
 from flip_flop.training.checkpoints import newest_good, rotate, seal
 from tests.training.conftest import load_tiny, make_task, settings
+from tests.waiting import wait_for
 
 # 12 instances in batches of 4: 3 steps an epoch, a checkpoint every 2, so that one lies within an epoch.
 EVERY_TWO_STEPS = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
@@ -188,18 +188,13 @@ def start(out, *flags):
 def test_kill_9_in_the_middle_then_resume_gives_the_same_adapter(tmp_path, uninterrupted):
     out = tmp_path / "run"
     process = start(out)
-    wait_for(out / "checkpoints" / "checkpoint-4" / "MANIFEST.json", process)
+    sealed = out / "checkpoints" / "checkpoint-4" / "MANIFEST.json"
+    wait_for(lambda: sealed.exists() or process.poll() is not None)
+    assert sealed.exists()
+    assert process.poll() is None, "it was over before it could be killed"
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "run.json").exists()
     assert start(out, "--resume").wait() == 0
     assert adapter_bytes(out) == uninterrupted
     shutil.rmtree(out)
-
-
-def wait_for(path, process):
-    over = time.monotonic() + 180
-    while not path.exists():
-        assert process.poll() is None, "it ended before its checkpoint"
-        assert time.monotonic() < over, "its checkpoint never came"
-        time.sleep(0.05)
