@@ -6,15 +6,20 @@ from flip_flop.method.controls import TemplateSplit, split_templates
 from flip_flop.method.divergences import jensen_shannon_divergence, kl_divergence, mixture_log_probs
 from flip_flop.method.losses import F2CLoss, cce_loss, f2c_loss, flip_loss, jsd_loss
 from flip_flop.method.swarm import swarm_loss, swarm_teachers
+from flip_flop.method.table import BASE, METHODS, Method, find_method
 
 __all__ = [
+    "BASE",
+    "METHODS",
     "Consensus",
     "F2CLoss",
+    "Method",
     "TemplateSplit",
     "aggregate_answer_log_probs",
     "cce_loss",
     "f2c_loss",
     "find_consensus",
+    "find_method",
     "flip_loss",
     "jensen_shannon_divergence",
     "jsd_loss",

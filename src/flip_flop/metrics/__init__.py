@@ -22,10 +22,13 @@ from flip_flop.metrics.f1 import (
 )
 from flip_flop.metrics.summary import summarise
 from flip_flop.metrics.sums import SumStatistic, mean_over_runs
+from flip_flop.metrics.table import METRICS, Metric
 from flip_flop.metrics.vote import majority_vote
 
 __all__ = [
+    "METRICS",
     "Average",
+    "Metric",
     "SumStatistic",
     "accuracy_per_template",
     "accuracy_statistic",
