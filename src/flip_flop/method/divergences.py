@@ -25,7 +25,7 @@ def kl_divergence(
 
     Args:
         log_p: Log-probabilities, normalised over ``outcomes``.
-        log_q: Log-probabilities, normalised over ``outcomes``; leading axes broadcast.
+        log_q: As ``log_p``; leading axes broadcast.
 
     Returns:
         One divergence for each pair; below 0 by rounding at most.
@@ -50,12 +50,6 @@ def mixture_log_probs(log_probs: Float[Tensor, "distributions outcomes"]) -> Flo
 
     Computed as the largest term plus the logarithm of a mean that lies between 1/K and 1: nothing underflows,
     and the mixture of equal distributions is exactly that distribution. Gradients flow into all of them.
-
-    Args:
-        log_probs: Log-probabilities, normalised over ``outcomes``; at least one distribution.
-
-    Returns:
-        Log-probabilities, normalised over ``outcomes``.
 
     Raises:
         ValueError: There is no distribution to mix.
@@ -84,9 +78,6 @@ def jensen_shannon_divergence(log_probs: Float[Tensor, "distributions outcomes"]
 
     Eq. 8 of the F2C paper without its weight. 0 iff all are equal, at most log K. Gradients flow into every
     distribution, also through the mixture.
-
-    Args:
-        log_probs: Log-probabilities, normalised over ``outcomes``; at least one distribution.
 
     Returns:
         The divergence; exactly 0 for equal distributions, and below 0 by rounding at most.

@@ -4,34 +4,16 @@ The training objective (Eq. 7) is the mean over *all* instances: one without a c
 is counted.
 """
 
-from dataclasses import dataclass
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
+from flip_flop.method.consensus import label_log_probs
 from flip_flop.method.controls import TemplateSplit
 from flip_flop.method.divergences import jensen_shannon_divergence, kl_divergence, mixture_log_probs
+from flip_flop.method.instance import Instance
 from flip_flop.method.precision import at_least_float32
-
-
-@dataclass(frozen=True, eq=False)
-class F2CLoss:
-    """The three terms of Eq. 10 for one instance, weights included.
-
-    Args:
-        cce: Consensus cross-entropy, Eq. 6.
-        jsd: Agreement within the CC set, Eq. 8.
-        flip: Alignment of the NC set with the CC set, Eq. 9.
-    """
-
-    cce: Float[Tensor, ""]
-    jsd: Float[Tensor, ""]
-    flip: Float[Tensor, ""]
-
-    @property
-    def total(self) -> Float[Tensor, ""]:
-        """The sum of the three terms, Eq. 10."""
-        return self.cce + self.jsd + self.flip
 
 
 def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Float[Tensor, ""]:
@@ -97,7 +79,7 @@ def flip_loss(
 
     Args:
         log_probs: Log-probabilities of every template, normalised over ``outcomes``.
-        split: What :func:`~flip_flop.method.split_templates` decided for the instance.
+        split: From :func:`split_templates`.
         detach_cc_mixture: The CC mixture is a target without gradient, toward which the NC set moves. The
             paper does not say; False lets the CC set move toward the NC set as well.
 
@@ -127,7 +109,7 @@ def f2c_loss(
     cce_weight: float,
     jsd_weight: float,
     detach_cc_mixture: bool = True,
-) -> F2CLoss:
+) -> dict[str, Float[Tensor, ""]]:
     r"""Flip-Flop Consistency of one instance.
 
     .. math::
@@ -142,31 +124,59 @@ def f2c_loss(
     both flip weights 0 this is consensus cross-entropy alone, the paper's second method.
 
     Args:
-        consensus_nll: Negative log-likelihood of the consensus answer under each template.
+        consensus_nll: See :func:`cce_loss`.
         log_probs: Log-probabilities of every template, normalised over ``outcomes``: over the vocabulary, on
             the consensus answer's tokens (the paper), or over the labels.
-        split: What :func:`~flip_flop.method.split_templates` decided for the instance.
+        split: From :func:`split_templates`.
         cce_weight: :math:`\lambda_{\text{CCE}}`.
         jsd_weight: :math:`\beta_{\text{jsd}}`.
         detach_cc_mixture: See :func:`flip_loss`.
 
     Returns:
-        The three terms; ``.total`` is their sum.
+        The terms of Eq. 10, weights included: ``cce`` (Eq. 6), ``jsd`` (Eq. 8) and ``flip`` (Eq. 9).
 
     Example:
         >>> import torch
         >>> split = TemplateSplit(2, torch.tensor([True, True]), torch.tensor([False, False]), 0.0)
         >>> log_probs = torch.tensor([[0.9, 0.1], [0.8, 0.2]]).log()
         >>> f2c_loss(-log_probs[:, 0], log_probs, split, cce_weight=1.0, jsd_weight=1.0)
-        F2CLoss(cce=tensor(0.1643), jsd=tensor(0.0100), flip=tensor(0.))
+        {'cce': tensor(0.1643), 'jsd': tensor(0.0100), 'flip': tensor(0.)}
     """
     if split.case == 1:
-        return F2CLoss(_zero(consensus_nll), _zero(log_probs), _zero(log_probs))
-    return F2CLoss(
-        cce=cce_loss(consensus_nll, weight=cce_weight),
-        jsd=jsd_loss(log_probs[split.cc_mask], weight=jsd_weight),
-        flip=flip_loss(log_probs, split, detach_cc_mixture=detach_cc_mixture),
+        return {"cce": _zero(consensus_nll), "jsd": _zero(log_probs), "flip": _zero(log_probs)}
+    return {
+        "cce": cce_loss(consensus_nll, weight=cce_weight),
+        "jsd": jsd_loss(log_probs[split.cc_mask], weight=jsd_weight),
+        "flip": flip_loss(log_probs, split, detach_cc_mixture=detach_cc_mixture),
+    }
+
+
+def cce_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+    """The method ``cce``: consensus cross-entropy alone, Eq. 6."""
+    nll = instance.nll(int(instance.consensus.label), config.cce_reduction)
+    return {"cce": cce_loss(nll, weight=config.cce_weight)}
+
+
+def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+    """The method ``f2c``: Flip-Flop Consistency, Eq. 10, over the vocabulary or over the labels (Eq. 14)."""
+    label = int(instance.consensus.label)
+    if config.divergence_space == "labels":
+        log_probs = label_log_probs(instance.scores())
+    else:
+        log_probs = instance.vocab_log_probs(label, config.answer_aggregation)
+    return f2c_loss(
+        instance.nll(label, config.cce_reduction),
+        log_probs,
+        instance.split,
+        cce_weight=config.cce_weight,
+        jsd_weight=config.jsd_weight,
+        detach_cc_mixture=config.detach_cc_mixture,
     )
+
+
+def pulls_words(config: Any) -> bool:
+    """Whether ``f2c`` has a divergence over the vocabulary, which pulls each template toward the others' words."""
+    return config.divergence_space == "vocab" and (config.jsd_weight > 0 or config.flip_weight_max > 0)
 
 
 def _zero(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, ""]:

@@ -1,22 +1,14 @@
 """Swarm distillation, the baseline: every template learns from other templates' predictions."""
 
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from flip_flop.method.consensus import label_log_probs
+from flip_flop.method.instance import DrawsPermutations, Instance
 from flip_flop.method.precision import at_least_float32
-
-
-@runtime_checkable
-class DrawsPermutations(Protocol):
-    """A source of random permutations, such as a ``numpy.random.Generator``."""
-
-    def permutation(self, x: int, /) -> Any:
-        """A random order of ``range(x)``."""
-        ...
 
 
 def swarm_teachers(
@@ -104,3 +96,10 @@ def swarm_loss(
     target = teacher_probs[teachers].mean(dim=1)
     expected = torch.where(target > 0, target * at_least_float32(scores), 0.0)  # 0 * -inf is NaN
     return -expected.sum(dim=-1).mean()
+
+
+def swarm_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+    """The method ``swarm``: each template learns from another one's label distribution, right or wrong."""
+    scores = instance.scores()
+    teachers = swarm_teachers(scores.shape[0], pairs=config.swarm_pairs, seed_generator=instance.random("teachers"))
+    return {"swarm": swarm_loss(scores, teachers.to(scores.device))}
