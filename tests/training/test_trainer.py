@@ -153,7 +153,7 @@ def test_a_separate_vote_pass_has_no_dropout(tmp_path):
     trainer.adapted.train()
     trainer.compute_loss(trainer.adapted, {"instances": encoded})
     quiet = score_instances(trainer.adapted, encoded, quiet=True).own_label_mass.mean()
-    assert trainer.statistics.flush()["own_label_mass"] == pytest.approx(quiet, rel=1e-4)
+    assert trainer.statistics.means()["own_label_mass"] == pytest.approx(quiet, rel=1e-4)
     assert trainer.adapted.training
 
 
@@ -241,7 +241,7 @@ def test_own_label_mass_in_the_log_is_the_mass_of_the_whole_answers(tmp_path):
     encoded = list(trainer.train_instances)
     trainer.compute_loss(trainer.adapted, {"instances": encoded})
     table = score_instances(trainer.adapted, encoded, quiet=True)
-    assert trainer.statistics.flush()["own_label_mass"] == pytest.approx(table.own_label_mass.mean(), rel=1e-4)
+    assert trainer.statistics.means()["own_label_mass"] == pytest.approx(table.own_label_mass.mean(), rel=1e-4)
 
 
 def test_rows_may_be_a_datasets_dataset_and_the_tokenizer_needs_no_pad_token(tmp_path):

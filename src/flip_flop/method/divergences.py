@@ -1,4 +1,4 @@
-"""Divergences between distributions given as log-probabilities. In nats; argument order is formula order.
+"""Divergences between distributions given as normalised log-probabilities. In nats; arguments in formula order.
 
 An outcome is whatever a distribution is over: the vocabulary, or the labels.
 """
@@ -23,12 +23,8 @@ def kl_divergence(
     (0 log 0 = 0) and has gradient 0; where q gives none and p does, the divergence is infinite. Gradients
     flow into both.
 
-    Args:
-        log_p: Log-probabilities, normalised over ``outcomes``.
-        log_q: As ``log_p``; leading axes broadcast.
-
     Returns:
-        One divergence for each pair; below 0 by rounding at most.
+        One divergence for each pair, leading axes broadcast; below 0 by rounding at most.
 
     Example:
         >>> kl_divergence(torch.tensor([1.0, 0.0]).log(), torch.tensor([0.5, 0.5]).log())

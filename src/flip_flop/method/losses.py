@@ -22,14 +22,8 @@ def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Fl
     .. math:: \mathcal L_{\text{CCE}}(i) = \lambda_{\text{CCE}} \frac{1}{V} \sum_v \ell_{i,v}
 
     Eq. 6 of the F2C paper without its indicator, which is the caller's (:func:`f2c_loss` has it).
-
-    Args:
-        consensus_nll: Negative log-likelihood of the consensus answer under each template: its tokens' mean
-            or sum, as the caller reads :math:`\ell_{i,v}`.
-        weight: :math:`\lambda_{\text{CCE}}`.
-
-    Returns:
-        The loss. A weight of 0 gives exactly 0.
+    ``consensus_nll`` is the negative log-likelihood of the consensus answer under each template: its tokens' mean
+    or sum, as the caller reads :math:`\ell_{i,v}`. A weight of 0 gives exactly 0.
 
     Example:
         >>> import torch
@@ -47,14 +41,8 @@ def jsd_loss(cc_log_probs: Float[Tensor, "distributions outcomes"], *, weight: f
     .. math::
         \mathcal L_{\text{jsd}}(i) = \beta_{\text{jsd}} \, \mathrm{JSD}(\{\mathbf q^\star_{i,t}\}_{t \in T_i})
 
-    Eq. 8 of the F2C paper. Gradients flow through all of it, the mixture included.
-
-    Args:
-        cc_log_probs: Log-probabilities of the CC set's templates, normalised over ``outcomes``.
-        weight: :math:`\beta_{\text{jsd}}`.
-
-    Returns:
-        The loss; exactly 0 for an empty CC set, for one template, and for a weight of 0.
+    Eq. 8 of the F2C paper, from the log-probabilities of the CC set's templates. Gradients flow through all of it,
+    the mixture included. Exactly 0 for an empty CC set, for one template, and for a weight of 0.
 
     Example:
         >>> import torch
@@ -75,16 +63,9 @@ def flip_loss(
         \mathcal L_{\text{flip}}(i) = w_{\text{flip}} \frac{1}{|S_i|} \sum_{s \in S_i}
         \mathrm{KL}(\mathbf q^\star_{i,s} \,\|\, \bar{\mathbf q}^{T\star}_i)
 
-    Eq. 9 of the F2C paper.
-
-    Args:
-        log_probs: Log-probabilities of every template, normalised over ``outcomes``.
-        split: From :func:`split_templates`.
-        detach_cc_mixture: The CC mixture is a target without gradient, toward which the NC set moves. The
-            paper does not say; False lets the CC set move toward the NC set as well.
-
-    Returns:
-        The loss; exactly 0 where the NC set is empty or its weight is 0.
+    Eq. 9 of the F2C paper. The CC mixture is a target without gradient, toward which the NC set moves; the paper
+    does not say, and ``detach_cc_mixture=False`` lets the CC set move toward the NC set as well. Exactly 0 where
+    the NC set is empty or its weight is 0.
 
     Example:
         >>> import torch
@@ -123,17 +104,10 @@ def f2c_loss(
     gradient. It stays part of the graph, so ``backward`` works on every instance. With ``jsd_weight`` and
     both flip weights 0 this is consensus cross-entropy alone, the paper's second method.
 
-    Args:
-        consensus_nll: See :func:`cce_loss`.
-        log_probs: Log-probabilities of every template, normalised over ``outcomes``: over the vocabulary, on
-            the consensus answer's tokens (the paper), or over the labels.
-        split: From :func:`split_templates`.
-        cce_weight: :math:`\lambda_{\text{CCE}}`.
-        jsd_weight: :math:`\beta_{\text{jsd}}`.
-        detach_cc_mixture: See :func:`flip_loss`.
+    The outcomes are the vocabulary, on the consensus answer's tokens (the paper), or the labels.
 
     Returns:
-        The terms of Eq. 10, weights included: ``cce`` (Eq. 6), ``jsd`` (Eq. 8) and ``flip`` (Eq. 9).
+        The terms, weights included: ``cce`` (Eq. 6), ``jsd`` (Eq. 8) and ``flip`` (Eq. 9).
 
     Example:
         >>> import torch

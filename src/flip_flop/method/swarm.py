@@ -19,16 +19,12 @@ def swarm_teachers(
 ) -> Int[Tensor, "templates teachers"]:
     r"""Which templates teach which, for one instance.
 
-    ``"derangement"``: every template learns from one other and teaches one other. ``"all"``: every template
+    ``"derangement"``: every template learns from one other and teaches one other; ``seed_generator`` draws it, every
+    derangement with the same probability. ``"all"``: every template
     learns from all of them with equal weight, *itself included*, as in the uniform case of the F2C paper's
     Theorem A.1: every student then has the same target, the mean. Leaving itself out would give every
     student another target. (Where the labels are all its outcomes, a student exerts no pull on itself, and
     the two differ by the factor 1 - 1/V only.)
-
-    Args:
-        num_templates: V, at least 2.
-        pairs: ``"derangement"`` or ``"all"``.
-        seed_generator: Draws the derangement, every one with the same probability. ``"all"`` draws nothing.
 
     Returns:
         Template indices, int64: row v lists the teachers of template v.
@@ -75,12 +71,7 @@ def swarm_loss(
     student's log-probability of an answer is its score as it stands, the mean over the answer's tokens,
     not normalised over the labels: so the student also learns to put its probability on the answers.
 
-    Args:
-        scores: Mean log-probability of each answer's tokens, in nats.
-        teachers: From :func:`swarm_teachers`. Teachers carry no gradient.
-
-    Returns:
-        The loss, not below 0 for scores that are log-probabilities.
+    Teachers are from :func:`swarm_teachers` and carry no gradient.
 
     Example:
         >>> scores = torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log()

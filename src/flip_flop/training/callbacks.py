@@ -105,11 +105,7 @@ class ShowProgress(TrainerCallback):
         if self.quiet or not metrics:
             return
         words = [f"{self.label}: step {state.global_step}/{state.max_steps}"]
-        for key, name in (
-            ("observed_agreement", "P_o"),
-            ("mean_f1", "mean F1"),
-            ("own_label_mass_min", "mass min"),
-        ):
+        for key, name in (("observed_agreement", "P_o"), ("mean_f1", "mean F1"), ("own_label_mass_min", "mass min")):
             value = metrics.get(f"eval_{key}")
             if value is not None:
                 words.append(f"{name} {100 * value:.1f}")

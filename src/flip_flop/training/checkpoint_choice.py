@@ -13,15 +13,7 @@ from flip_flop.training.config import F2CConfig
 
 # Below every agreement: a checkpoint that must not be chosen.
 COLLAPSED = -1.0
-LOGGED = (
-    "observed_agreement",
-    "mean_f1",
-    "f1_std",
-    "accuracy",
-    "vote_f1",
-    "vote_accuracy",
-    "no_consensus_share",
-)
+LOGGED = ("observed_agreement", "mean_f1", "f1_std", "accuracy", "vote_f1", "vote_accuracy", "no_consensus_share")
 
 
 def evaluation_metrics(

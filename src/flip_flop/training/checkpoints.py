@@ -17,10 +17,7 @@ def write_manifest(checkpoint: Path) -> None:
         if file.is_file() and file.name != MANIFEST:
             with file.open("rb") as handle:
                 os.fsync(handle.fileno())
-            digests[str(file.relative_to(checkpoint))] = {
-                "size": file.stat().st_size,
-                "sha256": sha256_file(file),
-            }
+            digests[str(file.relative_to(checkpoint))] = {"size": file.stat().st_size, "sha256": sha256_file(file)}
     fsync_folder(checkpoint)
     write_json(checkpoint / MANIFEST, digests)
 

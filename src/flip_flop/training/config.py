@@ -1,4 +1,6 @@
-"""The settings of a training run: ``transformers.TrainingArguments`` and what the method adds to it."""
+"""The settings of a training run: ``transformers.TrainingArguments`` and what the methods add to it."""
+
+# ruff: noqa: RUF009 (each default is a dataclass field)
 
 import math
 from collections.abc import Callable
@@ -29,6 +31,10 @@ _PARSERS: dict[type, Callable[[str], Any]] = {
 _TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
+def _setting(default: Any, help_: str) -> Any:
+    return field(default=default, metadata={"help": help_})
+
+
 @dataclass
 class F2CConfig(TrainingArguments):
     r"""Settings of :class:`~flip_flop.training.trainer.F2CTrainer`.
@@ -42,61 +48,50 @@ class F2CConfig(TrainingArguments):
         InputError: ``E-CONFIG-VALUE`` where a value is out of its range.
     """
 
-    output_dir: str | None = field(default="f2c", metadata={"help": "Folder of the checkpoints."})
-    learning_rate: float = field(default=3e-4, metadata={"help": "Peak learning rate of AdamW (the paper gives none)."})
-    per_device_train_batch_size: int = field(default=8, metadata={"help": "Instances per micro-batch and device."})
-    eval_strategy: str = field(default="epoch", metadata={"help": "When to score the validation split."})
-    save_strategy: str = field(default="epoch", metadata={"help": "When to write a checkpoint."})
-    eval_on_start: bool = field(default=True, metadata={"help": "Score the validation split before the first step."})
-    load_best_model_at_end: bool = field(default=True, metadata={"help": "Keep the checkpoint that select_by prefers."})
-    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints to keep, the best one included."})
-    logging_steps: float = field(default=10, metadata={"help": "Optimizer steps between two log lines."})
-    logging_first_step: bool = field(default=True, metadata={"help": "A log line for the first step too."})
-    report_to: Any = field(default="none", metadata={"help": "trackio, wandb, tensorboard, ..., or none."})
-    remove_unused_columns: bool = field(default=False, metadata={"help": "Instances are no model inputs; keep False."})
-    dataloader_pin_memory: bool = field(default=False, metadata={"help": "Batches hold no tensors to pin."})
+    output_dir: str | None = _setting("f2c", "Folder of the checkpoints.")
+    learning_rate: float = _setting(3e-4, "Peak learning rate of AdamW (the paper gives none).")
+    per_device_train_batch_size: int = _setting(8, "Instances per micro-batch and device.")
+    eval_strategy: str = _setting("epoch", "When to score the validation split.")
+    save_strategy: str = _setting("epoch", "When to write a checkpoint.")
+    eval_on_start: bool = _setting(True, "Score the validation split before the first step.")
+    load_best_model_at_end: bool = _setting(True, "Keep the checkpoint that select_by prefers.")
+    save_total_limit: int | None = _setting(2, "Checkpoints to keep, the best one included.")
+    logging_steps: float = _setting(10, "Optimizer steps between two log lines.")
+    logging_first_step: bool = _setting(True, "A log line for the first step too.")
+    report_to: Any = _setting("none", "trackio, wandb, tensorboard, ..., or none.")
+    remove_unused_columns: bool = _setting(False, "Instances are no model inputs; keep False.")
+    dataloader_pin_memory: bool = _setting(False, "Batches hold no tensors to pin.")
 
-    method: str | Method = field(
-        default="f2c", metadata={"help": f"{', '.join(METHODS)}, or MODULE:NAME of a Method of your own."}
+    method: str | Method = _setting("f2c", f"{', '.join(METHODS)}, or MODULE:NAME of a Method of your own.")
+    cce_weight: float = _setting(1.0, "lambda_CCE, Eq. 6.")
+    jsd_weight: float = _setting(0.1, "beta_jsd, Eq. 8.")
+    unanimous_margin: float = _setting(1.0, "tau_unanimous in nats, Algorithm 1 line 6.")
+    max_cc_size: int = _setting(4, "k_max >= 2, Algorithm 1 line 10.")
+    flip_weight_min: float = _setting(0.02, "f_min, Algorithm 1 line 18.")
+    flip_weight_max: float = _setting(0.1, "f_max, Algorithm 1 line 18.")
+    flip_temperature: float = _setting(1.0, "t > 0, Algorithm 1 line 18.")
+    divergence_space: DivergenceSpace = _setting(
+        "vocab", "Divergences over the vocabulary (the paper) or over the labels."
     )
-    cce_weight: float = field(default=1.0, metadata={"help": "lambda_CCE, Eq. 6."})
-    jsd_weight: float = field(default=0.1, metadata={"help": "beta_jsd, Eq. 8."})
-    unanimous_margin: float = field(default=1.0, metadata={"help": "tau_unanimous in nats, Algorithm 1 line 6."})
-    max_cc_size: int = field(default=4, metadata={"help": "k_max >= 2, Algorithm 1 line 10."})
-    flip_weight_min: float = field(default=0.02, metadata={"help": "f_min, Algorithm 1 line 18."})
-    flip_weight_max: float = field(default=0.1, metadata={"help": "f_max, Algorithm 1 line 18."})
-    flip_temperature: float = field(default=1.0, metadata={"help": "t > 0, Algorithm 1 line 18."})
-    divergence_space: DivergenceSpace = field(
-        default="vocab", metadata={"help": "Divergences over the vocabulary (the paper) or over the labels."}
+    cce_reduction: Reduction = _setting("mean", "Mean or sum over the answer's tokens.")
+    answer_aggregation: Aggregation = _setting(
+        "mean_log_prob", "How distributions of several answer tokens become one."
     )
-    cce_reduction: Reduction = field(default="mean", metadata={"help": "Mean or sum over the answer's tokens."})
-    answer_aggregation: Aggregation = field(
-        default="mean_log_prob", metadata={"help": "How distributions of several answer tokens become one."}
+    detach_cc_mixture: bool = _setting(True, "The flip term's target carries no gradient.")
+    vote_pass: VotePass = _setting("shared", "Votes from the loss's own pass, or from a separate one without dropout.")
+    swarm_pairs: SwarmPairs = _setting("derangement", "One random teacher per template, or all.")
+    select_by: SelectBy = _setting(
+        "auto", "Best checkpoint by mean_f1 (the paper), by agreement (needs no labels), or the last one."
     )
-    detach_cc_mixture: bool = field(default=True, metadata={"help": "The flip term's target carries no gradient."})
-    vote_pass: VotePass = field(
-        default="shared",
-        metadata={"help": "Votes from the loss's own pass, or from a separate one without dropout."},
+    max_share_drift: float = _setting(
+        0.2, "select_by agreement: how far the label shares may move from the base's votes."
     )
-    swarm_pairs: SwarmPairs = field(
-        default="derangement", metadata={"help": "One random teacher per template, or all."}
-    )
-    select_by: SelectBy = field(
-        default="auto",
-        metadata={"help": "Best checkpoint by mean_f1 (the paper), by agreement (needs no labels), or the last one."},
-    )
-    max_share_drift: float = field(
-        default=0.2,
-        metadata={"help": "select_by agreement: how far the label shares may move from the base's votes."},
-    )
-    chat_template: ChatTemplate = field(default="auto", metadata={"help": "auto, on or off."})
-    backend: Backend = field(
-        default="packed", metadata={"help": "packed, where the model allows it, or padded (see audit --help)."}
-    )
-    batch_tokens: int = field(default=4096, metadata={"help": "Tokens of one forward; an instance is never divided."})
-    lora_r: int = field(default=16, metadata={"help": "LoRA rank (the paper's)."})
-    lora_alpha: int = field(default=32, metadata={"help": "LoRA scaling (the paper's)."})
-    lora_dropout: float = field(default=0.05, metadata={"help": "LoRA dropout (the paper's)."})
+    chat_template: ChatTemplate = _setting("auto", "auto, on or off.")
+    backend: Backend = _setting("packed", "packed, where the model allows it, or padded (see audit --help).")
+    batch_tokens: int = _setting(4096, "Tokens of one forward; an instance is never divided.")
+    lora_r: int = _setting(16, "LoRA rank (the paper's).")
+    lora_alpha: int = _setting(32, "LoRA scaling (the paper's).")
+    lora_dropout: float = _setting(0.05, "LoRA dropout (the paper's).")
 
     def __post_init__(self):
         method = find_method(self.method)

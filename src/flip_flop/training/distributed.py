@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flip_flop.scoring.scorer import ScoreTable
-from flip_flop.training.statistics import StepStatistics
 
 
 def world_size() -> int:
@@ -72,25 +71,19 @@ def shard(items: Sequence[Any]) -> Sequence[Any]:
     return items[rank() :: world_size()]
 
 
-def gather_statistics(mine: StepStatistics) -> StepStatistics:
-    """What all processes noted since the last log line, in each of them."""
-    if world_size() == 1:
-        return mine
-    parts: list[Any] = [None] * world_size()
-    dist.all_gather_object(parts, mine)
-    mine.clear()
-    return StepStatistics.merged(parts)
+def all_gather(value: Any) -> list[Any]:
+    """Every process's value, by rank."""
+    values = [value] * world_size()
+    if world_size() > 1:
+        dist.all_gather_object(values, value)
+    return values
 
 
-def gather_table(mine: ScoreTable, length: int) -> ScoreTable:
-    """The whole table out of the parts that :func:`shard` gave to the processes."""
-    if world_size() == 1:
-        return mine
-    parts: list[Any] = [None] * world_size()
-    dist.all_gather_object(parts, (mine.scores, mine.token_counts, mine.num_merged))
-    scores = np.empty((length, *mine.scores.shape[1:]), dtype=mine.scores.dtype)
-    counts = np.empty((length, *mine.token_counts.shape[1:]), dtype=mine.token_counts.dtype)
-    for number, (part_scores, part_counts, _) in enumerate(parts):
-        if number < length:
-            scores[number :: world_size()], counts[number :: world_size()] = part_scores, part_counts
-    return ScoreTable(scores, counts, sum(merged for _, _, merged in parts[:length]), mine.backend)
+def gather_table(own: ScoreTable, length: int) -> ScoreTable:
+    """The whole table from the parts that :func:`shard` gave to the processes."""
+    scores = np.empty((length, *own.scores.shape[1:]), dtype=own.scores.dtype)
+    counts = np.empty((length, *own.token_counts.shape[1:]), dtype=own.token_counts.dtype)
+    parts: list[ScoreTable] = all_gather(own)[:length]  # beyond, a process had nothing of its own to score
+    for number, part in enumerate(parts):
+        scores[number :: world_size()], counts[number :: world_size()] = part.scores, part.token_counts
+    return ScoreTable(scores, counts, sum(part.num_merged for part in parts), own.backend)

@@ -24,20 +24,11 @@ log = logging.getLogger("flip_flop")
 PLAN = "plan.json"
 # What a file system without locks, such as some of clusters, answers.
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
-# What a reader of the record wants to know of the inherited settings.
+# The inherited settings that are in a run's record.
 RECORDED = (
-    "seed",
-    "learning_rate",
-    "num_train_epochs",
-    "max_steps",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "weight_decay",
-    "max_grad_norm",
-    "optim",
-    "bf16",
+    *("seed", "learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size"),
+    *("gradient_accumulation_steps", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm"),
+    *("optim", "bf16"),
 )
 # Settings of how the same work is executed. After an out-of-memory error they are changed, and the run resumed.
 EXECUTION_ONLY = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")

@@ -45,8 +45,8 @@ class StepStatistics:
             if source.label is not None and bool(consensus.exists):
                 self._values["pseudo_label_accuracy"].append(float(int(consensus.label) == source.label))
 
-    def flush(self) -> dict[str, float]:
-        """The means since the last flush."""
+    def means(self) -> dict[str, float]:
+        """The means of what was noted, by key of the log."""
         if not self._masses:
             return {}
         num_instances = len(self._values["case_1"])
@@ -55,11 +55,7 @@ class StepStatistics:
             for name, values in self._values.items()
         }
         per_template = torch.cat(self._masses).mean(dim=0)
-        logs |= {
-            "own_label_mass": float(per_template.mean()),
-            "own_label_mass_min": float(per_template.min()),
-        }
-        self.clear()
+        logs |= {"own_label_mass": float(per_template.mean()), "own_label_mass_min": float(per_template.min())}
         return logs
 
     def clear(self) -> None:

@@ -48,10 +48,8 @@ class F2CTrainer(Trainer):
         args: The settings, of which a copy is kept; by default :class:`F2CConfig` with the folder ``<model>-F2C``.
         data_collator: Takes encoded instances; the default keeps them whole.
         train_dataset: Rows; a ``datasets.Dataset`` of them too.
-        eval_dataset: Rows to choose the checkpoint by. Without them the last one stays.
+        eval_dataset: Rows to choose the checkpoint by. Without them the last one is kept.
         processing_class: The tokenizer.
-        callbacks: As for ``Trainer``.
-        optimizers: As for ``Trainer``.
         peft_config: The adapter; by default the paper's LoRA on all attention and MLP projections.
 
     Raises:
@@ -112,7 +110,7 @@ class F2CTrainer(Trainer):
             callbacks=[Checkpoints(keep), *(callbacks or [])],
             optimizers=optimizers,
         )
-        # The model is on its device only now, which decides how long a row should be.
+        # Only now the model is on its device, which decides how long a row should be.
         everything = [*self.train_instances.instances, *(self.eval_instances.instances if self.eval_instances else ())]
         self.backend = choose_backend(self.adapted, everything, args.backend)
         self._row_tokens = training_row_tokens(self.adapted, args.batch_tokens)
@@ -261,5 +259,6 @@ class F2CTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the terms, case shares and vote statistics of the steps since the last log line."""
         if "loss" in logs:
-            logs = logs | distributed.gather_statistics(self.statistics).flush()
+            logs = logs | StepStatistics.merged(distributed.all_gather(self.statistics)).means()
+            self.statistics.clear()
         super().log(logs, start_time)
