@@ -77,20 +77,14 @@ def _loss(
     log_probs: Sequence[Tensor], answers: Sequence[EncodedAnswer], scores: np.ndarray, config: F2CConfig
 ) -> Tensor:
     """Eq. 10 of one instance, from ``[tokens, vocab]`` for each template's consensus answer."""
-    split = split_templates(
-        torch.from_numpy(scores).to(log_probs[0].device),
-        unanimous_margin=config.unanimous_margin,
-        max_cc_size=config.max_cc_size,
-        flip_weight_min=config.flip_weight_min,
-        flip_weight_max=config.flip_weight_max,
-        flip_temperature=config.flip_temperature,
-    )
+    split = split_templates(torch.from_numpy(scores).to(log_probs[0].device), config.split_settings)
     distributions = [aggregate_answer_log_probs(part, reading=config.answer_aggregation) for part in log_probs]
-    return f2c_loss(
+    terms = f2c_loss(
         -torch.stack([mean_of_targets(part, answer) for part, answer in zip(log_probs, answers, strict=True)]),
         torch.stack(distributions),
         split,
         cce_weight=config.cce_weight,
         jsd_weight=config.jsd_weight,
         detach_cc_mixture=config.detach_cc_mixture,
-    ).total
+    )
+    return torch.stack(list(terms.values())).sum()

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flip_flop.method import split_templates
+from flip_flop.method import SplitSettings, split_templates
 from tests.method import oracle
 from tests.method.draws import random_of, scores_for_votes, vote_patterns
 
@@ -19,7 +19,7 @@ DEFAULTS = {
 
 
 def split_of(scores, **changes):
-    return split_templates(torch.as_tensor(scores), **{**DEFAULTS, **changes})
+    return split_templates(torch.as_tensor(scores), SplitSettings(**{**DEFAULTS, **changes}))
 
 
 def members(mask):
@@ -276,7 +276,7 @@ def test_scores_of_any_width_split_by_their_own_values():
         ({"flip_temperature": 0.0}, "flip_temperature is 0.0"),
         ({"flip_temperature": -1.0}, "flip_temperature is -1.0"),
         ({"flip_temperature": math.nan}, "flip_temperature is nan"),
-        ({"unanimous_margin": math.nan}, "unanimous_margin is NaN"),
+        ({"unanimous_margin": math.nan}, "unanimous_margin is nan"),
     ],
 )
 def test_settings_that_the_algorithm_excludes_are_refused_by_name(changes, words):

@@ -27,7 +27,8 @@ def test_an_unknown_key_is_named_with_the_nearest_one():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": "f3c"}, "method is 'f3c'. Use one of f2c, cce, swarm"),
+        ({"method": "f3c"}, "method is 'f3c'. Did you mean 'f2c'?"),
+        ({"save_strategy": "best"}, "save_strategy is 'best'. It must be no, steps or epoch"),
         ({"max_cc_size": 1}, "max_cc_size is 1. It must be at least 2"),
         ({"flip_temperature": 0}, "flip_temperature is 0.*above 0"),
         ({"flip_weight_min": 0.5, "flip_weight_max": 0.1}, "flip_weight_min is 0.5"),

@@ -12,7 +12,7 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.training import train
-from flip_flop.training.checkpoints import newest_good, rotate, seal
+from flip_flop.training.checkpoints import latest_valid, rotate, write_manifest
 from tests.training.conftest import load_tiny, make_task, settings
 from tests.waiting import wait_for
 
@@ -146,19 +146,19 @@ def test_rotation_keeps_the_newest_and_the_best(tmp_path):
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
         (folder / "weights").write_text(str(step))
-        seal(folder)
+        write_manifest(folder)
     rotate(tmp_path, 2, best=str(tmp_path / "checkpoint-1"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-4"]
 
 
-def test_nothing_good_is_deleted_for_a_checkpoint_that_is_not_sealed(tmp_path):
+def test_nothing_valid_is_deleted_for_a_checkpoint_without_a_manifest(tmp_path):
     for step in (1, 2):
         (tmp_path / f"checkpoint-{step}").mkdir()
-    seal(tmp_path / "checkpoint-1")
+    write_manifest(tmp_path / "checkpoint-1")
     rotate(tmp_path, 1, best=None)
-    good, faults = newest_good(tmp_path)
-    assert good == tmp_path / "checkpoint-1"
-    assert faults == {tmp_path / "checkpoint-2": "it was not finished"}
+    valid, corrupt = latest_valid(tmp_path)
+    assert valid == tmp_path / "checkpoint-1"
+    assert corrupt == {tmp_path / "checkpoint-2": "it was not finished"}
 
 
 # Begun anew, it stays in its sixth step until it is killed.
@@ -188,9 +188,9 @@ def start(out, *flags):
 def test_kill_9_in_the_middle_then_resume_gives_the_same_adapter(tmp_path, uninterrupted):
     out = tmp_path / "run"
     process = start(out)
-    sealed = out / "checkpoints" / "checkpoint-4" / "MANIFEST.json"
-    wait_for(lambda: sealed.exists() or process.poll() is not None)
-    assert sealed.exists()
+    manifest = out / "checkpoints" / "checkpoint-4" / "MANIFEST.json"
+    wait_for(lambda: manifest.exists() or process.poll() is not None)
+    assert manifest.exists()
     assert process.poll() is None, "it was over before it could be killed"
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -12,8 +12,8 @@ from flip_flop.tasks import RowsSource, Task
 from flip_flop.training import run as run_module
 from flip_flop.training import train
 from flip_flop.training.callbacks import StopOnSignal
-from flip_flop.training.checkpoints import newest_good
-from flip_flop.training.selection import Selection
+from flip_flop.training.checkpoint_choice import CheckpointCriterion
+from flip_flop.training.checkpoints import latest_valid
 from flip_flop.training.trainer import F2CTrainer
 from tests.training.conftest import load_tiny, make_task, rows, settings
 
@@ -78,7 +78,7 @@ def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapte
         stopped = run(out)
     assert (stopped.stopped_by, stopped.adapter) == (signal.SIGTERM, None)
     assert not (out / "run.json").exists()
-    assert newest_good(out / "checkpoints")[0] == out / "checkpoints" / f"checkpoint-{step}"
+    assert latest_valid(out / "checkpoints")[0] == out / "checkpoints" / f"checkpoint-{step}"
     run(out, resume=True)
     assert adapter_bytes(out) == adapter_bytes(whole)
     assert record_of(out)["selected_checkpoint"] == record_of(whole)["selected_checkpoint"]
@@ -108,15 +108,6 @@ def test_a_signal_in_the_last_step_leaves_the_run_as_it_is(tmp_path, monkeypatch
     assert record_of(outs[0])["selected_checkpoint"] == record_of(outs[1])["selected_checkpoint"]
 
 
-def test_a_stop_is_saved_where_only_the_best_are(tmp_path, monkeypatch):
-    values = iter([0.1, 0.9, 0.2])  # before the first step, after the first epoch, after the second
-    signal_in(monkeypatch, 6)
-    monkeypatch.setattr(Selection, "value", lambda *_: next(values))
-    config = settings(num_train_epochs=3, save_strategy="best")
-    assert train(load_tiny(), make_task(), config, tmp_path, quiet=True).stopped_by == signal.SIGTERM
-    assert newest_good(tmp_path / "checkpoints")[0] == tmp_path / "checkpoints" / "checkpoint-6"
-
-
 def test_a_training_that_fails_gives_the_signals_back(tmp_path, monkeypatch):
     def failing(self, *arguments, **keywords):
         assert signal.getsignal(signal.SIGTERM) != before[0]
@@ -132,12 +123,12 @@ def test_a_training_that_fails_gives_the_signals_back(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("processes", "then"), [(1, signal.SIG_DFL), (2, signal.SIG_IGN)])
 def test_a_second_signal_stops_a_lone_process_at_once_and_is_a_launchers_echo_else(monkeypatch, processes, then):
-    monkeypatch.setattr("flip_flop.training.callbacks.world", lambda: processes)
+    monkeypatch.setattr("flip_flop.training.callbacks.world_size", lambda: processes)
     before, stop = signal.getsignal(signal.SIGTERM), StopOnSignal()
     stop.on_train_begin(None, None, None)
     os.kill(os.getpid(), signal.SIGTERM)
     assert (stop.received, signal.getsignal(signal.SIGTERM)) == (signal.SIGTERM, then)
-    stop.give_back()
+    stop.restore()
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -146,7 +137,7 @@ def test_a_run_that_was_moved_before_its_record_was_written_still_ships_the_best
     values = iter([0.1, 0.9, 0.2])  # before the first step, after the first epoch, after the second
 
     with monkeypatch.context() as patch:
-        patch.setattr(Selection, "value", lambda *_: next(values))
+        patch.setattr(CheckpointCriterion, "value", lambda *_: next(values))
         patch.setattr(run_module, "_record", lambda *_: pytest.fail("killed here"))
         with pytest.raises(pytest.fail.Exception):
             train(load_tiny(), make_task(), settings(), out, quiet=True)
@@ -200,14 +191,14 @@ def test_no_consensus_anywhere_is_refused_before_training(tmp_path):
         train(load_tiny(), task, settings(), tmp_path / "run", quiet=True)
 
 
-def test_the_survey_is_a_sample_of_all_rows_not_the_first():
+def test_the_initial_votes_are_of_a_sample_of_all_rows_not_the_first():
     from flip_flop.scoring import PromptEncoder
-    from flip_flop.training.survey import SURVEYED, survey_votes
+    from flip_flop.training.initial_votes import SAMPLE_SIZE, initial_vote_stats
     from tests.tiny import byte_bpe, tiny_model
 
-    instances = make_task(SURVEYED + 60).with_templates(["plain", "truth"]).instances("train")
+    instances = make_task(SAMPLE_SIZE + 60).with_templates(["plain", "truth"]).instances("train")
     encoder = PromptEncoder(byte_bpe())
     encoded = [encoder.encode(instance) for instance in instances]
-    found = survey_votes(tiny_model("qwen2"), encoded, settings(method="swarm"))
-    assert found["num_instances"] == SURVEYED
+    found = initial_vote_stats(tiny_model("qwen2"), encoded, settings(method="swarm"))
+    assert found["num_instances"] == SAMPLE_SIZE
     np.testing.assert_allclose(sum(found["case_shares"]), 1)

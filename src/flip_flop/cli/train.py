@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,10 +18,6 @@ from flip_flop.cli.options import (
     templates_option,
 )
 from flip_flop.errors import InputError
-
-if TYPE_CHECKING:
-    from flip_flop.tasks import Task
-
 
 # Settings that the command sets by itself, and the flag that sets them.
 OWNED = {"output_dir": "--out", "resume_from_checkpoint": "--resume", "use_cpu": "--device", "do_train": "the verb"}
@@ -86,7 +82,7 @@ def train_command(
     --divergence-space labels, --num-train-epochs 5, --report-to wandb.
     """
     from flip_flop.tasks import require_templates_for_training
-    from flip_flop.training import make_config, train
+    from flip_flop.training import load_training_data, make_config, train
     from flip_flop.training.distributed import rank
 
     settings = read_settings(config) | parse_flags(ctx.args)
@@ -106,23 +102,15 @@ def train_command(
         raise InputError("E-OUT-PATH", f"{out} is a file.", "Give a folder.")
     chosen = open_task(task, templates, hub_mirror, story_cloze_dir)
     require_templates_for_training(chosen)
-    _check_data(chosen, resolved.seed, limit)
+    data = load_training_data(chosen, resolved, limit=limit)  # before the model: its mistakes show at once
     loaded = open_model(model, None, revision, dtype, device)
-    run = train(loaded, chosen, resolved, out, resume=resume, limit=limit, quiet=quiet)
+    run = train(loaded, data, resolved, out, resume=resume, quiet=quiet)
     if run.stopped_by is not None:
         return 128 + run.stopped_by
     adapter = out / "adapter"  # as typed
     if rank() == 0:
         click.echo(f"{adapter}: next, flip-flop audit --model {model} --adapter {adapter} --task {task} --out ...")
     return 0
-
-
-def _check_data(task: "Task", seed: int, limit: int | None) -> None:
-    """Render what training will read: the data's mistakes come before the model's minutes, and leave nothing."""
-    trained = task.with_templates(task.training_templates.names)
-    trained.instances("train", limit=limit, seed=seed)
-    if "validation" in trained.data:
-        trained.instances("validation", limit=limit, seed=seed)
 
 
 def read_settings(path: Path | None) -> dict[str, Any]:

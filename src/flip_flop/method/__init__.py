@@ -2,9 +2,10 @@
 
 from flip_flop.method.answers import aggregate_answer_log_probs
 from flip_flop.method.consensus import Consensus, find_consensus, label_log_probs
-from flip_flop.method.controls import TemplateSplit, split_templates
+from flip_flop.method.controls import SplitSettings, TemplateSplit, split_templates
 from flip_flop.method.divergences import jensen_shannon_divergence, kl_divergence, mixture_log_probs
-from flip_flop.method.losses import F2CLoss, cce_loss, f2c_loss, flip_loss, jsd_loss
+from flip_flop.method.instance import Instance
+from flip_flop.method.losses import cce_loss, f2c_loss, flip_loss, jsd_loss
 from flip_flop.method.swarm import swarm_loss, swarm_teachers
 from flip_flop.method.table import BASE, METHODS, Method, find_method
 
@@ -12,8 +13,9 @@ __all__ = [
     "BASE",
     "METHODS",
     "Consensus",
-    "F2CLoss",
+    "Instance",
     "Method",
+    "SplitSettings",
     "TemplateSplit",
     "aggregate_answer_log_probs",
     "cce_loss",

@@ -1,19 +1,16 @@
 """From the tokens of an answer to one distribution over the vocabulary."""
 
-from typing import Literal
-
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
 from flip_flop.method.divergences import mixture_log_probs
+from flip_flop.method.instance import Aggregation
 from flip_flop.method.precision import at_least_float32
 
 
 def aggregate_answer_log_probs(
-    token_log_probs: Float[Tensor, "positions vocab"],
-    *,
-    reading: Literal["mean_log_prob", "mean_prob"] = "mean_log_prob",
+    token_log_probs: Float[Tensor, "positions vocab"], *, reading: Aggregation = "mean_log_prob"
 ) -> Float[Tensor, " vocab"]:
     r"""One distribution for an answer of several tokens: :math:`\log \mathbf q^\star_{i,v}`.
 
@@ -24,15 +21,8 @@ def aggregate_answer_log_probs(
     The paper says "token-level log-softmax ... aggregated over answer positions" (Method, before Case 1)
     and not how. The default takes its words: log-probabilities are averaged. Their mean is no distribution
     until it is divided by its sum :math:`Z`; without that, a "divergence" of two of them can be negative.
-    For an answer of one token the two readings are the same. Gradients flow.
-
-    Args:
-        token_log_probs: The log-softmax over the vocabulary at each position that predicts an answer token.
-            With ``mean_log_prob`` some token must be possible at every position.
-        reading: ``"mean_log_prob"`` or ``"mean_prob"``.
-
-    Returns:
-        Log-probabilities, normalised over ``vocab``.
+    For an answer of one token the two readings are the same. Positions are those that predict the answer's tokens;
+    with ``mean_log_prob`` some token must be possible at every one. Gradients flow.
 
     Raises:
         ValueError: The answer has no token, or ``reading`` is neither of the two.

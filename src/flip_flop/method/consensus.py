@@ -26,6 +26,10 @@ class Consensus:
     label: Int[Tensor, "*batch"]
     exists: Bool[Tensor, "*batch"]
 
+    def __getitem__(self, index: int) -> "Consensus":
+        """The votes on one instance of the batch."""
+        return Consensus(self.predictions[index], self.vote_counts[index], self.label[index], self.exists[index])
+
 
 def find_consensus(scores: Float[Tensor, "*batch templates labels"]) -> Consensus:
     r"""Let each template vote for its best label, and find the label of the strict majority.
@@ -36,13 +40,8 @@ def find_consensus(scores: Float[Tensor, "*batch templates labels"]) -> Consensu
         c_i^\star = \arg\max_c n_{i,c} \;\text{ with }\; n_{i,c_i^\star} > V/2
 
     Eqs. 3, 4 and 5 of the F2C paper. Ties go to the lowest label index; an exact half is no consensus. The
-    argmax is taken of the scores themselves: the softmax keeps their order, but its rounding can tie two.
-
-    Args:
-        scores: Mean log-probability of each answer's tokens, in nats. ``-inf`` is a probability of zero.
-
-    Returns:
-        The votes, with the leading axes of ``scores``.
+    argmax is taken of the scores themselves (mean log-probabilities, where ``-inf`` is a probability of zero): the
+    softmax keeps their order, but its rounding can tie two.
 
     Raises:
         ValueError: A score is NaN: it would win every argmax.
@@ -55,7 +54,7 @@ def find_consensus(scores: Float[Tensor, "*batch templates labels"]) -> Consensu
     """
     scores = scores.detach()
     if scores.isnan().any():
-        raise ValueError("A score is NaN: the model's output is at fault, and no vote can be taken from it.")
+        raise ValueError("A score is NaN: no vote can be taken from the model's output.")
     predictions = scores.argmax(dim=-1)
     vote_counts = functional.one_hot(predictions, scores.shape[-1]).sum(dim=-2)
     label = vote_counts.argmax(dim=-1)
@@ -69,9 +68,6 @@ def label_log_probs(scores: Float[Tensor, "*batch labels"]) -> Float[Tensor, "*b
     .. math:: \log \pi_{i,v,c} = \mathrm{LL}_i[v,c] - \log \sum_{c'} \exp \mathrm{LL}_i[v,c']
 
     Eq. 14 of the F2C paper, in log space. Gradients flow.
-
-    Args:
-        scores: Mean log-probability of each answer's tokens, in nats.
 
     Returns:
         Log-probabilities, normalised over ``labels``; float32, or float64 if the scores are.

@@ -30,15 +30,43 @@ class TemplateSplit:
     flip_weight: float
 
 
-def split_templates(
-    scores: Float[Tensor, "templates labels"],
-    *,
-    unanimous_margin: float,
-    max_cc_size: int,
-    flip_weight_min: float,
-    flip_weight_max: float,
-    flip_temperature: float,
-) -> TemplateSplit:
+@dataclass(frozen=True)
+class SplitSettings:
+    r"""The settings of Algorithm 1.
+
+    Args:
+        unanimous_margin: :math:`\tau_{\text{unanimous}}`, in nats; ``inf`` for no Case 2.
+        max_cc_size: :math:`k_{\max}`, at least 2.
+        flip_weight_min: :math:`f_{\min}`, at least 0.
+        flip_weight_max: :math:`f_{\max}`, at least :math:`f_{\min}`.
+        flip_temperature: :math:`t`, above 0, in nats.
+
+    Raises:
+        ValueError: A setting is out of its range.
+    """
+
+    unanimous_margin: float
+    max_cc_size: int
+    flip_weight_min: float
+    flip_weight_max: float
+    flip_temperature: float
+
+    def __post_init__(self) -> None:
+        # Written as `not (...)`, so that a NaN fails each of them.
+        if math.isnan(self.unanimous_margin):
+            raise ValueError("unanimous_margin is nan. It must be a number.")
+        if not self.max_cc_size >= 2:
+            raise ValueError(f"max_cc_size is {self.max_cc_size}. It must be at least 2.")
+        if not 0 <= self.flip_weight_min <= self.flip_weight_max < math.inf:
+            raise ValueError(
+                f"flip_weight_min is {self.flip_weight_min} and flip_weight_max {self.flip_weight_max}. "
+                "They must be finite, with 0 <= flip_weight_min <= flip_weight_max."
+            )
+        if not 0 < self.flip_temperature < math.inf:
+            raise ValueError(f"flip_temperature is {self.flip_temperature}. It must be above 0 and finite.")
+
+
+def split_templates(scores: Float[Tensor, "templates labels"], settings: SplitSettings) -> TemplateSplit:
     r"""Algorithm 1: split one instance's templates into the CC and the NC set, and weigh the flip term.
 
     .. math::
@@ -52,31 +80,26 @@ def split_templates(
 
     Args:
         scores: Mean log-probability of each answer's tokens, in nats: :math:`\mathrm{LL}_i`.
-        unanimous_margin: :math:`\tau_{\text{unanimous}}`, in nats.
-        max_cc_size: :math:`k_{\max}`, at least 2.
-        flip_weight_min: :math:`f_{\min}`, at least 0.
-        flip_weight_max: :math:`f_{\max}`, at least :math:`f_{\min}`.
-        flip_temperature: :math:`t`, above 0, in nats.
+        settings: The run's.
 
     Returns:
         The case, the two masks (on the device of ``scores``) and the weight.
 
     Raises:
-        ValueError: A setting is out of its range, a score is not finite, or there is only one label.
+        ValueError: A score is not finite, or there is only one label.
 
     Example:
         >>> scores = torch.tensor([[-0.1, -3.0], [-0.2, -2.0], [-0.6, -0.8], [-1.5, -0.3]])
-        >>> split = split_templates(
-        ...     scores, unanimous_margin=1.0, max_cc_size=2,
-        ...     flip_weight_min=0.0, flip_weight_max=1.0, flip_temperature=1.0,
+        >>> settings = SplitSettings(
+        ...     unanimous_margin=1.0, max_cc_size=2, flip_weight_min=0.0, flip_weight_max=1.0, flip_temperature=1.0
         ... )
+        >>> split = split_templates(scores, settings)
         >>> split.case, split.cc_mask.tolist(), split.nc_mask.tolist(), round(split.flip_weight, 4)
         (3, [True, True, False, False], [False, False, True, True], 0.7109)
     """
-    _check_settings(unanimous_margin, max_cc_size, flip_weight_min, flip_weight_max, flip_temperature)
     num_templates, num_labels = scores.shape
     if num_labels < 2:
-        raise ValueError("With one label there is no other to compare it with: a task needs two or more.")
+        raise ValueError("With one label there is no other to compare it with: two or more are needed.")
     device, scores = scores.device, scores.detach().to("cpu", torch.float64)
     if not scores.isfinite().all():
         raise ValueError("A score is not finite: its margin, and so the split, is not defined.")
@@ -95,11 +118,11 @@ def split_templates(
     other_labels = torch.arange(num_labels) != consensus.label
     margins = consensus_scores - scores[:, other_labels].amax(dim=1)  # lines 3, 4
     median_margin = statistics.median(margins[majority_mask].tolist())  # line 5
-    if majority_size == num_templates and median_margin >= unanimous_margin:  # line 6
+    if majority_size == num_templates and median_margin >= settings.unanimous_margin:  # line 6
         return split(2, majority_mask, empty, 0.0)  # line 7
     if majority_size < 2:  # line 8
         return split(3, empty, empty, 0.0)  # line 9
-    cc_size = min(max_cc_size, num_templates - 1)  # line 10
+    cc_size = min(settings.max_cc_size, num_templates - 1)  # line 10
     if cc_size < 2:  # line 11
         return split(3, empty, empty, 0.0)  # line 12
 
@@ -109,28 +132,8 @@ def split_templates(
     cc_level = consensus_scores[cc_mask].mean()  # line 15
     nc_level = consensus_scores[nc_mask].mean()  # line 16
     consensus_gap = cc_level - nc_level  # line 17
-    steepness = float(torch.sigmoid(consensus_gap / flip_temperature))
-    flip_weight = flip_weight_min + (flip_weight_max - flip_weight_min) * steepness  # line 18
+    steepness = float(torch.sigmoid(consensus_gap / settings.flip_temperature))
+    low, high = settings.flip_weight_min, settings.flip_weight_max
+    flip_weight = low + (high - low) * steepness  # line 18
     # Rounding must not lift the weight over its bound.
-    return split(3, cc_mask, nc_mask, min(flip_weight, flip_weight_max))  # line 19
-
-
-def _check_settings(
-    unanimous_margin: float,
-    max_cc_size: int,
-    flip_weight_min: float,
-    flip_weight_max: float,
-    flip_temperature: float,
-) -> None:
-    # Written as `not (...)`, so that a NaN fails each of them.
-    if math.isnan(unanimous_margin):
-        raise ValueError("unanimous_margin is NaN; it is a number of nats, or inf for no Case 2 at all.")
-    if not max_cc_size >= 2:
-        raise ValueError(f"max_cc_size is {max_cc_size}; one template has nobody to agree with: set 2 or more.")
-    if not 0 <= flip_weight_min <= flip_weight_max < math.inf:
-        raise ValueError(
-            f"flip_weight_min is {flip_weight_min} and flip_weight_max {flip_weight_max}; "
-            "they must be finite and in the order 0 <= flip_weight_min <= flip_weight_max."
-        )
-    if not 0 < flip_temperature < math.inf:
-        raise ValueError(f"flip_temperature is {flip_temperature}; it must be above 0 and finite.")
+    return split(3, cc_mask, nc_mask, min(flip_weight, high))  # line 19

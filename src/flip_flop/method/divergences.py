@@ -1,4 +1,4 @@
-"""Divergences between distributions given as log-probabilities. In nats; argument order is formula order.
+"""Divergences between distributions given as normalised log-probabilities. In nats; arguments in formula order.
 
 An outcome is whatever a distribution is over: the vocabulary, or the labels.
 """
@@ -23,12 +23,8 @@ def kl_divergence(
     (0 log 0 = 0) and has gradient 0; where q gives none and p does, the divergence is infinite. Gradients
     flow into both.
 
-    Args:
-        log_p: Log-probabilities, normalised over ``outcomes``.
-        log_q: Log-probabilities, normalised over ``outcomes``; leading axes broadcast.
-
     Returns:
-        One divergence for each pair; below 0 by rounding at most.
+        One divergence for each pair, leading axes broadcast; below 0 by rounding at most.
 
     Example:
         >>> kl_divergence(torch.tensor([1.0, 0.0]).log(), torch.tensor([0.5, 0.5]).log())
@@ -50,12 +46,6 @@ def mixture_log_probs(log_probs: Float[Tensor, "distributions outcomes"]) -> Flo
 
     Computed as the largest term plus the logarithm of a mean that lies between 1/K and 1: nothing underflows,
     and the mixture of equal distributions is exactly that distribution. Gradients flow into all of them.
-
-    Args:
-        log_probs: Log-probabilities, normalised over ``outcomes``; at least one distribution.
-
-    Returns:
-        Log-probabilities, normalised over ``outcomes``.
 
     Raises:
         ValueError: There is no distribution to mix.
@@ -84,9 +74,6 @@ def jensen_shannon_divergence(log_probs: Float[Tensor, "distributions outcomes"]
 
     Eq. 8 of the F2C paper without its weight. 0 iff all are equal, at most log K. Gradients flow into every
     distribution, also through the mixture.
-
-    Args:
-        log_probs: Log-probabilities, normalised over ``outcomes``; at least one distribution.
 
     Returns:
         The divergence; exactly 0 for equal distributions, and below 0 by rounding at most.

@@ -4,34 +4,16 @@ The training objective (Eq. 7) is the mean over *all* instances: one without a c
 is counted.
 """
 
-from dataclasses import dataclass
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
+from flip_flop.method.consensus import label_log_probs
 from flip_flop.method.controls import TemplateSplit
 from flip_flop.method.divergences import jensen_shannon_divergence, kl_divergence, mixture_log_probs
+from flip_flop.method.instance import Instance
 from flip_flop.method.precision import at_least_float32
-
-
-@dataclass(frozen=True, eq=False)
-class F2CLoss:
-    """The three terms of Eq. 10 for one instance, weights included.
-
-    Args:
-        cce: Consensus cross-entropy, Eq. 6.
-        jsd: Agreement within the CC set, Eq. 8.
-        flip: Alignment of the NC set with the CC set, Eq. 9.
-    """
-
-    cce: Float[Tensor, ""]
-    jsd: Float[Tensor, ""]
-    flip: Float[Tensor, ""]
-
-    @property
-    def total(self) -> Float[Tensor, ""]:
-        """The sum of the three terms, Eq. 10."""
-        return self.cce + self.jsd + self.flip
 
 
 def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Float[Tensor, ""]:
@@ -40,14 +22,8 @@ def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Fl
     .. math:: \mathcal L_{\text{CCE}}(i) = \lambda_{\text{CCE}} \frac{1}{V} \sum_v \ell_{i,v}
 
     Eq. 6 of the F2C paper without its indicator, which is the caller's (:func:`f2c_loss` has it).
-
-    Args:
-        consensus_nll: Negative log-likelihood of the consensus answer under each template: its tokens' mean
-            or sum, as the caller reads :math:`\ell_{i,v}`.
-        weight: :math:`\lambda_{\text{CCE}}`.
-
-    Returns:
-        The loss. A weight of 0 gives exactly 0.
+    ``consensus_nll`` is the negative log-likelihood of the consensus answer under each template: its tokens' mean
+    or sum, as the caller reads :math:`\ell_{i,v}`. A weight of 0 gives exactly 0.
 
     Example:
         >>> import torch
@@ -65,14 +41,8 @@ def jsd_loss(cc_log_probs: Float[Tensor, "distributions outcomes"], *, weight: f
     .. math::
         \mathcal L_{\text{jsd}}(i) = \beta_{\text{jsd}} \, \mathrm{JSD}(\{\mathbf q^\star_{i,t}\}_{t \in T_i})
 
-    Eq. 8 of the F2C paper. Gradients flow through all of it, the mixture included.
-
-    Args:
-        cc_log_probs: Log-probabilities of the CC set's templates, normalised over ``outcomes``.
-        weight: :math:`\beta_{\text{jsd}}`.
-
-    Returns:
-        The loss; exactly 0 for an empty CC set, for one template, and for a weight of 0.
+    Eq. 8 of the F2C paper, from the log-probabilities of the CC set's templates. Gradients flow through all of it,
+    the mixture included. Exactly 0 for an empty CC set, for one template, and for a weight of 0.
 
     Example:
         >>> import torch
@@ -93,16 +63,9 @@ def flip_loss(
         \mathcal L_{\text{flip}}(i) = w_{\text{flip}} \frac{1}{|S_i|} \sum_{s \in S_i}
         \mathrm{KL}(\mathbf q^\star_{i,s} \,\|\, \bar{\mathbf q}^{T\star}_i)
 
-    Eq. 9 of the F2C paper.
-
-    Args:
-        log_probs: Log-probabilities of every template, normalised over ``outcomes``.
-        split: What :func:`~flip_flop.method.split_templates` decided for the instance.
-        detach_cc_mixture: The CC mixture is a target without gradient, toward which the NC set moves. The
-            paper does not say; False lets the CC set move toward the NC set as well.
-
-    Returns:
-        The loss; exactly 0 where the NC set is empty or its weight is 0.
+    Eq. 9 of the F2C paper. The CC mixture is a target without gradient, toward which the NC set moves; the paper
+    does not say, and ``detach_cc_mixture=False`` lets the CC set move toward the NC set as well. Exactly 0 where
+    the NC set is empty or its weight is 0.
 
     Example:
         >>> import torch
@@ -127,7 +90,7 @@ def f2c_loss(
     cce_weight: float,
     jsd_weight: float,
     detach_cc_mixture: bool = True,
-) -> F2CLoss:
+) -> dict[str, Float[Tensor, ""]]:
     r"""Flip-Flop Consistency of one instance.
 
     .. math::
@@ -141,32 +104,53 @@ def f2c_loss(
     gradient. It stays part of the graph, so ``backward`` works on every instance. With ``jsd_weight`` and
     both flip weights 0 this is consensus cross-entropy alone, the paper's second method.
 
-    Args:
-        consensus_nll: Negative log-likelihood of the consensus answer under each template.
-        log_probs: Log-probabilities of every template, normalised over ``outcomes``: over the vocabulary, on
-            the consensus answer's tokens (the paper), or over the labels.
-        split: What :func:`~flip_flop.method.split_templates` decided for the instance.
-        cce_weight: :math:`\lambda_{\text{CCE}}`.
-        jsd_weight: :math:`\beta_{\text{jsd}}`.
-        detach_cc_mixture: See :func:`flip_loss`.
+    The outcomes are the vocabulary, on the consensus answer's tokens (the paper), or the labels.
 
     Returns:
-        The three terms; ``.total`` is their sum.
+        The terms, weights included: ``cce`` (Eq. 6), ``jsd`` (Eq. 8) and ``flip`` (Eq. 9).
 
     Example:
         >>> import torch
         >>> split = TemplateSplit(2, torch.tensor([True, True]), torch.tensor([False, False]), 0.0)
         >>> log_probs = torch.tensor([[0.9, 0.1], [0.8, 0.2]]).log()
         >>> f2c_loss(-log_probs[:, 0], log_probs, split, cce_weight=1.0, jsd_weight=1.0)
-        F2CLoss(cce=tensor(0.1643), jsd=tensor(0.0100), flip=tensor(0.))
+        {'cce': tensor(0.1643), 'jsd': tensor(0.0100), 'flip': tensor(0.)}
     """
     if split.case == 1:
-        return F2CLoss(_zero(consensus_nll), _zero(log_probs), _zero(log_probs))
-    return F2CLoss(
-        cce=cce_loss(consensus_nll, weight=cce_weight),
-        jsd=jsd_loss(log_probs[split.cc_mask], weight=jsd_weight),
-        flip=flip_loss(log_probs, split, detach_cc_mixture=detach_cc_mixture),
+        return {"cce": _zero(consensus_nll), "jsd": _zero(log_probs), "flip": _zero(log_probs)}
+    return {
+        "cce": cce_loss(consensus_nll, weight=cce_weight),
+        "jsd": jsd_loss(log_probs[split.cc_mask], weight=jsd_weight),
+        "flip": flip_loss(log_probs, split, detach_cc_mixture=detach_cc_mixture),
+    }
+
+
+def cce_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+    """The method ``cce``: consensus cross-entropy alone, Eq. 6."""
+    nll = instance.nll(int(instance.consensus.label), config.cce_reduction)
+    return {"cce": cce_loss(nll, weight=config.cce_weight)}
+
+
+def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+    """The method ``f2c``: Flip-Flop Consistency, Eq. 10, over the vocabulary or over the labels (Eq. 14)."""
+    label = int(instance.consensus.label)
+    if config.divergence_space == "labels":
+        log_probs = label_log_probs(instance.scores())
+    else:
+        log_probs = instance.vocab_log_probs(label, config.answer_aggregation)
+    return f2c_loss(
+        instance.nll(label, config.cce_reduction),
+        log_probs,
+        instance.split,
+        cce_weight=config.cce_weight,
+        jsd_weight=config.jsd_weight,
+        detach_cc_mixture=config.detach_cc_mixture,
     )
+
+
+def pulls_words(config: Any) -> bool:
+    """Whether ``f2c`` has a divergence over the vocabulary, which pulls each template toward the others' words."""
+    return config.divergence_space == "vocab" and (config.jsd_weight > 0 or config.flip_weight_max > 0)
 
 
 def _zero(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, ""]:

@@ -1,22 +1,14 @@
 """Swarm distillation, the baseline: every template learns from other templates' predictions."""
 
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from flip_flop.method.consensus import label_log_probs
+from flip_flop.method.instance import DrawsPermutations, Instance
 from flip_flop.method.precision import at_least_float32
-
-
-@runtime_checkable
-class DrawsPermutations(Protocol):
-    """A source of random permutations, such as a ``numpy.random.Generator``."""
-
-    def permutation(self, x: int, /) -> Any:
-        """A random order of ``range(x)``."""
-        ...
 
 
 def swarm_teachers(
@@ -27,16 +19,12 @@ def swarm_teachers(
 ) -> Int[Tensor, "templates teachers"]:
     r"""Which templates teach which, for one instance.
 
-    ``"derangement"``: every template learns from one other and teaches one other. ``"all"``: every template
+    ``"derangement"``: every template learns from one other and teaches one other; ``seed_generator`` draws it, every
+    derangement with the same probability. ``"all"``: every template
     learns from all of them with equal weight, *itself included*, as in the uniform case of the F2C paper's
     Theorem A.1: every student then has the same target, the mean. Leaving itself out would give every
     student another target. (Where the labels are all its outcomes, a student exerts no pull on itself, and
     the two differ by the factor 1 - 1/V only.)
-
-    Args:
-        num_templates: V, at least 2.
-        pairs: ``"derangement"`` or ``"all"``.
-        seed_generator: Draws the derangement, every one with the same probability. ``"all"`` draws nothing.
 
     Returns:
         Template indices, int64: row v lists the teachers of template v.
@@ -83,12 +71,7 @@ def swarm_loss(
     student's log-probability of an answer is its score as it stands, the mean over the answer's tokens,
     not normalised over the labels: so the student also learns to put its probability on the answers.
 
-    Args:
-        scores: Mean log-probability of each answer's tokens, in nats.
-        teachers: From :func:`swarm_teachers`. Teachers carry no gradient.
-
-    Returns:
-        The loss, not below 0 for scores that are log-probabilities.
+    Teachers are from :func:`swarm_teachers` and carry no gradient.
 
     Example:
         >>> scores = torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log()
@@ -104,3 +87,10 @@ def swarm_loss(
     target = teacher_probs[teachers].mean(dim=1)
     expected = torch.where(target > 0, target * at_least_float32(scores), 0.0)  # 0 * -inf is NaN
     return -expected.sum(dim=-1).mean()
+
+
+def swarm_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
+    """The method ``swarm``: each template learns from another one's label distribution, right or wrong."""
+    scores = instance.scores()
+    teachers = swarm_teachers(scores.shape[0], pairs=config.swarm_pairs, seed_generator=instance.random("teachers"))
+    return {"swarm": swarm_loss(scores, teachers.to(scores.device))}

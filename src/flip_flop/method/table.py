@@ -1,6 +1,16 @@
 """The methods, one table: what each is called, what it needs, and its loss."""
 
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from flip_flop.errors import InputError, nearest
+from flip_flop.method.instance import Instance
+from flip_flop.method.losses import cce_terms, f2c_terms, pulls_words
+from flip_flop.method.swarm import swarm_terms
 
 
 @dataclass(frozen=True)
@@ -11,23 +21,68 @@ class Method:
         name: Its name in settings, records and files.
         title: Its name in tables.
         colour: Its colour in plots.
+        loss: From an instance and the settings (an ``F2CConfig``) to the loss's terms, weights included. Their sum is
+            the instance's loss, and the log has each under its name. ``None`` for the base, which is not trained.
+        needs_consensus: Without a strict majority an instance's loss is 0, and the instance is counted (Eq. 7).
+        pulls_words: Whether, with these settings, templates learn each other's answer words: there is a warning.
+
+    Example:
+        >>> def confidence(instance, config):
+        ...     return {"confidence": instance.nll(int(instance.consensus.label)).amax()}
+        >>> str(Method("worst_template", "Worst template", "#cc79a7", confidence))
+        'worst_template'
     """
 
     name: str
     title: str
     colour: str
+    loss: Callable[[Instance, Any], dict[str, Tensor]] | None = None
+    needs_consensus: bool = True
+    pulls_words: Callable[[Any], bool] | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by name: settings are pickled beside checkpoints, and a loss may be a local function."""
+        return str, (self.name,)
 
 
 # What every method is compared with: the model before training. Okabe and Ito's colours, which differ for every kind of
 # colour vision; the base has none.
 BASE = Method("base", "Base", "#8c8c8c")
 METHODS = {
-    "swarm": Method("swarm", "Swarm", "#56b4e9"),
-    "cce": Method("cce", "CCE", "#e69f00"),
-    "f2c": Method("f2c", "F2C", "#009e73"),
+    "swarm": Method("swarm", "Swarm", "#56b4e9", swarm_terms, needs_consensus=False),
+    "cce": Method("cce", "CCE", "#e69f00", cce_terms),
+    "f2c": Method("f2c", "F2C", "#009e73", f2c_terms, pulls_words=pulls_words),
 }
 
 
 def find_method(method: str | Method) -> Method:
-    """The method of this name, or the method itself."""
-    return method if isinstance(method, Method) else METHODS[method]
+    """The method of this name, the one at ``package.module:name``, or the method itself.
+
+    Raises:
+        InputError: ``E-CONFIG-VALUE`` where there is none, or where it has no loss or the name of another method.
+    """
+    found = method if isinstance(method, Method) else METHODS.get(method) or _imported(method)
+    if found.loss is None or METHODS.get(found.name, found) is not found:
+        reason = "has no loss" if found.loss is None else "is the name of another method"
+        raise InputError("E-CONFIG-VALUE", f"method: {found.name!r} {reason}.", "Change the Method.")
+    return found
+
+
+def _imported(reference: str) -> Method:
+    module, colon, name = reference.partition(":")
+    if not colon:
+        hint = f"{nearest(reference, METHODS)} Or give a Method of your own as MODULE:NAME."
+        raise InputError("E-CONFIG-VALUE", f"method is {reference!r}.", hint)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever the user's module raises
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
+        hint = "Name a Method in a module that Python finds (PYTHONPATH=. for the current folder)."
+        raise InputError("E-CONFIG-VALUE", f"method is {reference!r}: {reason}.", hint) from error
+    if not isinstance(found, Method):
+        message = f"method is {reference!r}, which is a {type(found).__name__}."
+        raise InputError("E-CONFIG-VALUE", message, "Name a flip_flop.method.Method.")
+    return found

@@ -20,7 +20,7 @@ from flip_flop.studies.keys import cell_key, choose
 from flip_flop.studies.launched import share_step
 from flip_flop.studies.plan import Cell, Openers, Plan, Untrained
 from flip_flop.tasks import Task
-from flip_flop.training import F2CConfig, make_config, train
+from flip_flop.training import F2CConfig, load_training_data, make_config, train
 
 log = logging.getLogger("flip_flop")
 
@@ -174,7 +174,8 @@ class CellRunner:
     def _fit(self, cell: Cell, task: Task, config: F2CConfig) -> bool:
         out = self.folder.run(cell)
         try:
-            run = train(self._load(None), task, config, out, resume=True, limit=cell.limit, quiet=self.quiet)
+            data = load_training_data(task, config, limit=cell.limit)
+            run = train(self._load(None), data, config, out, resume=True, quiet=self.quiet)
         except InputError as error:
             if error.code != "E-RESUME-CHANGED":
                 raise

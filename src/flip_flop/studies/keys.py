@@ -13,7 +13,9 @@ from flip_flop.studies.plan import Cell, Openers, Plan, Setup
 from flip_flop.studies.study import Study
 from flip_flop.tasks import Task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
-from flip_flop.training.plan import DIVISION, binding_settings, recorded_settings
+from flip_flop.training.plan import EXECUTION_ONLY as DIVISION
+from flip_flop.training.plan import recorded_settings
+from flip_flop.training.plan import resume_settings as binding_settings
 
 # Of this module's keys: another number makes all of them others.
 SCHEME = 1
@@ -21,7 +23,9 @@ SCHEME = 1
 # that leaves the rows alone is no reason to train again, and a node without a network does not learn the commit.
 _PLACES = ("source", "mirror", "revision", "branch")
 # The settings that an audit shares with the trainings.
-SCORING = ("chat_template", "backend", "batch_tokens", "fast_linear")
+SCORING = ("chat_template", "backend", "batch_tokens")
+# A setting since removed: the key scheme hashes it still, so that keys stay.
+_REMOVED = {"fast_linear": False}
 
 
 def make_plan(study: Study, setup: Setup, openers: Openers) -> Plan:
@@ -224,11 +228,11 @@ def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     binding, defaults = binding_settings(config), binding_settings(training_config({}))
     given = {name for name in binding if name in settings and binding[name] != defaults[name]}
     names = (given | set(recorded_settings(config))) & set(binding)
-    return {name: binding[name] for name in sorted(names)}
+    return {name: binding[name] for name in sorted(names)} | _REMOVED
 
 
 def _of_scoring(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in DIVISION}
+    return {name: value for name, value in settings.items() if name not in DIVISION} | _REMOVED
 
 
 def _suffix(task: Task, names: tuple[str, ...]) -> str:

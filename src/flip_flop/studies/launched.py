@@ -14,7 +14,7 @@ import torch.distributed as dist
 from flip_flop.errors import InputError
 from flip_flop.studies.plan import Cell, Untrained
 from flip_flop.training import F2CConfig, make_config
-from flip_flop.training.distributed import world
+from flip_flop.training.distributed import world_size as world
 
 
 def num_processes() -> int:

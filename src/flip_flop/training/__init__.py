@@ -1,7 +1,8 @@
 """Training: settings, trainer, runs that can be killed and resumed."""
 
 from flip_flop.training.config import F2CConfig, make_config
+from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.run import TrainingRun, train
 from flip_flop.training.trainer import F2CTrainer
 
-__all__ = ["F2CConfig", "F2CTrainer", "TrainingRun", "make_config", "train"]
+__all__ = ["F2CConfig", "F2CTrainer", "TrainingData", "TrainingRun", "load_training_data", "make_config", "train"]

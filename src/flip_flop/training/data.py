@@ -1,6 +1,8 @@
-"""From training rows to batches of whole instances, in an order that depends on seed and epoch alone."""
+"""From a task to batches of whole instances, in an order that depends on seed and epoch alone."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import Dataset, Sampler
@@ -9,6 +11,57 @@ from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import generator
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
+from flip_flop.tasks import Task, deduplicate, holdout
+from flip_flop.tasks.record import describe_task
+from flip_flop.training.config import F2CConfig
+
+log = logging.getLogger("flip_flop")
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The unlabelled pool and the split that checkpoints are chosen on.
+
+    Attributes:
+        train: Instances to train on, under the templates that are not held out, without duplicates.
+        validation: Instances of the task's ``validation`` split, or a tenth held out of ``train``.
+        record: For the run's record.
+    """
+
+    train: list[RenderedInstance]
+    validation: list[RenderedInstance]
+    record: dict[str, Any]
+
+
+def load_training_data(task: Task, config: F2CConfig, *, limit: int | None = None) -> TrainingData:
+    """Read, render, deduplicate and split a task's data.
+
+    Args:
+        task: With a ``train`` split, and a ``validation`` split or not.
+        config: Its seed, and whether labels choose the checkpoint: only then do they stratify what is held out.
+        limit: Take a uniform sample of this size, of each of the two; without a ``validation`` split, a tenth of the
+            sample is held out.
+
+    Raises:
+        InputError: ``E-DATA-TOO-FEW``, or an error of the task's data.
+    """
+    seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1")
+    task = task.with_templates(task.training_templates.names)
+    rows = task.rows("train")
+    train = task.render_rows(rows, "train", limit=limit, seed=seed)
+    if "validation" in task.data:
+        validation = task.instances("validation", limit=limit, seed=seed)
+        train, dropped = deduplicate(train, against=validation)
+    else:
+        train, dropped = deduplicate(train)
+        train, validation = holdout(train, seed=seed, stratify=by_labels)
+        log.info("no validation split: %d of the training instances are held out for it", len(validation))
+    if dropped:
+        log.info("%d training instances were dropped: they render like another one", dropped)
+    if not train:
+        raise InputError("E-DATA-TOO-FEW", "No training instance is left.", "Add rows that differ from the others.")
+    record = describe_task(task, "train", rows, train)
+    return TrainingData(train, validation, record | {"num_validation": len(validation), "num_dropped": dropped})
 
 
 class InstanceDataset(Dataset[EncodedInstance]):

@@ -1,6 +1,6 @@
-"""Training on several devices with the stock launchers: what has to be shared between their processes.
+"""Training in several processes, started by accelerate or torchrun: what they share.
 
-The loss calls decoder and head apart and each process takes several backwards a step, so that DistributedDataParallel's
+The loss calls decoder and head separately, and a process runs several backwards a step, so DistributedDataParallel's
 own synchronisation never starts. It is not needed: an adapter's gradients are few, and are summed once a step.
 """
 
@@ -13,28 +13,27 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flip_flop.scoring.scorer import ScoreTable
-from flip_flop.training.statistics import StepStatistics
 
 
-def world() -> int:
+def world_size() -> int:
     """How many processes train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """This process's number; 0 is the one that writes."""
-    return dist.get_rank() if world() > 1 else 0
+    """This process's rank; rank 0 writes."""
+    return dist.get_rank() if world_size() > 1 else 0
 
 
 def wait_for_all() -> None:
-    """Go on when every process is here."""
-    if world() > 1:
+    """A barrier."""
+    if world_size() > 1:
         dist.barrier()
 
 
-def total(count: int, device: torch.device) -> int:
+def all_reduce_sum(count: int, device: torch.device) -> int:
     """The sum of a number over all processes."""
-    if world() == 1:
+    if world_size() == 1:
         return count
     value = torch.tensor(count, device=device)
     dist.all_reduce(value)
@@ -47,7 +46,7 @@ def sum_gradients(parameters: Iterable[Tensor]) -> None:
     Each process's loss is a sum over its instances divided by the number of all of them: the sum of the gradients is
     that of the whole step.
     """
-    if world() == 1:
+    if world_size() == 1:
         return
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     present = torch.tensor([parameter.grad is not None for parameter in trained], device=trained[0].device).int()
@@ -62,35 +61,29 @@ def sum_gradients(parameters: Iterable[Tensor]) -> None:
         parameter.grad = summed.view_as(grad).to(grad.dtype)
 
 
-def any_of(flag: bool, device: torch.device) -> bool:
-    """Whether it holds in any process."""
-    return bool(total(int(flag), device))
+def any_rank(flag: bool, device: torch.device) -> bool:
+    """Whether the flag is set in any process."""
+    return bool(all_reduce_sum(int(flag), device))
 
 
-def share(items: Sequence[Any]) -> Sequence[Any]:
+def shard(items: Sequence[Any]) -> Sequence[Any]:
     """This process's part of a list: every n-th item."""
-    return items[rank() :: world()]
+    return items[rank() :: world_size()]
 
 
-def gather_statistics(mine: StepStatistics) -> StepStatistics:
-    """What all processes noted since the last log line, in each of them."""
-    if world() == 1:
-        return mine
-    parts: list[Any] = [None] * world()
-    dist.all_gather_object(parts, mine)
-    mine.clear()
-    return StepStatistics.merged(parts)
+def all_gather(value: Any) -> list[Any]:
+    """Every process's value, by rank."""
+    values = [value] * world_size()
+    if world_size() > 1:
+        dist.all_gather_object(values, value)
+    return values
 
 
-def gather_table(mine: ScoreTable, length: int) -> ScoreTable:
-    """The whole table out of the parts that :func:`share` gave to the processes."""
-    if world() == 1:
-        return mine
-    parts: list[Any] = [None] * world()
-    dist.all_gather_object(parts, (mine.scores, mine.token_counts, mine.num_merged))
-    scores = np.empty((length, *mine.scores.shape[1:]), dtype=mine.scores.dtype)
-    counts = np.empty((length, *mine.token_counts.shape[1:]), dtype=mine.token_counts.dtype)
-    for number, (part_scores, part_counts, _) in enumerate(parts):
-        if number < length:
-            scores[number :: world()], counts[number :: world()] = part_scores, part_counts
-    return ScoreTable(scores, counts, sum(merged for _, _, merged in parts[:length]), mine.backend)
+def gather_table(own: ScoreTable, length: int) -> ScoreTable:
+    """The whole table from the parts that :func:`shard` gave to the processes."""
+    scores = np.empty((length, *own.scores.shape[1:]), dtype=own.scores.dtype)
+    counts = np.empty((length, *own.token_counts.shape[1:]), dtype=own.token_counts.dtype)
+    parts: list[ScoreTable] = all_gather(own)[:length]  # beyond, a process had nothing of its own to score
+    for number, part in enumerate(parts):
+        scores[number :: world_size()], counts[number :: world_size()] = part.scores, part.token_counts
+    return ScoreTable(scores, counts, sum(part.num_merged for part in parts), own.backend)

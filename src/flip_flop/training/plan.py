@@ -1,4 +1,4 @@
-"""The folder of a training run: who may write into it, and whether a resumed run is still the same run."""
+"""A training run's folder: who may write into it, and whether a resumed run is still the same run."""
 
 import contextlib
 import errno
@@ -15,6 +15,7 @@ from typing import Any
 from transformers import TrainingArguments
 
 from flip_flop.errors import InputError
+from flip_flop.method import find_method
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.distributed import rank
 
@@ -23,46 +24,41 @@ log = logging.getLogger("flip_flop")
 PLAN = "plan.json"
 # What a file system without locks, such as some of clusters, answers.
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
-# What a reader of the record wants to know of the inherited settings.
+# The inherited settings that are in a run's record.
 RECORDED = (
-    "seed",
-    "learning_rate",
-    "num_train_epochs",
-    "max_steps",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "weight_decay",
-    "max_grad_norm",
-    "optim",
-    "bf16",
+    *("seed", "learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size"),
+    *("gradient_accumulation_steps", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm"),
+    *("optim", "bf16"),
 )
-# Settings that divide the same work otherwise. After an error for want of memory they are changed, and work goes on.
-DIVISION = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")
-# What may change between a run and its resumption, beside them: where things go and what is shown.
-HARMLESS = ("output_dir", "run_name", "project", "report_to", "disable_tqdm", "save_total_limit", "use_cpu", "debug")
-HARMLESS_PREFIXES = ("log", "hub_", "push_to", "trackio", "dataloader_num", "dataloader_p", "include_", "resume")
+# Settings of how the same work is executed. After an out-of-memory error they are changed, and the run resumed.
+EXECUTION_ONLY = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")
+# What may change besides: where things go and what is shown.
+MAY_CHANGE_ON_RESUME = (
+    *EXECUTION_ONLY,
+    *("output_dir", "run_name", "project", "report_to", "disable_tqdm", "save_total_limit", "use_cpu", "debug"),
+)
+MAY_CHANGE_PREFIXES = ("log", "hub_", "push_to", "trackio", "dataloader_num", "dataloader_p", "include_", "resume")
 
 
 def recorded_settings(config: F2CConfig) -> dict[str, Any]:
     """The method's own settings and the main ones of the rest, for the run's record."""
     inherited = {item.name for item in fields(TrainingArguments)}
     own = [item.name for item in fields(F2CConfig) if item.name not in inherited]
-    return {name: _plain(getattr(config, name)) for name in (*own, *RECORDED)}
+    settings = {name: _as_json(getattr(config, name)) for name in (*own, *RECORDED)}
+    return settings | {"method": find_method(config.method).name}
 
 
-def binding_settings(config: F2CConfig) -> dict[str, Any]:
+def resume_settings(config: F2CConfig) -> dict[str, Any]:
     """Every setting that a resumed run must share, as JSON values."""
     return {
-        item.name: _plain(getattr(config, item.name))
+        item.name: _as_json(getattr(config, item.name))
         for item in fields(F2CConfig)
-        if item.name not in (*DIVISION, *HARMLESS) and not item.name.startswith(HARMLESS_PREFIXES)
+        if item.name not in MAY_CHANGE_ON_RESUME and not item.name.startswith(MAY_CHANGE_PREFIXES)
     }
 
 
-def _plain(value: Any) -> Any:
-    """A JSON value: enumerations by their value, infinities and everything else by name."""
+def _as_json(value: Any) -> Any:
+    """A JSON value: enumerations by their value, infinities and everything else as text."""
     value = getattr(value, "value", value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -71,9 +67,9 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def lock(out: Path) -> Iterator[None]:
-    """Hold the folder as long as this process lives; a killed holder leaves nothing to clean up.
+    """Lock the folder as long as this process lives; a killed process leaves nothing to clean up.
 
-    Of several processes that train together the first one holds it for all.
+    Of several processes that train together, rank 0 holds the lock for all.
 
     Raises:
         InputError: ``E-OUT-BUSY`` where another process holds it.
@@ -91,18 +87,20 @@ def lock(out: Path) -> Iterator[None]:
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-            log.info("%s: its file system keeps no locks; see to it that no other run writes there", out)
-        for debris in [*out.glob(".*.tmp"), *out.glob(".*.old")]:  # of a process that was killed while it wrote
-            shutil.rmtree(debris) if debris.is_dir() else debris.unlink()
+            log.info("%s: its file system has no locks; make sure that no other run writes there", out)
+        for leftover in [*out.glob(".*.tmp"), *out.glob(".*.old")]:  # of a process that was killed while it wrote
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         yield
 
 
 def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
-    """Refuse a folder that holds something else, or a run other than the one to go on with.
+    """Refuse a folder that holds something else, or another run than the one to resume.
+
+    Settings that earlier versions had, and that are since removed, are not compared.
 
     Raises:
-        InputError: ``E-OUT-USED`` where the folder holds something else or a run that ``resume`` was not asked for;
-            ``E-RESUME-CHANGED`` where the run to go on with had other settings, data, templates or model.
+        InputError: ``E-OUT-USED`` where the folder holds something else, or a run and ``resume`` is false;
+            ``E-RESUME-CHANGED`` where the run to resume had other settings, data, templates or model.
     """
     path = out / PLAN
     if not path.exists():
@@ -115,15 +113,14 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
         return
     if not resume:
         raise InputError(
-            "E-OUT-USED", f"{out} holds a run already.", "Add --resume to go on with it, or give another --out."
+            "E-OUT-USED", f"{out} holds a run already.", "Add --resume to continue it, or give another --out."
         )
     before = json.loads(path.read_text(encoding="utf-8"))
     changed = [
-        f"{section}.{name} ({before.get(section, {}).get(name)!r}, now {plan[section].get(name)!r})"
+        f"{section}.{name} ({before.get(section, {}).get(name)!r}, now {plan[section][name]!r})"
         for section in plan
-        for name in sorted({*plan[section], *before.get(section, {})})
-        if name not in DIVISION  # of which earlier versions wrote down what they were
-        and before.get(section, {}).get(name) != plan[section].get(name)
+        for name in sorted(plan[section])
+        if before.get(section, {}).get(name) != plan[section][name]
     ]
     if changed:
         raise InputError(

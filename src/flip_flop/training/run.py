@@ -1,5 +1,6 @@
 """A training run: from a task and a model to an adapter in a folder, killable at any moment."""
 
+import copy
 import json
 import logging
 import shutil
@@ -10,20 +11,20 @@ from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback
 
-from flip_flop.errors import InputError
 from flip_flop.files import new_folder, sha256_file, write_json
-from flip_flop.prompts import RenderedInstance
+from flip_flop.method import find_method
 from flip_flop.provenance import command, hardware, now, versions
 from flip_flop.scoring.models import LoadedModel
-from flip_flop.tasks import Task, deduplicate, holdout
-from flip_flop.tasks.record import describe_task
+from flip_flop.tasks import Task
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
-from flip_flop.training.checkpoints import newest_good
+from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
+from flip_flop.training.checkpoints import latest_valid
+from flip_flop.training.checks import warn_of_answer_words
 from flip_flop.training.config import F2CConfig
-from flip_flop.training.distributed import rank, wait_for_all, world
-from flip_flop.training.plan import PLAN, binding_settings, check_plan, lock, recorded_settings
-from flip_flop.training.selection import COLLAPSED
-from flip_flop.training.survey import survey_votes, warn_of_answer_words
+from flip_flop.training.data import TrainingData, load_training_data
+from flip_flop.training.distributed import rank, wait_for_all, world_size
+from flip_flop.training.initial_votes import initial_vote_stats
+from flip_flop.training.plan import PLAN, check_plan, lock, recorded_settings, resume_settings
 from flip_flop.training.trainer import F2CTrainer
 
 log = logging.getLogger("flip_flop")
@@ -44,56 +45,13 @@ class TrainingRun:
     stopped_by: int | None = None
 
 
-@dataclass(frozen=True)
-class TrainingData:
-    """The unlabelled pool and the split that checkpoints are chosen on.
-
-    Attributes:
-        train: Instances to train on, under the templates that are not held out, each of them once.
-        validation: Instances of the task's ``validation`` split, or a tenth held out of ``train``.
-        record: For the run's record.
-    """
-
-    train: list[RenderedInstance]
-    validation: list[RenderedInstance]
-    record: dict[str, Any]
-
-
-def load_training_data(task: Task, config: F2CConfig, *, limit: int | None = None) -> TrainingData:
-    """Read, render, deduplicate and split a task's data.
-
-    Args:
-        task: With a ``train`` split, and a ``validation`` split or not.
-        config: Its seed, and whether labels choose the checkpoint: only then do they stratify what is held out.
-        limit: Take a uniform sample of this size, of each of the two.
-    """
-    seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1")
-    task = task.with_templates(task.training_templates.names)
-    rows = task.rows("train")
-    train = task.render_rows(rows, "train", limit=limit, seed=seed)
-    if "validation" in task.data:
-        validation = task.instances("validation", limit=limit, seed=seed)
-        train, dropped = deduplicate(train, against=validation)
-    else:
-        train, dropped = deduplicate(train)
-        train, validation = holdout(train, seed=seed, stratify=by_labels)
-        log.info("no validation split: %d of the training instances are held out for it", len(validation))
-    if dropped:
-        log.info("%d training instances were dropped: they render like another one", dropped)
-    if not train:
-        raise InputError("E-DATA-TOO-FEW", "No training instance is left.", "Add rows that differ from the others.")
-    record = describe_task(task, "train", rows, train)
-    return TrainingData(train, validation, record | {"num_validation": len(validation), "num_dropped": dropped})
-
-
 def train(
     loaded: LoadedModel,
-    task: Task,
+    data: TrainingData | Task,
     config: F2CConfig,
     out: Path,
     *,
     resume: bool = False,
-    limit: int | None = None,
     quiet: bool = False,
 ) -> TrainingRun:
     """Train an adapter and leave a complete run in ``out``.
@@ -102,29 +60,30 @@ def train(
 
     Args:
         loaded: The base model, without an adapter.
-        task: The task; its gold labels, where it has any, are read for the log and the choice of the checkpoint.
-        config: The settings; ``output_dir`` is set to ``out/checkpoints``.
+        data: From :func:`load_training_data`; a task is loaded with all its instances. Gold labels, where there are
+            any, are read for the log and the choice of the checkpoint.
+        config: The settings; checkpoints go to ``out/checkpoints``, whatever its ``output_dir``.
         out: A folder that is empty or not there; with ``resume``, the folder of a run with the same settings.
-        resume: Go on from the newest whole checkpoint.
-        limit: Take a uniform sample of this many instances, and of the validation split too; without one a tenth of the
-            sample is held out.
+        resume: Continue from the newest complete checkpoint.
         quiet: Show no progress.
 
     Raises:
         InputError: See ``docs/errors.md``.
     """
     with lock(out):
-        data = load_training_data(task, config, limit=limit)
+        if isinstance(data, Task):
+            data = load_training_data(data, config)
+        config = copy.copy(config)
         config.output_dir = str((out / "checkpoints").resolve())
         plan = {
-            "settings": binding_settings(config) | {"num_processes": world()},
+            "settings": resume_settings(config) | {"num_processes": world_size()},
             "task": {name: data.record[name] for name in ("digest", "instances_digest", "num_validation")},
             "model": {name: loaded.record[name] for name in ("digest", "dtype")},
         }
-        wait_for_all()  # for the first process to hold the folder
+        wait_for_all()  # until rank 0 holds the lock
         check_plan(out, plan, resume=resume)
         begun = (out / PLAN).exists()
-        wait_for_all()  # for all to have seen what is there, before the first one writes
+        wait_for_all()  # until all have seen what is there, before rank 0 writes
         if (out / "run.json").exists():
             log.info("%s is complete: nothing to resume", out)
             return TrainingRun(out, out / "adapter")
@@ -150,7 +109,9 @@ def _run(
         train_dataset=data.train,
         eval_dataset=data.validation,
         processing_class=loaded.tokenizer,
-        callbacks=[LogFile(out / "log.jsonl"), ShowProgress(config.method, quiet), stop] if rank() == 0 else [stop],
+        callbacks=[LogFile(out / "log.jsonl"), ShowProgress(str(find_method(config.method)), quiet), stop]
+        if rank() == 0
+        else [stop],
     )
     trainer.template_names = [template["name"] for template in data.record["templates"]]
     trainer.f1 = data.record["f1"]
@@ -158,19 +119,19 @@ def _run(
         trainer.remove_callback(callback)
     checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if begun else None
     if checkpoint is None:
-        survey = survey_votes(trainer.adapted, trainer.train_instances.instances, config)
+        stats = initial_vote_stats(trainer.adapted, trainer.train_instances.instances, config)
         if rank() == 0:
-            write_json(out / "survey.json", survey)
+            write_json(out / "survey.json", stats)
     else:
-        config.eval_on_start = False
-    if rank() == 0:  # from here on the folder holds a run: nothing that a user can mend is left to find
+        trainer.args.eval_on_start = False
+    if rank() == 0:  # from here on the folder holds a run: all mistakes of the user's have been found
         write_json(out / PLAN, plan)
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     finally:
-        stop.give_back()
+        stop.restore()
     if stop.received is not None and trainer.state.global_step < trainer.state.max_steps:
-        log.info("stopped by a signal at step %d; --resume goes on from there", trainer.state.global_step)
+        log.info("stopped by a signal at step %d; --resume continues from there", trainer.state.global_step)
         return TrainingRun(out, None, stop.received)
     if rank() > 0:
         wait_for_all()
@@ -189,8 +150,7 @@ def _run(
 
 
 def _warn_of_choice(trainer: F2CTrainer) -> None:
-    """Say where the chosen checkpoint is no gain."""
-    before, chosen = base_value(trainer), trainer.state.best_metric
+    before, chosen = base_value(trainer.state.log_history), trainer.state.best_metric
     if chosen == COLLAPSED:
         log.warning(
             "W-COLLAPSE: at every checkpoint the label shares had moved by more than max_share_drift from the base's "
@@ -199,29 +159,23 @@ def _warn_of_choice(trainer: F2CTrainer) -> None:
     elif before is not None and chosen is not None and chosen < before:
         log.warning(
             "W-WORSE: the best checkpoint's %s on validation is %.1f, the base's %.1f.",
-            trainer.selection.by,
+            trainer.criterion.by,
             100 * chosen,
             100 * before,
         )
 
 
-def base_value(trainer: F2CTrainer) -> float | None:
-    """What the base itself is worth by the criterion that checkpoints are chosen by, where it was scored."""
-    first = next((entry for entry in trainer.state.log_history if "eval_selection" in entry), None)
-    return first["eval_selection"] if first and first["step"] == 0 else None
-
-
 def _checkpoint_to_resume(folder: Path) -> Path | None:
     if rank() > 0:
         wait_for_all()
-        return newest_good(folder)[0]
-    checkpoint, faults = newest_good(folder)
-    for broken, reason in faults.items():
+        return latest_valid(folder)[0]
+    checkpoint, corrupt = latest_valid(folder)
+    for broken, reason in corrupt.items():
         log.warning("skipping %s: %s", broken.name, reason)
         shutil.rmtree(broken)
     wait_for_all()
     if checkpoint is None:
-        log.info("no whole checkpoint yet: starting from the beginning")
+        log.info("no complete checkpoint yet: starting from the beginning")
     else:
         log.info("resuming from %s", checkpoint.name)
     return checkpoint
@@ -230,18 +184,18 @@ def _checkpoint_to_resume(folder: Path) -> Path | None:
 def _record(
     loaded: LoadedModel, data: TrainingData, config: F2CConfig, trainer: F2CTrainer, out: Path
 ) -> dict[str, Any]:
-    best = trainer.state.best_model_checkpoint
+    best, method = trainer.state.best_model_checkpoint, find_method(config.method).name
     survey = json.loads((out / "survey.json").read_text(encoding="utf-8")) if (out / "survey.json").exists() else None
     return {
         "kind": "train",
-        "name": config.method,
+        "name": method,
         "command": command(),
         "task": data.record,
         "model": loaded.record,
         "adapter": {
             "path": "adapter",
             "digest": sha256_file(out / "adapter" / "adapter_model.safetensors"),
-            "method": config.method,
+            "method": method,
         },
         "scoring": {
             "delimiter": trainer.encoder.delimiter,
@@ -250,12 +204,12 @@ def _record(
         },
         "training": recorded_settings(config)
         | {
-            "num_processes": world(),
+            "num_processes": world_size(),
             "steps": trainer.state.global_step,
-            "selected_by": trainer.selection.by,
+            "selected_by": trainer.criterion.by,
             "selected_checkpoint": None if best is None else Path(best).name,
             "selected_value": trainer.state.best_metric,
-            "base_value": base_value(trainer),
+            "base_value": base_value(trainer.state.log_history),
             "survey": survey,
         },
         "seed": config.seed,

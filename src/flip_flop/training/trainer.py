@@ -1,8 +1,8 @@
-"""One trainer for Flip-Flop Consistency, consensus cross-entropy and swarm distillation."""
+"""One trainer for all methods."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 
 from flip_flop.errors import InputError
-from flip_flop.method import find_consensus
+from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.metrics import Average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import derive_seed
 from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.head import evaluation_mode, unwrap
-from flip_flop.scoring.linears import fast_frozen_linears
 from flip_flop.scoring.models import load_model
 from flip_flop.scoring.rows import pack, training_row_tokens
 from flip_flop.scoring.scorer import AnswerStates, ScoreTable, answer_states, score_instances
@@ -27,12 +26,12 @@ from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.training import distributed
 from flip_flop.training.adapter import with_adapter
-from flip_flop.training.checkpoints import fault, rotate, seal
+from flip_flop.training.callbacks import Checkpoints
+from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
+from flip_flop.training.checks import require_dtype, require_one_device_each, require_two_templates
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import InstanceDataset, KeyedSampler, collate
-from flip_flop.training.objectives import Batch, batch_losses, consensus_labels, reads_one_label, split_by_votes
-from flip_flop.training.requirements import require_dtype, require_one_device_each, require_two_templates
-from flip_flop.training.selection import Selection, evaluation_metrics
+from flip_flop.training.instance import TrainingInstance
 from flip_flop.training.statistics import StepStatistics
 
 Rows = Iterable[RenderedInstance | Mapping[str, Any]]
@@ -46,13 +45,11 @@ class F2CTrainer(Trainer):
 
     Args:
         model: A hub name, a folder, a causal LM, or a ``PeftModel``.
-        args: The settings; by default :class:`F2CConfig` with the folder ``<model>-F2C``.
+        args: The settings, of which a copy is kept; by default :class:`F2CConfig` with the folder ``<model>-F2C``.
         data_collator: Takes encoded instances; the default keeps them whole.
         train_dataset: Rows; a ``datasets.Dataset`` of them too.
-        eval_dataset: Rows to choose the checkpoint by. Without them the last one stays.
+        eval_dataset: Rows to choose the checkpoint by. Without them the last one is kept.
         processing_class: The tokenizer.
-        callbacks: As for ``Trainer``.
-        optimizers: As for ``Trainer``.
         peft_config: The adapter; by default the paper's LoRA on all attention and MLP projections.
 
     Raises:
@@ -86,6 +83,9 @@ class F2CTrainer(Trainer):
             raise ValueError("A model that is not given by name needs its tokenizer: pass processing_class.")
         require_one_device_each(args)
         require_dtype(args, unwrap(causal_lm).dtype)
+        args = copy.copy(args)
+        # The library knows no manifests: old checkpoints are deleted by the callback alone.
+        keep, args.save_total_limit = args.save_total_limit, None
         if eval_dataset is None:
             args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
         self.encoder = PromptEncoder.of(causal_lm, processing_class, args.chat_template)
@@ -97,7 +97,8 @@ class F2CTrainer(Trainer):
         self.template_names: Sequence[str] | None = None
         self.f1: Average = "auto"
         self.statistics = StepStatistics()
-        self.selection = Selection.of(args, eval_dataset)
+        self.method = find_method(args.method)
+        self.criterion = CheckpointCriterion.of(args, eval_dataset)
         self.adapted = with_adapter(causal_lm, args, peft_config)
         super().__init__(
             model=self.adapted,
@@ -106,10 +107,10 @@ class F2CTrainer(Trainer):
             train_dataset=self.train_instances,
             eval_dataset=self.eval_instances,
             processing_class=processing_class,
-            callbacks=callbacks,
+            callbacks=[Checkpoints(keep), *(callbacks or [])],
             optimizers=optimizers,
         )
-        # The model is on its device now, which decides how long a row should be.
+        # Only now the model is on its device, which decides how long a row should be.
         everything = [*self.train_instances.instances, *(self.eval_instances.instances if self.eval_instances else ())]
         self.backend = choose_backend(self.adapted, everything, args.backend)
         self._row_tokens = training_row_tokens(self.adapted, args.batch_tokens)
@@ -124,52 +125,62 @@ class F2CTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: int | Tensor | None = None,
     ) -> Float[Tensor, ""]:
-        """The mean loss over all instances of the optimizer step, skipped ones included (Eq. 7).
-
-        One pass with gradient; votes and Algorithm 1 from its scores, detached (or from a separate pass); the
-        method's loss for each instance.
-        """
+        """The mean loss over all instances of the optimizer step, skipped ones included (Eq. 7)."""
         assert not return_outputs, "there are no outputs to return: evaluation scores instances by itself"
-        instances: list[EncodedInstance] = inputs["instances"]
-        votes = self._separate_votes(model, instances) if self.args.vote_pass == "separate" else None
-        states = self._states(model, instances, one_label=reads_one_label(self.args))
-        scores = self._shared_votes(model, states) if votes is None else votes
-        self._check_finite(scores, instances)
-        splits = split_by_votes(scores, self.args)
-        consensus = find_consensus(scores)
-        states = states.with_gradient(consensus_labels(consensus))
-        ids = [instance.id for instance in instances]
-        batch = Batch(model, states, consensus, splits, ids, self._sampler.epoch)
-        losses = batch_losses(batch, self.args)
-        self.statistics.add(instances, consensus, splits, scores, states.index.token_counts, losses)
-        total = torch.stack([loss for loss, _ in losses]).sum() / (num_items_in_batch or len(instances))
-        # Where no instance has a consensus there is nothing to derive: leave every gradient as it is.
+        encoded: list[EncodedInstance] = inputs["instances"]
+        states = self._answer_states(model, encoded)
+        scores = self._vote_scores(model, states, encoded)
+        consensus, settings = find_consensus(scores), self.args.split_settings
+        instances = [
+            TrainingInstance(
+                id=each.id,
+                consensus=consensus[number],
+                split=split_templates(scores[number], settings),
+                token_counts=states.index.token_counts[number],
+                number=number,
+                states=states,
+                model=model,
+                keys=(self.args.seed, self._sampler.epoch),
+            )
+            for number, each in enumerate(encoded)
+        ]
+        losses = [self._loss_terms(instance) for instance in instances]
+        self.statistics.add(encoded, instances, scores, losses)
+        zero = torch.zeros((), device=states.hidden.device)
+        total = torch.stack([sum(terms.values(), zero) for terms in losses]).sum()
+        total = total / (num_items_in_batch or len(instances))
+        # Where no instance has a consensus there is nothing to differentiate: every gradient stays as it is.
         return total if total.requires_grad else total.requires_grad_()
 
-    @torch.no_grad()
-    def _shared_votes(self, model: nn.Module, states: AnswerStates) -> Float[Tensor, "instances templates labels"]:
-        return states.scores(model)
+    def _loss_terms(self, instance: TrainingInstance) -> dict[str, Tensor]:
+        if self.method.needs_consensus and not instance.consensus.exists:
+            return {}
+        assert self.method.loss is not None
+        return self.method.loss(instance, self.args)
 
     @torch.no_grad()
-    def _separate_votes(
-        self, model: nn.Module, instances: Sequence[EncodedInstance]
+    def _vote_scores(
+        self, model: nn.Module, states: AnswerStates, encoded: Sequence[EncodedInstance]
     ) -> Float[Tensor, "instances templates labels"]:
-        with evaluation_mode(model):
-            return self._states(model, instances).scores(model)
+        """The scores that templates vote by: those of the loss's own pass, or of one without dropout."""
+        if self.args.vote_pass == "separate":
+            with evaluation_mode(model):
+                states = self._answer_states(model, encoded)
+                scores = states.scores(model)
+        else:
+            scores = states.scores(model)
+        self._check_finite(scores, encoded)
+        return scores
 
-    def _states(
-        self, model: nn.Module, instances: Sequence[EncodedInstance], *, one_label: bool = False
-    ) -> AnswerStates:
-        return answer_states(
-            model, instances, backend=self.backend, batch_tokens=self.args.batch_tokens, one_label=one_label
-        )
+    def _answer_states(self, model: nn.Module, encoded: Sequence[EncodedInstance]) -> AnswerStates:
+        return answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
 
     def _check_finite(
-        self, scores: Float[Tensor, "instances templates labels"], instances: list[EncodedInstance]
+        self, scores: Float[Tensor, "instances templates labels"], encoded: Sequence[EncodedInstance]
     ) -> None:
         finite = scores.isfinite().all(dim=-1).all(dim=-1)
         if not bool(finite.all()):
-            instance = instances[int((~finite).nonzero()[0])]
+            instance = encoded[int((~finite).nonzero()[0])]
             raise InputError(
                 "E-NONFINITE",
                 f"Step {self.state.global_step + 1}: the scores of instance {instance.id!r} are not finite.",
@@ -179,7 +190,7 @@ class F2CTrainer(Trainer):
     # ---- determinism: every draw is a function of seed, purpose, epoch and instances ----
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """A micro-batch, row by row: forward and backward of a row, then the next one.
+        """Forward and backward of a micro-batch, row by row.
 
         Dropout is drawn for (seed, step, instances of the row): a resumed run draws the same.
         """
@@ -195,22 +206,19 @@ class F2CTrainer(Trainer):
         if self.accelerator.sync_gradients:
             distributed.sum_gradients(self.adapted.parameters())
         # transformers logs the mean over the processes, and the step's loss is the sum.
-        return torch.stack(losses).sum() * distributed.world()
-
-    def train(self, *arguments: Any, **keywords: Any) -> Any:
-        """As ``Trainer.train``; with ``fast_linear``, frozen weights go through oneDNN meanwhile."""
-        with fast_frozen_linears(self.adapted, self.args.fast_linear):
-            return super().train(*arguments, **keywords)
+        return torch.stack(losses).sum() * distributed.world_size()
 
     def _attention(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Open over forward and backward: with gradient checkpointing the backward runs layers anew."""
+        """Open over forward and backward: with gradient checkpointing the backward runs layers again."""
         return packed_attention(model) if self.backend == "packed" else contextlib.nullcontext()
 
     def _get_train_sampler(self, train_dataset: Any = None) -> KeyedSampler:
-        return self._sampler
+        return self._sampler  # private, as the library has no public hook for the order of the data
 
-    def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> int:
-        return distributed.total(sum(len(batch["instances"]) for batch in batch_samples), device)
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list, int]:
+        """The micro-batches of an optimizer step, and how many instances they have over all processes."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        return batches, distributed.all_reduce_sum(sum(len(batch["instances"]) for batch in batches), device)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Not estimated: the library's estimate reads ``input_ids``, and a batch here holds instances."""
@@ -228,8 +236,8 @@ class F2CTrainer(Trainer):
         gold = np.array([-1 if instance.label is None else instance.label for instance in dataset.instances])
         names = self.template_names or [f"template_{number + 1}" for number in range(table.scores.shape[1])]
         metrics = evaluation_metrics(table, gold, names, self.f1)
-        if self.selection.by != "last":
-            metrics["selection"] = self.selection.value(metrics, table, self.base_scores)
+        if self.criterion.by != "last":
+            metrics["selection"] = self.criterion.value(metrics, table, self.base_scores)
         prefixed = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.log(prefixed)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, prefixed)
@@ -242,7 +250,7 @@ class F2CTrainer(Trainer):
             return self._score(self.eval_instances.instances).scores
 
     def _score(self, instances: Sequence[EncodedInstance]) -> ScoreTable:
-        mine = distributed.share(instances) or instances[:1]  # more processes than instances: all have to take part
+        mine = distributed.shard(instances) or instances[:1]  # also with more processes than instances, all take part
         table = score_instances(
             self.adapted, mine, backend=self.backend, batch_tokens=self.args.batch_tokens, quiet=True
         )
@@ -251,47 +259,6 @@ class F2CTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the terms, case shares and vote statistics of the steps since the last log line."""
         if "loss" in logs:
-            logs = logs | distributed.gather_statistics(self.statistics).flush()
+            logs = logs | StepStatistics.merged(distributed.all_gather(self.statistics)).means()
+            self.statistics.clear()
         super().log(logs, start_time)
-
-    def _init_training_state(self, *arguments: Any, **keywords: Any) -> Any:
-        """On resume, find the best checkpoint by its step: its path is noted as it was typed, from wherever."""
-        result = super()._init_training_state(*arguments, **keywords)
-        if self.state.best_global_step and self.args.load_best_model_at_end:
-            best = Path(self.args.output_dir or "") / f"checkpoint-{self.state.best_global_step}"
-            if fault(best) is not None:
-                raise InputError(
-                    "E-RESUME-BEST",
-                    f"The best checkpoint so far, {best}, cannot be used: {fault(best)}.",
-                    "Restore it, or train again into another --out.",
-                )
-            self.state.best_model_checkpoint = str(best)
-        return result
-
-    def _determine_best_metric(self, *arguments: Any, **keywords: Any) -> bool:
-        """Whether ``save_strategy: best`` saves: also where a run is stopped, which has to go on from there."""
-        return super()._determine_best_metric(*arguments, **keywords) or self.control.should_training_stop
-
-    def _finalize_training(self, *arguments: Any, **keywords: Any) -> Any:
-        """At a limit of one the library would delete the checkpoint that a stopped run goes on from."""
-        with self._without_save_limit():
-            return super()._finalize_training(*arguments, **keywords)
-
-    @contextlib.contextmanager
-    def _without_save_limit(self) -> Iterator[int | None]:
-        """Old checkpoints are deleted by :func:`rotate` alone; yields the limit."""
-        keep, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
-            yield keep
-        finally:
-            self.args.save_total_limit = keep
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        with self._without_save_limit() as keep:
-            super()._save_checkpoint(model, trial)
-        folder = Path(self._get_output_dir(trial))
-        distributed.wait_for_all()  # each process has written its own random state
-        if distributed.rank() == 0:
-            seal(folder / f"checkpoint-{self.state.global_step}")
-            rotate(folder, keep, self.state.best_model_checkpoint)
-        distributed.wait_for_all()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flip_flop.scoring import ScoreTable
-from flip_flop.training.selection import Selection, evaluation_metrics
+from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
 from tests.training.conftest import settings
 
 
@@ -23,31 +23,31 @@ COLLAPSED = np.zeros((5, 4), dtype=int)
 
 
 def test_auto_is_mean_f1_where_every_row_has_a_label():
-    assert Selection.of(settings(), rows([0, 1])).by == "mean_f1"
-    assert Selection.of(settings(), rows([0, None])).by == "agreement"
-    assert Selection.of(settings(), None).by == "last"
+    assert CheckpointCriterion.of(settings(), rows([0, 1])).by == "mean_f1"
+    assert CheckpointCriterion.of(settings(), rows([0, None])).by == "agreement"
+    assert CheckpointCriterion.of(settings(), None).by == "last"
 
 
 def test_agreement_prefers_the_model_that_agrees():
-    selection = Selection.of(settings(select_by="agreement"), rows([None]))
+    criterion = CheckpointCriterion.of(settings(select_by="agreement"), rows([None]))
     values = []
     for predictions in (BASE, AGREED):
         found = table(predictions)
         metrics = evaluation_metrics(found, np.full(5, -1), list("abcd"))
-        values.append(selection.value(metrics, found, lambda: table(BASE).scores))
+        values.append(criterion.value(metrics, found, lambda: table(BASE).scores))
     assert values[1] == 1.0 > values[0]
 
 
 def test_agreement_does_not_reward_collapse():
-    selection = Selection.of(settings(select_by="agreement"), rows([None]))
+    criterion = CheckpointCriterion.of(settings(select_by="agreement"), rows([None]))
     found = table(COLLAPSED)
     metrics = evaluation_metrics(found, np.full(5, -1), list("abcd"))
     assert metrics["observed_agreement"] == 1.0
-    assert selection.value(metrics, found, lambda: table(BASE).scores) == -1.0
+    assert criterion.value(metrics, found, lambda: table(BASE).scores) == -1.0
 
 
 def test_mean_f1_is_the_papers_criterion():
-    selection = Selection.of(settings(select_by="mean_f1"), rows([0] * 5))
+    criterion = CheckpointCriterion.of(settings(select_by="mean_f1"), rows([0] * 5))
     found = table(AGREED)
     metrics = evaluation_metrics(found, np.array([0, 1, 2, 0, 2]), list("abcd"))
-    assert selection.value(metrics, found, lambda: pytest.fail("no base is needed")) == 1.0
+    assert criterion.value(metrics, found, lambda: pytest.fail("no base is needed")) == 1.0

@@ -1,4 +1,4 @@
-"""Which checkpoint stays: by labelled mean F1, as in the paper, or by agreement, which needs no labels."""
+"""Which checkpoint is kept: the best by labelled mean F1, as in the paper, or by agreement, which needs no labels."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,15 +13,7 @@ from flip_flop.training.config import F2CConfig
 
 # Below every agreement: a checkpoint that must not be chosen.
 COLLAPSED = -1.0
-LOGGED = (
-    "observed_agreement",
-    "mean_f1",
-    "f1_std",
-    "accuracy",
-    "vote_f1",
-    "vote_accuracy",
-    "no_consensus_share",
-)
+LOGGED = ("observed_agreement", "mean_f1", "f1_std", "accuracy", "vote_f1", "vote_accuracy", "no_consensus_share")
 
 
 def evaluation_metrics(
@@ -43,11 +35,11 @@ def evaluation_metrics(
 
 
 @dataclass
-class Selection:
+class CheckpointCriterion:
     """The value that a checkpoint is chosen by; higher is better.
 
-    Agreement alone would reward a model that says one label always. So a checkpoint counts only while its labels are
-    shared out as in the base model's majority votes, to within ``max_share_drift`` (total variation).
+    Agreement alone would reward a model that always gives one label. So a checkpoint counts only while the shares of
+    its labels are those of the base model's majority votes, to within ``max_share_drift`` (total variation).
 
     Attributes:
         by: ``mean_f1``, ``agreement`` or ``last``.
@@ -59,7 +51,7 @@ class Selection:
     _base_shares: np.ndarray | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, config: F2CConfig, eval_rows: Iterable[Any] | None) -> "Selection":
+    def of(cls, config: F2CConfig, eval_rows: Iterable[Any] | None) -> "CheckpointCriterion":
         """What ``select_by`` means for these validation rows: ``auto`` is mean F1 where all have a label."""
         labelled = eval_rows is not None and all(_label(row) is not None for row in eval_rows)
         if config.select_by == "mean_f1" and eval_rows is not None and not labelled:
@@ -88,6 +80,12 @@ class Selection:
         predictions = table.scores.argmax(axis=-1)
         drift = share_drift(label_shares(predictions, num_labels), self._base_shares)
         return COLLAPSED if drift > self.max_share_drift else metrics["observed_agreement"]
+
+
+def base_value(log_history: Sequence[dict[str, Any]]) -> float | None:
+    """What the base itself is worth by the criterion, where it was evaluated before the first step."""
+    first = next((entry for entry in log_history if "eval_selection" in entry), None)
+    return first["eval_selection"] if first and first["step"] == 0 else None
 
 
 def _label(row: Any) -> int | None:

@@ -1,10 +1,18 @@
-"""What a training cannot do without, and says before it begins."""
+"""What a training needs, and says before it begins."""
+
+import logging
+from collections.abc import Sequence
 
 import torch
 
 from flip_flop.errors import InputError
+from flip_flop.method import find_method
+from flip_flop.prompts import RenderedInstance, templates_differ_in_answer_words
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import InstanceDataset
+from flip_flop.training.initial_votes import SAMPLE_SIZE
+
+log = logging.getLogger("flip_flop")
 
 
 def require_one_device_each(args: F2CConfig) -> None:
@@ -18,7 +26,7 @@ def require_one_device_each(args: F2CConfig) -> None:
     if args.fsdp or args.deepspeed:
         raise InputError(
             "E-DISTRIBUTED",
-            "The model would be divided over the devices, and training keeps it whole on each.",
+            "fsdp and deepspeed divide the model over the devices, and training keeps it whole on each.",
             "Leave fsdp and deepspeed out; LoRA's optimizer state is small.",
         )
 
@@ -41,4 +49,14 @@ def require_two_templates(dataset: InstanceDataset) -> None:
             "E-TOO-FEW-TEMPLATES",
             "Training needs at least two templates: one has nothing to agree with.",
             "Add templates.",
+        )
+
+
+def warn_of_answer_words(instances: Sequence[RenderedInstance], config: F2CConfig) -> None:
+    """Warn where the method pulls a template toward other templates' answer words."""
+    pulls_words = find_method(config.method).pulls_words
+    if pulls_words and pulls_words(config) and templates_differ_in_answer_words(instances[:SAMPLE_SIZE]):
+        log.warning(
+            "W-ANSWER-WORDS: the templates answer in different words, and divergences over the vocabulary pull "
+            "each toward the others' words. Watch own_label_mass, or use --divergence-space labels."
         )

@@ -1,0 +1,56 @@
+"""What a method may read of one training instance."""
+
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from flip_flop.method.consensus import Consensus
+from flip_flop.method.controls import TemplateSplit
+
+Reduction = Literal["mean", "sum"]
+Aggregation = Literal["mean_log_prob", "mean_prob"]
+
+
+@runtime_checkable
+class DrawsPermutations(Protocol):
+    """A source of random permutations, such as a ``numpy.random.Generator``."""
+
+    def permutation(self, x: int, /) -> Any:
+        """A random order of ``range(x)``."""
+        ...
+
+
+@runtime_checkable
+class Instance(Protocol):
+    """One instance under all its templates. Its gold label is not here.
+
+    What the methods of this class return carries gradient, and is computed when it is asked for.
+
+    Attributes:
+        id: The instance's id.
+        consensus: The templates' votes, without gradient.
+        split: What Algorithm 1 makes of the votes with the run's settings, without gradient.
+        token_counts: The number of tokens of each answer.
+    """
+
+    id: str
+    consensus: Consensus
+    split: TemplateSplit
+    token_counts: Int[Tensor, "templates labels"]
+
+    def scores(self) -> Float[Tensor, "templates labels"]:
+        """Mean log-probability of each answer's tokens, in nats (Eq. 13)."""
+        ...
+
+    def nll(self, label: int, reduction: Reduction = "mean") -> Float[Tensor, " templates"]:
+        """Negative log-likelihood of a label's answer under each template: its tokens' mean or sum."""
+        ...
+
+    def vocab_log_probs(self, label: int, reading: Aggregation = "mean_log_prob") -> Float[Tensor, "templates vocab"]:
+        """A label's answer as a distribution over the vocabulary (:func:`aggregate_answer_log_probs`)."""
+        ...
+
+    def random(self, purpose: str) -> DrawsPermutations:
+        """A generator that depends on the run's seed, the purpose, the epoch and the id, and on nothing else."""
+        ...

@@ -1,0 +1,74 @@
+"""An instance of a training batch, as a method reads it; the head runs where it asks."""
+
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from flip_flop.method import Consensus, TemplateSplit, aggregate_answer_log_probs
+from flip_flop.method.instance import Aggregation, Reduction
+from flip_flop.randomness import generator
+from flip_flop.scoring.scorer import AnswerStates
+
+
+@dataclass(eq=False)
+class TrainingInstance:
+    """A :class:`~flip_flop.method.Instance` of a batch.
+
+    Attributes:
+        number: Its number in the batch.
+        states: The batch's pass, with gradient.
+        model: For its head.
+        keys: The run's seed, and the epoch, counted from 0.
+    """
+
+    id: str
+    consensus: Consensus
+    split: TemplateSplit
+    token_counts: Int[Tensor, "templates labels"]
+    number: int
+    states: AnswerStates
+    model: nn.Module
+    keys: tuple[int, int]
+    _scores: Tensor | None = field(default=None, init=False)
+    _token_log_softmax: dict[int, tuple[AnswerStates, Tensor]] = field(default_factory=dict, init=False)
+
+    def scores(self) -> Float[Tensor, "templates labels"]:
+        """Mean log-probability of each answer's tokens, in nats."""
+        if self._scores is None:
+            self._scores = self.states.of(self.number).scores(self.model)[0]
+        return self._scores
+
+    def nll(self, label: int, reduction: Reduction = "mean") -> Float[Tensor, " templates"]:
+        """Negative log-likelihood of a label's answer under each template.
+
+        Taken from what has been read already; only else does the answer go through the head.
+        """
+        if label in self._token_log_softmax:
+            answer, log_probs = self._token_log_softmax[label]
+            picked = log_probs.gather(1, answer.index.token_target[:, None]).squeeze(1)
+            scores = torch.stack([tokens.mean() for tokens in picked.split(self._lengths(label))])
+        elif self._scores is not None:
+            scores = self._scores[:, label]
+        else:
+            scores = self.states.of(self.number, label).scores(self.model)[0, :, 0]
+        return -scores * self.token_counts[:, label] if reduction == "sum" else -scores
+
+    def vocab_log_probs(self, label: int, reading: Aggregation = "mean_log_prob") -> Float[Tensor, "templates vocab"]:
+        """A label's answer as a distribution over the vocabulary."""
+        if label not in self._token_log_softmax:
+            answer = self.states.of(self.number, label)
+            self._token_log_softmax[label] = answer, answer.token_log_softmax(self.model)
+        log_probs = self._token_log_softmax[label][1].split(self._lengths(label))
+        return torch.stack([aggregate_answer_log_probs(tokens, reading=reading) for tokens in log_probs])
+
+    def random(self, purpose: str) -> np.random.Generator:
+        """A generator for (seed, purpose, epoch, id)."""
+        seed, epoch = self.keys
+        return generator(seed, purpose, epoch, self.id)
+
+    def _lengths(self, label: int) -> list[int]:
+        return cast(list[int], self.token_counts[:, label].tolist())

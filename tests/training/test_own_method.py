@@ -1,0 +1,122 @@
+"""A method of one's own: one function and one Method, given as an object or as module:name."""
+
+import json
+
+import pytest
+import torch
+
+from flip_flop.errors import InputError
+from flip_flop.method import METHODS, Method, find_method
+from flip_flop.training import F2CConfig, train
+from tests.tiny import tiny_model
+from tests.training.conftest import load_tiny, make_task, settings
+from tests.training.test_trainer import adapter_weights, make_trainer
+
+
+def worst_template(instance, config):
+    return {"worst": instance.nll(int(instance.consensus.label)).amax(), "nothing": 0 * instance.scores().sum()}
+
+
+WORST = Method("worst_template", "Worst template", "#cc79a7", worst_template)
+NAMED = f"{__name__}:WORST"
+# Its loss cannot be pickled, and it asks for no consensus.
+LOCAL = Method("local", "Local", "#000000", lambda instance, config: worst_template(instance, config), False)
+
+
+@pytest.mark.parametrize("method", [WORST, NAMED, LOCAL], ids=str)
+def test_the_trainer_takes_it_and_logs_its_terms(tmp_path, method):
+    trainer = make_trainer(tmp_path, method=method, max_steps=2)
+    before = adapter_weights(trainer)
+    trainer.train()
+    steps = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(steps) == 2
+    for entry in steps:  # a step's loss and its terms are means of the same instances
+        assert entry["loss"] == pytest.approx(entry["worst"] + entry["nothing"], rel=1e-6)
+    assert any(not torch.equal(before[name], value) for name, value in adapter_weights(trainer).items())
+
+
+@pytest.mark.parametrize("method", [WORST, NAMED, LOCAL], ids=str)
+def test_a_run_with_it_is_recorded_by_name_and_can_be_resumed(tmp_path, method):
+    for resume in (False, True):
+        train(load_tiny(), make_task(), settings(method=method, max_steps=2), tmp_path, resume=resume, quiet=True)
+    record, plan = (json.loads((tmp_path / name).read_text()) for name in ("run.json", "plan.json"))
+    name = find_method(method).name
+    assert (record["name"], record["adapter"]["method"], record["training"]["method"]) == (name, name, name)
+    assert plan["settings"]["method"] == (NAMED if method == NAMED else name)
+    assert '"worst"' in (tmp_path / "log.jsonl").read_text()
+    (pickled,) = (tmp_path / "checkpoints").glob("*/training_args.bin")
+    assert torch.load(pickled, weights_only=False).method == plan["settings"]["method"]
+
+
+def test_a_run_with_another_method_is_not_resumed(tmp_path):
+    train(load_tiny(), make_task(), settings(method=WORST, max_steps=2), tmp_path, quiet=True)
+    with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*settings.method \('worst_template', now 'cce'\)"):
+        train(load_tiny(), make_task(), settings(method="cce", max_steps=2), tmp_path, resume=True, quiet=True)
+
+
+def test_settings_say_it_by_name():
+    assert json.loads(F2CConfig(method=LOCAL).to_json_string())["method"] == "local"
+    assert F2CConfig(method=METHODS["cce"]).method == "cce"
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("f3c", "method is 'f3c'. Did you mean 'f2c'?"),
+        ("no_such_module:WORST", "method is 'no_such_module:WORST': ModuleNotFoundError: .*PYTHONPATH"),
+        (f"{__name__}:BEST", "AttributeError: .* has no attribute 'BEST'"),
+        (f"{__name__}:worst_template", "which is a function. Name a flip_flop.method.Method"),
+        (":", "method is ':': ValueError: "),
+        (Method("f2c", "Mine", "#000000", worst_template), "'f2c' is the name of another method"),
+        (Method("mine", "Mine", "#000000"), "'mine' has no loss"),
+    ],
+)
+def test_what_is_no_method_is_refused_in_one_line(method, words):
+    with pytest.raises(InputError, match=f"E-CONFIG-VALUE: .*{words}") as caught:
+        settings(method=method)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_answer_reads_the_same_whatever_was_read_before(tmp_path):
+    """Own forward, column of all scores, or the vocabulary's distribution: equal in float64 to rounding."""
+    read = {}
+
+    def loss(instance, config):
+        label = int(instance.consensus.label)
+        ways = {
+            "alone": lambda: None,
+            "with scores": instance.scores,
+            "with words": lambda: instance.vocab_log_probs(label),
+        }
+        for way, prepare in ways.items():
+            prepare()
+            read.setdefault(way, []).append(torch.stack([instance.nll(label), instance.nll(label, "sum")]))
+        scores, counts = instance.scores()[:, label], instance.token_counts[:, label]
+        read.setdefault("by hand", []).append(torch.stack([-scores, -scores * counts]))
+        assert torch.allclose(
+            instance.vocab_log_probs(label).exp().sum(-1), torch.ones(()).double(), rtol=0, atol=1e-12
+        )
+        assert not hasattr(instance, "label")
+        return {"nll": instance.nll(label).mean()}
+
+    trainer = make_trainer(tmp_path, model=tiny_model("qwen2").double(), method=Method("any", "Any", "#0", loss))
+    trainer.compute_loss(trainer.adapted, {"instances": list(trainer.train_instances)})
+    expected = torch.stack(read.pop("by hand"))
+    for way, found in read.items():
+        torch.testing.assert_close(torch.stack(found), expected, rtol=1e-12, atol=0, msg=way)
+
+
+def test_random_draws_depend_on_seed_purpose_epoch_and_id_alone(tmp_path):
+    drawn = []
+
+    def loss(instance, config):
+        drawn.append({purpose: tuple(instance.random(purpose).permutation(50)) for purpose in ("a", "b")})
+        return {"nll": instance.nll(0).mean()}
+
+    method = Method("draws", "Draws", "#0", loss, needs_consensus=False)
+    trainer = make_trainer(tmp_path, method=method)
+    encoded = list(trainer.train_instances)[:2]
+    for instances in (encoded, encoded[::-1]):
+        trainer.compute_loss(trainer.adapted, {"instances": instances})
+    assert drawn[:2] == drawn[:1:-1]
+    assert len({*drawn[0].values(), *drawn[1].values()}) == 4
