@@ -5,6 +5,7 @@ import torch
 
 from flip_flop.scoring import packed, scorer
 from flip_flop.training import F2CConfig
+from tests.exact import EXACT, float32_bound, in_float64
 from tests.training.naive_step import ALWAYS, LOSSES, NEVER, distance, made_instances, made_trainer, slow_step, step
 
 RELATIVE = 1e-5
@@ -32,14 +33,27 @@ def test_the_gradients_are_those_of_two_naive_passes(tmp_path, monkeypatch, kind
     for way, (backend, share) in WAYS.items():
         part(monkeypatch, share)
         trainer = made_trainer(tmp_path / way, backend=backend, **LOSSES[kind])
+        in_float64(trainer.adapted)
         if way == "one pass":
             expected_loss, expected = slow_step(trainer, instances)
         assert trainer.backend == backend
         for row_tokens in (1, 120, 100_000):
             trainer._row_tokens = row_tokens
             loss, gradients = step(trainer, instances)
-            assert loss == pytest.approx(expected_loss, rel=RELATIVE)
-            assert distance(gradients, expected) < RELATIVE, (way, row_tokens)
+            assert loss == pytest.approx(expected_loss, rel=EXACT)
+            assert distance(gradients, expected) < EXACT, (way, row_tokens)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("way", WAYS)
+def test_float32_gradients_are_as_near_as_its_products_are(tmp_path, monkeypatch, way, kind):
+    instances = made_instances()
+    backend, share = WAYS[way]
+    part(monkeypatch, share)
+    trainer = made_trainer(tmp_path, backend=backend, **LOSSES[kind])
+    (loss, gradients), (expected_loss, expected) = step(trainer, instances), slow_step(trainer, instances)
+    assert loss == pytest.approx(expected_loss, rel=float32_bound(trainer.adapted))
+    assert distance(gradients, expected) < float32_bound(trainer.adapted, passes=3)
 
 
 @pytest.mark.parametrize("share", [NEVER, ALWAYS])
