@@ -1,11 +1,15 @@
 """How near two computations of the same thing have to be, by arithmetic and whatever the processor."""
 
+import numpy as np
+import torch
 from torch import nn
 
-from flip_flop.scoring.head import unwrap
+from flip_flop.scoring.causal_lm import unwrap
 
 # Relative, in float64: thousands of roundings of 2**-53 each.
 EXACT = 1e-12
+# Relative, of what is computed in float64 and given in float32: rounded once.
+ROUNDED = 2.0**-23
 
 
 def in_float64(model):
@@ -28,3 +32,9 @@ def float32_bound(model, passes=1):
     causal_lm = unwrap(model)
     terms = max(value.shape[-1] for value in causal_lm.parameters() if value.dim() == 2)
     return passes * (6 * causal_lm.config.num_hidden_layers + 1) * terms * 2.0**-24
+
+
+def assert_scores(model, found, expected):
+    """Scores of a model in float64 are exact but for the table's rounding, those in float32 within its bound."""
+    double = unwrap(model).dtype == torch.float64
+    np.testing.assert_allclose(found, expected, rtol=ROUNDED if double else float32_bound(model), atol=0)

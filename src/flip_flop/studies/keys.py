@@ -21,7 +21,9 @@ SCHEME = 1
 # that leaves the rows alone is no reason to train again, and a node without a network does not learn the commit.
 _PLACES = ("source", "mirror", "revision", "branch")
 # The settings that an audit shares with the trainings.
-SCORING = ("chat_template", "backend", "batch_tokens", "fast_linear")
+SCORING = ("chat_template", "backend", "batch_tokens")
+# A setting of the past, hashed at its default: keys made while it was there stay valid.
+REMOVED = {"fast_linear": False}
 
 
 def make_plan(study: Study, setup: Setup, openers: Openers) -> Plan:
@@ -224,11 +226,11 @@ def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     binding, defaults = binding_settings(config), binding_settings(training_config({}))
     given = {name for name in binding if name in settings and binding[name] != defaults[name]}
     names = (given | set(recorded_settings(config))) & set(binding)
-    return {name: binding[name] for name in sorted(names)}
+    return {name: binding[name] for name in sorted(names)} | REMOVED
 
 
 def _of_scoring(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in DIVISION}
+    return {name: value for name, value in settings.items() if name not in DIVISION} | REMOVED
 
 
 def _suffix(task: Task, names: tuple[str, ...]) -> str:

@@ -89,9 +89,6 @@ class F2CConfig(TrainingArguments):
         default="packed", metadata={"help": "packed, where the model allows it, or padded (see audit --help)."}
     )
     batch_tokens: int = field(default=4096, metadata={"help": "Tokens of one forward; an instance is never divided."})
-    fast_linear: bool = field(
-        default=False, metadata={"help": "On a CPU: oneDNN for frozen float32 weights, where it is the faster one."}
-    )
     lora_r: int = field(default=16, metadata={"help": "LoRA rank (the paper's)."})
     lora_alpha: int = field(default=32, metadata={"help": "LoRA scaling (the paper's)."})
     lora_dropout: float = field(default=0.05, metadata={"help": "LoRA dropout (the paper's)."})

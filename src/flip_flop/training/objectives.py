@@ -20,7 +20,7 @@ from flip_flop.method import (
     swarm_teachers,
 )
 from flip_flop.randomness import generator
-from flip_flop.scoring.scorer import AnswerStates
+from flip_flop.scoring.answers import AnswerStates
 from flip_flop.training.config import F2CConfig
 
 
@@ -89,17 +89,6 @@ OBJECTIVES: dict[str, Callable[[Batch, int, F2CConfig], InstanceLoss]] = {
 }
 
 
-def reads_one_label(config: F2CConfig) -> bool:
-    """Whether the loss reads the consensus label's answers alone, and no gradient is needed for the others."""
-    return config.method == "cce" or (config.method == "f2c" and config.divergence_space == "vocab")
-
-
-def consensus_labels(consensus: Consensus) -> list[int | None]:
-    """The consensus label of each instance; ``None`` where there is none."""
-    pairs = zip(consensus.label.tolist(), consensus.exists.tolist(), strict=True)
-    return [label if exists else None for label, exists in pairs]
-
-
 def split_by_votes(scores: Float[Tensor, "instances templates labels"], config: F2CConfig) -> list[TemplateSplit]:
     """Algorithm 1 for each instance, with the run's settings."""
     return [
@@ -144,8 +133,8 @@ def _over_vocabulary(
     """l_{i,v} of the consensus answer, and log q*_{i,v} over the vocabulary on that answer's tokens."""
     answer = batch.states.of(number, int(batch.consensus.label[number]))
     log_probs = answer.token_log_softmax(batch.model)
-    targets = log_probs.gather(1, answer.index.token_target[:, None]).squeeze(1)
-    lengths = cast(list[int], answer.index.token_counts[0, :, 0].tolist())
+    targets = log_probs.gather(1, answer.token_target[:, None]).squeeze(1)
+    lengths = cast(list[int], answer.token_counts[0, :, 0].tolist())
     scores = torch.stack([tokens.mean() for tokens in targets.split(lengths)])
     distributions = [
         aggregate_answer_log_probs(tokens, reading=config.answer_aggregation) for tokens in log_probs.split(lengths)
@@ -155,4 +144,4 @@ def _over_vocabulary(
 
 def _nll(scores: Float[Tensor, " templates"], answer: AnswerStates, config: F2CConfig) -> Float[Tensor, " templates"]:
     """l_{i,v}: the negative mean over the answer's tokens, or their sum."""
-    return -scores * answer.index.token_counts[0, :, 0] if config.cce_reduction == "sum" else -scores
+    return -scores * answer.token_counts[0, :, 0] if config.cce_reduction == "sum" else -scores

@@ -17,12 +17,12 @@ from flip_flop.method import find_consensus
 from flip_flop.metrics import Average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import derive_seed
+from flip_flop.scoring.answers import AnswerStates, answer_states
 from flip_flop.scoring.attention import packed_attention
-from flip_flop.scoring.head import evaluation_mode, unwrap
-from flip_flop.scoring.linears import fast_frozen_linears
+from flip_flop.scoring.causal_lm import evaluation_mode, unwrap
 from flip_flop.scoring.models import load_model
 from flip_flop.scoring.rows import pack, training_row_tokens
-from flip_flop.scoring.scorer import AnswerStates, ScoreTable, answer_states, score_instances
+from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.training import distributed
@@ -30,7 +30,7 @@ from flip_flop.training.adapter import with_adapter
 from flip_flop.training.checkpoints import fault, rotate, seal
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import InstanceDataset, KeyedSampler, collate
-from flip_flop.training.objectives import Batch, batch_losses, consensus_labels, reads_one_label, split_by_votes
+from flip_flop.training.objectives import Batch, batch_losses, split_by_votes
 from flip_flop.training.requirements import require_dtype, require_one_device_each, require_two_templates
 from flip_flop.training.selection import Selection, evaluation_metrics
 from flip_flop.training.statistics import StepStatistics
@@ -132,16 +132,15 @@ class F2CTrainer(Trainer):
         assert not return_outputs, "there are no outputs to return: evaluation scores instances by itself"
         instances: list[EncodedInstance] = inputs["instances"]
         votes = self._separate_votes(model, instances) if self.args.vote_pass == "separate" else None
-        states = self._states(model, instances, one_label=reads_one_label(self.args))
+        states = self._states(model, instances)
         scores = self._shared_votes(model, states) if votes is None else votes
         self._check_finite(scores, instances)
         splits = split_by_votes(scores, self.args)
         consensus = find_consensus(scores)
-        states = states.with_gradient(consensus_labels(consensus))
         ids = [instance.id for instance in instances]
         batch = Batch(model, states, consensus, splits, ids, self._sampler.epoch)
         losses = batch_losses(batch, self.args)
-        self.statistics.add(instances, consensus, splits, scores, states.index.token_counts, losses)
+        self.statistics.add(instances, consensus, splits, scores, states.token_counts, losses)
         total = torch.stack([loss for loss, _ in losses]).sum() / (num_items_in_batch or len(instances))
         # Where no instance has a consensus there is nothing to derive: leave every gradient as it is.
         return total if total.requires_grad else total.requires_grad_()
@@ -157,12 +156,8 @@ class F2CTrainer(Trainer):
         with evaluation_mode(model):
             return self._states(model, instances).scores(model)
 
-    def _states(
-        self, model: nn.Module, instances: Sequence[EncodedInstance], *, one_label: bool = False
-    ) -> AnswerStates:
-        return answer_states(
-            model, instances, backend=self.backend, batch_tokens=self.args.batch_tokens, one_label=one_label
-        )
+    def _states(self, model: nn.Module, instances: Sequence[EncodedInstance]) -> AnswerStates:
+        return answer_states(model, instances, backend=self.backend, batch_tokens=self.args.batch_tokens)
 
     def _check_finite(
         self, scores: Float[Tensor, "instances templates labels"], instances: list[EncodedInstance]
@@ -196,11 +191,6 @@ class F2CTrainer(Trainer):
             distributed.sum_gradients(self.adapted.parameters())
         # transformers logs the mean over the processes, and the step's loss is the sum.
         return torch.stack(losses).sum() * distributed.world()
-
-    def train(self, *arguments: Any, **keywords: Any) -> Any:
-        """As ``Trainer.train``; with ``fast_linear``, frozen weights go through oneDNN meanwhile."""
-        with fast_frozen_linears(self.adapted, self.args.fast_linear):
-            return super().train(*arguments, **keywords)
 
     def _attention(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
         """Open over forward and backward: with gradient checkpointing the backward runs layers anew."""
