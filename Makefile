@@ -55,7 +55,7 @@ slurm: slurm-programs $(VENV)/.installed-dev  ## the studies' tests against a re
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=8000000000
 bench: $(VENV)/.installed-dev       ## a smoke run, then the toy model; about half an hour on two cores
 	$(BIN)/python -m benchmarks.run --smoke --out out/bench/smoke.json
-	$(KEEP_MEMORY) $(BIN)/python -m benchmarks.run --model toy --fast-linear --out out/bench/toy.json
+	$(KEEP_MEMORY) $(BIN)/python -m benchmarks.run --model toy --out out/bench/toy.json
 
 bench-full: $(VENV)/.installed-dev  ## the shape of a 0.5B model, and memory; about an hour on two cores
 	$(KEEP_MEMORY) $(BIN)/python -m benchmarks.run --model 0.5b --part scoring --tokens 900 --rounds 3 --slow-rounds 0 --no-padded --out out/bench/0.5b-scoring.json

@@ -19,8 +19,8 @@ import torch
 PEAK_SHAPE = (1024, 896, 4864)
 # On a GPU so small a product would time its launch.
 GPU_PEAK_SHAPE = (8192, 8192, 8192)
-MOST_FOREIGN_LOAD = 0.3
-MOST_PEAK_DRIFT = 0.15
+MAX_FOREIGN_LOAD = 0.3
+MAX_PEAK_DRIFT = 0.15
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,11 @@ class Variant:
     Attributes:
         name: As in the results.
         run: The work; what it returns is compared.
-        around: Opened before the clock starts and closed after it stops. Where it yields ``False`` it cannot be had
-            now, and the variant is left out of the round.
         rounds: In how many rounds it runs, the dropped one not among them; ``None``: in all.
     """
 
     name: str
     run: Callable[[], Any]
-    around: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
     rounds: int | None = None
 
 
@@ -92,11 +89,7 @@ def interleave(
             if variant.rounds is not None and not 1 <= number <= variant.rounds:
                 continue
             gc.collect()
-            with variant.around() as in_use:
-                if in_use is False:
-                    say(f"round {number}: {variant.name} is not to be had now")
-                    continue
-                seconds, results[variant.name] = timed(variant.run, device)
+            seconds, results[variant.name] = timed(variant.run, device)
             say(f"round {number}: {variant.name} {seconds:.2f} s")
             if number:
                 timings.seconds.setdefault(variant.name, {})[number] = seconds
@@ -123,17 +116,13 @@ def timed(run: Callable[[], Any], device: str) -> tuple[float, Any]:
     return time.perf_counter() - before, result
 
 
-def peak_gflops(device: str, dtype: torch.dtype, *, fast: bool = False, repeats: int = 15) -> float:
-    """The best rate that one large matrix product reaches now, in this process; ``fast``: through oneDNN."""
+def peak_gflops(device: str, dtype: torch.dtype, *, repeats: int = 15) -> float:
+    """The best rate that one large matrix product reaches now, in this process."""
     rows, inner, columns = GPU_PEAK_SHAPE if device.startswith("cuda") else PEAK_SHAPE
     left = torch.randn(rows, inner, device=device, dtype=dtype)
     weight = torch.randn(columns, inner, device=device, dtype=dtype)
-    if fast:
-        product = lambda: torch.ops.mkldnn._linear_pointwise(left, weight, None, "none", [], "")  # noqa: E731
-    else:
-        product = lambda: torch.nn.functional.linear(left, weight)  # noqa: E731
     with torch.no_grad():
-        best = min(timed(product, device)[0] for _ in range(repeats))
+        best = min(timed(lambda: torch.nn.functional.linear(left, weight), device)[0] for _ in range(repeats))
     return 2 * rows * inner * columns / best / 1e9
 
 
@@ -142,33 +131,33 @@ class Surroundings:
     """What else the machine did while something was timed: peaks before and after, and foreign load.
 
     Attributes:
-        peaks: GFLOP/s, ``[before, after]`` for each kind of product.
+        peaks: GFLOP/s, ``[before, after]``.
         foreign_load: The load average less the threads of this process, before and after; not below 0.
     """
 
-    peaks: dict[str, list[float]]
+    peaks: list[float]
     foreign_load: list[float]
 
     @property
     def faults(self) -> list[str]:
         """Why the timings should not be published; nothing where they may."""
-        found = [
-            f"the {kind} peak moved from {before:.0f} to {after:.0f} GFLOP/s"
-            for kind, (before, after) in self.peaks.items()
-            if abs(after - before) > MOST_PEAK_DRIFT * max(before, after)
-        ]
-        load = max(self.foreign_load)
-        return found + ([f"a foreign load of {load:.1f}"] if load > MOST_FOREIGN_LOAD else [])
+        (before, after), load, found = self.peaks, max(self.foreign_load), []
+        if abs(after - before) > MAX_PEAK_DRIFT * max(before, after):
+            found.append(f"the peak moved from {before:.0f} to {after:.0f} GFLOP/s")
+        if load > MAX_FOREIGN_LOAD:
+            found.append(f"a foreign load of {load:.1f}")
+        return found
 
 
 @contextlib.contextmanager
-def watched(device: str, dtype: torch.dtype, *, fast: bool) -> Iterator[Surroundings]:
-    """Take the peaks right before and right after what is timed, and look at the load."""
-    kinds = {"stock": False} | ({"oneDNN": True} if fast else {})
-    surroundings = Surroundings({kind: [] for kind in kinds}, [])
-    for _ in range(2):
-        for kind, flag in kinds.items():
-            surroundings.peaks[kind].append(peak_gflops(device, dtype, fast=flag))
+def watched(device: str, dtype: torch.dtype) -> Iterator[Surroundings]:
+    """Take the peak right before and right after what is timed, and look at the load."""
+    surroundings = Surroundings([], [])
+
+    def look() -> None:
+        surroundings.peaks.append(peak_gflops(device, dtype))
         surroundings.foreign_load.append(max(0.0, os.getloadavg()[0] - torch.get_num_threads()))
-        if len(surroundings.foreign_load) == 1:
-            yield surroundings
+
+    look()
+    yield surroundings
+    look()

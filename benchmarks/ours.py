@@ -1,7 +1,6 @@
 """This package's side: its back ends as scorers, and its trainer's step."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -12,7 +11,6 @@ from transformers import PreTrainedModel
 
 from benchmarks.models import LORA_R, make_tokenizer, randomize_adapter
 from flip_flop.scoring import EncodedInstance, score_instances
-from flip_flop.scoring.linears import FrozenLinear, fast_frozen_linears
 from flip_flop.training import F2CConfig, F2CTrainer
 
 Backend = Literal["packed", "padded"]
@@ -64,16 +62,3 @@ def gradient(model: nn.Module) -> torch.Tensor:
             parts.append(parameter.grad.float().flatten())
             parameter.grad = None
     return torch.cat(parts)
-
-
-@contextlib.contextmanager
-def fast_linears(model: nn.Module, *, training: bool) -> Iterator[bool]:
-    """Frozen weights' products through oneDNN while the context is open; yields whether they are in use.
-
-    What a training run makes once, the transposed weights of the backward, is made here, before the clock starts.
-    """
-    with fast_frozen_linears(model) as in_use:
-        for layer in model.modules():
-            if training and isinstance(layer, FrozenLinear):
-                layer.transposed()
-        yield in_use

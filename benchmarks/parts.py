@@ -1,7 +1,6 @@
 """The parts of a run: which variants stand against each other, and what has to be equal."""
 
 import dataclasses
-import functools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,10 +9,9 @@ import numpy as np
 import psutil
 import torch
 
-from benchmarks import FAST
 from benchmarks.measure import Check, Surroundings, Timings, Variant, interleave, spread, watched
 from benchmarks.models import MODELS, ModelShape, make_model, useful_scoring_flops, useful_training_flops
-from benchmarks.ours import fast_linears, gradient, make_trainer, our_scores, our_step
+from benchmarks.ours import gradient, make_trainer, our_scores, our_step
 from benchmarks.peers import best_harness_batch, harness_scorer, naive_scores, strong_scores
 from benchmarks.training_peers import FORCED_LABEL, naive_step, strong_step, with_forced_consensus
 from benchmarks.workload import count_tokens, digest, make_instances
@@ -36,9 +34,8 @@ class Settings:
         tokens: Take more instances for scoring, until a shape's distinct tokens are so many.
         padded: Run our padded back end too; it is the strong peer's equal.
         rounds: Counted rounds.
-        slow_rounds: Rounds of the slowest peers (naive, T0, lm-eval with oneDNN); 0 leaves them out.
+        slow_rounds: Rounds of the slowest peers (naive, T0); 0 leaves them out.
         device, dtype: Of the model.
-        fast: Run packed and lm-eval with oneDNN's products too.
     """
 
     model: str
@@ -49,7 +46,6 @@ class Settings:
     slow_rounds: int
     device: str = "cpu"
     dtype: str = "float32"
-    fast: bool = False
     tokens: int = 0
     padded: bool = True
 
@@ -86,7 +82,7 @@ def scoring_part(settings: Settings, say: Say) -> Iterator[tuple[str, dict[str, 
         if cut is not None:
             _compare(timings, scoring_variants(cut, instances[:SAMPLE], batch, settings), _scores_check)
         flops = useful_scoring_flops(settings.shape, instances)
-        entry = _entry(instances, timings, around, flops, against=("lm-eval", "strong", "naive", "lm-eval" + FAST))
+        entry = _entry(instances, timings, around, flops, against=("lm-eval", "strong", "naive"))
         yield name, entry | {"harness_batch": batch}
 
 
@@ -100,14 +96,8 @@ def scoring_variants(model: Any, instances: Sequence[EncodedInstance], batch: in
     ]
     if settings.padded:
         variants.append(Variant("padded", lambda: our_scores(model, instances, "padded")))
-    if settings.fast:
-        around = functools.partial(fast_linears, model, training=False)
-        variants.append(Variant("packed" + FAST, lambda: our_scores(model, instances, "packed"), around))
     if settings.slow_rounds:
         variants.append(Variant("naive", lambda: naive_scores(model, instances), rounds=settings.slow_rounds))
-        if settings.fast:
-            peer = Variant("lm-eval" + FAST, lambda: harness(instances), around, settings.slow_rounds)
-            variants.append(peer)
     return variants
 
 
@@ -172,10 +162,6 @@ class _Steps:
         ]
         if settings.padded:
             variants.append(Variant("padded", step(lambda: our_step(self.padded, instances))))
-        if settings.fast:
-            run = step(lambda: our_step(self.packed, instances))
-            around = functools.partial(fast_linears, adapted, training=True)
-            variants.append(Variant("packed" + FAST, run, around))
         if settings.slow_rounds:
             naive = step(lambda: naive_step(adapted, instances, config))
             variants.insert(0, Variant("T0", naive, rounds=settings.slow_rounds))
@@ -193,11 +179,10 @@ def _entry(
         name: spread([flops / seconds / 1e9 for seconds in by_round.values()])
         for name, by_round in timings.seconds.items()
     }
-    peaks = {kind: sum(values) / len(values) for kind, values in around.peaks.items()}
+    peak = sum(around.peaks) / len(around.peaks)
     shares = {
-        name: {part: rate / peaks[kind] for part, rate in spread_.items() if part != "rounds"}
+        name: {part: rate / peak for part, rate in spread_.items() if part != "rounds"}
         for name, spread_ in rates.items()
-        if (kind := "oneDNN" if name.endswith(FAST) else "stock") in peaks
     }
     return {
         "instances": len(instances),
@@ -264,19 +249,14 @@ def _exact_cut(settings: Settings) -> Any:
 
 
 def _measure(settings: Settings, variants: list[Variant], check: Check, say: Say) -> tuple[Timings, Surroundings]:
-    with watched(settings.device, settings.torch_dtype, fast=settings.fast) as around:
+    with watched(settings.device, settings.torch_dtype) as around:
         timings = interleave(variants, settings.rounds, check, settings.device, say)
     return timings, around
 
 
 def _compare(timings: Timings, variants: list[Variant], check: Check) -> None:
     """Run all variants of the cut once, and add what differs."""
-    results = {}
-    for variant in variants:
-        with variant.around() as in_use:
-            if in_use is not False:
-                results[variant.name] = variant.run()
-    differences, faults = check(results)
+    differences, faults = check({variant.name: variant.run() for variant in variants})
     timings.faults += [f"two layers in float32: {fault}" for fault in faults]
     for name, kinds in differences.items():
         timings.differences.setdefault(name, {}).update(kinds)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import FAST, MEMORY_MODEL
+from benchmarks import MEMORY_MODEL
 from benchmarks.workload import SHAPES
 from flip_flop.files import write_text
 
@@ -39,10 +39,8 @@ class Goal:
 
 GOALS = (
     Goal("scoring", "packed", "lm-eval", "scoring over lm-eval at its best batch", 3.0, 4.0),
-    Goal("scoring", "packed" + FAST, "lm-eval", "the same with oneDNN products", 4.5, 7.0),
     Goal("scoring", "packed", "strong", "scoring over the strong peer", 1.7, 2.0),
     Goal("training", "packed", "T0", "training step over T0", 4.0, 6.0),
-    Goal("training", "packed" + FAST, "T0", "the same with oneDNN products", 4.0, 8.0),
     Goal("training", "packed", "T1", "training step over T1", 1.9, 2.3),
     Goal("scoring", "packed", "lm-eval", "scoring over lm-eval, GPU", 2.0, 2.5, ("3b",), True),
     Goal("training", "packed", "T0", "training step over T0, GPU", 2.8, 3.5, ("3b",), True),
@@ -51,9 +49,7 @@ GOALS = (
 # Geometric means of the share of the peak: (part, variant) to floor and aim.
 SHARES = {
     ("scoring", "packed"): (0.75, 0.88),
-    ("scoring", "packed" + FAST): (None, 0.75),
     ("training", "packed"): (0.60, 0.75),
-    ("training", "packed" + FAST): (None, 0.60),
 }
 # How many times packed's peak memory fits into T0's: floor and aim, for the model that is meant.
 MEMORY = {"anli": (6, 12), "hellaswag": (3, 6)}
@@ -158,8 +154,8 @@ def _share_rows(record: dict[str, Any]) -> list[list[str]]:
     rows = []
     for (part, variant), (floor, aim) in SHARES.items():
         if found := shares(record, part, variant):
-            limit = "" if floor is None else f"{floor:.0%}"
-            rows.append([f"share of the peak, {part}, {variant}", _means(found, ".0%"), limit, f"{aim:.0%}"])
+            limits = (f"{limit:.0%}" for limit in (floor, aim))
+            rows.append([f"share of the peak, {part}, {variant}", _means(found, ".0%"), *limits])
     return rows
 
 
@@ -167,8 +163,7 @@ def _part_table(part: str, entries: dict[str, Any]) -> str:
     pairs = list(
         dict.fromkeys((ours, peer) for e in entries.values() for ours, peers in e["ratios"].items() for peer in peers)
     )
-    # Of the padded back end, only how it stands to the best-known peer; with oneDNN against without, nothing.
-    pairs = [(ours, peer) for ours, peer in pairs if FAST not in peer or FAST in ours]
+    # Of the padded back end, only how it stands to the best-known peer.
     pairs = [(ours, peer) for ours, peer in pairs if ours != "padded" or peer in ("lm-eval", "T0")]
     kind = "scores" if part == "scoring" else "gradient"
     head = ["shape", "tokens: naive, unique, trie", *(f"{ours} / {peer}" for ours, peer in pairs)]
@@ -248,7 +243,7 @@ def _low_shares(record: dict[str, Any]) -> Iterator[str]:
     """Shares of the peak and savings of memory that are below their floors."""
     for (part, variant), (floor, _) in SHARES.items():
         found = [value for value, _ in shares(record, part, variant)]
-        if floor and found and geometric_mean(found) < floor:
+        if found and geometric_mean(found) < floor:
             share = geometric_mean(found)
             yield f"the share of the peak, {part}, {variant}, is {share:.0%}, below the floor of {floor:.0%}."
     memory = record.get("memory", {})
@@ -268,8 +263,6 @@ def _missing(records: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"{model}, {part}: {', '.join(left)}."
     if not any("memory" in record for record in records):
         yield "Peak memory."
-    if not any(FAST in ours for record in records for ours in _variants(record)):
-        yield "Products through oneDNN, which are an option (`--fast-linear`)."
     if not any(record["machine"]["gpu"] for record in records):
         yield "A GPU: all of this is from a CPU. For one there is `--model 3b --device cuda --dtype bfloat16`."
     yield "Real weights and real prompts: models are random, and prompts are token ids of real templates' lengths."
@@ -295,12 +288,7 @@ def _amounts(record: dict[str, Any]) -> Iterator[str]:
     if any(part in record for part in PARTS):
         slow = settings["slow_rounds"]
         yield f"The head is {record['head_share']:.0%} of a naive token's work."
-        yield f"{settings['rounds']} rounds" + (f", of naive, T0 and lm-eval with oneDNN {slow}." if slow else ".")
-
-
-def _variants(record: dict[str, Any]) -> set[str]:
-    entries = [entry for part in PARTS for entry in record.get(part, {}).values()]
-    return {name for entry in entries for name in entry["ratios"]}
+        yield f"{settings['rounds']} rounds" + (f", of naive and T0 {slow}." if slow else ".")
 
 
 def main() -> None:

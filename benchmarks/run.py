@@ -40,12 +40,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-padded", action="store_true", help="without our padded back end, the strong peer's equal")
     parser.add_argument("--step-instances", type=int, help="per shape, for a training step")
     parser.add_argument("--rounds", type=int, help="counted rounds; one more is dropped")
-    parser.add_argument("--slow-rounds", type=int, help="rounds of naive, T0 and lm-eval with oneDNN; 0: none")
+    parser.add_argument("--slow-rounds", type=int, help="rounds of naive and T0; 0: none")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--kernel", choices=["sdpa", "flex"], default="sdpa", help="what computes packed attention")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--fast-linear", action="store_true", help="with oneDNN's products for frozen weights too")
     parser.add_argument("--smoke", action="store_true", help="two shapes, one instance, one round: a minute")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file")
     return parser.parse_args(arguments)
@@ -67,7 +66,6 @@ def settings_of(options: argparse.Namespace) -> Settings:
         workloads=workloads,
         device=options.device,
         dtype=options.dtype,
-        fast=options.fast_linear,
         tokens=options.tokens,
         padded=not options.no_padded,
         **(defaults | chosen),

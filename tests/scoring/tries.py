@@ -42,13 +42,8 @@ def prefixes(sequence):
 
 
 def expected_prefixes(answers):
-    """The prefixes that are of a prompt, and those that only answers have; an answer's last token is not read."""
-    trunk, everything = set(), set()
-    for template in answers:
-        for prompt, answer in template:
-            trunk |= prefixes(prompt)
-            everything |= prefixes(prompt + answer[:-1])
-    return trunk, everything - trunk
+    """What the model reads, without an answer's last token: each distinct beginning once."""
+    return {word for template in answers for prompt, answer in template for word in prefixes(prompt + answer[:-1])}
 
 
 def spelled(trie):

@@ -24,8 +24,6 @@ WEIGHTS = {
     "jsd_weight": 0.7, "flip_weight_min": 0.3, "flip_weight_max": 0.9, "max_cc_size": 2, "unanimous_margin": 0.5,
     "lora_dropout": 0.0,
 }  # fmt: skip
-# Shares that a forward in two parts would have to spare: it is never done, or always.
-NEVER, ALWAYS = 2.0, -1.0
 
 
 def made_trainer(folder, **changes):
@@ -82,12 +80,12 @@ def choose(trainer, longest):
     for number in range(200):
         answers = candidate(number, longest)
         case = algorithm_1(trainer.args, slow_scores(trainer.adapted, answers))[0]
-        place = next((place for place, wanted in enumerate(CASES) if wanted == case and place not in chosen), None)
-        if place is not None:
-            chosen[place] = EncodedInstance(f"row-{place}", answers)
+        index = next((index for index, wanted in enumerate(CASES) if wanted == case and index not in chosen), None)
+        if index is not None:
+            chosen[index] = EncodedInstance(f"row-{index}", answers)
         if len(chosen) == len(CASES):
-            return [chosen[place] for place in range(len(CASES))]
-    raise AssertionError(f"no instances of the cases {set(CASES) - {CASES[place] for place in chosen}}")
+            return [chosen[index] for index in range(len(CASES))]
+    raise AssertionError(f"no instances of the cases {set(CASES) - {CASES[index] for index in chosen}}")
 
 
 @functools.cache
@@ -136,7 +134,7 @@ def _answer_log_probs(model, answer):
     ids = list(answer.context) + list(answer.tokens)
     rows = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].log_softmax(-1)
     rows = rows[len(answer.context) - 1 : len(ids) - 1]
-    return rows, torch.stack([rows[place, token] for place, token in enumerate(answer.tokens)])
+    return rows, torch.stack([rows[index, token] for index, token in enumerate(answer.tokens)])
 
 
 def _slow_f2c(model, instance, label, split, args):

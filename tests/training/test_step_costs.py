@@ -5,15 +5,11 @@ import itertools
 import pytest
 import torch
 
-from flip_flop.scoring import packed
 from flip_flop.scoring import rows as rows_module
-from flip_flop.scoring.costs import training_costs
-from flip_flop.scoring.padded import is_worth_twice
 from flip_flop.scoring.rows import pack, training_row_tokens
-from flip_flop.scoring.trie import build_trie
 from tests.method import oracle
 from tests.tiny import tiny_model
-from tests.training.naive_step import LOSSES, NEVER, NO_CONSENSUS, made_instances, made_trainer, slow_scores, step
+from tests.training.naive_step import LOSSES, NO_CONSENSUS, made_instances, made_trainer, slow_scores, step
 
 
 class Counter:
@@ -63,12 +59,6 @@ def inputs_of(answers):
     return prefixes({answer.context + answer.tokens[:-1] for answer in answers})
 
 
-def sequence_tokens(answers):
-    """Tokens of the sequences that are forwarded one by one: those that begin no other."""
-    reads = {answer.context + answer.tokens[:-1] for answer in answers}
-    return sum(len(own) for own in reads if not any(own != other and other[: len(own)] == own for other in reads))
-
-
 def consensus_of(trainer, instance):
     """The label of the strict majority, by the slow way, or ``None``."""
     _, _, label, exists = oracle.consensus(slow_scores(trainer.adapted, instance.answers))
@@ -76,10 +66,10 @@ def consensus_of(trainer, instance):
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_a_step_in_one_pass_computes_each_beginning_once_and_derives_it_once(tmp_path, monkeypatch, number):
-    monkeypatch.setattr(packed, "SPARED_SHARE", NEVER)
+@pytest.mark.parametrize("kind", ["cce", "f2c"])
+def test_a_step_computes_each_beginning_once_and_derives_it_once(tmp_path, kind, number):
     instance = made_instances()[number]
-    trainer = made_trainer(tmp_path, **LOSSES["f2c"])
+    trainer = made_trainer(tmp_path, **LOSSES[kind])
     label = consensus_of(trainer, instance)
     assert (label is None) == (number == NO_CONSENSUS)
     counter = Counter(trainer.adapted)
@@ -87,67 +77,19 @@ def test_a_step_in_one_pass_computes_each_beginning_once_and_derives_it_once(tmp
     tokens, rows = len(inputs_of(pairs(instance))), len(rows_of(pairs(instance)))
     expected = (tokens, 0, rows, 0) if label is None else (tokens, tokens, rows, len(rows_of(pairs(instance, label))))
     assert counter.found() == expected
-    costs = training_costs(instance, label)
-    assert (costs.forwarded, costs.backward, costs.head_rows, costs.loss_rows) == expected
 
 
-@pytest.mark.parametrize("number", range(5))
-def test_a_step_in_two_parts_derives_prompts_and_the_consensus_answers_alone(tmp_path, number):
-    instance = made_instances(30)[number]
-    assert packed.is_worth_parting(instance.trie)
-    trainer = made_trainer(tmp_path, **LOSSES["cce"])
-    label = consensus_of(trainer, instance)
-    assert (label is None) == (number == NO_CONSENSUS)
-    counter = Counter(trainer.adapted)
-    step(trainer, [instance])
-    prompts = prefixes({answer.context for answer in pairs(instance)})
-    tokens, rows = len(inputs_of(pairs(instance))), len(rows_of(pairs(instance)))
-    expected = (tokens, 0, rows, 0)
-    if label is not None:
-        again = len(inputs_of(pairs(instance, label)) - prompts)
-        expected = (tokens + again, len(prompts) + again, rows, len(rows_of(pairs(instance, label))))
-    assert counter.found() == expected
-    costs = training_costs(instance, label)
-    assert (costs.forwarded, costs.backward, costs.head_rows, costs.loss_rows) == expected
-
-
-@pytest.mark.parametrize("number", range(5))
-def test_a_padded_step_derives_the_sequences_of_the_consensus_answers_alone(tmp_path, number):
-    instance = made_instances(30)[number]
-    trainer = made_trainer(tmp_path, backend="padded", batch_tokens=1, **LOSSES["cce"])  # a sequence a batch
-    label = consensus_of(trainer, instance)
-    counter = Counter(trainer.adapted)
-    step(trainer, [instance])
-    tokens = sequence_tokens(pairs(instance))
-    again = 0 if label is None else sequence_tokens(pairs(instance, label))
-    assert again < tokens
-    assert counter.found()[:2] == (tokens + again, again)
-
-
-@pytest.mark.parametrize(("length", "labels", "worth"), [(1, 3, False), (9, 1, False), (9, 2, True), (9, 3, True)])
-def test_a_padded_step_computes_answers_twice_where_that_is_less_work(length, labels, worth):
-    prompt = tuple(range(50))
-    answers = [[(prompt, tuple(100 * label + token for token in range(length))) for label in range(1, labels + 1)]]
-    assert is_worth_twice(build_trie(answers)) == worth
-
-
-@pytest.mark.parametrize("kind", ["f2c over labels", "swarm"])
-def test_a_loss_that_reads_all_labels_derives_all_of_them(tmp_path, kind):
-    instance = made_instances(30)[0]
-    assert packed.is_worth_parting(instance.trie)
-    trainer = made_trainer(tmp_path, **LOSSES[kind])
-    costs = training_costs(instance, consensus_of(trainer, instance), one_label=False)
+def test_a_loss_that_reads_all_labels_derives_all_of_their_rows(tmp_path):
+    instance = made_instances()[0]
+    trainer = made_trainer(tmp_path, **LOSSES["swarm"])
     counter = Counter(trainer.adapted)
     step(trainer, [instance])
     tokens, rows = len(inputs_of(pairs(instance))), len(rows_of(pairs(instance)))
-    assert counter.found()[:3] == (tokens, tokens, costs.head_rows)
-    assert (costs.forwarded, costs.backward, costs.head_rows, costs.loss_rows) == (tokens, tokens, rows, rows)
-    assert counter.loss_rows == rows
+    assert counter.found() == (tokens, tokens, rows, rows)
 
 
-def test_instances_without_a_consensus_cost_no_backward_where_each_has_its_own_row(tmp_path, monkeypatch):
+def test_instances_without_a_consensus_cost_no_backward_where_each_has_its_own_row(tmp_path):
     instances = made_instances()
-    monkeypatch.setattr(packed, "SPARED_SHARE", NEVER)
     sizes = [len(inputs_of(pairs(instance))) for instance in instances]
     for row_tokens, derived in ((1, sum(sizes) - sizes[NO_CONSENSUS]), (100_000, sum(sizes))):
         trainer = made_trainer(tmp_path / str(row_tokens), **LOSSES["cce"])
@@ -157,8 +99,7 @@ def test_instances_without_a_consensus_cost_no_backward_where_each_has_its_own_r
         assert counter.found()[:2] == (sum(sizes), derived)
 
 
-def test_a_separate_vote_pass_costs_a_forward_and_no_backward(tmp_path, monkeypatch):
-    monkeypatch.setattr(packed, "SPARED_SHARE", NEVER)
+def test_a_separate_vote_pass_costs_a_forward_and_no_backward(tmp_path):
     instance = made_instances()[0]
     trainer = made_trainer(tmp_path, vote_pass="separate", **LOSSES["cce"])
     counter = Counter(trainer.adapted)

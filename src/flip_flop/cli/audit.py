@@ -58,7 +58,6 @@ def audit_command(
     chat_template: Any,
     backend: Any,
     batch_tokens: int,
-    fast_linear: bool,
     hub_mirror: Path | None,
     story_cloze_dir: Path | None,
     overwrite: bool,
@@ -86,7 +85,6 @@ def audit_command(
         chat_template=chat_template,
         backend=backend,
         batch_tokens=batch_tokens,
-        fast_linear=fast_linear,
         quiet=quiet,
     )
     found.write(out)

@@ -56,11 +56,6 @@ backend_option = click.option(
     show_default=True,
     help="packed: what sequences share is computed once, where the model allows it; padded: each by itself.",
 )
-fast_linear_option = click.option(
-    "--fast-linear",
-    is_flag=True,
-    help="On a CPU: oneDNN for frozen float32 weights, where it is the faster one (off where it is not).",
-)
 mirror_option = click.option(
     "--hub-mirror",
     type=click.Path(path_type=Path),
@@ -87,24 +82,16 @@ def model_options(command: Command) -> Command:
 
 def scoring_options(command: Command) -> Command:
     """How prompts are put to a model and scored."""
-    for option in (fast_linear_option, batch_option, backend_option, chat_option):
+    for option in (batch_option, backend_option, chat_option):
         command = option(command)
     return command
 
 
 def open_model(model: str, adapter: Path | None, revision: str | None, dtype: str, device: str) -> "LoadedModel":
     """Load what ``--model`` and ``--adapter`` name."""
-    from transformers.utils import logging as transformers_logging
-
-    from flip_flop.demo import demo_model_path
     from flip_flop.scoring import load_model
 
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    name = str(demo_model_path()) if model == "demo" else model
-    loaded = load_model(name, adapter=adapter, revision=revision, dtype=dtype, device=device, display_name=model)
-    loaded.record["is_demo"] = model == "demo"
-    return loaded
+    return load_model(model, adapter=adapter, revision=revision, dtype=dtype, device=device)
 
 
 def data_options(command: Command) -> Command:

@@ -39,7 +39,6 @@ def predict_command(
     chat_template: Any,
     backend: Any,
     batch_tokens: int,
-    fast_linear: bool,
     hub_mirror: Path | None,
     story_cloze_dir: Path | None,
     quiet: bool,
@@ -62,7 +61,6 @@ def predict_command(
         chat_template=chat_template,
         backend=backend,
         batch_tokens=batch_tokens,
-        fast_linear=fast_linear,
         quiet=quiet,
     )
     labels = chosen.label_values(len(instances[0].choices[0]))

@@ -14,8 +14,10 @@ from flip_flop.evaluation.records import write_run
 from flip_flop.metrics import summarise
 from flip_flop.prompts import RenderedInstance
 from flip_flop.provenance import command, hardware, now, versions
-from flip_flop.scoring.models import LoadedModel, score, training_record
-from flip_flop.scoring.scorer import BATCH_TOKENS, ScoreTable
+from flip_flop.scoring.adapters import training_record
+from flip_flop.scoring.answers import BATCH_TOKENS
+from flip_flop.scoring.models import LoadedModel
+from flip_flop.scoring.scorer import ScoreTable, ScoringOptions, score
 from flip_flop.scoring.support import Backend
 from flip_flop.scoring.tokens import ChatTemplate
 from flip_flop.tasks import Task
@@ -67,7 +69,6 @@ def audit(
     chat_template: ChatTemplate = "auto",
     backend: Backend = "packed",
     batch_tokens: int = BATCH_TOKENS,
-    fast_linear: bool = False,
     quiet: bool = False,
 ) -> Audit:
     """Score a split under every template and sum it up.
@@ -82,7 +83,6 @@ def audit(
         chat_template: ``auto``, ``on`` or ``off``.
         backend: ``packed`` or ``padded``.
         batch_tokens: Tokens of one forward.
-        fast_linear: oneDNN for frozen float32 weights on a CPU, where it is faster.
         quiet: Show no progress.
 
     Raises:
@@ -97,10 +97,7 @@ def audit(
     table = score(
         loaded,
         instances,
-        chat_template,
-        backend=backend,
-        batch_tokens=batch_tokens,
-        fast_linear=fast_linear,
+        ScoringOptions(chat_template, backend, batch_tokens),
         label="audit",
         quiet=quiet,
     )

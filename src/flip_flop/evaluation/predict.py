@@ -14,8 +14,9 @@ from flip_flop.errors import InputError
 from flip_flop.files import write_text
 from flip_flop.metrics import majority_vote, vote_counts
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring.models import LoadedModel, score
-from flip_flop.scoring.scorer import BATCH_TOKENS
+from flip_flop.scoring.answers import BATCH_TOKENS
+from flip_flop.scoring.models import LoadedModel
+from flip_flop.scoring.scorer import ScoringOptions, score
 from flip_flop.scoring.support import Backend
 from flip_flop.scoring.tokens import ChatTemplate
 from flip_flop.tasks import FileSource, Rows, Task
@@ -31,7 +32,6 @@ def predict(
     chat_template: ChatTemplate = "auto",
     backend: Backend = "packed",
     batch_tokens: int = BATCH_TOKENS,
-    fast_linear: bool = False,
     seed: int = 0,
     quiet: bool = False,
 ) -> list[dict[str, Any]]:
@@ -44,7 +44,6 @@ def predict(
         chat_template: ``auto``, ``on`` or ``off``.
         backend: ``packed`` or ``padded``.
         batch_tokens: Tokens of one forward.
-        fast_linear: oneDNN for frozen float32 weights on a CPU, where it is faster.
         seed: For templates that draw.
         quiet: Show no progress.
 
@@ -56,10 +55,7 @@ def predict(
     table = score(
         loaded,
         instances,
-        chat_template,
-        backend=backend,
-        batch_tokens=batch_tokens,
-        fast_linear=fast_linear,
+        ScoringOptions(chat_template, backend, batch_tokens),
         label="predict",
         quiet=quiet,
     )

@@ -1,30 +1,38 @@
-"""Which hidden states answers are read from, for a batch of instances.
+"""What is read of a batch: hidden states, and which of them predict which tokens of which answers."""
 
-An answer's token is predicted by the node before it; each such node is a *row*. Answers that begin alike share rows,
-and the first tokens of all labels of a template are read from one row. Each row reaches the head once.
-"""
-
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Int
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
-from flip_flop.scoring.trie import TokenTrie
+from flip_flop.scoring.causal_lm import decoder_of
+from flip_flop.scoring.head import head_logits, token_log_probs
+from flip_flop.scoring.packed import packed_states
+from flip_flop.scoring.padded import padded_states
+from flip_flop.scoring.support import Backend
+from flip_flop.scoring.tokens import EncodedInstance
+from flip_flop.scoring.trie import join
+
+# Tokens of one forward: enough to fill the matrix products, and still within a small memory.
+BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
-class AnswerIndex:
-    """Where the answers of a batch are to be read.
+class AnswerStates:
+    """The decoder's hidden states of a batch, and the answers to read from them.
 
     Attributes:
-        token_row: The row that predicts an answer's token; tokens stand in the order (instance, template, label).
+        hidden: One state for each node of the instances' tries.
+        token_node: The node that predicts an answer's token; tokens in the order (instance, template, label).
         token_target: The token's id.
-        token_counts: How many tokens each answer has.
+        token_counts: The number of tokens of each answer.
     """
 
-    token_row: Int[Tensor, " tokens"]
+    hidden: Float[Tensor, "nodes width"]
+    token_node: Int[Tensor, " tokens"]
     token_target: Int[Tensor, " tokens"]
     token_counts: Int[Tensor, "instances templates labels"]
 
@@ -34,33 +42,51 @@ class AnswerIndex:
         counts = self.token_counts.flatten()
         return torch.repeat_interleave(torch.arange(counts.numel(), device=counts.device), counts)
 
-    def of(self, instance: int, label: int | None = None) -> "AnswerIndex":
-        """The answers of one instance alone, or one label's; rows stay those of the batch."""
+    def of(self, instance: int, label: int | None = None) -> "AnswerStates":
+        """The answers of one instance of the batch alone, or those of one label."""
+        labels = slice(None) if label is None else slice(label, label + 1)
         wanted = torch.zeros_like(self.token_counts, dtype=torch.bool)
-        wanted[instance, :, slice(None) if label is None else label] = True
+        wanted[instance, :, labels] = True
         mine = wanted.flatten()[self.token_owner]
-        counts = self.token_counts[instance : instance + 1]
-        return AnswerIndex(
-            token_row=self.token_row[mine],
+        return replace(
+            self,
+            token_node=self.token_node[mine],
             token_target=self.token_target[mine],
-            token_counts=counts if label is None else counts[:, :, label : label + 1],
+            token_counts=self.token_counts[instance : instance + 1, :, labels],
         )
 
-    def to(self, device: torch.device) -> "AnswerIndex":
-        """The same on a device: that of the states, which a model on several devices gives on its last one."""
-        return AnswerIndex(self.token_row.to(device), self.token_target.to(device), self.token_counts.to(device))
+    def scores(self, model: nn.Module) -> Float[Tensor, "instances templates labels"]:
+        """Mean log-probability of each answer's tokens (Eq. 13), in float32, with gradient where it is enabled."""
+        picked = token_log_probs(model, self.hidden, self.token_node, self.token_target)
+        sums = torch.zeros(self.token_counts.numel(), dtype=picked.dtype, device=picked.device)
+        return sums.index_add(0, self.token_owner, picked).view(self.token_counts.shape) / self.token_counts
 
-    def moved(self, new_row: Int[Tensor, " rows"]) -> "AnswerIndex":
-        """The same answers where row ``r`` now is row ``new_row[r]``."""
-        return replace(self, token_row=new_row[self.token_row])
+    def token_log_softmax(self, model: nn.Module) -> Float[Tensor, "tokens vocab"]:
+        """The distribution over the vocabulary that each answer token is drawn from, as log-probabilities."""
+        nodes, row = self.token_node.unique(return_inverse=True)
+        return head_logits(model, self.hidden[nodes]).log_softmax(dim=-1)[row]
 
 
-def index_answers(trie: TokenTrie) -> tuple[AnswerIndex, Int[np.ndarray, " rows"]]:
-    """Where a trie's answers are to be read, and the node of each row; rows stand in the nodes' order."""
-    row_node, token_row = np.unique(trie.token_node, return_inverse=True)
-    index = AnswerIndex(
-        token_row=torch.from_numpy(token_row),
-        token_target=torch.from_numpy(trie.token_target),
-        token_counts=torch.from_numpy(trie.token_counts),
-    )
-    return index, row_node
+def answer_states(
+    model: nn.Module,
+    instances: Sequence[EncodedInstance],
+    *,
+    backend: Backend = "packed",
+    batch_tokens: int = BATCH_TOKENS,
+) -> AnswerStates:
+    """One pass of the decoder over a batch of whole instances, with gradient where it is enabled.
+
+    Args:
+        model: A causal LM.
+        instances: All with the same numbers of templates and of labels.
+        backend: ``packed`` forwards them as one row; ``padded`` in batches of sequences.
+        batch_tokens: Tokens of one forward of the padded back end, padding included.
+    """
+    trie = join([instance.trie for instance in instances])
+    if backend == "packed":
+        hidden = packed_states(model, trie)
+    else:
+        hidden = padded_states(decoder_of(model), trie, batch_tokens=batch_tokens)
+    parts = (trie.token_node.astype(np.int64), trie.token_target, trie.token_counts)
+    # A model on several devices gives its states on the last one.
+    return AnswerStates(hidden, *(torch.from_numpy(part).to(hidden.device) for part in parts))

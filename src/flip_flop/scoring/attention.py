@@ -8,18 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from flip_flop.scoring.blocks import Block, plan_blocks
+from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.flex import flex_attend, flex_mask
-from flip_flop.scoring.head import unwrap
 from flip_flop.scoring.trie import TokenTrie
 
 NAME = "flip_flop_packed"
@@ -28,66 +27,46 @@ NAME = "flip_flop_packed"
 COSTS = {"cpu": (25e3, 1.0, 0.04), "cuda": (20e3, 0.0, 8e-5)}
 # What computes the attention, by device: "sdpa", block by block, or "flex", for GPUs.
 KERNELS = {"cpu": "sdpa", "cuda": "sdpa"}
-# Above so many elements a mask is not copied for each query head of a group.
-MOST_FOLDED = 1 << 18
 # Arguments by which some models ask their attention for more than a scaled dot product.
 REFUSED = ("softcap", "s_aux", "position_bias", "cache")
 
+Mask = Float[Tensor, "queries keys"] | None
+
 
 class Layout:
-    """The blocks of one forward over a trie, with their masks, made once for all layers.
+    """What the layers' attention has to know of a trie; made in the first layer on each device, kept for the others.
 
     Args:
         trie: What is forwarded.
-        start, stop: The nodes that are forwarded now; those before ``start`` are in the cache.
         call_cells: See :func:`~flip_flop.scoring.blocks.plan_blocks`; by default what is known of the device.
     """
 
-    def __init__(self, trie: TokenTrie, start: int, stop: int, call_cells: float | None = None):
-        self.trie, self.start, self.stop = trie, start, stop
+    def __init__(self, trie: TokenTrie, call_cells: float | None = None):
+        self.trie = trie
         self.call_cells = call_cells
-        self.blocks: list[Block] = []
-        self._made_for: tuple[torch.device, torch.dtype] | None = None
-        self._masks: list[Float[Tensor, "queries keys"] | None] = []
-        self._flex_mask: Any = None
-        self._folded: dict[tuple[int, int], Float[Tensor, "group_queries keys"]] = {}
+        self._blocks: dict[tuple[torch.device, torch.dtype], list[tuple[Block, Mask]]] = {}
+        self._flex: dict[torch.device, Any] = {}
 
-    def prepare(self, query: Tensor) -> list[Float[Tensor, "queries keys"] | None]:
-        """Plan the blocks for a model's width of attention, and make their masks; ``None`` where all is seen.
-
-        They are made anew where the layers go on in another place.
-        """
-        if self._made_for != (query.device, query.dtype):
+    def blocks(self, query: Float[Tensor, "1 heads nodes width"]) -> list[tuple[Block, Mask]]:
+        """The calls for an attention of this width, each with its mask; ``None`` where all is seen."""
+        kind = (query.device, query.dtype)
+        if kind not in self._blocks:
             call, per_head, per_element = COSTS.get(query.device.type, COSTS["cuda"])
             cell = query.shape[1] * (per_head + per_element * query.shape[3])
-            call_cells = call / cell if self.call_cells is None else self.call_cells
-            self.blocks = plan_blocks(self.trie, self.start, self.stop, call_cells)
-            masks: list[Float[Tensor, "queries keys"] | None] = []
-            for block in self.blocks:
-                seen = torch.from_numpy(block.mask(self.trie))
-                hidden = torch.zeros(seen.shape, dtype=query.dtype).masked_fill_(~seen, float("-inf"))
-                masks.append(None if bool(seen.all()) else hidden.to(query.device))
-            self._made_for, self._masks, self._folded = (query.device, query.dtype), masks, {}
-        return self._masks
+            plan = plan_blocks(self.trie, call / cell if self.call_cells is None else self.call_cells)
+            self._blocks[kind] = [(block, self._mask(block, *kind)) for block in plan]
+        return self._blocks[kind]
 
-    def flex_mask(self, device: torch.device) -> Any:
-        """What FlexAttention is to know of the trie."""
-        if self._flex_mask is None:
-            self._flex_mask = flex_mask(self.trie, self.start, self.stop, device)
-        return self._flex_mask
+    def _mask(self, block: Block, device: torch.device, dtype: torch.dtype) -> Mask:
+        seen = torch.from_numpy(block.mask(self.trie))
+        hidden = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
+        return None if bool(seen.all()) else hidden.to(device)
 
-    def folded(
-        self, number: int, groups: int, mask: Float[Tensor, "queries keys"]
-    ) -> Float[Tensor, "group_queries keys"]:
-        """The mask of a block once for each query head of a group."""
-        if (number, groups) not in self._folded:
-            self._folded[number, groups] = mask.repeat(groups, 1)
-        return self._folded[number, groups]
-
-    def gather(self, states: Float[Tensor, "1 heads nodes width"], block: Block) -> Float[Tensor, "1 heads keys width"]:
-        """Keys or values of a block."""
-        runs = [states[:, :, start:stop] for start, stop in block.keys]
-        return runs[0] if len(runs) == 1 else torch.cat(runs, dim=2)
+    def flex(self, device: torch.device) -> Any:
+        """What FlexAttention is given."""
+        if device not in self._flex:
+            self._flex[device] = flex_mask(self.trie, device)
+        return self._flex[device]
 
 
 class PathAttention(torch.autograd.Function):
@@ -100,23 +79,9 @@ class PathAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float) -> Tensor:
         """``[1, heads, nodes, width]`` to ``[1, nodes, heads, width]``, the order that transformers wants."""
-        _, heads, nodes, _ = query.shape
-        groups = heads // key.shape[1]
-        output = query.new_empty(1, nodes, heads, value.shape[3])
-        masks = layout.prepare(query)
-        for number, (block, mask) in enumerate(zip(layout.blocks, masks, strict=True)):
-            rows = slice(block.start - layout.start, block.stop - layout.start)
-            q, k, v = query[:, :, rows], layout.gather(key, block), layout.gather(value, block)
-            if mask is None or groups * mask.numel() <= MOST_FOLDED:
-                # The query heads that share a key head become more queries of that head: no key is copied.
-                folded = None if mask is None else layout.folded(number, groups, mask)
-                grouped = q.reshape(1, key.shape[1], -1, q.shape[3])
-                states = F.scaled_dot_product_attention(grouped, k, v, attn_mask=folded, scale=scale)
-            else:
-                k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
-                states = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-            # Some kernels give back a transposed tensor, of which there is no view.
-            output[:, rows] = states.reshape(1, heads, -1, value.shape[3]).transpose(1, 2)
+        output = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+        for block, mask in layout.blocks(query):
+            output[:, block.start : block.stop] = _attend_block(block, query, key, value, mask, scale)
         ctx.save_for_backward(query, key, value, output)
         ctx.layout, ctx.scale = layout, scale
         return output
@@ -126,39 +91,53 @@ class PathAttention(torch.autograd.Function):
         """For P = softmax(S): dV = P^T dO, dS = P * (dO V^T - rowsum(dO * O)), dQ = dS K, dK = dS^T Q."""
         query, key, value, output = ctx.saved_tensors
         (grad_output,) = grad_outputs
-        layout, scale = ctx.layout, ctx.scale
         heads, width, value_width = key.shape[1], query.shape[3], value.shape[3]
+        # Products of half precision would be rounded before the softmax, and by more than its differences.
         exact = torch.promote_types(query.dtype, torch.float32)
         grad_query = torch.empty_like(query)
         grad_key = torch.zeros_like(key, dtype=exact)
         grad_value = torch.zeros_like(value, dtype=exact)
-        masks = layout.prepare(query)
-        for block, mask in zip(layout.blocks, masks, strict=True):
-            rows = slice(block.start - layout.start, block.stop - layout.start)
-            # Products of half precision would be rounded before the softmax, and by more than its differences.
+        for block, mask in ctx.layout.blocks(query):
+            rows = slice(block.start, block.stop)
             q = query[0, :, rows].reshape(heads, -1, width).to(exact)
             o, do = (
                 t[0, rows].transpose(0, 1).reshape(heads, -1, value_width).to(exact) for t in (output, grad_output)
             )
-            k, v = layout.gather(key, block)[0].to(exact), layout.gather(value, block)[0].to(exact)
-            logits = (q @ k.transpose(1, 2)).mul_(scale)
+            k, v = (_gather(part, block)[0].to(exact) for part in (key, value))
+            logits = (q @ k.transpose(1, 2)).mul_(ctx.scale)
             if mask is not None:
                 logits.view(heads, -1, *mask.shape).add_(mask)
             weights = logits.softmax(dim=-1)
             change = do @ v.transpose(1, 2)
             change -= (do * o).sum(dim=-1, keepdim=True)
-            change.mul_(weights).mul_(scale)
+            change.mul_(weights).mul_(ctx.scale)
             grad_query[0, :, rows] = (change @ k).view(query.shape[1], -1, width)
             _scatter(grad_key[0], block, change.transpose(1, 2) @ q)
             _scatter(grad_value[0], block, weights.transpose(1, 2) @ do)
         return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None, None
 
 
+def _attend_block(
+    block: Block, query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float, dropout: float = 0.0
+) -> Float[Tensor, "1 queries heads width"]:
+    _, heads, _, width = query.shape
+    # The query heads of each key head are a batch of their own, which reads the same keys: none is copied.
+    q = query[0, :, block.start : block.stop].reshape(key.shape[1], -1, block.stop - block.start, width)
+    k, v = (_gather(part, block)[0, :, None].expand(-1, q.shape[1], -1, -1) for part in (key, value))
+    states = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+    # Some kernels give back a transposed tensor, of which there is no view.
+    return states.reshape(1, heads, -1, value.shape[3]).transpose(1, 2)
+
+
+def _gather(states: Float[Tensor, "1 heads nodes width"], block: Block) -> Float[Tensor, "1 heads keys width"]:
+    runs = [states[:, :, start:stop] for start, stop in block.keys]
+    return runs[0] if len(runs) == 1 else torch.cat(runs, dim=2)
+
+
 def _scatter(total: Float[Tensor, "heads nodes width"], block: Block, part: Float[Tensor, "heads keys width"]) -> None:
-    place = 0
-    for start, stop in block.keys:
-        total[:, start:stop] += part[:, place : place + stop - start]
-        place += stop - start
+    pieces = part.split([stop - start for start, stop in block.keys], dim=1)
+    for (start, stop), piece in zip(block.keys, pieces, strict=True):
+        total[:, start:stop] += piece
 
 
 def attend(
@@ -187,25 +166,13 @@ def attend(
         if arguments.get(name) is not None:
             raise NotImplementedError(f"attention with {name}")
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
-    if KERNELS.get(query.device.type) == "flex" and not dropout:
-        return flex_attend(query, key, value, packed.flex_mask(query.device), scale), None
-    packed.prepare(query)
-    if dropout:
-        return _attend_with_dropout(query, key, value, packed, scale, dropout), None
+    if dropout:  # by autograd, for the few models whose attention drops weights in training
+        blocks = packed.blocks(query)
+        parts = [_attend_block(block, query, key, value, mask, scale, dropout) for block, mask in blocks]
+        return torch.cat(parts, dim=1), None
+    if KERNELS.get(query.device.type) == "flex":
+        return flex_attend(query, key, value, packed.flex(query.device), scale), None
     return cast(Tensor, PathAttention.apply(query, key, value, packed, scale)), None
-
-
-def _attend_with_dropout(
-    query: Tensor, key: Tensor, value: Tensor, packed: Layout, scale: float, dropout: float
-) -> Float[Tensor, "1 nodes heads width"]:
-    """The same under autograd, for the few models whose attention drops weights in training."""
-    groups = query.shape[1] // key.shape[1]
-    parts = []
-    for block, mask in zip(packed.blocks, packed.prepare(query), strict=True):
-        k, v = (packed.gather(part, block).repeat_interleave(groups, dim=1) for part in (key, value))
-        q = query[:, :, block.start - packed.start : block.stop - packed.start]
-        parts.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale))
-    return torch.cat(parts, dim=2).transpose(1, 2)
 
 
 def _mask(*arguments: Any, **keywords: Any) -> Tensor | None:
@@ -221,7 +188,7 @@ AttentionMaskInterface.register(NAME, _mask)
 def packed_attention(model: nn.Module) -> Iterator[None]:
     """Attention over packed rows while the context is open; the model's own is restored after it.
 
-    Where layers are computed anew in the backward (gradient checkpointing), it has to be open there too.
+    Where layers are computed again in the backward (gradient checkpointing), it has to be open there too.
     """
     causal_lm = unwrap(model)
     before = causal_lm.config._attn_implementation
@@ -233,16 +200,3 @@ def packed_attention(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         causal_lm.set_attn_implementation(before)
-
-
-def forward_row(
-    decoder: nn.Module, trie: TokenTrie, start: int, stop: int, *, call_cells: float | None = None, **arguments: Any
-) -> tuple[Float[Tensor, "nodes width"], Any]:
-    """Hidden states of the nodes from ``start`` to ``stop``, and the cache where one was asked for."""
-    device = next(decoder.parameters()).device
-    ids: Int64[Tensor, "1 nodes"] = torch.from_numpy(trie.ids[start:stop].astype(np.int64))[None].to(device)
-    positions: Int64[Tensor, "1 nodes"] = torch.from_numpy(trie.depth[start:stop].astype(np.int64))[None].to(device)
-    layout = Layout(trie, start, stop, call_cells)
-    arguments = {"use_cache": False} | arguments
-    output = decoder(input_ids=ids, position_ids=positions, packed=layout, **arguments)
-    return output.last_hidden_state[0], arguments.get("past_key_values")

@@ -4,40 +4,19 @@ The logits of a whole sequence over a vocabulary of 151,936 are the largest tens
 and nothing reads them. Here the head sees the rows that predict an answer's token, and nothing else.
 """
 
-import contextlib
-from collections.abc import Iterator
-from typing import cast
 from weakref import WeakSet
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from flip_flop.errors import InputError
-from flip_flop.method.consensus import at_least_float32
+from flip_flop.method.precision import at_least_float32
+from flip_flop.scoring.causal_lm import decoder_of, evaluation_mode, unwrap
 
 # Rows of one pass through the head where no gradient is kept: 39 MB of logits at 64 rows of 151,936.
 HEAD_ROWS = 64
-
-
-def unwrap(model: nn.Module) -> PreTrainedModel:
-    """The causal LM inside a ``PeftModel``, its adapter still in place; any other model itself."""
-    get_base_model = getattr(model, "get_base_model", None)
-    return cast(PreTrainedModel, get_base_model() if get_base_model else model)
-
-
-def decoder_of(model: nn.Module) -> nn.Module:
-    """The model without its head."""
-    causal_lm = unwrap(model)
-    decoder = getattr(causal_lm, causal_lm.base_model_prefix, None)
-    if not isinstance(decoder, nn.Module) or causal_lm.get_output_embeddings() is None:
-        raise InputError(
-            "E-MODEL-KIND",
-            f"{type(causal_lm).__name__} has no decoder and head apart.",
-            "Use a causal language model of the transformers library.",
-        )
-    return decoder
+HALF = (torch.bfloat16, torch.float16)
 
 
 def head_logits(model: nn.Module, hidden: Float[Tensor, "rows width"]) -> Float[Tensor, "rows vocab"]:
@@ -56,38 +35,27 @@ def head_logits(model: nn.Module, hidden: Float[Tensor, "rows width"]) -> Float[
 
 def token_log_probs(
     model: nn.Module,
-    hidden: Float[Tensor, "rows width"],
-    token_row: Int[Tensor, " tokens"],
+    hidden: Float[Tensor, "nodes width"],
+    token_node: Int[Tensor, " tokens"],
     token_target: Int[Tensor, " tokens"],
 ) -> Float[Tensor, " tokens"]:
-    """The log-probability of each target at its row, in nats; the head runs once per row that a token names.
+    """The log-probability of each target at its node, in nats; the head runs once per node that a token names.
 
-    Where no gradient is kept, the rows go through the head in chunks, and no chunk's logits outlive it.
+    Where no gradient is kept, the nodes go through the head in chunks, and no chunk's logits outlive it.
     """
-    rows, place = token_row.unique(return_inverse=True)
-    size = max(rows.numel(), 1) if torch.is_grad_enabled() else HEAD_ROWS
+    nodes, row = token_node.unique(return_inverse=True)
+    size = max(nodes.numel(), 1) if torch.is_grad_enabled() else HEAD_ROWS
     picked, order = [], []
-    for start in range(0, rows.numel(), size):
-        tokens = ((place >= start) & (place < start + size)).nonzero().squeeze(1)
-        logits = head_logits(model, hidden[rows[start : start + size]])
-        local = place[tokens] - start
+    for start in range(0, nodes.numel(), size):
+        tokens = ((row >= start) & (row < start + size)).nonzero().squeeze(1)
+        logits = head_logits(model, hidden[nodes[start : start + size]])
+        local = row[tokens] - start
         picked.append(logits[local, token_target[tokens]] - logits.logsumexp(dim=-1)[local])
         order.append(tokens)
     return torch.cat(picked)[torch.argsort(torch.cat(order))]
 
 
-@contextlib.contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Without dropout; afterwards the model is in the mode that it was in."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
-
-
-# Decoders that were looked at.
+# Decoders that were found to fit.
 _CHECKED: "WeakSet[nn.Module]" = WeakSet()
 
 
@@ -115,7 +83,7 @@ def check_head(model: nn.Module) -> None:
             "Check the weights and the dtype (bfloat16 or float32 instead of float16).",
         )
     scale = own.abs().max().clamp(min=1.0)
-    tolerance = float(scale) * (1e-3 if hidden.dtype == torch.float32 else 2e-2)
+    tolerance = float(scale) * (2e-2 if hidden.dtype in HALF else 1e-3)
     if ours.shape != own.shape or not torch.allclose(ours, own, rtol=0.0, atol=tolerance):
         raise InputError(
             "E-MODEL-KIND",

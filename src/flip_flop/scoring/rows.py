@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from flip_flop.scoring.costs import decoder_weights
+from flip_flop.scoring.causal_lm import decoder_weights
 from flip_flop.scoring.tokens import EncodedInstance
 
 # Floating-point operations of a forward that is worth what it costs to start one; an order of magnitude, by device.
@@ -12,16 +12,16 @@ WORTHWHILE_FLOPS = {"cpu": 2e9, "cuda": 2e13}
 
 
 def pack(instances: Sequence[EncodedInstance], row_tokens: int) -> Iterator[list[int]]:
-    """Numbers of the instances, largest first, in rows of at most ``row_tokens`` nodes or of one instance."""
+    """Indices of the instances, largest first, in rows of at most ``row_tokens`` nodes or of one instance."""
     sizes = [len(instance.trie) for instance in instances]
     row: list[int] = []
     total = 0
-    for number in sorted(range(len(instances)), key=lambda number: -sizes[number]):
-        if row and total + sizes[number] > row_tokens:
+    for index in sorted(range(len(instances)), key=lambda index: -sizes[index]):
+        if row and total + sizes[index] > row_tokens:
             yield row
             row, total = [], 0
-        row.append(number)
-        total += sizes[number]
+        row.append(index)
+        total += sizes[index]
     if row:
         yield row
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from flip_flop.scoring.head import check_head, decoder_of, evaluation_mode, unwrap
-from flip_flop.scoring.packed import TrunkPass, packed_hidden_states
+from flip_flop.scoring.causal_lm import decoder_of, evaluation_mode, unwrap
+from flip_flop.scoring.head import HALF, check_head
+from flip_flop.scoring.packed import packed_states
+from flip_flop.scoring.padded import padded_states
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.scoring.trie import Pair, build_trie
 
@@ -27,7 +28,7 @@ PROBE: list[list[Pair]] = [
     [((1, 2, 5), (6, 2)), ((1, 2, 5), (6, 3, 1))],
     [((3, 2, 1, 4, 4), (7, 1)), ((3, 2, 1, 4, 4), (2,))],
 ]
-
+PROBE_TOKENS = 1000  # all of its sequences in one batch
 
 # What the probe found, by decoder: it costs as much as reading the weights a few times.
 _PROBED: "WeakKeyDictionary[nn.Module, str | None]" = WeakKeyDictionary()
@@ -96,10 +97,7 @@ def _limits(config: Any) -> Iterator[tuple[int, str]]:
 
 @torch.no_grad()
 def _probe(model: nn.Module) -> str | None:
-    decoder = decoder_of(model)
     trie = build_trie(PROBE)
-    nodes = np.arange(len(trie))
-    sequences, sequence_of = trie.sequences(nodes)
     # transformers warns where a model cannot switch its attention: the probe says it in our own line.
     library = logging.getLogger("transformers")
     level = library.level
@@ -107,24 +105,13 @@ def _probe(model: nn.Module) -> str | None:
     try:
         if unwrap(model).config.get_text_config().vocab_size < 9:
             return "its vocabulary is too small to try it"
-        device = next(decoder.parameters()).device
-        width = max(len(ids) for ids in sequences)
-        padded = torch.tensor([ids + [0] * (width - len(ids)) for ids in sequences], device=device)
-        alone = decoder(input_ids=padded, use_cache=False).last_hidden_state
-        expected = alone[sequence_of.tolist(), trie.depth.tolist()]
-        together = packed_hidden_states(model, trie, nodes)
-        trunk = TrunkPass.of(model, trie)
-        in_parts = torch.cat([trunk.states, trunk.states_of(nodes[trie.num_trunk :])])
+        separate = padded_states(decoder_of(model), trie, batch_tokens=PROBE_TOKENS)
+        packed = packed_states(model, trie)
     except (NotImplementedError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         return f"it cannot be given a packed row ({' '.join(str(error).split())[:80] or type(error).__name__})"
     finally:
         library.setLevel(level)
-    if _differ(together, expected) or _differ(in_parts, expected):
+    tolerance = (5e-2 if separate.dtype in HALF else 1e-4) * separate.float().abs().max().clamp(min=1e-6)
+    if bool((packed.float() - separate.float()).abs().max() > tolerance):
         return "a packed row does not give it the states of separate sequences"
     return None
-
-
-def _differ(states: Tensor, expected: Tensor) -> bool:
-    scale = expected.float().abs().max().clamp(min=1e-6)
-    tolerance = 1e-4 if expected.dtype == torch.float32 else 5e-2
-    return bool((states.float() - expected.float()).abs().max() > tolerance * scale)

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring.head import unwrap
+from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.trie import TokenTrie, build_trie
 
 ChatTemplate = Literal["auto", "on", "off"]
@@ -227,8 +227,8 @@ def _cut(
     tokenizer: PreTrainedTokenizerBase, whole: list[int], context: list[int], texts: tuple[str, str]
 ) -> EncodedAnswer:
     """Cut where the context ends, or at the first token that differs."""
-    same = next((place for place, (a, b) in enumerate(zip(context, whole, strict=False)) if a != b), None)
-    cut = min(len(context), len(whole)) if same is None else same
+    differing = (index for index, (a, b) in enumerate(zip(context, whole, strict=False)) if a != b)
+    cut = next(differing, min(len(context), len(whole)))
     merged = cut < len(context)
     if cut == len(whole):
         # The tokenizer writes the whole as it writes the prompt: the answer left no token of its own.

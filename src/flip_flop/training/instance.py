@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from flip_flop.method import Consensus, TemplateSplit, aggregate_answer_log_probs
 from flip_flop.method.instance import Aggregation, Reduction
 from flip_flop.randomness import generator
-from flip_flop.scoring.scorer import AnswerStates
+from flip_flop.scoring.answers import AnswerStates
 
 
 @dataclass(eq=False)
@@ -49,7 +49,7 @@ class TrainingInstance:
         """
         if label in self._token_log_softmax:
             answer, log_probs = self._token_log_softmax[label]
-            picked = log_probs.gather(1, answer.index.token_target[:, None]).squeeze(1)
+            picked = log_probs.gather(1, answer.token_target[:, None]).squeeze(1)
             scores = torch.stack([tokens.mean() for tokens in picked.split(self._lengths(label))])
         elif self._scores is not None:
             scores = self._scores[:, label]
