@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.prompts.promptsource import read_promptsource
-from flip_flop.prompts.selection import select_templates
+from flip_flop.prompts.template_filter import filter_templates
 from flip_flop.randomness import generator
 from tests.prompts.promptsource_reference import REAL, Reference
 
@@ -32,7 +32,7 @@ def test_the_selected_templates_render_as_promptsource_renders_them(
     rows = real_rows(hub_mirror, name)
     rows = rows[:: len(rows) // ROWS][:ROWS]
     sources = {source.name: source for source in read_promptsource(promptsource_folder, dataset)}
-    kept = select_templates(list(sources.values()), rows, label_field=label_field, num_labels=num_labels).kept
+    kept = filter_templates(list(sources.values()), rows, label_field=label_field, num_labels=num_labels).kept
     assert len(kept) == count
     for number, row in enumerate(rows):
         targets = set()

@@ -62,7 +62,7 @@ def test_cb_and_wic_have_the_official_sizes(real: Shelf) -> None:
 @pytest.mark.parametrize("name", PARTS)
 def test_where_only_parts_are_here_it_is_said(name: str, real: Shelf) -> None:
     entry = catalog_entry(name)
-    assert compare(real[name]).reasons[0].startswith(f"{entry.train_from.split} is here with ")
+    assert compare(real[name]).reasons[0].startswith(f"{entry.train_from.split} has ")
 
 
 @pytest.mark.parametrize("name", ["rte", "cb", "wsc", "copa", "hellaswag"])

@@ -129,6 +129,30 @@ def test_a_limit_is_a_uniform_sample() -> None:
     assert all(60 < count < 140 for count in counts)
 
 
+def test_a_rendered_split_has_its_labels_and_a_record() -> None:
+    rendered = task([{"text": "a", "urgent": 1}, {"text": "b"}], "train").render("train", seed=3)
+    assert rendered.gold.tolist() == [1, -1]
+    record = rendered.record
+    assert (record["name"], record["split"], record["num_instances"], record["has_gold"]) == (
+        "tickets",
+        "train",
+        2,
+        True,
+    )
+    assert (record["labels"], record["f1"], record["data"]["num_rows"]) == ([0, 1], "binary", 2)
+    assert [template["name"] for template in record["templates"]] == ["plain", "terse", "long"]
+    sample = task(some(9)).render("test", limit=4).record
+    assert sample["digest"] == record["digest"]
+    assert len({each["instances_digest"] for each in (record, sample, task(some(9)).render("test").record)}) == 3
+
+
+def test_a_file_is_rendered_without_its_labels(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("text,urgent\nfire,nonsense\ntea,1\n")
+    rendered = task(some(2)).render_file(tmp_path / "rows.csv")
+    assert [(each.id, each.label) for each in rendered.instances] == [("input-1", None), ("input-2", None)]
+    assert rendered.instances[0].prompts[0] == "fire Urgent?"
+
+
 def test_an_unknown_split_is_named_with_its_nearest() -> None:
     with pytest.raises(InputError, match=r"E-TASK-SPLIT: task 'tickets' has no split 'tset'. Did you mean 'test'\?"):
         task(some(2)).rows("tset")

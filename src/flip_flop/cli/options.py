@@ -1,13 +1,10 @@
 """Options that several verbs share, and what their values stand for."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-
-from flip_flop.errors import InputError
 
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel
@@ -96,12 +93,12 @@ def open_model(model: str, adapter: Path | None, revision: str | None, dtype: st
     """Load what ``--model`` and ``--adapter`` name."""
     from transformers.utils import logging as transformers_logging
 
-    from flip_flop.demo import demo_model_path
     from flip_flop.scoring import load_model
+    from flip_flop.scoring.embedded import EMBEDDED_MODEL
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    name = str(demo_model_path()) if model == "demo" else model
+    name = str(EMBEDDED_MODEL) if model == "demo" else model
     loaded = load_model(name, adapter=adapter, revision=revision, dtype=dtype, device=device, display_name=model)
     loaded.record["is_demo"] = model == "demo"
     return loaded
@@ -121,32 +118,7 @@ def open_task(
     story_cloze_dir: Path | None = None,
     seed: int = 0,
 ) -> "Task":
-    """Load what ``--task`` names, with the templates that ``--templates`` asks for.
-
-    The seed divides a dataset's rows. It is not a run's ``--seed``: what one run trains on must not be what another
-    run is chosen by.
-    """
-    from flip_flop.demo.task import VARIANTS, demo_task
+    """Load what ``--task`` names, with the templates that ``--templates`` asks for."""
     from flip_flop.tasks import load_task
-    from flip_flop.tasks.catalog import catalog_names, catalog_task
 
-    if task in VARIANTS:
-        found = demo_task(seed, task)
-    elif task in catalog_names():
-        found = catalog_task(task, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir, seed=seed)
-    else:
-        found = load_task(task, known_names=[*VARIANTS, *catalog_names()], hub_mirror=hub_mirror)
-    if templates is None:
-        return found.with_templates(found.training_templates.names)
-    if templates == "all":
-        return found
-    if templates == "held_out":
-        if not found.held_out_templates:
-            raise InputError(
-                "E-TPL-UNKNOWN",
-                f"Task {found.name!r} has no held_out_templates.",
-                "Name some in the task file.",
-            )
-        return found.with_templates(found.held_out_templates)
-    named = found.with_templates([name.strip() for name in templates.split(",") if name.strip()])
-    return replace(named, held_out_templates=())  # who names a template wants it
+    return load_task(task, templates=templates, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir, seed=seed)

@@ -21,7 +21,7 @@ from jinja2.utils import Namespace
 from flip_flop.prompts.limits import (
     MAX_INTEGER,
     MAX_RANGE,
-    TooMuch,
+    RenderLimitExceeded,
     bounded,
     bounded_list,
     bounded_text,
@@ -89,7 +89,7 @@ def small_range(*bounds: int) -> range:
     """``range``, of a length that a prompt can need."""
     values = range(*bounds)
     if len(values) > MAX_RANGE:
-        raise TooMuch(f"a range of {len(values):,} numbers")
+        raise RenderLimitExceeded(f"a range of {len(values):,} numbers")
     return values
 
 
@@ -183,10 +183,10 @@ def apply_operator(symbol: str, left: Any, right: Any) -> Any:
 
     Raises:
         SecurityError: ``**``, or ``%`` that formats a text, or an integer of more than 63 bits.
-        TooMuch: The result would be over the limit.
+        RenderLimitExceeded: The result would be over the limit.
     """
     if symbol not in OPERATORS or (symbol == "%" and isinstance(left, str | bytes)):
-        raise SecurityError(f"the operator {symbol} is refused here")
+        raise SecurityError(f"the operator {symbol} is not allowed here")
     for value in (left, right):
         if isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
             raise SecurityError("an integer of more than 63 bits")

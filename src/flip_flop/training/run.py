@@ -4,7 +4,7 @@ import json
 import logging
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.provenance import command, hardware, now, versions
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.tasks import Task, deduplicate, holdout
-from flip_flop.tasks.record import describe_task
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoints import newest_good
 from flip_flop.training.config import F2CConfig
@@ -69,20 +68,19 @@ def load_training_data(task: Task, config: F2CConfig, *, limit: int | None = Non
     """
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1")
     task = task.with_templates(task.training_templates.names)
-    rows = task.rows("train")
-    train = task.render_rows(rows, "train", limit=limit, seed=seed)
+    rendered = task.render("train", limit=limit, seed=seed)
     if "validation" in task.data:
-        validation = task.instances("validation", limit=limit, seed=seed)
-        train, dropped = deduplicate(train, against=validation)
+        validation = list(task.instances("validation", limit=limit, seed=seed))
+        train, dropped = deduplicate(rendered.instances, against=validation)
     else:
-        train, dropped = deduplicate(train)
+        train, dropped = deduplicate(rendered.instances)
         train, validation = holdout(train, seed=seed, stratify=by_labels)
         log.info("no validation split: %d of the training instances are held out for it", len(validation))
     if dropped:
         log.info("%d training instances were dropped: they render like another one", dropped)
     if not train:
         raise InputError("E-DATA-TOO-FEW", "No training instance is left.", "Add rows that differ from the others.")
-    record = describe_task(task, "train", rows, train)
+    record = replace(rendered, instances=train).record
     return TrainingData(train, validation, record | {"num_validation": len(validation), "num_dropped": dropped})
 
 

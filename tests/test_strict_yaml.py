@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.prompts.strict_yaml import read_yaml
+from flip_flop.strict_yaml import read_yaml
 
 TAGGED = [
     "!!bool foo",
@@ -39,7 +39,7 @@ def test_an_explicit_tag_is_refused_with_file_and_line(value: str, tmp_path: Pat
 def test_a_tag_on_a_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "task.yaml"
     path.write_text("!!bool foo: 1\n")
-    with pytest.raises(InputError, match=r"^E-TASK-YAML: .*task.yaml line 1: the tag !!bool is refused"):
+    with pytest.raises(InputError, match=r"^E-TASK-YAML: .*task.yaml line 1: the tag !!bool is not allowed"):
         read_yaml(path)
 
 
