@@ -50,9 +50,8 @@ def test_a_split_is_a_function_of_ids_and_seed(seed: int, train: int, test: int,
     for _ in range(2):
         official = rows_of(numbers, "train")
         labels = [row.fields["label"] for row in official.rows]
-        drawn.append(
-            divide(official, rows_of(list(range(test)), "dev"), labels, policy, duplicates=Duplicates(), seed=seed)
-        )
+        tested = rows_of(list(range(test)), "dev")
+        drawn.append(divide(official, tested, labels, policy, duplicates=Duplicates(), seed=seed))
         shuffler.shuffle(numbers)
     first, second = ({split: set(rows.ids or ()) for split, rows in each.items()} for each in drawn)
     assert first == second

@@ -101,7 +101,7 @@ def test_a_task_without_gold_labels_takes_their_number_from_the_templates() -> N
 def test_an_id_field_names_the_instances_and_must_be_unique() -> None:
     rows = [{**row, "key": f"k{index}"} for index, row in enumerate(some(3))]
     assert [instance.id for instance in task(rows, id_field="key").instances("test")] == ["k0", "k1", "k2"]
-    with pytest.raises(InputError, match="E-DATA-DUPID: tickets row 4 has the id 'k1' of row 2"):
+    with pytest.raises(InputError, match="E-DATA-DUPID: tickets row 4 has the key 'k1' of row 2"):
         task([*rows, {**rows[0], "key": "k1"}], id_field="key").instances("test")
     with pytest.raises(InputError, match=r"E-DATA-COLUMN: tickets row 1 has no 'kee'.*Did you mean 'key'\?"):
         task(rows, id_field="kee").instances("test")
@@ -133,13 +133,9 @@ def test_a_rendered_split_has_its_labels_and_a_record() -> None:
     rendered = task([{"text": "a", "urgent": 1}, {"text": "b"}], "train").render("train", seed=3)
     assert rendered.gold.tolist() == [1, -1]
     record = rendered.record
-    assert (record["name"], record["split"], record["num_instances"], record["has_gold"]) == (
-        "tickets",
-        "train",
-        2,
-        True,
-    )
-    assert (record["labels"], record["f1"], record["data"]["num_rows"]) == ([0, 1], "binary", 2)
+    said = {"name": "tickets", "split": "train", "num_instances": 2, "has_gold": True, "labels": [0, 1], "f1": "binary"}
+    assert said.items() <= record.items()
+    assert record["data"]["num_rows"] == 2
     assert [template["name"] for template in record["templates"]] == ["plain", "terse", "long"]
     sample = task(some(9)).render("test", limit=4).record
     assert sample["digest"] == record["digest"]
