@@ -33,12 +33,9 @@ def error_table() -> dict[str, dict[str, str]]:
 
 
 class InputError(ValueError):
-    """The input is wrong. The command line prints it as one line and exits with 2.
+    """The input is wrong: a stable code, what and where, and how to fix it; by default the code's own fix.
 
-    Args:
-        code: A stable code such as ``E-TPL-EMPTY``, from ``errors.yaml``.
-        message: What is wrong, and where: the file, row, column or template by name.
-        hint: How to fix it, as an imperative sentence; by default the code's own.
+    The command line prints it as one line and exits with 2.
 
     Example:
         >>> print(InputError("E-DATA-EMPTY", "tickets.csv has no rows."))

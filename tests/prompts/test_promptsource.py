@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from flip_flop.errors import InputError
+from flip_flop.prompts import Template
 from flip_flop.prompts.promptsource import promptsource_names, read_promptsource
 from tests.prompts.test_archive import YAML
 
@@ -24,10 +25,7 @@ def second(name: str) -> str:
 
 def test_a_template_is_read_with_what_it_says_of_itself(tmp_path: Path) -> None:
     (source,) = read_promptsource(write(tmp_path, YAML), "drinks")
-    assert source.template is not None
-    assert source.refusal is None
-    assert (source.name, source.id, source.reference) == ("plain", "1a", "")
-    assert (source.original_task, source.choices_in_prompt, source.metrics) == (True, None, ("Accuracy",))
+    assert (source.name, source.original_task) == ("plain", True)
     assert source.template.render({"drink": "Tea", "label": 1}, "label") == ("Tea?", ("No", "Yes"))
 
 
@@ -45,11 +43,9 @@ def test_templates_come_by_name(tmp_path: Path) -> None:
         ("name: plain", "name: 3", 11, "name was read as 3"),
         ("name: plain", "nom: plain", 11, "!Template has an unknown key 'nom'"),
         ("    name: plain\n", "", 3, "name was read as None"),
-        ("id: 1a", "id: 1", 5, "id was read as 1"),
         ("id: 1a", "name: plain", 11, "duplicate key 'name'"),
         ("original_task: true", "original_task: 1", 10, "original_task is 1, neither true nor false"),
         ("original_task: true", "task: true", 10, "!TemplateMetadata has an unknown key 'task'"),
-        ("[Accuracy]", "Accuracy", 9, "metrics is 'Accuracy', not a list of names"),
         ("!TemplateMetadata", "", 8, "metadata is no !TemplateMetadata"),
         ("!TemplateMetadata", "!Metadata", 7, "could not determine a constructor for the tag '!Metadata'"),
         ("!TemplateMetadata", "!!python/name:os.system", 7, "could not determine a constructor"),
@@ -88,11 +84,9 @@ def test_a_template_that_cannot_be_used_is_refused_with_a_code_and_leaves_the_ot
 ) -> None:
     odd = second("odd").replace("{{ drink }}? ||| {{ answer_choices[label] }}", jinja)
     odd_source, plain = read_promptsource(write(tmp_path, YAML + odd), "drinks")
-    assert odd_source.template is None
-    assert odd_source.refusal is not None
-    assert odd_source.refusal.code == code
-    assert "'odd'" in odd_source.refusal.message
-    assert plain.template is not None
+    assert odd_source.template.code == code
+    assert "'odd'" in odd_source.template.message
+    assert isinstance(plain.template, Template)
 
 
 def test_two_templates_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -123,12 +117,11 @@ def test_each_of_the_279_files_and_2085_templates_is_read_or_refused_with_a_reas
             in_refused_files += sum(line.endswith(": !Template") for line in text.splitlines())
             continue
         for source in sources:
-            assert (source.template is None) == (source.refusal is not None)
-            if source.refusal is None:
+            if isinstance(source.template, Template):
                 outcomes["read"] += 1
             else:
-                assert repr(source.name) in source.refusal.message
-                outcomes[source.refusal.code] += 1
+                assert repr(source.name) in source.template.message
+                outcomes[source.template.code] += 1
     assert outcomes == {"read": 1877, "E-TPL-UNSAFE": 196}
     assert list(refused_files) == ["squad_v2"]
     assert "E-TPL-YAML" in refused_files["squad_v2"]

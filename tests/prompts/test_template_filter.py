@@ -4,21 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template
 from flip_flop.prompts.promptsource import SourceTemplate, read_promptsource
 from flip_flop.prompts.template_filter import filter_templates
-from tests.prompts.promptsource_reference import REAL
 
 ROWS = [{"x": "tea", "y": 1, "extra": "a"}, {"x": "", "y": 0, "extra": "b"}]
 
 
 def source(name: str, jinja: str, choices: str | None = "No ||| Yes", *, original: bool = True) -> SourceTemplate:
-    template = Template(name, jinja, choices)
-    return SourceTemplate(name, jinja, choices, template, None, original, None, (), name, "")
+    return SourceTemplate(name, jinja, choices, original, Template(name, jinja, choices))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +41,7 @@ def test_a_template_is_dropped_with_its_reason(candidate: SourceTemplate, reason
 
 def test_a_refused_template_is_dropped_with_its_refusal() -> None:
     refusal = InputError("E-TPL-UNSAFE", "template 'odd', line 1: the method 'append' is not allowed.")
-    odd = SourceTemplate("odd", "{{ x.append(1) }}", "No ||| Yes", None, refusal, True, None, (), "", "")
+    odd = SourceTemplate("odd", "{{ x.append(1) }}", "No ||| Yes", True, refusal)
     dropped = filter_templates([odd], ROWS, label_field="y").dropped
     assert dropped == (("odd", "line 1: the method 'append' is not allowed (E-TPL-UNSAFE)"),)
 
@@ -73,20 +70,6 @@ def test_a_template_that_has_failed_is_not_rendered_again() -> None:
 def test_two_equal_answers_are_the_rows_fault_and_drop_no_template() -> None:
     candidate = source("t", "{{ a }}?", "{{ a }} ||| {{ b }}")
     assert filter_templates([candidate], [{"a": "x", "b": "x"}], label_field=None).kept.names == ("t",)
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_the_rule_gives_the_papers_number_of_templates_on_all_real_rows(
-    name: str, promptsource_folder: Path, hub_mirror: Path
-) -> None:
-    dataset, path, splits, label_field, num_labels, count = REAL[name]
-    rows = [row for split in splits for row in pq.read_table(hub_mirror / path / f"{split}.parquet").to_pylist()]
-    candidates = read_promptsource(promptsource_folder, dataset)
-    found = filter_templates(candidates, rows, label_field=label_field, num_labels=num_labels)
-    assert len(found.kept) == count
-    assert len(found.kept) + len(found.dropped) == len(candidates)
-    if name == "copa":
-        assert [reason.split(": ")[1] for _, reason in found.dropped] == ["the prompt is empty (E-TPL-EMPTY)"] * 4
 
 
 def test_the_rule_gives_five_templates_on_rows_of_storyclozes_shape(promptsource_folder: Path) -> None:

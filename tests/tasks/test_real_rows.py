@@ -86,12 +86,6 @@ def test_validation_has_every_label_in_its_share(name: str, real: Shelf) -> None
         assert abs(held_out.count(label) - len(held_out) * official.count(label) / len(official)) < 1.5
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_same_rows_are_drawn_when_it_is_loaded_again(name: str, real: Shelf) -> None:
-    again = catalog_data(name, hub_mirror=real.mirror)
-    assert again.task.data == real[name].task.data
-
-
 @pytest.mark.parametrize(("name", "split", "identity", "template", "answer"), READ_BY_HAND)
 def test_the_gold_label_is_the_answer_that_a_reader_gives(
     name: str, split: str, identity: str, template: str, answer: str, real: Shelf

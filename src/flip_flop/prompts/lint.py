@@ -31,14 +31,9 @@ class LintRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong (``E-``) or doubtful (``W-``).
+    """One thing that is wrong (``E-``) or doubtful (``W-``) about a template, in ``num_rows`` rows.
 
-    Attributes:
-        code: As in ``docs/errors.md``.
-        template: The template's name.
-        row: The words that name the first row where it was seen; empty where it is about no row.
-        message: What it is.
-        num_rows: In how many rows it was seen.
+    ``row`` names the first row where it was seen; it is empty where it is about no row.
     """
 
     code: str

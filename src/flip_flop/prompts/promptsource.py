@@ -12,75 +12,48 @@ from flip_flop.prompts.archive import FILE_NAME, check_unchanged, dataset_files
 from flip_flop.prompts.template import Template
 from flip_flop.strict_yaml import StrictLoader, read_yaml
 
-_TEXTS = ("name", "jinja", "id", "reference", "answer_choices")
-_OPTIONAL = ("reference", "answer_choices")
+_TEXTS = {"name": str, "jinja": str, "answer_choices": str | None}
+_TEMPLATE_KEYS = (*_TEXTS, "id", "reference", "metadata", "task_template")
+_METADATA_KEYS = ("original_task", "choices_in_prompt", "metrics")
 
 
 @dataclass(frozen=True)
 class SourceTemplate:
-    """A template of PromptSource's, and what it says of itself.
-
-    Attributes:
-        name: Unique within a dataset.
-        jinja: The prompt's text and the target's, as the file has them.
-        answer_choices: The answers' text, or None where the template asks for free text.
-        template: The template, compiled; None where it is refused.
-        refusal: Why it cannot be used, or None.
-        original_task: Whether it asks for the dataset's own task.
-        choices_in_prompt: Whether the prompt shows the answers; None where it is not said.
-        metrics: The metrics that PromptSource names.
-        id: PromptSource's identifier.
-        reference: Where the template comes from.
-    """
+    """A template with the texts of PromptSource's file; ``template`` is it compiled, or why it cannot be used."""
 
     name: str
     jinja: str
     answer_choices: str | None
-    template: Template | None
-    refusal: InputError | None
     original_task: bool
-    choices_in_prompt: bool | None
-    metrics: tuple[str, ...]
-    id: str
-    reference: str
+    template: Template | InputError
 
 
 class _Metadata(NamedTuple):
     original_task: bool
-    choices_in_prompt: bool | None
-    metrics: tuple[str, ...]
 
 
 class _PromptSourceLoader(StrictLoader):
     """The strict loader with exactly two more tags; what they hold is checked where its line is known."""
 
     def construct_template(self, node: yaml.Node) -> SourceTemplate:
-        fields = self._known_fields(node, (*_TEXTS, "metadata", "task_template"))
-        for key in _TEXTS:
-            value = fields.get(key)
-            if not (isinstance(value, str) or (value is None and key in _OPTIONAL)):
-                raise self._at(node, key, f"{key} was read as {value!r}, not as a text")
+        fields = self._known_fields(node, _TEMPLATE_KEYS)
+        for key, kind in _TEXTS.items():
+            if not isinstance(fields.get(key), kind):
+                raise self._at(node, key, f"{key} was read as {fields.get(key)!r}, not as a text")
         metadata = fields.get("metadata")
         if not isinstance(metadata, _Metadata):
             raise self._at(node, "metadata", "metadata is no !TemplateMetadata")
-        name, jinja, choices = fields["name"], fields["jinja"], fields.get("answer_choices")
-        template, refusal = None, None
+        texts = (fields["name"], fields["jinja"], fields.get("answer_choices"))
         try:
-            template = Template(name, jinja, choices)
-        except InputError as error:
-            refusal = error
-        more = {"id": fields["id"], "reference": fields.get("reference") or ""}
-        return SourceTemplate(name, jinja, choices, template, refusal, *metadata, **more)
+            return SourceTemplate(*texts, metadata.original_task, Template(*texts))
+        except InputError as refusal:
+            return SourceTemplate(*texts, metadata.original_task, refusal)
 
     def construct_metadata(self, node: yaml.Node) -> _Metadata:
-        fields = self._known_fields(node, _Metadata._fields)
-        for key in ("original_task", "choices_in_prompt"):
-            if not isinstance(fields.get(key), bool | None):
-                raise self._at(node, key, f"{key} is {fields[key]!r}, neither true nor false")
-        metrics = fields.get("metrics") or []
-        if not (isinstance(metrics, list) and all(isinstance(metric, str) for metric in metrics)):
-            raise self._at(node, "metrics", f"metrics is {metrics!r}, not a list of names")
-        return _Metadata(bool(fields.get("original_task")), fields.get("choices_in_prompt"), tuple(metrics))
+        original = self._known_fields(node, _METADATA_KEYS).get("original_task")
+        if not isinstance(original, bool | None):
+            raise self._at(node, "original_task", f"original_task is {original!r}, neither true nor false")
+        return _Metadata(bool(original))
 
     def _known_fields(self, node: Any, known: tuple[str, ...]) -> dict[Any, Any]:
         if not isinstance(node, yaml.MappingNode):

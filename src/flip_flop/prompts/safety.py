@@ -25,15 +25,7 @@ _HINT = "Write the template without it: a template may only print, compare and r
 
 
 def check_tree(tree: nodes.Template, where: str) -> None:
-    """Refuse a template that holds anything outside the allow-list.
-
-    Args:
-        tree: The parsed template.
-        where: Words that name the template in an error.
-
-    Raises:
-        InputError: ``E-TPL-UNSAFE``.
-    """
+    """Refuse a template that holds anything outside the allow-list (``E-TPL-UNSAFE``); ``where`` names it."""
     count = 0
     stack: list[tuple[nodes.Node, int, int]] = [(child, 1, 0) for child in tree.iter_child_nodes()]
     while stack:
@@ -51,11 +43,7 @@ def check_tree(tree: nodes.Template, where: str) -> None:
 
 
 def check_parts(tree: nodes.Template, where: str) -> None:
-    """Refuse a prompt with two separators in one run of text; two branches of an ``if`` may have one each.
-
-    Raises:
-        InputError: ``E-TPL-PARTS``.
-    """
+    """Refuse a prompt with two separators in one text (``E-TPL-PARTS``); each branch of an ``if`` may have one."""
     branches: list[nodes.For | nodes.If] = [*tree.find_all(nodes.For), *tree.find_all(nodes.If)]
     bodies = [tree.body, *(node.body for node in branches), *(node.else_ for node in branches)]
     for body in bodies:

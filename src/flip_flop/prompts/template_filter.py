@@ -32,8 +32,7 @@ def filter_templates(
 
     Example:
         >>> def source(name, jinja):
-        ...     template = Template(name, jinja, "No ||| Yes")
-        ...     return SourceTemplate(name, jinja, "No ||| Yes", template, None, True, None, (), "", "")
+        ...     return SourceTemplate(name, jinja, "No ||| Yes", True, Template(name, jinja, "No ||| Yes"))
         >>> plain, some = source("plain", "{{ x }}?"), source("some", "{% if x %}{{ x }}!{% endif %}")
         >>> found = filter_templates([plain, some], [{"x": "tea"}, {"x": ""}], label_field=None)
         >>> found.kept.names, found.dropped
@@ -44,11 +43,11 @@ def filter_templates(
     for candidate in candidates:
         if not candidate.original_task:
             reasons[candidate.name] = "it does not ask for the dataset's own task"
-        elif candidate.refusal is not None:
-            reasons[candidate.name] = _reason(candidate.refusal, candidate.name)
+        elif isinstance(candidate.template, InputError):
+            reasons[candidate.name] = _reason(candidate.template, candidate.name)
         elif candidate.answer_choices is None or not candidate.answer_choices.strip():
             reasons[candidate.name] = "it has no answer choices"
-        elif candidate.template is not None:
+        else:
             left.append(candidate.template)
     for number, row in enumerate(rows, start=1):
         for template in left:

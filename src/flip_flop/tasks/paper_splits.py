@@ -21,12 +21,9 @@ MAX_TRAIN = 10_000
 
 @dataclass(frozen=True)
 class SplitPolicy:
-    """How many rows a split gets.
+    """How many rows are held out of the official train split, and how many are trained and tested on at most.
 
-    Attributes:
-        validation: How many are held out of the official train split; None for as many as the test split has.
-        max_train: At most this many are trained on.
-        max_test: At most this many are tested on; None for all.
+    Where ``validation`` is None, as many as the test split has.
     """
 
     validation: int | None = MAX_VALIDATION
@@ -150,17 +147,8 @@ def divide(
 ) -> dict[str, Rows]:
     """The paper's three splits. No prompt is in train and in validation; no row of them renders like one of test.
 
-    Args:
-        train: The named rows of the official train split.
-        test: Those of the official split that is tested on.
-        labels: The label indices of ``train``.
-        policy: The sizes.
-        duplicates: From :func:`find_duplicates`.
-        seed: The seed of the hold-out and of the samples.
-
-    Returns:
-        ``train``, ``validation`` and ``test``, each in the order of its official split; the provenance of each
-        holds the digest of the ids of all three.
+    ``train`` and ``test`` are the named rows of two official splits, ``labels`` the label indices of ``train``. Each
+    split has the order of its official split, and its provenance the digest of the ids of all three.
 
     Raises:
         InputError: ``E-DATA-TOO-FEW``.

@@ -33,7 +33,6 @@ class Rows:
     Attributes:
         source: The file's path, or the dataset's name.
         unit: What the rows' numbers count: ``"line"`` of a text file, or ``"row"``.
-        rows: The rows with their numbers.
         provenance: For the run's record: ``source``, ``sha256``, ``num_rows``, and more for the hub.
         ids: Each row's name within the task, where it has one that is not its number.
     """
@@ -126,15 +125,10 @@ class RowsSource:
 
 @dataclass(frozen=True)
 class HubSource:
-    """A split of a dataset on the hub.
+    """A split of a dataset on the hub, such as ``aps/super_glue``, ``rte``, ``validation``.
 
-    Attributes:
-        repo: Such as ``aps/super_glue``.
-        config: Such as ``rte``; None for the dataset's only one.
-        split: Such as ``validation``.
-        revision: A commit, branch or tag; only a commit always means the same.
-        mirror: A folder that is read instead of the hub, ``MIRROR/<repo>/<config>/<split>.parquet``, with
-            ``default`` for no config. Where this is None, the variable ``FLIP_FLOP_HUB_MIRROR`` may name one.
+    ``mirror`` is a folder that is read instead, ``MIRROR/<repo>/<config>/<split>.parquet``, with ``default`` for no
+    config; where it is None, the variable ``FLIP_FLOP_HUB_MIRROR`` may name one.
     """
 
     repo: str

@@ -10,26 +10,12 @@ MAX_VALIDATION = 1000
 
 
 def holdout(
-    instances: Sequence[RenderedInstance],
-    *,
-    seed: int,
-    share: float = 0.1,
-    size: int | None = None,
-    stratify: bool = True,
+    instances: Sequence[RenderedInstance], *, seed: int, stratify: bool = True
 ) -> tuple[list[RenderedInstance], list[RenderedInstance]]:
-    """Hold a validation split out of training instances, at most :data:`MAX_VALIDATION`.
+    """Hold a tenth of training instances out for validation, at least one and at most :data:`MAX_VALIDATION`.
 
-    Which instances are held out depends on their ids and the seed, not on their order.
-
-    Args:
-        instances: The training instances.
-        seed: The user's seed.
-        share: The share to hold out, at least one instance.
-        size: The number to hold out instead of a share.
-        stratify: Keep the shares of the labels, where there are labels; False does not read them.
-
-    Returns:
-        What is left to train on, and the validation split, each in the order given.
+    Which instances are held out depends on their ids and the seed, not on their order. ``stratify`` keeps the shares
+    of the labels, where there are labels; False does not read them. Both splits keep the order given.
 
     Raises:
         InputError: ``E-DATA-TOO-FEW``: one of the two would be empty.
@@ -40,8 +26,8 @@ def holdout(
         >>> len(train), len(validation), sum(instance.label for instance in validation)
         (36, 4, 2)
     """
-    wanted = min(max(round(len(instances) * share), 1) if size is None else size, MAX_VALIDATION)
-    if not 0 < wanted < len(instances):
+    wanted = min(max(round(len(instances) * 0.1), 1), MAX_VALIDATION)
+    if len(instances) <= wanted:
         message = f"{wanted} of {len(instances)} training instances cannot be held out for validation."
         raise InputError("E-DATA-TOO-FEW", message, "Add training rows, or a validation split.")
     labelled = {instance.id: instance.label if stratify else None for instance in instances}

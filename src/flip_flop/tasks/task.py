@@ -213,14 +213,7 @@ class Task:
 
 @dataclass(frozen=True)
 class RenderedSplit:
-    """A split of a task under every template.
-
-    Attributes:
-        task: With the templates in use only.
-        split: The split's name.
-        rows: The split's rows, as loaded; those of a sample and the others.
-        instances: The instances in use, rendered.
-    """
+    """A split of a task under every template: all its ``rows``, and the ``instances`` in use, rendered."""
 
     task: Task
     split: str

@@ -16,15 +16,9 @@ from flip_flop.tasks.task import Task
 
 @dataclass(frozen=True)
 class CatalogData:
-    """A dataset with its rows.
+    """A dataset: its named official rows, what is not used of them and of the templates, and the task.
 
-    Attributes:
-        entry: Its data file.
-        train: The rows of the official split that is divided, named.
-        test: Those of the official split that is tested on.
-        dropped_templates: Name and reason of each template of PromptSource's that is not used.
-        duplicates: The rows that cannot go into any split.
-        task: The task, with the paper's splits.
+    ``dropped_templates`` are the name and the reason of each template of PromptSource's that is not used.
     """
 
     entry: CatalogEntry
@@ -38,13 +32,7 @@ class CatalogData:
 def catalog_data(
     name: str, *, hub_mirror: Path | None = None, story_cloze_dir: Path | None = None, seed: int = 0
 ) -> CatalogData:
-    """Load a dataset, choose its templates and divide its rows.
-
-    Args:
-        name: One of :func:`catalog_names`.
-        hub_mirror: A folder to read instead of the hub.
-        story_cloze_dir: The folder of StoryCloze's two files.
-        seed: The seed of the split: the same one gives the same rows on every machine.
+    """Load one of :func:`catalog_names`, choose its templates and divide its rows, by ``seed``.
 
     Raises:
         InputError: ``E-TASK-UNKNOWN``; ``E-TPL-FETCH``: PromptSource's templates are missing; ``E-DATA-HUB``,

@@ -10,14 +10,9 @@ COLUMNS = ("train", "validation", "test", "templates", "labels")
 
 @dataclass(frozen=True)
 class Comparison:
-    """One line of the table.
+    """One line of the table: the available numbers and the paper's, by column.
 
-    Attributes:
-        name: The dataset's name.
-        found: The available numbers, by column.
-        paper: Those of the paper.
-        reasons: Why they differ, in sentences; also what is worth knowing where they do not.
-        unexplained: The columns that differ for no known reason.
+    ``reasons`` say why they differ; ``unexplained`` are the columns that differ for no known reason.
     """
 
     name: str

@@ -13,7 +13,7 @@ from typing import Any
 import flip_flop.prompts
 from flip_flop.files import sha256_file, sha256_json, write_json
 from flip_flop.progress import track
-from flip_flop.prompts import TemplateSet
+from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.archive import cache_folder
 from flip_flop.prompts.promptsource import SourceTemplate
 from flip_flop.prompts.template_filter import TemplateFilter, filter_templates
@@ -62,7 +62,7 @@ def _read(
     """What is cached under this name; None where there is nothing, or nothing that this code would write."""
     try:
         found = json.loads(path.read_bytes())
-        templates = {each.name: each.template for each in candidates if each.template is not None}
+        templates = {each.name: each.template for each in candidates if isinstance(each.template, Template)}
         kept = TemplateSet(tuple(templates[name] for name in found["kept"]))
         dropped = tuple((name, reason) for name, reason in found["dropped"])
         duplicates = Duplicates(**{key: tuple(indices) for key, indices in found["duplicates"].items()})

@@ -13,15 +13,9 @@ TASK_FILE = Path(__file__).parent / "task.yaml"
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the tasks.
+    """One of the tasks: reviews of one or three remarks whose strengths sum to at least ``minimum`` from zero.
 
-    Attributes:
-        name: The task's name in tables.
-        num_clauses: Remarks per review, one or three.
-        minimum: How far from zero the strengths' sum of a review is at least.
-        seed_shift: Added to the seed: other reviews.
-        templates: The templates that are not held out; None is all of them.
-        description: One sentence.
+    ``seed_shift`` is added to the seed, for other reviews; ``templates`` are those that are not held out, None all.
     """
 
     name: str
