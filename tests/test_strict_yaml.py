@@ -43,6 +43,23 @@ def test_a_tag_on_a_key_is_refused(tmp_path: Path) -> None:
         read_yaml(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("a: &x [0]\nb: *x\n", 2, "an alias"),
+        ("a: 1\nb: {c: 1, d: 2, c: 3}\n", 2, "duplicate key 'c'"),
+        ("a: " + "[" * 3000 + "]" * 3000, 1, "it is nested too deeply"),
+        ("1: 2\n", 1, "the key 1 is not a text"),
+        ("a: 1\nno: 2\n", 2, "the key False is not a text"),
+    ],
+)
+def test_what_hides_or_multiplies_values_is_refused(text: str, line: int, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "task.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=rf"^E-TASK-YAML: .*task.yaml line {line}: {words}"):
+        read_yaml(path)
+
+
 @pytest.mark.parametrize("value", ["2024-99-99", "0x_", "1" + ":00" * 200 + ".5"])
 def test_a_value_that_looks_like_a_number_and_is_none_is_the_inputs_fault(value: str, tmp_path: Path) -> None:
     path = tmp_path / "task.yaml"

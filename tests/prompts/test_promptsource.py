@@ -39,7 +39,6 @@ def test_templates_come_by_name(tmp_path: Path) -> None:
     [
         ("No ||| Yes", "no", 4, "answer_choices was read as False, not as a text"),
         ("No ||| Yes", "[No, Yes]", 4, r"answer_choices was read as \[False, True\]"),
-        ("No ||| Yes", "2020-01-01", 4, "answer_choices was read as datetime"),
         ("name: plain", "name: 3", 11, "name was read as 3"),
         ("name: plain", "nom: plain", 11, "!Template has an unknown key 'nom'"),
         ("    name: plain\n", "", 3, "name was read as None"),
@@ -51,9 +50,6 @@ def test_templates_come_by_name(tmp_path: Path) -> None:
         ("!TemplateMetadata", "!!python/name:os.system", 7, "could not determine a constructor"),
         ("[Accuracy]", "!!python/object/apply:os.system [id]", 9, "could not determine a constructor"),
         ("[Accuracy]", "&a [Accuracy]\n      choices: *a", 10, "an alias"),
-        ("[Accuracy]", "[" * 30 + "]" * 30, 9, "nested too deeply"),
-        ("dataset: drinks", "dataset: drinks\ndataset: food", 2, "duplicate key 'dataset'"),
-        ("dataset: drinks", "3: drinks", 1, "the key 3 is not a text"),
     ],
 )
 def test_what_is_not_as_it_should_be_is_refused_with_file_and_line(

@@ -152,11 +152,7 @@ METHODS = frozenset(
 
 
 def call_method(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a bound method of a text, list or dict, within the limits.
-
-    Raises:
-        SecurityError: It is no such method, or not one of :data:`METHODS`.
-    """
+    """Call a bound method of a text, list or dict, one of :data:`METHODS`, within the limits."""
     owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
     if type(method) is not type("".join) or type(owner) not in (str, list, tuple, dict) or name not in METHODS:
         raise SecurityError("a template may call no such function")
@@ -179,12 +175,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def apply_operator(symbol: str, left: Any, right: Any) -> Any:
-    """``left symbol right``, refused before a number or a text grows without bound.
-
-    Raises:
-        SecurityError: ``**``, or ``%`` that formats a text, or an integer of more than 63 bits.
-        RenderLimitExceeded: The result would be over the limit.
-    """
+    """``left symbol right``, refused before a number or a text grows without bound."""
     if symbol not in OPERATORS or (symbol == "%" and isinstance(left, str | bytes)):
         raise SecurityError(f"the operator {symbol} is not allowed here")
     for value in (left, right):

@@ -49,10 +49,7 @@ class RenderLimitExceeded(Exception):  # noqa: N818 - turned into E-TPL-TOO-BIG
 
 
 def size_of(value: Any) -> int:
-    """The size of a value written out: its characters, and eight per item.
-
-    Raises:
-        RenderLimitExceeded: The size is over :data:`MAX_SIZE`.
+    """The size of a value written out, at most :data:`MAX_SIZE`: its characters, and eight per item.
 
     Example:
         >>> size_of("abc"), size_of([1, "ab"])
@@ -93,11 +90,7 @@ class Render:
     _generator: np.random.Generator | None = None
 
     def spend(self, work: int) -> None:
-        """Pay for work.
-
-        Raises:
-            RenderLimitExceeded: The budget or the time is spent.
-        """
+        """Pay for work, while the budget and the time last."""
         self.work_left -= work
         self._calls += 1
         if self.work_left < 0:
@@ -160,11 +153,7 @@ def bounded_list(values: Iterable[Any]) -> list[Any]:
 
 
 def bounded_text(length: int) -> None:
-    """Pay for a text about to be made, or refuse it before it is.
-
-    Raises:
-        RenderLimitExceeded: It would be over the limit.
-    """
+    """Pay for a text about to be made, or refuse it before it is."""
     if length > MAX_SIZE:
         raise RenderLimitExceeded(f"a text of {length:,} characters")
     current_render().spend(WORK_PER_STEP + length)

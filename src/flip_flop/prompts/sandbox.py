@@ -162,11 +162,7 @@ def _compile(source: str, is_prompt: bool, where: str) -> jinja2.Template:
 
 
 def check_source(source: str, *, is_prompt: bool, where: str) -> None:
-    """Parse, check and compile a template without running it.
-
-    Raises:
-        InputError: ``E-TPL-SYNTAX``, ``E-TPL-UNSAFE`` or ``E-TPL-PARTS``.
-    """
+    """Compile a template without running it; ``E-TPL-SYNTAX``, ``E-TPL-UNSAFE`` or ``E-TPL-PARTS``."""
     _compile(source, is_prompt, where)
 
 
@@ -193,22 +189,13 @@ def render_text(
     row: str,
     make_generator: Callable[[], np.random.Generator],
 ) -> list[str]:
-    """Render the prompt half of a template, or its answer choices, for one row.
+    """Render a template for one row: a prompt up to the separator, or answer choices, split there; both stripped.
 
-    Args:
-        source: The template's text.
-        fields: The row; the hidden field is not among them.
-        is_prompt: End at the separator (a prompt), or split there (answer choices).
-        hidden: The gold label's field, which a template must not read.
-        where: Words that name the template in an error.
-        row: Words that name the row in an error.
-        make_generator: The source of random choices.
-
-    Returns:
-        The stripped parts: one for a prompt, one per label for answer choices.
+    ``hidden`` is the gold label's field, which a template must not read and which is not among the ``fields``.
+    ``where`` and ``row`` name the template and the row in an error.
 
     Raises:
-        InputError: Any of the ``E-TPL`` codes; ``docs/errors.md`` lists them.
+        InputError: Any of the ``E-TPL`` codes.
     """
     template = _compile(source, is_prompt, where)
     location = f"{where}, {row}"

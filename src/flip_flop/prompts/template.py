@@ -141,11 +141,7 @@ class TemplateSet:
         return tuple(template.name for template in self.templates)
 
     def select(self, names: Iterable[str]) -> "TemplateSet":
-        """The templates of these names, in the order of the names.
-
-        Raises:
-            InputError: ``E-TPL-UNKNOWN``.
-        """
+        """The templates of these names, in the order of the names (``E-TPL-UNKNOWN``)."""
         by_name = {template.name: template for template in self.templates}
         chosen = []
         for name in names:

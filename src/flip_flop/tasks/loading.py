@@ -19,15 +19,14 @@ def load_task(
     story_cloze_dir: Path | None = None,
     seed: int = 0,
 ) -> Task:
-    """Load one of the paper's datasets, an embedded task, or a task file.
+    """Load one of the paper's datasets (``rte``), an embedded task (``demo``), or a task file by its path.
 
     Args:
-        name_or_path: Such as ``rte``, ``demo``, or the path of a YAML file.
+        name_or_path: The name or the path.
         templates: ``"NAME,NAME,..."``, ``"all"`` or ``"held_out"``; None takes all but the held-out ones.
         hub_mirror: A folder to read instead of the hub.
         story_cloze_dir: The folder of StoryCloze's two CSV files.
-        seed: Divides a dataset's rows. It is not a run's seed: what one run trains on must not be what another run is
-            chosen by.
+        seed: Divides a dataset's rows: not a run's seed, as one run must not train on what another is chosen by.
 
     Raises:
         InputError: ``E-TASK-UNKNOWN``, ``E-TASK-FILE``, ``E-TPL-UNKNOWN``, or an error of the data or a template.

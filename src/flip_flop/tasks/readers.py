@@ -108,13 +108,8 @@ def _parse_json(text: str) -> Any:
 
 def _json_object(value: Any, name: str = "it") -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _BadValueError(f"{name} is not an object but {_json_kind(value)}")
+        raise _BadValueError(f"{name} is not an object")
     return value
-
-
-def _json_kind(value: Any) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return kinds.get(type(value), "a number")
 
 
 def _read_jsonl(text: str, path: Path) -> list[NumberedRow]:
@@ -137,7 +132,7 @@ def _read_json(text: str, path: Path) -> list[NumberedRow]:
     try:
         values = _parse_json(text) if text.strip() else []
         if not isinstance(values, list):
-            raise _BadValueError(f"it is not a list of objects but {_json_kind(values)}")
+            raise _BadValueError("it is not a list of objects")
         return [NumberedRow(at, _json_object(value, f"row {at}")) for at, value in enumerate(values, start=1)]
     except ValueError as error:
         hint = "Write a list of objects, or one object per line in a .jsonl file."

@@ -67,11 +67,7 @@ class Rows:
                 raise InputError("E-DATA-COLUMN", message, nearest(name, columns))
 
     def ids_from(self, id_field: str) -> tuple[str, ...]:
-        """Each row's value of the field that names rows.
-
-        Raises:
-            InputError: ``E-DATA-COLUMN`` where a row has none; ``E-DATA-DUPID`` where two have the same.
-        """
+        """Each row's value of the field that names rows, present (``E-DATA-COLUMN``), unique (``E-DATA-DUPID``)."""
         seen: dict[str, NumberedRow] = {}
         for row in self.rows:
             value = row.fields.get(id_field)

@@ -82,11 +82,7 @@ class Task:
         return self.templates.select(name for name in self.templates.names if name not in self.held_out_templates)
 
     def with_templates(self, names: Iterable[str]) -> "Task":
-        """The task with these templates only, in the order of the names.
-
-        Raises:
-            InputError: ``E-TPL-UNKNOWN``.
-        """
+        """The task with these templates only, in the order of the names (``E-TPL-UNKNOWN``)."""
         chosen = self.templates.select(names)
         held_out = tuple(name for name in self.held_out_templates if name in chosen.names)
         return replace(self, templates=chosen, held_out_templates=held_out)
@@ -107,11 +103,7 @@ class Task:
         return tuple(range(num_labels)) if self.labels is None else self.labels
 
     def rows(self, split: str) -> Rows:
-        """The rows of a split.
-
-        Raises:
-            InputError: ``E-TASK-SPLIT``, or an error of the source's.
-        """
+        """The rows of a split; ``E-TASK-SPLIT``, or an error of the source's."""
         if split not in self.data:
             raise InputError("E-TASK-SPLIT", f"task {self.name!r} has no split {split!r}.", nearest(split, self.data))
         return self.data[split].load()
@@ -125,9 +117,9 @@ class Task:
             split: The split's name.
             limit: Take a uniform sample of this size. Ids and the seed decide what is in it: a smaller sample
                 lies within a larger one. The order stays that of the rows.
-            seed: The user's seed, for the sample and for templates that draw.
-            need_labels: Refuse a split without the label field. By default so for every split but ``train``,
-                which may be unlabelled; where the field is there, its values are always checked.
+            seed: For the sample, and for templates that draw.
+            need_labels: Refuse a split without the label field: by default every split but ``train``. Where the field
+                is there, its values are always checked.
 
         Raises:
             InputError: An error of the source's or of the rendering's, ``E-DATA-EMPTY``, ``E-DATA-COLUMN``,
