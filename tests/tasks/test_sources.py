@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file
 from flip_flop.tasks import FileSource, RowsSource
-from flip_flop.tasks.csv_rows import read_csv_rows
+from flip_flop.tasks.readers import read_csv_rows
 
 
 def load(folder: Path, name: str, content: str | bytes, **more: Any) -> list[dict[str, Any]]:
