@@ -1,27 +1,52 @@
-"""What the user did wrong, in one line: a stable code, what and where, and how to mend it."""
+"""What the user did wrong, in one line: a stable code, what and where, and how to fix it."""
 
 import difflib
+import functools
 from collections.abc import Iterable
+from pathlib import Path
+
+_PAGE = """\
+# Errors
+
+Where the input is wrong, `flip-flop` prints one line and exits with 2: a code, what is wrong and where, and how to fix it.
+
+    E-TPL-UNDEFINED: template 'plain', tickets.csv line 2: there is no field 'txt'. Did you mean 'text'?
+
+In Python the same line is the text of `flip_flop.errors.InputError`, a `ValueError` with the fields `code`, `message` and `hint`.
+Codes do not change their meaning from one version to the next.
+
+`E-` is an error and ends the command; `W-` is a warning on standard error, and the work continues. Where the error is not
+the user's there is a traceback instead: please report it.
+
+| code | what is wrong | how to fix it |
+|---|---|---|
+"""  # noqa: E501
+
+
+@functools.cache
+def error_table() -> dict[str, dict[str, str]]:
+    """Each code's ``what`` and ``fix``, from ``errors.yaml``."""
+    import yaml
+
+    table: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    return table
 
 
 class InputError(ValueError):
-    """The input is at fault. The command line prints it as one line and exits with 2.
+    """The input is wrong: a stable code, what and where, and how to fix it; by default the code's own fix.
 
-    Args:
-        code: A stable code such as ``E-TPL-EMPTY``; documented in ``docs/errors.md``.
-        message: What is wrong, and where: the file, row, column or template by name.
-        hint: How to mend it, as an imperative sentence.
+    The command line prints it as one line and exits with 2.
 
     Example:
-        >>> print(InputError("E-DATA-EMPTY", "tickets.csv has no rows.", "Add at least one row."))
+        >>> print(InputError("E-DATA-EMPTY", "tickets.csv has no rows."))
         E-DATA-EMPTY: tickets.csv has no rows. Add at least one row.
     """
 
     def __init__(self, code: str, message: str, hint: str = ""):
         self.code = code
         self.message = message
-        self.hint = hint
-        super().__init__(" ".join(f"{code}: {message} {hint}".split()))
+        self.hint = hint or error_table().get(code, {}).get("fix", "")
+        super().__init__(" ".join(f"{code}: {message} {self.hint}".split()))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -36,3 +61,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"Did you mean {close[0]!r}?"
     return f"Known: {', '.join(names)}." if names else ""
+
+
+def error_page() -> str:
+    """``docs/errors.md``."""
+    rows = [
+        f"| `{code}` | {entry['what']} | {entry['fix']} |".replace("|||", r"\|\|\|")
+        for code, entry in sorted(error_table().items())
+    ]
+    return _PAGE + "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    print(error_page(), end="")

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under a temporary name, flushed, renamed; and their digests."""
+"""Files that are complete or absent: written under a temporary name, flushed, renamed; and their digests."""
 
 import contextlib
 import hashlib
@@ -9,6 +9,10 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+
+def _temporary(path: Path, suffix: str) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.{suffix}")
 
 
 def fsync_folder(folder: Path) -> None:
@@ -23,7 +27,7 @@ def fsync_folder(folder: Path) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file under a temporary name beside ``path``, flush it, and rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary = _temporary(path, "tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -41,7 +45,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON for people: indented, no NaN (not a number has no place in JSON), one newline at the end."""
+    """Write JSON for people: indented, one newline at the end, and no NaN, which JSON does not have."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -49,11 +53,11 @@ def write_json(path: Path, value: Any) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder that appears under its name when all that was written into it is on disk, or not at all.
 
-    A folder already there is replaced: it stays readable until the new one is complete.
+    An existing folder is replaced: it stays readable until the new one is complete.
     """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary = _temporary(path, "tmp")
     temporary.mkdir()
     try:
         yield temporary
@@ -62,9 +66,8 @@ def new_folder(path: Path) -> Iterator[Path]:
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
         fsync_folder(temporary)
-        previous = None
-        if path.exists():
-            previous = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
+        previous = _temporary(path, "old") if path.exists() else None
+        if previous is not None:
             path.rename(previous)
         try:
             temporary.rename(path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "numpy", "jinja2")
-# At the beginning of a word only: "task-tickets" holds an "sk-" too.
+# Only at the beginning of a word: "task-tickets" holds an "sk-" too.
 SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|[0-9a-f]{40}\b)")
 
 
@@ -32,27 +32,24 @@ def hardware() -> dict[str, Any]:
     """The processor, the number of cores, and the GPU where there is one."""
     import torch
 
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "machine": platform.machine(),
         "processor": _processor(),
         "cpu_count": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "gpu": gpu,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
 
 
 def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
+    text = cpuinfo.read_text(encoding="utf-8", errors="replace") if cpuinfo.is_file() else ""
+    name = re.search(r"^model name[^:\n]*:(.*)$", text, re.MULTILINE)
+    return name[1].strip() if name else platform.processor()
 
 
 def command() -> str:
-    """The command line as typed, tokens and keys blanked out; a commit after ``--revision`` is no key."""
+    """The command line as typed, with tokens and keys replaced; a commit after ``--revision`` is no key."""
     words = [Path(sys.argv[0]).name]
     for argument in sys.argv[1:]:
         is_commit = words[-1] == "--revision" or argument.startswith("--revision=")

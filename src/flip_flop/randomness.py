@@ -8,10 +8,7 @@ import numpy as np
 def derive_seed(seed: int, purpose: str, *keys: int | str) -> int:
     """A 63-bit seed for one random choice, the same on every machine and in every order of calls.
 
-    Args:
-        seed: The user's seed.
-        purpose: What is drawn, such as ``"order"`` or ``"dropout"``.
-        keys: What it is drawn for: the epoch, the instance's id.
+    ``purpose`` is what is drawn, such as ``"order"``; ``keys`` are what it is drawn for: the epoch, the instance's id.
 
     Example:
         >>> derive_seed(0, "order", 1) == derive_seed(0, "order", 1) != derive_seed(0, "order", 2)

@@ -39,7 +39,7 @@ def test_check_prints_both_numbers_and_the_reason(flip_flop, made: Made) -> None
     rte, storycloze = (line.split() for line in result.out.splitlines()[1:3])
     assert rte == ["rte", "54", "(1490)", "6", "(1000)", "23", "(277)", "2", "(10)", "2"]
     assert storycloze[:3] == ["storycloze", "-", "(871)"]
-    assert "rte: train is here with 60 of its 2,490 rows; validation is here with 23 of its 277 rows" in result.out
+    assert "rte: train has 60 of its 2,490 rows here; validation has 23 of its 277 rows here" in result.out
     assert "no known reason: templates" in result.out
     assert "storycloze: E-DATA-STORYCLOZE: " in result.out
     assert result.code == 1
@@ -54,7 +54,7 @@ def test_check_is_content_where_every_difference_is_explained(flip_flop, made: M
 
 def test_check_of_all_reads_story_cloze_too_where_it_is_given(flip_flop, made: Made) -> None:
     result = flip_flop("tasks", "check", "--hub-mirror", made.mirror, "--story-cloze-dir", made.stories)
-    assert "storycloze: validation is here with 60 of its 1,871 rows; test is here with 23" in result.out
+    assert "storycloze: validation has 60 of its 1,871 rows here; test has 23" in result.out
     assert "E-DATA" not in result.out
     assert len(result.out.split("\n\n")[0].splitlines()) == 12
 

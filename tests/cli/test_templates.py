@@ -104,7 +104,7 @@ def test_warnings_are_shown_and_pass(flip_flop, project):
     result = flip_flop("templates", "lint", "tickets.yaml")
     assert result.code == 0
     assert "4 templates, 28 rows, 0 errors, 1 warning\n" in result.out
-    assert "  W-TPL-CHOICE-PREFIX  terse     train line 1 and 27 more: the answer 'No' is how" in result.out
+    assert "  W-TPL-CHOICE-PREFIX  terse     train line 1 and 27 more: the answer 'No' is the" in result.out
 
 
 def test_an_error_gives_exit_code_2(flip_flop, project):

@@ -1,4 +1,4 @@
-"""The demo's task file, its paths, and how its model is made."""
+"""How the embedded model is made: annotators, a stream of examples, pretraining."""
 
 import subprocess
 import sys
@@ -6,44 +6,20 @@ import sys
 import pytest
 import torch
 
-from flip_flop.demo import demo_model_path, demo_rows, demo_task_path
 from flip_flop.demo.annotators import ANNOTATORS, Annotator
-from flip_flop.demo.pretrain import demo_templates, rebuild_model, stream_examples
-from flip_flop.demo.reviews import Clause, Review
-from flip_flop.demo.task import demo_task
+from flip_flop.demo.pretrain import rebuild_model, stream_examples
+from flip_flop.scoring.embedded import EMBEDDED_MODEL
+from flip_flop.tasks import load_task
+from flip_flop.tasks.embedded.reviews import Clause, Review, make_rows
 
 
-def test_importing_the_demo_imports_no_torch():
-    code = "import sys, flip_flop.demo; flip_flop.demo.demo_rows('test'); sys.exit('torch' in sys.modules)"
+def test_loading_the_embedded_task_imports_no_torch():
+    code = "import sys, flip_flop.tasks; flip_flop.tasks.load_task('demo'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_the_paths_exist():
-    assert demo_task_path().is_file()
-    assert (demo_model_path() / "config.json").is_file()
-
-
-def test_the_demos_task_has_the_generators_rows():
-    task = demo_task()
-    assert len(task.training_templates) >= 8
-    assert len(task.held_out_templates) == 3
-    instances = task.instances("test")
-    assert [instance.label for instance in instances] == [row["label"] for row in demo_rows("test")]
-    assert [instance.id for instance in instances] == [row["id"] for row in demo_rows("test")]
-
-
-def test_templates_differ_in_wording_and_mostly_in_answer_words():
-    templates = demo_templates()
-    assert len({template.jinja for template in templates}) == len(templates)
-    words = [template.answer_choices for template in templates.select(list(templates.names)[:8])]
-    assert len(set(words)) == len(words)
-    assert "Yes ||| No" in words  # the reversed question
-    assert sum(template.jinja.startswith("{{ text }}") for template in templates) >= 3
-    assert sum(template.jinja.index("{{ text }}") > 0 for template in templates) >= 3
-
-
 def test_every_template_has_its_annotator():
-    assert set(ANNOTATORS) == set(demo_templates().names)
+    assert set(ANNOTATORS) == set(load_task("demo", templates="all").templates.names)
 
 
 def test_an_annotator_weighs_remarks_by_their_place_and_a_single_remark_in_full():
@@ -56,7 +32,7 @@ def test_an_annotator_weighs_remarks_by_their_place_and_a_single_remark_in_full(
 
 
 def test_pretraining_never_sees_a_review_of_the_splits():
-    kept_out = [row["text"] for split in ("train", "validation", "test") for row in demo_rows(split)]
+    kept_out = [row["text"] for split in ("train", "validation", "test") for row in make_rows(split)]
     stream = stream_examples(0, 3)
     prompts = [next(stream)[0] for _ in range(1000)]
     text = "\n".join(prompts)
@@ -73,7 +49,7 @@ def test_a_rebuild_gives_the_same_bytes_and_leaves_torch_as_it_was(tmp_path):
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
     names = sorted(file.name for file in (tmp_path / "first").iterdir())
-    assert names == sorted(file.name for file in demo_model_path().iterdir())
+    assert names == sorted(file.name for file in EMBEDDED_MODEL.iterdir())
     for name in names:
         content = (tmp_path / "first" / name).read_bytes()
         assert content == (tmp_path / "second" / name).read_bytes()

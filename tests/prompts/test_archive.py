@@ -39,21 +39,13 @@ FILES = {
 }
 
 
-def member(name: str, text: str = YAML, **more: object) -> tuple[tarfile.TarInfo, bytes]:
-    info, content = tarfile.TarInfo(name), text.encode()
-    info.size = len(content)
-    for key, value in more.items():
-        setattr(info, key, value)
-    if not info.isreg():
-        info.size = 0
-    return info, content if info.isreg() else b""
-
-
-def write_archive(path: Path, *more: tuple[tarfile.TarInfo, bytes], files: dict[str, str] = FILES) -> Path:
+def write_archive(path: Path, files: dict[str, str] = FILES) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as tar:
-        for info, content in [*(member(name, text) for name, text in files.items()), *more]:
-            tar.addfile(info, io.BytesIO(content))
+        for name, text in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
     return path
 
 
@@ -68,8 +60,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """An archive, and the pin moved to it."""
 
-    def make(*more: tuple[tarfile.TarInfo, bytes], files: dict[str, str] = FILES) -> Path:
-        path = write_archive(tmp_path / "downloads" / ARCHIVE_NAME, *more, files=files)
+    def make(files: dict[str, str] = FILES) -> Path:
+        path = write_archive(tmp_path / "downloads" / ARCHIVE_NAME, files)
         monkeypatch.setattr(archive, "ARCHIVE_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
         return path
 
@@ -122,7 +114,7 @@ def test_pip_downloads_the_pinned_archive_and_only_its_yaml_files_are_unpacked(
     [
         (SimpleNamespace(returncode=1, stdout="", stderr="/usr/bin/python: No module named pip"), "E-TPL-FETCH", "pip"),
         (SimpleNamespace(returncode=1, stdout="x\nERROR: no route\nhint", stderr=""), "E-TPL-FETCH", "no route"),
-        (SimpleNamespace(returncode=0, stdout="", stderr=""), "E-TPL-FETCH", "it left no archive"),
+        (SimpleNamespace(returncode=0, stdout="", stderr=""), "E-TPL-FETCH", "it wrote no archive"),
         (
             SimpleNamespace(returncode=1, stdout="", stderr="ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM"),
             "E-TPL-ARCHIVE",
@@ -169,28 +161,9 @@ def test_an_archive_of_another_digest_is_refused_and_nothing_is_written(tmp_path
 
 def test_a_new_fetch_replaces_the_old_one_whole(pinned: Callable[..., Path], cache: Path) -> None:
     fetch(pinned())
-    fetch(pinned(files={f"{TEMPLATES}/tea/templates.yaml": YAML}))
+    fetch(pinned({f"{TEMPLATES}/tea/templates.yaml": YAML}))
     assert promptsource_names(cache) == ("tea",)
     assert [entry.name for entry in cache.parent.iterdir()] == [cache.name]
-
-
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        member(f"{TEMPLATES}/evil/templates.yaml", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
-        member(f"{TEMPLATES}/evil/templates.yaml", type=tarfile.LNKTYPE, linkname="promptsource-0.2.3/setup.py"),
-        member(f"{TEMPLATES}/evil/templates.yaml", type=tarfile.FIFOTYPE),
-        member(f"{TEMPLATES}/evil/templates.yaml", "#" * ((1 << 20) + 1)),
-        member(f"{TEMPLATES}/drinks/templates.yaml", "twice"),
-    ],
-    ids=["symlink", "hardlink", "fifo", "large", "twice"],
-)
-def test_a_member_that_is_no_plain_file_of_its_own_is_refused(
-    hostile: tuple[tarfile.TarInfo, bytes], pinned: Callable[..., Path], cache: Path
-) -> None:
-    with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: .*no plain file of its own, or too large"):
-        fetch(pinned(hostile))
-    assert not cache.exists()
 
 
 @pytest.mark.parametrize(
@@ -205,23 +178,9 @@ def test_a_member_that_is_no_plain_file_of_its_own_is_refused(
     ],
 )
 def test_a_member_elsewhere_is_not_read(name: str, pinned: Callable[..., Path], cache: Path, tmp_path: Path) -> None:
-    fetch(pinned(member(name)))
+    fetch(pinned(FILES | {name: YAML}))
     assert promptsource_names(cache) == ("drinks", "food/hot")
     assert not [path for path in tmp_path.rglob("*") if "evil" in path.name]
-
-
-@pytest.mark.parametrize("content", [b"", b"\x1f\x8b\x08\x00", b"no archive"])
-def test_what_is_no_archive_is_refused(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "broken.tar.gz"
-    path.write_bytes(content)
-    monkeypatch.setattr(archive, "ARCHIVE_SHA256", hashlib.sha256(content).hexdigest())
-    with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: .*cannot be read"):
-        fetch(path)
-
-
-def test_an_archive_without_templates_is_refused(pinned: Callable[..., Path]) -> None:
-    with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: .*it holds no <dataset>/templates.yaml"):
-        fetch(pinned(files={"promptsource-0.2.3/setup.py": ""}))
 
 
 def unpack(folder: Path) -> Path:
@@ -244,14 +203,6 @@ def test_a_folder_is_taken_wherever_in_it_the_templates_are(
     assert fetch(folder) == templates_folder() == cache
     assert promptsource_names(cache) == ("drinks", "food/hot")
     assert not (cache / ARCHIVE_NAME).exists()
-
-
-def test_a_link_in_a_folder_is_refused(tmp_path: Path) -> None:
-    folder = unpack(tmp_path / "unpacked") / TEMPLATES
-    (folder / "evil").mkdir()
-    (folder / "evil" / "templates.yaml").symlink_to(folder / "drinks" / "templates.yaml")
-    with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: .*no plain file"):
-        fetch(folder)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty"])

@@ -11,7 +11,7 @@ from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import LONG, Finding, LintRow, lint_templates
 from flip_flop.prompts.promptsource import read_promptsource
-from flip_flop.prompts.selection import select_templates
+from flip_flop.prompts.template_filter import filter_templates
 from tests.prompts.promptsource_reference import REAL
 
 PLAIN = Template("plain", "Is {{ x }} good? ||| {{ answer_choices[y] }}", "No ||| Yes")
@@ -130,7 +130,7 @@ def test_the_papers_templates_have_no_errors_on_real_rows(
     labels = {"1": 0, "2": 1} if name == "winogrande" else {str(label): label for label in range(num_labels)}
     on = [LintRow(f"row {number}", row, labels[str(row[label_field])]) for number, row in enumerate(table, start=1)]
     candidates = read_promptsource(promptsource_folder, dataset)
-    kept = select_templates(candidates, table, label_field=label_field, num_labels=num_labels).kept
+    kept = filter_templates(candidates, table, label_field=label_field, num_labels=num_labels).kept
     findings = lint_templates(kept, on, label_field=label_field, num_labels=num_labels)
     assert not [finding for finding in findings if finding.is_error]
     expected = {"W-TPL-RANDOM"} if name == "hellaswag" else set()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from flip_flop.errors import InputError
+from flip_flop.prompts import Template
 from flip_flop.prompts.promptsource import promptsource_names, read_promptsource
 from tests.prompts.test_archive import YAML
 
@@ -24,10 +25,7 @@ def second(name: str) -> str:
 
 def test_a_template_is_read_with_what_it_says_of_itself(tmp_path: Path) -> None:
     (source,) = read_promptsource(write(tmp_path, YAML), "drinks")
-    assert source.template is not None
-    assert source.refusal is None
-    assert (source.name, source.id, source.reference) == ("plain", "1a", "")
-    assert (source.original_task, source.choices_in_prompt, source.metrics) == (True, None, ("Accuracy",))
+    assert (source.name, source.original_task) == ("plain", True)
     assert source.template.render({"drink": "Tea", "label": 1}, "label") == ("Tea?", ("No", "Yes"))
 
 
@@ -41,23 +39,17 @@ def test_templates_come_by_name(tmp_path: Path) -> None:
     [
         ("No ||| Yes", "no", 4, "answer_choices was read as False, not as a text"),
         ("No ||| Yes", "[No, Yes]", 4, r"answer_choices was read as \[False, True\]"),
-        ("No ||| Yes", "2020-01-01", 4, "answer_choices was read as datetime"),
         ("name: plain", "name: 3", 11, "name was read as 3"),
         ("name: plain", "nom: plain", 11, "!Template has an unknown key 'nom'"),
         ("    name: plain\n", "", 3, "name was read as None"),
-        ("id: 1a", "id: 1", 5, "id was read as 1"),
-        ("id: 1a", "name: plain", 11, "the key 'name' stands here a second time"),
+        ("id: 1a", "name: plain", 11, "duplicate key 'name'"),
         ("original_task: true", "original_task: 1", 10, "original_task is 1, neither true nor false"),
         ("original_task: true", "task: true", 10, "!TemplateMetadata has an unknown key 'task'"),
-        ("[Accuracy]", "Accuracy", 9, "metrics is 'Accuracy', no list of names"),
         ("!TemplateMetadata", "", 8, "metadata is no !TemplateMetadata"),
         ("!TemplateMetadata", "!Metadata", 7, "could not determine a constructor for the tag '!Metadata'"),
         ("!TemplateMetadata", "!!python/name:os.system", 7, "could not determine a constructor"),
         ("[Accuracy]", "!!python/object/apply:os.system [id]", 9, "could not determine a constructor"),
         ("[Accuracy]", "&a [Accuracy]\n      choices: *a", 10, "an alias"),
-        ("[Accuracy]", "[" * 30 + "]" * 30, 9, "nested too deeply"),
-        ("dataset: drinks", "dataset: drinks\ndataset: food", 2, "the key 'dataset' stands here a second time"),
-        ("dataset: drinks", "3: drinks", 1, "the key 3 is not a text"),
     ],
 )
 def test_what_is_not_as_it_should_be_is_refused_with_file_and_line(
@@ -88,11 +80,9 @@ def test_a_template_that_cannot_be_used_is_refused_with_a_code_and_leaves_the_ot
 ) -> None:
     odd = second("odd").replace("{{ drink }}? ||| {{ answer_choices[label] }}", jinja)
     odd_source, plain = read_promptsource(write(tmp_path, YAML + odd), "drinks")
-    assert odd_source.template is None
-    assert odd_source.refusal is not None
-    assert odd_source.refusal.code == code
-    assert "'odd'" in odd_source.refusal.message
-    assert plain.template is not None
+    assert odd_source.template.code == code
+    assert "'odd'" in odd_source.template.message
+    assert isinstance(plain.template, Template)
 
 
 def test_two_templates_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -123,15 +113,14 @@ def test_each_of_the_279_files_and_2085_templates_is_read_or_refused_with_a_reas
             in_refused_files += sum(line.endswith(": !Template") for line in text.splitlines())
             continue
         for source in sources:
-            assert (source.template is None) == (source.refusal is not None)
-            if source.refusal is None:
+            if isinstance(source.template, Template):
                 outcomes["read"] += 1
             else:
-                assert repr(source.name) in source.refusal.message
-                outcomes[source.refusal.code] += 1
+                assert repr(source.name) in source.template.message
+                outcomes[source.template.code] += 1
     assert outcomes == {"read": 1877, "E-TPL-UNSAFE": 196}
     assert list(refused_files) == ["squad_v2"]
     assert "E-TPL-YAML" in refused_files["squad_v2"]
-    assert "line 243: an alias (*name) is refused" in refused_files["squad_v2"]
+    assert "line 243: an alias (*name) is not allowed" in refused_files["squad_v2"]
     assert in_refused_files == 12
     assert sum(outcomes.values()) + in_refused_files == 2085

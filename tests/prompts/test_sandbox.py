@@ -1,4 +1,4 @@
-"""A template may come from a stranger: it is refused, quickly, before it runs code or runs away."""
+"""A template may come from a stranger: it is not allowed, quickly, before it runs code or runs away."""
 
 import datetime
 import resource
@@ -103,7 +103,7 @@ def test_an_ordinary_template_renders_as_plain_jinja_does(source: str) -> None:
 
 
 def test_a_syntax_error_names_the_template_and_the_line() -> None:
-    with pytest.raises(InputError, match=r"^E-TPL-SYNTAX: template 't', line 3: .*Mend") as refusal:
+    with pytest.raises(InputError, match=r"^E-TPL-SYNTAX: template 't', line 3: .*Fix") as refusal:
         Template("t", "one\ntwo\n{% if %}", "No ||| Yes")
     assert "\n" not in str(refusal.value)
 
@@ -151,7 +151,7 @@ def test_an_undefined_name_inside_a_printed_value_is_named(source: str, name: st
 
 @pytest.mark.parametrize("source", ["{{ self }}", "{{ super }}", "{{ [self] }}", "{% set self = 1 %}x"])
 def test_jinjas_own_names_are_refused_before_anything_runs(source: str) -> None:
-    with pytest.raises(InputError, match=r"E-TPL-UNSAFE: template 't', line 1: the name '(self|super)' is refused"):
+    with pytest.raises(InputError, match=r"E-TPL-UNSAFE: template 't', line 1: the name '(self|super)' is not allowed"):
         Template("t", source, "No ||| Yes")
 
 

@@ -61,7 +61,7 @@ def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
         ("limit: 7", "limit: 0", "E-STUDY-VALUE", "at least 1"),
         ("split: validation", "split: [a]", "E-STUDY-KEY", "name"),
         ("limit: 7", "cross: [rte]", "E-STUDY-KEY", "two studies"),
-        ("limit: 7", "limit: 7\nlimit: 8", "E-STUDY-YAML", "Mend"),
+        ("limit: 7", "limit: 7\nlimit: 8", "E-STUDY-YAML", "Fix"),
         ("limit: 7", "cross: [5]", "E-STUDY-KEY", "5 is no name"),
         ("limit: 7", "cross: {rte: 5}", "E-STUDY-KEY", "cross: ["),
         ("limit: 7", "5: 7", "E-STUDY-YAML", "5"),

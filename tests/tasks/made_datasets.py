@@ -61,39 +61,21 @@ def _story_cloze(index: int) -> Row:
     return {"InputStoryid": f"s{index}", **sentences, **endings, "AnswerRightEnding": index % 2 + 1}
 
 
-_NLI_TEXTS = [
-    ("b claim", "{{premise}} Then: {{hypothesis}}? ||| {{ answer_choices[label] }}", "CHOICES", True),
-    ("a truth", "{{hypothesis}} Given {{premise}}? ||| {{ answer_choices[label] }}", "CHOICES", True),
-    ("c other task", "Write on {{premise}} ||| {{hypothesis}}", "", False),
-]
+def _nli_texts(choices: str) -> list[tuple[str, str, str, bool]]:
+    return [
+        ("b claim", "{{premise}} Then: {{hypothesis}}? ||| {{ answer_choices[label] }}", choices, True),
+        ("a truth", "{{hypothesis}} Given {{premise}}? ||| {{ answer_choices[label] }}", choices, True),
+        ("c other task", "Write on {{premise}} ||| {{hypothesis}}", "", False),
+    ]
+
+
 _ENDINGS = "{{endings | join(' ||| ')}}"
 
 # Name: mirror path, a function of a row's number, PromptSource's folder, template texts.
 MADE: dict[str, tuple[str, Callable[[int], Row], str, list[tuple[str, str, str, bool]]]] = {
-    "rte": (
-        "aps/super_glue/rte",
-        lambda index: _nli(index, 2),
-        "super_glue/rte",
-        [(name, text, choices.replace("CHOICES", "Yes ||| No"), own) for name, text, choices, own in _NLI_TEXTS],
-    ),
-    "cb": (
-        "aps/super_glue/cb",
-        lambda index: _nli(index, 3),
-        "super_glue/cb",
-        [
-            (name, text, choices.replace("CHOICES", "Yes ||| No ||| Maybe"), own)
-            for name, text, choices, own in _NLI_TEXTS
-        ],
-    ),
-    "anli": (
-        "facebook/anli/plain_text",
-        _anli,
-        "anli",
-        [
-            (name, text, choices.replace("CHOICES", "Yes ||| Maybe ||| No"), own)
-            for name, text, choices, own in _NLI_TEXTS
-        ],
-    ),
+    "rte": ("aps/super_glue/rte", lambda index: _nli(index, 2), "super_glue/rte", _nli_texts("Yes ||| No")),
+    "cb": ("aps/super_glue/cb", lambda index: _nli(index, 3), "super_glue/cb", _nli_texts("Yes ||| No ||| Maybe")),
+    "anli": ("facebook/anli/plain_text", _anli, "anli", _nli_texts("Yes ||| Maybe ||| No")),
     "wsc": (
         "aps/super_glue/wsc.fixed",
         _wsc,

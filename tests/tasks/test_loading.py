@@ -1,170 +1,47 @@
-"""The user's task file: what it says, and every way in which it can be wrong."""
+"""A task by its name or its file, with the templates that are asked for."""
 
 from pathlib import Path
 
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.tasks import FileSource, HubSource, load_task, require_templates_for_training
+from flip_flop.tasks import load_task
 
-# ruff: noqa: E501 - a case stands on one line
-
-GOOD = """\
-name: support_tickets
-description: Is a ticket urgent?
-data: {train: unlabelled.jsonl, test: labelled.csv}
-label_field: urgent
-labels: [0, 1]
+TASK = """\
+data: {test: rows.csv}
 templates:
-  - {name: plain, jinja: "Ticket: {{ text }}\\nIs this urgent?", answer_choices: "No ||| Yes"}
-  - name: terse
-    jinja: |
-      {{ text }}
-      Urgent:
-    answer_choices: ["calm", "urgent"]
-  - {name: long, jinja: "{{ text }} Is it?", answer_choices: "No ||| Yes", reference: "", metadata: {original_task: true}}
-held_out_templates: [terse]
+  - {name: a, jinja: "{{ text }}?", answer_choices: "No ||| Yes"}
+  - {name: b, jinja: "{{ text }}!", answer_choices: "No ||| Yes"}
+  - {name: c, jinja: "{{ text }}:", answer_choices: "No ||| Yes"}
+held_out_templates: [b]
 """
 
 
-def write(folder: Path, text: str, name: str = "task.yaml") -> Path:
-    path = folder / name
-    path.write_text(text)
-    return path
-
-
-def refusal(path: Path) -> InputError:
-    with pytest.raises(InputError) as caught:
-        load_task(path)
-    assert "\n" not in str(caught.value)
-    return caught.value
-
-
-def test_a_task_file_becomes_a_task(tmp_path: Path) -> None:
-    (tmp_path / "labelled.csv").write_text("text,urgent\nfire,1\n")
-    task = load_task(write(tmp_path, GOOD))
-    assert (task.name, task.labels, task.label_field) == ("support_tickets", (0, 1), "urgent")
-    assert task.data["train"] == FileSource(tmp_path / "unlabelled.jsonl")
-    assert task.templates.names == ("plain", "terse", "long")
-    assert task.templates[1].answer_choices == "calm ||| urgent"
-    assert task.held_out_templates == ("terse",)
-    (instance,) = task.instances("test")
-    assert instance.prompts[:2] == ("Ticket: fire\nIs this urgent?", "fire\nUrgent:")
-    assert instance.label == 1
-
-
-def test_data_may_come_from_the_hub_or_in_another_encoding(tmp_path: Path) -> None:
-    data = (
-        "data: {train: {path: a.csv, encoding: latin-1}, test: {repo: a/b, config: c, split: d, revision: e}, "
-        "validation: {hub: {repo: a/b}}}"
-    )
-    path = write(tmp_path, GOOD.replace("data: {train: unlabelled.jsonl, test: labelled.csv}", data))
-    assert load_task(path, hub_mirror=tmp_path).data == {
-        "train": FileSource(tmp_path / "a.csv", "latin-1"),
-        "test": HubSource("a/b", "c", "d", "e", tmp_path),
-        "validation": HubSource("a/b", None, "validation", None, tmp_path),
-    }
-
-
-def test_the_name_defaults_to_the_files(tmp_path: Path) -> None:
-    assert load_task(write(tmp_path, GOOD.replace("name: support_tickets\n", ""), "mine.yaml")).name == "mine"
-
-
-DATA = "data: {train: unlabelled.jsonl, test: labelled.csv}"
-MISTAKES = [
-    # The YAML itself.
-    ("labels: [0, 1]", "labels: [0, 1", "E-TASK-YAML", "task.yaml line 6: "),
-    ("labels: [0, 1]", "labels: [0, 1]\nname: again", "E-TASK-YAML", "line 6: the key 'name' stands here a second time"),
-    ("jinja: |", "jinja: x\n    jinja: |", "E-TASK-YAML", "line 10: the key 'jinja' stands here a second time"),
-    ("labels: [0, 1]", "labels: &a [0, 1]\nf1: *a", "E-TASK-YAML", "line 6: an alias (*name) is refused"),
-    ("labels: [0, 1]", "labels: !!python/name:os.system", "E-TASK-YAML", "line 5: could not determine a constructor"),
-    ("labels: [0, 1]", "labels: " + "[" * 3000 + "]" * 3000, "E-TASK-YAML", "line 5: it is nested too deeply"),
-    ("labels: [0, 1]", "1: 2", "E-TASK-YAML", "line 5: the key 1 is not a text"),
-    ("labels: [0, 1]", "no: 2", "E-TASK-YAML", "line 5: the key False is not a text"),
-    ("name: support", "\tname: support", "E-TASK-YAML", "line 1"),
-    # Keys.
-    (GOOD, "- a\n- b\n", "E-TASK-KEY", "does not hold keys and values"),
-    (GOOD, "", "E-TASK-KEY", "does not hold keys and values"),
-    ("labels:", "lables:", "E-TASK-KEY", "unknown key 'lables'. Did you mean 'labels'?"),
-    ("reference:", "referense:", "E-TASK-KEY", "template 3 has an unknown key 'referense'. Did you mean 'reference'?"),
-    (GOOD[GOOD.index("templates:") :], "", "E-TASK-KEY", "has no templates"),
-    (GOOD[GOOD.index("templates:") :], "templates: []", "E-TASK-KEY", "has no templates"),
-    (GOOD[GOOD.index("templates:") :], "templates: {a: b}", "E-TASK-KEY", "templates is not a list"),
-    (GOOD[GOOD.index("templates:") :], "templates: [x]", "E-TASK-KEY", "template 1 does not hold keys and values"),
-    (DATA, "data: {}", "E-TASK-KEY", "has no data"),
-    (DATA, "data: tickets.csv", "E-TASK-KEY", "data does not hold keys and values"),
-    (DATA, "data: {test: 7}", "E-TASK-KEY", "data, test does not hold keys and values"),
-    (DATA, "data: {test: {encoding: x}}", "E-TASK-KEY", "data, test has neither path nor repo"),
-    (DATA, "data: {test: {repo: a/b, confg: c}}", "E-TASK-KEY", "unknown key 'confg'. Did you mean 'config'?"),
-    (DATA, "data: {test: {path: a.csv, split: c}}", "E-TASK-KEY", "unknown key 'split'"),
-    (DATA, "data: {test: {repo: ../b}}", "E-DATA-HUB", "names no data set"),
-    ("name: support_tickets", "name: 7", "E-TASK-KEY", "name is 7, not a text. Quote it"),
-    ("name: terse\n", "name: no\n", "E-TASK-KEY", "template 2: name is False, not a text. Quote it"),
-    ("name: terse\n", "reference: x\n", "E-TASK-KEY", "template 2 has no name"),
-    ("label_field: urgent", "label_field: [urgent]", "E-TASK-KEY", "label_field is ['urgent'], not a text"),
-    ("labels: [0, 1]\n", "", "E-TASK-KEY", "has a label_field but no labels"),
-    ("labels: [0, 1]\n", "labels: [0, 1]\nf1: mikro\n", "E-TASK-KEY", "f1 is 'mikro'. Choose one of auto, binary, macro"),
-    ("[terse]", "terse", "E-TASK-KEY", "held_out_templates is no list"),
-    ("[terse]", "[tersely]", "E-TPL-UNKNOWN", "no template 'tersely'. Did you mean 'terse'?"),
-    # Labels and answers that YAML reads as something else.
-    ("labels: [0, 1]", "labels: [no, yes]", "E-LABEL-TYPE", "label 1 was read as False"),
-    ("labels: [0, 1]", "labels: [0.5, 1]", "E-LABEL-TYPE", "label 1 was read as 0.5"),
-    ("labels: [0, 1]", "labels: [a, 2020-01-01]", "E-LABEL-TYPE", "label 2 was read as datetime.date"),
-    ("labels: [0, 1]", "labels: [a, ]\nf1: [~]", "E-TASK-KEY", "f1 is [None]"),
-    ("labels: [0, 1]", "labels: [a, ~]", "E-LABEL-TYPE", "label 2 was read as None"),
-    ("labels: [0, 1]", "labels: 2", "E-LABEL-TYPE", "labels is 2, not a list"),
-    ("labels: [0, 1]", "labels: [0, 0]", "E-LABEL-DUP", "lists the label '0' twice"),
-    ('["calm", "urgent"]', "[no, yes]", "E-TPL-CHOICE-TYPE", "template 2 ('terse'): an answer choice was read as False"),
-    ('["calm", "urgent"]', "No", "E-TPL-CHOICE-TYPE", "an answer choice was read as False"),
-    ('["calm", "urgent"]', "[1, 2]", "E-TPL-CHOICE-TYPE", "an answer choice was read as 1"),
-    ('["calm", "urgent"]', '["a ||| b", "c"]', "E-TPL-CHOICE-TYPE", "holds |||"),
-    ('["calm", "urgent"]', "", "E-TPL-NOCHOICES", "template 2 ('terse') has no answer_choices"),
-    # Templates.
-    ("name: terse\n", "name: plain\n", "E-TPL-NAME-DUP", "two templates are named 'plain'"),
-    ("Urgent:", "{% if %}", "E-TPL-SYNTAX", "template 'terse', line 2"),
-    ("Urgent:", "{{ text.__class__ }}", "E-TPL-UNSAFE", "template 'terse', line 2"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("old", "new", "code", "words"), MISTAKES)
-def test_a_task_file_at_fault_is_refused_with_its_place(
-    tmp_path: Path, old: str, new: str, code: str, words: str
+@pytest.mark.parametrize(
+    ("templates", "names", "held_out"),
+    [(None, "ac", ()), ("all", "abc", ("b",)), ("held_out", "b", ("b",)), ("c, b", "cb", ())],
+)
+def test_templates_are_all_but_the_held_out_ones_unless_others_are_asked_for(
+    tmp_path: Path, templates: str | None, names: str, held_out: tuple[str, ...]
 ) -> None:
-    assert old in GOOD
-    error = refusal(write(tmp_path, GOOD.replace(old, new)))
-    assert error.code == code, str(error)
-    assert words in str(error)
+    (tmp_path / "mine.yaml").write_text(TASK)
+    task = load_task(tmp_path / "mine.yaml", templates=templates)
+    assert task.name == "mine"
+    assert task.templates.names == tuple(names)
+    assert task.held_out_templates == held_out
 
 
-def test_a_file_that_is_not_utf8_or_very_large_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "task.yaml"
-    path.write_bytes("name: ä".encode("latin-1"))
-    assert "is not UTF-8 at byte 6" in str(refusal(path))
-    path.write_bytes(b"#" * (6 << 20))
-    assert refusal(path).code == "E-TASK-YAML"
+def test_templates_that_the_task_does_not_have_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(TASK.replace("held_out_templates: [b]", ""))
+    with pytest.raises(InputError, match="E-TPL-UNKNOWN: task 'mine' has no held_out_templates"):
+        load_task(tmp_path / "mine.yaml", templates="held_out")
+    with pytest.raises(InputError, match="E-TPL-UNKNOWN: there is no template 'd'"):
+        load_task(tmp_path / "mine.yaml", templates="a,d")
 
 
-def test_a_missing_task_file_is_named_with_its_nearest(tmp_path: Path) -> None:
-    write(tmp_path, GOOD)
-    assert str(refusal(tmp_path / "tsk.yaml")).endswith("tsk.yaml. Did you mean 'task.yaml'?")
-    assert refusal(tmp_path / "tsk.yaml").code == "E-TASK-FILE"
-    assert refusal(tmp_path).code == "E-TASK-FILE"
-    assert refusal(tmp_path / "no" / "such.yaml").code == "E-TASK-FILE"
-
-
-def test_an_unknown_task_name_is_named_with_its_nearest() -> None:
-    with pytest.raises(
-        InputError, match=r"E-TASK-UNKNOWN: there is no task 'rtee'.*Did you mean 'rte'\? Known: cb, rte\."
-    ):
-        load_task("rtee", known_names=("rte", "cb"))
-    with pytest.raises(InputError, match=r"E-TASK-UNKNOWN: .* Give the path of a task file."):
-        load_task("rte")
-
-
-def test_training_needs_two_templates_that_are_not_held_out(tmp_path: Path) -> None:
-    require_templates_for_training(load_task(write(tmp_path, GOOD)))
-    short = load_task(write(tmp_path, GOOD.replace("[terse]", "[terse, long]")))
-    with pytest.raises(InputError, match=r"E-TOO-FEW-TEMPLATES: .* 1 template to train on \(2 held out\)"):
-        require_templates_for_training(short)
-    with pytest.raises(InputError, match="E-TOO-FEW-TEMPLATES"):
-        require_templates_for_training(short.with_templates(["plain"]))
+def test_an_unknown_name_is_named_with_its_nearest_and_all_names() -> None:
+    words = r"E-TASK-UNKNOWN: .*'rtee'.*Did you mean 'rte'\? Known: anli_r1.*demo, .*winogrande, wsc\."
+    with pytest.raises(InputError, match=words):
+        load_task("rtee")
+    with pytest.raises(InputError, match=r"E-TASK-FILE: there is no task file rtee\.yaml"):
+        load_task("rtee.yaml")

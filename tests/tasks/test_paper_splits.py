@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.tasks import Rows, RowsSource
-from flip_flop.tasks.paper_splits import Doubles, SplitPolicy, divide, find_doubles, name_rows
+from flip_flop.tasks.paper_splits import Duplicates, SplitPolicy, divide, find_duplicates, name_rows
 
 TEMPLATES = TemplateSet(
     (Template("short", "{{ a }}", "No ||| Yes"), Template("drawn", "{{ ['x', 'y'] | choice }} {{ b }}", "0 ||| 1"))
@@ -50,7 +50,8 @@ def test_a_split_is_a_function_of_ids_and_seed(seed: int, train: int, test: int,
     for _ in range(2):
         official = rows_of(numbers, "train")
         labels = [row.fields["label"] for row in official.rows]
-        drawn.append(divide(official, rows_of(list(range(test)), "dev"), labels, policy, doubles=Doubles(), seed=seed))
+        tested = rows_of(list(range(test)), "dev")
+        drawn.append(divide(official, tested, labels, policy, duplicates=Duplicates(), seed=seed))
         shuffler.shuffle(numbers)
     first, second = ({split: set(rows.ids or ()) for split, rows in each.items()} for each in drawn)
     assert first == second
@@ -68,7 +69,7 @@ def test_the_cap_is_a_uniform_sample() -> None:
     for seed in range(300):
         official = rows_of(list(range(30)), "train")
         splits = divide(
-            official, rows_of([1], "dev"), [None] * 30, SplitPolicy(5, max_train=10), doubles=Doubles(), seed=seed
+            official, rows_of([1], "dev"), [None] * 30, SplitPolicy(5, max_train=10), duplicates=Duplicates(), seed=seed
         )
         for row in splits["train"].rows:
             counts[row.fields["idx"]] += 1
@@ -93,9 +94,9 @@ def test_rows_with_two_equal_answers_are_in_no_split() -> None:
     made = [{"a": str(n), "b": "tea", "c": "tea" if n in (2, 5) else "ice", "label": n % 2} for n in range(12)]
     train = name_rows(RowsSource(made, "train").load(), "train", None, ["a"])
     test = name_rows(RowsSource([row | {"a": f"t{row['a']}"} for row in made], "dev").load(), "dev", None, ["a"])
-    doubles = find_doubles(train, test, templates, "label")
+    doubles = find_duplicates(train, test, templates, "label")
     assert (doubles.unanswerable_train, doubles.unanswerable_test) == ((2, 5), (2, 5))
-    splits = divide(train, test, [row["label"] for row in made], SplitPolicy(3), doubles=doubles)
+    splits = divide(train, test, [row["label"] for row in made], SplitPolicy(3), duplicates=doubles)
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 7, "validation": 3, "test": 10}
     assert splits["test"].provenance["unanswerable"] == 4
 
@@ -108,4 +109,4 @@ def test_rows_that_one_template_does_not_tell_apart_are_not_divided_between_trai
     train = rows([("1", "1"), ("1", "2"), ("1", "1"), ("2", "2"), ("3", "3"), ("3", "3 ")], "train")
     test = rows([("2", "2"), ("1", "3"), ("3", "4"), ("2", "2")], "dev")
     # Row 3 stands in test, twice, under both templates; 0, 1 and 2 share a, and 4 and 5 share both.
-    assert find_doubles(train, test, TEMPLATES, "label") == Doubles(of_test=(3,), of_train=(0, 1, 2, 4, 5))
+    assert find_duplicates(train, test, TEMPLATES, "label") == Duplicates(in_test=(3,), within_train=(0, 1, 2, 4, 5))

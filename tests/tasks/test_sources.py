@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file
 from flip_flop.tasks import FileSource, RowsSource
-from flip_flop.tasks.csv_rows import read_csv_rows
+from flip_flop.tasks.readers import read_csv_rows
 
 
 def load(folder: Path, name: str, content: str | bytes, **more: Any) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def test_the_number_of_a_csv_row_is_the_line_where_it_begins(tmp_path: Path) -> 
     path.write_text('a,b\r\n1,"two\r\nlines"\r\n\r\n3,4\r\n', newline="")
     rows = FileSource(path).load()
     assert [row.number for row in rows.rows] == [2, 5]
-    assert rows.place(rows.rows[1]) == f"{path} line 5"
+    assert rows.location(rows.rows[1]) == f"{path} line 5"
     assert rows.rows[0].fields["b"] == "two\r\nlines"
 
 
@@ -101,24 +101,24 @@ MISTAKES = [
     ("a.csv", "a,b\n1,2\n3,4,5\n", "E-DATA-RAGGED", "line 3: 3 cells under 2 columns"),
     ("a.csv", 'a,b\n"x\ny",2\n3\n', "E-DATA-RAGGED", "line 4: 1 cells under 2 columns"),
     ("a.csv", "a,b,a\n1,2,3\n", "E-DATA-DUPCOL", "two columns are named 'a'"),
-    ("a.csv", 'a,b\n1,2\n3,"4\n5,6\n7,8\n', "E-DATA-PARSE", 'line 3: a " opens there and is never closed'),
-    ("a.csv", 'a,b\n"x\n""y""\nz","4\n5,6\n', "E-DATA-PARSE", 'line 4: a " opens there and is never closed'),
+    ("a.csv", 'a,b\n1,2\n3,"4\n5,6\n7,8\n', "E-DATA-PARSE", 'line 3: a " in the row that begins here is never closed'),
+    ("a.csv", 'a,b\n"x\n""y""\nz","4\n5,6\n', "E-DATA-PARSE", 'line 2: a " in the row that begins here is never closed'),
     ("a.csv", 'a,b\n"x"y,2\n', "E-DATA-PARSE", "line 2"),
     ("a.csv", "a,b\n1,\0\n", "E-DATA-PARSE", "line 2 holds a NUL byte"),
     ("a.csv", f"a,b\n1,{'x' * (2 << 20)}\n", "E-ROW-TOO-BIG", "line 2: a cell of more than"),
-    ("a.jsonl", '{"a": 1}\n{"a": ', "E-DATA-PARSE", "line 2: column 7: Expecting value. The file seems cut short"),
+    ("a.jsonl", '{"a": 1}\n{"a": ', "E-DATA-PARSE", "line 2: column 7: Expecting value. The file seems incomplete"),
     ("a.jsonl", '{"a": 1}\n{"a" 1}\n{"a": 1}\n', "E-DATA-PARSE", "line 2: column 6"),
-    ("a.jsonl", '{"a": 1}\n[1]\n', "E-DATA-PARSE", "line 2: it is not an object but a list"),
-    ("a.jsonl", '{"a": 1}\n7\n', "E-DATA-PARSE", "line 2: it is not an object but a number"),
-    ("a.jsonl", '{"a": 1, "b": {"c": 1, "c": 2}}\n', "E-DATA-PARSE", "line 1: the key 'c' stands twice"),
+    ("a.jsonl", '{"a": 1}\n[1]\n', "E-DATA-PARSE", "line 2: it is not an object"),
+    ("a.jsonl", '{"a": 1}\n7\n', "E-DATA-PARSE", "line 2: it is not an object"),
+    ("a.jsonl", '{"a": 1, "b": {"c": 1, "c": 2}}\n', "E-DATA-PARSE", "line 1: duplicate key 'c'"),
     ("a.jsonl", '{"a": NaN}\n', "E-DATA-PARSE", "line 1: the number NaN is not finite"),
     ("a.jsonl", '{"a": 1e999}\n', "E-DATA-PARSE", "line 1: the number 1e999 is not finite"),
     ("a.jsonl", '{"a": -Infinity}\n', "E-DATA-PARSE", "line 1: the number -Infinity is not finite"),
     ("a.jsonl", '{"a": "\\ud800"}\n', "E-DATA-PARSE", "line 1: a \\ud escape is half of a character"),
     ("a.jsonl", '{"a": ' + "[" * 100_000 + "\n", "E-DATA-PARSE", "line 1: it is nested too deeply"),
     ("a.jsonl", '{"a": ' + "9" * 5000 + "}\n", "E-DATA-PARSE", "line 1: "),
-    ("a.json", '{"a": 1}', "E-DATA-PARSE", "it is not a list of objects but an object"),
-    ("a.json", '[{"a": 1}, "b"]', "E-DATA-PARSE", "row 2 is not an object but a text"),
+    ("a.json", '{"a": 1}', "E-DATA-PARSE", "it is not a list of objects"),
+    ("a.json", '[{"a": 1}, "b"]', "E-DATA-PARSE", "row 2 is not an object"),
     ("a.parquet", b"not parquet at all", "E-DATA-PARSE", "a.parquet: "),
     ("a.parquet", b"", "E-DATA-PARSE", "a.parquet: "),
     ("a.xlsx", b"", "E-DATA-KIND", "is none of .csv, .tsv, .jsonl, .json, .parquet"),
@@ -137,16 +137,6 @@ def test_a_file_at_fault_is_refused_in_one_line_with_its_place(
     assert str(tmp_path / name) in text
     assert "\n" not in text
     assert refusal.value.hint
-
-
-def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pyarrow.parquet.write_table(pa.table({"a": list(range(1000))}), path)
-    content = bytearray(path.read_bytes())
-    content[len(content) - 20] ^= 0xFF
-    path.write_bytes(content[: len(content) // 2] + content[len(content) // 2 + 10 :])
-    with pytest.raises(InputError, match="E-DATA-PARSE"):
-        FileSource(path).load()
 
 
 def test_a_missing_file_is_named_with_its_nearest(tmp_path: Path) -> None:
@@ -187,7 +177,7 @@ def test_rows_in_memory_are_numbered_and_hashed_by_their_content() -> None:
     rows = [{"a": 1, "when": datetime.date(2020, 1, 1)}, {"a": 2, "when": None}]
     first, second = RowsSource(rows, "made up").load(), RowsSource(rows[::-1], "made up").load()
     assert [row.number for row in first.rows] == [1, 2]
-    assert first.place(first.rows[1]) == "made up row 2"
+    assert first.location(first.rows[1]) == "made up row 2"
     assert first.provenance["sha256"] != second.provenance["sha256"]
     with pytest.raises(InputError, match="E-DATA-EMPTY: made up"):
         RowsSource([], "made up").load()

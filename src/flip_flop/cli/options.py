@@ -1,13 +1,10 @@
 """Options that several verbs share, and what their values stand for."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-
-from flip_flop.errors import InputError
 
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel
@@ -108,32 +105,7 @@ def open_task(
     story_cloze_dir: Path | None = None,
     seed: int = 0,
 ) -> "Task":
-    """Load what ``--task`` names, with the templates that ``--templates`` asks for.
-
-    The seed divides a dataset's rows. It is not a run's ``--seed``: what one run trains on must not be what another
-    run is chosen by.
-    """
-    from flip_flop.demo.task import VARIANTS, demo_task
+    """Load what ``--task`` names, with the templates that ``--templates`` asks for."""
     from flip_flop.tasks import load_task
-    from flip_flop.tasks.catalog import catalog_names, catalog_task
 
-    if task in VARIANTS:
-        found = demo_task(seed, task)
-    elif task in catalog_names():
-        found = catalog_task(task, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir, seed=seed)
-    else:
-        found = load_task(task, known_names=[*VARIANTS, *catalog_names()], hub_mirror=hub_mirror)
-    if templates is None:
-        return found.with_templates(found.training_templates.names)
-    if templates == "all":
-        return found
-    if templates == "held_out":
-        if not found.held_out_templates:
-            raise InputError(
-                "E-TPL-UNKNOWN",
-                f"Task {found.name!r} has no held_out_templates.",
-                "Name some in the task file.",
-            )
-        return found.with_templates(found.held_out_templates)
-    named = found.with_templates([name.strip() for name in templates.split(",") if name.strip()])
-    return replace(named, held_out_templates=())  # who names a template wants it
+    return load_task(task, templates=templates, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir, seed=seed)

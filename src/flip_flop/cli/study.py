@@ -177,7 +177,7 @@ def run_cell_command(plan: Path, name: str, untrained: "Untrained") -> int:
 
 def openers() -> "Openers":
     """How a study opens what its file names."""
-    from flip_flop.demo import demo_model_path
+    from flip_flop.scoring.embedded import EMBEDDED_MODEL
     from flip_flop.studies.plan import Openers
 
     def task(name: str, setup: "Setup") -> Any:
@@ -187,7 +187,7 @@ def openers() -> "Openers":
         return open_model(setup.model, adapter, setup.revision, setup.dtype, setup.device)
 
     def folder(name: str) -> Path | None:
-        place = demo_model_path() if name == "demo" else Path(name)
+        place = EMBEDDED_MODEL if name == "demo" else Path(name)
         return place if place.is_dir() else None
 
     return Openers(task, model, folder)

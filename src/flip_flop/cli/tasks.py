@@ -27,7 +27,7 @@ def list_command() -> int:
     from flip_flop.tasks.catalog import catalog_entry, catalog_names
 
     entries = [catalog_entry(name) for name in catalog_names()]
-    rows = [[entry.name, *(str(entry.paper[column]) for column in COLUMNS[1:]), entry.place] for entry in entries]
+    rows = [[entry.name, *(str(entry.paper[column]) for column in COLUMNS[1:]), entry.source_name] for entry in entries]
     click.echo(aligned([[*COLUMNS, "from"], *rows]))
     click.echo("\nnext: flip-flop tasks check, or flip-flop tasks show rte")
     return 0
@@ -37,7 +37,7 @@ def list_command() -> int:
 @click.argument("task")
 @data_options
 def show_command(task: str, hub_mirror: Path | None, story_cloze_dir: Path | None) -> int:
-    """Where a dataset comes from, its fields, labels and splits; and its templates, where its rows are at hand."""
+    """Where a dataset comes from, its fields, labels and splits; and its templates, where its rows are available."""
     from flip_flop.tasks.catalog import catalog_data, catalog_entry
 
     entry = catalog_entry(task)
@@ -45,7 +45,7 @@ def show_command(task: str, hub_mirror: Path | None, story_cloze_dir: Path | Non
     labels = ", ".join(f"{label!r} {name}" for label, name in zip(entry.labels, entry.label_names, strict=True))
     for key, value in (
         (entry.name, entry.description),
-        ("from", f"{entry.place}: {train.split} ({train.rows:,} rows), {test.split} ({test.rows:,} rows)"),
+        ("from", f"{entry.source_name}: {train.split} ({train.rows:,} rows), {test.split} ({test.rows:,} rows)"),
         ("fields", ", ".join(entry.fields)),
         ("labels", f"{entry.label_field}: {labels}"),
         ("f1", "of label 1" if entry.f1 == "binary" or (entry.f1 == "auto" and len(entry.labels) == 2) else "macro"),
@@ -56,7 +56,7 @@ def show_command(task: str, hub_mirror: Path | None, story_cloze_dir: Path | Non
     try:
         data = catalog_data(task, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir)
     except InputError as error:
-        click.echo(f"\nwhich templates are kept is read off the rows, and they are not at hand:\n{error}")
+        click.echo(f"\nwhich templates are kept depends on the rows, which are not available:\n{error}")
         return 0
     click.echo(_details(data))
     return 0
@@ -67,7 +67,7 @@ def show_command(task: str, hub_mirror: Path | None, story_cloze_dir: Path | Non
 @data_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the split; audit and train use 0.")
 def check_command(tasks: Sequence[str], hub_mirror: Path | None, story_cloze_dir: Path | None, seed: int) -> int:
-    """Rows per split, templates and labels at hand, and in parentheses those of the paper's table where they differ.
+    """Available rows per split, templates and labels, and in parentheses those of the paper's table where they differ.
 
     Without a name, all datasets. Exit status 1 where a number differs for no known reason, or where rows cannot be
     had; StoryCloze, which its owners give to each user, may be absent.
@@ -100,7 +100,7 @@ def check_command(tasks: Sequence[str], hub_mirror: Path | None, story_cloze_dir
 
 
 def _cells(entry: "CatalogEntry", comparison: "Comparison | None") -> list[str]:
-    """What is at hand, with the paper's number in parentheses where it is another one."""
+    """What is available, with the paper's number in parentheses where it is another one."""
     cells = [entry.name]
     for column in COLUMNS[1:]:
         here = None if comparison is None else comparison.found[column]
@@ -125,8 +125,8 @@ def _notes(comparisons: Sequence["Comparison"]) -> list[str]:
 
 
 def _details(data: "CatalogData") -> str:
-    """What only the rows tell: sizes at hand, labels per split, the templates that are kept."""
-    lines = ["", "at hand:"]
+    """What only the rows tell: sizes, labels per split, the templates that are kept."""
+    lines = ["", "available:"]
     for split in ("train", "validation", "test"):
         rows = data.task.rows(split)
         gold = data.task.gold_labels(rows)
@@ -136,5 +136,5 @@ def _details(data: "CatalogData") -> str:
         lines.append(f"  {split:11}{len(rows):6} rows ({shares})")
     lines += ["", "templates:"]
     lines += [f"  {template.name}" for template in data.task.templates]
-    lines += [f"  not {name}: {reason}" for name, reason in data.screening.selection.dropped]
+    lines += [f"  not {name}: {reason}" for name, reason in data.dropped_templates]
     return "\n".join(lines)

@@ -57,7 +57,7 @@ def list_command(task: str, hub_mirror: Path | None, story_cloze_dir: Path | Non
     dropped: dict[str, str] = {}
     if task in catalog_names():
         data = catalog_data(task, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir)
-        found, dropped = data.task, dict(data.screening.selection.dropped)
+        found, dropped = data.task, dict(data.dropped_templates)
     else:
         found = open_task(task, "all", hub_mirror, story_cloze_dir)
     lines = [
@@ -202,12 +202,12 @@ def _lines(findings: "Sequence[Finding]") -> list[tuple[str, str, str]]:
 
 def _encoder(model: str, revision: str | None) -> "Encode":
     """The tokens of answers, cut from their prompts as scoring cuts them."""
-    from flip_flop.demo import demo_model_path
     from flip_flop.prompts import RenderedInstance
+    from flip_flop.scoring.embedded import EMBEDDED_MODEL
     from flip_flop.scoring.models import load_tokenizer
     from flip_flop.scoring.tokens import PromptEncoder
 
-    tokenizer = load_tokenizer(str(demo_model_path()) if model == "demo" else model, revision)
+    tokenizer = load_tokenizer(str(EMBEDDED_MODEL) if model == "demo" else model, revision)
     encoder = PromptEncoder(tokenizer)
 
     def encode(prompt: str, choices: tuple[str, ...]) -> Sequence[Sequence[int]]:

@@ -1,25 +1,22 @@
 """Why the demo's model is uneven: in its pretraining text, each template has an annotator of its own.
 
-A real model meets some phrasings often and others rarely, and answers them by different habits. Here those
-habits are written down: how often a template occurs, which of a review's remarks its annotator heeds, and how
-easily they are pleased.
+A real model meets some phrasings often and others rarely, and answers them by different habits. Here those habits are
+written down: how often a template occurs, how much each remark of a review counts, and how
+easily its annotator is pleased.
 """
 
 import dataclasses
 
 import numpy as np
 
-from flip_flop.demo.reviews import Review
+from flip_flop.tasks.embedded.reviews import Review
 
 
 @dataclasses.dataclass(frozen=True)
 class Annotator:
-    """One template's reader.
+    """How often one template occurs in the pretraining text, and who answers it.
 
-    Args:
-        frequency: How often the template occurs in the pretraining text, relative to the others.
-        weights: The weight of the first, second and third remark of a review.
-        leniency: Added to the weighted sum before its sign is taken.
+    The label is the sign of the weighted sum of a review's three remarks plus the leniency.
     """
 
     frequency: float

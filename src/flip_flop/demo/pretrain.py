@@ -1,4 +1,4 @@
-"""Makes the demo's model from nothing: a tokenizer and a tiny Llama, in a few minutes on one thread.
+"""Makes the embedded model: a tokenizer and a tiny Llama, in a few minutes on one thread.
 
 The model reads reviews under every template of the demo's task, each answered by the template's own annotator
 (:mod:`flip_flop.demo.annotators`). The first steps read reviews with a single remark: without that the
@@ -15,13 +15,11 @@ import torch
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from flip_flop.demo import demo_rows, demo_task_path
 from flip_flop.demo.annotators import ANNOTATORS
-from flip_flop.demo.reviews import SPLIT_SIZES, stream_reviews
 from flip_flop.files import new_folder
-from flip_flop.prompts import TemplateSet
 from flip_flop.randomness import generator
 from flip_flop.tasks import load_task
+from flip_flop.tasks.embedded.reviews import SPLIT_SIZES, make_rows, stream_reviews
 
 END = "<|end|>"
 VOCAB_SIZE = 768
@@ -34,16 +32,11 @@ ANSWER_WEIGHT = 8.0  # of an answer's token in the loss; any other token counts 
 Progress = Callable[[int, int], None]
 
 
-def demo_templates() -> TemplateSet:
-    """The demo's templates, held-out ones too, in the order of its task file."""
-    return load_task(demo_task_path()).templates
-
-
 def stream_examples(seed: int, num_clauses: int) -> Iterator[tuple[str, str]]:
-    """Prompts with the annotators' answers, without end; no review of the demo's splits is among them."""
+    """Prompts with the annotators' answers, without end, and without the reviews of the splits."""
     rng = generator(seed, "demo pretraining", num_clauses)
-    kept_out = {row["text"] for split in SPLIT_SIZES for row in demo_rows(split)}
-    templates = demo_templates()
+    kept_out = {row["text"] for split in SPLIT_SIZES for row in make_rows(split)}
+    templates = load_task("demo", templates="all").templates
     frequency = np.array([ANNOTATORS[name].frequency for name in templates.names])
     for review in stream_reviews(rng, num_clauses):
         if review.text not in kept_out:
@@ -148,13 +141,10 @@ def pretrain(
 
 
 def rebuild_model(folder: Path, *, seed: int = 0, progress: Progress | None = None, num_steps: int = NUM_STEPS) -> None:
-    """Make the demo's model anew: on one machine and thread the same bytes each time.
+    """Pretrain the embedded model into a folder: on one machine and thread the same bytes each time.
 
-    Args:
-        folder: Where the model and its tokenizer go; replaced whole, when all is done.
-        seed: Of the pretraining text and the weights; the shipped model is seed 0.
-        progress: Called after each step with the steps done and the number of steps.
-        num_steps: Fewer than the default gives a model that has not learnt the task.
+    The shipped model has seed 0; fewer steps give a model that has not learnt the task. ``progress`` is called after
+    each step with the steps done and their number.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from flip_flop.demo.task import demo_task
 from flip_flop.evaluation import audit
 from flip_flop.scoring import LoadedModel
-from flip_flop.tasks import Task
+from flip_flop.tasks import Task, load_task
 from flip_flop.training import make_config, train
 
 log = logging.getLogger("flip_flop")
@@ -36,19 +35,15 @@ METHODS: dict[str, dict[str, Any]] = {
 def run_demo(
     out: Path, open_model: Callable[[Path | None], LoadedModel], *, seed: int = 0, quiet: bool = False
 ) -> dict[str, list[Path]]:
-    """Audit, train, audit.
+    """Audit, train, audit, into an empty or new folder; ``open_model`` gives the model, with an adapter or without.
 
-    Args:
-        out: An empty folder, or one that is not there.
-        open_model: Gives the embedded model, with an adapter or without.
-        seed: The training's seed; data and model stay those that are shipped.
-        quiet: Show no progress.
+    The ``seed`` is the training's; data and model stay the shipped ones.
 
     Returns:
         Run directories of the audits, base first: ``train`` on the training templates, ``held_out`` on the others.
     """
-    torch.set_num_threads(1)  # the products of so small a model are not worth a second thread's waiting
-    task = demo_task()
+    torch.set_num_threads(1)  # a model so small gains nothing from a second thread
+    task = load_task("demo", templates="all")
     audits: dict[str, list[Path]] = {"train": [], "held_out": []}
     _audit_both(open_model(None), task, out / "base", "base", audits)
     for number, (name, settings) in enumerate(METHODS.items(), start=1):

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from flip_flop.errors import InputError
 from flip_flop.evaluation.records import write_run
 from flip_flop.metrics import summarise
 from flip_flop.prompts import RenderedInstance
@@ -21,7 +20,6 @@ from flip_flop.scoring.scorer import ScoreTable, ScoringOptions, score
 from flip_flop.scoring.support import Backend
 from flip_flop.scoring.tokens import ChatTemplate
 from flip_flop.tasks import Task
-from flip_flop.tasks.record import describe_task
 
 
 @dataclass(frozen=True)
@@ -89,10 +87,8 @@ def audit(
         InputError: For anything wrong with the rows, the templates or the model's context.
     """
     started, created = time.monotonic(), now()
-    rows = task.rows(split)
-    instances = task.render_rows(rows, split, limit=limit, seed=seed)
-    if not instances:
-        raise InputError("E-DATA-EMPTY", f"Split {split!r} of {task.name!r} has no rows.", "Add rows.")
+    rendered = task.render(split, limit=limit, seed=seed)
+    instances, gold, description = rendered.instances, rendered.gold, rendered.record
     encoder = loaded.encoder(chat_template)
     table = score(
         loaded,
@@ -101,8 +97,6 @@ def audit(
         label="audit",
         quiet=quiet,
     )
-    gold = np.array([-1 if instance.label is None else instance.label for instance in instances], dtype=np.int64)
-    description = describe_task(task, split, rows, instances)
     metrics = summarise(table.scores, gold, task.templates.names, f1=description["f1"], seed=seed)
     adapter = loaded.adapter
     record = {

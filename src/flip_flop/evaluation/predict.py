@@ -4,7 +4,6 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.scorer import ScoringOptions, score
 from flip_flop.scoring.support import Backend
 from flip_flop.scoring.tokens import ChatTemplate
-from flip_flop.tasks import FileSource, Rows, Task
+from flip_flop.tasks import Task
 
 SUFFIXES = (".jsonl", ".csv")
 
@@ -80,16 +79,9 @@ def predict(
     ]
 
 
-def render_file(task: Task, source: Path, *, seed: int = 0) -> list[RenderedInstance]:
+def render_file(task: Task, source: Path, *, seed: int = 0) -> Sequence[RenderedInstance]:
     """A file's rows under every template, without gold labels."""
-    rows = without_field(FileSource(source).load(), task.label_field)
-    return task.render_rows(rows, "input", seed=seed, need_labels=False)
-
-
-def without_field(rows: Rows, name: str | None) -> Rows:
-    """The rows without the gold label's field: a prediction reads none, right or wrong."""
-    kept = [row._replace(fields={key: value for key, value in row.fields.items() if key != name}) for row in rows.rows]
-    return replace(rows, rows=tuple(kept))
+    return task.render_file(source, seed=seed).instances
 
 
 def write_predictions(predictions: Sequence[dict[str, Any]], labels: Sequence[Any], out: Path) -> None:

@@ -1,14 +1,13 @@
-"""PromptSource's template files in the user's cache: fetched once, checked, and none of its code imported.
+"""PromptSource's template files in the user's cache: downloaded once, checked, and none of its code imported.
 
-The project holds no text of PromptSource's (Apache-2.0). Its source archive comes through the user's own pip,
-is pinned by its SHA-256, and only its YAML files are read out of it.
+The project holds no text of PromptSource's (Apache-2.0). Its source archive comes through the user's own pip and is
+pinned by its SHA-256; only its YAML files are read out of it.
 """
 
 import json
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tarfile
@@ -31,16 +30,14 @@ FETCH_COMMAND = "flip-flop templates fetch"
 FILE_NAME = "templates.yaml"
 MANIFEST_NAME = "manifest.json"
 
-_MAX_FILE = 1 << 20
-_MAX_TOTAL = 1 << 24
-_MAX_FILES = 1000
 _PIP_SECONDS = 600
-_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
-_MEMBER = re.compile(rf"promptsource-[0-9.]+/promptsource/templates/({_PART}(?:/{_PART})?)/{re.escape(FILE_NAME)}")
-_ELSEWHERE = (
-    f"Fetch {ARCHIVE_NAME} where pip works (pip download --no-deps --no-binary promptsource "
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)?"
+_MEMBER = re.compile(rf"promptsource-[0-9.]+/promptsource/templates/({_NAME})/{re.escape(FILE_NAME)}")
+_WITHOUT_NETWORK = (
+    f"Download {ARCHIVE_NAME} where pip works (pip download --no-deps --no-binary promptsource "
     f"--ignore-requires-python promptsource=={VERSION}) and run `{FETCH_COMMAND} --from {ARCHIVE_NAME}`."
 )
+_GIVE_ARCHIVE = f"Give --from {ARCHIVE_NAME}, or the folder that it unpacks to."
 
 
 def cache_folder() -> Path:
@@ -53,13 +50,13 @@ def templates_folder() -> Path:
     """The folder of PromptSource's templates: what ``FLIP_FLOP_PROMPTSOURCE`` names, or the user's cache.
 
     Raises:
-        InputError: ``E-TPL-FETCH``: it is not there.
+        InputError: ``E-TPL-FETCH``: it is not available.
     """
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
         found = _find_templates(Path(named))
         if found is None:
-            message = f"{FOLDER_VARIABLE} is {named}, where there is no <dataset>/{FILE_NAME}."
+            message = f"{FOLDER_VARIABLE} is {named}, which holds no <dataset>/{FILE_NAME}."
             raise InputError("E-TPL-FETCH", message, f"Correct it, or unset it and run `{FETCH_COMMAND}`.")
         return found
     folder = cache_folder()
@@ -69,26 +66,20 @@ def templates_folder() -> Path:
 
 
 def fetch(source: Path | None = None) -> Path:
-    """Put PromptSource's template files into the user's cache.
+    """Put PromptSource's template files into the user's cache, and give its folder.
 
-    Args:
-        source: The archive, or a folder that holds its unpacked templates; None downloads it with pip.
-
-    Returns:
-        The folder.
+    ``source`` is the archive, or a folder that holds its unpacked templates; None downloads it with pip.
 
     Raises:
-        InputError: ``E-TPL-FETCH``: nothing to be had. ``E-TPL-ARCHIVE``: not what was asked for.
+        InputError: ``E-TPL-FETCH``: nothing is available. ``E-TPL-ARCHIVE``: it is not PromptSource 0.2.3.
     """
     if source is None:
         with tempfile.TemporaryDirectory(prefix="flip-flop-") as folder:
-            archive = _download(Path(folder))
-            return _store(_read_archive(archive), archive)
+            return fetch(_download(Path(folder)))
     if source.is_dir():
         return _store(_read_folder(source), source)
     if not source.is_file():
-        message = f"there is no file or folder {source}."
-        raise InputError("E-TPL-FETCH", message, f"Give --from {ARCHIVE_NAME}, or the folder that it unpacks to.")
+        raise InputError("E-TPL-FETCH", f"there is no file or folder {source}.", _GIVE_ARCHIVE)
     return _store(_read_archive(source), source)
 
 
@@ -102,7 +93,7 @@ def _download(folder: Path) -> Path:
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PIP_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError("E-TPL-FETCH", f"pip did not run: {type(error).__name__}.", _ELSEWHERE) from None
+        raise InputError("E-TPL-FETCH", f"pip did not run: {type(error).__name__}.", _WITHOUT_NETWORK) from None
     output = f"{done.stdout}\n{done.stderr}"
     if "DO NOT MATCH THE HASHES" in output:
         message = f"the package index gives another {ARCHIVE_NAME} than the one published."
@@ -110,59 +101,37 @@ def _download(folder: Path) -> Path:
     archive = folder / ARCHIVE_NAME
     if done.returncode != 0 or not archive.is_file():
         lines = [line.strip() for line in output.splitlines() if line.strip()]
-        told = [line for line in lines if line.startswith("ERROR")] or lines or ["it left no archive"]
-        reason = f"pip could not download promptsource {VERSION}: {told[-1][:200].rstrip('.')}."
-        raise InputError("E-TPL-FETCH", reason, _ELSEWHERE)
+        reasons = [line for line in lines if line.startswith("ERROR")] or lines or ["it wrote no archive"]
+        message = f"pip could not download promptsource {VERSION}: {reasons[-1][:200].rstrip('.')}."
+        raise InputError("E-TPL-FETCH", message, _WITHOUT_NETWORK)
     return archive
 
 
 def _read_archive(archive: Path) -> dict[str, bytes]:
-    """The template files in the archive, by dataset."""
+    """The template files in the archive, by dataset; its digest says that there is nothing else to check."""
     digest = sha256_file(archive)
     if digest != ARCHIVE_SHA256:
         message = f"{archive} is not {ARCHIVE_NAME}: its SHA-256 is {digest}."
         raise InputError("E-TPL-ARCHIVE", message, f"It must be {ARCHIVE_SHA256}.")
     files: dict[str, bytes] = {}
-    total = 0
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for member in tar:
-                name = _MEMBER.fullmatch(member.name)
-                if name is None:
-                    continue
-                content = tar.extractfile(member) if member.isreg() and member.size <= _MAX_FILE else None
-                total += member.size
-                if content is None or name[1] in files or total > _MAX_TOTAL or len(files) >= _MAX_FILES:
-                    raise _unreadable(archive, f"{member.name} is no plain file of its own, or too large")
+    with tarfile.open(archive, "r:gz") as tar:
+        for member in tar:
+            name, content = _MEMBER.fullmatch(member.name), tar.extractfile(member) if member.isreg() else None
+            if name is not None and content is not None:
                 files[name[1]] = content.read()
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise _unreadable(archive, " ".join(str(error).split()) or type(error).__name__) from None
-    if not files:
-        raise _unreadable(archive, f"it holds no <dataset>/{FILE_NAME}")
     return files
 
 
 def _read_folder(folder: Path) -> dict[str, bytes]:
-    """The template files in a folder, by dataset, refused where they are not those of the archive."""
+    """The template files in a folder, by dataset, where they are those of the archive."""
     root = _find_templates(folder)
     if root is None:
-        message = f"{folder} holds no <dataset>/{FILE_NAME}."
-        raise InputError("E-TPL-FETCH", message, f"Give --from {ARCHIVE_NAME}, or the folder that it unpacks to.")
-    files: dict[str, bytes] = {}
-    for name, path in dataset_files(root):
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_FILE or len(files) >= _MAX_FILES:
-            raise _unreadable(folder, f"{path} is no plain file, or too large")
-        files[name] = path.read_bytes()
-    if _digest_of(_digests(files)) != FILES_SHA256:
+        raise InputError("E-TPL-FETCH", f"{folder} holds no <dataset>/{FILE_NAME}.", _GIVE_ARCHIVE)
+    files = {name: path.read_bytes() for name, path in dataset_files(root)}
+    if sha256_json(_digests(files)) != FILES_SHA256:
         message = f"the {len(files)} template files in {root} are not those of PromptSource {VERSION}."
-        hint = f"Give the archive, or set {FOLDER_VARIABLE} to use them as they are."
-        raise InputError("E-TPL-ARCHIVE", message, hint)
+        raise InputError("E-TPL-ARCHIVE", message, f"Give the archive, or set {FOLDER_VARIABLE} to use them anyway.")
     return files
-
-
-def _unreadable(path: Path, problem: str) -> InputError:
-    return InputError("E-TPL-ARCHIVE", f"{path} cannot be read: {problem}.", _ELSEWHERE)
 
 
 def _find_templates(folder: Path) -> Path | None:
@@ -175,7 +144,7 @@ def dataset_files(root: Path) -> Iterator[tuple[str, Path]]:
     """Each dataset's name, such as ``anli`` or ``super_glue/rte``, and its file, by name."""
     for path in sorted([*root.glob(f"*/{FILE_NAME}"), *root.glob(f"*/*/{FILE_NAME}")]):
         name = path.parent.relative_to(root).as_posix()
-        if re.fullmatch(f"{_PART}(/{_PART})?", name):
+        if re.fullmatch(_NAME, name):
             yield name, path
 
 
@@ -183,27 +152,22 @@ def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name: sha256(content).hexdigest() for name, content in sorted(files.items())}
 
 
-def _digest_of(digests: Mapping[str, str]) -> str:
-    return sha256_json(dict(digests))
-
-
 def _store(files: Mapping[str, bytes], source: Path) -> Path:
-    """Write the files into the cache: all of them, or none; and beside them the archive, with its licence."""
+    """Write all files into the cache, or none; and beside them the archive, with its licence."""
     folder, digests = cache_folder(), _digests(files)
     with new_folder(folder) as fresh:
         for name, content in files.items():
-            path = fresh / name / FILE_NAME
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            (fresh / name).mkdir(parents=True, exist_ok=True)
+            (fresh / name / FILE_NAME).write_bytes(content)
         if source.is_file():
             shutil.copyfile(source, fresh / ARCHIVE_NAME)
-        manifest = {"promptsource": VERSION, "source": source.name, "sha256": _digest_of(digests), "files": digests}
+        manifest = {"promptsource": VERSION, "source": source.name, "sha256": sha256_json(digests), "files": digests}
         write_json(fresh / MANIFEST_NAME, manifest)
     return folder
 
 
 def check_unchanged(root: Path, name: str) -> None:
-    """Refuse a file that is no longer what the manifest beside it says; without a manifest there is no word.
+    """Refuse a file that differs from the manifest beside it, where there is a manifest.
 
     Raises:
         InputError: ``E-TPL-ARCHIVE``.
@@ -216,5 +180,5 @@ def check_unchanged(root: Path, name: str) -> None:
     except (ValueError, KeyError, AttributeError, TypeError):
         expected = None
     if expected != sha256_file(root / name / FILE_NAME):
-        message = f"{root / name / FILE_NAME} has changed since it was fetched."
+        message = f"{root / name / FILE_NAME} has changed since it was downloaded."
         raise InputError("E-TPL-ARCHIVE", message, f"Run `{FETCH_COMMAND}` again.")

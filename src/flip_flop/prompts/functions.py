@@ -21,7 +21,7 @@ from jinja2.utils import Namespace
 from flip_flop.prompts.limits import (
     MAX_INTEGER,
     MAX_RANGE,
-    TooMuch,
+    RenderLimitExceeded,
     bounded,
     bounded_list,
     bounded_text,
@@ -89,7 +89,7 @@ def small_range(*bounds: int) -> range:
     """``range``, of a length that a prompt can need."""
     values = range(*bounds)
     if len(values) > MAX_RANGE:
-        raise TooMuch(f"a range of {len(values):,} numbers")
+        raise RenderLimitExceeded(f"a range of {len(values):,} numbers")
     return values
 
 
@@ -152,11 +152,7 @@ METHODS = frozenset(
 
 
 def call_method(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a bound method of a text, list or dict, within the limits.
-
-    Raises:
-        SecurityError: It is no such method, or not one of :data:`METHODS`.
-    """
+    """Call a bound method of a text, list or dict, one of :data:`METHODS`, within the limits."""
     owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
     if type(method) is not type("".join) or type(owner) not in (str, list, tuple, dict) or name not in METHODS:
         raise SecurityError("a template may call no such function")
@@ -179,14 +175,9 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def apply_operator(symbol: str, left: Any, right: Any) -> Any:
-    """``left symbol right``, refused before a number or a text grows without bound.
-
-    Raises:
-        SecurityError: ``**``, or ``%`` that formats a text, or an integer of more than 63 bits.
-        TooMuch: The result would be over the limit.
-    """
+    """``left symbol right``, refused before a number or a text grows without bound."""
     if symbol not in OPERATORS or (symbol == "%" and isinstance(left, str | bytes)):
-        raise SecurityError(f"the operator {symbol} is refused here")
+        raise SecurityError(f"the operator {symbol} is not allowed here")
     for value in (left, right):
         if isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
             raise SecurityError("an integer of more than 63 bits")

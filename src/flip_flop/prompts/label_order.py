@@ -1,4 +1,4 @@
-"""In which order a template's answers stand: by its own target, and by its words."""
+"""The order of a template's answers: by its own target, and by its words."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,18 +12,18 @@ _YES = frozenset(["yes", "true", "correct", "right", "always", "positive", "guar
 
 
 def target_index(
-    template: Template, fields: Mapping[str, Any], choices: Sequence[str], *, place: str, seed: int
+    template: Template, fields: Mapping[str, Any], choices: Sequence[str], *, row: str, seed: int
 ) -> int | None:
     """Which answer the template's target is, or None where it has no target, or one that is no answer.
 
-    The target is what stands behind the ``|||`` and may read the gold label. Nothing but a check renders it.
+    The target stands behind the ``|||`` and may read the gold label. Only lint renders it.
 
     Raises:
         InputError: The target fails on the row.
 
     Example:
         >>> plain = Template("plain", "{{ x }}? ||| {{ answer_choices[y] }}", "No ||| Yes")
-        >>> target_index(plain, {"x": "tea", "y": 1}, ("No", "Yes"), place="row 1", seed=0)
+        >>> target_index(plain, {"x": "tea", "y": 1}, ("No", "Yes"), row="row 1", seed=0)
         1
     """
     parts = render_text(
@@ -32,14 +32,14 @@ def target_index(
         is_prompt=False,
         hidden=None,
         where=f"template {template.name!r}, target",
-        row=place,
-        make_generator=lambda: generator(seed, "prompt", place, template.name),
+        row=row,
+        make_generator=lambda: generator(seed, "prompt", row, template.name),
     )
     return choices.index(parts[1]) if len(parts) > 1 and parts[1] in choices else None
 
 
 def reversed_words(answers: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
-    """Templates whose answers stand in another order than those of the first one that can be compared.
+    """Templates whose answers are in another order than those of the first one that can be compared.
 
     Two can be compared where their words are the same, or where both are a yes and a no.
 
@@ -47,20 +47,17 @@ def reversed_words(answers: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str
         >>> list(reversed_words({"plain": ("No", "Yes"), "truth": ("True", "False"), "other": ("no", "yes")}))
         [('truth', 'plain')]
     """
-    names = list(answers)
+    folded = {name: tuple(choice.casefold().rstrip(".!") for choice in each) for name, each in answers.items()}
+    names = list(folded)
     for index, name in enumerate(names):
-        ours = _folded(answers[name])
+        ours = folded[name]
         for other in names[:index]:
-            theirs = _folded(answers[other])
+            theirs = folded[other]
             signs = _signs(ours), _signs(theirs)
             if sorted(ours) == sorted(theirs) or None not in signs:
                 if signs[0] != signs[1] or (None in signs and ours != theirs):
                     yield name, other
                 break
-
-
-def _folded(choices: Sequence[str]) -> tuple[str, ...]:
-    return tuple(choice.casefold().rstrip(".!") for choice in choices)
 
 
 def _signs(choices: Sequence[str]) -> tuple[bool, bool] | None:

@@ -44,15 +44,12 @@ _CONTAINERS: tuple[type[Iterable[Any]], ...] = (
 )
 
 
-class TooMuch(Exception):  # noqa: N818 - not a fault of ours: it is turned into E-TPL-TOO-BIG
+class RenderLimitExceeded(Exception):  # noqa: N818 - turned into E-TPL-TOO-BIG
     """A render went over a limit."""
 
 
 def size_of(value: Any) -> int:
-    """The size of a value written out: its characters, and eight per item.
-
-    Raises:
-        TooMuch: The size is over :data:`MAX_SIZE`.
+    """The size of a value written out, at most :data:`MAX_SIZE`: its characters, and eight per item.
 
     Example:
         >>> size_of("abc"), size_of([1, "ab"])
@@ -73,12 +70,12 @@ def size_of(value: Any) -> int:
         elif isinstance(item, _CONTAINERS):
             stack.extend(item)
         elif isinstance(item, Namespace):
-            # Its text spells out its attributes, which can grow after it was weighed.
-            raise SecurityError("a namespace inside another value is refused")
+            # Its text spells out its attributes, which can grow after it was measured.
+            raise SecurityError("a namespace inside another value is not allowed")
         if total + ITEM * len(stack) > MAX_SIZE:
             break
     if total + ITEM * len(stack) > MAX_SIZE:
-        raise TooMuch(f"a value of more than {MAX_SIZE:,} characters, an item counting as {ITEM}")
+        raise RenderLimitExceeded(f"a value of more than {MAX_SIZE:,} characters, an item counting as {ITEM}")
     return total
 
 
@@ -93,18 +90,14 @@ class Render:
     _generator: np.random.Generator | None = None
 
     def spend(self, work: int) -> None:
-        """Pay for work.
-
-        Raises:
-            TooMuch: The budget or the time is spent.
-        """
+        """Pay for work, while the budget and the time last."""
         self.work_left -= work
         self._calls += 1
         if self.work_left < 0:
-            raise TooMuch("more work than one prompt can need")
-        # The clock costs as much as the rest of a small step: look at it now and then.
+            raise RenderLimitExceeded("more work than one prompt can need")
+        # The clock costs as much as the rest of a small step, so it is not read at every one.
         if (work > 4096 or self._calls % 32 == 0) and time.thread_time() > self.deadline:
-            raise TooMuch(f"more than {SECONDS:g} seconds of work")
+            raise RenderLimitExceeded(f"more than {SECONDS:g} seconds of work")
 
     def draw(self, count: int) -> int:
         """A random index below ``count``."""
@@ -117,7 +110,7 @@ _CURRENT: ContextVar[Render] = ContextVar("render")
 
 
 def current_render() -> Render:
-    """The render that is under way."""
+    """The current render."""
     return _CURRENT.get()
 
 
@@ -146,27 +139,23 @@ def bounded(value: Any) -> Any:
 def bounded_list(values: Iterable[Any]) -> list[Any]:
     """``list(values)``, refused as soon as it grows over the limit.
 
-    The items are weighed as they come: a generator of large ones would fill the memory before its list was.
+    Items are measured as they come: a generator of large ones would fill the memory before its list was measured.
     """
     items, total, render = [], 0, current_render()
     for item in values:
         size = size_of(item)
         total += size
         if total > MAX_SIZE:
-            raise TooMuch(f"a list of more than {MAX_SIZE:,} characters, an item counting as {ITEM}")
+            raise RenderLimitExceeded(f"a list of more than {MAX_SIZE:,} characters, an item counting as {ITEM}")
         render.spend(size)
         items.append(item)
     return items
 
 
 def bounded_text(length: int) -> None:
-    """Pay for a text about to be made, or refuse it before it is.
-
-    Raises:
-        TooMuch: It would be over the limit.
-    """
+    """Pay for a text about to be made, or refuse it before it is."""
     if length > MAX_SIZE:
-        raise TooMuch(f"a text of {length:,} characters")
+        raise RenderLimitExceeded(f"a text of {length:,} characters")
     current_render().spend(WORK_PER_STEP + length)
 
 

@@ -1,21 +1,21 @@
-"""What is doubtful about a set of templates on real rows: found before a model spends hours on it."""
+"""What is wrong or doubtful about a set of templates on real rows: found before a model spends hours on it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from flip_flop.errors import InputError
 from flip_flop.prompts.label_order import reversed_words, target_index
 from flip_flop.prompts.render import check_rendering
-from flip_flop.prompts.template import Template
-from flip_flop.prompts.template_set import TemplateSet
+from flip_flop.prompts.template import Template, TemplateSet
 
 LONG = 8192
 """Characters from which a prompt counts as long: about the context of a small model, in characters."""
 
 _ROWS_FOR_DRAWS = 5
 _ROWS_FOR_TOKENS = 200
-_ROWS_FOR_TWINS = 20
+_ROWS_FOR_LABEL_TWINS = 20
 
 Encode = Callable[[str, tuple[str, ...]], Sequence[Sequence[int]]]
 Rendering = tuple[str, tuple[str, ...]]
@@ -24,21 +24,16 @@ Rendering = tuple[str, tuple[str, ...]]
 class LintRow(NamedTuple):
     """One row: the words that name it, its fields, and its gold label's index where it has one."""
 
-    place: str
+    location: str
     fields: Mapping[str, Any]
     gold: int | None
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong (``E-``) or doubtful (``W-``).
+    """One thing that is wrong (``E-``) or doubtful (``W-``) about a template, in ``num_rows`` rows.
 
-    Attributes:
-        code: As in ``docs/errors.md``.
-        template: The template's name.
-        row: The words that name the first row where it was seen; empty where it is about no row.
-        message: What it is.
-        num_rows: In how many rows it was seen.
+    ``row`` names the first row where it was seen; it is empty where it is about no row.
     """
 
     code: str
@@ -53,30 +48,6 @@ class Finding:
         return self.code.startswith("E-")
 
 
-@dataclass
-class _Notebook:
-    """Findings by code and template: the first row tells what it is, the others are counted."""
-
-    entries: dict[tuple[str, str], Finding] = field(default_factory=dict)
-
-    def add(self, code: str, template: str, row: str, message: str) -> None:
-        first = self.entries.setdefault((code, template), Finding(code, template, row, message, 0))
-        self.entries[code, template] = Finding(code, template, first.row, first.message, first.num_rows + 1)
-
-
-@dataclass
-class _Seen:
-    """What a template did over the rows."""
-
-    renderings: list[Rendering | None] = field(default_factory=list)
-    targets: set[int] = field(default_factory=set)
-
-    def answers(self) -> tuple[str, ...] | None:
-        """The answers, where they are the same in every row."""
-        found = {rendering[1] for rendering in self.renderings if rendering is not None}
-        return found.pop() if len(found) == 1 else None
-
-
 def lint_templates(
     templates: TemplateSet,
     rows: Sequence[LintRow],
@@ -86,18 +57,10 @@ def lint_templates(
     seed: int = 0,
     encode: Encode | None = None,
 ) -> list[Finding]:
-    """Look at templates on rows.
+    """Check templates on rows; errors come first, then by template.
 
-    Args:
-        templates: The templates.
-        rows: The rows.
-        label_field: The gold label's field.
-        num_labels: The number of labels; None takes it from the first rendering.
-        seed: The user's seed.
-        encode: The answers' tokens, given prompt and answers, in the words of a model's tokenizer.
-
-    Returns:
-        Errors first, then by template.
+    Where ``num_labels`` is None, the first rendering's number of answers counts. ``encode`` gives the answers' tokens
+    for a prompt and its answers, by a model's tokenizer.
 
     Example:
         >>> plain = Template("plain", "Is {{ x }} good? ||| {{ answer_choices[y] }}", "No ||| Yes")
@@ -107,152 +70,158 @@ def lint_templates(
         >>> [(finding.code, finding.template, finding.num_rows) for finding in found]
         [('E-TPL-LABEL-ORDER', 'odd', 2)]
     """
-    notes, seen = _Notebook(), {template.name: _Seen() for template in templates}
+    lint = _Lint(templates, rows, label_field, num_labels, seed)
     for number, row in enumerate(rows):
         for template in templates:
-            rendering = _render(template, row, label_field, num_labels, seed, notes)
-            seen[template.name].renderings.append(rendering)
-            if rendering is not None:
-                num_labels = num_labels or len(rendering[1])
-                _check_rendering(template, row, rendering, notes)
-                if encode is not None and number < _ROWS_FOR_TOKENS:
-                    _check_tokens(template, row, rendering, encode, notes)
-                _check_target(template, row, rendering, seed, seen[template.name], notes)
+            lint.render(template, row)
+            lint.check_length_and_prefixes(template, row)
+            if encode is not None and number < _ROWS_FOR_TOKENS:
+                lint.check_tokens(template, row, encode)
+            lint.check_target(template, row)
     for template in templates:
-        _check_draws(template, rows, label_field, seed, seen[template.name], notes)
-        _check_constant(template, rows, seen[template.name], notes)
-    _check_twins(templates, rows, label_field, notes)
-    _check_doubles(seen, notes)
-    _check_words(seen, num_labels, notes)
+        lint.check_draws(template)
+        lint.check_constant(template)
+    lint.check_label_twins()
+    lint.check_duplicates()
+    lint.check_word_order()
     order = {name: index for index, name in enumerate(templates.names)}
-    return sorted(notes.entries.values(), key=lambda each: (not each.is_error, order[each.template], each.code))
+    return sorted(lint.findings.values(), key=lambda each: (not each.is_error, order[each.template], each.code))
 
 
-def _render(
-    template: Template, row: LintRow, label_field: str | None, num_labels: int | None, seed: int, notes: _Notebook
-) -> Rendering | None:
-    try:
-        prompt, choices = template.render(row.fields, label_field, instance_id=row.place, seed=seed, row=row.place)
-        check_rendering(template, prompt, choices, num_labels or len(choices), row.place)
-    except InputError as error:
-        notes.add(error.code, template.name, row.place, _words(error, row.place))
-        return None
-    return prompt, choices
+class _Lint:
+    """The findings by code and template: the first row's message is kept, the other rows are counted."""
 
+    def __init__(
+        self,
+        templates: TemplateSet,
+        rows: Sequence[LintRow],
+        label_field: str | None,
+        num_labels: int | None,
+        seed: int,
+    ):
+        self.templates, self.rows = templates, rows
+        self.label_field, self.num_labels, self.seed = label_field, num_labels, seed
+        self.findings: dict[tuple[str, str], Finding] = {}
+        self.renderings: dict[str, list[Rendering | None]] = {name: [] for name in templates.names}
+        self.targets: dict[str, set[int]] = {name: set() for name in templates.names}
 
-def _words(error: InputError, place: str) -> str:
-    return f"{error.message.split(f'{place}: ', 1)[-1]} {error.hint}".strip()
+    def add(self, code: str, template: str, row: str, message: str) -> None:
+        first = self.findings.get((code, template), Finding(code, template, row, message, 0))
+        self.findings[code, template] = replace(first, num_rows=first.num_rows + 1)
 
+    def add_error(self, error: InputError, template: Template, row: LintRow, code: str = "", prefix: str = "") -> None:
+        words = f"{error.message.split(f'{row.location}: ', 1)[-1]} {error.hint}".strip()
+        self.add(code or error.code, template.name, row.location, prefix + words)
 
-def _check_rendering(template: Template, row: LintRow, rendering: Rendering, notes: _Notebook) -> None:
-    prompt, choices = rendering
-    if len(prompt) > LONG:
-        notes.add("W-TPL-LONG", template.name, row.place, f"the prompt has {len(prompt):,} characters.")
-    for short, long in _pairs(choices):
-        if long.casefold().startswith(short.casefold()):
-            message = f"the answer {short!r} is how the answer {long!r} begins."
-            notes.add("W-TPL-CHOICE-PREFIX", template.name, row.place, message)
+    def text(self, template: Template, row: LintRow, seed: int) -> Rendering:
+        return template.render(row.fields, self.label_field, instance_id=row.location, seed=seed, row=row.location)
 
+    def render(self, template: Template, row: LintRow) -> None:
+        rendering = None
+        try:
+            prompt, choices = self.text(template, row, self.seed)
+            check_rendering(template, prompt, choices, self.num_labels or len(choices), row.location)
+            self.num_labels = self.num_labels or len(choices)
+            rendering = prompt, choices
+        except InputError as error:
+            self.add_error(error, template, row)
+        self.renderings[template.name].append(rendering)
 
-def _check_tokens(template: Template, row: LintRow, rendering: Rendering, encode: Encode, notes: _Notebook) -> None:
-    """Whether a model can tell the answers apart."""
-    prompt, choices = rendering
-    try:
-        tokens = [tuple(answer) for answer in encode(prompt, choices)]
-    except InputError as error:
-        notes.add(error.code, template.name, row.place, _words(error, row.place))
-        return
-    for index, answer in enumerate(tokens):
-        if answer in tokens[:index]:
-            message = f"the answers {choices[tokens.index(answer)]!r} and {choices[index]!r} are the same tokens."
-            notes.add("E-LABEL-TOKENS", template.name, row.place, message)
+    def check_length_and_prefixes(self, template: Template, row: LintRow) -> None:
+        prompt, choices = self.renderings[template.name][-1] or ("", ())
+        if len(prompt) > LONG:
+            self.add("W-TPL-LONG", template.name, row.location, f"the prompt has {len(prompt):,} characters.")
+        for short, long in combinations(sorted(choices, key=len), 2):
+            if long.casefold().startswith(short.casefold()):
+                message = f"the answer {short!r} is the beginning of the answer {long!r}."
+                self.add("W-TPL-CHOICE-PREFIX", template.name, row.location, message)
 
-
-def _pairs(choices: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Every pair of answers, the shorter one first."""
-    ordered = sorted(choices, key=len)
-    return ((short, long) for index, short in enumerate(ordered) for long in ordered[index + 1 :])
-
-
-def _check_target(
-    template: Template, row: LintRow, rendering: Rendering, seed: int, seen: _Seen, notes: _Notebook
-) -> None:
-    """Whether the template's own target is the gold label's answer, in the order of the task's labels."""
-    if row.gold is None:
-        return
-    try:
-        index = target_index(template, row.fields, rendering[1], place=row.place, seed=seed)
-    except InputError as error:
-        notes.add("W-TPL-TARGET", template.name, row.place, f"its target fails: {_words(error, row.place)}")
-        return
-    if index is None:
-        return
-    seen.targets.add(index)
-    if index != row.gold:
-        message = f"its target is answer {index + 1}, {rendering[1][index]!r}; the gold label is number {row.gold + 1}."
-        notes.add("E-TPL-LABEL-ORDER", template.name, row.place, message)
-
-
-def _check_draws(
-    template: Template, rows: Sequence[LintRow], label_field: str | None, seed: int, seen: _Seen, notes: _Notebook
-) -> None:
-    """Whether another seed gives another text."""
-    for row, rendering in zip(rows[:_ROWS_FOR_DRAWS], seen.renderings, strict=False):
+    def check_tokens(self, template: Template, row: LintRow, encode: Encode) -> None:
+        """Whether a model can tell the answers apart."""
+        rendering = self.renderings[template.name][-1]
         if rendering is None:
-            continue
-        for other in (seed + 1, seed + 2, seed + 3):
-            try:
-                again = template.render(row.fields, label_field, instance_id=row.place, seed=other, row=row.place)
-            except InputError:
-                again = ("", ())
-            if again != rendering:
-                what = "prompt changes" if again[0] != rendering[0] else "answers change"
-                notes.add("W-TPL-RANDOM", template.name, row.place, f"the {what} with the seed.")
-                return
+            return
+        try:
+            tokens = [tuple(answer) for answer in encode(*rendering)]
+        except InputError as error:
+            self.add_error(error, template, row)
+            return
+        for index, answer in enumerate(tokens):
+            if answer in tokens[:index]:
+                first, second = rendering[1][tokens.index(answer)], rendering[1][index]
+                message = f"the answers {first!r} and {second!r} are the same tokens."
+                self.add("E-LABEL-TOKENS", template.name, row.location, message)
 
+    def check_target(self, template: Template, row: LintRow) -> None:
+        """Whether the template's own target is the gold label's answer, in the order of the task's labels."""
+        rendering = self.renderings[template.name][-1]
+        if rendering is None or row.gold is None:
+            return
+        try:
+            index = target_index(template, row.fields, rendering[1], row=row.location, seed=self.seed)
+        except InputError as error:
+            self.add_error(error, template, row, "W-TPL-TARGET", "its target fails: ")
+            return
+        if index is not None:
+            self.targets[template.name].add(index)
+            if index != row.gold:
+                target = f"its target is answer {index + 1}, {rendering[1][index]!r}"
+                message = f"{target}; the gold label is number {row.gold + 1}."
+                self.add("E-TPL-LABEL-ORDER", template.name, row.location, message)
 
-def _check_constant(template: Template, rows: Sequence[LintRow], seen: _Seen, notes: _Notebook) -> None:
-    """Whether the template says the same of rows that differ."""
-    same = len(rows) > 1 and len(set(seen.renderings)) == 1 and seen.renderings[0] is not None
-    if same and any(row.fields != rows[0].fields for row in rows):
-        notes.add("W-TPL-CONSTANT", template.name, "", "the prompt is the same for every row.")
+    def check_draws(self, template: Template) -> None:
+        """Whether another seed gives another text."""
+        for row, rendering in zip(self.rows[:_ROWS_FOR_DRAWS], self.renderings[template.name], strict=False):
+            for seed in range(self.seed + 1, self.seed + 4):
+                try:
+                    again = self.text(template, row, seed)
+                except InputError:
+                    again = ("", ())
+                if rendering is not None and again != rendering:
+                    what = "prompt changes" if again[0] != rendering[0] else "answers change"
+                    self.add("W-TPL-RANDOM", template.name, row.location, f"the {what} with the seed.")
+                    return
 
+    def check_constant(self, template: Template) -> None:
+        """Whether the template says the same of rows that differ."""
+        found = self.renderings[template.name]
+        is_constant = len(set(found)) == 1 and found[0] is not None
+        if is_constant and any(row.fields != self.rows[0].fields for row in self.rows):
+            self.add("W-TPL-CONSTANT", template.name, "", "the prompt is the same for every row.")
 
-def _check_twins(templates: TemplateSet, rows: Sequence[LintRow], label_field: str | None, notes: _Notebook) -> None:
-    """Whether a prompt reads a field that stands for the gold label in other words."""
-    labelled = [row for row in rows if row.gold is not None]
-    if len(labelled) < _ROWS_FOR_TWINS:
-        return
-    for name in labelled[0].fields:
-        values = {repr(row.fields.get(name)) for row in labelled}
-        pairs = {(repr(row.fields.get(name)), row.gold) for row in labelled}
-        golds = {row.gold for row in labelled}
-        if name == label_field or len(golds) < 2 or not len(values) == len(pairs) == len(golds):
-            continue
-        for template in templates:
-            try:
-                template.render(labelled[0].fields, name, row=labelled[0].place)
-            except InputError as error:
-                if error.code == "E-TPL-LABEL-LEAK":
-                    message = f"it reads the field {name!r}, which tells the gold label in all {len(labelled):,} rows."
-                    notes.add("W-TPL-LABEL-TWIN", template.name, "", message)
+    def check_label_twins(self) -> None:
+        """Whether a prompt reads a field that stands for the gold label in other words."""
+        rows = [row for row in self.rows if row.gold is not None]
+        golds = {row.gold for row in rows}
+        if len(rows) < _ROWS_FOR_LABEL_TWINS or len(golds) < 2:
+            return
+        for name in rows[0].fields:
+            pairs = {(repr(row.fields.get(name)), row.gold) for row in rows}
+            if name == self.label_field or not len({value for value, _ in pairs}) == len(pairs) == len(golds):
+                continue
+            for template in self.templates:
+                try:
+                    template.render(rows[0].fields, name, row=rows[0].location)
+                except InputError as error:
+                    if error.code == "E-TPL-LABEL-LEAK":
+                        message = (
+                            f"it reads the field {name!r}, which gives away the gold label in all {len(rows):,} rows."
+                        )
+                        self.add("W-TPL-LABEL-TWIN", template.name, "", message)
 
+    def check_duplicates(self) -> None:
+        """Whether two templates are one, which would have two votes."""
+        first: dict[tuple[Rendering | None, ...], str] = {}
+        for name, renderings in self.renderings.items():
+            if any(renderings) and (earlier := first.setdefault(tuple(renderings), name)) != name:
+                self.add("E-TPL-DUP", name, "", f"it renders every row as the template {earlier!r} does.")
 
-def _check_doubles(seen: Mapping[str, _Seen], notes: _Notebook) -> None:
-    """Whether two templates are one, which would have two votes."""
-    first: dict[tuple[Rendering | None, ...], str] = {}
-    for name, one in seen.items():
-        if any(one.renderings):
-            earlier = first.setdefault(tuple(one.renderings), name)
-            if earlier != name:
-                notes.add("E-TPL-DUP", name, "", f"it renders as the template {earlier!r} does in every row.")
-
-
-def _check_words(seen: Mapping[str, _Seen], num_labels: int | None, notes: _Notebook) -> None:
-    """Whether the answers stand in another order than another template's, where no target says which is right."""
-    confirmed = {name for name, one in seen.items() if len(one.targets) == num_labels}
-    answers = {name: found for name, one in seen.items() if (found := one.answers()) is not None}
-    for name, other in reversed_words(answers):
-        if name not in confirmed or other not in confirmed:
-            message = f"its answers {answers[name]} are in the reverse order of {other!r}, {answers[other]}."
-            notes.add("W-TPL-LABEL-ORDER", name, "", message)
+    def check_word_order(self) -> None:
+        """Whether the answers are in another order than another template's, where no target says which is right."""
+        confirmed = {name for name, found in self.targets.items() if len(found) == self.num_labels}
+        seen = {name: {each[1] for each in found if each} for name, found in self.renderings.items()}
+        answers = {name: found.pop() for name, found in seen.items() if len(found) == 1}
+        for name, other in reversed_words(answers):
+            if name not in confirmed or other not in confirmed:
+                message = f"its answers {answers[name]} are in the reverse order of {other!r}, {answers[other]}."
+                self.add("W-TPL-LABEL-ORDER", name, "", message)

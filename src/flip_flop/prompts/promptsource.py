@@ -3,73 +3,57 @@
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.prompts.archive import FILE_NAME, check_unchanged, dataset_files
-from flip_flop.prompts.strict_yaml import StrictLoader, read_yaml
 from flip_flop.prompts.template import Template
+from flip_flop.strict_yaml import StrictLoader, read_yaml
 
-_TEXTS = ("name", "jinja", "id", "reference", "answer_choices")
-_OPTIONAL = ("reference", "answer_choices")
-_TEMPLATE_KEYS = (*_TEXTS, "metadata", "task_template")
+_TEXTS = {"name": str, "jinja": str, "answer_choices": str | None}
+_TEMPLATE_KEYS = (*_TEXTS, "id", "reference", "metadata", "task_template")
 _METADATA_KEYS = ("original_task", "choices_in_prompt", "metrics")
 
 
 @dataclass(frozen=True)
 class SourceTemplate:
-    """A template of PromptSource's, and what it says of itself.
-
-    Attributes:
-        name: Its name, unique within a dataset.
-        jinja: The prompt's text and the target's, as the file has them.
-        answer_choices: The answers' text, or None where the template asks for free text.
-        template: The template, compiled; None where it is refused.
-        refusal: Why it cannot be used, or None.
-        original_task: Whether it asks for the dataset's own task.
-        choices_in_prompt: Whether the prompt shows the answers; None where nobody has said.
-        metrics: The metrics that PromptSource names.
-        id: PromptSource's identifier.
-        reference: Where the template comes from.
-    """
+    """A template with the texts of PromptSource's file; ``template`` is it compiled, or why it cannot be used."""
 
     name: str
     jinja: str
     answer_choices: str | None
-    template: Template | None
-    refusal: InputError | None
     original_task: bool
-    choices_in_prompt: bool | None
-    metrics: tuple[str, ...]
-    id: str
-    reference: str
+    template: Template | InputError
+
+
+class _Metadata(NamedTuple):
+    original_task: bool
 
 
 class _PromptSourceLoader(StrictLoader):
-    """The strict loader with exactly two tags more; what they hold is checked where its line is known."""
+    """The strict loader with exactly two more tags; what they hold is checked where its line is known."""
 
     def construct_template(self, node: yaml.Node) -> SourceTemplate:
         fields = self._known_fields(node, _TEMPLATE_KEYS)
-        for key in _TEXTS:
-            value = fields.get(key)
-            if not (isinstance(value, str) or (value is None and key in _OPTIONAL)):
-                raise self._at(node, key, f"{key} was read as {value!r}, not as a text")
+        for key, kind in _TEXTS.items():
+            if not isinstance(fields.get(key), kind):
+                raise self._at(node, key, f"{key} was read as {fields.get(key)!r}, not as a text")
         metadata = fields.get("metadata")
         if not isinstance(metadata, _Metadata):
             raise self._at(node, "metadata", "metadata is no !TemplateMetadata")
-        return _make(fields, metadata)
+        texts = (fields["name"], fields["jinja"], fields.get("answer_choices"))
+        try:
+            return SourceTemplate(*texts, metadata.original_task, Template(*texts))
+        except InputError as refusal:
+            return SourceTemplate(*texts, metadata.original_task, refusal)
 
-    def construct_metadata(self, node: yaml.Node) -> "_Metadata":
-        fields = self._known_fields(node, _METADATA_KEYS)
-        for key in ("original_task", "choices_in_prompt"):
-            if not isinstance(fields.get(key), bool | None):
-                raise self._at(node, key, f"{key} is {fields[key]!r}, neither true nor false")
-        metrics = fields.get("metrics") or []
-        if not (isinstance(metrics, list) and all(isinstance(metric, str) for metric in metrics)):
-            raise self._at(node, "metrics", f"metrics is {metrics!r}, no list of names")
-        return _Metadata(bool(fields.get("original_task")), fields.get("choices_in_prompt"), tuple(metrics))
+    def construct_metadata(self, node: yaml.Node) -> _Metadata:
+        original = self._known_fields(node, _METADATA_KEYS).get("original_task")
+        if not isinstance(original, bool | None):
+            raise self._at(node, "original_task", f"original_task is {original!r}, neither true nor false")
+        return _Metadata(bool(original))
 
     def _known_fields(self, node: Any, known: tuple[str, ...]) -> dict[Any, Any]:
         if not isinstance(node, yaml.MappingNode):
@@ -91,45 +75,13 @@ _PromptSourceLoader.add_constructor("!Template", _PromptSourceLoader.construct_t
 _PromptSourceLoader.add_constructor("!TemplateMetadata", _PromptSourceLoader.construct_metadata)
 
 
-@dataclass(frozen=True)
-class _Metadata:
-    original_task: bool
-    choices_in_prompt: bool | None
-    metrics: tuple[str, ...]
-
-
-def _make(fields: dict[Any, Any], metadata: _Metadata) -> SourceTemplate:
-    name, jinja, choices = fields["name"], fields["jinja"], fields.get("answer_choices")
-    template, refusal = None, None
-    try:
-        template = Template(name, jinja, choices)
-    except InputError as error:
-        refusal = error
-    return SourceTemplate(
-        name=name,
-        jinja=jinja,
-        answer_choices=choices,
-        template=template,
-        refusal=refusal,
-        original_task=metadata.original_task,
-        choices_in_prompt=metadata.choices_in_prompt,
-        metrics=metadata.metrics,
-        id=fields["id"],
-        reference=fields.get("reference") or "",
-    )
-
-
 def promptsource_names(folder: Path) -> tuple[str, ...]:
     """The names of the datasets that have templates, such as ``anli`` and ``super_glue/rte``."""
     return tuple(name for name, _ in dataset_files(folder))
 
 
 def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
-    """Read a dataset's templates, by name, as PromptSource's public API lists them.
-
-    Args:
-        folder: What :func:`flip_flop.prompts.archive.templates_folder` gives.
-        name: The dataset's name, such as ``anli`` or ``super_glue/rte``.
+    """Read a dataset's templates, by name, from :func:`flip_flop.prompts.archive.templates_folder`.
 
     Raises:
         InputError: ``E-TPL-YAML``, with file and line, ``E-TPL-UNKNOWN``, ``E-TPL-NAME-DUP``, ``E-TPL-ARCHIVE``.
@@ -146,6 +98,5 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
     ordered = sorted(templates.values(), key=lambda each: each.name)
     for first, second in pairwise(ordered):
         if first.name == second.name:
-            message = f"{path}: two templates are named {first.name!r}."
-            raise InputError("E-TPL-NAME-DUP", message, "Rename one of them.")
+            raise InputError("E-TPL-NAME-DUP", f"{path}: two templates are named {first.name!r}.")
     return ordered

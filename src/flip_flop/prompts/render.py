@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flip_flop.errors import InputError
-from flip_flop.prompts.limits import MAX_SIZE, TooMuch, size_of
-from flip_flop.prompts.template import Template
-from flip_flop.prompts.template_set import TemplateSet
+from flip_flop.prompts.limits import MAX_SIZE, RenderLimitExceeded, size_of
+from flip_flop.prompts.template import Template, TemplateSet
 
 
 @dataclass(frozen=True)
@@ -40,19 +39,12 @@ def render_instance(
 ) -> RenderedInstance:
     """Render one row under every template.
 
-    Args:
-        fields: The row.
-        templates: The task's templates.
-        id: The instance's id; random choices depend on it.
-        label: The gold label's index, or None.
-        num_labels: The number of labels; None takes it from the first template.
-        label_field: The gold label's field, which is kept from the templates.
-        seed: The user's seed.
-        row: Words that name the row in an error, such as ``tickets.csv line 3``.
+    The templates do not see the ``label_field``; their random choices depend on ``id`` and ``seed``. Where
+    ``num_labels`` is None, the first template's number of answers counts. ``row`` names the row in an error, such as
+    ``tickets.csv line 3``.
 
     Raises:
-        InputError: ``E-TPL-EMPTY``, ``E-LABEL-EMPTY``, ``E-LABEL-DUP``, ``E-TPL-LABELCOUNT``,
-            ``E-ROW-TOO-BIG``, or an error of :meth:`Template.render`.
+        InputError: ``E-ROW-TOO-BIG``, or an error of :meth:`Template.render` or :func:`check_rendering`.
 
     Example:
         >>> plain = Template("plain", "Is {{ x }} good?", "No ||| Yes")
@@ -65,9 +57,8 @@ def render_instance(
     row = row or f"instance {id!r}"
     try:
         size_of(fields)
-    except TooMuch:
-        message = f"{row} holds more than {MAX_SIZE:,} characters."
-        raise InputError("E-ROW-TOO-BIG", message, "Shorten the row.") from None
+    except RenderLimitExceeded:
+        raise InputError("E-ROW-TOO-BIG", f"{row} holds more than {MAX_SIZE:,} characters.") from None
     prompts, all_choices = [], []
     for template in templates:
         prompt, choices = template.render(fields, label_field, instance_id=id, seed=seed, row=row)
@@ -79,30 +70,27 @@ def render_instance(
 
 
 def check_rendering(template: Template, prompt: str, choices: Sequence[str], num_labels: int, row: str) -> None:
-    """Refuse an empty prompt, and answers that are not one for each label, each with words of its own.
+    """Refuse an empty prompt, and answers that are not one for each label, all different.
 
     Raises:
         InputError: ``E-TPL-EMPTY``, ``E-TPL-LABELCOUNT``, ``E-LABEL-EMPTY`` or ``E-LABEL-DUP``.
     """
     where = f"template {template.name!r}, {row}"
     if not prompt:
-        raise InputError("E-TPL-EMPTY", f"{where}: the prompt is empty.", "Give the template text for every row.")
+        raise InputError("E-TPL-EMPTY", f"{where}: the prompt is empty.")
     if len(choices) != num_labels:
-        message = f"{where}: {len(choices)} answer choices for {num_labels} labels."
-        raise InputError("E-TPL-LABELCOUNT", message, "Write one answer per label, in the order of the labels.")
+        raise InputError("E-TPL-LABELCOUNT", f"{where}: {len(choices)} answer choices for {num_labels} labels.")
     for index, choice in enumerate(choices):
         if not choice:
-            message = f"{where}: answer choice {index + 1} is empty."
-            raise InputError("E-LABEL-EMPTY", message, "Give every label at least one word.")
+            raise InputError("E-LABEL-EMPTY", f"{where}: answer choice {index + 1} is empty.")
         if choice in choices[:index]:
-            message = f"{where}: two labels have the same answer {choice!r}."
-            raise InputError("E-LABEL-DUP", message, "Give every label an answer of its own.")
+            raise InputError("E-LABEL-DUP", f"{where}: two labels have the same answer {choice!r}.")
 
 
 def templates_differ_in_answer_words(instances: Iterable[RenderedInstance]) -> bool:
     """Whether some instance's templates answer the same label in different words.
 
-    Where they do, a divergence over the vocabulary pulls each template toward the others' words.
+    If they do, a divergence over the vocabulary pulls each template toward the others' words.
 
     Example:
         >>> same = RenderedInstance("1", ("p", "q"), (("No", "Yes"), ("No", "Yes")), None)

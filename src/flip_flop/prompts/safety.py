@@ -25,15 +25,7 @@ _HINT = "Write the template without it: a template may only print, compare and r
 
 
 def check_tree(tree: nodes.Template, where: str) -> None:
-    """Refuse a template that holds anything outside the allow-list.
-
-    Args:
-        tree: The parsed template.
-        where: Words that name the template in an error.
-
-    Raises:
-        InputError: ``E-TPL-UNSAFE``.
-    """
+    """Refuse a template that holds anything outside the allow-list (``E-TPL-UNSAFE``); ``where`` names it."""
     count = 0
     stack: list[tuple[nodes.Node, int, int]] = [(child, 1, 0) for child in tree.iter_child_nodes()]
     while stack:
@@ -51,11 +43,7 @@ def check_tree(tree: nodes.Template, where: str) -> None:
 
 
 def check_parts(tree: nodes.Template, where: str) -> None:
-    """Refuse a prompt with two separators in one run of text; two branches of an ``if`` may have one each.
-
-    Raises:
-        InputError: ``E-TPL-PARTS``.
-    """
+    """Refuse a prompt with two separators in one text (``E-TPL-PARTS``); each branch of an ``if`` may have one."""
     branches: list[nodes.For | nodes.If] = [*tree.find_all(nodes.For), *tree.find_all(nodes.If)]
     bodies = [tree.body, *(node.body for node in branches), *(node.else_ for node in branches)]
     for body in bodies:
@@ -70,11 +58,11 @@ def _problem(node: nodes.Node) -> str | None:
     """What is wrong with one node by itself, in words."""
     kind = type(node).__name__
     if kind not in _ALLOWED:
-        return f"{kind} is refused"
+        return f"{kind} is not allowed"
     if isinstance(node, nodes.Name | nodes.NSRef) and (node.name.startswith("__") or node.name in _JINJA_NAMES):
-        return f"the name {node.name!r} is refused"
+        return f"the name {node.name!r} is not allowed"
     if isinstance(node, nodes.Getattr) and node.attr.startswith("_"):
-        return f"the attribute {node.attr!r} is refused"
+        return f"the attribute {node.attr!r} is not allowed"
     if isinstance(node, nodes.Const):
         return _constant_problem(node.value)
     if isinstance(node, nodes.Filter) and node.name not in FILTERS:
@@ -82,21 +70,21 @@ def _problem(node: nodes.Node) -> str | None:
     if isinstance(node, nodes.Test) and node.name not in TESTS:
         return _unknown("test", node.name, TESTS)
     if isinstance(node, nodes.For) and node.recursive:
-        return "a recursive loop is refused"
+        return "a recursive loop is not allowed"
     if isinstance(node, nodes.Filter | nodes.Test | nodes.Call) and (node.dyn_args or node.dyn_kwargs):
-        return "* and ** in a call are refused"
+        return "* and ** in a call are not allowed"
     return _call_problem(node) if isinstance(node, nodes.Call) else None
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    return f"the {kind} {name!r} is refused ({nearest(name, known).rstrip('.')})"
+    return f"the {kind} {name!r} is not allowed ({nearest(name, known).rstrip('.')})"
 
 
 def _constant_problem(value: object) -> str | None:
     if isinstance(value, int | float) and abs(value) > MAX_NUMBER:
         return f"a number over {MAX_NUMBER:,}"
     if isinstance(value, str) and re.fullmatch(r"__[A-Za-z]\w*__", value):
-        return f"the name {value!r} is refused"
+        return f"the name {value!r} is not allowed"
     return None
 
 
@@ -112,5 +100,5 @@ def _call_problem(node: nodes.Call) -> str | None:
         if target.name == "range" and any(abs(number) > MAX_RANGE for number in numbers):
             return f"a range over more than {MAX_RANGE:,} numbers"
     else:
-        return "a call of anything but a named function or method is refused"
+        return "a call of anything but a named function or method is not allowed"
     return None

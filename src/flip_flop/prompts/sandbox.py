@@ -1,4 +1,4 @@
-"""Templates compiled as a stranger's text: an immutable sandbox, strict names, allow-list and limits."""
+"""Templates compiled as untrusted text: an immutable sandbox, strict names, allow-list and limits."""
 
 import datetime
 import functools
@@ -24,7 +24,7 @@ from flip_flop.prompts.functions import (
     join_texts,
 )
 from flip_flop.prompts.guards import CHOICE_BOUNDARY, Guards
-from flip_flop.prompts.limits import MAX_OUTPUT, MAX_SIZE, TooMuch, bounded, rendering, steps
+from flip_flop.prompts.limits import MAX_OUTPUT, MAX_SIZE, RenderLimitExceeded, bounded, rendering, steps
 from flip_flop.prompts.safety import MAX_SOURCE, SEPARATOR, check_parts, check_tree
 
 _NUMBERS = (numbers.Number, np.bool_)
@@ -64,15 +64,15 @@ def _concatenate(*values: Any) -> str:
 
 
 def _held(value: Any) -> Any:
-    """A value that a namespace keeps, within the limits and no namespace itself."""
+    """A value that a namespace keeps, within the limits and not itself a namespace."""
     return value if isinstance(value, int | float) else bounded(value)
 
 
 def _printed(value: Any) -> Any:
-    """What ``{{ value }}`` prints: nothing, however deep, that would read "None", "nan", "Undefined" or "<...>"."""
+    """What ``{{ value }}`` prints, unless some part of it would read "None", "nan", "Undefined" or "<...>"."""
     if isinstance(value, str | Undefined) or (isinstance(value, _DATES) and value == value):
         return value
-    # Weighing it first bounds the walk, also over a list that holds itself.
+    # Measuring it first bounds the walk, also over a list that holds itself.
     stack = [bounded(value) if isinstance(value, list | tuple | dict) else value]
     while stack:
         item = stack.pop()
@@ -91,7 +91,7 @@ def _printed(value: Any) -> Any:
 def _check_printed(item: Any) -> None:
     """Refuse what is neither a text nor a number."""
     if item is None or (isinstance(item, (*_NUMBERS, *_DATES)) and item != item):
-        raise InputError("E-TPL-NULL", "a missing value is printed.", "Fill the field or drop the row.")
+        raise InputError("E-TPL-NULL", "a missing value is printed.", "Fill in the field or remove the row.")
     if not isinstance(item, _NUMBERS):
         message = f"a {type(item).__name__} is printed instead of a text."
         raise InputError("E-TPL-RENDER", message, "Call a method with (); end a list of filters with |join or |list.")
@@ -119,7 +119,7 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         return apply_operator(operator, left, right)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """The one place where a template's calls go through, whatever name they were made under."""
+        """Every call of a template comes here, whatever name it was made under."""
         kwargs.pop("_loop_vars", None)
         kwargs.pop("_block_vars", None)
         try:
@@ -133,7 +133,7 @@ _ENVIRONMENT = PromptEnvironment()
 
 
 def no_draws() -> np.random.Generator:
-    """The generator of a place where nothing may be drawn."""
+    """The generator where nothing may be drawn."""
     raise SecurityError("a random choice outside a row")
 
 
@@ -145,7 +145,7 @@ def _compile(source: str, is_prompt: bool, where: str) -> jinja2.Template:
         tree = _ENVIRONMENT.parse(source)
     except TemplateSyntaxError as error:
         message = f"{where}, line {error.lineno}: {error.message}"
-        raise InputError("E-TPL-SYNTAX", f"{message.rstrip('.')}.", "Mend the Jinja syntax there.") from None
+        raise InputError("E-TPL-SYNTAX", f"{message.rstrip('.')}.", "Fix the Jinja syntax at this line.") from None
     except (ValueError, RecursionError) as error:
         message = f"{where}: too deep or too large to read ({type(error).__name__})."
         raise InputError("E-TPL-SYNTAX", message, "Simplify the template.") from None
@@ -157,16 +157,12 @@ def _compile(source: str, is_prompt: bool, where: str) -> jinja2.Template:
         try:
             code = _ENVIRONMENT.compile(guarded)
         except (TemplateSyntaxError, SyntaxError, RecursionError) as error:
-            raise InputError("E-TPL-SYNTAX", f"{where}: {error}.", "Mend the Jinja syntax there.") from None
+            raise InputError("E-TPL-SYNTAX", f"{where}: {error}.", "Fix the Jinja syntax.") from None
     return jinja2.Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.globals)
 
 
 def check_source(source: str, *, is_prompt: bool, where: str) -> None:
-    """Parse, check and compile a template without running it.
-
-    Raises:
-        InputError: ``E-TPL-SYNTAX``, ``E-TPL-UNSAFE`` or ``E-TPL-PARTS``.
-    """
+    """Compile a template without running it; ``E-TPL-SYNTAX``, ``E-TPL-UNSAFE`` or ``E-TPL-PARTS``."""
     _compile(source, is_prompt, where)
 
 
@@ -177,7 +173,7 @@ def _run(template: jinja2.Template, fields: Mapping[str, Any]) -> str:
             pieces.append(piece)
             length += len(piece)
             if length > MAX_OUTPUT:
-                raise TooMuch(f"more than {MAX_OUTPUT:,} characters of text")
+                raise RenderLimitExceeded(f"more than {MAX_OUTPUT:,} characters of text")
     except EndOfPrompt:
         pass
     return "".join(pieces)
@@ -193,51 +189,42 @@ def render_text(
     row: str,
     make_generator: Callable[[], np.random.Generator],
 ) -> list[str]:
-    """Render the prompt half of a template, or its answer choices, for one row.
+    """Render a template for one row: a prompt up to the separator, or answer choices, split there; both stripped.
 
-    Args:
-        source: The template's text.
-        fields: The row; the hidden field is not among them.
-        is_prompt: End at the separator (a prompt), or cut there (answer choices).
-        hidden: The gold label's field, which a template must not read.
-        where: Words that name the template in an error.
-        row: Words that name the row in an error.
-        make_generator: Where random choices come from.
-
-    Returns:
-        The stripped parts: one for a prompt, one per label for answer choices.
+    ``hidden`` is the gold label's field, which a template must not read and which is not among the ``fields``.
+    ``where`` and ``row`` name the template and the row in an error.
 
     Raises:
-        InputError: Any of the ``E-TPL`` codes; ``docs/errors.md`` lists them.
+        InputError: Any of the ``E-TPL`` codes.
     """
     template = _compile(source, is_prompt, where)
-    place = f"{where}, {row}"
+    location = f"{where}, {row}"
     with rendering(make_generator):
         try:
             text = _run(template, fields)
         except InputError as error:
-            raise InputError(error.code, f"{place}: {error.message}", error.hint) from None
+            raise InputError(error.code, f"{location}: {error.message}", error.hint) from None
         except MissingNameError as error:
-            raise _missing_name(error, fields, hidden, place) from None
+            raise _missing_name(error, fields, hidden, location) from None
         except TemplateRuntimeError as error:
-            message = f"{place}: {str(error).rstrip('.')}."
+            message = f"{location}: {str(error).rstrip('.')}."
             raise InputError("E-TPL-UNSAFE", message, "Write the template without it.") from None
-        except TooMuch as error:
+        except RenderLimitExceeded as error:
             hint = f"Shorten it: a prompt has at most {MAX_OUTPUT:,} characters, a value {MAX_SIZE:,}."
-            raise InputError("E-TPL-TOO-BIG", f"{place}: it makes {error}.", hint) from None
-        except Exception as error:  # Whatever a template does to a row of the wrong shape is the input's fault.
-            message = f"{place}: {type(error).__name__}: {str(error)[:200]}."
-            raise InputError("E-TPL-RENDER", message, "Mend the template for rows of this shape.") from None
+            raise InputError("E-TPL-TOO-BIG", f"{location}: it makes {error}.", hint) from None
+        except Exception as error:  # a template may raise anything on a row of the wrong shape
+            message = f"{location}: {type(error).__name__}: {str(error)[:200]}."
+            raise InputError("E-TPL-RENDER", message) from None
     parts = [text] if is_prompt else text.split(CHOICE_BOUNDARY)
     return [part.strip() for part in parts]
 
 
-def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: str | None, place: str) -> InputError:
+def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: str | None, location: str) -> InputError:
     if error.owner is missing and error.name is not None and error.name == hidden:
-        message = f"{place}: the prompt reads the label field {hidden!r}."
+        message = f"{location}: the prompt reads the label field {hidden!r}."
         return InputError("E-TPL-LABEL-LEAK", message, f"Move it behind {SEPARATOR}, or leave it out.")
     known = fields if error.owner is missing else error.owner
     words = nearest(str(error.name), known) if isinstance(known, Mapping) and error.name is not None else ""
     if not isinstance(error.name, str):
-        return InputError("E-TPL-UNDEFINED", f"{place}: {str(error.message).rstrip('.')}.", words)
-    return InputError("E-TPL-UNDEFINED", f"{place}: there is no field {error.name!r}.", words)
+        return InputError("E-TPL-UNDEFINED", f"{location}: {str(error.message).rstrip('.')}.", words)
+    return InputError("E-TPL-UNDEFINED", f"{location}: there is no field {error.name!r}.", words)

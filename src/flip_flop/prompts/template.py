@@ -1,11 +1,11 @@
-"""One phrasing of a task: a Jinja text and the answers that go with it."""
+"""One phrasing of a task: a Jinja text and the answers that go with it; and the templates of a task, in order."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_json
 from flip_flop.prompts.safety import SEPARATOR
 from flip_flop.prompts.sandbox import check_source, render_text
@@ -19,7 +19,7 @@ class Template:
     r"""A template, with the keys of PromptSource's.
 
     Attributes:
-        name: Its name, unique within a task.
+        name: Unique within a task.
         jinja: The prompt's text; what stands behind a ``|||`` is the target, kept but not rendered.
         answer_choices: A Jinja text with ``|||`` between the answers, in the order of the task's labels.
 
@@ -41,19 +41,15 @@ class Template:
             raise InputError("E-TPL-SYNTAX", "a template has an empty name.", "Name it.")
         check_source(self.jinja, is_prompt=True, where=self._where)
         if self.answer_choices is not None:
-            check_source(self.answer_choices, is_prompt=False, where=self._where_choices)
+            check_source(self.answer_choices, is_prompt=False, where=f"{self._where}, answer_choices")
 
     @property
     def _where(self) -> str:
         return f"template {self.name!r}"
 
-    @property
-    def _where_choices(self) -> str:
-        return f"template {self.name!r}, answer_choices"
-
     @functools.cached_property
     def _plain_choices(self) -> tuple[str, ...]:
-        """Answers in which there is no Jinja, or none: most are the same for every row, and half of the work."""
+        """Answers without Jinja, or (): most are the same for every row, and half of the work."""
         text = self.answer_choices
         if text is None or "{" in text or "\r" in text:  # Jinja makes one newline of \r\n
             return ()
@@ -74,12 +70,8 @@ class Template:
     ) -> tuple[str, tuple[str, ...]]:
         """The prompt and the answer choices for one row, both stripped of outer white space.
 
-        Args:
-            fields: The row.
-            label_field: The gold label's field, which is kept from the template.
-            instance_id: With ``seed`` and the template's name, what a random ``choice`` depends on.
-            seed: The user's seed.
-            row: Words that name the row in an error.
+        The template does not see the ``label_field``. A random ``choice`` in it depends on ``instance_id``, ``seed``
+        and the template's name. ``row`` names the row in an error.
 
         Raises:
             InputError: ``E-TPL-UNDEFINED``, ``E-TPL-LABEL-LEAK``, ``E-TPL-NOCHOICES``, and those of
@@ -87,8 +79,7 @@ class Template:
         """
         row = row or f"instance {instance_id!r}"
         if self.answer_choices is None or not self.answer_choices.strip():
-            message = f"{self._where} has no answer_choices, so there is nothing to score."
-            raise InputError("E-TPL-NOCHOICES", message, 'Write them in the order of the labels: "No ||| Yes".')
+            raise InputError("E-TPL-NOCHOICES", f"{self._where} has no answer_choices, so there is nothing to score.")
         if RESERVED_FIELD in fields:
             message = f"{row} has a field named {RESERVED_FIELD!r}, which templates need for the answers."
             raise InputError("E-DATA-COLUMN", message, "Rename the field.")
@@ -98,7 +89,7 @@ class Template:
             visible,
             is_prompt=False,
             hidden=label_field,
-            where=self._where_choices,
+            where=f"{self._where}, answer_choices",
             row=row,
             make_generator=lambda: generator(seed, "answer choices", instance_id, self.name),
         )
@@ -112,3 +103,53 @@ class Template:
             make_generator=lambda: generator(seed, "prompt", instance_id, self.name),
         )
         return prompt, tuple(choices)
+
+
+@dataclass(frozen=True)
+class TemplateSet:
+    """Templates with unique names, in the order given.
+
+    Raises:
+        InputError: ``E-TPL-NAME-DUP``.
+
+    Example:
+        >>> terse = Template("terse", "{{ x }}?", "No ||| Yes")
+        >>> templates = TemplateSet((terse, Template("plain", "Is it {{ x }}?", "No ||| Yes")))
+        >>> templates.names, templates.select(["plain"]).names, len(templates)
+        (('terse', 'plain'), ('plain',), 2)
+    """
+
+    templates: tuple[Template, ...]
+
+    def __post_init__(self) -> None:
+        for index, name in enumerate(self.names):
+            if name in self.names[:index]:
+                raise InputError("E-TPL-NAME-DUP", f"two templates are named {name!r}.")
+
+    def __len__(self) -> int:
+        return len(self.templates)
+
+    def __iter__(self) -> Iterator[Template]:
+        return iter(self.templates)
+
+    def __getitem__(self, index: int) -> Template:
+        return self.templates[index]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The templates' names, in order."""
+        return tuple(template.name for template in self.templates)
+
+    def select(self, names: Iterable[str]) -> "TemplateSet":
+        """The templates of these names, in the order of the names (``E-TPL-UNKNOWN``)."""
+        by_name = {template.name: template for template in self.templates}
+        chosen = []
+        for name in names:
+            if name not in by_name:
+                raise InputError("E-TPL-UNKNOWN", f"there is no template {name!r}.", nearest(name, self.names))
+            chosen.append(by_name[name])
+        return TemplateSet(tuple(chosen))
+
+    def digest(self) -> str:
+        """The SHA-256 of the templates, in order."""
+        return sha256_json([template.digest() for template in self.templates])

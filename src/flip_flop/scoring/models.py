@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,12 @@ from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.scoring.adapters import check_adapter_folder, load_adapter
 from flip_flop.scoring.causal_lm import unwrap
+from flip_flop.scoring.embedded import EMBEDDED_MODEL
 from flip_flop.scoring.head import check_head
 from flip_flop.scoring.tokens import ChatTemplate, PromptEncoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEMO = "demo"
-DEMO_FOLDER = files("flip_flop") / "demo" / "model"
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def load_model(
     _check_device(device)
     if adapter is not None:
         check_adapter_folder(Path(adapter))
-    source = str(DEMO_FOLDER) if name == DEMO else name
+    source = str(EMBEDDED_MODEL) if name == DEMO else name
     config = _pretrained(AutoConfig, source, revision)
     if config.is_encoder_decoder:
         message = f"{name} is an encoder-decoder model."

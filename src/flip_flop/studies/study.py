@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.prompts.strict_yaml import read_yaml
+from flip_flop.strict_yaml import read_yaml
 from flip_flop.studies.values import list_of, seed_of, text_of, texts_of, whole_of
 
 CATALOG = Path(__file__).parent / "catalog"

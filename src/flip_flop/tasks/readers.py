@@ -1,38 +1,34 @@
-"""One reader per kind of file: rows as they stand there, each with its place.
+"""One reader per kind of file: rows as they are written, each with its number.
 
-The CSV reader is ours: the usual ones guess types, so that "NA" becomes a missing value and "007" a seven,
-and shift the columns of a row with one cell too many.
+The CSV reader is ours: the usual ones guess types, so that "NA" becomes a missing value and "007" a seven, and shift
+the columns of a row with one cell too many.
 """
 
+import csv
+import io
 import json
 import math
-from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.tasks.csv_rows import check_columns, read_csv_rows
 
 
 class NumberedRow(NamedTuple):
-    """One row, and the line or row number at which it stands."""
+    """One row, and its line or row number."""
 
     number: int
     fields: dict[str, Any]
 
 
+_MAX_CELL = 1 << 20
+_QUOTES = 'Write a quote inside a quoted cell as "".'
 READABLE = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 
 
 def read_rows(path: Path, encoding: str = "utf-8") -> tuple[list[NumberedRow], str]:
-    """Read a file by its suffix.
-
-    Args:
-        path: A ``.csv``, ``.tsv``, ``.jsonl``, ``.json`` (a list), or ``.parquet`` file.
-        encoding: The encoding of a text file.
-
-    Returns:
-        The rows, and the word for their numbers: ``"line"`` or ``"row"``.
+    """Read a file by its suffix: its rows, and the word for their numbers, ``"line"`` or ``"row"``.
 
     Raises:
         InputError: ``E-DATA-FILE``, ``E-DATA-KIND``, ``E-DATA-ENCODING``, ``E-DATA-PARSE``,
@@ -40,36 +36,34 @@ def read_rows(path: Path, encoding: str = "utf-8") -> tuple[list[NumberedRow], s
     """
     kind = path.suffix.lower()
     if kind not in READABLE:
-        message = f"{path} is none of {', '.join(READABLE)}."
-        raise InputError("E-DATA-KIND", message, "Convert it, or rename it to what it is.")
+        raise InputError("E-DATA-KIND", f"{path} is none of {', '.join(READABLE)}.")
     if not path.is_file():
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
         raise InputError("E-DATA-FILE", f"there is no file {path}.", nearest(path.name, beside))
+    unit = "row" if kind in (".json", ".parquet") else "line"
     if kind == ".parquet":
-        rows, unit = _read_parquet(path), "row"
+        rows = _read_parquet(path)
     else:
         text = _read_text(path, encoding)
-        if kind in (".csv", ".tsv"):
-            found = read_csv_rows(text, "," if kind == ".csv" else "\t", str(path))
-            rows, unit = [NumberedRow(*row) for row in found], "line"
-        elif kind == ".jsonl":
-            rows, unit = _read_jsonl(text, path), "line"
+        if kind == ".jsonl":
+            rows = _read_jsonl(text, path)
+        elif kind == ".json":
+            rows = _read_json(text, path)
         else:
-            rows, unit = _read_json(text, path), "row"
+            rows = [NumberedRow(*row) for row in read_csv_rows(text, "," if kind == ".csv" else "\t", str(path))]
     if not rows:
-        raise InputError("E-DATA-EMPTY", f"{path} has no rows.", "Add at least one row.")
+        raise InputError("E-DATA-EMPTY", f"{path} has no rows.")
     return rows, unit
 
 
 def _read_text(path: Path, encoding: str) -> str:
+    content = b""
     try:
         content = path.read_bytes()
-    except OSError as error:
-        message = f"{path} cannot be read: {error.strerror}."
-        raise InputError("E-DATA-FILE", message, "Check its permissions.") from None
-    try:
         # A byte order mark is how spreadsheets write UTF-8: it is no part of the first column's name.
         text = content.decode("utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding)
+    except OSError as error:
+        raise InputError("E-DATA-FILE", f"{path} cannot be read: {error.strerror}.") from None
     except LookupError:
         message = f"{path}: there is no encoding {encoding!r}."
         raise InputError("E-DATA-ENCODING", message, "Name one that Python knows, such as latin-1.") from None
@@ -84,18 +78,69 @@ def _read_text(path: Path, encoding: str) -> str:
     return text
 
 
+def _check_columns(columns: Sequence[str], where: str) -> None:
+    """Refuse two columns of one name (``E-DATA-DUPCOL``)."""
+    for index, column in enumerate(columns):
+        if column in columns[:index]:
+            raise InputError("E-DATA-DUPCOL", f"{where}: two columns are named {column!r}.")
+
+
+def read_csv_rows(text: str, delimiter: str, where: str) -> list[tuple[int, dict[str, str]]]:
+    r"""The rows under a header line, each with the line at which it begins; blank lines are skipped.
+
+    No type is guessed: a cell is the text between its delimiters. ``where`` names the file in an error.
+
+    Raises:
+        InputError: ``E-DATA-PARSE``, ``E-DATA-RAGGED``, ``E-DATA-DUPCOL`` or ``E-ROW-TOO-BIG``.
+
+    Example:
+        >>> read_csv_rows("id,text\n007,NA\n", ",", "tickets.csv")
+        [(2, {'id': '007', 'text': 'NA'})]
+    """
+    previous_limit = csv.field_size_limit(_MAX_CELL)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    rows, line = [], 1
+    try:
+        for cells in reader:
+            first_line, line = line, reader.line_num + 1
+            if not cells:
+                continue
+            if header is None:
+                header = cells
+                _check_columns(header, where)
+            elif len(cells) != len(header):
+                message = f"{where} line {first_line}: {len(cells)} cells under {len(header)} columns."
+                raise InputError("E-DATA-RAGGED", message, f'Put a cell that holds {delimiter!r} in "quotes".')
+            else:
+                rows.append((first_line, dict(zip(header, cells, strict=True))))
+    except csv.Error as error:
+        if "unexpected end" in str(error):
+            message = f'{where} line {line}: a " in the row that begins here is never closed.'
+            raise InputError("E-DATA-PARSE", message, f"Close it. {_QUOTES}") from None
+        if "field larger" in str(error):
+            message = f"{where} line {line}: a cell of more than {_MAX_CELL:,} characters."
+            raise InputError("E-ROW-TOO-BIG", message, "Shorten it, or close a quote that was left open.") from None
+        raise InputError("E-DATA-PARSE", f"{where} line {reader.line_num}: {error}.", _QUOTES) from None
+    finally:
+        csv.field_size_limit(previous_limit)
+    return rows
+
+
 class _BadValueError(ValueError):
     """A JSON value that JSON does not have, or that hides another."""
 
 
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    repeated = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
-    if repeated:
-        raise _BadValueError(f"the key {repeated[0]!r} stands twice in one object")
-    return dict(pairs)
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _BadValueError(f"duplicate key {key!r} in one object")
+        found[key] = value
+    return found
 
 
-def _float(text: str) -> float:
+def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise _BadValueError(f"the number {text} is not finite")
@@ -104,14 +149,19 @@ def _float(text: str) -> float:
 
 def _parse_json(text: str) -> Any:
     try:
-        value = json.loads(text, object_pairs_hook=_pairs, parse_constant=_float, parse_float=_float)
+        value = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_finite, parse_float=_finite)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
     except RecursionError:
         raise _BadValueError("it is nested too deeply") from None
-    if "\\ud" in text.lower():
-        try:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError:
-            raise _BadValueError("a \\ud escape is half of a character") from None
+    except UnicodeEncodeError:
+        raise _BadValueError("a \\ud escape is half of a character") from None
+    return value
+
+
+def _json_object(value: Any, name: str = "it") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _BadValueError(f"{name} is not an object")
     return value
 
 
@@ -119,40 +169,27 @@ def _read_jsonl(text: str, path: Path) -> list[NumberedRow]:
     lines = text.split("\n")
     rows = []
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            value = _parse_json(line)
-            if not isinstance(value, dict):
-                raise _BadValueError(f"it is not an object but {_json_kind(value)}")
-        except ValueError as error:
-            torn = number == len(lines) and isinstance(error, json.JSONDecodeError)
-            hint = "The file seems cut short: remove or complete its last line." if torn else "Mend that line."
-            problem = f"column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else error
-            raise InputError("E-DATA-PARSE", f"{path} line {number}: {problem}.", hint) from None
-        rows.append(NumberedRow(number, value))
+        if line.strip():
+            try:
+                rows.append(NumberedRow(number, _json_object(_parse_json(line))))
+            except json.JSONDecodeError as error:
+                hint = "The file seems incomplete: remove or complete its last line." if number == len(lines) else ""
+                message = f"{path} line {number}: column {error.colno}: {error.msg}."
+                raise InputError("E-DATA-PARSE", message, hint) from None
+            except ValueError as error:
+                raise InputError("E-DATA-PARSE", f"{path} line {number}: {error}.") from None
     return rows
 
 
 def _read_json(text: str, path: Path) -> list[NumberedRow]:
-    if not text.strip():
-        return []
     try:
-        values = _parse_json(text)
+        values = _parse_json(text) if text.strip() else []
         if not isinstance(values, list):
-            raise _BadValueError(f"it is not a list of objects but {_json_kind(values)}")
-        for number, value in enumerate(values, start=1):
-            if not isinstance(value, dict):
-                raise _BadValueError(f"row {number} is not an object but {_json_kind(value)}")
+            raise _BadValueError("it is not a list of objects")
+        return [NumberedRow(at, _json_object(value, f"row {at}")) for at, value in enumerate(values, start=1)]
     except ValueError as error:
         hint = "Write a list of objects, or one object per line in a .jsonl file."
         raise InputError("E-DATA-PARSE", f"{path}: {error}.", hint) from None
-    return [NumberedRow(number, value) for number, value in enumerate(values, start=1)]
-
-
-def _json_kind(value: Any) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return kinds.get(type(value), "a number")
 
 
 def _read_parquet(path: Path) -> list[NumberedRow]:
@@ -161,9 +198,9 @@ def _read_parquet(path: Path) -> list[NumberedRow]:
 
     try:
         table = pyarrow.parquet.read_table(path)
-        columns = table.to_pylist()
+        rows = table.to_pylist()
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         first_line = str(error).strip().split("\n")[0][:200].rstrip(".")
         raise InputError("E-DATA-PARSE", f"{path}: {first_line}.", "Write the parquet file again.") from None
-    check_columns(table.column_names, str(path))
-    return [NumberedRow(number, fields) for number, fields in enumerate(columns, start=1)]
+    _check_columns(table.column_names, str(path))
+    return [NumberedRow(number, fields) for number, fields in enumerate(rows, start=1)]

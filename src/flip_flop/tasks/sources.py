@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -18,28 +18,39 @@ log = logging.getLogger("flip_flop")
 MIRROR_VARIABLE = "FLIP_FLOP_HUB_MIRROR"
 
 
+@runtime_checkable
+class Source(Protocol):
+    """Anything that gives the rows of a split."""
+
+    def load(self) -> "Rows":
+        """The rows."""
+
+
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one split, and where each of them stands.
+    """The rows of one split; they are a source of themselves.
 
     Attributes:
-        source: The file's path, or the data set's name.
-        unit: What rows are counted in: ``"line"`` of a text file, or ``"row"``.
-        rows: The rows with their numbers.
+        source: The file's path, or the dataset's name.
+        unit: What the rows' numbers count: ``"line"`` of a text file, or ``"row"``.
         provenance: For the run's record: ``source``, ``sha256``, ``num_rows``, and more for the hub.
         ids: Each row's name within the task, where it has one that is not its number.
     """
 
     source: str
     unit: str
-    rows: tuple[NumberedRow, ...]
+    rows: tuple[NumberedRow, ...] = field(repr=False)
     provenance: Mapping[str, Any]
-    ids: tuple[str, ...] | None = None
+    ids: tuple[str, ...] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def place(self, row: NumberedRow) -> str:
+    def load(self) -> "Rows":
+        """The rows themselves."""
+        return self
+
+    def location(self, row: NumberedRow) -> str:
         """Words that name a row in an error, such as ``tickets.csv line 3``."""
         return f"{self.source} {self.unit} {row.number}"
 
@@ -47,24 +58,27 @@ class Rows:
         """The names of all fields, in the order of their first row."""
         return tuple(dict.fromkeys(name for row in self.rows for name in row.fields))
 
+    def require_columns(self, names: Iterable[str], purpose: str) -> None:
+        """Refuse rows without one of the columns (``E-DATA-COLUMN``); ``purpose`` says who needs it."""
+        columns = self.columns()
+        for name in names:
+            if name not in columns:
+                message = f"{self.source} has no column {name!r}, {purpose}."
+                raise InputError("E-DATA-COLUMN", message, nearest(name, columns))
 
-@runtime_checkable
-class Source(Protocol):
-    """Anything that gives the rows of a split."""
-
-    def load(self) -> Rows:
-        """The rows."""
-
-
-@dataclass(frozen=True)
-class LoadedSource:
-    """Rows that are loaded already."""
-
-    rows: Rows = field(repr=False)
-
-    def load(self) -> Rows:
-        """The rows as they are."""
-        return self.rows
+    def ids_from(self, id_field: str) -> tuple[str, ...]:
+        """Each row's value of the field that names rows, present (``E-DATA-COLUMN``), unique (``E-DATA-DUPID``)."""
+        seen: dict[str, NumberedRow] = {}
+        for row in self.rows:
+            value = row.fields.get(id_field)
+            if value is None or not str(value).strip():
+                message = f"{self.location(row)} has no {id_field!r}, the field that names rows."
+                raise InputError("E-DATA-COLUMN", message, nearest(id_field, self.columns()))
+            first = seen.setdefault(str(value), row)
+            if first is not row:
+                message = f"{self.location(row)} has the {id_field} {value!r} of {self.unit} {first.number}."
+                raise InputError("E-DATA-DUPID", message, "Give every row its own id.")
+        return tuple(seen)
 
 
 @dataclass(frozen=True)
@@ -75,7 +89,7 @@ class FileSource:
     encoding: str = "utf-8"
 
     def load(self) -> Rows:
-        """Read the file; see :func:`flip_flop.tasks.readers.read_rows` for what is refused."""
+        """Read the file; :func:`flip_flop.tasks.readers.read_rows` says what is refused."""
         rows, unit = read_rows(self.path, self.encoding)
         provenance = {"source": str(self.path), "sha256": sha256_file(self.path), "num_rows": len(rows)}
         if self.encoding != "utf-8":
@@ -85,32 +99,32 @@ class FileSource:
 
 @dataclass(frozen=True)
 class RowsSource:
-    """Rows in memory, such as generated ones.
+    """Rows in memory, such as generated ones; ``more`` goes into the record.
 
     Example:
         >>> RowsSource([{"text": "tea"}], "generated").load().provenance["num_rows"]
         1
     """
 
-    fields: Sequence[Mapping[str, Any]] = field(repr=False)
+    fields: Iterable[Mapping[str, Any]] = field(repr=False)
     name: str
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Rows:
         """The rows, numbered from one."""
-        return _memory_rows(self.fields, self.name, {})
+        rows = tuple(NumberedRow(number, dict(row)) for number, row in enumerate(self.fields, start=1))
+        if not rows:
+            raise InputError("E-DATA-EMPTY", f"{self.name} has no rows.")
+        provenance = {"source": self.name, "sha256": _digest(rows), "num_rows": len(rows), **self.more}
+        return Rows(self.name, "row", rows, provenance)
 
 
 @dataclass(frozen=True)
 class HubSource:
-    """A split of a data set on the hub.
+    """A split of a dataset on the hub, such as ``aps/super_glue``, ``rte``, ``validation``.
 
-    Attributes:
-        repo: Such as ``aps/super_glue``.
-        config: Such as ``rte``; None for the data set's only one.
-        split: Such as ``validation``.
-        revision: A commit, branch or tag; a commit stays what it is.
-        mirror: A folder that is read instead of the hub, ``MIRROR/<repo>/<config>/<split>.parquet``, with
-            ``default`` for no config. Where this is None, the variable ``FLIP_FLOP_HUB_MIRROR`` may name one.
+    ``mirror`` is a folder that is read instead, ``MIRROR/<repo>/<config>/<split>.parquet``, with ``default`` for no
+    config; where it is None, the variable ``FLIP_FLOP_HUB_MIRROR`` may name one.
     """
 
     repo: str
@@ -120,16 +134,16 @@ class HubSource:
     mirror: Path | None = None
 
     def __post_init__(self) -> None:
-        # They become a path under the mirror: no way out of it.
+        # They become a path under the mirror, and must not lead out of it.
         for value in (*self.repo.split("/"), self.config or "default", self.split):
             if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", value) or self.repo.count("/") > 1:
                 name = "/".join([self.repo, self.config or "default", self.split])
-                message = f"{name!r} names no data set: {value!r} is no name."
+                message = f"{name!r} is not the name of a dataset: {value!r} is invalid."
                 raise InputError("E-DATA-HUB", message, "Write repo: owner/name, and plain words for the rest.")
 
     @property
     def name(self) -> str:
-        """The data set in words."""
+        """The dataset in words."""
         return f"{self.repo} ({self.config}, {self.split})" if self.config else f"{self.repo} ({self.split})"
 
     def load(self) -> Rows:
@@ -145,39 +159,38 @@ class HubSource:
         path = mirror / self.repo / (self.config or "default") / f"{self.split}.parquet"
         if not path.is_file():
             near = nearest(self.split, (file.stem for file in path.parent.glob("*.parquet")))
-            hint = near or f"Lay the data set out as {MIRROR_VARIABLE}/<repo>/<config>/<split>.parquet."
+            hint = near or f"Store the dataset as {MIRROR_VARIABLE}/<repo>/<config>/<split>.parquet."
             raise InputError("E-DATA-FILE", f"the mirror has no file {path}.", hint)
         rows, unit = read_rows(path)
         provenance = {"source": self.name, "sha256": _digest(rows), "num_rows": len(rows), "mirror": str(mirror)}
         return Rows(str(path), unit, tuple(rows), provenance)
 
     def _load_from_hub(self) -> Rows:
-        import datasets  # Seconds of import, and a network: only for those who ask for the hub.
+        import datasets  # seconds of import, needed for the hub only
 
         commit = _commit(self.repo, self.revision)
         try:
             found = datasets.load_dataset(self.repo, self.config, split=self.split, revision=commit or self.revision)
-        except Exception as error:  # The library raises whatever its transports raise.
+        except Exception as error:  # the library raises whatever its transports raise
             converted = None if self.revision or isinstance(error, ConnectionError) else self._load_converted()
             if converted is not None:
                 return converted
-            lines = str(error).strip().split("\n")
-            message = f"{self.name} could not be loaded: {type(error).__name__}: {lines[0][:200].rstrip('.')}."
-            hint = f"Check the name and the network, or point {MIRROR_VARIABLE} at a folder with the data."
-            raise InputError("E-DATA-HUB", message, hint) from None
-        return _memory_rows(found, self.name, {"revision": commit or self.revision})
+            first_line = str(error).strip().split("\n")[0][:200].rstrip(".")
+            message = f"{self.name} could not be loaded: {type(error).__name__}: {first_line}."
+            raise InputError("E-DATA-HUB", message) from None
+        return RowsSource(found, self.name, {"revision": commit or self.revision}).load()
 
     def _load_converted(self) -> Rows | None:
-        """The hub's own copy in parquet: where a data set is still a script, ``datasets`` 4 refuses to run it."""
+        """The hub's own copy in parquet, for a dataset that is a script, which ``datasets`` 4 refuses to run."""
         import datasets
 
         commit = _commit(self.repo, _CONVERTED)
         folder = f"hf://datasets/{self.repo}@{commit or _CONVERTED}/{self.config or 'default'}/{self.split}"
         try:
             found = datasets.load_dataset("parquet", data_files={self.split: f"{folder}/*.parquet"}, split=self.split)
-        except Exception:  # The first error says more.
+        except Exception:  # the first error says more
             return None
-        return _memory_rows(found, self.name, {"revision": commit, "branch": _CONVERTED})
+        return RowsSource(found, self.name, {"revision": commit, "branch": _CONVERTED}).load()
 
 
 _CONVERTED = "refs/convert/parquet"
@@ -189,19 +202,11 @@ def _commit(repo: str, revision: str | None) -> str | None:
 
     try:
         return HfApi().dataset_info(repo, revision=revision, timeout=20).sha
-    except Exception as error:  # Loading says what is wrong, or finds the data in the cache of `datasets`.
-        log.info("%s: the hub does not say its commit (%s); loading it all the same", repo, type(error).__name__)
+    except Exception as error:  # loading says what is wrong, or finds the data in the cache of `datasets`
+        log.info("%s: the hub does not give its commit (%s); loading it anyway", repo, type(error).__name__)
         return None
 
 
-def _memory_rows(fields: Iterable[Mapping[str, Any]], name: str, more: Mapping[str, Any]) -> Rows:
-    rows = tuple(NumberedRow(number, dict(row)) for number, row in enumerate(fields, start=1))
-    if not rows:
-        raise InputError("E-DATA-EMPTY", f"{name} has no rows.", "Add at least one row.")
-    provenance = {"source": name, "sha256": _digest(rows), "num_rows": len(rows), **more}
-    return Rows(name, "row", rows, provenance)
-
-
 def _digest(rows: Iterable[NumberedRow]) -> str:
-    """Of what rows say, wherever they come from: the same for the hub, its mirror, and another version of parquet."""
+    """Of the rows' content: the same for the hub, its mirror, and another version of parquet."""
     return sha256_text("\n".join(json.dumps(row.fields, sort_keys=True, default=str) for row in rows))

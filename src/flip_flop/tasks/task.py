@@ -1,15 +1,19 @@
-"""A task: what its rows are, what its labels are, and how its templates ask for them."""
+"""A task: what its rows are, what its labels are, how its templates ask for them; and a split of it, rendered."""
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_json
 from flip_flop.prompts import RenderedInstance, TemplateSet, render_instance
 from flip_flop.randomness import derive_seed
-from flip_flop.tasks.readers import NumberedRow
-from flip_flop.tasks.sources import Rows, Source
+from flip_flop.tasks.sources import FileSource, Rows, Source
 
 Label = int | str
 F1_KINDS = ("auto", "binary", "macro")
@@ -54,30 +58,23 @@ class Task:
     description: str = ""
 
     def __post_init__(self) -> None:
+        task = f"task {self.name!r}"
         if not self.name.strip():
             raise InputError("E-TASK-KEY", "the task has an empty name.", "Name it.")
         if len(self.templates) == 0:
-            raise InputError("E-TASK-KEY", f"task {self.name!r} has no templates.", "Add at least one.")
+            raise InputError("E-TASK-KEY", f"{task} has no templates.", "Add at least one.")
         if self.f1 not in F1_KINDS:
-            message = f"task {self.name!r}: f1 is {self.f1!r}."
-            raise InputError("E-TASK-KEY", message, f"Choose one of {', '.join(F1_KINDS)}.")
+            raise InputError("E-TASK-KEY", f"{task}: f1 is {self.f1!r}.", f"Choose one of {', '.join(F1_KINDS)}.")
         if self.label_field is not None and self.labels is None:
-            message = f"task {self.name!r} has a label_field but no labels."
             hint = "List the field's values under labels, in the order of the answer choices."
-            raise InputError("E-TASK-KEY", message, hint)
-        if self.labels is not None:
-            self._check_labels(self.labels)
-        self.templates.select(self.held_out_templates)
-
-    def _check_labels(self, labels: tuple[Label, ...]) -> None:
-        if len(labels) < 2:
-            message = f"task {self.name!r} has {len(labels)} label."
-            raise InputError("E-TASK-KEY", message, "List at least two labels.")
-        texts = [str(label) for label in labels]
+            raise InputError("E-TASK-KEY", f"{task} has a label_field but no labels.", hint)
+        texts = [str(label) for label in self.labels or ()]
+        if self.labels is not None and len(texts) < 2:
+            raise InputError("E-TASK-KEY", f"{task} has {len(texts)} label.", "List at least two labels.")
         for index, text in enumerate(texts):
             if text in texts[:index]:
-                message = f"task {self.name!r} lists the label {text!r} twice."
-                raise InputError("E-LABEL-DUP", message, "Remove one of them.")
+                raise InputError("E-LABEL-DUP", f"{task} lists the label {text!r} twice.", "Remove one of them.")
+        self.templates.select(self.held_out_templates)
 
     @property
     def training_templates(self) -> TemplateSet:
@@ -85,27 +82,15 @@ class Task:
         return self.templates.select(name for name in self.templates.names if name not in self.held_out_templates)
 
     def with_templates(self, names: Iterable[str]) -> "Task":
-        """The task with these templates only, in the order of the names.
-
-        Raises:
-            InputError: ``E-TPL-UNKNOWN``.
-        """
+        """The task with these templates only, in the order of the names (``E-TPL-UNKNOWN``)."""
         chosen = self.templates.select(names)
         held_out = tuple(name for name in self.held_out_templates if name in chosen.names)
         return replace(self, templates=chosen, held_out_templates=held_out)
 
     def digest(self) -> str:
         """The SHA-256 of what the task asks, whatever data it is asked on."""
-        return sha256_json(
-            {
-                "name": self.name,
-                "labels": None if self.labels is None else list(self.labels),
-                "label_field": self.label_field,
-                "f1": self.f1,
-                "held_out_templates": list(self.held_out_templates),
-                "templates": self.templates.digest(),
-            }
-        )
+        content = {key: getattr(self, key) for key in ("name", "labels", "label_field", "f1", "held_out_templates")}
+        return sha256_json(content | {"templates": self.templates.digest()})
 
     def f1_kind(self, num_labels: int) -> str:
         """``"binary"`` or ``"macro"``, for this number of labels."""
@@ -118,88 +103,75 @@ class Task:
         return tuple(range(num_labels)) if self.labels is None else self.labels
 
     def rows(self, split: str) -> Rows:
-        """The rows of a split.
-
-        Raises:
-            InputError: ``E-TASK-SPLIT``, or an error of the source's.
-        """
+        """The rows of a split; ``E-TASK-SPLIT``, or an error of the source's."""
         if split not in self.data:
-            message = f"task {self.name!r} has no split {split!r}."
-            raise InputError("E-TASK-SPLIT", message, nearest(split, self.data))
+            raise InputError("E-TASK-SPLIT", f"task {self.name!r} has no split {split!r}.", nearest(split, self.data))
         return self.data[split].load()
 
-    def instances(
+    def render(
         self, split: str, *, limit: int | None = None, seed: int = 0, need_labels: bool | None = None
-    ) -> list[RenderedInstance]:
-        """The instances of a split, rendered under every template and checked.
+    ) -> "RenderedSplit":
+        """A split under every template, checked.
 
         Args:
             split: The split's name.
             limit: Take a uniform sample of this size. Ids and the seed decide what is in it: a smaller sample
                 lies within a larger one. The order stays that of the rows.
-            seed: The user's seed.
-            need_labels: Refuse a split without the label field. By default so for every split but ``train``,
-                which may be unlabelled; where the field is there, its values are always checked.
+            seed: For the sample, and for templates that draw.
+            need_labels: Refuse a split without the label field: by default every split but ``train``. Where the field
+                is there, its values are always checked.
 
         Raises:
-            InputError: An error of the source's or of the rendering's, ``E-DATA-COLUMN``, ``E-DATA-DUPID``,
-                ``E-LABEL-NULL`` or ``E-LABEL-UNDECLARED``.
+            InputError: An error of the source's or of the rendering's, ``E-DATA-EMPTY``, ``E-DATA-COLUMN``,
+                ``E-DATA-DUPID``, ``E-LABEL-NULL`` or ``E-LABEL-UNDECLARED``.
         """
-        return self.render_rows(self.rows(split), split, limit=limit, seed=seed, need_labels=need_labels)
+        return self._render(
+            self.rows(split), split, limit, seed, split != "train" if need_labels is None else need_labels
+        )
 
-    def render_rows(
-        self,
-        rows: Rows,
-        split: str,
-        *,
-        limit: int | None = None,
-        seed: int = 0,
-        need_labels: bool | None = None,
-    ) -> list[RenderedInstance]:
-        """:meth:`instances` of rows that are loaded already."""
+    def instances(
+        self, split: str, *, limit: int | None = None, seed: int = 0, need_labels: bool | None = None
+    ) -> Sequence[RenderedInstance]:
+        """The instances of :meth:`render`."""
+        return self.render(split, limit=limit, seed=seed, need_labels=need_labels).instances
+
+    def render_file(self, path: Path, *, seed: int = 0) -> "RenderedSplit":
+        """A file's rows under every template, as the split ``input``; gold labels in it are not read."""
+        rows = FileSource(path).load()
+        unlabelled = tuple(
+            row._replace(fields={key: value for key, value in row.fields.items() if key != self.label_field})
+            for row in rows.rows
+        )
+        return self._render(replace(rows, rows=unlabelled), "input", None, seed, need_labels=False)
+
+    def _render(self, rows: Rows, split: str, limit: int | None, seed: int, need_labels: bool) -> "RenderedSplit":
         if limit is not None and limit < 1:
             raise InputError("E-TASK-KEY", f"the limit is {limit}.", "Take at least one instance.")
-        need_labels = split != "train" if need_labels is None else need_labels
+        if not len(rows):
+            raise InputError("E-DATA-EMPTY", f"split {split!r} of task {self.name!r} has no rows.")
         gold = self.gold_labels(rows, need_labels)
-        identities = self._identities(rows, split)
+        ids: Sequence[str] = rows.ids or ()
+        if rows.ids is None:
+            ids = rows.ids_from(self.id_field) if self.id_field else [f"{split}-{at + 1}" for at in range(len(rows))]
         chosen = list(range(len(rows)))
         if limit is not None:
-            by_chance = sorted(chosen, key=lambda index: derive_seed(seed, "limit", identities[index]))
-            chosen = sorted(by_chance[:limit])
+            chosen = sorted(sorted(chosen, key=lambda index: derive_seed(seed, "limit", ids[index]))[:limit])
         num_labels = len(self.labels) if self.labels is not None else None
         instances = []
         for index in chosen:
-            row = rows.rows[index]
             instance = render_instance(
-                row.fields,
+                rows.rows[index].fields,
                 self.templates,
-                id=identities[index],
+                id=ids[index],
                 label=gold[index],
                 num_labels=num_labels,
                 label_field=self.label_field,
                 seed=seed,
-                row=rows.place(row),
+                row=rows.location(rows.rows[index]),
             )
             num_labels = num_labels or len(instance.choices[0])
             instances.append(instance)
-        return instances
-
-    def _identities(self, rows: Rows, split: str) -> Sequence[str]:
-        if rows.ids is not None:
-            return rows.ids
-        if self.id_field is None:
-            return [f"{split}-{index}" for index in range(1, len(rows) + 1)]
-        seen: dict[str, NumberedRow] = {}
-        for row in rows.rows:
-            value = row.fields.get(self.id_field)
-            if value is None or not str(value).strip():
-                message = f"{rows.place(row)} has no {self.id_field!r}, the task's id_field."
-                raise InputError("E-DATA-COLUMN", message, nearest(self.id_field, rows.columns()))
-            first = seen.setdefault(str(value), row)
-            if first is not row:
-                message = f"{rows.place(row)} has the id {value!r} of {rows.unit} {first.number}."
-                raise InputError("E-DATA-DUPID", message, "Give every row an id of its own.")
-        return list(seen)
+        return RenderedSplit(self, split, rows, instances)
 
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:
         """Each row's label index; None throughout where the task or the split has no labels.
@@ -209,25 +181,57 @@ class Task:
         """
         if self.labels is None or self.label_field is None:
             return [None] * len(rows)
-        columns = rows.columns()
-        if self.label_field not in columns:
-            if need_labels:
-                message = f"{rows.source} has no column {self.label_field!r}, the task's label_field."
-                raise InputError("E-DATA-COLUMN", message, nearest(self.label_field, columns))
+        if need_labels:
+            rows.require_columns([self.label_field], "the task's label_field")
+        elif self.label_field not in rows.columns():
             return [None] * len(rows)
         # Cells of a CSV file are text, whatever they look like: a label is compared as it is written.
         index_of = {str(label): index for index, label in enumerate(self.labels)}
         gold: list[int | None] = []
         for row in rows.rows:
-            value: Any = row.fields.get(self.label_field)
+            value = row.fields.get(self.label_field)
             if value is None or not str(value).strip():
-                if not need_labels:
-                    gold.append(None)
-                    continue
-                message = f"{rows.place(row)}: the label {self.label_field!r} is blank."
-                raise InputError("E-LABEL-NULL", message, "Fill it, or drop the row.")
-            if str(value) not in index_of:
-                message = f"{rows.place(row)}: {self.label_field!r} is {value!r}, which is not among the labels."
+                if need_labels:
+                    message = f"{rows.location(row)}: the label {self.label_field!r} is blank."
+                    raise InputError("E-LABEL-NULL", message)
+                gold.append(None)
+            elif str(value) not in index_of:
+                message = f"{rows.location(row)}: {self.label_field!r} is {value!r}, which is not among the labels."
                 raise InputError("E-LABEL-UNDECLARED", message, f"Declared: {', '.join(map(repr, self.labels))}.")
-            gold.append(index_of[str(value)])
+            else:
+                gold.append(index_of[str(value)])
         return gold
+
+
+@dataclass(frozen=True)
+class RenderedSplit:
+    """A split of a task under every template: all its ``rows``, and the ``instances`` in use, rendered."""
+
+    task: Task
+    split: str
+    rows: Rows = field(repr=False)
+    instances: Sequence[RenderedInstance] = field(repr=False)
+
+    @property
+    def gold(self) -> Int64[np.ndarray, " instances"]:
+        """The label indices, -1 where there is none."""
+        return np.array([-1 if each.label is None else each.label for each in self.instances], dtype=np.int64)
+
+    @functools.cached_property
+    def record(self) -> dict[str, Any]:
+        """For a run's record: the task, its templates' texts and its data, by digest."""
+        task, num_labels = self.task, len(self.instances[0].choices[0])
+        rendered = [[instance.id, instance.prompts, instance.choices] for instance in self.instances]
+        return {
+            "name": task.name,
+            "labels": list(task.label_values(num_labels)),
+            "digest": task.digest(),
+            "split": self.split,
+            "num_instances": len(self.instances),
+            "has_gold": any(instance.label is not None for instance in self.instances),
+            "f1": task.f1_kind(num_labels),
+            "held_out_templates": list(task.held_out_templates),
+            "templates": [asdict(template) | {"digest": template.digest()} for template in task.templates],
+            "data": dict(self.rows.provenance),
+            "instances_digest": sha256_json(rendered),  # tells two samples of one file apart
+        }

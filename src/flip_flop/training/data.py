@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import Dataset, Sampler
@@ -12,7 +12,6 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import generator
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import Task, deduplicate, holdout
-from flip_flop.tasks.record import describe_task
 from flip_flop.training.config import F2CConfig
 
 log = logging.getLogger("flip_flop")
@@ -47,20 +46,19 @@ def load_training_data(task: Task, config: F2CConfig, *, limit: int | None = Non
     """
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1")
     task = task.with_templates(task.training_templates.names)
-    rows = task.rows("train")
-    train = task.render_rows(rows, "train", limit=limit, seed=seed)
+    rendered = task.render("train", limit=limit, seed=seed)
     if "validation" in task.data:
-        validation = task.instances("validation", limit=limit, seed=seed)
-        train, dropped = deduplicate(train, against=validation)
+        validation = list(task.instances("validation", limit=limit, seed=seed))
+        train, dropped = deduplicate(rendered.instances, against=validation)
     else:
-        train, dropped = deduplicate(train)
+        train, dropped = deduplicate(rendered.instances)
         train, validation = holdout(train, seed=seed, stratify=by_labels)
         log.info("no validation split: %d of the training instances are held out for it", len(validation))
     if dropped:
         log.info("%d training instances were dropped: they render like another one", dropped)
     if not train:
         raise InputError("E-DATA-TOO-FEW", "No training instance is left.", "Add rows that differ from the others.")
-    record = describe_task(task, "train", rows, train)
+    record = replace(rendered, instances=train).record
     return TrainingData(train, validation, record | {"num_validation": len(validation), "num_dropped": dropped})
 
 

@@ -1,6 +1,6 @@
 """The paper's eleven datasets by name: one data file each, beside this one, and no code per dataset."""
 
-from flip_flop.tasks.catalog.build import CatalogData, catalog_data, catalog_task
+from flip_flop.tasks.catalog.build import CatalogData, catalog_data
 from flip_flop.tasks.catalog.compare import Comparison, compare
 from flip_flop.tasks.catalog.entry import CatalogEntry, OfficialSplit, catalog_entry, catalog_names
 
@@ -12,6 +12,5 @@ __all__ = [
     "catalog_data",
     "catalog_entry",
     "catalog_names",
-    "catalog_task",
     "compare",
 ]

@@ -3,105 +3,67 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError
 from flip_flop.files import sha256_file
-from flip_flop.prompts import TemplateSet
 from flip_flop.prompts.archive import FILE_NAME, templates_folder
 from flip_flop.prompts.promptsource import read_promptsource
-from flip_flop.tasks.catalog.entry import CatalogEntry, OfficialSplit, catalog_entry
-from flip_flop.tasks.catalog.screening import Screening, screen
-from flip_flop.tasks.paper_splits import divide, name_rows
-from flip_flop.tasks.sources import LoadedSource, Rows
+from flip_flop.tasks.catalog.entry import CatalogEntry, catalog_entry
+from flip_flop.tasks.catalog.row_checks import check_rows
+from flip_flop.tasks.paper_splits import Duplicates, divide, name_rows
+from flip_flop.tasks.sources import Rows
 from flip_flop.tasks.task import Task
 
 
 @dataclass(frozen=True)
 class CatalogData:
-    """A dataset at hand.
+    """A dataset: its named official rows, what is not used of them and of the templates, and the task.
 
-    Attributes:
-        entry: Its data file.
-        train: The rows of the official split that is divided, named.
-        test: Those of the official split that is tested on.
-        screening: Templates kept and dropped, and the rows that render alike.
-        task: The task, with the paper's splits.
+    ``dropped_templates`` are the name and the reason of each template of PromptSource's that is not used.
     """
 
     entry: CatalogEntry
     train: Rows
     test: Rows
-    screening: Screening
+    dropped_templates: tuple[tuple[str, str], ...]
+    duplicates: Duplicates
     task: Task
-
-
-def catalog_task(
-    name: str, *, hub_mirror: Path | None = None, story_cloze_dir: Path | None = None, seed: int = 0
-) -> Task:
-    """One of the paper's datasets, with its templates and splits; the arguments are those of :func:`catalog_data`."""
-    return catalog_data(name, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir, seed=seed).task
 
 
 def catalog_data(
     name: str, *, hub_mirror: Path | None = None, story_cloze_dir: Path | None = None, seed: int = 0
 ) -> CatalogData:
-    """Load a dataset, choose its templates and divide its rows.
-
-    Args:
-        name: One of :func:`catalog_names`.
-        hub_mirror: A folder to read instead of the hub.
-        story_cloze_dir: The folder of StoryCloze's two files.
-        seed: The seed of the split: the same one gives the same rows on every machine.
+    """Load one of :func:`catalog_names`, choose its templates and divide its rows, by ``seed``.
 
     Raises:
-        InputError: ``E-TASK-UNKNOWN``; ``E-TPL-FETCH``: PromptSource's templates are not there; ``E-DATA-HUB``,
-            ``E-DATA-FILE`` or ``E-DATA-STORYCLOZE``: the rows are not; ``E-DATA-COLUMN``: they are of another shape.
+        InputError: ``E-TASK-UNKNOWN``; ``E-TPL-FETCH``: PromptSource's templates are missing; ``E-DATA-HUB``,
+            ``E-DATA-FILE`` or ``E-DATA-STORYCLOZE``: the rows are; ``E-DATA-COLUMN``: they are of another shape.
     """
     entry = catalog_entry(name)
     folder = templates_folder()
     candidates = read_promptsource(folder, entry.templates)
-    train, test = (
-        _official_rows(entry, official, hub_mirror, story_cloze_dir) for official in (entry.train_from, entry.test_from)
+    official = []
+    for split in (entry.train_from, entry.test_from):
+        rows = entry.source(split, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir).load()
+        rows.require_columns(entry.fields, f"which {name} has")
+        official.append(name_rows(rows, split.split, entry.id_field, entry.named_by))
+    train, test = official
+    templates, duplicates = check_rows(
+        name, candidates, train, test, label_field=entry.label_field, num_labels=len(entry.labels)
     )
-    found = screen(name, candidates, train, test, label_field=entry.label_field, num_labels=len(entry.labels))
-    if not len(found.selection.kept):
-        template, reason = found.selection.dropped[0]
-        message = f"{entry.place}: no template renders for every row; {template!r}: {reason}."
-        raise InputError("E-TPL-EMPTY", message, "Get the official rows anew.")
-    undivided = _task(entry, found.selection.kept)
-    undivided.gold_labels(test)
-    splits = divide(train, test, undivided.gold_labels(train), entry.policy, doubles=found.doubles, seed=seed)
-    templates = {"promptsource": entry.templates, "sha256": sha256_file(folder / entry.templates / FILE_NAME)}
-    return CatalogData(entry, train, test, found, _task(entry, found.selection.kept, splits, templates))
-
-
-def _official_rows(
-    entry: CatalogEntry, official: OfficialSplit, hub_mirror: Path | None, story_cloze_dir: Path | None
-) -> Rows:
-    rows = entry.source(official, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir).load()
-    columns = rows.columns()
-    for field in entry.fields:
-        if field not in columns:
-            message = f"{rows.source} has no column {field!r}, which {entry.name} has."
-            raise InputError("E-DATA-COLUMN", message, nearest(field, columns))
-    return name_rows(rows, official.split, entry.id_field, entry.named_by)
-
-
-def _task(
-    entry: CatalogEntry,
-    kept: TemplateSet,
-    splits: dict[str, Rows] | None = None,
-    templates: dict[str, str] | None = None,
-) -> Task:
-    data = {
-        split: LoadedSource(replace(rows, provenance={**rows.provenance, "templates": templates}))
-        for split, rows in (splits or {}).items()
-    }
-    return Task(
-        name=entry.name,
-        templates=kept,
-        data=data,
+    if not len(templates.kept):
+        template, reason = templates.dropped[0]
+        message = f"{entry.source_name}: no template renders for every row; {template!r}: {reason}."
+        raise InputError("E-TPL-EMPTY", message, "Download the dataset again.")
+    task = Task(
+        name=name,
+        templates=templates.kept,
         labels=entry.labels,
         label_field=entry.label_field,
         f1=entry.f1,
         description=entry.description,
     )
+    task.gold_labels(test)
+    splits = divide(train, test, task.gold_labels(train), entry.policy, duplicates=duplicates, seed=seed)
+    source = {"promptsource": entry.templates, "sha256": sha256_file(folder / entry.templates / FILE_NAME)}
+    data = {split: replace(rows, provenance={**rows.provenance, "templates": source}) for split, rows in splits.items()}
+    return CatalogData(entry, train, test, templates.dropped, duplicates, replace(task, data=data))

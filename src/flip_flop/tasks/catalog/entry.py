@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.prompts.strict_yaml import read_yaml
+from flip_flop.strict_yaml import read_yaml
+from flip_flop.tasks.catalog.story_cloze import StoryClozeSource
 from flip_flop.tasks.paper_splits import SplitPolicy
 from flip_flop.tasks.sources import HubSource, Source
-from flip_flop.tasks.story_cloze import StoryClozeSource
 from flip_flop.tasks.task import Label
 
 _FOLDER = Path(__file__).parent
@@ -17,63 +17,60 @@ _FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class OfficialSplit:
-    """A split as its owners publish it.
-
-    Attributes:
-        split: Its name on the hub.
-        rows: How many rows it has there.
-    """
+    """A split as its owners publish it: its name on the hub, and its number of rows there."""
 
     split: str
     rows: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CatalogEntry:
     """What one data file says.
 
     Attributes:
-        name: The task's name: the file's.
-        description: One sentence.
         repo: The repository on the hub; None where the rows come from files.
         config: Its configuration; None for its only one.
         files: The name of each official split's file where the owners give it out themselves.
         train_from: The official split that is divided into train and validation.
         test_from: The official split that is the test split.
-        templates: The folder of its templates in PromptSource.
-        fields: The fields of a row.
+        templates: Their folder in PromptSource.
         id_field: A field that names a row within its split; without it a row is named by its content.
-        label_field: The gold label's field.
+        named_by: Without an ``id_field``, the fields whose texts name a row; never the label's.
         labels: Its values, in the order of the answer choices.
         label_names: What they mean.
-        policy: How the official splits become train, validation and test.
+        validation: How many rows of ``train_from`` are held out; None for as many as ``test_from`` has.
+        max_test: At most this many are tested on; None for all.
         paper: The paper's table: ``train``, ``validation``, ``test``, ``templates``, ``labels``.
-        f1: ``"auto"``, ``"binary"`` or ``"macro"``.
-        named_by: Without an ``id_field``, the fields whose texts name a row; never the label's.
-        table_note: Why the paper's table cannot be met by the official rows, where it cannot.
+        table_note: Why the official rows cannot give the paper's table, if they cannot.
     """
 
     name: str
     description: str
-    repo: str | None
-    config: str | None
-    files: Mapping[str, str] = field(repr=False)
+    repo: str | None = None
+    config: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict, repr=False)
     train_from: OfficialSplit
     test_from: OfficialSplit
     templates: str
     fields: tuple[str, ...]
-    id_field: str | None
-    named_by: tuple[str, ...]
+    id_field: str | None = None
+    named_by: tuple[str, ...] = ()
     label_field: str
     labels: tuple[Label, ...]
     label_names: tuple[str, ...]
-    policy: SplitPolicy
+    validation: int | None
+    max_test: int | None = None
     paper: Mapping[str, int]
-    f1: str
-    table_note: str
+    f1: str = "auto"
+    table_note: str = ""
 
     @property
-    def place(self) -> str:
+    def policy(self) -> SplitPolicy:
+        """How the official splits become train, validation and test."""
+        return SplitPolicy(validation=self.validation, max_test=self.max_test)
+
+    @property
+    def source_name(self) -> str:
         """Where the rows come from, in words."""
         if self.repo is None:
             return f"{len(self.files)} CSV files, from their owners"
@@ -104,34 +101,18 @@ def catalog_entry(name: str) -> CatalogEntry:
 
     Example:
         >>> entry = catalog_entry("cb")
-        >>> entry.place, entry.label_names
+        >>> entry.source_name, entry.label_names
         ('aps/super_glue (cb)', ('entailment', 'contradiction', 'neutral'))
     """
     names = catalog_names()
     if name not in names:
         raise InputError("E-TASK-UNKNOWN", f"there is no task {name!r} in the catalog.", nearest(name, names))
     content: dict[str, Any] = read_yaml(_FOLDER / f"{name}.yaml")
-    policy = SplitPolicy(
-        validation=None if content["validation"] == "official" else content["validation"],
-        max_test=content.get("max_test"),
-    )
-    return CatalogEntry(
-        name=name,
-        description=content["description"],
-        repo=content.get("repo"),
-        config=content.get("config"),
-        files=content.get("files", {}),
-        train_from=OfficialSplit(**content["train_from"]),
-        test_from=OfficialSplit(**content["test_from"]),
-        templates=content["templates"],
-        fields=tuple(content["fields"]),
-        id_field=content.get("id_field"),
-        named_by=tuple(content.get("named_by", ())),
-        label_field=content["label_field"],
-        labels=tuple(content["labels"]),
-        label_names=tuple(content["label_names"]),
-        policy=policy,
-        paper=content["paper"],
-        f1=content.get("f1", "auto"),
-        table_note=content.get("table_note", ""),
-    )
+    if content["validation"] == "official":
+        content["validation"] = None
+    for key, value in content.items():
+        if isinstance(value, list):
+            content[key] = tuple(value)
+        elif key in ("train_from", "test_from"):
+            content[key] = OfficialSplit(**value)
+    return CatalogEntry(name=name, **content)

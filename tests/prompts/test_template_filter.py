@@ -4,21 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template
 from flip_flop.prompts.promptsource import SourceTemplate, read_promptsource
-from flip_flop.prompts.selection import select_templates
-from tests.prompts.promptsource_reference import REAL
+from flip_flop.prompts.template_filter import filter_templates
 
 ROWS = [{"x": "tea", "y": 1, "extra": "a"}, {"x": "", "y": 0, "extra": "b"}]
 
 
 def source(name: str, jinja: str, choices: str | None = "No ||| Yes", *, original: bool = True) -> SourceTemplate:
-    template = Template(name, jinja, choices)
-    return SourceTemplate(name, jinja, choices, template, None, original, None, (), name, "")
+    return SourceTemplate(name, jinja, choices, original, Template(name, jinja, choices))
 
 
 @pytest.mark.parametrize(
@@ -37,23 +34,23 @@ def source(name: str, jinja: str, choices: str | None = "No ||| Yes", *, origina
 )
 def test_a_template_is_dropped_with_its_reason(candidate: SourceTemplate, reason: str) -> None:
     plain = source("plain", "{{ x }}?")
-    selection = select_templates([candidate, plain], ROWS, label_field="y", num_labels=2)
-    assert selection.kept.names == ("plain",)
-    assert selection.dropped == (("t", reason),)
+    found = filter_templates([candidate, plain], ROWS, label_field="y", num_labels=2)
+    assert found.kept.names == ("plain",)
+    assert found.dropped == (("t", reason),)
 
 
 def test_a_refused_template_is_dropped_with_its_refusal() -> None:
-    refusal = InputError("E-TPL-UNSAFE", "template 'odd', line 1: the method 'append' is refused.")
-    odd = SourceTemplate("odd", "{{ x.append(1) }}", "No ||| Yes", None, refusal, True, None, (), "", "")
-    dropped = select_templates([odd], ROWS, label_field="y").dropped
-    assert dropped == (("odd", "line 1: the method 'append' is refused (E-TPL-UNSAFE)"),)
+    refusal = InputError("E-TPL-UNSAFE", "template 'odd', line 1: the method 'append' is not allowed.")
+    odd = SourceTemplate("odd", "{{ x.append(1) }}", "No ||| Yes", True, refusal)
+    dropped = filter_templates([odd], ROWS, label_field="y").dropped
+    assert dropped == (("odd", "line 1: the method 'append' is not allowed (E-TPL-UNSAFE)"),)
 
 
 def test_the_order_of_the_candidates_stays() -> None:
     candidates = [source(name, "{{ x }}?", original=name not in "bd") for name in "cbdae"]
-    selection = select_templates(candidates, ROWS, label_field="y")
-    assert selection.kept.names == ("c", "a", "e")
-    assert [name for name, _ in selection.dropped] == ["b", "d"]
+    found = filter_templates(candidates, ROWS, label_field="y")
+    assert found.kept.names == ("c", "a", "e")
+    assert [name for name, _ in found.dropped] == ["b", "d"]
 
 
 def test_a_template_that_has_failed_is_not_rendered_again() -> None:
@@ -65,28 +62,14 @@ def test_a_template_that_has_failed_is_not_rendered_again() -> None:
             read += 1
             yield {"x": "" if number == 2 else "tea"}
 
-    selection = select_templates([source("t", "{{ x }}")], rows(), label_field=None)
-    assert len(selection.kept) == 0
+    found = filter_templates([source("t", "{{ x }}")], rows(), label_field=None)
+    assert len(found.kept) == 0
     assert read == 3
 
 
 def test_two_equal_answers_are_the_rows_fault_and_drop_no_template() -> None:
     candidate = source("t", "{{ a }}?", "{{ a }} ||| {{ b }}")
-    assert select_templates([candidate], [{"a": "x", "b": "x"}], label_field=None).kept.names == ("t",)
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_the_rule_gives_the_papers_number_of_templates_on_all_real_rows(
-    name: str, promptsource_folder: Path, hub_mirror: Path
-) -> None:
-    dataset, path, splits, label_field, num_labels, count = REAL[name]
-    rows = [row for split in splits for row in pq.read_table(hub_mirror / path / f"{split}.parquet").to_pylist()]
-    candidates = read_promptsource(promptsource_folder, dataset)
-    selection = select_templates(candidates, rows, label_field=label_field, num_labels=num_labels)
-    assert len(selection.kept) == count
-    assert len(selection.kept) + len(selection.dropped) == len(candidates)
-    if name == "copa":
-        assert [reason.split(": ")[1] for _, reason in selection.dropped] == ["the prompt is empty (E-TPL-EMPTY)"] * 4
+    assert filter_templates([candidate], [{"a": "x", "b": "x"}], label_field=None).kept.names == ("t",)
 
 
 def test_the_rule_gives_five_templates_on_rows_of_storyclozes_shape(promptsource_folder: Path) -> None:
@@ -101,6 +84,6 @@ def test_the_rule_gives_five_templates_on_rows_of_storyclozes_shape(promptsource
         for number in range(20)
     ]
     candidates = read_promptsource(promptsource_folder, "story_cloze/2016")
-    kept = select_templates(candidates, rows, label_field="answer_right_ending", num_labels=2).kept
+    kept = filter_templates(candidates, rows, label_field="answer_right_ending", num_labels=2).kept
     assert len(kept) == 5
     assert kept[0].render(rows[3], "answer_right_ending")[1] == ("Ending 3.", "Another ending 3.")

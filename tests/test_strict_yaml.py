@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.prompts.strict_yaml import read_yaml
+from flip_flop.strict_yaml import read_yaml
 
 TAGGED = [
     "!!bool foo",
@@ -39,7 +39,24 @@ def test_an_explicit_tag_is_refused_with_file_and_line(value: str, tmp_path: Pat
 def test_a_tag_on_a_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "task.yaml"
     path.write_text("!!bool foo: 1\n")
-    with pytest.raises(InputError, match=r"^E-TASK-YAML: .*task.yaml line 1: the tag !!bool is refused"):
+    with pytest.raises(InputError, match=r"^E-TASK-YAML: .*task.yaml line 1: the tag !!bool is not allowed"):
+        read_yaml(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("a: &x [0]\nb: *x\n", 2, "an alias"),
+        ("a: 1\nb: {c: 1, d: 2, c: 3}\n", 2, "duplicate key 'c'"),
+        ("a: " + "[" * 3000 + "]" * 3000, 1, "it is nested too deeply"),
+        ("1: 2\n", 1, "the key 1 is not a text"),
+        ("a: 1\nno: 2\n", 2, "the key False is not a text"),
+    ],
+)
+def test_what_hides_or_multiplies_values_is_refused(text: str, line: int, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "task.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=rf"^E-TASK-YAML: .*task.yaml line {line}: {words}"):
         read_yaml(path)
 
 

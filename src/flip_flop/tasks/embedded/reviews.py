@@ -1,4 +1,4 @@
-"""The demo's data: short hotel reviews in plain English, made from a seed, each with a sound label.
+"""The embedded data: short hotel reviews in plain English, made from a seed, each with a sound label.
 
 A review is an opener and three clauses, ``the <aspect> was [not | very | ...] <word>``. Each clause has a
 signed strength, and the label is the sign of their sum; reviews whose sum is near zero are not made.
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from flip_flop.errors import InputError, nearest
 from flip_flop.randomness import generator
 
 SPLIT_SIZES = {"train": 500, "validation": 200, "test": 300}
@@ -142,54 +141,42 @@ def draw_review(rng: np.random.Generator, num_clauses: int = 3) -> Review:
     return Review(_opener(rng) + body, clauses)
 
 
-def stream_reviews(rng: np.random.Generator, num_clauses: int = 3, least: float = MIN_STRENGTH) -> Iterator[Review]:
-    """Reviews without end, the strengths' sum of each at least ``least`` from zero."""
+def stream_reviews(rng: np.random.Generator, num_clauses: int = 3, minimum: float = MIN_STRENGTH) -> Iterator[Review]:
+    """Reviews without end, the strengths' sum of each at least ``minimum`` from zero."""
     while True:
         review = draw_review(rng, num_clauses)
-        if abs(review.strength) >= least - 1e-9:
+        if abs(review.strength) >= minimum - 1e-9:
             yield review
 
 
 @functools.lru_cache(maxsize=8)
-def _split_reviews(seed: int, num_clauses: int, least: float) -> dict[str, list[Review]]:
-    """All splits, so that no text stands in two of them; exactly half of each split is positive."""
+def _split_reviews(seed: int, num_clauses: int, minimum: float) -> dict[str, list[Review]]:
+    """All splits, so that no text is in two of them; exactly half of each split is positive."""
     seen: set[str] = set()
-    splits = {}
+    splits: dict[str, list[Review]] = {}
     for split, size in SPLIT_SIZES.items():
         rng = generator(seed, "demo reviews", split)
         wanted = rng.permutation(np.arange(size) % 2)
-        stream = stream_reviews(rng, num_clauses, least)
-        reviews = []
+        stream = stream_reviews(rng, num_clauses, minimum)
+        splits[split] = []
         for label in wanted:
             review = next(one for one in stream if one.label == label and one.text not in seen)
             seen.add(review.text)
-            reviews.append(review)
-        splits[split] = reviews
+            splits[split].append(review)
     return splits
 
 
-def make_rows(split: str, seed: int = 0, num_clauses: int = 3, least: float = MIN_STRENGTH) -> list[dict]:
-    """The rows of one split, a function of the arguments alone.
+def make_rows(split: str, seed: int = 0, num_clauses: int = 3, minimum: float = MIN_STRENGTH) -> list[dict]:
+    """The rows of ``train`` (500), ``validation`` (200) or ``test`` (300), a function of the arguments alone.
 
-    Args:
-        split: ``train`` (500 rows), ``validation`` (200) or ``test`` (300).
-        seed: Another seed, other reviews.
-        num_clauses: One remark in each review, or three.
-        least: How far from zero the strengths' sum of each review is at least.
-
-    Returns:
-        Rows with ``id``, ``text`` and ``label`` (1 where praise outweighs complaint).
-
-    Raises:
-        InputError: ``E-DATA-SPLIT`` where there is no such split.
+    A review has one or three remarks, and the sum of their strengths is at least ``minimum`` from zero. A row has
+    ``id``, ``text`` and ``label`` (1 where praise outweighs complaint).
 
     Example:
-        >>> sorted(make_rows("test")[0])
-        ['id', 'label', 'text']
+        >>> len(make_rows("validation")), sorted(make_rows("test")[0])
+        (200, ['id', 'label', 'text'])
     """
-    if split not in SPLIT_SIZES:
-        raise InputError("E-DATA-SPLIT", f"The demo has no split {split!r}.", nearest(split, SPLIT_SIZES))
-    reviews = _split_reviews(seed, num_clauses, least)[split]
+    reviews = _split_reviews(seed, num_clauses, minimum)[split]
     return [
         {"id": f"{split}-{index:03d}", "text": review.text, "label": review.label}
         for index, review in enumerate(reviews)

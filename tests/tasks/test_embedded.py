@@ -1,15 +1,14 @@
-"""The demo's reviews: the same for everyone, apart between splits, and readable."""
+"""The embedded tasks: reviews that are the same for everyone, differ between splits, and read well; and templates."""
 
 import itertools
 import re
 
 import pytest
 
-from flip_flop.demo import demo_rows
-from flip_flop.demo.reviews import SPLIT_SIZES, draw_review, stream_reviews
-from flip_flop.errors import InputError
 from flip_flop.files import sha256_json
 from flip_flop.randomness import generator
+from flip_flop.tasks import load_task
+from flip_flop.tasks.embedded.reviews import SPLIT_SIZES, draw_review, make_rows, stream_reviews
 
 DIGESTS = {
     "train": "fde8a9c9aa7bbd4f42372ea44819e8bb449444d946af556f1f4f346a35a2c338",
@@ -20,28 +19,23 @@ DIGESTS = {
 
 @pytest.mark.parametrize("split", sorted(SPLIT_SIZES))
 def test_the_rows_are_a_function_of_seed_and_split(split):
-    assert demo_rows(split) == demo_rows(split, 0)
-    assert sha256_json(demo_rows(split)) == DIGESTS[split]
-    assert demo_rows(split, 1) != demo_rows(split, 0)
+    assert make_rows(split) == make_rows(split, 0)
+    assert sha256_json(make_rows(split)) == DIGESTS[split]
+    assert make_rows(split, 1) != make_rows(split, 0)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7])
 def test_no_text_stands_in_two_splits_or_twice_in_one(seed):
-    texts = [row["text"] for split in SPLIT_SIZES for row in demo_rows(split, seed)]
+    texts = [row["text"] for split in SPLIT_SIZES for row in make_rows(split, seed)]
     assert len(texts) == sum(SPLIT_SIZES.values()) == len(set(texts))
 
 
 def test_the_splits_have_their_sizes_and_half_of_each_is_positive():
     for split, size in SPLIT_SIZES.items():
-        rows = demo_rows(split)
+        rows = make_rows(split)
         assert len(rows) == size
         assert sum(row["label"] for row in rows) == size // 2
         assert len({row["id"] for row in rows}) == size
-
-
-def test_an_unknown_split_is_refused_with_the_nearest_name():
-    with pytest.raises(InputError, match=r"E-DATA-SPLIT: .*'tset'\. Did you mean 'test'\?"):
-        demo_rows("tset")
 
 
 @pytest.mark.parametrize("num_clauses", [1, 3])
@@ -85,7 +79,20 @@ def test_the_label_is_the_sign_of_the_summed_strengths():
         assert review.label == int(sum(clause.strength for clause in review.clauses) > 0)
 
 
-def test_openers_and_aspects_are_varied():
-    texts = [row["text"] for row in demo_rows("train")]
-    assert len({text.split(". ")[0] for text in texts}) > 100
-    assert len(set(re.findall(r"\bthe (\w+) (?:was|were)", " ".join(texts).lower()))) >= 12
+def test_the_embedded_task_has_the_generators_rows():
+    task = load_task("demo", templates="all")
+    assert len(task.training_templates) >= 8
+    assert len(task.held_out_templates) == 3
+    instances = task.instances("test")
+    assert [instance.label for instance in instances] == [row["label"] for row in make_rows("test")]
+    assert [instance.id for instance in instances] == [row["id"] for row in make_rows("test")]
+
+
+def test_templates_differ_in_wording_and_mostly_in_answer_words():
+    templates = load_task("demo", templates="all").templates
+    assert len({template.jinja for template in templates}) == len(templates)
+    words = [template.answer_choices for template in templates.select(list(templates.names)[:8])]
+    assert len(set(words)) == len(words)
+    assert "Yes ||| No" in words  # the reversed question
+    assert sum(template.jinja.startswith("{{ text }}") for template in templates) >= 3
+    assert sum(template.jinja.index("{{ text }}") > 0 for template in templates) >= 3

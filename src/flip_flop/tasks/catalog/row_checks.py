@@ -1,0 +1,95 @@
+"""Which templates render for every row, and which rows render alike: found once, and kept in the user's cache."""
+
+import functools
+import importlib.metadata
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import flip_flop.prompts
+from flip_flop.files import sha256_file, sha256_json, write_json
+from flip_flop.progress import track
+from flip_flop.prompts import Template, TemplateSet
+from flip_flop.prompts.archive import cache_folder
+from flip_flop.prompts.promptsource import SourceTemplate
+from flip_flop.prompts.template_filter import TemplateFilter, filter_templates
+from flip_flop.tasks import paper_splits
+from flip_flop.tasks.paper_splits import Duplicates, find_duplicates
+from flip_flop.tasks.sources import Rows
+
+log = logging.getLogger("flip_flop")
+
+# In a log, fewer rows than these are done before anyone reads about them.
+_MIN_LOGGED = 100_000
+
+
+def check_rows(
+    name: str, candidates: Sequence[SourceTemplate], train: Rows, test: Rows, *, label_field: str, num_labels: int
+) -> tuple[TemplateFilter, Duplicates]:
+    """Render every named row of both official splits of a dataset under every candidate; the second time, read it."""
+    key = _key(candidates, train, test, label_field, num_labels)
+    path = cache_folder().parent / "screenings" / f"{name}-{key}.json"
+    found = _read(path, candidates, len(train), len(test))
+    if found is not None:
+        return found
+    total = len(train) + len(test)
+    quiet = total < _MIN_LOGGED and not sys.stderr.isatty()
+    with track(f"{name}: templates that render", total, "rows", quiet=quiet) as advance:
+
+        def all_rows() -> Iterator[Mapping[str, Any]]:
+            for row in (*train.rows, *test.rows):
+                yield row.fields
+                advance(1)
+
+        templates = filter_templates(candidates, all_rows(), label_field=label_field, num_labels=num_labels)
+    with track(f"{name}: rows that render alike", total * len(templates.kept), "renderings", quiet=quiet) as advance:
+        duplicates = find_duplicates(train, test, templates.kept, label_field, advance=advance)
+    content = {"kept": templates.kept.names, "dropped": templates.dropped, "duplicates": asdict(duplicates)}
+    try:
+        write_json(path, content)
+    except OSError as error:  # a cache that cannot be written costs time, nothing else
+        log.info("%s: the check of all rows is not cached: %s", name, error.strerror)
+    return templates, duplicates
+
+
+def _read(
+    path: Path, candidates: Sequence[SourceTemplate], num_train: int, num_test: int
+) -> tuple[TemplateFilter, Duplicates] | None:
+    """What is cached under this name; None where there is nothing, or nothing that this code would write."""
+    try:
+        found = json.loads(path.read_bytes())
+        templates = {each.name: each.template for each in candidates if isinstance(each.template, Template)}
+        kept = TemplateSet(tuple(templates[name] for name in found["kept"]))
+        dropped = tuple((name, reason) for name, reason in found["dropped"])
+        duplicates = Duplicates(**{key: tuple(indices) for key, indices in found["duplicates"].items()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    names = [*kept.names, *(name for name, _ in dropped)]
+    is_whole = sorted(names) == sorted(each.name for each in candidates) and all(
+        isinstance(index, int) and 0 <= index < (num_test if key == "unanswerable_test" else num_train)
+        for key, indices in asdict(duplicates).items()
+        for index in indices
+    )
+    return (TemplateFilter(kept, dropped), duplicates) if is_whole else None
+
+
+def _key(candidates: Sequence[SourceTemplate], train: Rows, test: Rows, label_field: str, num_labels: int) -> str:
+    content = {
+        "templates": [[each.name, each.jinja, each.answer_choices, each.original_task] for each in candidates],
+        "data": [train.provenance["sha256"], test.provenance["sha256"], label_field, num_labels],
+        "names": [sha256_json(train.ids), sha256_json(test.ids)],
+        "code": _code_digest(),
+    }
+    return sha256_json(content)[:24]
+
+
+@functools.cache
+def _code_digest() -> str:
+    """The digest of what renders and compares: another version of it does not read this one's cache."""
+    prompts = sorted(Path(flip_flop.prompts.__file__).parent.glob("*.py"))
+    files = [*prompts, Path(paper_splits.__file__), Path(__file__)]
+    return sha256_json([importlib.metadata.version("jinja2"), *map(sha256_file, files)])

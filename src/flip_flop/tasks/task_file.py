@@ -1,0 +1,123 @@
+"""The user's own task file, read and checked before anything else is loaded."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+from flip_flop import strict_yaml
+from flip_flop.errors import InputError, nearest
+from flip_flop.prompts import Template, TemplateSet
+from flip_flop.prompts.safety import SEPARATOR
+from flip_flop.tasks.sources import FileSource, HubSource, Source
+from flip_flop.tasks.task import Label, Task
+
+_TASK_KEYS = [field.name for field in dataclasses.fields(Task)]
+_TEMPLATE_KEYS = ("name", "jinja", "answer_choices", "id", "metadata", "reference")  # the last three are PromptSource's
+_FILE_KEYS = ("path", "encoding")
+_HUB_KEYS = ("repo", "config", "split", "revision")
+
+_mapping = functools.partial(strict_yaml.mapping_of, code="E-TASK-KEY")
+_text = functools.partial(strict_yaml.text_of, code="E-TASK-KEY")
+
+
+def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
+    """Read a task file, with all its templates; data files in it stand beside it.
+
+    Raises:
+        InputError: ``E-TASK-FILE``, ``E-TASK-YAML``, ``E-TASK-KEY``, ``E-LABEL-TYPE``, ``E-TPL-CHOICE-TYPE``, or an
+            error of a template's.
+    """
+    if path.is_dir():
+        hint = nearest(path.name, (entry.name for entry in path.glob("*.y*ml")))
+        raise InputError("E-TASK-FILE", f"{path} is a folder, not a task file.", hint)
+    if not path.is_file():
+        beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise InputError("E-TASK-FILE", f"there is no task file {path}.", nearest(path.name, beside))
+    where = str(path)
+    document = _mapping(strict_yaml.read_yaml(path), where, _TASK_KEYS)
+    for key in ("templates", "data"):
+        if not document.get(key):
+            raise InputError("E-TASK-KEY", f"{where} has no {key}.", f"Add {key}: with at least one entry.")
+    data = {
+        split: _source(entry, split, path.parent, hub_mirror, f"{where}, data, {split}")
+        for split, entry in _mapping(document["data"], f"{where}, data").items()
+    }
+    label_field, labels = _text(document, "label_field", where), _labels(document.get("labels"), where)
+    held_out = document.get("held_out_templates") or []
+    if not isinstance(held_out, list) or not all(isinstance(name, str) for name in held_out):
+        message = f"{where}: held_out_templates is not a list of names."
+        raise InputError("E-TASK-KEY", message, "Write [name, name].")
+    return Task(
+        name=_text(document, "name", where) or path.stem,
+        templates=_templates(document["templates"], where),
+        data=data,
+        labels=labels,
+        label_field=label_field,
+        f1=_text(document, "f1", where) or "auto",
+        id_field=_text(document, "id_field", where),
+        held_out_templates=tuple(held_out),
+        description=_text(document, "description", where) or "",
+    )
+
+
+def _labels(value: Any, where: str) -> tuple[Label, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise InputError("E-LABEL-TYPE", f"{where}: labels is {value!r}, not a list.", "Write labels: [0, 1].")
+    for index, label in enumerate(value):
+        # YAML reads no and yes as false and true, and 2020-01-01 as a date.
+        if isinstance(label, bool) or not isinstance(label, int | str):
+            message = f"{where}: label {index + 1} was read as {label!r}, neither a text nor an integer."
+            raise InputError("E-LABEL-TYPE", message)
+    return tuple(value)
+
+
+def _templates(value: Any, where: str) -> TemplateSet:
+    if not isinstance(value, list):
+        raise InputError("E-TASK-KEY", f"{where}: templates is not a list.", "Begin each template with a dash.")
+    templates = []
+    for index, entry in enumerate(value, start=1):
+        here = f"{where}, template {index}"
+        mapping = _mapping(entry, here, _TEMPLATE_KEYS)
+        name, jinja = _text(mapping, "name", here), _text(mapping, "jinja", here)
+        if name is None or jinja is None:
+            missing = "name" if name is None else "jinja"
+            raise InputError("E-TASK-KEY", f"{here} has no {missing}.", f"Add {missing}: to it.")
+        choices = _answer_choices(mapping.get("answer_choices"), f"{here} ({name!r})")
+        templates.append(Template(name, jinja, choices))
+    return TemplateSet(tuple(templates))
+
+
+def _answer_choices(value: Any, where: str) -> str:
+    """The answer choices as one text; in a task file they may also be a list."""
+    if value in (None, "", []):
+        raise InputError("E-TPL-NOCHOICES", f"{where} has no answer_choices, so there is nothing to score.")
+    items = value if isinstance(value, list) else [value]
+    for item in items:
+        if not isinstance(item, str):
+            raise InputError("E-TPL-CHOICE-TYPE", f"{where}: an answer choice was read as {item!r}, not as a text.")
+        if isinstance(value, list) and SEPARATOR in item:
+            message = f"{where}: the answer choice {item!r} of a list holds {SEPARATOR}."
+            raise InputError("E-TPL-CHOICE-TYPE", message, "Write one answer per item.")
+    return f" {SEPARATOR} ".join(items)
+
+
+def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, where: str) -> Source:
+    """A path, ``{path:, encoding:}``, or ``{repo:, config:, split:, revision:}``, also under ``hub:``."""
+    if isinstance(entry, str):
+        return FileSource(folder / entry)
+    mapping = _mapping(entry, where)
+    if set(mapping) == {"hub"}:
+        mapping = _mapping(mapping["hub"], f"{where}, hub")
+    if "repo" not in mapping and "path" not in mapping:
+        message = f"{where} has neither path nor repo."
+        raise InputError("E-TASK-KEY", message, "Write a file's path, or {repo:, config:, split:}.")
+    _mapping(mapping, where, _HUB_KEYS if "repo" in mapping else _FILE_KEYS)
+    texts = {key: _text(mapping, key, where) for key in mapping}
+    if "path" in texts:
+        return FileSource(folder / (texts["path"] or ""), texts.get("encoding") or "utf-8")
+    return HubSource(
+        texts["repo"] or "", texts.get("config"), texts.get("split") or split, texts.get("revision"), hub_mirror
+    )
