@@ -29,20 +29,7 @@ _HOMES = {
     "score": "scoring",
     "train": "training",
 }
-__all__ = [
-    "F2CConfig",
-    "F2CTrainer",
-    "PromptEncoder",
-    "RenderedInstance",
-    "Task",
-    "Template",
-    "TemplateSet",
-    "audit",
-    "load_model",
-    "load_task",
-    "score",
-    "train",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -11,60 +11,36 @@ from typing import Any
 import numpy as np
 
 from flip_flop.errors import InputError
+from flip_flop.evaluation._bridge import RenderedSplit, render, score
+from flip_flop.evaluation.audit import DEFAULTS, rendered
 from flip_flop.files import write_text
 from flip_flop.metrics import majority_vote, vote_counts
-from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring.models import LoadedModel, score
-from flip_flop.scoring.scorer import BATCH_TOKENS
-from flip_flop.scoring.support import Backend
-from flip_flop.scoring.tokens import ChatTemplate
-from flip_flop.tasks import FileSource, Rows, Task
+from flip_flop.options import ScoringOptions
+from flip_flop.scoring import LoadedModel
+from flip_flop.tasks import FileSource, LoadedSource, Task
 
 SUFFIXES = (".jsonl", ".csv")
 
 
 def predict(
-    loaded: LoadedModel,
-    task: Task,
-    source: Path,
-    *,
-    chat_template: ChatTemplate = "auto",
-    backend: Backend = "packed",
-    batch_tokens: int = BATCH_TOKENS,
-    fast_linear: bool = False,
-    seed: int = 0,
-    quiet: bool = False,
+    loaded: LoadedModel, data: RenderedSplit | Task, scoring: ScoringOptions = DEFAULTS, *, quiet: bool = False
 ) -> list[dict[str, Any]]:
-    """Answer every row of a file under every template.
+    """Answer every instance under every template. Gold labels are not read.
 
     Args:
         loaded: From :func:`~flip_flop.scoring.load_model`.
-        task: Its templates and labels; its own data are not read.
-        source: CSV, TSV, JSONL or parquet with the fields that the templates use. Labels are neither needed nor read.
-        chat_template: ``auto``, ``on`` or ``off``.
-        backend: ``packed`` or ``padded``.
-        batch_tokens: Tokens of one forward.
-        fast_linear: oneDNN for frozen float32 weights on a CPU, where it is faster.
-        seed: For templates that draw.
+        data: From :func:`render_file`, or a task's split; a task stands for its test split.
+        scoring: How prompts are scored.
         quiet: Show no progress.
 
     Returns:
         A row per instance: ``id``; ``vote`` (the label most templates predict); ``vote_share`` (of the templates);
         ``consensus`` (whether it is a strict majority); ``templates``: name to ``{"label", "probs": [L]}``.
     """
-    instances = render_file(task, source, seed=seed)
-    table = score(
-        loaded,
-        instances,
-        chat_template,
-        backend=backend,
-        batch_tokens=batch_tokens,
-        fast_linear=fast_linear,
-        label="predict",
-        quiet=quiet,
-    )
+    data = rendered(data)
+    table = score(loaded, data.instances, scoring, label="predict", quiet=quiet)
     scores = table.scores.astype(np.float64)
-    labels = task.label_values(scores.shape[-1])
+    labels = data.task.label_values(scores.shape[-1])
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
     probs = exponentials / exponentials.sum(axis=-1, keepdims=True)
     predictions = scores.argmax(axis=-1)
@@ -76,24 +52,26 @@ def predict(
             "vote_share": float(counts[row, vote] / counts[row].sum()),
             "consensus": bool(2 * counts[row, vote] > counts[row].sum()),
             "templates": {
-                name: {"label": labels[predictions[row, place]], "probs": probs[row, place].round(6).tolist()}
-                for place, name in enumerate(task.templates.names)
+                name: {"label": labels[predictions[row, column]], "probs": probs[row, column].round(6).tolist()}
+                for column, name in enumerate(data.task.templates.names)
             },
         }
-        for row, (instance, vote) in enumerate(zip(instances, majority_vote(table.scores), strict=True))
+        for row, (instance, vote) in enumerate(zip(data.instances, majority_vote(table.scores), strict=True))
     ]
 
 
-def render_file(task: Task, source: Path, *, seed: int = 0) -> list[RenderedInstance]:
-    """A file's rows under every template, without gold labels."""
-    rows = without_field(FileSource(source).load(), task.label_field)
-    return task.render_rows(rows, "input", seed=seed, need_labels=False)
+def render_file(task: Task, source: Path, *, seed: int = 0) -> RenderedSplit:
+    """A file's rows under every template: CSV, TSV, JSONL or parquet with the fields that the templates use.
 
-
-def without_field(rows: Rows, name: str | None) -> Rows:
-    """The rows without the gold label's field: a prediction reads none, right or wrong."""
-    kept = [row._replace(fields={key: value for key, value in row.fields.items() if key != name}) for row in rows.rows]
-    return replace(rows, rows=tuple(kept))
+    The gold label's field is taken out: a prediction reads none, right or wrong.
+    """
+    rows = FileSource(source).load()
+    kept = [
+        row._replace(fields={name: value for name, value in row.fields.items() if name != task.label_field})
+        for row in rows.rows
+    ]
+    unlabelled = LoadedSource(replace(rows, rows=tuple(kept)))
+    return render(replace(task, data={"input": unlabelled}), "input", seed=seed, need_labels=False)
 
 
 def write_predictions(predictions: Sequence[dict[str, Any]], labels: Sequence[Any], out: Path) -> None:
@@ -106,7 +84,7 @@ def write_predictions(predictions: Sequence[dict[str, Any]], labels: Sequence[An
         write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in predictions))
     elif out.suffix == ".csv":
         buffer = io.StringIO()
-        # Texts in quotes: the writer would leave a carriage return, which ends a row for every reader, without.
+        # All texts in quotes: the writer would leave out those around a carriage return, which ends a row.
         writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerows(_table(predictions, labels))
         write_text(out, buffer.getvalue())
