@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flip_flop.evaluation import audit
+    from flip_flop.options import ScoringOptions
     from flip_flop.prompts import RenderedInstance, Template, TemplateSet
     from flip_flop.scoring import PromptEncoder, load_model, score
     from flip_flop.tasks import Task, load_task
@@ -20,12 +21,13 @@ _HOMES = {
     "F2CTrainer": "training",
     "PromptEncoder": "scoring",
     "RenderedInstance": "prompts",
+    "ScoringOptions": "options",
     "Task": "tasks",
     "Template": "prompts",
     "TemplateSet": "prompts",
     "audit": "evaluation",
-    "load_model": "scoring",
-    "load_task": "tasks",
+    "load_model": "evaluation._bridge",
+    "load_task": "evaluation._bridge",
     "score": "scoring",
     "train": "training",
 }

@@ -74,7 +74,7 @@ def _threshold(text: str) -> tuple[str, float]:
         )
     known = [*ALIASES, *(metric.name for metric in METRICS.values() if metric.higher_is_better)]
     if name not in known:
-        raise InputError("E-FAIL-UNDER", f"--fail-under: there is no metric {name!r}.", nearest(name, known))
+        raise InputError("E-FAIL-UNDER", f"--fail-under takes no metric {name!r}.", nearest(name, known))
     return name, minimum
 
 

@@ -70,10 +70,7 @@ def _click_option(item: Field[Any]) -> Callable[[Command], Command]:
         details["is_flag"] = True
     elif kind is int:
         details["type"] = int if minimum is None else click.IntRange(min=minimum)
-    if item.default is MISSING:
-        details["required"] = True
-    else:
-        details |= {"default": item.default, "show_default": item.default not in (None, False, ())}
+    details |= {"required": True} if item.default is MISSING else {"default": item.default, "show_default": True}
     return click.option(*names, **details)
 
 
