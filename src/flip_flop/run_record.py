@@ -16,6 +16,10 @@ from flip_flop.provenance import command, hardware, versions
 RUN_FILE = "run.json"
 Kind = Literal["audit", "train"]
 S = TypeVar("S", bound="Section")
+OTHER_KIND = {
+    "audit": "Audit the model first: `flip-flop audit --model M --adapter A --task T --out DIR`.",
+    "train": "Give the folder of a training.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +144,8 @@ class RunRecord(Section):
         value = _load(path)
         found = value.get("kind") if isinstance(value, Mapping) else kind
         if kind is not None and found != kind:
-            hint = "Give a training's folder."
-            if kind == "audit":
-                hint = "Audit the model first: `flip-flop audit --model M --adapter A --task T --out DIR`."
-            article = {"audit": "an audit", "train": "a training"}[kind]
-            raise InputError("E-RUN-MISSING", f"{folder} holds a run of kind {found!r}, not {article}.", hint)
+            message = f"{folder} holds a run of kind {found!r}, not {kind!r}."
+            raise InputError("E-RUN-MISSING", message, OTHER_KIND[kind])
         return cls._checked(path, value)
 
     @classmethod
@@ -165,10 +166,9 @@ class RunRecord(Section):
         except ValueError as error:
             raise _broken(path, str(error)) from error
 
-    def write(self, folder: Path) -> Path:
-        """Write ``run.json`` and return its path."""
+    def write(self, folder: Path) -> None:
+        """Write ``run.json``."""
         write_json(folder / RUN_FILE, self.to_json())
-        return folder / RUN_FILE
 
     def to_json(self) -> dict[str, Any]:
         """The keys in the order in which they are written."""
