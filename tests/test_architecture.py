@@ -11,8 +11,8 @@ SOURCE = Path(flip_flop.__file__).parent
 
 # Lowest first. A module imports from its own package and from floors below; nothing flows back.
 FLOORS = [
-    {"errors", "files", "progress", "provenance", "randomness"},
-    {"strict_yaml"},
+    {"errors", "files", "options", "progress", "provenance", "randomness"},
+    {"strict_yaml", "run_record"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},
     {"evaluation", "training"},

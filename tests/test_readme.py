@@ -77,3 +77,13 @@ def test_the_task_in_the_readme_is_read_by_the_program(tmp_path):
         "The server is on fire.\nTrue or false: this cannot wait.",
     )
     assert instance.label == 1
+
+
+@pytest.mark.slow
+def test_the_lines_of_python_in_the_readme_run(tmp_path, monkeypatch, capsys):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    exec(re.search(r"```python\n(.*?)```", README, flags=re.DOTALL).group(1), {})
+    before, after = ([float(word) for word in line.split()] for line in capsys.readouterr().out.splitlines()[-2:])
+    assert after[0] > before[0] + 0.05  # agreement
+    assert after[1] > before[1]  # mean F1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flip_flop.evaluation import audit
+    from flip_flop.options import ScoringOptions
     from flip_flop.prompts import RenderedInstance, Template, TemplateSet
     from flip_flop.scoring import PromptEncoder, load_model, score
     from flip_flop.tasks import Task, load_task
@@ -20,6 +21,7 @@ _HOMES = {
     "F2CTrainer": "training",
     "PromptEncoder": "scoring",
     "RenderedInstance": "prompts",
+    "ScoringOptions": "options",
     "Task": "tasks",
     "Template": "prompts",
     "TemplateSet": "prompts",
@@ -29,20 +31,7 @@ _HOMES = {
     "score": "scoring",
     "train": "training",
 }
-__all__ = [
-    "F2CConfig",
-    "F2CTrainer",
-    "PromptEncoder",
-    "RenderedInstance",
-    "Task",
-    "Template",
-    "TemplateSet",
-    "audit",
-    "load_model",
-    "load_task",
-    "score",
-    "train",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

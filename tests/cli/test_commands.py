@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flip_flop.cli.main import VERBS
-from flip_flop.evaluation import Audit, records
+from flip_flop.evaluation import audit as audit_function
 from flip_flop.scoring import PromptEncoder
 from flip_flop.tasks import load_task
 from tests.cli.project import TASK, csv_of
@@ -20,7 +20,7 @@ from tests.scoring.oracle import naive_scores
 from tests.tiny import byte_bpe, tiny_model, with_chat_template
 
 # The package gives its function the module's name.
-AUDITING = sys.modules[Audit.__module__]
+AUDITING = sys.modules[audit_function.__module__]
 COMMAND = Path(sys.executable).with_name("flip-flop")
 
 
@@ -203,10 +203,13 @@ def test_a_file_in_another_encoding_is_read_when_it_is_named(audit, project):
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(audit, monkeypatch):
-    def full(path, *rest):
-        raise OSError(28, "No space left on device", str(path))
+    def full(self, target):
+        if target.name == "scores.npz":
+            raise OSError(28, "No space left on device", str(target))
+        return replace(self, target)
 
-    monkeypatch.setattr(records, "write_text", full)
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", full)
     result = audit("-q")
     assert result.code == 2
     assert result.err.startswith("E-OS: No space left on device ")

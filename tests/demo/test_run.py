@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from flip_flop.cli.options import open_model
 from flip_flop.demo import run as demo_run
+from flip_flop.demo.run import run_demo
 from flip_flop.report import comparison_rows, load_run, write_report
 
 
@@ -16,7 +16,7 @@ def demo(tmp_path_factory):
     short |= {"eval_on_start": False, "logging_steps": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo_run, "METHODS", {name: demo_run.METHODS[name] | short for name in ("cce", "f2c")})
-        audits = demo_run.run_demo(out, lambda adapter: open_model("demo", adapter, None, "float32", "cpu"), quiet=True)
+        audits = run_demo(out, quiet=True)
     return out, audits
 
 

@@ -5,11 +5,14 @@ import statistics
 
 import numpy as np
 import pytest
+from flip_flop.evaluation._bridge import render
 from peft import LoraConfig, get_peft_model
 
 from flip_flop.errors import InputError
 from flip_flop.evaluation import audit
+from flip_flop.options import ScoringOptions
 from flip_flop.prompts import Template
+from flip_flop.run_record import ModelRecord, RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder, load_model
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.evaluation.saved import save_tiny
@@ -30,9 +33,9 @@ def naive(loaded):
 
 
 def test_the_scores_are_the_naive_ones_in_the_order_of_rows_templates_and_labels(found, naive):
-    assert found.table.scores.shape == (5, 4, 3)
-    assert found.table.scores.dtype == np.float32
-    np.testing.assert_allclose(found.table.scores, naive, rtol=0, atol=2e-6)
+    assert found.scores.shape == (5, 4, 3)
+    assert found.scores.dtype == np.float32
+    np.testing.assert_allclose(found.scores, naive, rtol=0, atol=2e-6)
     assert found.gold.tolist() == [0, 1, 2, 0, 1]
     assert found.template_names == ("plain", "truth", "long", "terse")
 
@@ -59,14 +62,14 @@ def test_every_metric_is_that_of_a_slow_loop_over_naive_scores(found, naive):
 
 
 def test_the_record_has_what_it_takes_to_measure_again(found, loaded):
-    record = found.record
+    record = found.record.to_json()
     assert {
         "kind", "flip_flop_version", "command", "created", "name", "task", "model", "adapter", "scoring", "seed",
         "versions", "hardware", "seconds", "training",
     } == set(record)  # fmt: skip
     assert (record["kind"], record["name"], record["adapter"], record["training"]) == ("audit", "base", None, None)
     assert record["flip_flop_version"] == record["versions"]["flip_flop"]
-    assert record["model"] == loaded.record
+    assert found.record.model == ModelRecord.from_json(loaded.record)
     task = record["task"]
     assert (task["name"], task["labels"], task["split"], task["f1"]) == ("moods", [0, 1, 2], "test", "macro")
     assert (task["num_instances"], task["has_gold"]) == (5, True)
@@ -82,12 +85,12 @@ def test_the_record_has_what_it_takes_to_measure_again(found, loaded):
 
 def test_the_digests_change_when_a_template_changes(loaded, found):
     changed = Template("truth", "True, false or maybe? {{ text }}", "False ||| True ||| Maybe")
-    other = audit(loaded, make_task(templates=(TEMPLATES[0], changed, *TEMPLATES[2:])), quiet=True).record["task"]
-    task = found.record["task"]
-    assert other["digest"] != task["digest"]
-    differs = [a["digest"] != b["digest"] for a, b in zip(task["templates"], other["templates"], strict=True)]
+    other = audit(loaded, make_task(templates=(TEMPLATES[0], changed, *TEMPLATES[2:])), quiet=True).record.task
+    task = found.record.task
+    assert other.digest != task.digest
+    differs = [a.digest != b.digest for a, b in zip(task.templates, other.templates, strict=True)]
     assert differs == [False, True, False, False]
-    assert other["data"] == task["data"]
+    assert other.data == task.data
     answers = Template("truth", TEMPLATES[1].jinja, "False ||| True ||| Perhaps")
     assert make_task(templates=(answers,)).digest() != make_task(templates=TEMPLATES[1:2]).digest()
 
@@ -95,15 +98,15 @@ def test_the_digests_change_when_a_template_changes(loaded, found):
 def test_the_datas_digest_changes_when_a_row_changes(loaded, found):
     rows = make_rows()
     rows[3]["text"] += " Very."
-    other = audit(loaded, make_task(rows), quiet=True).record["task"]
-    assert other["data"]["sha256"] != found.record["task"]["data"]["sha256"]
-    assert other["instances_digest"] != found.record["task"]["instances_digest"]
-    assert other["digest"] == found.record["task"]["digest"]
+    other = audit(loaded, make_task(rows), quiet=True).record.task
+    assert other.data["sha256"] != found.record.task.data["sha256"]
+    assert other.instances_digest != found.record.task.instances_digest
+    assert other.digest == found.record.task.digest
 
 
 def test_the_models_digest_changes_when_a_weight_changes(found, tmp_path):
     other = audit(load_model(str(save_tiny(tmp_path / "other", seed=4))), make_task(), quiet=True)
-    assert other.record["model"]["digest"] != found.record["model"]["digest"]
+    assert other.record.model.digest != found.record.model.digest
 
 
 def test_without_labels_there_is_agreement_and_no_f1(loaded, found):
@@ -116,12 +119,12 @@ def test_without_labels_there_is_agreement_and_no_f1(loaded, found):
     assert metrics["intervals"]["mean_f1"] is None
     assert len(metrics["intervals"]["observed_agreement"]) == 2
     assert unlabelled.gold.tolist() == [-1] * 5
-    assert unlabelled.record["task"]["has_gold"] is False
+    assert unlabelled.record.task.has_gold is False
 
 
 def test_gold_labels_change_no_score(loaded, found):
     rows = [row | {"mood": (row["mood"] + 1) % 3} for row in make_rows()]
-    assert np.array_equal(audit(loaded, make_task(rows), quiet=True).table.scores, found.table.scores)
+    assert np.array_equal(audit(loaded, make_task(rows), quiet=True).scores, found.scores)
 
 
 def test_of_one_template_there_is_no_agreement_but_an_f1(loaded, found):
@@ -132,20 +135,19 @@ def test_of_one_template_there_is_no_agreement_but_an_f1(loaded, found):
 
 
 def test_a_limit_takes_the_same_instances_each_time_and_scores_them_alike(loaded, found):
-    first, second = (audit(loaded, make_task(), limit=3, seed=1, quiet=True) for _ in range(2))
-    ids = [instance.id for instance in first.instances]
-    assert ids == [instance.id for instance in second.instances]
-    assert np.array_equal(first.table.scores, second.table.scores)
+    first, second = (audit(loaded, render(make_task(), "test", limit=3, seed=1), seed=1, quiet=True) for _ in range(2))
+    assert first.instance_ids == second.instance_ids
+    assert np.array_equal(first.scores, second.scores)
     assert first.metrics == second.metrics
-    places = [int(name.removeprefix("test-")) - 1 for name in ids]
-    np.testing.assert_allclose(first.table.scores, found.table.scores[places], atol=2e-6)
+    rows = [int(name.removeprefix("test-")) - 1 for name in first.instance_ids]
+    np.testing.assert_allclose(first.scores, found.scores[rows], atol=2e-6)
     samples = {tuple(row.id for row in make_task().instances("test", limit=3, seed=seed)) for seed in range(20)}
     assert len(samples) > 1
 
 
 def test_the_batch_size_does_not_change_the_scores(loaded, found):
-    small = audit(loaded, make_task(), batch_tokens=32, quiet=True)
-    np.testing.assert_allclose(small.table.scores, found.table.scores, rtol=0, atol=2e-6)
+    small = audit(loaded, make_task(), ScoringOptions(batch_tokens=32), quiet=True)
+    np.testing.assert_allclose(small.scores, found.scores, rtol=0, atol=2e-6)
 
 
 def test_a_prompt_longer_than_the_context_is_refused(loaded):
@@ -157,17 +159,16 @@ def test_a_prompt_longer_than_the_context_is_refused(loaded):
 def test_an_adapters_audit_takes_its_methods_name_and_its_training(loaded, folder, tmp_path):
     adapted = get_peft_model(load_model(str(folder)).model, LoraConfig(task_type="CAUSAL_LM", r=2))
     adapted.save_pretrained(tmp_path / "run" / "adapter")
-    record = {
-        "kind": "train", "model": loaded.record, "seconds": 4.5, "command": "flip-flop train",
-        "training": {"method": "swarm", "lora_r": 2},
-    }  # fmt: skip
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    task, model = TaskRecord.from_json(render(make_task(), "test").record), ModelRecord.from_json(loaded.record)
+    settings = {"method": "swarm", "lora_r": 2}
+    RunRecord(kind="train", task=task, model=model, training=settings, seconds=4.5, command="flip-flop train").write(
+        tmp_path / "run"
+    )
     with_adapter = load_model(str(folder), adapter=tmp_path / "run" / "adapter")
     found = audit(with_adapter, make_task(), quiet=True).record
-    assert found["name"] == "swarm"
-    assert found["training"] == {"method": "swarm", "lora_r": 2, "seconds": 4.5, "command": "flip-flop train"}
-    assert found["adapter"]["method"] == "swarm"
-    assert audit(with_adapter, make_task(), name="mine", quiet=True).record["name"] == "mine"
+    assert (found.name, found.adapter.method) == ("swarm", "swarm")
+    assert found.training == settings | {"seconds": 4.5, "command": "flip-flop train"}
+    assert audit(with_adapter, make_task(), name="mine", quiet=True).record.name == "mine"
     (tmp_path / "run" / "run.json").unlink()
     alone = audit(load_model(str(folder), adapter=tmp_path / "run" / "adapter"), make_task(), quiet=True).record
-    assert (alone["name"], alone["training"]) == ("adapter", None)
+    assert (alone.name, alone.training) == ("adapter", None)

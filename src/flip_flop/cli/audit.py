@@ -1,126 +1,101 @@
 """``flip-flop audit``."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from flip_flop.cli.options import (
-    data_options,
-    model_options,
-    open_model,
-    open_task,
-    scoring_options,
-    task_option,
-    templates_option,
-)
+from flip_flop.cli.options import DataOptions, ModelOptions, TaskOptions, options
 from flip_flop.errors import InputError, nearest
+from flip_flop.options import ScoringOptions, option
 
-# Where more is better; a floor under a spread or under the share without a consensus would be upside down.
-FLOORED = ("observed_agreement", "mean_f1", "macro_f1", "accuracy", "vote_f1", "vote_accuracy")
 ALIASES = {"agreement": "observed_agreement"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """An audit's own options."""
+
+    out: Path = option(short="-o", help="The run's folder.")
+    split: str = option("test", help="Which split to score.")
+    limit: int | None = option(None, min=1, help="Score a seeded uniform sample of this many instances.")
+    name: str | None = option(None, help="The run's name in tables; by default the adapter's method, or base.")
+    fail_under: tuple[str, ...] = option(
+        (), metavar="METRIC=VALUE", help="Exit with 1 below it, e.g. agreement=0.9. Repeatable."
+    )
+    seed: int = option(0, help="For the sample, the bootstrap, and templates that draw at random.")
+    overwrite: bool = option(False, help="Replace a run that is there already.")
+    quiet: bool = option(False, short="-q", help="Print the table only.")
+
+
 @click.command("audit")
-@model_options
-@task_option
-@click.option("--out", "-o", type=click.Path(path_type=Path), required=True, help="The run's folder.")
-@click.option("--split", default="test", show_default=True, help="Which split to score.")
-@click.option("--limit", type=click.IntRange(min=1), help="Score a seeded uniform sample of this many instances.")
-@templates_option
-@click.option("--name", help="The run's name in tables; by default the adapter's method, or base.")
-@click.option(
-    "--fail-under",
-    multiple=True,
-    metavar="METRIC=VALUE",
-    help="Exit with 1 below it, e.g. agreement=0.9. Repeatable.",
-)
-@click.option("--seed", type=int, default=0, show_default=True)
-@scoring_options
-@data_options
-@click.option("--overwrite", is_flag=True, help="Replace a run that is there already.")
-@click.option("--quiet", "-q", is_flag=True, help="Print the table only.")
+@options(ModelOptions, TaskOptions, AuditOptions, ScoringOptions, DataOptions)
 def audit_command(
-    model: str,
-    adapter: Path | None,
-    revision: str | None,
-    dtype: str,
-    device: str,
-    task: str,
-    out: Path,
-    split: str,
-    limit: int | None,
-    templates: str | None,
-    name: str | None,
-    fail_under: tuple[str, ...],
-    seed: int,
-    chat_template: Any,
-    backend: Any,
-    batch_tokens: int,
-    hub_mirror: Path | None,
-    story_cloze_dir: Path | None,
-    overwrite: bool,
-    quiet: bool,
+    model: ModelOptions, task: TaskOptions, run: AuditOptions, scoring: ScoringOptions, data: DataOptions
 ) -> int:
     """Measure how consistently a model answers a task over its templates, and how well.
 
     Writes run.json, metrics.json, scores.npz and examples.jsonl into --out.
     """
     from flip_flop.evaluation import audit, check_out
-    from flip_flop.report import comparison_rows, load_run, render_text
+    from flip_flop.report import comparison_rows, render_text
 
-    thresholds = [_threshold(text) for text in fail_under]
-    check_out(out, overwrite=overwrite)
-    chosen = open_task(task, templates, hub_mirror, story_cloze_dir)
-    chosen.instances(split, limit=limit, seed=seed)  # the data's mistakes before the model's minutes
-    loaded = open_model(model, adapter, revision, dtype, device)
-    found = audit(
-        loaded,
-        chosen,
-        split,
-        limit=limit,
-        seed=seed,
-        name=name,
-        chat_template=chat_template,
-        backend=backend,
-        batch_tokens=batch_tokens,
-        quiet=quiet,
-    )
-    found.write(out)
-    click.echo(render_text(comparison_rows([load_run(out)])))
-    if not quiet:
-        click.echo(f"\n{out}: next, flip-flop report {out} --out report.html")
+    thresholds = [_threshold(text) for text in run.fail_under]
+    check_out(run.out, overwrite=run.overwrite)
+    # The data's errors come before the model's minutes.
+    split = data.open(task.task, task.templates).render(run.split, limit=run.limit, seed=run.seed)
+    found = audit(model.load(model.adapter), split, scoring, name=run.name, seed=run.seed, quiet=run.quiet)
+    found.write(run.out)
+    click.echo(render_text(comparison_rows([_run(found, run.out)])))
+    if not run.quiet:
+        click.echo(f"\n{run.out}: next, flip-flop report {run.out} --out report.html")
     missed = [text for text in (_missed(found.metrics, *threshold) for threshold in thresholds) if text]
     for text in missed:
         click.echo(text, err=True)
     return 1 if missed else 0
 
 
+def _run(found: Any, out: Path) -> Any:
+    from flip_flop.report import Run
+
+    return Run(
+        path=out,
+        name=found.record.name,
+        record=found.record.to_json(),
+        metrics=found.metrics,
+        scores=found.scores,
+        gold=found.gold,
+        instance_ids=found.instance_ids,
+        template_names=found.template_names,
+        examples={},
+    )
+
+
 def _threshold(text: str) -> tuple[str, float]:
+    from flip_flop.metrics import METRICS
+
     name, _, value = (part.strip() for part in text.partition("="))
     try:
-        least = float(value)
+        minimum = float(value)
     except ValueError:
-        least = math.nan
-    if not 0 <= least <= 1:  # NaN too: nothing is below it, and the check would always pass
+        minimum = math.nan
+    if not 0 <= minimum <= 1:  # NaN too: nothing is below it, and the check would always pass
         raise InputError(
             "E-FAIL-UNDER",
             f"--fail-under {text!r} is not METRIC=VALUE with a number from 0 to 1.",
             "Write, for example, --fail-under agreement=0.9.",
         )
-    known = [*ALIASES, *FLOORED]
+    known = [*ALIASES, *(metric.name for metric in METRICS.values() if metric.higher_is_better)]
     if name not in known:
-        raise InputError("E-FAIL-UNDER", f"--fail-under: there is no metric {name!r}.", nearest(name, known))
-    return name, least
+        raise InputError("E-FAIL-UNDER", f"--fail-under takes no metric {name!r}.", nearest(name, known))
+    return name, minimum
 
 
-def _missed(metrics: dict[str, Any], name: str, least: float) -> str | None:
+def _missed(metrics: dict[str, Any], name: str, minimum: float) -> str | None:
     value = metrics[ALIASES.get(name, name)]
     if value is None:
-        raise InputError(
-            "E-FAIL-UNDER",
-            f"--fail-under: {name} has no value here.",
-            "It needs gold labels, or a second template.",
-        )
-    return f"below the threshold: {name} is {value:.4f}, under {least:g}" if value < least else None
+        message = f"--fail-under: {name} has no value here."
+        raise InputError("E-FAIL-UNDER", message, "It needs gold labels, or a second template.")
+    return f"below the threshold: {name} is {value:.4f}, under {minimum:g}" if value < minimum else None

@@ -1,11 +1,11 @@
-"""Columns of text, as the verbs print them."""
+"""Columns of text."""
 
 from collections.abc import Sequence
 
 
 def aligned(lines: Sequence[Sequence[str]], indent: str = "") -> str:
-    """Lines of cells with their columns under one another; what a terminal would not show is shown as an escape."""
-    from flip_flop.report.text import visible  # with it comes torch, which --help must not wait for
+    """Lines of cells with their columns aligned; control characters as escapes."""
+    from flip_flop.report.text import visible  # with it comes torch, and --help must stay fast
 
     cells = [[visible(cell, one_line=True) for cell in line] for line in lines]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]

@@ -2,56 +2,54 @@
 
 import json
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from flip_flop.cli.options import options
+from flip_flop.errors import InputError
+from flip_flop.options import option
+
 TOY = (
-    "The model is a toy of 0.16 million parameters, pretrained on generated reviews. Its figures show that the\n"
+    "The model is a toy of 0.16 million parameters, pretrained on generated reviews. Its numbers show that the\n"
     "program works; they say nothing about the paper's claim or about your model."
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """The demo's options."""
+
+    out: Path = option(Path("out/demo"), short="-o", help="A folder for runs and report.")
+    seed: int = option(0, help="The training's seed.")
+    overwrite: bool = option(False, help="Replace a demo that is there already.")
+    rebuild: bool = option(False, help="Pretrain the embedded model again into --out and stop (minutes).")
+    quiet: bool = option(False, short="-q", help="Print the tables only.")
+
+
 @click.command("demo")
-@click.option(
-    "--out",
-    "-o",
-    type=click.Path(path_type=Path),
-    default=Path("out/demo"),
-    show_default=True,
-    help="A folder for runs and report.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="The training's seed.")
-@click.option("--overwrite", is_flag=True, help="Replace a demo that is there already.")
-@click.option("--rebuild", is_flag=True, help="Pretrain the embedded model anew into --out and stop (minutes).")
-@click.option("--quiet", "-q", is_flag=True, help="Print the tables only.")
-def demo_command(out: Path, seed: int, overwrite: bool, rebuild: bool, quiet: bool) -> int:
+@options(DemoOptions)
+def demo_command(demo: DemoOptions) -> int:
     """Audit the embedded model, train it without labels by swarm, cce and f2c, audit again, and report."""
-    if rebuild:
+    out = demo.out
+    if demo.rebuild:
         return _rebuild(out)
-    from flip_flop.cli.options import open_model
     from flip_flop.demo.run import run_demo
     from flip_flop.report import comparison_rows, group_runs, honest_notes, load_run, render_text, write_report
 
-    _clear(out, overwrite)
-    audits = run_demo(
-        out,
-        lambda adapter: open_model("demo", adapter, None, "float32", "cpu"),
-        seed=seed,
-        quiet=quiet,
-    )
+    _clear(out, demo.overwrite)
+    audits = run_demo(out, seed=demo.seed, quiet=demo.quiet)
     runs = [*audits["train"], *audits["held_out"]]
     click.echo()
-    loaded = [load_run(run) for run in runs]
-    for group in group_runs(loaded):
+    for group in group_runs([load_run(run) for run in runs]):
         click.echo(render_text(comparison_rows(group.runs)))
         for note in honest_notes(group):
             click.echo("\n" + textwrap.fill(note, width=110))
         click.echo()
     click.echo(own_label_mass(out))
     click.echo(f"\n{TOY}")
-    report = write_report(runs, out / "report.html")
-    click.echo(f"\nReport: {report}")
+    click.echo(f"\nReport: {write_report(runs, out / 'report.html')}")
     return 0
 
 
@@ -74,17 +72,15 @@ def _clear(out: Path, overwrite: bool) -> None:
     import shutil
 
     from flip_flop.demo.run import METHODS
-    from flip_flop.errors import InputError
 
-    if not out.is_dir():
+    found = {item.name for item in out.iterdir()} if out.is_dir() else set()
+    if not found:
         return
-    own = {"base", "report.html", *METHODS}
-    found = {item.name for item in out.iterdir()}
-    if found and not overwrite:
+    if not overwrite:
         raise InputError("E-OUT-USED", f"{out} is not empty.", "Give another --out, or add --overwrite to a demo's.")
-    if found - own:
-        other = sorted(found - own)[0]
-        raise InputError("E-OUT-USED", f"{out} holds {other}, which is no demo's.", "Give another --out.")
+    if foreign := sorted(found - {"base", "report.html", *METHODS}):
+        message = f"{out} holds {foreign[0]}, which is not from a demo."
+        raise InputError("E-OUT-USED", message, "Give another --out.")
     shutil.rmtree(out)
 
 

@@ -1,4 +1,4 @@
-"""``flip-flop``: the verbs, and what happens when one fails."""
+"""``flip-flop``: its commands, and what happens when one fails."""
 
 import importlib
 import logging
@@ -31,7 +31,7 @@ class LazyGroup(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """``flip_flop.cli.<verb>``'s function ``<verb>``."""
+        """``<verb>_command`` of ``flip_flop.cli.<verb>``."""
         if cmd_name not in VERBS:
             return None
         module = importlib.import_module(f"flip_flop.cli.{cmd_name}")
@@ -52,7 +52,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run a command; a user's mistake is one line on standard error and exit code 2."""
-    _quieten()
+    _set_up_logging()
     try:
         code = cli.main(standalone_mode=False)
     except InputError as error:
@@ -66,19 +66,19 @@ def main() -> None:
         sys.exit(130)
     except OSError as error:
         name = f" {error.filename}" if error.filename else ""
-        print(f"E-OS: {error.strerror or error}{name}. Mend it and run the command again.", file=sys.stderr)
+        print(f"E-OS: {error.strerror or error}{name}. Fix it and run the command again.", file=sys.stderr)
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _quieten() -> None:
-    """Our own notes as plain lines; other libraries speak only of errors."""
+def _set_up_logging() -> None:
+    """Our own notes as plain lines; of other libraries only errors."""
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # read when the library is imported, later
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     log = logging.getLogger("flip_flop")
     log.handlers = [handler]  # one, however often a process calls this
-    # Of several processes that a launcher started, the first one speaks.
+    # Of several processes that a launcher started, only the first one prints notes.
     log.setLevel(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.ERROR)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")

@@ -1,10 +1,14 @@
-"""Options that several verbs share, and what their values stand for."""
+"""The command line's options: fields of dataclasses, each declared once, and what their values stand for."""
 
+import functools
 from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
+
+from flip_flop.options import option
 
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel
@@ -12,100 +16,130 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
-model_option = click.option(
-    "--model", "-m", required=True, help="A hub name, a folder, or `demo` for the embedded model."
-)
-adapter_option = click.option(
-    "--adapter", type=click.Path(path_type=Path), help="An adapter/ folder of a training run."
-)
-task_option = click.option(
-    "--task",
-    "-t",
-    required=True,
-    help="A dataset of the paper (`flip-flop tasks list`), a task file (YAML), or `demo`.",
-)
-revision_option = click.option("--revision", help="The model's commit, branch or tag on the hub.")
-dtype_option = click.option(
-    "--dtype",
-    default="auto",
-    show_default=True,
-    help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.",
-)
-device_option = click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, ...")
-chat_option = click.option(
-    "--chat-template",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="Put prompts into the tokenizer's chat template; auto: where it has one.",
-)
-batch_option = click.option(
-    "--batch-tokens",
-    type=click.IntRange(min=1),
-    default=4096,
-    show_default=True,
-    help="Tokens of one forward.",
-)
-backend_option = click.option(
-    "--backend",
-    type=click.Choice(["packed", "padded"]),
-    default="packed",
-    show_default=True,
-    help="packed: what sequences share is computed once, where the model allows it; padded: each by itself.",
-)
-mirror_option = click.option(
-    "--hub-mirror",
-    type=click.Path(path_type=Path),
-    envvar="FLIP_FLOP_HUB_MIRROR",
-    help="Read data sets from DIR/<repo>/<config>/<split>.parquet instead of the hub.",
-)
-story_cloze_option = click.option(
-    "--story-cloze-dir",
-    type=click.Path(path_type=Path),
-    envvar="FLIP_FLOP_STORY_CLOZE",
-    help="The folder of StoryCloze's two CSV files, which its owners give out.",
-)
-templates_option = click.option(
-    "--templates", help="NAME,NAME,... or `all` or `held_out`; by default all but the held-out ones."
-)
+
+def options(*groups: type) -> Callable[[Command], Command]:
+    """Give a command the options of dataclasses; it gets an object of each, in this order, by position.
+
+    A field without a default is required, and comes first in the help. A field's type makes the option: ``bool`` a
+    flag, ``Literal`` a choice, ``tuple[str, ...]`` one that may be repeated. Its metadata, from
+    :func:`flip_flop.options.option`, may hold ``help``; ``short`` (``-m``); ``flag`` where that is not the field's
+    name; ``min`` of a whole number; click's ``metavar`` and ``envvar``.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Tea:
+        ...     sort: Literal["green", "black"] = option("green", help="Which leaves.")
+        ...     minutes: int = option(short="-m", min=1)
+        >>> @click.command()
+        ... @options(Tea)
+        ... def brew(tea):
+        ...     print(tea)
+        >>> brew(["-m", "3"], standalone_mode=False)
+        Tea(sort='green', minutes=3)
+    """
+
+    def decorate(function: Command) -> Command:
+        @functools.wraps(function)
+        def command(**values: Any) -> Any:
+            built = [group(**{item.name: values.pop(item.name) for item in fields(group)}) for group in groups]
+            return function(*built, **values)
+
+        wrapped: Command = command
+        items = [item for group in groups for item in fields(group)]
+        for item in sorted(items, key=lambda item: item.default is not MISSING)[::-1]:
+            wrapped = _click_option(item)(wrapped)
+        return wrapped
+
+    return decorate
 
 
-def model_options(command: Command) -> Command:
-    """Everything that :func:`open_model` reads."""
-    for option in (device_option, dtype_option, revision_option, adapter_option, model_option):
-        command = option(command)
-    return command
+def _click_option(item: Field[Any]) -> Callable[[Command], Command]:
+    details = dict(item.metadata)
+    names = [item.name, f"--{details.pop('flag', item.name).replace('_', '-')}"]
+    if "short" in details:
+        names.append(details.pop("short"))
+    kind: Any = next((each for each in get_args(item.type) if each is Path or each is int), item.type)
+    minimum = details.pop("min", None)
+    if kind is Path:
+        details["type"] = click.Path(path_type=Path)
+    elif get_origin(kind) is Literal:
+        details["type"] = click.Choice(get_args(kind))
+    elif get_origin(kind) is tuple:
+        details["multiple"] = True
+    elif kind is bool:
+        details["is_flag"] = True
+    elif kind is int:
+        details["type"] = int if minimum is None else click.IntRange(min=minimum)
+    details |= {"required": True} if item.default is MISSING else {"default": item.default, "show_default": True}
+    return click.option(*names, **details)
 
 
-def scoring_options(command: Command) -> Command:
-    """How prompts are put to a model and scored."""
-    for option in (batch_option, backend_option, chat_option):
-        command = option(command)
-    return command
+@dataclass(frozen=True, kw_only=True)
+class BaseModelOptions:
+    """A model without an adapter."""
+
+    model: str = option(short="-m", help="A hub name, a folder, or `demo` for the embedded model.")
+    revision: str | None = option(None, help="The model's commit, branch or tag on the hub.")
+    dtype: str = option("auto", help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.")
+    device: str = option("auto", help="cpu, cuda, cuda:1, ...")
+
+    def load(self, adapter: Path | None = None) -> "LoadedModel":
+        """Load the model; transformers shows no bar and no warning."""
+        from transformers.utils import logging
+
+        from flip_flop.scoring import load_model
+
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        return load_model(self.model, adapter=adapter, revision=self.revision, dtype=self.dtype, device=self.device)
 
 
-def open_model(model: str, adapter: Path | None, revision: str | None, dtype: str, device: str) -> "LoadedModel":
-    """Load what ``--model`` and ``--adapter`` name."""
-    from flip_flop.scoring import load_model
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(BaseModelOptions):
+    """A model, with an adapter or without."""
 
-    return load_model(model, adapter=adapter, revision=revision, dtype=dtype, device=device)
+    adapter: Path | None = option(None, help="An adapter/ folder of a training run.")
 
 
-def data_options(command: Command) -> Command:
+@dataclass(frozen=True, kw_only=True)
+class TemplateOptions:
+    """Which templates of a task."""
+
+    templates: str | None = option(
+        None, help="NAME,NAME,... or `all` or `held_out`; by default all but the held-out ones."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions(TemplateOptions):
+    """A task and its templates."""
+
+    task: str = option(
+        short="-t", help="A dataset of the paper (`flip-flop tasks list`), a task file (YAML), or `demo`."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
     """Where the paper's datasets are read from."""
-    for option in (story_cloze_option, mirror_option):
-        command = option(command)
-    return command
 
+    hub_mirror: Path | None = option(
+        None,
+        envvar="FLIP_FLOP_HUB_MIRROR",
+        help="Read datasets from DIR/<repo>/<config>/<split>.parquet instead of the hub.",
+    )
+    story_cloze_dir: Path | None = option(
+        None,
+        envvar="FLIP_FLOP_STORY_CLOZE",
+        help="The folder of StoryCloze's two CSV files, which its owners give out.",
+    )
 
-def open_task(
-    task: str,
-    templates: str | None = None,
-    hub_mirror: Path | None = None,
-    story_cloze_dir: Path | None = None,
-    seed: int = 0,
-) -> "Task":
-    """Load what ``--task`` names, with the templates that ``--templates`` asks for."""
-    from flip_flop.tasks import load_task
+    def open(self, task: str, templates: str | None) -> "Task":
+        """Load a task with the templates that ``--templates`` asks for.
 
-    return load_task(task, templates=templates, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir, seed=seed)
+        A dataset's rows are divided with seed 0, whatever ``--seed`` is: what one run trains on must not be what
+        another run is chosen by.
+        """
+        from flip_flop.tasks import load_task
+
+        return load_task(task, templates=templates, hub_mirror=self.hub_mirror, story_cloze_dir=self.story_cloze_dir)

@@ -6,7 +6,7 @@ import click
 
 from flip_flop.errors import InputError
 
-WRITERS = (".html", ".md", ".csv", ".txt")
+SUFFIXES = (".html", ".md", ".csv", ".txt")
 
 
 @click.command("report")
@@ -16,17 +16,10 @@ WRITERS = (".html", ".md", ".csv", ".txt")
 def report_command(runs: tuple[Path, ...], out: Path, title: str | None) -> int:
     """One page from audit folders; the first is what the others are compared with."""
     from flip_flop.files import write_text
-    from flip_flop.report import (
-        comparison_rows,
-        load_run,
-        render_csv,
-        render_markdown,
-        render_text,
-        write_report,
-    )
+    from flip_flop.report import comparison_rows, load_run, render_csv, render_markdown, render_text, write_report
 
-    if out.suffix not in WRITERS:
-        raise InputError("E-OUT-KIND", f"{out.name} is no kind of report.", f"End --out with {', '.join(WRITERS)}.")
+    if out.suffix not in SUFFIXES:
+        raise InputError("E-OUT-KIND", f"{out.name} is not a kind of report.", f"End --out with {', '.join(SUFFIXES)}.")
     if out.suffix == ".html":
         write_report(runs, out, title=title)
     else:

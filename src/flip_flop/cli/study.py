@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flip_flop.cli.options import open_model, open_task
+from flip_flop.cli.options import BaseModelOptions, DataOptions
 from flip_flop.cli.study_options import grid_options, last_run_options, launcher_words, out_option, slurm_options
 from flip_flop.errors import InputError
 
@@ -181,10 +181,12 @@ def openers() -> "Openers":
     from flip_flop.studies.plan import Openers
 
     def task(name: str, setup: "Setup") -> Any:
-        return open_task(name, "all", _path(setup.hub_mirror), _path(setup.story_cloze_dir))
+        data = DataOptions(hub_mirror=_path(setup.hub_mirror), story_cloze_dir=_path(setup.story_cloze_dir))
+        return data.open(name, "all")
 
     def model(setup: "Setup", adapter: Path | None) -> Any:
-        return open_model(setup.model, adapter, setup.revision, setup.dtype, setup.device)
+        options = BaseModelOptions(model=setup.model, revision=setup.revision, dtype=setup.dtype, device=setup.device)
+        return options.load(adapter)
 
     def folder(name: str) -> Path | None:
         place = EMBEDDED_MODEL if name == "demo" else Path(name)

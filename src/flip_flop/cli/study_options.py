@@ -8,8 +8,22 @@ from typing import Any
 
 import click
 
-from flip_flop.cli.options import data_options, device_option, dtype_option, revision_option
 from flip_flop.errors import InputError
+
+revision_option = click.option("--revision", help="The model's commit, branch or tag on the hub.")
+dtype_option = click.option("--dtype", default="auto", show_default=True)
+device_option = click.option("--device", default="auto", show_default=True)
+
+
+def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the paper's datasets are read from."""
+    for flag, variable in (
+        ("--story-cloze-dir", "FLIP_FLOP_STORY_CLOZE"),
+        ("--hub-mirror", "FLIP_FLOP_HUB_MIRROR"),
+    ):
+        command = click.option(flag, type=click.Path(path_type=Path), envvar=variable)(command)
+    return command
+
 
 out_option = click.option(
     "--out",

@@ -1,13 +1,12 @@
 """``flip-flop tasks``: the paper's datasets by name."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from flip_flop.cli.columns import aligned
-from flip_flop.cli.options import data_options
+from flip_flop.cli.options import DataOptions, options
 from flip_flop.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ COLUMNS = ("task", "train", "validation", "test", "templates", "labels")
 
 @click.group("tasks")
 def tasks_command() -> None:
-    """The paper's datasets: what there is, where it comes from, and whether it is what the paper used."""
+    """The paper's datasets: which there are, where they come from, and whether they are what the paper used."""
 
 
 @tasks_command.command("list")
@@ -35,8 +34,8 @@ def list_command() -> int:
 
 @tasks_command.command("show")
 @click.argument("task")
-@data_options
-def show_command(task: str, hub_mirror: Path | None, story_cloze_dir: Path | None) -> int:
+@options(DataOptions)
+def show_command(data: DataOptions, task: str) -> int:
     """Where a dataset comes from, its fields, labels and splits; and its templates, where its rows are available."""
     from flip_flop.tasks.catalog import catalog_data, catalog_entry
 
@@ -54,53 +53,61 @@ def show_command(task: str, hub_mirror: Path | None, story_cloze_dir: Path | Non
     ):
         click.echo(f"{key + ':':11}{value}")
     try:
-        data = catalog_data(task, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir)
+        dataset = catalog_data(task, hub_mirror=data.hub_mirror, story_cloze_dir=data.story_cloze_dir)
     except InputError as error:
         click.echo(f"\nwhich templates are kept depends on the rows, which are not available:\n{error}")
         return 0
-    click.echo(_details(data))
+    click.echo(_details(dataset))
     return 0
 
 
 @tasks_command.command("check")
 @click.argument("tasks", nargs=-1)
-@data_options
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the split; audit and train use 0.")
-def check_command(tasks: Sequence[str], hub_mirror: Path | None, story_cloze_dir: Path | None, seed: int) -> int:
-    """Available rows per split, templates and labels, and in parentheses those of the paper's table where they differ.
+@options(DataOptions)
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="For the splits; audit and train use 0.",
+)
+def check_command(data: DataOptions, tasks: Sequence[str], seed: int) -> int:
+    """Rows per split, templates and labels, and in parentheses those of the paper's table where they differ.
 
-    Without a name, all datasets. Exit status 1 where a number differs for no known reason, or where rows cannot be
-    had; StoryCloze, which its owners give to each user, may be absent.
+    Without a name, all datasets. Exit status 1 where a number differs for no known reason, or where rows are not
+    available; StoryCloze, which its owners give to each user, may be missing.
     """
     from flip_flop.tasks.catalog import catalog_data, catalog_entry, catalog_names, compare
 
     entries = [catalog_entry(name) for name in tasks or catalog_names()]
     found: dict[str, Comparison] = {}
-    absent: dict[str, InputError] = {}
+    missing: dict[str, InputError] = {}
     for entry in entries:
         try:
-            data = catalog_data(entry.name, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir, seed=seed)
+            dataset = catalog_data(
+                entry.name, hub_mirror=data.hub_mirror, story_cloze_dir=data.story_cloze_dir, seed=seed
+            )
         except InputError as error:
             if error.code == "E-TPL-FETCH":  # it is the same for every dataset
                 raise
-            absent[entry.name] = error
+            missing[entry.name] = error
             if "ConnectionError" in error.message:  # the next one would wait as long for the same answer
-                click.echo("the hub cannot be reached: what comes after is not tried", err=True)
+                click.echo("the hub cannot be reached: the other datasets are not tried", err=True)
                 break
         else:
-            found[entry.name] = compare(data)
+            found[entry.name] = compare(dataset)
     click.echo(aligned([list(COLUMNS), *(_cells(entry, found.get(entry.name)) for entry in entries)]))
     click.echo()
     for line in _notes(list(found.values())):
         click.echo(line)
-    for name, refusal in absent.items():
+    for name, refusal in missing.items():
         click.echo(f"{name}: {refusal}")
-    may_be_absent = story_cloze_dir is None and set(absent) <= {"storycloze"}
-    return 0 if may_be_absent and not any(comparison.unexplained for comparison in found.values()) else 1
+    is_complete = not missing or (set(missing) == {"storycloze"} and data.story_cloze_dir is None)
+    return 0 if is_complete and not any(comparison.unexplained for comparison in found.values()) else 1
 
 
 def _cells(entry: "CatalogEntry", comparison: "Comparison | None") -> list[str]:
-    """What is available, with the paper's number in parentheses where it is another one."""
+    """What was found, with the paper's number in parentheses where it differs."""
     cells = [entry.name]
     for column in COLUMNS[1:]:
         here = None if comparison is None else comparison.found[column]
@@ -110,7 +117,7 @@ def _cells(entry: "CatalogEntry", comparison: "Comparison | None") -> list[str]:
 
 
 def _notes(comparisons: Sequence["Comparison"]) -> list[str]:
-    """Why numbers differ, one line a dataset."""
+    """Why numbers differ, a line for each dataset."""
     lines = []
     same = [comparison.name for comparison in comparisons if comparison.found == comparison.paper]
     if same:
@@ -126,7 +133,7 @@ def _notes(comparisons: Sequence["Comparison"]) -> list[str]:
 
 def _details(data: "CatalogData") -> str:
     """What only the rows tell: sizes, labels per split, the templates that are kept."""
-    lines = ["", "available:"]
+    lines = ["", "rows:"]
     for split in ("train", "validation", "test"):
         rows = data.task.rows(split)
         gold = data.task.gold_labels(rows)

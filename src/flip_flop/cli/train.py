@@ -1,26 +1,30 @@
 """``flip-flop train``."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from flip_flop.cli.options import (
-    data_options,
-    device_option,
-    dtype_option,
-    model_option,
-    open_model,
-    open_task,
-    revision_option,
-    task_option,
-    templates_option,
-)
+from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, options
 from flip_flop.errors import InputError
+from flip_flop.options import option
 
 # Settings that the command sets by itself, and the flag that sets them.
 OWNED = {"output_dir": "--out", "resume_from_checkpoint": "--resume", "use_cpu": "--device", "do_train": "the verb"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """A training's own options."""
+
+    method: str | None = option(None, help="f2c, cce, swarm, or package.module:name of your own; by default f2c.")
+    out: Path = option(short="-o", help="The run's folder.")
+    config: Path | None = option(None, help="Settings in a YAML file; flags win over it.")
+    limit: int | None = option(None, min=1, help="Take a seeded uniform sample of this many instances.")
+    resume: bool = option(False, help="Continue from the last valid checkpoint in --out.")
+    quiet: bool = option(False, short="-q", help="Show no progress.")
 
 
 class TrainCommand(click.Command):
@@ -28,8 +32,6 @@ class TrainCommand(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Every own field of F2CConfig, with its default."""
-        from dataclasses import fields
-
         from transformers import TrainingArguments
 
         from flip_flop.training import F2CConfig
@@ -45,36 +47,10 @@ class TrainCommand(click.Command):
 
 
 @click.command("train", cls=TrainCommand, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-@model_option
-@revision_option
-@dtype_option
-@device_option
-@task_option
-@templates_option
-@click.option("--method", type=click.Choice(["f2c", "cce", "swarm"]), help="By default f2c.")
-@click.option("--out", "-o", type=click.Path(path_type=Path), required=True, help="The run's folder.")
-@click.option("--config", type=click.Path(path_type=Path), help="Settings in a YAML file; flags win over it.")
-@click.option("--limit", type=click.IntRange(min=1), help="Take a seeded uniform sample of this many instances.")
-@click.option("--resume", is_flag=True, help="Go on from the last whole checkpoint in --out.")
-@data_options
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@options(BaseModelOptions, TaskOptions, TrainOptions, DataOptions)
 @click.pass_context
 def train_command(
-    ctx: click.Context,
-    model: str,
-    revision: str | None,
-    dtype: str,
-    device: str,
-    task: str,
-    templates: str | None,
-    method: str | None,
-    out: Path,
-    config: Path | None,
-    limit: int | None,
-    resume: bool,
-    hub_mirror: Path | None,
-    story_cloze_dir: Path | None,
-    quiet: bool,
+    ctx: click.Context, model: BaseModelOptions, task: TaskOptions, run: TrainOptions, data: DataOptions
 ) -> int:
     """Train a LoRA adapter without labels, and leave it in OUT/adapter.
 
@@ -85,31 +61,30 @@ def train_command(
     from flip_flop.training import load_training_data, make_config, train
     from flip_flop.training.distributed import rank
 
-    settings = read_settings(config) | parse_flags(ctx.args)
+    settings = read_settings(run.config) | parse_flags(ctx.args)
     for name in settings:
-        if name.replace("-", "_") in OWNED:
-            flag = OWNED[name.replace("-", "_")]
-            raise InputError("E-CONFIG-KEY", f"{name} is not a setting of its own here.", f"It is set by {flag}.")
-    if method is not None:
-        settings["method"] = method
-    settings["use_cpu"] = device == "cpu"
-    if device not in ("auto", "cpu", "cuda"):
-        raise InputError(
-            "E-MODEL-DEVICE", f"Training takes no --device {device}.", "Set CUDA_VISIBLE_DEVICES, and use cuda or auto."
-        )
-    resolved = make_config(settings, "the command line" if config is None else f"{config} and the command line")
-    if out.is_file():
-        raise InputError("E-OUT-PATH", f"{out} is a file.", "Give a folder.")
-    chosen = open_task(task, templates, hub_mirror, story_cloze_dir)
+        if flag := OWNED.get(name.replace("-", "_")):
+            raise InputError("E-CONFIG-KEY", f"{name} cannot be set as a setting.", f"It is set by {flag}.")
+    if run.method is not None:
+        settings["method"] = run.method
+    settings["use_cpu"] = model.device == "cpu"
+    if model.device not in ("auto", "cpu", "cuda"):
+        message = f"Training takes no --device {model.device}."
+        raise InputError("E-MODEL-DEVICE", message, "Set CUDA_VISIBLE_DEVICES, and use cuda or auto.")
+    source = "the command line" if run.config is None else f"{run.config} and the command line"
+    config = make_config(settings, source)
+    if run.out.is_file():
+        raise InputError("E-OUT-PATH", f"{run.out} is a file.", "Give a folder.")
+    chosen = data.open(task.task, task.templates)
     require_templates_for_training(chosen)
-    data = load_training_data(chosen, resolved, limit=limit)  # before the model: its mistakes show at once
-    loaded = open_model(model, None, revision, dtype, device)
-    run = train(loaded, data, resolved, out, resume=resume, quiet=quiet)
-    if run.stopped_by is not None:
-        return 128 + run.stopped_by
-    adapter = out / "adapter"  # as typed
+    rows = load_training_data(chosen, config, limit=run.limit)  # the data's errors come before the model's minutes
+    result = train(model.load(), rows, config, run.out, resume=run.resume, quiet=run.quiet)
+    if result.stopped_by is not None:
+        return 128 + int(result.stopped_by)
+    adapter = run.out / "adapter"  # as typed
     if rank() == 0:
-        click.echo(f"{adapter}: next, flip-flop audit --model {model} --adapter {adapter} --task {task} --out ...")
+        next_step = f"flip-flop audit --model {model.model} --adapter {adapter} --task {task.task} --out ..."
+        click.echo(f"{adapter}: next, {next_step}")
     return 0
 
 
@@ -121,7 +96,7 @@ def read_settings(path: Path | None) -> dict[str, Any]:
     """
     if path is None:
         return {}
-    from flip_flop.strict_yaml import read_yaml
+    from flip_flop.prompts.strict_yaml import read_yaml
 
     if not path.is_file():
         raise InputError("E-CONFIG-FILE", f"No file {path}.", "Give --config an existing YAML file.")

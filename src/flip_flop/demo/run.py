@@ -1,14 +1,13 @@
 """The demo's main job: audit the embedded model, train it three ways without labels, audit again."""
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from flip_flop.evaluation import audit
-from flip_flop.scoring import LoadedModel
+from flip_flop.scoring import LoadedModel, load_model
 from flip_flop.tasks import Task, load_task
 from flip_flop.training import make_config, train
 
@@ -32,12 +31,8 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def run_demo(
-    out: Path, open_model: Callable[[Path | None], LoadedModel], *, seed: int = 0, quiet: bool = False
-) -> dict[str, list[Path]]:
-    """Audit, train, audit, into an empty or new folder; ``open_model`` gives the model, with an adapter or without.
-
-    The ``seed`` is the training's; data and model stay the shipped ones.
+def run_demo(out: Path, *, seed: int = 0, quiet: bool = False) -> dict[str, list[Path]]:
+    """Audit, train, audit, into an empty or new folder. The ``seed`` is the training's.
 
     Returns:
         Run directories of the audits, base first: ``train`` on the training templates, ``held_out`` on the others.
@@ -45,19 +40,23 @@ def run_demo(
     torch.set_num_threads(1)  # a model so small gains nothing from a second thread
     task = load_task("demo", templates="all")
     audits: dict[str, list[Path]] = {"train": [], "held_out": []}
-    _audit_both(open_model(None), task, out / "base", "base", audits)
+    _audit_both(_load(), task, out / "base", "base", audits)
     for number, (name, settings) in enumerate(METHODS.items(), start=1):
         log.info("%d of %d: training %s", number, len(METHODS), name)
         config = make_config(COMMON | settings | {"seed": seed}, "the demo's settings")
-        run = train(open_model(None), task, config, out / name, quiet=quiet)
+        run = train(_load(), task, config, out / name, quiet=quiet)
         if run.stopped_by is not None:
             raise KeyboardInterrupt
-        _audit_both(open_model(run.adapter), task, out / name, name, audits)
+        _audit_both(_load(run.adapter), task, out / name, name, audits)
     return audits
+
+
+def _load(adapter: Path | None = None) -> LoadedModel:
+    return load_model("demo", adapter=adapter, dtype="float32", device="cpu")
 
 
 def _audit_both(loaded: LoadedModel, task: Task, folder: Path, name: str, audits: dict[str, list[Path]]) -> None:
     chosen = {"train": task.training_templates.names, "held_out": task.held_out_templates}
     for kind, names in chosen.items():
-        found = audit(loaded, task.with_templates(names), "test", name=name, quiet=True)
+        found = audit(loaded, task.with_templates(names), name=name, quiet=True)
         audits[kind].append(found.write(folder / ("audit" if kind == "train" else "audit_held_out")))

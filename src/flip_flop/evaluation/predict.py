@@ -10,56 +10,35 @@ from typing import Any
 import numpy as np
 
 from flip_flop.errors import InputError
+from flip_flop.evaluation.audit import rendered
 from flip_flop.files import write_text
 from flip_flop.metrics import majority_vote, vote_counts
-from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring.answers import BATCH_TOKENS
-from flip_flop.scoring.models import LoadedModel
-from flip_flop.scoring.scorer import ScoringOptions, score
-from flip_flop.scoring.support import Backend
-from flip_flop.scoring.tokens import ChatTemplate
-from flip_flop.tasks import Task
+from flip_flop.options import DEFAULT_SCORING, ScoringOptions
+from flip_flop.scoring import LoadedModel, score
+from flip_flop.tasks import RenderedSplit, Task
 
 SUFFIXES = (".jsonl", ".csv")
 
 
 def predict(
-    loaded: LoadedModel,
-    task: Task,
-    source: Path,
-    *,
-    chat_template: ChatTemplate = "auto",
-    backend: Backend = "packed",
-    batch_tokens: int = BATCH_TOKENS,
-    seed: int = 0,
-    quiet: bool = False,
+    loaded: LoadedModel, data: RenderedSplit | Task, scoring: ScoringOptions = DEFAULT_SCORING, *, quiet: bool = False
 ) -> list[dict[str, Any]]:
-    """Answer every row of a file under every template.
+    """Answer every instance under every template. Gold labels are not read.
 
     Args:
         loaded: From :func:`~flip_flop.scoring.load_model`.
-        task: Its templates and labels; its own data are not read.
-        source: CSV, TSV, JSONL or parquet with the fields that the templates use. Labels are neither needed nor read.
-        chat_template: ``auto``, ``on`` or ``off``.
-        backend: ``packed`` or ``padded``.
-        batch_tokens: Tokens of one forward.
-        seed: For templates that draw.
+        data: From :meth:`Task.render_file <flip_flop.tasks.Task.render_file>`; a task stands for its test split.
+        scoring: How prompts are scored.
         quiet: Show no progress.
 
     Returns:
         A row per instance: ``id``; ``vote`` (the label most templates predict); ``vote_share`` (of the templates);
         ``consensus`` (whether it is a strict majority); ``templates``: name to ``{"label", "probs": [L]}``.
     """
-    instances = render_file(task, source, seed=seed)
-    table = score(
-        loaded,
-        instances,
-        ScoringOptions(chat_template, backend, batch_tokens),
-        label="predict",
-        quiet=quiet,
-    )
+    data = rendered(data)
+    table = score(loaded, data.instances, scoring, label="predict", quiet=quiet)
     scores = table.scores.astype(np.float64)
-    labels = task.label_values(scores.shape[-1])
+    labels = data.task.label_values(scores.shape[-1])
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
     probs = exponentials / exponentials.sum(axis=-1, keepdims=True)
     predictions = scores.argmax(axis=-1)
@@ -71,17 +50,12 @@ def predict(
             "vote_share": float(counts[row, vote] / counts[row].sum()),
             "consensus": bool(2 * counts[row, vote] > counts[row].sum()),
             "templates": {
-                name: {"label": labels[predictions[row, place]], "probs": probs[row, place].round(6).tolist()}
-                for place, name in enumerate(task.templates.names)
+                name: {"label": labels[predictions[row, column]], "probs": probs[row, column].round(6).tolist()}
+                for column, name in enumerate(data.task.templates.names)
             },
         }
-        for row, (instance, vote) in enumerate(zip(instances, majority_vote(table.scores), strict=True))
+        for row, (instance, vote) in enumerate(zip(data.instances, majority_vote(table.scores), strict=True))
     ]
-
-
-def render_file(task: Task, source: Path, *, seed: int = 0) -> Sequence[RenderedInstance]:
-    """A file's rows under every template, without gold labels."""
-    return task.render_file(source, seed=seed).instances
 
 
 def write_predictions(predictions: Sequence[dict[str, Any]], labels: Sequence[Any], out: Path) -> None:
@@ -94,7 +68,7 @@ def write_predictions(predictions: Sequence[dict[str, Any]], labels: Sequence[An
         write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in predictions))
     elif out.suffix == ".csv":
         buffer = io.StringIO()
-        # Texts in quotes: the writer would leave a carriage return, which ends a row for every reader, without.
+        # All texts in quotes: the writer would leave out those around a carriage return, which ends a row.
         writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerows(_table(predictions, labels))
         write_text(out, buffer.getvalue())

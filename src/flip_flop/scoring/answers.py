@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from flip_flop.options import Backend
 from flip_flop.scoring.causal_lm import decoder_of
 from flip_flop.scoring.head import head_logits, token_log_probs
 from flip_flop.scoring.packed import packed_states
 from flip_flop.scoring.padded import padded_states
-from flip_flop.scoring.support import Backend
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.scoring.trie import join
 

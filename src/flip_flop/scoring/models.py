@@ -13,11 +13,12 @@ from transformers.utils import logging as transformers_logging
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
+from flip_flop.options import ChatTemplate
 from flip_flop.scoring.adapters import check_adapter_folder, load_adapter
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.embedded import EMBEDDED_MODEL
 from flip_flop.scoring.head import check_head
-from flip_flop.scoring.tokens import ChatTemplate, PromptEncoder
+from flip_flop.scoring.tokens import PromptEncoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEMO = "demo"

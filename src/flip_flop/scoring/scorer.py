@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import nn
 
 from flip_flop.errors import InputError
+from flip_flop.options import DEFAULT_SCORING, Backend, ScoringOptions
 from flip_flop.progress import track
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring.answers import BATCH_TOKENS, answer_states
@@ -17,25 +18,8 @@ from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.causal_lm import evaluation_mode
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.rows import pack
-from flip_flop.scoring.support import Backend, choose_backend
-from flip_flop.scoring.tokens import ChatTemplate, EncodedInstance
-
-
-@dataclass(frozen=True)
-class ScoringOptions:
-    """How prompts are put to a model and scored."""
-
-    chat_template: ChatTemplate = field(
-        default="auto",
-        metadata={"help": "Put prompts into the tokenizer's chat template; auto: where it has one."},
-    )
-    backend: Backend = field(
-        default="packed",
-        metadata={
-            "help": "packed: what sequences share is computed once, where the model allows it; padded: each by itself."
-        },
-    )
-    batch_tokens: int = field(default=BATCH_TOKENS, metadata={"help": "Tokens of one forward."})
+from flip_flop.scoring.support import choose_backend
+from flip_flop.scoring.tokens import EncodedInstance
 
 
 @dataclass(frozen=True)
@@ -63,7 +47,7 @@ class ScoreTable:
 def score(
     loaded: LoadedModel,
     instances: Sequence[RenderedInstance],
-    options: ScoringOptions = ScoringOptions(),
+    options: ScoringOptions = DEFAULT_SCORING,
     *,
     label: str = "scoring",
     quiet: bool = True,

@@ -3,12 +3,13 @@
 import functools
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
+from flip_flop.options import Backend
 from flip_flop.scoring.causal_lm import decoder_of, evaluation_mode, unwrap
 from flip_flop.scoring.head import HALF, check_head
 from flip_flop.scoring.packed import packed_states
@@ -18,7 +19,6 @@ from flip_flop.scoring.trie import Pair, build_trie
 
 log = logging.getLogger("flip_flop")
 
-Backend = Literal["packed", "padded"]
 
 # Kinds of layers in which a token's state depends on the tokens before it through attention alone.
 ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}

@@ -14,17 +14,16 @@ An answer is scored on its own tokens only, given prompt and delimiter:
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import cast
 
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
+from flip_flop.options import ChatTemplate
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.trie import TokenTrie, build_trie
-
-ChatTemplate = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True)

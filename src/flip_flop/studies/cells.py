@@ -14,6 +14,7 @@ import torch
 
 from flip_flop.errors import InputError
 from flip_flop.evaluation import audit
+from flip_flop.options import ScoringOptions
 from flip_flop.scoring import LoadedModel
 from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.keys import cell_key, choose
@@ -186,15 +187,9 @@ class CellRunner:
     def _audit(self, cell: Cell, task: Task) -> bool:
         training = self.plan.training_of(cell)
         adapter = None if training is None else self.folder.run(training) / "adapter"
-        found = audit(
-            self._load(adapter),
-            task,
-            cell.split,
-            limit=cell.limit,
-            name=cell.method,
-            quiet=self.quiet,
-            **cell.settings,
-        )
+        scoring = ScoringOptions(**{key: cell.settings[key] for key in cell.settings if key != "fast_linear"})
+        split = task.render(cell.split, limit=cell.limit)
+        found = audit(self._load(adapter), split, scoring, name=cell.method, quiet=self.quiet)
         found.write(self.folder.run(cell))
         return True
 

@@ -14,8 +14,7 @@ from transformers.integrations import get_available_reporting_integrations
 from flip_flop.errors import InputError, nearest
 from flip_flop.method import METHODS, Method, SplitSettings, find_method
 from flip_flop.method.instance import Aggregation, Reduction
-from flip_flop.scoring.support import Backend
-from flip_flop.scoring.tokens import ChatTemplate
+from flip_flop.options import Backend, ChatTemplate
 
 DivergenceSpace = Literal["vocab", "labels"]
 VotePass = Literal["shared", "separate"]

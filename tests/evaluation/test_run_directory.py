@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.evaluation import audit, check_out, records
+from flip_flop.evaluation import audit, check_out, run_directory
 from flip_flop.report import load_run
 from tests.evaluation.conftest import make_rows, make_task
 
@@ -30,9 +31,9 @@ def test_a_run_has_four_files_and_they_read_back(found, tmp_path):
     out = found.write(tmp_path / "runs" / "base")
     assert names(out) == FILES
     assert names(tmp_path / "runs") == ["base"]
-    assert json.loads((out / "run.json").read_text()) == json.loads(json.dumps(found.record))
+    assert json.loads((out / "run.json").read_text()) == json.loads(json.dumps(found.record.to_json()))
     assert json.loads((out / "metrics.json").read_text()) == json.loads(json.dumps(found.metrics))
-    assert np.array_equal(load_run(out).scores, found.table.scores)
+    assert np.array_equal(load_run(out).scores, found.scores)
 
 
 def test_the_arrays_have_their_names_types_and_shapes(found, tmp_path):
@@ -42,12 +43,12 @@ def test_the_arrays_have_their_names_types_and_shapes(found, tmp_path):
     assert described == {"scores": ("f4", (5, 4, 3)), "token_counts": ("i8", (5, 4, 3)), "gold": ("i8", (5,))}
     assert arrays["instance_ids"].tolist() == [f"test-{number}" for number in range(1, 6)]
     assert arrays["template_names"].tolist() == ["plain", "truth", "long", "terse"]
-    assert np.array_equal(arrays["scores"], found.table.scores)
+    assert np.array_equal(arrays["scores"], found.scores)
     assert (arrays["token_counts"] >= 1).all()
 
 
 def test_the_examples_are_the_prompts_as_the_model_saw_them(found, tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "SHOWN_INSTANCES", 2)
+    monkeypatch.setattr(run_directory, "SHOWN_INSTANCES", 2)
     lines = (found.write(tmp_path / "base") / "examples.jsonl").read_text().splitlines()
     assert len(lines) == 2
     first = json.loads(lines[0])
@@ -64,14 +65,13 @@ def test_a_failure_in_the_middle_of_writing_leaves_nothing_or_the_old_run(found,
         found.write(out)
         before = {name: (out / name).read_bytes() for name in FILES}
 
-    def fail(path, *rest):
-        if path.name == file:
+    def fail(self, target):
+        if target.name == file:
             raise OSError(28, "No space left on device")
-        return whole[path.suffix](path, *rest)
+        return replace(self, target)
 
-    whole = {".json": records.write_json, ".npz": records.write_bytes, ".jsonl": records.write_text}
-    for name in ("write_json", "write_bytes", "write_text"):
-        monkeypatch.setattr(records, name, fail)
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="No space"):
         found.write(out)
     assert names(tmp_path) == (["base"] if existing else [])

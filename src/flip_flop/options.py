@@ -1,0 +1,28 @@
+"""Options that the command line and Python share. No torch: the command line's help reads their fields."""
+
+from dataclasses import MISSING, dataclass, field
+from typing import Any, Literal
+
+ChatTemplate = Literal["auto", "on", "off"]
+Backend = Literal["packed", "padded"]
+
+
+def option(default: Any = MISSING, *, help: str | None = None, **details: Any) -> Any:
+    """A dataclass field that may also be an option of the command line; see :func:`flip_flop.cli.options.options`."""
+    return field(default=default, metadata={"help": help, **details})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringOptions:
+    """How prompts are put to a model and scored."""
+
+    chat_template: ChatTemplate = option(
+        "auto", help="Put prompts into the tokenizer's chat template; auto: where it has one."
+    )
+    backend: Backend = option(
+        "packed", help="packed: compute what prompts share once, where the model allows it; padded: each alone."
+    )
+    batch_tokens: int = option(4096, min=1, help="Tokens of one forward pass.")
+
+
+DEFAULT_SCORING = ScoringOptions()

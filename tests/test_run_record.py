@@ -1,0 +1,147 @@
+"""A run's record: what is read is what was written, and what cannot be read is named in one line."""
+
+import json
+import time
+
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord, TaskRecord, TemplateRecord, this_process
+
+TASK = {
+    "name": "moods",
+    "labels": [0, "1", True],
+    "digest": "ab",
+    "split": "test",
+    "num_instances": 5,
+    "has_gold": True,
+    "f1": "macro",
+    "held_out_templates": ["terse"],
+    "templates": [{"name": "plain", "jinja": "{{ text }}", "answer_choices": "No ||| Yes ||| So", "digest": "cd"}],
+    "data": {"source": "made rows", "num_rows": 5},
+    "instances_digest": "ef",
+}
+MODEL = {"name": "tiny", "revision": None, "digest": "01", "num_parameters": 7, "dtype": "float32", "is_demo": False}
+AUDIT = {
+    "kind": "audit",
+    "flip_flop_version": "0.1.0",
+    "name": "base",
+    "command": "flip-flop audit",
+    "created": "2026-11-22T07:56:45+00:00",
+    "task": TASK,
+    "model": MODEL,
+    "adapter": None,
+    "scoring": {"delimiter": " ", "bos": False},
+    "training": None,
+    "seed": 0,
+    "versions": {"python": "3.11.7"},
+    "hardware": {"gpu": None},
+    "seconds": 1.43,
+}
+TRAINING = {
+    "kind": "train",
+    "name": "f2c",
+    "command": "flip-flop train",
+    "task": TASK | {"num_validation": 2, "num_dropped": 0},
+    "model": MODEL,
+    "adapter": {"path": "adapter", "digest": "23", "method": "f2c"},
+    "scoring": {"delimiter": " "},
+    "training": {"method": "f2c", "fast_linear": False, "survey": {"num_instances": 3}},
+    "seed": 0,
+    "versions": {},
+    "hardware": {},
+    "created": "2026-11-22T07:58:44+00:00",
+    "seconds": 40.25,
+}
+ADAPTED = AUDIT | {"adapter": {"path": "a", "digest": "23", "method": None, "chat_template": False}}
+NEWER = AUDIT | {"task": TASK | {"language": "en"}, "model": MODEL | {"heads": 4}, "note": {"of": ["later"]}}
+
+
+def write(folder, content):
+    text = content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    (folder / "run.json").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("content", [AUDIT, TRAINING, ADAPTED, NEWER])
+def test_what_is_read_is_written_again_to_the_byte(content, tmp_path):
+    record = RunRecord.read(write(tmp_path, content))
+    (tmp_path / "again").mkdir()
+    record.write(tmp_path / "again")
+    assert (tmp_path / "again" / "run.json").read_bytes() == (tmp_path / "run.json").read_bytes()
+
+
+def test_sections_are_typed_and_unknown_keys_are_kept(tmp_path):
+    record = RunRecord.read(write(tmp_path, NEWER))
+    assert isinstance(record.task, TaskRecord)
+    assert isinstance(record.task.templates[0], TemplateRecord)
+    assert isinstance(record.model, ModelRecord)
+    assert record.task.labels == (0, "1", True)
+    assert (record.extra, record.task.extra) == ({"note": {"of": ["later"]}}, {"language": "en"})
+    assert RunRecord.read(write(tmp_path, TRAINING)).adapter == AdapterRecord(path="adapter", digest="23", method="f2c")
+
+
+def test_an_older_record_is_read_with_defaults(tmp_path):
+    task = {name: TASK[name] for name in ("name", "labels", "digest", "split")} | {"templates": [{"name": "plain"}]}
+    record = RunRecord.read(write(tmp_path, {"kind": "audit", "task": task, "model": {}}))
+    assert (record.task.f1, record.task.held_out_templates, record.model.is_demo) == ("auto", (), False)
+    assert (record.adapter, record.training, record.scoring, record.name) == (None, None, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "is not readable JSON (JSONDecodeError)"),
+        ("[" * 100_000, "is not readable JSON (RecursionError)"),
+        ("[]", "does not hold a JSON object"),
+        ("{}", "has no 'kind'"),
+        (AUDIT | {"kind": "walk"}, "has the value 'walk' for 'kind'"),
+        ({"kind": "audit", "model": {}}, "has no 'task'"),
+        (AUDIT | {"model": [1]}, "does not hold a JSON object in 'model'"),
+        (AUDIT | {"scoring": None}, "has the value None for 'scoring'"),
+        (AUDIT | {"seconds": "long"}, "has the value 'long' for 'seconds'"),
+        (AUDIT | {"task": TASK | {"f1": "micro"}}, "has the value 'micro' for 'f1' in 'task'"),
+        (AUDIT | {"task": TASK | {"labels": 3}}, "has the value 3 for 'labels' in 'task'"),
+        (AUDIT | {"task": {"name": "moods"}}, "has no 'labels' in 'task'"),
+        (AUDIT | {"task": TASK | {"templates": [{}]}}, "has no 'name' in 'templates' in 'task'"),
+    ],
+)
+def test_a_broken_record_says_where_and_what(content, why, tmp_path):
+    with pytest.raises(InputError) as caught:
+        RunRecord.read(write(tmp_path, content))
+    hint = "Restore it, or run it again into a new folder."
+    assert str(caught.value) == f"E-RUN-BROKEN: {tmp_path / 'run.json'} {why}. {hint}"
+
+
+def test_a_run_that_is_not_there_and_a_run_of_another_kind_are_missing(tmp_path):
+    for folder, why in ((tmp_path / "nowhere", "is not a folder"), (tmp_path, "has no run.json")):
+        with pytest.raises(InputError, match=f"E-RUN-MISSING: {folder} {why}"):
+            RunRecord.read(folder)
+    write(tmp_path, TRAINING)
+    assert RunRecord.read(tmp_path, "train").kind == "train"
+    with pytest.raises(InputError, match=r"E-RUN-MISSING: .* of kind 'train', not 'audit'\. Audit the model first"):
+        RunRecord.read(tmp_path, "audit")
+
+
+@pytest.mark.parametrize("content", [None, "[]", '{"mine": 1}', '{"kind": "audit", "model": 3}', AUDIT])
+def test_an_adapter_without_a_trainings_record_has_none(content, tmp_path):
+    if content is not None:
+        write(tmp_path, content)
+    assert RunRecord.of_adapter(tmp_path / "adapter") is None
+
+
+def test_an_adapters_training_is_found_beside_it(tmp_path):
+    assert RunRecord.of_adapter(write(tmp_path, TRAINING) / "adapter").training["method"] == "f2c"
+    for broken in ("{", {"kind": "train"}):
+        write(tmp_path, broken)
+        with pytest.raises(InputError, match="E-RUN-BROKEN"):
+            RunRecord.of_adapter(tmp_path / "adapter")
+
+
+def test_a_process_says_when_it_began_and_how_long_it_took(tmp_path):
+    stamp = this_process(time.monotonic() - 90)
+    assert 90 <= stamp["seconds"] < 100
+    record = RunRecord(kind="train", task=TaskRecord.from_json(TASK), model=ModelRecord(), **stamp)
+    record.write(tmp_path)
+    assert RunRecord.read(tmp_path) == record
+    assert {"python", "torch"} <= record.versions.keys()
