@@ -10,10 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import flip_flop.prompts
 from flip_flop.files import sha256_file, sha256_json, write_json
 from flip_flop.progress import track
-from flip_flop.prompts import Template, TemplateSet
+from flip_flop.prompts import Template, TemplateSet, archive
 from flip_flop.prompts.archive import cache_folder
 from flip_flop.prompts.promptsource import SourceTemplate
 from flip_flop.prompts.template_filter import TemplateFilter, filter_templates
@@ -90,6 +89,6 @@ def _key(candidates: Sequence[SourceTemplate], train: Rows, test: Rows, label_fi
 @functools.cache
 def _code_digest() -> str:
     """The digest of what renders and compares: another version of it does not read this one's cache."""
-    prompts = sorted(Path(flip_flop.prompts.__file__).parent.glob("*.py"))
+    prompts = sorted(Path(archive.__file__).parent.glob("*.py"))
     files = [*prompts, Path(paper_splits.__file__), Path(__file__)]
     return sha256_json([importlib.metadata.version("jinja2"), *map(sha256_file, files)])
