@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flip_flop.evaluation import audit
+    from flip_flop.evaluation.audit import audit
     from flip_flop.options import ScoringOptions
     from flip_flop.prompts import RenderedInstance, Template, TemplateSet
     from flip_flop.scoring import PromptEncoder, load_model, score
