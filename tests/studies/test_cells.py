@@ -143,7 +143,7 @@ def test_an_audit_scores_as_the_settings_say(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("flip_flop.studies.cells.audit", audit)
-    scoring = {"chat_template": "off", "backend": "padded", "batch_tokens": 99, "fast_linear": True}
+    scoring = {"chat_template": "off", "backend": "padded", "batch_tokens": 99}
     made = plan(small(methods=("base",), settings=Settings(SHORT | scoring)))
     assert CellRunner(made, StudyFolder(tmp_path), openers()).run(made.audits[0]).state == STOPPED
     assert scoring.items() <= given.items()

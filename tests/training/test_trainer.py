@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import PrinterCallback, ProgressCallback
 
 from flip_flop.errors import InputError
-from flip_flop.method import find_consensus, split_templates
+from flip_flop.method import find_consensus
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import PromptEncoder, score_instances
 from flip_flop.training import F2CConfig, F2CTrainer, train
@@ -164,55 +164,6 @@ def test_f2c_with_both_divergence_weights_at_zero_is_cce(tmp_path):
         results.append(adapter_weights(trainer))
     for name, value in results[0].items():
         torch.testing.assert_close(results[1][name], value, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("space", ["vocab", "labels"])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_the_total_loss_is_the_papers_for_answers_of_several_tokens(tmp_path, space, reduction):
-    trainer = make_exact_trainer(
-        tmp_path, divergence_space=space, cce_reduction=reduction, jsd_weight=0.7,
-        flip_weight_min=0.3, flip_weight_max=0.9, max_cc_size=2, unanimous_margin=0.5,
-    )  # fmt: skip
-    encoded = list(trainer.train_instances)
-    loss = float(trainer.compute_loss(trainer.adapted, {"instances": encoded}).detach())
-    assert loss == pytest.approx(
-        _slow_f2c(trainer, encoded, space, reduction), rel=2**-20
-    )  # RMS norms round to float32
-
-
-def _slow_f2c(trainer, encoded, space, reduction):
-    """Eqs. 6 to 10 with the model's own full logits, one answer at a time, in float64."""
-    args, total = trainer.args, 0.0
-    for instance in encoded:
-        answers = []
-        for template in instance.answers:
-            cells = []
-            for answer in template:
-                ids = torch.tensor([list(answer.context) + list(answer.tokens)])
-                with torch.no_grad():
-                    rows = trainer.adapted(input_ids=ids).logits[0].double().log_softmax(-1)
-                own = rows[len(answer.context) - 1 : -1]
-                cells.append((own, [float(own[j, token]) for j, token in enumerate(answer.tokens)]))
-            answers.append(cells)
-        scores = [[sum(picked) / len(picked) for _, picked in cells] for cells in answers]
-        split = split_templates(torch.tensor(scores, dtype=torch.float64), args.split_settings)
-        if split.case == 1:
-            continue
-        votes = [row.index(max(row)) for row in scores]
-        label = max(range(2), key=votes.count)
-        lengths = [len(cells[label][1]) if reduction == "sum" else 1 for cells in answers]
-        total += -sum(row[label] * length for row, length in zip(scores, lengths, strict=True)) / len(scores)
-        if space == "labels":
-            q = [torch.tensor(row, dtype=torch.float64).softmax(0) for row in scores]
-        else:
-            q = [cells[label][0].mean(0).softmax(0) for cells in answers]
-        cc = [q[v] for v in range(len(q)) if split.cc_mask[v]]
-        nc = [q[v] for v in range(len(q)) if split.nc_mask[v]]
-        middle = sum(cc) / len(cc)
-        total += args.jsd_weight * sum(float((p * (p / middle).log()).sum()) for p in cc) / len(cc)
-        if nc:
-            total += split.flip_weight * sum(float((p * (p / middle).log()).sum()) for p in nc) / len(nc)
-    return total / len(encoded)
 
 
 @pytest.mark.parametrize("method", METHODS)
