@@ -23,7 +23,8 @@ def test_kl_divergence_of_random_distributions_equals_the_loop():
     log_p, log_q = log_distributions(random_of("p"), 6, 11), log_distributions(random_of("q"), 6, 11)
     expected = [oracle.kl(p, q) for p, q in zip(probs_of(log_p), probs_of(log_q), strict=True)]
     assert kl_divergence(log_p, log_q).tolist() == pytest.approx(expected, rel=1e-12)
-    assert kl_divergence(log_p.float(), log_q.float()).tolist() == pytest.approx(expected, rel=1e-5)
+    rounding = 2**-22 * float(log_p.abs().max() + log_q.abs().max())  # of float32 logarithms, weighted with p
+    assert kl_divergence(log_p.float(), log_q.float()).tolist() == pytest.approx(expected, rel=0, abs=rounding)
 
 
 def test_kl_divergence_takes_leading_axes_and_broadcasts_them():
@@ -102,7 +103,8 @@ def test_jensen_shannon_divergence_equals_the_loop(size):
     log_probs = log_distributions(random_of("jsd", size), size, 11)
     expected = oracle.jsd(probs_of(log_probs))
     assert jensen_shannon_divergence(log_probs).item() == pytest.approx(expected, rel=1e-10, abs=1e-15)
-    assert jensen_shannon_divergence(log_probs.float()).item() == pytest.approx(expected, rel=1e-5, abs=1e-7)
+    rounding = 2**-21 * float(log_probs.abs().max())  # of float32 logarithms, weighted with each distribution
+    assert jensen_shannon_divergence(log_probs.float()).item() == pytest.approx(expected, rel=0, abs=rounding)
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0, 1e4])

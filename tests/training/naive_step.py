@@ -17,7 +17,9 @@ LOSSES = {
     "cce": {"method": "cce"},
     "cce, sums": {"method": "cce", "cce_reduction": "sum"},
     "f2c": {"method": "f2c", "divergence_space": "vocab"},
+    "f2c, sums": {"method": "f2c", "divergence_space": "vocab", "cce_reduction": "sum"},
     "f2c over labels": {"method": "f2c", "divergence_space": "labels"},
+    "f2c over labels, sums": {"method": "f2c", "divergence_space": "labels", "cce_reduction": "sum"},
     "swarm": {"method": "swarm", "swarm_pairs": "all"},
 }
 WEIGHTS = {

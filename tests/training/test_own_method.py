@@ -30,8 +30,8 @@ def test_the_trainer_takes_it_and_logs_its_terms(tmp_path, method):
     trainer.train()
     steps = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert len(steps) == 2
-    for entry in steps:  # a step's loss and its terms are means of the same instances
-        assert entry["loss"] == pytest.approx(entry["worst"] + entry["nothing"], rel=1e-6)
+    for entry in steps:
+        assert entry["loss"] == pytest.approx(entry["worst"] + entry["nothing"], rel=2**-20)  # a few float32 roundings
     assert any(not torch.equal(before[name], value) for name, value in adapter_weights(trainer).items())
 
 

@@ -110,7 +110,7 @@ def test_a_run_that_wanted_memory_goes_on_with_smaller_batches(tmp_path, monkeyp
     interrupted(out, monkeypatch, 3)
     plan = json.loads((out / "plan.json").read_text())
     assert "batch_tokens" not in plan["settings"]
-    plan["settings"]["batch_tokens"] = 4096  # as earlier versions wrote it
+    plan["settings"] |= {"batch_tokens": 4096, "fast_linear": True}  # as earlier versions wrote
     (out / "plan.json").write_text(json.dumps(plan))
     run(out, resume=True, batch_tokens=256, per_device_eval_batch_size=1, torch_empty_cache_steps=1)
     assert (out / "run.json").exists()

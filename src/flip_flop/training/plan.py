@@ -113,7 +113,7 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
         return
     if not resume:
         raise InputError(
-            "E-OUT-USED", f"{out} holds a run already.", "Add --resume to continue it, or give another --out."
+            "E-OUT-USED", f"{out} holds a run already.", "Add --resume to go on with it, or give another --out."
         )
     before = json.loads(path.read_text(encoding="utf-8"))
     changed = [

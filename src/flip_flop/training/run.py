@@ -131,7 +131,7 @@ def _run(
     finally:
         stop.restore()
     if stop.received is not None and trainer.state.global_step < trainer.state.max_steps:
-        log.info("stopped by a signal at step %d; --resume continues from there", trainer.state.global_step)
+        log.info("stopped by a signal at step %d; --resume goes on from there", trainer.state.global_step)
         return TrainingRun(out, None, stop.received)
     if rank() > 0:
         wait_for_all()
