@@ -70,14 +70,14 @@ def test_a_file_cut_short_is_broken(make_run, name):
     [
         {"mean_f1": "<b>"},
         {"observed_agreement": True},
-        {"f1_std": "absent"},
+        {"f1_std": [0.1]},
         {"label_shares": [0.5]},
         {"label_shares_per_template": {"plain": [0.5, 0.5]}},
         {"f1_per_template": None},
         {"intervals": {"mean_f1": [0.1]}},
     ],
 )
-def test_figures_that_cannot_be_are_broken(make_run, changes):
+def test_metrics_that_cannot_be_are_broken(make_run, changes):
     run = make_run()
     change_json(run / "metrics.json", **changes)
     assert refused(run).code == "E-RUN-BROKEN"
@@ -174,7 +174,7 @@ def test_a_comparison_leads_the_report_wherever_it_was_named(make_run, tmp_path)
     assert "<h1>demo_reviews: before → after</h1>" in text
 
 
-def test_the_figures_of_the_metrics_package_are_read_as_they_are(make_run, tmp_path):
+def test_the_numbers_of_the_metrics_package_are_read_as_they_are(make_run, tmp_path):
     for templates in (1, 4):
         run = make_run(f"v{templates}", num_templates=templates)
         arrays = np.load(run / "scores.npz")

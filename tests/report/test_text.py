@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flip_flop.report.charts import answer_cells, share_bar, strip
-from flip_flop.report.text import points, visible
+from flip_flop.text import points, visible
 from tests.report.made_runs import HOSTILE
 from tests.report.pages import Page
 
@@ -33,21 +33,21 @@ def test_no_difference_is_minus_zero():
     assert points(-0.0001) == points(0.0) == "±0.0"
 
 
-def test_pictures_are_well_formed_whatever_the_names():
-    pictures = [
+def test_charts_are_well_formed_whatever_the_names():
+    charts = [
         strip([0.5, None, 0.9], (0.4, 1.0), 0.8),
         strip([None], (0.4, 1.0)),
         share_bar([0.25, 0.75], [HOSTILE, "plain"]),
         answer_cells([0, 1, 8], [0.0, 0.5, 1.0], [False, True, False], [HOSTILE] * 3),
     ]
-    for picture in pictures:
-        page = Page(str(picture))
+    for chart in charts:
+        page = Page(str(chart))
         assert page.faults == []
         assert "script" not in {tag for tag, _ in page.tags}
 
 
 def test_a_mark_stands_where_its_value_is():
-    picture = str(strip([0.5, 0.875], (0.5, 1.0), 0.75))
-    assert '<svg x="75%"' in picture
-    assert '<line class="reference" x1="50%"' in picture
-    assert '<line class="before" x1="0%"' in picture
+    chart = str(strip([0.5, 0.875], (0.5, 1.0), 0.75))
+    assert '<svg x="75%"' in chart
+    assert '<line class="reference" x1="50%"' in chart
+    assert '<line class="before" x1="0%"' in chart

@@ -17,8 +17,6 @@ from flip_flop.cli.options import (
 )
 from flip_flop.errors import InputError, nearest
 
-# Where more is better; a floor under a spread or under the share without a consensus would be upside down.
-FLOORED = ("observed_agreement", "mean_f1", "macro_f1", "accuracy", "vote_f1", "vote_accuracy")
 ALIASES = {"agreement": "observed_agreement"}
 
 
@@ -102,22 +100,25 @@ def audit_command(
 def _threshold(text: str) -> tuple[str, float]:
     name, _, value = (part.strip() for part in text.partition("="))
     try:
-        least = float(value)
+        minimum = float(value)
     except ValueError:
-        least = math.nan
-    if not 0 <= least <= 1:  # NaN too: nothing is below it, and the check would always pass
+        minimum = math.nan
+    if not 0 <= minimum <= 1:  # NaN too: nothing is below it, and the check would always pass
         raise InputError(
             "E-FAIL-UNDER",
             f"--fail-under {text!r} is not METRIC=VALUE with a number from 0 to 1.",
             "Write, for example, --fail-under agreement=0.9.",
         )
-    known = [*ALIASES, *FLOORED]
+    from flip_flop.metrics import METRICS
+
+    # A floor under a spread or under the share without a consensus would be upside down.
+    known = [*ALIASES, *(metric.name for metric in METRICS.values() if metric.higher_is_better)]
     if name not in known:
         raise InputError("E-FAIL-UNDER", f"--fail-under: there is no metric {name!r}.", nearest(name, known))
-    return name, least
+    return name, minimum
 
 
-def _missed(metrics: dict[str, Any], name: str, least: float) -> str | None:
+def _missed(metrics: dict[str, Any], name: str, minimum: float) -> str | None:
     value = metrics[ALIASES.get(name, name)]
     if value is None:
         raise InputError(
@@ -125,4 +126,4 @@ def _missed(metrics: dict[str, Any], name: str, least: float) -> str | None:
             f"--fail-under: {name} has no value here.",
             "It needs gold labels, or a second template.",
         )
-    return f"below the threshold: {name} is {value:.4f}, under {least:g}" if value < least else None
+    return f"below the threshold: {name} is {value:.4f}, under {minimum:g}" if value < minimum else None

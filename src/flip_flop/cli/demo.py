@@ -6,11 +6,6 @@ from pathlib import Path
 
 import click
 
-TOY = (
-    "The model is a toy of 0.16 million parameters, pretrained on generated reviews. Its figures show that the\n"
-    "program works; they say nothing about the paper's claim or about your model."
-)
-
 
 @click.command("demo")
 @click.option(
@@ -31,7 +26,8 @@ def demo_command(out: Path, seed: int, overwrite: bool, rebuild: bool, quiet: bo
         return _rebuild(out)
     from flip_flop.cli.options import open_model
     from flip_flop.demo.run import run_demo
-    from flip_flop.report import comparison_rows, group_runs, honest_notes, load_run, render_text, write_report
+    from flip_flop.report import caveats, comparison_rows, group_runs, load_run, render_text, write_report
+    from flip_flop.text import DEMO_NOTE
 
     _clear(out, overwrite)
     audits = run_demo(
@@ -45,11 +41,11 @@ def demo_command(out: Path, seed: int, overwrite: bool, rebuild: bool, quiet: bo
     loaded = [load_run(run) for run in runs]
     for group in group_runs(loaded):
         click.echo(render_text(comparison_rows(group.runs)))
-        for note in honest_notes(group):
+        for note in caveats(group):
             click.echo("\n" + textwrap.fill(note, width=110))
         click.echo()
     click.echo(own_label_mass(out))
-    click.echo(f"\n{TOY}")
+    click.echo("\n" + textwrap.fill(DEMO_NOTE, width=110))
     report = write_report(runs, out / "report.html")
     click.echo(f"\nReport: {report}")
     return 0

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flip_flop.cli.columns import aligned
 from flip_flop.cli.options import data_options, open_task, templates_option
 from flip_flop.errors import InputError
+from flip_flop.text import align_columns, visible
 
 if TYPE_CHECKING:
     from flip_flop.prompts.lint import Encode, Finding, LintRow
@@ -66,7 +66,7 @@ def list_command(task: str, hub_mirror: Path | None, story_cloze_dir: Path | Non
     ]
     lines = sorted(lines + [(name, "dropped", reason) for name, reason in dropped.items()]) if dropped else lines
     click.echo(f"{found.name}: {len(found.templates)} templates kept, {len(dropped)} dropped")
-    click.echo(aligned([["template", "", "answers, or why not"], *lines], "  "))
+    click.echo(align_columns([["template", "", "answers, or why not"], *lines], indent="  "))
     return 0
 
 
@@ -87,8 +87,6 @@ def show_command(
     story_cloze_dir: Path | None,
 ) -> int:
     """One instance of TASK under every template, as a model gets it, with the answers; * is the gold one."""
-    from flip_flop.report.text import visible
-
     found = open_task(task, templates, hub_mirror, story_cloze_dir)
     instances = found.instances(split, seed=seed, need_labels=False)
     by_id = {each.id: each for each in instances}
@@ -170,7 +168,7 @@ def _lint(name: str, task: "Task", limit: int, seed: int, encode: "Encode | None
     summary = [f"{count:,} {word}{'s' if count != 1 else ''}" for word, count in counts.items()]
     click.echo(f"{name}: {', '.join(summary)}")
     if findings:
-        click.echo(aligned([["code", "template", "what"], *_lines(findings)], "  "))
+        click.echo(align_columns([["code", "template", "what"], *_lines(findings)], indent="  "))
     return errors > 0
 
 
