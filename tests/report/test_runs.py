@@ -1,12 +1,15 @@
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
 
+from flip_flop.cli.main import main
 from flip_flop.errors import InputError
-from flip_flop.metrics import summarise
-from flip_flop.report import group_runs, load_run, require_comparable, what_differs, write_report
+from flip_flop.metrics import METRICS, Metric
+from flip_flop.report import group_runs, load_run, mean_difference, require_comparable, what_differs, write_report
+from tests.report.pages import Page
 
 
 def change_json(path, **changes):
@@ -174,15 +177,38 @@ def test_a_comparison_leads_the_report_wherever_it_was_named(make_run, tmp_path)
     assert "<h1>demo_reviews: before → after</h1>" in text
 
 
-def test_the_numbers_of_the_metrics_package_are_read_as_they_are(make_run, tmp_path):
-    for templates in (1, 4):
-        run = make_run(f"v{templates}", num_templates=templates)
-        arrays = np.load(run / "scores.npz")
-        figures = summarise(arrays["scores"], arrays["gold"], arrays["template_names"].tolist())
-        (run / "metrics.json").write_text(json.dumps(figures))
-        for key in ("observed_agreement", "mean_f1", "f1_std", "macro_f1", "accuracy", "vote_f1", "vote_accuracy"):
-            assert load_run(run).metrics[key] == figures[key]
-        assert write_report([run], tmp_path / "report.html").is_file()
+def test_a_run_from_before_a_metric_has_no_value_of_it(make_run, tmp_path):
+    old, new = make_run(), make_run("f2c", pull=0.9)
+    metrics = json.loads((old / "metrics.json").read_text())
+    new_keys = ("fleiss_kappa", "posix", "f1_spread", "ensemble_f1")
+    intervals = {key: ends for key, ends in metrics["intervals"].items() if key not in new_keys}
+    change_json(old / "metrics.json", **dict.fromkeys(new_keys, "absent"), intervals=intervals)
+    runs = [load_run(old), load_run(new)]
+    assert [runs[0].value(key) for key in new_keys] == [None] * 4
+    assert mean_difference("posix", runs[0], runs[1:]) is None
+    assert mean_difference("mean_f1", runs[0], runs[1:]).value == runs[1].value("mean_f1") - metrics["mean_f1"]
+    page = Page(write_report([old, new], tmp_path / "report.html").read_text(encoding="utf-8"))
+    columns = page.table("Run", "POSIX")
+    at = columns[0].index("POSIX")
+    assert columns[1][at] == "–"
+    assert columns[2][at].startswith(f"{runs[1].value('posix'):.2f}")
+
+
+def test_a_metric_of_ones_own_is_in_the_report_and_in_the_gate(make_run, tmp_path, monkeypatch, capsys):
+    answers = Metric("first_share", "first", lambda data: float((data.predictions == 0).mean()), "First label", "How.")
+    monkeypatch.setitem(METRICS, "first_share", answers)
+    before, after = make_run(), make_run("f2c", pull=0.9)
+    change = mean_difference("first_share", load_run(before), [load_run(after)])
+    assert change.interval[0] <= change.value <= change.interval[1]
+    page = Page(write_report([before, after], tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert page.table("Run", "First label")
+    audit = ["audit", "--model", "demo", "--task", "demo", "--limit", "4", "--out", str(tmp_path / "out"), "--quiet"]
+    monkeypatch.setattr(sys, "argv", ["flip-flop", *audit, "--fail-under", "first_share=1"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 1
+    share = load_run(tmp_path / "out").value("first_share")
+    assert f"first_share is {share:.4f}, under 1" in capsys.readouterr().err
 
 
 def test_a_report_needs_a_run(tmp_path):

@@ -1,10 +1,11 @@
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flip_flop.report.charts import answer_cells, share_bar, strip
-from flip_flop.text import points, visible
+from flip_flop.text import align_columns, points, spreadsheet_cell, visible
 from tests.report.made_runs import HOSTILE
 from tests.report.pages import Page
 
@@ -27,6 +28,21 @@ def test_nothing_invisible_is_left(text, one_line):
 @given(st.text(alphabet=st.characters(categories=["L", "N", "P", "S", "Zs"]), max_size=30))
 def test_plain_text_is_left_as_it_is(text):
     assert visible(text) == text
+
+
+def test_columns_stand_under_one_another_whatever_the_names():
+    lines = align_columns([["run", "F1"], [HOSTILE, "8.25"], ["b", "10.5"]], num_left=1, rule=True).splitlines()
+    assert len(lines) == 4
+    assert len({len(line) for line in lines}) == 1
+    assert lines[1] == "-" * len(visible(HOSTILE, one_line=True)) + "  ----"
+    assert align_columns([["a", "b"], ["long", ""]], indent="  ").splitlines() == ["  a     b", "  long"]
+
+
+@pytest.mark.parametrize("sign", "=+-@\t\r\n＝＋－＠")
+def test_text_that_a_spreadsheet_would_run_is_guarded_and_numbers_are_not(sign):
+    assert spreadsheet_cell(f"{sign}1+1") == f"'{sign}1+1"
+    assert spreadsheet_cell(f"a{sign}") == f"a{sign}"
+    assert spreadsheet_cell(-0.5) == -0.5
 
 
 def test_no_difference_is_minus_zero():

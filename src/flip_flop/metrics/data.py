@@ -82,11 +82,6 @@ class EvalData:
         """The label with the largest mean probability over templates, as if it were one template's answer."""
         return self._answered(label_probs(self.scores).mean(axis=1).argmax(axis=1))
 
-    @cached_property
-    def macro(self) -> "EvalData":
-        """The same, with macro-F1 as its F1."""
-        return replace(self, average="macro")
-
     def _answered(self, answers: Int[np.ndarray, " instances"]) -> "EvalData":
         certain = np.where(answers[:, None] == np.arange(self.num_labels), 0.0, -np.inf)
         return replace(self, scores=certain[:, None])

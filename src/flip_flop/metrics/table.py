@@ -1,6 +1,7 @@
 """The metrics, one table: what each is called, which direction is better, and how it is computed."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,9 +22,8 @@ class Metric:
         statistic: From :class:`~flip_flop.metrics.EvalData` to the number, or to None or NaN where it has no
             value. The intervals resample a :class:`~flip_flop.metrics.SumStatistic` in one matrix product;
             they call any other function once for each resample.
-        label: Its name in the HTML report; by default the title.
-        meaning: A sentence for the report.
-        higher_is_better: The direction of improvement.
+        label: Its name in the HTML report.
+        meaning: What it is, in a sentence of the report.
         needs_gold: Whether it is of the instances with a gold label only, and has no value without any.
         in_percent: Whether it is a fraction, which tables print in percent.
         decimals: Digits after the point in tables of studies.
@@ -67,36 +67,29 @@ class Metric:
         return data.labelled if self.needs_gold else data
 
 
-def _f1(data: EvalData) -> np.ndarray:
-    f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average=data.average)
-    assert f1 is not None, "a metric that needs gold sees labelled instances only"
-    return f1
+def _over_templates(spread: Callable[[np.ndarray], np.floating]) -> Statistic:
+    """A statistic of the templates' F1, of two or more."""
+
+    def statistic(data: EvalData) -> float | None:
+        f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average=data.average)
+        return None if f1 is None or len(f1) < 2 else float(spread(f1))
+
+    return statistic
 
 
 METRICS = {
     metric.name: metric
     for metric in (
+        Metric("observed_agreement", "P_o", AGREEMENT, "Agreement Pₒ", "How likely two templates give the same label."),
         Metric(
-            "observed_agreement",
-            "P_o",
-            AGREEMENT,
-            label="Agreement Pₒ",
-            meaning="How likely two templates give an instance the same label.",
-        ),
-        Metric(
-            "mean_f1",
-            "mean F1",
-            MEAN_F1,
-            label="Mean F1",
-            meaning="F1 of a single template, averaged over templates.",
-            needs_gold=True,
+            "mean_f1", "mean F1", MEAN_F1, "Mean F1", "F1 of one template, averaged over templates.", needs_gold=True
         ),
         Metric(
             "f1_std",
             "sigma_F1",
-            lambda data: float(_f1(data).std(ddof=0)) if data.scores.shape[1] > 1 else None,
-            label="σ of F1",
-            meaning="The population standard deviation of F1 over templates.",
+            _over_templates(np.std),
+            "σ of F1",
+            "The population standard deviation of F1 over templates.",
             higher_is_better=False,
             needs_gold=True,
             has_interval=False,
@@ -104,66 +97,61 @@ METRICS = {
         Metric(
             "macro_f1",
             "macro F1",
-            MEAN_F1.of(lambda data: data.macro),
-            label="Macro-F1",
-            meaning="F1 averaged over all labels, then over templates.",
+            MEAN_F1.of(lambda data: replace(data, average="macro")),
+            "Macro-F1",
+            "F1 averaged over all labels, then over templates.",
             needs_gold=True,
         ),
         Metric(
-            "accuracy",
-            "accuracy",
-            ACCURACY,
-            label="Accuracy",
-            meaning="The share of right answers, averaged over templates.",
-            needs_gold=True,
+            "accuracy", "accuracy", ACCURACY, "Accuracy", "Right answers, averaged over templates.", needs_gold=True
         ),
         Metric(
             "vote_f1",
             "vote F1",
             MEAN_F1.of(lambda data: data.voted),
-            label="Vote F1",
-            meaning="F1 of the majority vote of the templates.",
+            "Vote F1",
+            "F1 of the templates' majority vote.",
             needs_gold=True,
         ),
         Metric(
             "vote_accuracy",
             "vote accuracy",
             ACCURACY.of(lambda data: data.voted),
-            label="Vote accuracy",
-            meaning="Accuracy of the majority vote of the templates.",
+            "Vote accuracy",
+            "Accuracy of the templates' majority vote.",
             needs_gold=True,
         ),
         Metric(
             "no_consensus_share",
             "no consensus",
             NO_CONSENSUS,
-            label="No majority",
-            meaning="The share of instances on which no label has more than half of the templates.",
+            "No majority",
+            "Instances on which no label has more than half of the templates.",
             higher_is_better=False,
         ),
         Metric(
             "fleiss_kappa",
             "kappa",
             FLEISS_KAPPA,
-            label="Fleiss' κ",
-            meaning="Agreement beyond chance: 0 is what answers in these label shares reach by chance, 100 is full "
-            "agreement. It has no value where all answers are one label.",
+            "Fleiss' κ",
+            "Agreement beyond chance: 0 is what these label shares reach by chance, 100 is full agreement. No value "
+            "where all answers are one label.",
         ),
         Metric(
             "posix",
             "POSIX",
             POSIX,
-            label="POSIX",
-            meaning="How much the log-probability of an answer changes when another template asks, in nats.",
+            "POSIX",
+            "How far an answer's log-probability moves, in nats, when another template asks.",
             higher_is_better=False,
             in_percent=False,
         ),
         Metric(
             "f1_spread",
             "F1 spread",
-            lambda data: float(np.ptp(_f1(data))) if data.scores.shape[1] > 1 else None,
-            label="F1 spread",
-            meaning="F1 of the best template less that of the worst.",
+            _over_templates(np.ptp),
+            "F1 spread",
+            "F1 of the best template less that of the worst.",
             higher_is_better=False,
             needs_gold=True,
             has_interval=False,
@@ -172,8 +160,8 @@ METRICS = {
             "ensemble_f1",
             "ensemble F1",
             MEAN_F1.of(lambda data: data.ensembled),
-            label="Ensemble F1",
-            meaning="F1 of the label with the largest mean probability over templates.",
+            "Ensemble F1",
+            "F1 of the label with the largest mean probability over templates.",
             needs_gold=True,
         ),
     )
