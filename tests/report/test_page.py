@@ -170,16 +170,11 @@ def test_the_vote_is_the_baseline_and_may_win(make_run, tmp_path):
     assert "the vote answers better" in text
 
 
-def test_cce_level_with_f2c_is_said(make_run, tmp_path):
-    runs = [make_run(num_instances=300), make_run("cce", num_instances=300, pull=0.8, method="cce")]
-    runs.append(make_run("f2c", num_instances=300, pull=0.8, method="f2c"))
-    assert "CCE is level with F2C here" in report_of(tmp_path, *runs).text
-
-
-def test_cce_ahead_of_f2c_is_said(make_run, tmp_path):
-    runs = [make_run(num_instances=300), make_run("cce", num_instances=300, pull=0.9, method="cce")]
-    runs.append(make_run("f2c", num_instances=300, pull=0.2, method="f2c"))
-    assert "CCE is ahead of F2C here" in report_of(tmp_path, *runs).text
+@pytest.mark.parametrize(("cce", "f2c", "place"), [(0.8, 0.8, "level with"), (0.9, 0.2, "ahead of")])
+def test_a_method_that_f2c_does_not_beat_is_named(make_run, tmp_path, cce, f2c, place):
+    runs = [make_run(num_instances=300), make_run("cce", num_instances=300, pull=cce, method="cce")]
+    runs.append(make_run("f2c", num_instances=300, pull=f2c, method="f2c"))
+    assert f"CCE is {place} F2C here" in report_of(tmp_path, *runs).text
 
 
 def test_a_collapsed_run_is_flagged_and_never_best(make_run, tmp_path):
