@@ -11,7 +11,7 @@ SOURCE = Path(flip_flop.__file__).parent
 
 # Lowest first. A module imports from its own package and from floors below; nothing flows back.
 FLOORS = [
-    {"errors", "files", "options", "progress", "provenance", "randomness"},
+    {"errors", "files", "options", "progress", "provenance", "randomness", "text"},
     {"strict_yaml", "run_record"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},

@@ -25,6 +25,38 @@ def no_consensus_share(predictions):
     return lacking / len(predictions)
 
 
+def fleiss_kappa(predictions):
+    """Agreement beyond what raters would reach who draw from the label shares."""
+    cells = [label for row in predictions for label in row]
+    by_chance = math.fsum((cells.count(label) / len(cells)) ** 2 for label in set(cells))
+    return (observed_agreement(predictions) - by_chance) / (1 - by_chance)
+
+
+def softmax(row):
+    return [math.exp(x - max(row)) / math.fsum(math.exp(y - max(row)) for y in row) for x in row]
+
+
+def posix(scores):
+    """The mean over instances of how much each template's answer changes in log-probability under each other one."""
+    values = []
+    for templates in scores:
+        moves = []
+        for asking, row in enumerate(templates):
+            for answering, own in enumerate(templates):
+                if asking != answering:
+                    answer = own.index(max(own))
+                    moves.append(abs(math.log(softmax(row)[answer]) - math.log(softmax(own)[answer])))
+        values.append(math.fsum(moves) / len(moves))
+    return math.fsum(values) / len(values)
+
+
+def ensemble(scores):
+    """One instance: the label with the largest mean probability over templates."""
+    probs = [softmax(row) for row in scores]
+    means = [math.fsum(row[label] for row in probs) for label in range(len(scores[0]))]
+    return means.index(max(means))
+
+
 def f1_of_label(predicted, gold, label):
     hits = sum(p == label and g == label for p, g in zip(predicted, gold, strict=True))
     false_alarms = sum(p == label and g != label for p, g in zip(predicted, gold, strict=True))
@@ -51,9 +83,7 @@ def majority_vote(scores):
     for row in scores:
         votes[row.index(max(row))] += 1
     for label in range(num_labels):
-        weights[label] = math.fsum(
-            math.exp(row[label] - max(row)) / math.fsum(math.exp(x - max(row)) for x in row) for row in scores
-        )
+        weights[label] = math.fsum(softmax(row)[label] for row in scores)
     best = 0
     for label in range(1, num_labels):
         if (votes[label], weights[label]) > (votes[best], weights[best]):

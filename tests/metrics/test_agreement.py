@@ -4,19 +4,27 @@ import numpy as np
 import pytest
 
 from flip_flop.metrics import (
-    agreement_statistic,
+    METRICS,
     instance_agreement,
-    no_consensus_share,
-    no_consensus_statistic,
+    lacks_consensus,
     observed_agreement,
     template_agreement_matrix,
     vote_counts,
 )
 from flip_flop.randomness import generator
 from tests.metrics import oracle
+from tests.metrics.made_data import data_of
 
 # Instances, templates, labels: with fewer templates than labels and with more.
 SHAPES = [(7, 4, 3), (7, 3, 4), (1, 2, 3), (30, 15, 2), (11, 8, 4)]
+
+
+def no_consensus_share(predictions):
+    return METRICS["no_consensus_share"].value(data_of(predictions, num_labels=4))
+
+
+def fleiss_kappa(predictions, num_labels=4):
+    return METRICS["fleiss_kappa"].value(data_of(predictions, num_labels=num_labels))
 
 
 def random_predictions(num_instances, num_templates, num_labels):
@@ -38,8 +46,7 @@ def test_agreement_equals_counting_every_pair(shape):
     rows = predictions.tolist()
     assert observed_agreement(predictions) == pytest.approx(oracle.observed_agreement(rows), abs=1e-14)
     assert no_consensus_share(predictions) == pytest.approx(oracle.no_consensus_share(rows), abs=1e-14)
-    assert agreement_statistic()(predictions) == pytest.approx(observed_agreement(predictions), abs=1e-14)
-    assert no_consensus_statistic()(predictions) == pytest.approx(no_consensus_share(predictions), abs=1e-14)
+    assert METRICS["observed_agreement"].value(data_of(predictions, num_labels=4)) == observed_agreement(predictions)
 
 
 def test_a_worked_example():
@@ -69,6 +76,8 @@ def test_vote_counts_count_every_label(shape):
 def test_a_single_template_has_no_agreement_and_no_consensus():
     one = random_predictions(7, 1, 3)
     assert instance_agreement(one) is None
+    assert lacks_consensus(one) is None
+    assert fleiss_kappa(one) is None
     assert observed_agreement(one) is None
     assert no_consensus_share(one) is None
 
@@ -77,6 +86,7 @@ def test_no_instances_have_no_agreement():
     none = np.zeros((0, 4), dtype=int)
     assert observed_agreement(none) is None
     assert no_consensus_share(none) is None
+    assert fleiss_kappa(none) is None
     assert vote_counts(none, 3).shape == (0, 3)
     with pytest.raises(ValueError, match="without instances"):
         template_agreement_matrix(none)
@@ -118,3 +128,34 @@ def test_the_order_of_templates_and_the_names_of_labels_have_no_influence():
 def test_a_prediction_that_is_no_label_is_refused(bad):
     with pytest.raises(ValueError, match="label indices, 0 to 2"):
         vote_counts(np.array([[0, bad]]), 3)
+
+
+# Table 1 of Fleiss 1971: how many of six psychiatrists gave each of 30 patients each of five diagnoses.
+FLEISS_1971 = """
+00060 03003 01401 00006 03030 20400 00402 20310 20040 00006 10050 11040 03300 10050 02031
+00501 30012 51000 02040 10203 00006 01050 02013 20040 10041 05010 40002 02040 10500 00006
+"""
+
+
+def test_kappa_of_the_diagnoses_of_fleiss_1971_is_the_printed_one():
+    votes = [[label for label in range(5) for _ in range(int(row[label]))] for row in FLEISS_1971.split()]
+    assert {len(row) for row in votes} == {6}
+    shares = [oracle.share(votes, label) for label in range(5)]
+    assert shares == pytest.approx([0.144, 0.144, 0.167, 0.306, 0.239], abs=5e-4), "the table's last line"
+    assert fleiss_kappa(np.array(votes), 5) == pytest.approx(0.430, abs=5e-4)
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[0] > 1])
+def test_kappa_equals_the_loop(shape):
+    predictions = random_predictions(*shape)
+    assert fleiss_kappa(predictions) == pytest.approx(oracle.fleiss_kappa(predictions.tolist()), abs=1e-13)
+
+
+def test_kappa_is_one_for_full_agreement_near_zero_by_chance_and_negative_below():
+    assert fleiss_kappa(np.array([[0, 0], [1, 1], [2, 2]])) == pytest.approx(1)
+    assert fleiss_kappa(random_predictions(4000, 5, 3)) == pytest.approx(0, abs=0.02)
+    assert fleiss_kappa(np.array([[0, 1], [1, 0]])) == pytest.approx(-1)
+
+
+def test_kappa_has_no_value_where_all_votes_are_for_one_label():
+    assert fleiss_kappa(np.full((9, 4), 2)) is None

@@ -4,19 +4,25 @@ import numpy as np
 import pytest
 
 from flip_flop.metrics import (
+    METRICS,
+    EvalData,
     accuracy_per_template,
-    accuracy_statistic,
-    agreement_statistic,
     bootstrap_interval,
     f1_per_template,
-    mean_f1,
-    mean_f1_statistic,
-    no_consensus_share,
-    no_consensus_statistic,
+    instance_agreement,
+    mean_statistic,
     observed_agreement,
     paired_bootstrap_interval,
 )
 from flip_flop.randomness import generator
+from tests.metrics import oracle
+from tests.metrics.made_data import data_of
+
+AGREEMENT = mean_statistic(instance_agreement)  # of predictions
+
+
+def metric_interval(name, data, **settings):
+    return bootstrap_interval(METRICS[name].statistic, data, **settings)
 
 
 def table(num_instances=50, num_templates=4, num_labels=3, accuracy=0.6, *keys):
@@ -29,36 +35,48 @@ def table(num_instances=50, num_templates=4, num_labels=3, accuracy=0.6, *keys):
     return np.where(right, gold[:, None], wrong), gold
 
 
-def slow_mean_f1(predictions, gold):
-    return mean_f1(f1_per_template(predictions, gold, num_labels=3))
+def noisy(data):
+    """The same predictions with scores of all sizes, so that probabilities matter."""
+    noise = generator(0, "tests/metrics/noisy").normal(size=data.scores.shape)
+    return EvalData(data.scores + np.clip(noise, -1, 1), data.gold)
 
 
-def slow_accuracy(predictions, gold):
-    return float(accuracy_per_template(predictions, gold).mean())
+SLOW = {
+    "observed_agreement": lambda data: observed_agreement(data.predictions),
+    "no_consensus_share": lambda data: oracle.no_consensus_share(data.predictions.tolist()),
+    "mean_f1": lambda data: f1_per_template(data.predictions, data.gold, num_labels=3).mean(),
+    "accuracy": lambda data: float(accuracy_per_template(data.predictions, data.gold).mean()),
+    "fleiss_kappa": lambda data: oracle.fleiss_kappa(data.predictions.tolist()),
+    "posix": lambda data: oracle.posix(data.scores.tolist()),
+    "ensemble_f1": lambda data: oracle.f1([oracle.ensemble(i) for i in data.scores.tolist()], data.gold.tolist(), 3),
+    "vote_f1": lambda data: oracle.f1([oracle.majority_vote(i) for i in data.scores.tolist()], data.gold.tolist(), 3),
+}
 
 
-@pytest.mark.parametrize(
-    ("fast", "slow", "judged"),
-    [
-        (agreement_statistic(), observed_agreement, False),
-        (no_consensus_statistic(), no_consensus_share, False),
-        (mean_f1_statistic(3), slow_mean_f1, True),
-        (accuracy_statistic(), slow_accuracy, True),
-    ],
-    ids=["observed_agreement", "no_consensus_share", "mean_f1", "accuracy"],
-)
-def test_one_matrix_product_gives_the_interval_of_calling_the_statistic_on_every_resample(fast, slow, judged):
-    predictions, gold = table()
-    arrays = (predictions, gold) if judged else (predictions,)
-    settings = {"resamples": 150, "seed": 3}
-    assert fast(*arrays) == pytest.approx(slow(*arrays), abs=1e-12)
-    assert bootstrap_interval(fast, *arrays, **settings) == pytest.approx(
-        bootstrap_interval(slow, *arrays, **settings), abs=1e-12
+@pytest.mark.parametrize("name", SLOW)
+def test_one_matrix_product_gives_the_interval_of_calling_the_statistic_on_every_resample(name):
+    fast, slow = METRICS[name].statistic, SLOW[name]
+    before, after = noisy(data_of(*table(30))), noisy(data_of(*table(30, 6, 3, 0.8)))
+    settings = {"resamples": 60, "seed": 3}
+    assert fast(before) == pytest.approx(slow(before), abs=1e-12)
+    assert bootstrap_interval(fast, before, **settings) == pytest.approx(
+        bootstrap_interval(slow, before, **settings), abs=1e-12
     )
-    other, _ = table(50, 6, 3, 0.8, "after")
-    after = (other, gold) if judged else (other,)
-    assert paired_bootstrap_interval(fast, arrays, after, **settings) == pytest.approx(
-        paired_bootstrap_interval(slow, arrays, after, **settings), abs=1e-12
+    assert paired_bootstrap_interval(fast, [before], [after], **settings) == pytest.approx(
+        paired_bootstrap_interval(slow, [before], [after], **settings), abs=1e-12
+    )
+
+
+def test_the_change_of_several_runs_is_that_of_their_mean():
+    runs = [data_of(*table(40, 4, 3, accuracy, "runs")) for accuracy in (0.4, 0.6, 0.9)]
+    before, *after = ([run] for run in runs)
+    slow = SLOW["accuracy"]
+
+    def difference(first, second, third):
+        return (slow(second) + slow(third)) / 2 - slow(first)
+
+    assert paired_bootstrap_interval(METRICS["accuracy"].statistic, before, *after, resamples=99) == pytest.approx(
+        bootstrap_interval(difference, *runs, resamples=99), abs=1e-12
     )
 
 
@@ -77,7 +95,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     hits = 0
     for _ in range(200):
         sample = population[random.integers(20_000, size=80)]
-        low, high = bootstrap_interval(agreement_statistic(), sample, resamples=300)
+        low, high = bootstrap_interval(AGREEMENT, sample, resamples=300)
         hits += low <= truth <= high
     assert 0.88 <= hits / 200 <= 0.99
 
@@ -85,43 +103,42 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
 def test_what_is_resampled_is_the_instance_and_not_the_cell():
     # Copies of the templates are no new evidence: the interval of a mean over cells must not shrink.
     predictions, gold = table()
-    copies = np.tile(predictions, (1, 25))
-    once = bootstrap_interval(accuracy_statistic(), predictions, gold)
-    assert bootstrap_interval(accuracy_statistic(), copies, gold) == pytest.approx(once, abs=1e-12)
+    once = metric_interval("accuracy", data_of(predictions, gold))
+    copies = data_of(np.tile(predictions, (1, 25)), gold)
+    assert metric_interval("accuracy", copies) == pytest.approx(once, abs=1e-12)
 
 
 def test_a_paired_interval_is_narrower_than_the_two_values_would_suggest():
     before, gold = table(300)
     flip = generator(0, "tests/metrics/paired").random(before.shape) < 0.1
     after = np.where(flip, gold[:, None], before)
-    low, high = paired_bootstrap_interval(accuracy_statistic(), (before, gold), (after, gold))
-    alone = bootstrap_interval(accuracy_statistic(), after, gold)
+    low, high = METRICS["accuracy"].change_interval(data_of(before, gold), data_of(after, gold))
+    alone = metric_interval("accuracy", data_of(after, gold))
     assert low > 0
     assert high - low < 0.5 * (alone[1] - alone[0])
 
 
 def test_no_change_is_zero_in_every_resample():
-    arrays = table()
-    assert paired_bootstrap_interval(mean_f1_statistic(3), arrays, arrays) == (0.0, 0.0)
+    data = data_of(*table())
+    assert METRICS["mean_f1"].change_interval(data, data) == (0.0, 0.0)
 
 
 def test_the_change_is_after_less_before():
     worse, gold = table()
     better = np.repeat(gold[:, None], 7, axis=1)
-    low, _ = paired_bootstrap_interval(accuracy_statistic(), (worse, gold), (better, gold))
+    low, _ = METRICS["accuracy"].change_interval(data_of(worse, gold), data_of(better, gold))
     assert low > 0
 
 
 def test_the_same_seed_gives_the_same_interval_and_another_seed_another():
-    arrays = table()
-    first, again, other = (bootstrap_interval(mean_f1_statistic(3), *arrays, seed=seed) for seed in (1, 1, 2))
+    data = data_of(*table())
+    first, again, other = (metric_interval("mean_f1", data, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
 def test_the_size_of_the_blocks_in_memory_does_not_change_the_interval(monkeypatch):
-    predictions, gold = table()
-    arguments = (mean_f1_statistic(3), predictions, gold)
+    arguments = (METRICS["mean_f1"].statistic, data_of(*table()))
     whole = bootstrap_interval(*arguments, resamples=101)
     for block in (1, 50 * 7, 50 * 100):
         monkeypatch.setattr("flip_flop.metrics.bootstrap.BLOCK", block)
@@ -130,24 +147,24 @@ def test_the_size_of_the_blocks_in_memory_does_not_change_the_interval(monkeypat
 
 def test_more_confidence_is_a_wider_interval():
     predictions, _ = table()
-    low, high = bootstrap_interval(agreement_statistic(), predictions, confidence=0.5)
-    wide_low, wide_high = bootstrap_interval(agreement_statistic(), predictions, confidence=0.99)
+    low, high = bootstrap_interval(AGREEMENT, predictions, confidence=0.5)
+    wide_low, wide_high = bootstrap_interval(AGREEMENT, predictions, confidence=0.99)
     assert wide_low < low < high < wide_high
 
 
 def test_a_resample_without_any_gold_label_is_left_out():
-    predictions, gold = np.array([[0, 1], [1, 1], [0, 0]]), np.array([0, -1, -1])
-    assert bootstrap_interval(accuracy_statistic(), predictions, gold) == (0.5, 0.5)
-    assert bootstrap_interval(mean_f1_statistic(2), predictions, np.array([1, -1, -1])) == (0.5, 0.5)
+    values, known = np.array([0.5, 7.0, 7.0]), np.array([True, False, False])
+    mean = lambda values, known: values[known].mean() if known.any() else None  # noqa: E731
+    assert bootstrap_interval(mean, values, known) == (0.5, 0.5)
+    data = data_of([[0, 1], [1, 1], [0, 0]], [1, -1, -1], num_labels=2)
+    assert METRICS["accuracy"].interval(data) == METRICS["mean_f1"].interval(data) == (0.5, 0.5)
 
 
 def test_a_statistic_without_any_value_is_refused():
-    one_template, gold = table(9, 1)
-    for statistic in (observed_agreement, agreement_statistic()):
+    one_template, _ = table(9, 1)
+    for statistic in (observed_agreement, AGREEMENT):
         with pytest.raises(ValueError, match="no value on any resample"):
             bootstrap_interval(statistic, one_template)
-    with pytest.raises(ValueError, match="no value on any resample"):
-        bootstrap_interval(mean_f1_statistic(3), one_template, np.full_like(gold, -1))
 
 
 @pytest.mark.parametrize(
@@ -160,22 +177,22 @@ def test_a_statistic_without_any_value_is_refused():
 )
 def test_settings_out_of_range_are_refused_by_name(changes, words):
     with pytest.raises(ValueError, match=words):
-        bootstrap_interval(agreement_statistic(), table()[0], **changes)
+        bootstrap_interval(AGREEMENT, table()[0], **changes)
 
 
 def test_arrays_of_different_instances_are_refused():
     predictions, gold = table()
     with pytest.raises(ValueError, match=r"same instances; they have \[49, 50\]"):
-        bootstrap_interval(accuracy_statistic(), predictions, gold[1:])
+        bootstrap_interval(lambda a, b: 0.0, predictions, gold[1:])
     with pytest.raises(ValueError, match="same instances"):
-        paired_bootstrap_interval(agreement_statistic(), [predictions], [predictions[:-1]])
+        paired_bootstrap_interval(AGREEMENT, [predictions], [predictions[:-1]])
     with pytest.raises(ValueError, match="no instances"):
-        bootstrap_interval(agreement_statistic(), predictions[:0])
+        bootstrap_interval(AGREEMENT, predictions[:0])
 
 
 def test_two_thousand_resamples_of_a_thousand_instances_take_less_than_two_seconds():
     predictions, gold = table(1000, 15)
     start = time.thread_time()
-    bootstrap_interval(agreement_statistic(), predictions)
-    bootstrap_interval(mean_f1_statistic(3), predictions, gold)
+    bootstrap_interval(AGREEMENT, predictions)
+    metric_interval("mean_f1", data_of(predictions, gold))
     assert time.thread_time() - start < 4

@@ -3,15 +3,18 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
 from flip_flop.metrics import (
+    METRICS,
     accuracy_per_template,
-    accuracy_statistic,
     f1_per_template,
-    f1_std,
-    mean_f1,
-    mean_f1_statistic,
+    resolve_average,
 )
 from flip_flop.randomness import generator
 from tests.metrics import oracle
+from tests.metrics.made_data import data_of
+
+
+def value(name, predictions, gold, num_labels=2):
+    return METRICS[name].value(data_of(predictions, gold, num_labels))
 
 
 def table(*keys, num_labels, absent=()):
@@ -43,7 +46,8 @@ def test_f1_equals_scikit_learn_and_the_loop(num_labels):
         assert f1.tolist() == pytest.approx(expected, abs=1e-12)
         macro = f1_per_template(predictions, gold, num_labels=num_labels, average="macro")
         assert macro.tolist() == pytest.approx(by_sklearn(predictions, gold, num_labels, "macro"), abs=1e-12)
-        assert mean_f1_statistic(num_labels)(predictions, gold) == pytest.approx(mean_f1(f1), abs=1e-12)
+        assert value("mean_f1", predictions, gold, num_labels) == f1.mean()
+        assert value("macro_f1", predictions, gold, num_labels) == macro.mean()
 
 
 def test_two_labels_mean_f1_of_label_1_and_more_mean_macro_f1():
@@ -61,8 +65,9 @@ def test_a_worked_example():
     gold = np.array([1, 1, 0, 1, 0])
     f1 = f1_per_template(predictions, gold, num_labels=2)
     assert f1.tolist() == pytest.approx([2 / 3, 0])
-    assert mean_f1(f1) == pytest.approx(1 / 3)
-    assert f1_std(f1) == pytest.approx(1 / 3), "of the population: with ddof = 1 it would be 0.4714"
+    assert value("mean_f1", predictions, gold) == pytest.approx(1 / 3)
+    assert value("f1_std", predictions, gold) == pytest.approx(1 / 3), "of the population: 0.4714 with ddof = 1"
+    assert value("f1_spread", predictions, gold) == pytest.approx(2 / 3)
     assert accuracy_per_template(predictions, gold).tolist() == [0.6, 0.4]
 
 
@@ -97,7 +102,7 @@ def test_accuracy_equals_scikit_learn():
     known = gold != -1
     expected = [accuracy_score(gold[known], column[known]) for column in predictions.T]
     assert accuracy_per_template(predictions, gold).tolist() == pytest.approx(expected)
-    assert accuracy_statistic()(predictions, gold) == pytest.approx(np.mean(expected))
+    assert value("accuracy", predictions, gold, 4) == pytest.approx(np.mean(expected))
 
 
 def test_the_order_of_the_templates_only_reorders_their_f1():
@@ -105,7 +110,9 @@ def test_the_order_of_the_templates_only_reorders_their_f1():
     order = [2, 0, 3, 1]
     before = f1_per_template(predictions, gold, num_labels=3)
     assert f1_per_template(predictions[:, order], gold, num_labels=3).tolist() == before[order].tolist()
-    assert f1_std(before[order]) == pytest.approx(f1_std(before))
+    for name in ("f1_std", "f1_spread"):
+        shuffled = value(name, predictions[:, order], gold, 3)
+        assert shuffled == pytest.approx(value(name, predictions, gold, 3))
 
 
 def test_renaming_the_labels_does_not_change_macro_f1():
@@ -116,13 +123,17 @@ def test_renaming_the_labels_does_not_change_macro_f1():
 
 
 def test_the_spread_of_a_single_template_has_no_answer():
-    assert f1_std(np.array([0.7])) is None
-    assert f1_std(np.array([0.7, 0.7])) == 0.0
+    for name in ("f1_std", "f1_spread"):
+        assert value(name, [[0], [1]], [0, 1]) is None
+        assert value(name, [[0, 0], [1, 1]], [0, 1]) == 0.0
+        assert METRICS[name].interval(data_of([[0, 0], [1, 0]], [0, 1], 2)) is None, "resampling adds to a spread"
 
 
 def test_binary_f1_of_three_labels_is_refused():
     predictions, gold = table("binary", num_labels=3)
-    with pytest.raises(ValueError, match="Binary F1 is for two labels; this task has 3"):
+    assert resolve_average("macro", 2) == resolve_average("auto", 3) == "macro"
+    assert resolve_average("auto", 2) == "binary"
+    with pytest.raises(ValueError, match="no 'binary' F1 of 3 labels"):
         f1_per_template(predictions, gold, num_labels=3, average="binary")
 
 

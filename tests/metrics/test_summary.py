@@ -4,23 +4,17 @@ import warnings
 import numpy as np
 import pytest
 
-from flip_flop.metrics import (
-    accuracy_statistic,
-    bootstrap_interval,
-    f1_per_template,
-    f1_std,
-    mean_f1,
-    summarise,
-)
+from flip_flop.metrics import METRICS, Metric, bootstrap_interval, f1_per_template, summarise
 from flip_flop.randomness import generator
 from tests.metrics import oracle
 
 AGAINST_GOLD = [
     "mean_f1", "f1_std", "macro_f1", "accuracy", "f1_per_template", "accuracy_per_template",
-    "vote_f1", "vote_accuracy",
+    "vote_f1", "vote_accuracy", "f1_spread", "ensemble_f1",
 ]  # fmt: skip
 KEYS = {
-    *AGAINST_GOLD, "observed_agreement", "no_consensus_share", "label_shares", "label_shares_per_template",
+    *AGAINST_GOLD, "observed_agreement", "no_consensus_share", "fleiss_kappa", "posix",
+    "label_shares", "label_shares_per_template",
     "collapsed", "num_instances", "num_templates", "num_labels", "intervals",
 }  # fmt: skip
 NAMES = ["plain", "formal", "reversed", "terse"]
@@ -67,28 +61,20 @@ def test_the_keys_are_those_of_metrics_json_and_the_values_are_plain_json():
     found = summarise(*run(), NAMES)
     assert set(found) == KEYS
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    for name in (
-        "observed_agreement",
-        "mean_f1",
-        "f1_std",
-        "macro_f1",
-        "accuracy",
-        "vote_f1",
-        "vote_accuracy",
-    ):
+    for name, metric in METRICS.items():
         assert type(found[name]) is float
-        assert 0 <= found[name] <= 1
+        assert 0 <= found[name] <= 1 or not metric.in_percent
 
 
 def test_f1_is_binary_for_two_labels_and_macro_f1_stands_beside_it():
     scores, gold = run(num_labels=2)
     found = summarise(scores, gold, NAMES, intervals=False)
     macro = f1_per_template(scores.argmax(axis=2), gold, num_labels=2, average="macro")
-    assert found["macro_f1"] == pytest.approx(mean_f1(macro))
+    assert found["macro_f1"] == pytest.approx(macro.mean())
     assert found["mean_f1"] != pytest.approx(found["macro_f1"])
     asked = summarise(scores, gold, NAMES, f1="macro", intervals=False)
     assert asked["mean_f1"] == found["macro_f1"]
-    assert asked["f1_std"] == f1_std(macro)
+    assert asked["f1_std"] == macro.std()
 
 
 def test_intervals_hold_every_metric_but_the_spread_and_contain_it():
@@ -96,12 +82,12 @@ def test_intervals_hold_every_metric_but_the_spread_and_contain_it():
     found = summarise(scores, gold, NAMES)
     assert set(found["intervals"]) == {
         "observed_agreement", "no_consensus_share",
-        "mean_f1", "macro_f1", "accuracy", "vote_f1", "vote_accuracy",
+        "mean_f1", "macro_f1", "accuracy", "vote_f1", "vote_accuracy", "fleiss_kappa", "posix", "ensemble_f1",
     }  # fmt: skip
     for name, (low, high) in found["intervals"].items():
         assert low <= found[name] <= high, name
     assert found["intervals"]["accuracy"] == list(
-        bootstrap_interval(accuracy_statistic(), scores.argmax(axis=2), gold, seed=0)
+        bootstrap_interval(lambda hits: hits.mean(), scores.argmax(axis=2) == gold[:, None], seed=0)
     )
     assert summarise(scores, gold, NAMES, seed=1)["intervals"] != found["intervals"]
     assert summarise(scores, gold, NAMES, intervals=False)["intervals"] == {}
@@ -111,7 +97,7 @@ def test_without_gold_there_is_agreement_but_no_f1():
     scores, gold = run()
     found = summarise(scores, np.full_like(gold, -1), NAMES)
     assert set(found) == KEYS
-    assert [found[name] for name in AGAINST_GOLD] == [None] * 8
+    assert [found[name] for name in AGAINST_GOLD] == [None] * 10
     assert found["observed_agreement"] is not None
     assert found["intervals"]["mean_f1"] is None
     assert found["intervals"]["observed_agreement"] is not None
@@ -121,10 +107,11 @@ def test_a_single_template_has_f1_but_no_agreement():
     scores, gold = run(num_templates=1)
     found = summarise(scores, gold, ["plain"])
     assert set(found) == KEYS
-    for name in ("observed_agreement", "no_consensus_share"):
+    for name in ("observed_agreement", "no_consensus_share", "fleiss_kappa", "posix"):
         assert found[name] is None
         assert found["intervals"][name] is None
     assert found["f1_std"] is None
+    assert found["f1_spread"] is None
     assert found["mean_f1"] == found["vote_f1"] == found["f1_per_template"]["plain"]
 
 
@@ -141,6 +128,17 @@ def test_a_collapsed_model_has_an_agreement_of_1_and_the_flag():
     assert found["collapsed"] is True
     assert found["label_shares"] == [0.0, 0.0, 1.0]
     assert found["f1_std"] == 0.0
+    assert found["fleiss_kappa"] is None
+
+
+def test_a_metric_of_ones_own_is_one_entry(monkeypatch):
+    margin = Metric("margin", "margin", lambda data: float(np.ptp(data.scores, axis=2).mean()))
+    monkeypatch.setitem(METRICS, "margin", margin)
+    scores, gold = run()
+    found = summarise(scores, gold, NAMES)
+    assert found["margin"] == pytest.approx(np.mean([max(row) - min(row) for row in scores.reshape(-1, 3).tolist()]))
+    low, high = found["intervals"]["margin"]
+    assert low < found["margin"] < high
 
 
 def test_an_absent_label_gives_no_warning():

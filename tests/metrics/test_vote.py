@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from flip_flop.metrics import majority_vote
+from flip_flop.metrics import METRICS, EvalData, label_probs, majority_vote
 from flip_flop.randomness import generator
 from tests.metrics import oracle
 
@@ -10,6 +10,24 @@ from tests.metrics import oracle
 def test_the_vote_equals_the_loop(shape):
     scores = generator(0, "tests/metrics/vote", *shape).normal(size=shape) - 2
     assert majority_vote(scores).tolist() == [oracle.majority_vote(rows) for rows in scores.tolist()]
+
+
+@pytest.mark.parametrize("shape", [(40, 4, 3), (40, 3, 4), (40, 1, 3)])
+def test_probabilities_and_the_ensemble_equal_the_loop(shape):
+    scores = generator(0, "tests/metrics/ensemble", *shape).normal(size=shape) * 3
+    gold = np.arange(40) % shape[2]
+    assert label_probs(scores).tolist() == [[pytest.approx(oracle.softmax(row)) for row in rows] for rows in scores]
+    answers = [oracle.ensemble(rows) for rows in scores.tolist()]
+    data = EvalData(scores, gold)
+    assert data.ensembled.predictions[:, 0].tolist() == answers
+    assert METRICS["ensemble_f1"].value(data) == pytest.approx(oracle.f1(answers, gold.tolist(), shape[2]))
+
+
+def test_one_sure_template_outweighs_two_in_doubt_in_the_ensemble_but_not_in_the_vote():
+    data = EvalData(np.log([[[0.6, 0.4], [0.6, 0.4], [0.01, 0.99]]]), np.array([1]))
+    assert data.votes.tolist() == [0]
+    assert METRICS["ensemble_f1"].value(data) == 1.0
+    assert METRICS["vote_f1"].value(data) == 0.0
 
 
 def test_a_plurality_wins_without_a_strict_majority():
@@ -51,5 +69,7 @@ def test_extreme_scores_vote_like_any_others():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_score_that_is_no_log_probability_is_refused(bad):
+    with pytest.raises(ValueError, match="log-probabilities"):
+        EvalData(np.array([[[-1.0, bad]]]), np.array([0]))
     with pytest.raises(ValueError, match="log-probabilities"):
         majority_vote(np.array([[[-1.0, bad]]]))

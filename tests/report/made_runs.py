@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from flip_flop.metrics import summarise
+
 TEMPLATES = (
     ("plain", "Review: {{ text }}\nIs this review positive?", "No ||| Yes"),
     ("true_false", "{{ text }}\nThe customer is content. True or false?", "False ||| True"),
@@ -18,71 +20,6 @@ TEMPLATES = (
 THINGS = ("kettle", "backpack", "lamp", "keyboard", "blender", "tent", "radio", "chair")
 ASPECTS = ("handle", "colour", "price", "weight", "sound", "finish", "battery", "manual")
 WORDS = ("awful", "flimsy", "dull", "clumsy", "lovely", "sturdy", "bright", "clever")
-
-
-def binary_f1(predicted: list[int], gold: list[int]) -> float:
-    hits = sum(p == g == 1 for p, g in zip(predicted, gold, strict=True))
-    misses = sum(p != g for p, g in zip(predicted, gold, strict=True))
-    return 2 * hits / (2 * hits + misses) if hits + misses else 0.0
-
-
-def macro_f1(predicted: list[int], gold: list[int], num_labels: int) -> float:
-    parts = [
-        binary_f1([int(p == label) for p in predicted], [int(g == label) for g in gold]) for label in range(num_labels)
-    ]
-    return sum(parts) / num_labels
-
-
-def slow_metrics(scores: np.ndarray, gold: np.ndarray, names: list[str]) -> dict:
-    """The figures of metrics.json, in plain loops."""
-    num_instances, num_templates, num_labels = scores.shape
-    predicted = [[int(np.argmax(scores[i, v])) for v in range(num_templates)] for i in range(num_instances)]
-    has_gold = bool((gold >= 0).all())
-    agreement, no_consensus, vote = [], 0, []
-    for i, row in enumerate(predicted):
-        counts = [row.count(label) for label in range(num_labels)]
-        if num_templates > 1:
-            pairs = sum(n * (n - 1) for n in counts)
-            agreement.append(pairs / (num_templates * (num_templates - 1)))
-        no_consensus += max(counts) * 2 <= num_templates
-        tied = [label for label in range(num_labels) if counts[label] == max(counts)]
-        powers = np.exp(scores[i].astype(np.float64))
-        weights = (powers / powers.sum(axis=1, keepdims=True)).sum(axis=0)
-        vote.append(max(tied, key=lambda label: (weights[label], -label)))
-    columns = {name: [row[v] for row in predicted] for v, name in enumerate(names)}
-    answers = gold.tolist()
-
-    def f1(column):
-        return binary_f1(column, answers) if num_labels == 2 else macro_f1(column, answers, num_labels)
-
-    def shares(column):
-        return [column.count(label) / len(column) for label in range(num_labels)]
-
-    per_template = {name: f1(column) for name, column in columns.items()} if has_gold else None
-    values = list(per_template.values()) if has_gold else []
-    flat = [label for row in predicted for label in row]
-    accuracy = {n: float(np.mean(np.array(c) == gold)) for n, c in columns.items()} if has_gold else None
-    return {
-        "observed_agreement": float(np.mean(agreement)) if agreement else None,
-        "mean_f1": float(np.mean(values)) if has_gold else None,
-        "f1_std": float(np.std(values)) if has_gold and num_templates > 1 else None,
-        "macro_f1": float(np.mean([macro_f1(c, answers, num_labels) for c in columns.values()])) if has_gold else None,
-        "accuracy": float(np.mean(list(accuracy.values()))) if has_gold else None,
-        "f1_per_template": per_template,
-        "accuracy_per_template": accuracy,
-        "vote_f1": f1(vote) if has_gold else None,
-        "vote_accuracy": float(np.mean(np.array(vote) == gold)) if has_gold else None,
-        "no_consensus_share": no_consensus / num_instances,
-        "label_shares": shares(flat),
-        "label_shares_per_template": {name: shares(column) for name, column in columns.items()},
-        "collapsed": bool(agreement) and float(np.mean(agreement)) > 0.9 and max(shares(flat)) > 0.95,
-        "num_instances": num_instances,
-        "num_templates": num_templates,
-        "num_labels": num_labels,
-        "intervals": {"observed_agreement": [np.mean(agreement) - 0.02, np.mean(agreement) + 0.02]}
-        if agreement
-        else {},
-    }
 
 
 def make_scores(seed: int, num_instances: int, num_templates: int, num_labels: int, pull: float, shift: float = 0.0):
@@ -158,7 +95,7 @@ def write_run(folder: Path, name: str, scores, gold, templates, *, labels, metho
         else None,
     }
     (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
-    metrics = slow_metrics(scores, gold, names)
+    metrics = summarise(scores, gold, names)
     (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
     np.savez(
         folder / "scores.npz",

@@ -6,7 +6,7 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.report import write_report
-from flip_flop.report.text import percent
+from flip_flop.text import percent
 from tests.report.made_runs import HOSTILE
 from tests.report.pages import Page
 
@@ -68,7 +68,7 @@ def test_the_title_and_the_note_are_escaped_too(make_run, tmp_path):
     assert {tag for tag, _ in page.tags}.isdisjoint({"script"})
 
 
-def test_the_verdict_states_the_figures_of_the_records(demo, demo_page):
+def test_the_verdict_states_the_numbers_of_the_records(demo, demo_page):
     before, after = metrics_of(demo[0]), metrics_of(demo[3])
 
     def change(key):
@@ -76,8 +76,8 @@ def test_the_verdict_states_the_figures_of_the_records(demo, demo_page):
 
     gain = 100 * (after["observed_agreement"] - before["observed_agreement"])
     pattern = (
-        rf"Agreement {change('observed_agreement')} \(\+{gain:.1f}, 95% CI \+[\d.]+ to \+[\d.]+\); "
-        rf"mean F1 {change('mean_f1')}; σ_F1 {change('f1_std')}\. 8 templates, 300 instances\."
+        rf"Agreement Pₒ {change('observed_agreement')} \(\+{gain:.1f}, 95% CI \+[\d.]+ to \+[\d.]+\); "
+        rf"mean F1 {change('mean_f1')}; σ of F1 {change('f1_std')}\. 8 templates, 300 instances\."
     )
     assert re.search(pattern, Page(demo_page).text)
 
@@ -89,7 +89,7 @@ def test_the_interval_of_the_verdict_holds_its_difference(demo_page):
     assert low < gain < high
 
 
-def test_the_table_states_the_figures_of_the_records(demo, demo_page):
+def test_the_table_states_the_numbers_of_the_records(demo, demo_page):
     table = Page(demo_page).table("Run", "Macro-F1")
     assert [row[0].split()[0] for row in table[1:]] == ["base", "swarm", "cce", "f2c"]
     for run, row in zip(demo, table[1:], strict=False):
@@ -160,26 +160,21 @@ def test_runs_on_held_out_templates_are_a_group_of_their_own(demo_page):
     assert "templates never used in training" in page.text
 
 
-def test_the_vote_is_the_yardstick_and_may_win(make_run, tmp_path):
+def test_the_vote_is_the_baseline_and_may_win(make_run, tmp_path):
     base = make_run(num_instances=300)
     weak = make_run("swarm", num_instances=300, pull=0.05, method="swarm")
     text = report_of(tmp_path, base, weak).text
     vote = percent(metrics_of(base)["vote_f1"])
-    assert f"the majority vote of base's 8 templates takes no training and has F1 {vote}" in text
+    assert f"the majority vote of base's 8 templates needs no training and has F1 {vote}" in text
     assert "swarm is behind it" in text
     assert "the vote answers better" in text
 
 
-def test_cce_level_with_f2c_is_said(make_run, tmp_path):
-    runs = [make_run(num_instances=300), make_run("cce", num_instances=300, pull=0.8, method="cce")]
-    runs.append(make_run("f2c", num_instances=300, pull=0.8, method="f2c"))
-    assert "CCE alone is level with F2C here" in report_of(tmp_path, *runs).text
-
-
-def test_cce_ahead_of_f2c_is_said(make_run, tmp_path):
-    runs = [make_run(num_instances=300), make_run("cce", num_instances=300, pull=0.9, method="cce")]
-    runs.append(make_run("f2c", num_instances=300, pull=0.2, method="f2c"))
-    assert "CCE alone is ahead of F2C here" in report_of(tmp_path, *runs).text
+@pytest.mark.parametrize(("cce", "f2c", "place"), [(0.8, 0.8, "level with"), (0.9, 0.2, "ahead of")])
+def test_a_method_that_f2c_does_not_beat_is_named(make_run, tmp_path, cce, f2c, place):
+    runs = [make_run(num_instances=300), make_run("cce", num_instances=300, pull=cce, method="cce")]
+    runs.append(make_run("f2c", num_instances=300, pull=f2c, method="f2c"))
+    assert f"CCE is {place} F2C here" in report_of(tmp_path, *runs).text
 
 
 def test_a_collapsed_run_is_flagged_and_never_best(make_run, tmp_path):
@@ -194,7 +189,7 @@ def test_a_collapsed_run_is_flagged_and_never_best(make_run, tmp_path):
 
 
 def test_the_toy_model_is_called_a_toy(make_run, tmp_path):
-    said = "Its numbers show that the program works; they say nothing about the paper's claim, nor about your model."
+    said = "Its numbers show that the program works; they say nothing about the paper's claim or about your model."
     assert said in report_of(tmp_path, make_run("toy")).text
     assert said not in report_of(tmp_path, make_run("real", is_demo=False)).text
 

@@ -1,12 +1,15 @@
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
 
+from flip_flop.cli.main import main
 from flip_flop.errors import InputError
-from flip_flop.metrics import summarise
-from flip_flop.report import group_runs, load_run, require_comparable, what_differs, write_report
+from flip_flop.metrics import METRICS, Metric
+from flip_flop.report import group_runs, load_run, mean_difference, require_comparable, what_differs, write_report
+from tests.report.pages import Page
 
 
 def change_json(path, **changes):
@@ -70,14 +73,14 @@ def test_a_file_cut_short_is_broken(make_run, name):
     [
         {"mean_f1": "<b>"},
         {"observed_agreement": True},
-        {"f1_std": "absent"},
+        {"f1_std": [0.1]},
         {"label_shares": [0.5]},
         {"label_shares_per_template": {"plain": [0.5, 0.5]}},
         {"f1_per_template": None},
         {"intervals": {"mean_f1": [0.1]}},
     ],
 )
-def test_figures_that_cannot_be_are_broken(make_run, changes):
+def test_metrics_that_cannot_be_are_broken(make_run, changes):
     run = make_run()
     change_json(run / "metrics.json", **changes)
     assert refused(run).code == "E-RUN-BROKEN"
@@ -90,14 +93,6 @@ def test_a_record_without_its_sections_is_broken(make_run, changes):
     assert refused(run).code == "E-RUN-BROKEN"
 
 
-def test_a_pickled_array_is_not_opened(make_run):
-    run = make_run()
-    arrays = dict(np.load(run / "scores.npz"))
-    arrays["gold"] = np.array([{"run": "code"}] * 40, dtype=object)
-    np.savez(run / "scores.npz", **arrays)
-    assert refused(run).code == "E-RUN-BROKEN"
-
-
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text"])
 def test_a_file_of_another_kind_is_broken(make_run, content):
     run = make_run()
@@ -105,18 +100,18 @@ def test_a_file_of_another_kind_is_broken(make_run, content):
     assert refused(run).code == "E-RUN-BROKEN"
 
 
-def test_an_array_that_stands_alone_is_broken(make_run):
-    run = make_run()
-    with (run / "scores.npz").open("wb") as file:
-        np.save(file, np.zeros((2, 3, 4)))
-    assert refused(run).code == "E-RUN-BROKEN"
+PICKLED, ALONE, NAN = "a pickled array", "an array that stands alone", "a score that is no log-probability"
 
 
-def test_scores_that_are_no_log_probabilities_are_broken(make_run):
+@pytest.mark.parametrize("what", [PICKLED, ALONE, NAN])
+def test_arrays_that_cannot_be_are_broken(make_run, what):
     run = make_run()
     arrays = dict(np.load(run / "scores.npz"))
-    arrays["scores"][3, 1, 0] = np.nan
-    np.savez(run / "scores.npz", **arrays)
+    if what == PICKLED:  # opening it would run code
+        arrays["gold"] = np.array([{"run": "code"}] * 40, dtype=object)
+    arrays["scores"][3, 1, 0] = np.nan if what == NAN else -1
+    with (run / "scores.npz").open("wb") as file:
+        np.save(file, arrays["scores"]) if what == ALONE else np.savez(file, **arrays)
     assert refused(run).code == "E-RUN-BROKEN"
 
 
@@ -174,15 +169,38 @@ def test_a_comparison_leads_the_report_wherever_it_was_named(make_run, tmp_path)
     assert "<h1>demo_reviews: before → after</h1>" in text
 
 
-def test_the_figures_of_the_metrics_package_are_read_as_they_are(make_run, tmp_path):
-    for templates in (1, 4):
-        run = make_run(f"v{templates}", num_templates=templates)
-        arrays = np.load(run / "scores.npz")
-        figures = summarise(arrays["scores"], arrays["gold"], arrays["template_names"].tolist())
-        (run / "metrics.json").write_text(json.dumps(figures))
-        for key in ("observed_agreement", "mean_f1", "f1_std", "macro_f1", "accuracy", "vote_f1", "vote_accuracy"):
-            assert load_run(run).metrics[key] == figures[key]
-        assert write_report([run], tmp_path / "report.html").is_file()
+def test_a_run_from_before_a_metric_has_no_value_of_it(make_run, tmp_path):
+    old, new = make_run(), make_run("f2c", pull=0.9)
+    metrics = json.loads((old / "metrics.json").read_text())
+    new_keys = ("fleiss_kappa", "posix", "f1_spread", "ensemble_f1")
+    intervals = {key: ends for key, ends in metrics["intervals"].items() if key not in new_keys}
+    change_json(old / "metrics.json", **dict.fromkeys(new_keys, "absent"), intervals=intervals)
+    runs = [load_run(old), load_run(new)]
+    assert [runs[0].value(key) for key in new_keys] == [None] * 4
+    assert mean_difference("posix", runs[0], runs[1:]) is None
+    assert mean_difference("mean_f1", runs[0], runs[1:]).value == runs[1].value("mean_f1") - metrics["mean_f1"]
+    page = Page(write_report([old, new], tmp_path / "report.html").read_text(encoding="utf-8"))
+    columns = page.table("Run", "POSIX")
+    at = columns[0].index("POSIX")
+    assert columns[1][at] == "–"
+    assert columns[2][at].startswith(f"{runs[1].value('posix'):.2f}")
+
+
+def test_a_metric_of_ones_own_is_in_the_report_and_in_the_gate(make_run, tmp_path, monkeypatch, capsys):
+    answers = Metric("first_share", "first", lambda data: float((data.predictions == 0).mean()), "First label", "How.")
+    monkeypatch.setitem(METRICS, "first_share", answers)
+    before, after = make_run(), make_run("f2c", pull=0.9)
+    change = mean_difference("first_share", load_run(before), [load_run(after)])
+    assert change.interval[0] <= change.value <= change.interval[1]
+    page = Page(write_report([before, after], tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert page.table("Run", "First label")
+    audit = ["audit", "--model", "demo", "--task", "demo", "--limit", "4", "--out", str(tmp_path / "out"), "--quiet"]
+    monkeypatch.setattr(sys, "argv", ["flip-flop", *audit, "--fail-under", "first_share=1"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 1
+    share = load_run(tmp_path / "out").value("first_share")
+    assert f"first_share is {share:.4f}, under 1" in capsys.readouterr().err
 
 
 def test_a_report_needs_a_run(tmp_path):

@@ -46,7 +46,7 @@ def test_other_templates_have_a_block_of_their_own(rows):
     ]
 
 
-def test_missing_figures_are_dashes_and_empty_cells(hostile):
+def test_missing_numbers_are_dashes_and_empty_cells(hostile):
     rows = comparison_rows([load_run(path) for path in hostile])
     assert render_text(rows).splitlines()[3].split()[2:] == ["–", "–", "–", "–", "–", "no"]
     assert list(csv.reader(io.StringIO(render_csv(rows))))[1][4:11] == [""] * 7

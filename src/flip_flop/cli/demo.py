@@ -11,11 +11,6 @@ from flip_flop.cli.options import options
 from flip_flop.errors import InputError
 from flip_flop.options import option
 
-TOY = (
-    "The model is a toy of 0.16 million parameters, pretrained on generated reviews. Its numbers show that the\n"
-    "program works; they say nothing about the paper's claim or about your model."
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
@@ -36,7 +31,8 @@ def demo_command(demo: DemoOptions) -> int:
     if demo.rebuild:
         return _rebuild(out)
     from flip_flop.demo.run import run_demo
-    from flip_flop.report import comparison_rows, group_runs, honest_notes, load_run, render_text, write_report
+    from flip_flop.report import caveats, comparison_rows, group_runs, load_run, render_text, write_report
+    from flip_flop.text import DEMO_NOTE
 
     _clear(out, demo.overwrite)
     audits = run_demo(out, seed=demo.seed, quiet=demo.quiet)
@@ -44,11 +40,11 @@ def demo_command(demo: DemoOptions) -> int:
     click.echo()
     for group in group_runs([load_run(run) for run in runs]):
         click.echo(render_text(comparison_rows(group.runs)))
-        for note in honest_notes(group):
+        for note in caveats(group):
             click.echo("\n" + textwrap.fill(note, width=110))
         click.echo()
     click.echo(own_label_mass(out))
-    click.echo(f"\n{TOY}")
+    click.echo("\n" + textwrap.fill(DEMO_NOTE, width=110))
     click.echo(f"\nReport: {write_report(runs, out / 'report.html')}")
     return 0
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flip_flop.cli.columns import aligned
 from flip_flop.cli.options import DataOptions, options
 from flip_flop.errors import InputError
+from flip_flop.text import align_columns
 
 if TYPE_CHECKING:
     from flip_flop.tasks.catalog import CatalogData, CatalogEntry, Comparison
@@ -27,7 +27,7 @@ def list_command() -> int:
 
     entries = [catalog_entry(name) for name in catalog_names()]
     rows = [[entry.name, *(str(entry.paper[column]) for column in COLUMNS[1:]), entry.source_name] for entry in entries]
-    click.echo(aligned([[*COLUMNS, "from"], *rows]))
+    click.echo(align_columns([[*COLUMNS, "from"], *rows]))
     click.echo("\nnext: flip-flop tasks check, or flip-flop tasks show rte")
     return 0
 
@@ -37,6 +37,7 @@ def list_command() -> int:
 @options(DataOptions)
 def show_command(data: DataOptions, task: str) -> int:
     """Where a dataset comes from, its fields, labels and splits; and its templates, where its rows are available."""
+    from flip_flop.metrics import resolve_average
     from flip_flop.tasks.catalog import catalog_data, catalog_entry
 
     entry = catalog_entry(task)
@@ -47,7 +48,7 @@ def show_command(data: DataOptions, task: str) -> int:
         ("from", f"{entry.source_name}: {train.split} ({train.rows:,} rows), {test.split} ({test.rows:,} rows)"),
         ("fields", ", ".join(entry.fields)),
         ("labels", f"{entry.label_field}: {labels}"),
-        ("f1", "of label 1" if entry.f1 == "binary" or (entry.f1 == "auto" and len(entry.labels) == 2) else "macro"),
+        ("f1", "of label 1" if resolve_average(entry.f1, len(entry.labels)) == "binary" else "macro"),
         ("splits", entry.policy.describe(train.split, test.split)),
         ("templates", f"PromptSource, {entry.templates}"),
     ):
@@ -96,7 +97,7 @@ def check_command(data: DataOptions, tasks: Sequence[str], seed: int) -> int:
                 break
         else:
             found[entry.name] = compare(dataset)
-    click.echo(aligned([list(COLUMNS), *(_cells(entry, found.get(entry.name)) for entry in entries)]))
+    click.echo(align_columns([list(COLUMNS), *(_cells(entry, found.get(entry.name)) for entry in entries)]))
     click.echo()
     for line in _notes(list(found.values())):
         click.echo(line)

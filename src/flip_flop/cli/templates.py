@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flip_flop.cli.columns import aligned
 from flip_flop.cli.options import DataOptions, TemplateOptions, options
 from flip_flop.errors import InputError
 from flip_flop.options import option
+from flip_flop.text import align_columns, visible
 
 if TYPE_CHECKING:
     from flip_flop.prompts.lint import Encode, Finding, LintRow
@@ -85,7 +85,7 @@ def list_command(data: DataOptions, task: str) -> int:
     if dropped:
         lines = sorted(lines + [(name, "dropped", reason) for name, reason in dropped.items()])
     click.echo(f"{found.name}: {len(found.templates)} templates kept, {len(dropped)} dropped")
-    click.echo(aligned([["template", "", "answers, or why not"], *lines], "  "))
+    click.echo(align_columns([["template", "", "answers, or why not"], *lines], indent="  "))
     return 0
 
 
@@ -94,8 +94,6 @@ def list_command(data: DataOptions, task: str) -> int:
 @options(ShowOptions, DataOptions)
 def show_command(show: ShowOptions, data: DataOptions, task: str) -> int:
     """One instance of TASK under every template, as a model gets it, with the answers; * is the gold one."""
-    from flip_flop.report.text import visible
-
     found = data.open(task, show.templates)
     instances = found.instances(show.split, seed=show.seed, need_labels=False)
     by_id = {each.id: each for each in instances}
@@ -157,7 +155,7 @@ def _lint(name: str, task: "Task", lint: LintOptions, encode: "Encode | None") -
     counted = {"template": len(task.templates), "row": len(rows), "error": errors, "warning": len(findings) - errors}
     click.echo(f"{name}: {', '.join(count(number, noun) for noun, number in counted.items())}")
     if findings:
-        click.echo(aligned([["code", "template", "what"], *_lines(findings)], "  "))
+        click.echo(align_columns([["code", "template", "what"], *_lines(findings)], indent="  "))
     return errors > 0
 
 

@@ -7,15 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import rendered
 from flip_flop.files import write_text
-from flip_flop.metrics import majority_vote, vote_counts
+from flip_flop.metrics import label_probs, majority_vote, vote_counts
 from flip_flop.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring import LoadedModel, score
 from flip_flop.tasks import RenderedSplit, Task
+from flip_flop.text import spreadsheet_cell
 
 SUFFIXES = (".jsonl", ".csv")
 
@@ -37,12 +36,10 @@ def predict(
     """
     data = rendered(data)
     table = score(loaded, data.instances, scoring, label="predict", quiet=quiet)
-    scores = table.scores.astype(np.float64)
-    labels = data.task.label_values(scores.shape[-1])
-    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    probs = exponentials / exponentials.sum(axis=-1, keepdims=True)
-    predictions = scores.argmax(axis=-1)
-    counts = vote_counts(predictions, scores.shape[-1])
+    labels = data.task.label_values(table.scores.shape[-1])
+    probs = label_probs(table.scores)
+    predictions = table.scores.argmax(axis=-1)
+    counts = vote_counts(predictions, len(labels))
     return [
         {
             "id": instance.id,
@@ -97,13 +94,8 @@ def _table(predictions: Sequence[dict[str, Any]], labels: Sequence[Any]) -> Iter
         "vote",
         "vote_share",
         "consensus",
-        *(_cell(f"{name}: p({label})") for name in names for label in labels),
+        *(spreadsheet_cell(f"{name}: p({label})") for name in names for label in labels),
     ]
     for row in predictions:
         cells = [probability for name in names for probability in row["templates"][name]["probs"]]
-        yield [_cell(row["id"]), _cell(row["vote"]), row["vote_share"], row["consensus"], *cells]
-
-
-def _cell(value: Any) -> Any:
-    """Text that a spreadsheet would run as a formula gets an apostrophe in front (CWE-1236)."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+        yield [spreadsheet_cell(row["id"]), spreadsheet_cell(row["vote"]), row["vote_share"], row["consensus"], *cells]

@@ -3,27 +3,20 @@
 import numpy as np
 from jaxtyping import Float, Int
 
-from flip_flop.metrics.sums import SumStatistic, mean_statistic
+from flip_flop.metrics.sums import SumStatistic, mean_statistic, ratio
 
 
 def vote_counts(
     predictions: Int[np.ndarray, "instances templates"], num_labels: int
 ) -> Int[np.ndarray, "instances labels"]:
-    r"""How many templates predict each label of each instance.
+    r"""How many templates predict each label of each instance; they sum to V.
 
     .. math:: n_{i,c} = \sum_v \mathbf 1[\hat y_{i,v} = c]
 
     Eq. 4 of the F2C paper.
 
-    Args:
-        predictions: Label indices, 0 to ``num_labels - 1``.
-        num_labels: L.
-
-    Returns:
-        Counts that sum to V for each instance.
-
     Raises:
-        ValueError: A prediction is no label's index.
+        ValueError: A prediction is no label's index, 0 to ``num_labels - 1``.
 
     Example:
         >>> vote_counts(np.array([[0, 2, 2], [1, 1, 1]]), 3)
@@ -46,11 +39,8 @@ def instance_agreement(
 
     Eq. 11 of the F2C paper: the share of the pairs of different templates that agree.
 
-    Args:
-        predictions: Label indices.
-
     Returns:
-        One share for each instance, float64; None for a single template, which has nobody to agree with.
+        One share for each instance, float64; None for a single template, which has no other to agree with.
 
     Example:
         >>> instance_agreement(np.array([[0, 0, 1], [2, 2, 2]])).round(4).tolist()
@@ -60,8 +50,7 @@ def instance_agreement(
     if num_templates < 2:
         return None
     counts = vote_counts(predictions, int(predictions.max(initial=0)) + 1)
-    agreeing_pairs = (counts * (counts - 1)).sum(axis=1)
-    return agreeing_pairs / (num_templates * (num_templates - 1))
+    return (counts * (counts - 1)).sum(axis=1) / (num_templates * (num_templates - 1))
 
 
 def observed_agreement(predictions: Int[np.ndarray, "instances templates"]) -> float | None:
@@ -69,9 +58,6 @@ def observed_agreement(predictions: Int[np.ndarray, "instances templates"]) -> f
 
     Equal to the *consistency rate* of Zhao et al. 2024 for discrete labels. High agreement is no success in
     itself: see :func:`~flip_flop.metrics.is_collapsed`.
-
-    Args:
-        predictions: Label indices.
 
     Returns:
         A share between 0 and 1; None for a single template, or without instances.
@@ -87,15 +73,9 @@ def observed_agreement(predictions: Int[np.ndarray, "instances templates"]) -> f
 def template_agreement_matrix(
     predictions: Int[np.ndarray, "instances templates"],
 ) -> Float[np.ndarray, "templates templates"]:
-    """The share of instances on which each two templates predict the same label.
+    """The share of instances on which each two templates predict the same label: symmetric, ones on the diagonal.
 
     The mean of its off-diagonal entries is :func:`observed_agreement`: it shows which templates break it.
-
-    Args:
-        predictions: Label indices, of at least one instance.
-
-    Returns:
-        A symmetric matrix with ones on the diagonal.
 
     Raises:
         ValueError: There are no instances.
@@ -110,40 +90,45 @@ def template_agreement_matrix(
     return np.stack([(predictions == column[:, None]).mean(axis=0) for column in predictions.T])
 
 
-def no_consensus_share(predictions: Int[np.ndarray, "instances templates"]) -> float | None:
-    r"""The share of instances on which no label has a strict majority, :math:`n_{i,c} > V/2` (Eq. 5).
-
-    Training skips these instances. An exact half is no majority.
-
-    Args:
-        predictions: Label indices.
-
-    Returns:
-        A share between 0 and 1; None for a single template, or without instances.
-
-    Example:
-        >>> no_consensus_share(np.array([[0, 0, 1, 1], [2, 2, 2, 1]]))
-        0.5
-    """
-    lacks = _lacks_consensus(predictions)
-    return None if lacks is None or len(lacks) == 0 else float(lacks.mean())
-
-
-def agreement_statistic() -> SumStatistic:
-    """:func:`observed_agreement` of ``(predictions)``, in the form that the bootstrap resamples."""
-    return mean_statistic(instance_agreement)
-
-
-def no_consensus_statistic() -> SumStatistic:
-    """:func:`no_consensus_share` of ``(predictions)``, in the form that the bootstrap resamples."""
-    return mean_statistic(_lacks_consensus)
-
-
-def _lacks_consensus(
+def lacks_consensus(
     predictions: Int[np.ndarray, "instances templates"],
 ) -> Float[np.ndarray, " instances"] | None:
+    r"""1 for each instance on which no label has a strict majority, :math:`n_{i,c} > V/2` (Eq. 5), else 0.
+
+    Training skips these instances. An exact half is no majority. None for a single template.
+
+    Example:
+        >>> lacks_consensus(np.array([[0, 0, 1, 1], [2, 2, 2, 1]])).tolist()
+        [1.0, 0.0]
+    """
     num_templates = predictions.shape[1]
     if num_templates < 2:
         return None
     counts = vote_counts(predictions, int(predictions.max(initial=0)) + 1)
     return (2 * counts.max(axis=1) <= num_templates).astype(np.float64)
+
+
+def _kappa(sums: Float[np.ndarray, "samples features"]) -> Float[np.ndarray, " samples"]:
+    r"""Fleiss' kappa from the sums of an instance's agreement, of 1, and of its votes for each label.
+
+    .. math:: \kappa = \frac{P_o - P_e}{1 - P_e}, \qquad P_e = \sum_c p_c^2
+
+    with :math:`p_c` the share of label c among all votes. Fleiss, "Measuring nominal scale agreement among
+    many raters", 1971; the raters are the templates. NaN where all votes are for one label: no chance is left.
+    """
+    agreement, votes = sums[:, 0] / sums[:, 1], sums[:, 2:]
+    by_chance = ((votes / votes.sum(axis=1, keepdims=True)) ** 2).sum(axis=1)
+    return ratio(agreement - by_chance, 1 - by_chance, otherwise=np.nan)
+
+
+# Of EvalData.
+AGREEMENT = mean_statistic(
+    lambda data: instance_agreement(data.predictions), plain=lambda data: observed_agreement(data.predictions)
+)
+NO_CONSENSUS = mean_statistic(lambda data: lacks_consensus(data.predictions))
+FLEISS_KAPPA = SumStatistic(
+    contributions=lambda data: np.column_stack(
+        [AGREEMENT.contributions(data), vote_counts(data.predictions, data.num_labels)]
+    ),
+    value=_kappa,
+)

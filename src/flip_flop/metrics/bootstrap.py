@@ -6,6 +6,7 @@ interval over the cells of instances x templates would be too narrow. The templa
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, UInt16
@@ -21,51 +22,47 @@ KEPT = 2**25  # counts kept for the next question over the same instances: 64 MB
 
 def bootstrap_interval(
     statistic: Statistic,
-    *arrays: np.ndarray,
+    *data: Any,
     confidence: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of a statistic, over instances.
+    """Percentile bootstrap interval of a statistic, over instances: the lower and the upper end.
 
     Each resample draws as many instances as there are, with replacement; the interval is what the middle
     ``confidence`` of the statistic's values spans. Resamples on which it has no value are left out.
 
     Args:
-        statistic: From ``arrays`` to a number, or to None or NaN where it has no value. A
+        statistic: From ``data`` to a number, or to None or NaN where it has no value. A
             :class:`~flip_flop.metrics.SumStatistic` takes one matrix product for all resamples; any other is
             called once for each.
-        arrays: Arrays with instances on the first axis; all are resampled alike.
+        data: Arrays with instances on the first axis, or an :class:`~flip_flop.metrics.EvalData`; all are
+            resampled alike.
         confidence: Between 0 and 1.
         resamples: How many.
         seed: Fixes the resamples. They depend on nothing else but the number of instances, so a statistic
             and its :class:`~flip_flop.metrics.SumStatistic` have the same interval.
-
-    Returns:
-        The lower and the upper end.
 
     Raises:
         ValueError: There are no instances, the arrays differ in how many, a setting is out of range, or no
             resample has a value.
 
     Example:
-        >>> from flip_flop.metrics import agreement_statistic, observed_agreement
         >>> predictions = np.array([[0, 0, 0], [0, 0, 1], [1, 1, 1], [1, 0, 1], [0, 0, 0]])
-        >>> low, high = bootstrap_interval(agreement_statistic(), predictions)
+        >>> low, high = bootstrap_interval(mean_statistic(instance_agreement), predictions)
         >>> low < observed_agreement(predictions) < high
         True
 
     References:
         Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13.
     """
-    return _percentiles(_resampled(statistic, arrays, resamples, seed), confidence)
+    return _percentiles(_resampled(statistic, data, resamples, seed), confidence)
 
 
 def paired_bootstrap_interval(
     statistic: Statistic,
-    before: Sequence[np.ndarray],
-    after: Sequence[np.ndarray],
-    *,
+    before: Sequence[Any],
+    *after: Sequence[Any],
     confidence: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
@@ -77,39 +74,35 @@ def paired_bootstrap_interval(
 
     Args:
         statistic: As for :func:`bootstrap_interval`.
-        before: The statistic's arrays before, instances on the first axis.
-        after: Its arrays after, of the same instances in the same order; the templates may differ.
+        before: The statistic's data before.
+        after: Its data after, of the same instances in the same order; the templates may differ. Of several
+            runs, one sequence each: the change is that of the mean over them.
         confidence: Between 0 and 1.
         resamples: How many.
         seed: Fixes the resamples.
-
-    Returns:
-        The lower and the upper end of the change.
 
     Raises:
         ValueError: As for :func:`bootstrap_interval`.
 
     Example:
-        >>> from flip_flop.metrics import agreement_statistic
         >>> before, after = np.array([[0, 1], [0, 0], [1, 0]]), np.array([[1, 1], [0, 0], [0, 0]])
-        >>> paired_bootstrap_interval(agreement_statistic(), [before], [after])
+        >>> paired_bootstrap_interval(mean_statistic(instance_agreement), [before], [after])
         (0.0, 1.0)
     """
-    _num_instances([*before, *after])
-    change = _resampled(statistic, after, resamples, seed) - _resampled(statistic, before, resamples, seed)
-    return _percentiles(change, confidence)
+    _num_instances([each for run in (before, *after) for each in run])
+    reached = np.mean([_resampled(statistic, run, resamples, seed) for run in after], axis=0)
+    return _percentiles(reached - _resampled(statistic, before, resamples, seed), confidence)
 
 
-def _resampled(
-    statistic: Statistic, arrays: Sequence[np.ndarray], resamples: int, seed: int
-) -> Float[np.ndarray, " resamples"]:
-    num_instances = _num_instances(arrays)
+def _resampled(statistic: Statistic, data: Sequence[Any], resamples: int, seed: int) -> Float[np.ndarray, " resamples"]:
+    num_instances = _num_instances(data)
     if isinstance(statistic, SumStatistic):
-        contributions = statistic.contributions(*arrays)
-        blocks = _multiplicities(num_instances, resamples, seed)
-        return np.concatenate([statistic.value(block.astype(np.float64) @ contributions) for block in blocks])
+        contributions = statistic.contributions(*data)
+        features = contributions.reshape(num_instances, -1)
+        blocks = (block.astype(np.float64) @ features for block in _multiplicities(num_instances, resamples, seed))
+        return np.concatenate([statistic.value(sums.reshape(-1, *contributions.shape[1:])) for sums in blocks])
     draws = _resampled_instances(num_instances, resamples, seed)
-    values = [statistic(*(array[row] for array in arrays)) for block in draws for row in block]
+    values = [statistic(*(each[row] for each in data)) for block in draws for row in block]
     return np.array([np.nan if value is None else float(value) for value in values])
 
 
@@ -156,8 +149,8 @@ def _percentiles(values: Float[np.ndarray, " resamples"], confidence: float) -> 
     return float(low), float(high)
 
 
-def _num_instances(arrays: Sequence[np.ndarray]) -> int:
-    numbers = {len(array) for array in arrays}
+def _num_instances(data: Sequence[Any]) -> int:
+    numbers = {len(each) for each in data}
     if len(numbers) != 1:
         raise ValueError(f"The arrays must have the same instances; they have {sorted(numbers)} of them.")
     (number,) = numbers

@@ -11,14 +11,10 @@ COLLAPSE_EXCESS = 0.1
 
 
 def label_shares(predictions: Int[np.ndarray, "instances templates"], num_labels: int) -> Float[np.ndarray, " labels"]:
-    """The share of each label among all predictions, over instances and templates.
+    """The share of each label among all predictions, over instances and templates; they sum to 1.
 
-    Args:
-        predictions: Label indices, of at least one instance.
-        num_labels: L.
-
-    Returns:
-        Shares that sum to 1.
+    Raises:
+        ValueError: There are no instances, or a prediction is no label's index.
 
     Example:
         >>> label_shares(np.array([[0, 0], [0, 2]]), 3).tolist()
@@ -30,14 +26,7 @@ def label_shares(predictions: Int[np.ndarray, "instances templates"], num_labels
 def label_shares_per_template(
     predictions: Int[np.ndarray, "instances templates"], num_labels: int
 ) -> Float[np.ndarray, "templates labels"]:
-    """The share of each label among each template's predictions.
-
-    Args:
-        predictions: Label indices, of at least one instance.
-        num_labels: L.
-
-    Returns:
-        Shares that sum to 1 for each template.
+    """The share of each label among each template's predictions; they sum to 1 for each template.
 
     Raises:
         ValueError: There are no instances, or a prediction is no label's index.
@@ -68,12 +57,9 @@ def is_collapsed(
     near 10 at an agreement near 87, is what the bar of 90 % is for: at that agreement s is at most 93.5 %.
 
     Args:
-        predictions: Label indices.
+        predictions: Label indices; of no instances, nothing has collapsed.
         num_labels: L.
         gold: Label indices, -1 where there is none.
-
-    Returns:
-        The flag; False where there are no predictions.
 
     Example:
         >>> always_no = np.zeros((20, 3), dtype=int)
@@ -98,12 +84,8 @@ def share_drift(before: Float[np.ndarray, " labels"], after: Float[np.ndarray, "
 
     The visible symptom of a collapse under way, without gold labels.
 
-    Args:
-        before: Shares that sum to 1.
-        after: Shares that sum to 1.
-
     Returns:
-        0 (the same) to 1 (nothing in common): the least share of predictions that must have changed.
+        0 (the same) to 1 (nothing in common): the smallest share of predictions that must have changed.
 
     Example:
         >>> share_drift(np.array([0.5, 0.5]), np.array([0.75, 0.25]))

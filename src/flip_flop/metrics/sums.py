@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -15,27 +16,39 @@ class SumStatistic:
     :func:`~flip_flop.metrics.bootstrap_interval` needs no loop over resamples. Calling the statistic gives
     its value on the instances as they are.
 
-    Args:
-        contributions: g; from the arrays to one row of numbers for each instance.
-        value: f; from sums, features on the last axis and any axes before it, to one value each. NaN where
-            the statistic has no value.
+    Attributes:
+        contributions: g; from the data to an array of any shape for each instance.
+        value: f; from one sum or more, stacked on the first axis, to one value each. NaN: it has no value.
+        plain: The value on the instances as they are, where it must agree with its definition to the last
+            bit and sums in another order would round differently.
 
     Example:
         >>> mean = SumStatistic(
         ...     contributions=lambda x: np.stack([x, np.ones_like(x)], axis=1),
-        ...     value=lambda sums: sums[..., 0] / sums[..., 1],
+        ...     value=lambda sums: sums[:, 0] / sums[:, 1],
         ... )
         >>> mean(np.array([1.0, 2.0, 6.0]))
         3.0
     """
 
-    contributions: Callable[..., Float[np.ndarray, "instances features"]]
-    value: Callable[[Float[np.ndarray, "*samples features"]], Float[np.ndarray, "*samples"]]
+    contributions: Callable[..., Float[np.ndarray, "instances ..."]]
+    value: Callable[[Float[np.ndarray, "samples ..."]], Float[np.ndarray, " samples"]]
+    plain: Callable[..., float | None] | None = None
 
-    def __call__(self, *arrays: np.ndarray) -> float:
-        """The statistic of the instances in ``arrays``, each counted once."""
-        sums = self.contributions(*arrays).sum(axis=0)
-        return float(self.value(sums[None])[0])
+    def __call__(self, *data: Any) -> float | None:
+        """The statistic of the instances in ``data``, each counted once."""
+        if self.plain is not None:
+            return self.plain(*data)
+        return float(self.value(self.contributions(*data).sum(axis=0)[None])[0])
+
+    def of(self, view: Callable[[Any], Any]) -> "SumStatistic":
+        """The statistic of ``view(data)``, such as that of the votes in place of the templates."""
+        plain = self.plain
+        return SumStatistic(
+            lambda data: self.contributions(view(data)),
+            self.value,
+            None if plain is None else lambda data: plain(view(data)),
+        )
 
 
 def ratio(
@@ -48,40 +61,17 @@ def ratio(
 
 def mean_statistic(
     per_instance: Callable[..., Float[np.ndarray, " instances"] | None],
+    plain: Callable[..., float | None] | None = None,
 ) -> SumStatistic:
-    """The mean over instances of one number for each; NaN where ``per_instance`` has no answer (None).
+    """The mean over instances of one number for each; NaN where ``per_instance`` gives None.
 
     Example:
         >>> mean_statistic(lambda x: x**2)(np.array([1.0, 3.0]))
         5.0
     """
 
-    def contributions(*arrays: np.ndarray) -> Float[np.ndarray, "instances features"]:
-        values = per_instance(*arrays)
-        ones = np.ones(len(arrays[0]))
+    def contributions(*data: Any) -> Float[np.ndarray, "instances 2"]:
+        values, ones = per_instance(*data), np.ones(len(data[0]))
         return np.stack([ones * np.nan if values is None else values, ones], axis=1)
 
-    def value(sums: Float[np.ndarray, "*samples features"]) -> Float[np.ndarray, "*samples"]:
-        return ratio(sums[..., 0], sums[..., 1], otherwise=np.nan)
-
-    return SumStatistic(contributions, value)
-
-
-def mean_over_runs(statistic: SumStatistic, num_runs: int) -> SumStatistic:
-    """The mean of a statistic over several runs on the same instances; it takes the arrays of one run after the other.
-
-    Example:
-        >>> mean = mean_statistic(lambda x: x)
-        >>> mean_over_runs(mean, 2)(np.array([1.0, 3.0]), np.array([5.0, 7.0]))
-        4.0
-    """
-
-    def contributions(*arrays: np.ndarray) -> Float[np.ndarray, "instances features"]:
-        size = len(arrays) // num_runs
-        runs = [arrays[start : start + size] for start in range(0, len(arrays), size)]
-        return np.concatenate([statistic.contributions(*run) for run in runs], axis=1)
-
-    def value(sums: Float[np.ndarray, "*samples features"]) -> Float[np.ndarray, "*samples"]:
-        return np.mean([statistic.value(part) for part in np.split(sums, num_runs, axis=-1)], axis=0)
-
-    return SumStatistic(contributions, value)
+    return SumStatistic(contributions, lambda sums: ratio(sums[:, 0], sums[:, 1], otherwise=np.nan), plain)

@@ -1,37 +1,168 @@
 """The metrics, one table: what each is called, which direction is better, and how it is computed."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flip_flop.metrics.agreement import AGREEMENT, FLEISS_KAPPA, NO_CONSENSUS
+from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
+from flip_flop.metrics.data import EvalData
+from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, f1_per_template
+from flip_flop.metrics.sensitivity import POSIX
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number about one run.
+    """A number about one run. Its entry in :data:`METRICS` puts it into ``metrics.json``, reports and ``--fail-under``.
 
     Attributes:
         name: Its key in ``metrics.json``.
-        title: Its name in tables.
-        higher_is_better: The direction of improvement.
-        needs_gold: Whether it has no value without gold labels.
-        decimals: Digits after the point, of percent, in tables of studies.
+        title: Its name in tables of plain text.
+        statistic: From :class:`~flip_flop.metrics.EvalData` to the number, or to None or NaN where it has no
+            value. The intervals resample a :class:`~flip_flop.metrics.SumStatistic` in one matrix product;
+            they call any other function once for each resample.
+        label: Its name in the HTML report.
+        meaning: What it is, in a sentence of the report.
+        needs_gold: Whether it is of the instances with a gold label only, and has no value without any.
+        in_percent: Whether it is a fraction, which tables print in percent.
+        decimals: Digits after the point in tables of studies.
+        has_interval: Whether resampling tells its uncertainty. It adds noise to each template's F1 and so to their
+            spread: around a spread of 0.01 the percentile interval misses, in simulations with 300 instances
+            and 8 templates, the very value that it is drawn around half of the time.
     """
 
     name: str
     title: str
+    statistic: Statistic
+    label: str = ""
+    meaning: str = ""
     higher_is_better: bool = True
     needs_gold: bool = False
+    in_percent: bool = True
     decimals: int = 2
+    has_interval: bool = True
+
+    def value(self, data: EvalData) -> float | None:
+        """The number; None where there is none."""
+        data = self._judged(data)
+        found = self.statistic(data) if len(data) else None
+        return None if found is None or np.isnan(found) else float(found)
+
+    def interval(self, data: EvalData, *, seed: int = 0) -> tuple[float, float] | None:
+        """Its 95% bootstrap interval over instances."""
+        if not self.has_interval or self.value(data) is None:
+            return None
+        return bootstrap_interval(self.statistic, self._judged(data), seed=seed)
+
+    def change_interval(self, before: EvalData, *after: EvalData) -> tuple[float, float] | None:
+        """The paired 95% interval of its mean over the runs ``after`` less its value ``before``."""
+        if not self.has_interval or any(self.value(data) is None for data in (before, *after)):
+            return None
+        return paired_bootstrap_interval(
+            self.statistic, [self._judged(before)], *([self._judged(data)] for data in after)
+        )
+
+    def _judged(self, data: EvalData) -> EvalData:
+        return data.labelled if self.needs_gold else data
+
+
+def _over_templates(spread: Callable[[np.ndarray], np.floating]) -> Statistic:
+    """A statistic of the templates' F1, of two or more."""
+
+    def statistic(data: EvalData) -> float | None:
+        f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average=data.average)
+        return None if f1 is None or len(f1) < 2 else float(spread(f1))
+
+    return statistic
 
 
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("observed_agreement", "P_o"),
-        Metric("mean_f1", "mean F1", needs_gold=True),
-        Metric("f1_std", "sigma_F1", higher_is_better=False, needs_gold=True),
-        Metric("macro_f1", "macro F1", needs_gold=True),
-        Metric("accuracy", "accuracy", needs_gold=True),
-        Metric("vote_f1", "vote F1", needs_gold=True),
-        Metric("vote_accuracy", "vote accuracy", needs_gold=True),
-        Metric("no_consensus_share", "no consensus", higher_is_better=False),
+        Metric("observed_agreement", "P_o", AGREEMENT, "Agreement Pₒ", "How likely two templates give the same label."),
+        Metric(
+            "mean_f1", "mean F1", MEAN_F1, "Mean F1", "F1 of one template, averaged over templates.", needs_gold=True
+        ),
+        Metric(
+            "f1_std",
+            "sigma_F1",
+            _over_templates(np.std),
+            "σ of F1",
+            "The population standard deviation of F1 over templates.",
+            higher_is_better=False,
+            needs_gold=True,
+            has_interval=False,
+        ),
+        Metric(
+            "macro_f1",
+            "macro F1",
+            MEAN_F1.of(lambda data: replace(data, average="macro")),
+            "Macro-F1",
+            "F1 averaged over all labels, then over templates.",
+            needs_gold=True,
+        ),
+        Metric(
+            "accuracy", "accuracy", ACCURACY, "Accuracy", "Right answers, averaged over templates.", needs_gold=True
+        ),
+        Metric(
+            "vote_f1",
+            "vote F1",
+            MEAN_F1.of(lambda data: data.voted),
+            "Vote F1",
+            "F1 of the templates' majority vote.",
+            needs_gold=True,
+        ),
+        Metric(
+            "vote_accuracy",
+            "vote accuracy",
+            ACCURACY.of(lambda data: data.voted),
+            "Vote accuracy",
+            "Accuracy of the templates' majority vote.",
+            needs_gold=True,
+        ),
+        Metric(
+            "no_consensus_share",
+            "no consensus",
+            NO_CONSENSUS,
+            "No majority",
+            "Instances on which no label has more than half of the templates.",
+            higher_is_better=False,
+        ),
+        Metric(
+            "fleiss_kappa",
+            "kappa",
+            FLEISS_KAPPA,
+            "Fleiss' κ",
+            "Agreement beyond chance: 0 is what these label shares reach by chance, 100 is full agreement. No value "
+            "where all answers are one label.",
+        ),
+        Metric(
+            "posix",
+            "POSIX",
+            POSIX,
+            "POSIX",
+            "How far an answer's log-probability moves, in nats, when another template asks.",
+            higher_is_better=False,
+            in_percent=False,
+        ),
+        Metric(
+            "f1_spread",
+            "F1 spread",
+            _over_templates(np.ptp),
+            "F1 spread",
+            "F1 of the best template less that of the worst.",
+            higher_is_better=False,
+            needs_gold=True,
+            has_interval=False,
+        ),
+        Metric(
+            "ensemble_f1",
+            "ensemble F1",
+            MEAN_F1.of(lambda data: data.ensembled),
+            "Ensemble F1",
+            "F1 of the label with the largest mean probability over templates.",
+            needs_gold=True,
+        ),
     )
 }

@@ -1,15 +1,15 @@
-"""Pictures as inline SVG: small pure functions from numbers to markup.
+"""Charts as inline SVG: small pure functions from numbers to markup.
 
-Positions are percentages and there is no ``viewBox``: a picture takes the width that it is given, and its
+Positions are percentages and there is no ``viewBox``: a chart takes the width that it is given, and its
 text keeps its size. Colours are classes (``s0`` for the first run, ``l0`` for the first label): the style
 sheet gives them their light and dark values.
 """
 
 from collections.abc import Sequence
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from flip_flop.report.text import percent, visible
+from flip_flop.text import percent, visible
 
 NUM_SERIES = 6
 NUM_LABEL_COLOURS = 7
@@ -26,18 +26,10 @@ _MARKS = (
 )
 
 
-def series_class(index: int, total: int) -> str:
-    """The colour of a run: the base is neutral, the last run has the accent, those between share the rest."""
-    if index == 0:
-        return "s0"
-    return "s1" if index == total - 1 else f"s{2 + (index - 1) % (NUM_SERIES - 2)}"
-
-
 def mark(index: int, total: int) -> Markup:
     """A run's mark for a legend. Shapes differ as colours do, for eyes and printers that see no colour."""
-    return Markup('<svg class="mark" width="16" height="16" aria-hidden="true">{}</svg>').format(
-        _place("50%", 8.0, _mark(index, total))
-    )
+    drawing = _marked("50%", 8.0, index, total)
+    return Markup('<svg class="mark" width="16" height="16" aria-hidden="true">{}</svg>').format(drawing)
 
 
 def nice_domain(values: Sequence[float]) -> tuple[float, float]:
@@ -47,67 +39,60 @@ def nice_domain(values: Sequence[float]) -> tuple[float, float]:
         >>> nice_domain([0.713, 0.96])
         (0.7, 1.0)
     """
-    low = int(min(values) * 10 + 1e-9) / 10
-    return (min(low, 0.9), 1.0)
+    return (min(int(min(values) * 10 + 1e-9) / 10, 0.9), 1.0)
 
 
 def strip(values: Sequence[float | None], domain: tuple[float, float], reference: float | None = None) -> Markup:
     """One row of a strip chart: the base is a bar through all lanes, each other run a mark on its own lane.
 
     Args:
-        values: The figure of each run, the base first.
+        values: The value of each run, the base first.
         domain: The values at the left and right edge.
         reference: Where to draw the dashed line, if anywhere.
     """
-    total = len(values)
+    total, base = len(values), values[0]
     height = float(max(_MIN_ROW, (total - 1) * _LANE + 12))
-    parts = [_grid(domain, height)]
+    parts = [_upright(tick, domain, 0.0, height, "grid") for tick in _ticks(domain)]
     if reference is not None:
-        parts.append(_line(_x(reference, domain), 0.0, _x(reference, domain), height, "reference"))
-    base = values[0]
+        parts.append(_upright(reference, domain, 0.0, height, "reference"))
     for index, value in enumerate(values):
         y = height / 2 + _LANE * (index - total / 2) * (total > 1)
         if value is None or (index == 0 and total > 1):
             continue
         if base is not None and index > 0:
-            parts.append(_line(_x(base, domain), y, _x(value, domain), y, f"link {series_class(index, total)}"))
-        parts.append(_place(_x(value, domain), y, _mark(index, total)))
+            parts.append(_line((_x(base, domain), y), (_x(value, domain), y), f"link {_series_class(index, total)}"))
+        parts.append(_marked(_x(value, domain), y, index, total))
     if base is not None and total > 1:
-        parts.append(_line(_x(base, domain), 5.0, _x(base, domain), height - 5, "before"))
+        parts.append(_upright(base, domain, 5.0, height - 5, "before"))
     return _svg("strip", height, parts)
 
 
 def axis(domain: tuple[float, float], label: str) -> Markup:
-    """The ticks under a strip chart, in percent."""
-    parts = []
+    """The ticks under a strip chart, in percent; the label stands at the last."""
     ticks = _ticks(domain)
-    for tick in ticks:
-        text = f"{percent(tick, 0)}{label if tick == ticks[-1] else ''}"
-        parts.append(
-            Markup('<text x="{}" y="14">{}</text>').format(_x(tick, domain), text),
-        )
+    words = [percent(tick, 0) for tick in ticks[:-1]] + [percent(ticks[-1], 0) + label]
+    pairs = zip(ticks, words, strict=True)
+    parts = [Markup('<text x="{}" y="14">{}</text>').format(_x(tick, domain), word) for tick, word in pairs]
     return _svg("axis", 20.0, parts)
 
 
 def share_bar(shares: Sequence[float], names: Sequence[str]) -> Markup:
     """A stacked bar of label shares, with the percentage in each part that has room for it."""
-    parts, start = [], 0.0
+    parts, titles, start = [], [], 0.0
     for index, (share, name) in enumerate(zip(shares, names, strict=True)):
-        title = Markup("<title>{}: {}</title>").format(visible(name, one_line=True), percent(share))
+        shown = visible(name, one_line=True)
+        titles.append(f"{shown} {percent(share)}")
         parts.append(
-            Markup('<rect x="{}%" width="{}%" height="20" class="l{}">{}</rect>').format(
-                _number(100 * start), _number(100 * share), index % NUM_LABEL_COLOURS, title
+            Markup('<rect x="{}%" width="{}%" height="20" class="l{}"><title>{}: {}</title></rect>').format(
+                _number(100 * start), _number(100 * share), index % NUM_LABEL_COLOURS, shown, percent(share)
             )
         )
         if share >= 0.22:
             middle = _number(100 * (start + share / 2))
             parts.append(Markup('<text x="{}%" y="14">{}</text>').format(middle, percent(share, 0)))
         start += share
-    label = ", ".join(
-        f"{visible(name, one_line=True)} {percent(share)}" for name, share in zip(names, shares, strict=True)
-    )
     return Markup('<svg class="share" width="100%" height="20" role="img" aria-label="{}">{}</svg>').format(
-        label, Markup("").join(parts)
+        ", ".join(titles), Markup("").join(parts)
     )
 
 
@@ -119,23 +104,12 @@ def answer_cells(
     for index, (label, margin, is_wrong, title) in enumerate(zip(labels, margins, wrong, titles, strict=True)):
         line, column = divmod(index, _CELLS_PER_LINE)
         x, y = column * _CELL, line * _CELL
+        size = f'x="{x + 0.5}" y="{y + 0.5}" width="19" height="19" rx="4"'
+        colour = f"l{label % NUM_LABEL_COLOURS}"
+        strength = _number(0.2 + 0.8 * min(1.0, margin))
         cross = f'<path class="cross" d="M{x + 7} {y + 7}l6 6m0-6l-6 6"/>' if is_wrong else ""
-        parts.append(
-            Markup(
-                '<g><title>{}</title><rect class="edge l{}" x="{}" y="{}" width="19" height="19" rx="4"/>'
-                '<rect class="l{}" x="{}" y="{}" width="19" height="19" rx="4" fill-opacity="{}"/>{}</g>'
-            ).format(
-                visible(title, one_line=True),
-                label % NUM_LABEL_COLOURS,
-                x + 0.5,
-                y + 0.5,
-                label % NUM_LABEL_COLOURS,
-                x + 0.5,
-                y + 0.5,
-                _number(0.2 + 0.8 * min(1.0, margin)),
-                Markup(cross),
-            )
-        )
+        cell = f'<rect class="edge {colour}" {size}/><rect class="{colour}" {size} fill-opacity="{strength}"/>{cross}'
+        parts.append(Markup("<g><title>{}</title>{}</g>").format(visible(title, one_line=True), Markup(cell)))
     lines = -(-len(labels) // _CELLS_PER_LINE)
     width = min(len(labels), _CELLS_PER_LINE) * _CELL
     return Markup('<svg class="cells" width="{}" height="{}" aria-hidden="true">{}</svg>').format(
@@ -149,24 +123,30 @@ def _svg(kind: str, height: float, parts: Sequence[Markup]) -> Markup:
     )
 
 
-def _mark(index: int, total: int) -> Markup:
+def _series_class(index: int, total: int) -> str:
+    """The colour of a run: the base is neutral, the last run has the accent, those between share the rest."""
+    if index == 0:
+        return "s0"
+    return "s1" if index == total - 1 else f"s{2 + (index - 1) % (NUM_SERIES - 2)}"
+
+
+def _marked(x: str, y: float, index: int, total: int) -> Markup:
     if index == 0 and total > 1:
-        return Markup('<path class="before" d="M0-6.5V6.5"/>')
-    shape = 0 if index == total - 1 else 1 + (index - 1) % (len(_MARKS) - 1)
-    return Markup('<path class="dot {}" d="{}"/>').format(series_class(index, total) if index else "s1", _MARKS[shape])
+        path = '<path class="before" d="M0-6.5V6.5"/>'
+    else:
+        shape = 0 if index == total - 1 else 1 + (index - 1) % (len(_MARKS) - 1)
+        path = f'<path class="dot {_series_class(index, total) if index else "s1"}" d="{_MARKS[shape]}"/>'
+    return Markup('<svg x="{}" y="{}" overflow="visible">{}</svg>').format(x, _number(y), Markup(path))
 
 
-def _place(x: str, y: float, drawing: Markup) -> Markup:
-    return Markup('<svg x="{}" y="{}" overflow="visible">{}</svg>').format(x, _number(y), escape(drawing))
+def _line(start: tuple[str, float], end: tuple[str, float], kind: str) -> Markup:
+    return Markup('<line class="{}" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(
+        kind, start[0], _number(start[1]), end[0], _number(end[1])
+    )
 
 
-def _line(x1: str, y1: float, x2: str, y2: float, kind: str) -> Markup:
-    return Markup('<line class="{}" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(kind, x1, _number(y1), x2, _number(y2))
-
-
-def _grid(domain: tuple[float, float], height: float) -> Markup:
-    lines = [_line(_x(tick, domain), 0.0, _x(tick, domain), height, "grid") for tick in _ticks(domain)]
-    return Markup("").join(lines)
+def _upright(value: float, domain: tuple[float, float], top: float, bottom: float, kind: str) -> Markup:
+    return _line((_x(value, domain), top), (_x(value, domain), bottom), kind)
 
 
 def _ticks(domain: tuple[float, float]) -> list[float]:

@@ -1,28 +1,17 @@
-"""Differences between two runs, with paired bootstrap intervals over instances."""
+"""Differences between runs, with paired bootstrap intervals over instances."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-import numpy as np
-
-from flip_flop.metrics import (
-    SumStatistic,
-    accuracy_statistic,
-    agreement_statistic,
-    majority_vote,
-    mean_f1_statistic,
-    mean_over_runs,
-    no_consensus_statistic,
-    paired_bootstrap_interval,
-)
+from flip_flop.metrics import METRICS
 from flip_flop.report.runs import Run
-from flip_flop.report.text import point_interval, points
+from flip_flop.text import point_interval, points
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a figure has moved, as a fraction, and the 95% interval of that where there is one."""
+    """How far a metric has moved, as a fraction, and the 95% interval of that where there is one."""
 
     value: float
     interval: tuple[float, float] | None
@@ -44,69 +33,21 @@ class Difference:
         return f"{points(self.value)}, 95% CI {point_interval(self.interval)}"
 
 
-def difference(figure: str, before: Run, after: Run) -> Difference | None:
-    """How a figure of ``metrics.json`` differs between two runs; ``None`` where one of them has none.
-
-    The spread over templates has no interval: resampling adds to it, see :func:`~flip_flop.metrics.f1_std`.
-    """
-    return mean_difference(figure, before, [after])
-
-
-def mean_difference(figure: str, before: Run, after: Sequence[Run]) -> Difference | None:
-    """How the mean of a figure over several runs differs from that of one; ``None`` where a run has none.
+def mean_difference(metric: str, before: Run, after: Sequence[Run]) -> Difference | None:
+    """How a metric's mean over several runs differs from that of one; ``None`` where a run has no value.
 
     The interval is over instances: every resample draws the same ones in all runs. It says nothing about how far
     another training seed would have gone.
     """
-    values = [run.metrics[figure] for run in after]
-    if before.metrics[figure] is None or None in values:
+    start = before.value(metric)
+    values = [value for run in after if (value := run.value(metric)) is not None]
+    if start is None or len(values) < len(after):
         return None
-    interval = None
-    if figure in _STATISTICS:
-        statistic, arrays = _STATISTICS[figure]
-        interval = paired_bootstrap_interval(
-            mean_over_runs(statistic(before), len(after)),
-            arrays(before) * len(after),
-            [array for run in after for array in arrays(run)],
-        )
-    return Difference(fmean(values) - before.metrics[figure], interval)
+    interval = METRICS[metric].change_interval(before.data, *(run.data for run in after))
+    return Difference(fmean(values) - start, interval)
 
 
 def difference_from_vote(before: Run, after: Run) -> Difference:
     """How the mean F1 of single templates after differs from the F1 of the free vote before."""
-    interval = paired_bootstrap_interval(_mean_f1(before), _judged_votes(before), _judged(after))
+    interval = METRICS["mean_f1"].change_interval(before.data.voted, after.data)
     return Difference(after.metrics["mean_f1"] - before.metrics["vote_f1"], interval)
-
-
-def _predictions(run: Run) -> list[np.ndarray]:
-    return [run.predictions]
-
-
-def _judged(run: Run) -> list[np.ndarray]:
-    labelled = run.gold >= 0
-    return [run.predictions[labelled], run.gold[labelled]]
-
-
-def _judged_votes(run: Run) -> list[np.ndarray]:
-    labelled = run.gold >= 0
-    return [majority_vote(run.scores)[labelled, None], run.gold[labelled]]
-
-
-def _mean_f1(run: Run) -> SumStatistic:
-    return mean_f1_statistic(len(run.label_names), run.record["task"].get("f1", "auto"))
-
-
-def _macro_f1(run: Run) -> SumStatistic:
-    return mean_f1_statistic(len(run.label_names), "macro")
-
-
-# Each figure's statistic, and the arrays that it takes: the same as those behind ``metrics.json``.
-_STATISTICS: dict[str, tuple[Callable[[Run], SumStatistic], Callable[[Run], list[np.ndarray]]]] = {
-    "observed_agreement": (lambda run: agreement_statistic(), _predictions),
-    "no_consensus_share": (lambda run: no_consensus_statistic(), _predictions),
-    "mean_f1": (_mean_f1, _judged),
-    "macro_f1": (_macro_f1, _judged),
-    "accuracy": (lambda run: accuracy_statistic(), _judged),
-    "vote_f1": (_mean_f1, _judged_votes),
-    "vote_accuracy": (lambda run: accuracy_statistic(), _judged_votes),
-}

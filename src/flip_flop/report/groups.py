@@ -8,6 +8,7 @@ import numpy as np
 
 from flip_flop.errors import InputError
 from flip_flop.report.runs import Run
+from flip_flop.text import count, visible
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,15 @@ class Group:
         held_out = {name for run in self.runs for name in run.record["task"].get("held_out_templates") or ()}
         return bool(held_out) and held_out.issuperset(self.base.template_names)
 
+    @property
+    def heading(self) -> str:
+        """What the runs were audited on, in one line of plain text."""
+        instances, templates, _ = self.base.scores.shape
+        task = self.base.record["task"]
+        kind = "held-out template" if self.held_out else "template"
+        parts = [str(task["name"]), str(task["split"]), count(templates, kind), count(instances, "instance")]
+        return ", ".join(visible(part, one_line=True) for part in parts)
+
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Sort runs into groups over the same task, split, templates and instances, in the order given."""
@@ -54,7 +64,7 @@ def require_comparable(groups: Sequence[Group]) -> None:
         raise InputError(
             "E-RUN-MISMATCH",
             f"No two of the {len(groups)} runs can be compared: {left.path} and {right.path} "
-            f"differ in their {_in_words(_same_question(left, right))}.",
+            f"differ in their {_differing(_same_data(left, right))}.",
             "Audit both models on the same task, split, templates and limit.",
         )
 
@@ -62,15 +72,14 @@ def require_comparable(groups: Sequence[Group]) -> None:
 def what_differs(left: Run, right: Run) -> str:
     """What keeps two runs from being compared as one model before and after a training, in words."""
     models = [run.record.get("model") or {} for run in (left, right)]
-    parts = {
+    same_model = {
         "model": models[0].get("digest") == models[1].get("digest"),
         "data type": models[0].get("dtype") == models[1].get("dtype"),
     }
-    return _in_words(_same_question(left, right) | parts)
+    return _differing(_same_data(left, right) | same_model)
 
 
-def _same_question(left: Run, right: Run) -> dict[str, bool]:
-    """What two models must be asked alike, and whether they were."""
+def _same_data(left: Run, right: Run) -> dict[str, bool]:
     return {
         "task": left.record["task"]["digest"] == right.record["task"]["digest"],
         "split": left.record["task"]["split"] == right.record["task"]["split"],
@@ -80,22 +89,19 @@ def _same_question(left: Run, right: Run) -> dict[str, bool]:
     }
 
 
-def _in_words(parts: Mapping[str, bool]) -> str:
+def _differing(parts: Mapping[str, bool]) -> str:
     return " and ".join(name for name, same in parts.items() if not same)
 
 
 def _with_own_names(runs: Sequence[Run]) -> list[Run]:
-    """Runs whose names tell them apart: of two alike on the same templates each gets its folder beside it."""
-    places: dict[Any, list[Run]] = {}
+    """The runs under different names: of those alike on the same templates, each with its folder beside it."""
+    alike: dict[Any, list[Run]] = {}
     for run in runs:
-        places.setdefault((run.name, run.template_names), []).append(run)
+        alike.setdefault((run.name, run.template_names), []).append(run)
     named = []
     for run in runs:
-        twins = places[run.name, run.template_names]
-        if len(twins) == 1:
-            named.append(run)
-            continue
-        folders = [twin.path.resolve().name for twin in twins]
-        mark = run.path.resolve().name if len(set(folders)) == len(folders) else str(1 + twins.index(run))
-        named.append(replace(run, name=f"{run.name} ({mark})"))
+        duplicates = alike[run.name, run.template_names]
+        folders = [each.path.resolve().name for each in duplicates]
+        mark = run.path.resolve().name if len(set(folders)) == len(folders) else str(1 + duplicates.index(run))
+        named.append(run if len(duplicates) == 1 else replace(run, name=f"{run.name} ({mark})"))
     return named

@@ -15,14 +15,8 @@ from flip_flop.report.groups import Group, group_runs, require_comparable
 from flip_flop.report.provenance import provenance, template_texts
 from flip_flop.report.runs import load_run
 from flip_flop.report.sections import example_section, matrix_section, share_section, strip_section
-from flip_flop.report.tables import heading
-from flip_flop.report.text import count, visible
-from flip_flop.report.verdict import badges, figure_table, honest_notes, tiles, verdict
-
-DEMO_NOTE = (
-    "an LM of {millions:.2f} million parameters, pretrained on generated reviews. Its numbers show that the program "
-    "works; they say nothing about the paper's claim, nor about your model."
-)
+from flip_flop.report.verdict import badges, caveats, metric_table, more_metrics, tiles, verdict
+from flip_flop.text import DEMO_NOTE, count, percent, visible
 
 
 def write_report(runs: Sequence[Path | str], out: Path, *, title: str | None = None, note: str | None = None) -> Path:
@@ -58,33 +52,26 @@ def render_page(groups: Sequence[Group], *, title: str | None = None, note: str 
     """The page as text."""
     members = [run for group in groups for run in group.runs]
     style = resources.files("flip_flop.report").joinpath("parts/style.css").read_text(encoding="utf-8")
-    return (
-        _environment()
-        .get_template("page.html.jinja")
-        .render(
-            title=title or _title(groups[0]),
-            note=note,
-            style=Markup(style),
-            is_demo=any(run.record["model"].get("is_demo") is True for run in members),
-            demo_note=DEMO_NOTE.format(millions=(members[0].record["model"].get("num_parameters") or 0) / 1e6),
-            groups=[_group(group, f"g{number}") for number, group in enumerate(groups, start=1)],
-            provenance=provenance(members),
-            template_texts=template_texts(groups),
-            version=members[0].record.get("flip_flop_version", ""),
-            num_runs=count(len(members), "audit"),
-        )
-    )
-
-
-def _environment() -> jinja2.Environment:
-    """Escapes everything: markup by autoescape, invisible characters by ``finalize``."""
-    return jinja2.Environment(
+    # Everything is escaped: markup by autoescape, invisible characters by finalize.
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("flip_flop.report", "parts"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: visible(value) if isinstance(value, str) else value,
         trim_blocks=True,
         lstrip_blocks=True,
+    )
+    environment.filters.update(percent=percent, thousands="{:,}".format)
+    return environment.get_template("page.html.jinja").render(
+        title=title or _title(groups[0]),
+        note=note,
+        style=Markup(style),
+        demo_note=DEMO_NOTE if any(run.record["model"].get("is_demo") is True for run in members) else None,
+        groups=[_group(group, f"g{number}") for number, group in enumerate(groups, start=1)],
+        provenance=provenance(members),
+        template_texts=template_texts(groups),
+        version=members[0].record.get("flip_flop_version", ""),
+        num_runs=count(len(members), "audit"),
     )
 
 
@@ -97,7 +84,7 @@ def _group(group: Group, identifier: str) -> dict[str, Any]:
     total, record = len(group.runs), group.base.record
     return {
         "id": identifier,
-        "title": "Held-out templates" if group.held_out else heading(group),
+        "title": "Held-out templates" if group.held_out else group.heading,
         "where": f"Model {record['model'].get('name', '')}, split {record['task']['split']}",
         "base_name": group.base.name if total > 1 else None,
         "after_name": group.after.name,
@@ -106,10 +93,11 @@ def _group(group: Group, identifier: str) -> dict[str, Any]:
         "verdict": verdict(group),
         "tiles": tiles(group),
         "badges": badges(group),
-        "notes": honest_notes(group),
-        "figures": figure_table(group),
+        "caveats": caveats(group),
+        "metrics": metric_table(group),
+        "more": more_metrics(group),
         "strip": strip_section(group),
+        "matrices": matrix_section(group),
         "shares": share_section(group),
         "examples": example_section(group),
-        **matrix_section(group),
     }

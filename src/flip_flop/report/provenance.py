@@ -5,7 +5,7 @@ from typing import Any
 
 from flip_flop.report.groups import Group
 from flip_flop.report.runs import Run
-from flip_flop.report.text import MISSING, count, visible
+from flip_flop.text import MISSING, count, visible
 
 
 def provenance(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -15,30 +15,20 @@ def provenance(runs: Sequence[Run]) -> list[dict[str, Any]]:
             "name": run.name,
             "subtitle": _subtitle(run),
             "command": str(run.record.get("command") or MISSING),
-            "facts": [fact for fact in _facts(run) if fact["value"] != MISSING],
+            "facts": _facts(run),
         }
         for run in runs
     ]
 
 
-def template_texts(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Every template that was asked with, once."""
-    texts: dict[tuple[str, str], dict[str, Any]] = {}
+def template_texts(groups: Sequence[Group]) -> list[dict[str, str]]:
+    """Every template that was used, once."""
+    texts: dict[tuple[str, str], dict[str, str]] = {}
     for group in groups:
-        asked = set(group.base.template_names)
         for template in group.base.record["task"]["templates"]:
-            if template["name"] not in asked:
-                continue
-            digest = str(template.get("digest") or "")
-            texts.setdefault(
-                (str(template["name"]), digest),
-                {
-                    "name": str(template["name"]),
-                    "jinja": str(template.get("jinja", "")),
-                    "choices": str(template.get("answer_choices", "")),
-                    "digest": digest,
-                },
-            )
+            if template["name"] in group.base.template_names:
+                text = {key: str(template.get(key) or "") for key in ("name", "jinja", "answer_choices", "digest")}
+                texts.setdefault((text["name"], text["digest"]), text)
     return list(texts.values())
 
 
@@ -52,36 +42,37 @@ def _subtitle(run: Run) -> str:
 def _facts(run: Run) -> list[dict[str, Any]]:
     record, task, model = run.record, run.record["task"], run.record["model"]
     adapter, data = _mapping(record.get("adapter")), _mapping(task.get("data"))
+    facts = {
+        "Model": model.get("name"),
+        "Model revision": model.get("revision"),
+        "Model sha256": model.get("digest"),
+        "Parameters": model.get("num_parameters"),
+        "Data type": model.get("dtype"),
+        "Adapter": adapter.get("path"),
+        "Adapter sha256": adapter.get("digest"),
+        "Task sha256": task.get("digest"),
+        "Data": data.get("source"),
+        "Data sha256": data.get("sha256"),
+        "Split": f"{task['split']}, {count(len(run.instance_ids), 'instance')}",
+        "F1": task.get("f1"),
+        "Scoring": record["scoring"],
+        "Training": record.get("training"),
+        "Seed": record.get("seed"),
+        "Versions": record.get("versions"),
+        "Hardware": record.get("hardware"),
+        "Seconds": record.get("seconds"),
+        "Created": record.get("created"),
+        "Folder": run.path.resolve().name,
+    }
     return [
-        _fact("Model", model.get("name")),
-        _fact("Model revision", model.get("revision"), code=True),
-        _fact("Model sha256", model.get("digest"), code=True),
-        _fact("Parameters", model.get("num_parameters")),
-        _fact("Data type", model.get("dtype")),
-        _fact("Adapter", adapter.get("path")),
-        _fact("Adapter sha256", adapter.get("digest"), code=True),
-        _fact("Task sha256", task.get("digest"), code=True),
-        _fact("Data", data.get("source")),
-        _fact("Data sha256", data.get("sha256"), code=True),
-        _fact("Split", f"{task['split']}, {count(len(run.instance_ids), 'instance')}"),
-        _fact("F1", task.get("f1")),
-        _fact("Scoring", record["scoring"]),
-        _fact("Training", record.get("training")),
-        _fact("Seed", record.get("seed")),
-        _fact("Versions", record.get("versions")),
-        _fact("Hardware", record.get("hardware")),
-        _fact("Seconds", record.get("seconds")),
-        _fact("Created", record.get("created")),
-        _fact("Folder", run.path.resolve().name),
+        {"name": name, "value": words, "code": name.endswith(("sha256", "revision"))}
+        for name, value in facts.items()
+        if (words := _words(value)) != MISSING
     ]
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _fact(name: str, value: object, *, code: bool = False) -> dict[str, Any]:
-    return {"name": name, "value": _words(value), "code": code}
 
 
 def _words(value: object) -> str:

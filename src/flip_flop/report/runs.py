@@ -1,10 +1,13 @@
 """Reading audit run directories."""
 
+import contextlib
 import json
 import math
 import zipfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flip_flop.errors import InputError
-
-FIGURES = (
-    "observed_agreement",
-    "mean_f1",
-    "f1_std",
-    "macro_f1",
-    "accuracy",
-    "vote_f1",
-    "vote_accuracy",
-    "no_consensus_share",
-)
+from flip_flop.metrics import METRICS, EvalData, resolve_average
 
 _UNREADABLE = (
     OSError,
@@ -30,7 +23,7 @@ _UNREADABLE = (
     KeyError,
     TypeError,
     EOFError,
-    RuntimeError,
+    RuntimeError,  # RecursionError too: JSON that is nested too deep
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -58,10 +51,15 @@ class Run:
     template_names: tuple[str, ...]
     examples: dict[str, Example]
 
+    @cached_property
+    def data(self) -> EvalData:
+        """What the metrics are computed from."""
+        return EvalData(self.scores, self.gold, self.record["task"].get("f1", "auto"))
+
     @property
     def predictions(self) -> Int[np.ndarray, "instances templates"]:
         """The label with the highest score; ties go to the lowest index."""
-        return self.scores.argmax(axis=-1)
+        return self.data.predictions
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -71,7 +69,12 @@ class Run:
     @property
     def has_gold(self) -> bool:
         """Whether F1 could be computed."""
-        return self.metrics["mean_f1"] is not None
+        return self.value("mean_f1") is not None
+
+    @property
+    def is_collapsed(self) -> bool:
+        """Whether one label takes nearly everything."""
+        return bool(self.metrics.get("collapsed"))
 
     @property
     def method(self) -> str | None:
@@ -80,6 +83,22 @@ class Run:
             if isinstance(part, dict) and part.get("method"):
                 return str(part["method"])
         return None
+
+    def value(self, metric: str) -> float | None:
+        """A number of ``metrics.json``; ``None`` where it has none, as a metric that is newer than the run."""
+        value: float | None = self.metrics.get(metric)
+        return value
+
+    def interval(self, metric: str) -> tuple[float, float] | None:
+        """Its 95% interval, where there is one."""
+        ends = (self.metrics.get("intervals") or {}).get(metric)
+        return (float(ends[0]), float(ends[1])) if ends else None
+
+    @property
+    def f1_range(self) -> tuple[float, float] | None:
+        """F1 of the worst template and of the best."""
+        values = list((self.metrics.get("f1_per_template") or {}).values())
+        return (min(values), max(values)) if values else None
 
 
 def load_run(path: Path | str) -> Run:
@@ -121,21 +140,23 @@ def _broken(path: Path, why: str) -> InputError:
     return InputError("E-RUN-BROKEN", f"{path} {why}.", "Run the audit again into a new folder.")
 
 
-def _missing(path: Path) -> InputError:
-    return InputError(
-        "E-RUN-MISSING",
-        f"{path.parent} has no {path.name}.",
-        "Name a folder that `flip-flop audit` wrote; a run directory is complete or it is not there.",
-    )
+@contextlib.contextmanager
+def _reading(path: Path, what: str) -> Iterator[None]:
+    if not path.is_file():
+        raise InputError(
+            "E-RUN-MISSING",
+            f"{path.parent} has no {path.name}.",
+            "Name a folder that `flip-flop audit` wrote; a run directory is complete or it is not there.",
+        )
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise _broken(path, f"is not {what} ({type(error).__name__})") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise _missing(path)
-    try:
+    with _reading(path, "readable JSON"):
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _broken(path, f"is not readable JSON ({type(error).__name__})") from error
     if not isinstance(value, dict):
         raise _broken(path, "does not hold a JSON object")
     return value
@@ -145,27 +166,25 @@ def _check_record(record: dict[str, Any], path: Path) -> None:
     for part in ("task", "model", "scoring"):
         if not isinstance(record.get(part), dict):
             raise _broken(path, f"has no section {part!r}")
+    task = record["task"]
     for key in ("name", "labels", "digest", "split", "templates"):
-        if key not in record["task"]:
+        if key not in task:
             raise _broken(path, f"has no {key!r} in its section 'task'")
-    if record["task"].get("f1", "auto") not in ("auto", "binary", "macro"):
-        raise _broken(path, "names an F1 that is neither binary nor macro")
-    templates = record["task"]["templates"]
+    templates = task["templates"]
     if not isinstance(templates, list) or not all(isinstance(each, dict) and "name" in each for each in templates):
         raise _broken(path, "has a template without a name")
 
 
 def _read_scores(path: Path) -> tuple[np.ndarray, np.ndarray, tuple[str, ...], tuple[str, ...]]:
-    if not path.is_file():
-        raise _missing(path)
-    try:
-        # A pickled array would run code. The file is opened here: numpy leaves a broken one open.
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-            scores, gold = file["scores"], file["gold"]
-            ids = tuple(str(name) for name in file["instance_ids"].tolist())
-            names = tuple(str(name) for name in file["template_names"].tolist())
-    except _UNREADABLE as error:
-        raise _broken(path, f"is not a readable array file ({type(error).__name__})") from error
+    # A pickled array would run code. The file is opened here: numpy leaves a broken one open.
+    with (
+        _reading(path, "a readable array file"),
+        path.open("rb") as handle,
+        np.load(handle, allow_pickle=False) as file,
+    ):
+        scores, gold = file["scores"], file["gold"]
+        ids = tuple(str(name) for name in file["instance_ids"].tolist())
+        names = tuple(str(name) for name in file["template_names"].tolist())
     if scores.dtype.kind != "f" or scores.ndim != 3 or 0 in scores.shape or gold.dtype.kind not in "iu":
         raise _broken(path, "does not hold scores of shape instances x templates x labels")
     if gold.shape != scores.shape[:1] or (len(ids), len(names)) != scores.shape[:2]:
@@ -176,12 +195,10 @@ def _read_scores(path: Path) -> tuple[np.ndarray, np.ndarray, tuple[str, ...], t
 
 
 def _read_examples(path: Path, shape: tuple[int, ...]) -> dict[str, Example]:
-    """The texts, by instance. A report without them is still a report, so an absent file is no error."""
-    if not path.is_file():
-        return {}
-    examples = {}
-    try:
-        with path.open(encoding="utf-8") as file:
+    """The texts, by instance. A report without them is still a report, so a missing file is no error."""
+    examples: dict[str, Example] = {}
+    if path.exists():
+        with _reading(path, "readable JSON Lines"), path.open(encoding="utf-8") as file:
             for line in file:
                 row = json.loads(line)
                 prompts = tuple(str(prompt) for prompt in row["prompts"])
@@ -189,30 +206,27 @@ def _read_examples(path: Path, shape: tuple[int, ...]) -> dict[str, Example]:
                 if (len(prompts), {len(group) for group in choices}) != (shape[0], {shape[1]}):
                     raise ValueError(row["id"])
                 examples[str(row["id"])] = Example(prompts, choices)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _broken(path, f"has a line that is not readable: line {len(examples) + 1}") from error
     return examples
 
 
 def _check_metrics(run: Run, path: Path) -> None:
     """Check all that the report prints or draws: a foreign file is named here and is no crash there."""
-    metrics, num_labels = run.metrics, run.scores.shape[2]
+    metrics, num_labels, names = run.metrics, run.scores.shape[2], set(run.template_names)
     if len(run.label_names) != num_labels:
         raise _broken(path, f"belongs to a task of {len(run.label_names)} labels, scores.npz has {num_labels}")
-    for key in FIGURES:
-        if key not in metrics or not (metrics[key] is None or _is_number(metrics[key])):
+    with _reading(path.with_name("run.json"), "of an F1 that these labels have"):
+        resolve_average(run.record["task"].get("f1", "auto"), num_labels)
+    for key in METRICS:
+        if not (metrics.get(key) is None or _is_number(metrics[key])):
             raise _broken(path, f"has no number under {key!r}")
     shares = metrics.get("label_shares_per_template")
-    if not isinstance(shares, dict) or set(shares) != set(run.template_names):
+    if not isinstance(shares, dict) or set(shares) != names:
         raise _broken(path, "names other templates than scores.npz")
     if not all(_are_numbers(values, num_labels) for values in [*shares.values(), metrics.get("label_shares")]):
         raise _broken(path, "has no share for some label")
-    if run.has_gold:
-        per_template = metrics.get("f1_per_template")
-        if not isinstance(per_template, dict) or set(per_template) != set(run.template_names):
-            raise _broken(path, "has no F1 for some template")
-        if not _are_numbers(list(per_template.values()), len(run.template_names)):
-            raise _broken(path, "has an F1 that is not a number")
+    f1 = metrics.get("f1_per_template")
+    if run.has_gold and not (isinstance(f1, dict) and set(f1) == names and _are_numbers([*f1.values()], len(names))):
+        raise _broken(path, "has no F1 for some template")
     intervals = metrics.get("intervals") or {}
     if not isinstance(intervals, dict) or not all(ends is None or _are_numbers(ends, 2) for ends in intervals.values()):
         raise _broken(path, "has an interval without two ends")

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from flip_flop.files import write_bytes, write_text
-from flip_flop.report import markdown_cell
 from flip_flop.studies.figures import FORMATS, Picture, draw_boxes, draw_curves, draw_heatmaps, picture_bytes
 from flip_flop.studies.plan import Cell
 from flip_flop.studies.results import Result
@@ -25,6 +24,7 @@ from flip_flop.studies.tables import (
     unseen_table,
 )
 from flip_flop.studies.tables.notes import DEMO
+from flip_flop.text import markdown_cell
 
 WRITTEN = (".md", ".csv", ".tex", *(f".{kind}" for kind in FORMATS))
 

@@ -11,6 +11,7 @@ from jaxtyping import Int64
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_json
+from flip_flop.metrics import resolve_average
 from flip_flop.prompts import RenderedInstance, TemplateSet, render_instance
 from flip_flop.randomness import derive_seed
 from flip_flop.tasks.sources import FileSource, Rows, Source
@@ -94,9 +95,7 @@ class Task:
 
     def f1_kind(self, num_labels: int) -> str:
         """``"binary"`` or ``"macro"``, for this number of labels."""
-        if self.f1 == "auto":
-            return "binary" if num_labels == 2 else "macro"
-        return self.f1
+        return resolve_average(self.f1, num_labels)
 
     def label_values(self, num_labels: int) -> tuple[Label, ...]:
         """What the labels are called: the declared values, or their indices in a task without gold labels."""

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from flip_flop.errors import InputError
-from flip_flop.metrics import Average, label_shares, majority_vote, share_drift, summarise
+from flip_flop.metrics import METRICS, Average, label_shares, majority_vote, share_drift, summarise
 from flip_flop.scoring.scorer import ScoreTable
 from flip_flop.training.config import F2CConfig
 
 # Below every agreement: a checkpoint that must not be chosen.
 COLLAPSED = -1.0
-LOGGED = ("observed_agreement", "mean_f1", "f1_std", "accuracy", "vote_f1", "vote_accuracy", "no_consensus_share")
 
 
 def evaluation_metrics(
@@ -25,7 +24,7 @@ def evaluation_metrics(
     ``select_by: agreement`` would have chosen.
     """
     summary = summarise(table.scores, gold, names, f1=f1, intervals=False)
-    metrics = {name: summary[name] for name in LOGGED if summary[name] is not None}
+    metrics = {name: summary[name] for name in METRICS if summary[name] is not None}
     metrics |= {f"label_share_{label}": share for label, share in enumerate(summary["label_shares"])}
     vote_shares = label_shares(majority_vote(table.scores)[:, None], table.scores.shape[-1])
     metrics |= {f"vote_share_{label}": float(share) for label, share in enumerate(vote_shares)}

@@ -10,8 +10,8 @@ import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from flip_flop.report.text import visible
 from flip_flop.studies.summary import task_title
+from flip_flop.text import visible
 
 FORMATS = ("pdf", "svg", "png")
 COLUMN, PAGE = 3.35, 6.9  # widths in inches of one column and of both, in a two-column paper

@@ -14,11 +14,11 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from flip_flop.report.text import points
 from flip_flop.studies.figures.canvas import COLUMN, FAINT, GREY, PAGE, Picture, axis_name, page
 from flip_flop.studies.paper import FIGURES
 from flip_flop.studies.summary import LESS_IS_BETTER, Entry, Summary, method_title
 from flip_flop.studies.tables.transfer import pair_entries
+from flip_flop.text import points
 
 WORSE, EVEN, BETTER = "#f08a4b", "#fbfbf7", "#005a46"
 SCALE = LinearSegmentedColormap.from_list("worse_better", [WORSE, EVEN, BETTER])

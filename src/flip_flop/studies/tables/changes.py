@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from flip_flop.report.text import MISSING, count, point_interval, points
 from flip_flop.studies.averages import Balance, balance, mean_change
 from flip_flop.studies.paper import FIGURES
 from flip_flop.studies.summary import BASE, Entry, Summary, method_title, task_title
 from flip_flop.studies.tables import notes
 from flip_flop.studies.tables.methods import DECIMALS, PAPER, TITLES, by_place, in_paper
 from flip_flop.studies.tables.table import Cell, Column, Row, Table, count_missing
+from flip_flop.text import MISSING, count, point_interval, points
 
 
 def changes_table(summary: Summary) -> Table:

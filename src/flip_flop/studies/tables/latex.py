@@ -3,8 +3,8 @@
 import itertools
 import re
 
-from flip_flop.report.text import visible
 from flip_flop.studies.tables.table import Cell, Column, Row, Table
+from flip_flop.text import visible
 
 PREAMBLE = r"% Needs \usepackage{booktabs}, \usepackage{graphicx} and \usepackage[dvipsnames]{xcolor}."
 _ESCAPES = {

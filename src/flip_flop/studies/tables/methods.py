@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from flip_flop.report.text import MISSING, percent
 from flip_flop.studies.paper import FIGURES
 from flip_flop.studies.summary import (
     BASE,
@@ -18,6 +17,7 @@ from flip_flop.studies.summary import (
 )
 from flip_flop.studies.tables import notes
 from flip_flop.studies.tables.table import Cell, Column, Mark, Row, Table, count_missing, mark_extremes
+from flip_flop.text import MISSING, percent
 
 TITLES = {"mean_f1": "mean F1", "f1_std": "sigma_F1", "observed_agreement": "P_o", "vote_f1": "vote F1"}
 DECIMALS = 2

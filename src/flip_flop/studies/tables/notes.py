@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from flip_flop.report.text import count
 from flip_flop.studies.paper import dataset_names
 from flip_flop.studies.summary import BASE, Absent, Entry, Question, Summary, method_title, task_title
 from flip_flop.tasks.catalog import catalog_entry
+from flip_flop.text import count
 
 DEMO = (
     "The model is the embedded one, a toy: its figures show that the program works. "

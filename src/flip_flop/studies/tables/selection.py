@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from flip_flop.report.text import MISSING, count, percent, points
 from flip_flop.studies.selection import Candidate, Choice
 from flip_flop.studies.summary import Summary, method_order, method_title, task_order, task_title
 from flip_flop.studies.tables import notes
 from flip_flop.studies.tables.methods import DECIMALS
 from flip_flop.studies.tables.table import Cell, Column, Row, Table
+from flip_flop.text import MISSING, count, percent, points
 
 _RULES = ("by mean F1 (labels)", "by agreement (no labels)")
 

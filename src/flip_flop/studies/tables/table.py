@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flip_flop.report import markdown_cell, spreadsheet_cell
-from flip_flop.report.text import MISSING, visible
+from flip_flop.text import MISSING, markdown_cell, spreadsheet_cell, visible
 
 Mark = Literal["best", "worst"]
 
@@ -126,4 +125,4 @@ def _markdown(cell: Cell) -> str:
 def _plain(value: Any) -> Any:
     if value is None:
         return ""
-    return spreadsheet_cell(value) if isinstance(value, str) else value
+    return spreadsheet_cell(visible(value, one_line=True)) if isinstance(value, str) else value

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from flip_flop.report.text import MISSING, percent
 from flip_flop.studies import paper
 from flip_flop.studies.averages import Quartiles, quartiles
 from flip_flop.studies.paper import FIGURES
@@ -13,6 +12,7 @@ from flip_flop.studies.tables import notes
 from flip_flop.studies.tables.changes import change_cells, change_headings
 from flip_flop.studies.tables.methods import DECIMALS, TITLES, spread_words
 from flip_flop.studies.tables.table import Cell, Column, Row, Table, count_missing
+from flip_flop.text import MISSING, percent
 
 WIDE_RANGE = 0.15  # the paper counts the datasets whose interquartile range exceeds this
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flip_flop.report.text import MISSING, count, points
 from flip_flop.studies import paper
 from flip_flop.studies.averages import Transfer, transfers
 from flip_flop.studies.paper import FIGURES, PaperTransfer
@@ -12,6 +11,7 @@ from flip_flop.studies.tables import notes
 from flip_flop.studies.tables.changes import change_cells, change_headings
 from flip_flop.studies.tables.methods import DECIMALS, TITLES
 from flip_flop.studies.tables.table import Cell, Column, Mark, Row, Table, count_missing, mark_extremes
+from flip_flop.text import MISSING, count, points
 
 
 def transfer_table(summary: Summary, method: str) -> Table:

@@ -1,0 +1,151 @@
+"""How names, numbers and tables are written: nothing invisible in a name, no formula in a cell, no minus zero."""
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+MISSING = "–"
+DEMO_NOTE = (
+    "The model is a toy of 0.16 million parameters, pretrained on generated reviews. Its numbers show that the program "
+    "works; they say nothing about the paper's claim or about your model."
+)
+# Joiners carry meaning in emoji and in several scripts, and reorder nothing.
+_HARMLESS = frozenset("\n\t\u200c\u200d")
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+
+
+def visible(text: str, *, one_line: bool = False) -> str:
+    r"""Text in which control, bidirectional and lone surrogate characters stand as escapes.
+
+    HTML escaping leaves U+202E in place, which turns a name around on the screen, and a terminal obeys ESC.
+
+    Args:
+        text: Text from a template, a data set or a record: untrusted. Markup is left as it is.
+        one_line: Whether newlines and tabs are escaped too, for names and table cells.
+
+    Example:
+        >>> print(visible("gpt\u202e4"))
+        gpt\u202e4
+        >>> print(visible("two\nlines", one_line=True))
+        two\nlines
+    """
+    if isinstance(text, Markup):
+        return text
+    kept = frozenset("\u200c\u200d") if one_line else _HARMLESS
+    return "".join(
+        character if character in kept or unicodedata.category(character) not in _INVISIBLE else _escape(character)
+        for character in text
+    )
+
+
+def _escape(character: str) -> str:
+    if character in "\n\t\r":
+        return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}[character]
+    code = ord(character)
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def align_columns(
+    lines: Sequence[Sequence[str]], *, num_left: int | None = None, indent: str = "", rule: bool = False
+) -> str:
+    """Lines of cells with their columns under one another, and nothing invisible in them.
+
+    Args:
+        lines: The cells of each line, the heading first.
+        num_left: How many columns are flush left, the others flush right; by default all.
+        indent: What every line begins with.
+        rule: Whether dashes stand below the heading.
+
+    Example:
+        >>> print(align_columns([["run", "F1"], ["base", "8.1"]], num_left=1, rule=True))
+        run    F1
+        ----  ---
+        base  8.1
+    """
+    cells = [[visible(cell, one_line=True) for cell in line] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    if rule:
+        cells.insert(1, ["-" * width for width in widths])
+    left = len(widths) if num_left is None else num_left
+    padded = (
+        [
+            cell.ljust(width) if at < left else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        for line in cells
+    )
+    return "\n".join((indent + "  ".join(line)).rstrip() for line in padded)
+
+
+def markdown_cell(cell: str) -> str:
+    """A cell that cannot end its table or begin a tag: Markdown lets raw HTML through."""
+    for character in "\\|`*_[]":
+        cell = cell.replace(character, f"\\{character}")
+    return cell.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def spreadsheet_cell(value: Any) -> Any:
+    """The value, with an apostrophe before text that a spreadsheet would run as a formula (CWE-1236).
+
+    Example:
+        >>> spreadsheet_cell("=1+1"), spreadsheet_cell(-1.5)
+        ("'=1+1", -1.5)
+    """
+    # The last four are full-width forms, which spreadsheets of East Asian locales take for the first four.
+    return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r\n＝＋－＠")) else value
+
+
+def percent(fraction: float | None, decimals: int = 1, *, scale: int = 100) -> str:
+    """A fraction in percent without the sign, as in the paper's tables; or a number in another scale.
+
+    Example:
+        >>> percent(0.7531), percent(None), percent(1.0), percent(1.25, 2, scale=1)
+        ('75.3', '–', '100.0', '1.25')
+    """
+    return MISSING if fraction is None else f"{scale * fraction:.{decimals}f}"
+
+
+def points(difference: float | None, decimals: int = 1, *, scale: int = 100) -> str:
+    """A difference of two fractions in percentage points, always signed, with a true minus.
+
+    Example:
+        >>> points(0.198), points(-0.092), points(0.0001)
+        ('+19.8', '−9.2', '±0.0')
+    """
+    if difference is None:
+        return MISSING
+    digits = f"{abs(scale * difference):.{decimals}f}"
+    sign = "±" if float(digits) == 0 else "+" if difference > 0 else "−"
+    return f"{sign}{digits}"
+
+
+def percent_interval(interval: tuple[float, float] | None, decimals: int = 1, *, scale: int = 100) -> str:
+    """The ends of a metric's interval.
+
+    Example:
+        >>> percent_interval((0.72, 0.785))
+        '72.0 to 78.5'
+    """
+    return MISSING if interval is None else " to ".join(percent(end, decimals, scale=scale) for end in interval)
+
+
+def point_interval(interval: tuple[float, float] | None, decimals: int = 1, *, scale: int = 100) -> str:
+    """The ends of a difference's interval.
+
+    Example:
+        >>> point_interval((0.176, 0.22))
+        '+17.6 to +22.0'
+    """
+    return MISSING if interval is None else " to ".join(points(end, decimals, scale=scale) for end in interval)
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun, in the plural where it should be.
+
+    Example:
+        >>> count(1, "template"), count(1200, "instance")
+        ('1 template', '1,200 instances')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
