@@ -26,8 +26,8 @@ def plan(study: Study | None = None, setup: Setup = DEMO):
     return make_plan(study or small(), setup)
 
 
-def keys(*arguments) -> dict[str, str]:
-    return {f"{cell.kind} {cell.label}": cell.key for cell in plan(*arguments).cells}
+def keys(*arguments, **more) -> dict[str, str]:
+    return {f"{cell.kind} {cell.label}": cell.key for cell in plan(*arguments, **more).cells}
 
 
 def write_task(path: Path, *, name="tickets", prompt="{{ text }}?", rows=12, shift=0) -> Path:

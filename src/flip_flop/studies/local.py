@@ -114,4 +114,4 @@ class LocalExecutor:
                 process.wait(max(0.0, over - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
+            process.communicate()  # closes its input
