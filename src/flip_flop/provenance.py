@@ -50,7 +50,7 @@ def _processor() -> str:
 
 def command() -> str:
     """The command line as typed, with tokens and keys replaced; a commit after ``--revision`` is no key."""
-    words = [Path(sys.argv[0]).name]
+    words = [Path(sys.argv[0]).name.replace("main.py", "flip-flop")]
     for argument in sys.argv[1:]:
         is_commit = words[-1] == "--revision" or argument.startswith("--revision=")
         words.append(argument if is_commit else SECRET.sub("***", argument))

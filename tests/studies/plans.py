@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-from flip_flop.cli.study import openers
 from flip_flop.studies.keys import make_plan
 from flip_flop.studies.plan import Setup
 from flip_flop.studies.study import Settings, Study
@@ -23,8 +22,8 @@ def small(**changes) -> Study:
     return replace(study, **changes)
 
 
-def plan(study: Study | None = None, setup: Setup = DEMO, opened=None):
-    return make_plan(study or small(), setup, opened or openers())
+def plan(study: Study | None = None, setup: Setup = DEMO):
+    return make_plan(study or small(), setup)
 
 
 def keys(*arguments, **more) -> dict[str, str]:

@@ -74,16 +74,14 @@ def has_ended(process: int) -> bool:
         return True
 
 
-def sealed(root: Path) -> list[Path]:
+def whole_checkpoints(root: Path) -> list[Path]:
     """The whole checkpoints of a study's trainings."""
     return sorted(root.glob("trainings/*/checkpoints/checkpoint-*/MANIFEST.json"))
 
 
 def attempts(root: Path) -> dict[str, int]:
-    """How often a process has begun each cell."""
-    return {
-        log.stem: log.read_text().count("---- ") for log in (root / "logs").glob("*-*.log") if "worker" not in log.name
-    }
+    """How often a process has begun each unit."""
+    return {log.stem: log.read_text().count("---- ") for log in (root / "logs").glob("*.log")}
 
 
 def outcome(root: Path) -> dict[str, str]:

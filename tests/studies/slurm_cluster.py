@@ -121,29 +121,22 @@ class Cluster:
                 self.start_node(node)
         self._wait(lambda: self.states().count("idle") == len(self.nodes), "the nodes")
 
-    def job_of(self, root: Path, cell: str) -> str:
-        """The job of a study's cell."""
-        return str(json.loads((root / "slurm" / f"{cell}.json").read_text())["job"])
+    def job_of(self, root: Path, unit: str) -> str:
+        """The job of a study's unit."""
+        return str(json.loads((root / "slurm" / f"{unit}.json").read_text())["job"])
 
-    def node_of(self, root: Path, cell: str) -> str:
-        """The node that a study's cell runs on."""
-        return self.ask("squeue", "-h", "-r", "-o", "%N", "-j", self.job_of(root, cell)).strip()
+    def node_of(self, root: Path, unit: str) -> str:
+        """The node that a study's unit runs on."""
+        return self.ask("squeue", "-h", "-r", "-o", "%N", "-j", self.job_of(root, unit)).strip()
 
     def requeued(self) -> list[str]:
         """Jobs that were queued again. Slurm lets them wait for two minutes, which they need not."""
-        found = self._waiting()
+        lines = self.ask("squeue", "-h", "-r", "-t", "PD", "-o", "%i %r").splitlines()
+        reasons = dict(line.split(maxsplit=1) for line in lines)
+        found = [job for job, reason in reasons.items() if "BeginTime" in reason or "Requeue" in reason]
         for job in found:
             self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
         return found
-
-    def waits_to_go_on(self, job: str) -> bool:
-        """Whether a job was queued again, and Slurm still lets it wait."""
-        return job in self._waiting()
-
-    def _waiting(self) -> list[str]:
-        lines = self.ask("squeue", "-h", "-r", "-t", "PD", "-o", "%i %r").splitlines()
-        reasons = dict(line.split(maxsplit=1) for line in lines)
-        return [job for job, reason in reasons.items() if "BeginTime" in reason or "Requeue" in reason]
 
     def states(self) -> list[str]:
         """The nodes' states."""

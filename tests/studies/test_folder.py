@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.studies.drive import Summary
-from flip_flop.studies.folder import StudyFolder, load_plan
+from flip_flop.studies.folder import StudyFolder, load_plan, root_of
+from flip_flop.studies.local import LocalExecutor
 from flip_flop.studies.plan import Setup
-from flip_flop.studies.worker import root_of
 from tests.studies.plans import plan, small
 from tests.studies.running import STUDY, here, write_study
 
@@ -48,7 +47,7 @@ def test_a_study_has_a_folder_for_each_model(two):
     folder, made = two
     assert [folder.study(each).name for each in made] == ["small-some_model-21139d", "small-tiny-251167"]
     assert [load_plan(folder.study(each) / "study.json") for each in made] == list(made)
-    assert [folder.standing_plan(each) for each in made] == list(made)
+    assert [folder.latest_plan(each) for each in made] == list(made)
     assert [root_of(folder.write_plan(each)) for each in made] == [folder.root] * 2
 
 
@@ -76,7 +75,7 @@ def test_the_studys_name_is_enough_for_the_model_that_its_file_names(tmp_path):
 
 
 def test_a_folder_is_one_model_however_it_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("flip_flop.studies.drive.drive", lambda *arguments, **more: Summary())
+    monkeypatch.setattr(LocalExecutor, "run", lambda self: None)
     monkeypatch.chdir(tmp_path)
     tiny = write_model(tmp_path / "tiny")
     write_study(tmp_path, STUDY.replace("model: demo", "model: ./tiny"))
@@ -115,3 +114,25 @@ def test_a_study_whose_name_begins_with_anothers_is_another_one(tmp_path):
     folder.write_plan(of("a/tiny"))
     (folder.root / "smaller" / "study.json").write_text("{")  # no matter of this study's
     assert folder.read_study(BASE) == of("a/tiny")
+
+
+def test_tables_are_those_of_the_grid_that_is_on_disk_at_the_end(tmp_path, monkeypatch):
+    study, folder, shown = write_study(tmp_path), StudyFolder(tmp_path / "out"), []
+
+    def run_elsewhere(self):
+        own = self.tracker.plan
+        assert folder.read_study(own.study) == own
+        folder.write_plan(replace(own, cells=own.cells[:1]))  # as another run would: the base alone
+
+    monkeypatch.setattr(LocalExecutor, "run", run_elsewhere)
+    monkeypatch.setattr("flip_flop.cli.study._write_outputs", lambda folder, found, quiet: shown.append(found))
+    here("run", study, "--out", folder.root)
+    assert [cell.method for cell in shown[0].cells] == ["base"]
+
+
+def test_a_run_that_shares_no_audit_with_the_grid_on_disk_has_tables_of_its_own(tmp_path):
+    folder, own, other = StudyFolder(tmp_path), plan(), plan(small(limit=23))
+    folder.write_plan(own)
+    folder.write_plan(other)
+    assert folder.latest_plan(own) == own
+    assert folder.read_study(own.study) == folder.latest_plan(other) == other

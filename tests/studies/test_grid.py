@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.studies.grid import AuditCell, Templates, TrainCell, expand
+from flip_flop.studies.grid import AuditCell, TrainCell, expand
 from flip_flop.studies.study import Subsets, load_study, narrow
 from flip_flop.tasks.catalog import catalog_names
 
@@ -38,10 +38,10 @@ def test_study_2_is_eight_sources_on_ten_other_targets_each():
 
 def test_study_3_trains_on_the_first_k_templates_and_audits_the_last_five():
     found = grid("study3")
-    trained = {(cell.task, cell.templates.first) for cell in found.trainings}
+    trained = {(cell.task, cell.first) for cell in found.trainings}
     anli = {(f"anli_r{number}", k) for number in (1, 2, 3) for k in (5, 10, None)}
     assert trained == {("rte", 5), ("rte", None)} | anli
-    assert {cell.templates.held_out for cell in found.audits} == {5}
+    assert {cell.held_out for cell in found.audits} == {5}
     assert Counter(cell.method for cell in found.audits) == {"base": 4, "f2c": 11}
 
 
@@ -68,13 +68,13 @@ def test_templates_are_chosen_in_the_tasks_order():
     task = demo_task()
     names = task.templates.names
     assert task.held_out_templates == names[8:]
-    assert Templates().names(task) == names[:8]
-    assert Templates(3).names(task) == names[:3]
-    assert Templates(held_out=2).names(task) == names[9:]
-    assert Templates(held_out=("thumbs", "sentiment")).names(task) == ("thumbs", "sentiment")
-    for wrong in (Templates(9), Templates(held_out=12)):
+    assert TrainCell("f2c", "demo", 0).templates(task) == AuditCell("base", "demo").templates(task) == names[:8]
+    assert TrainCell("f2c", "demo", 0, 3).templates(task) == names[:3]
+    assert AuditCell("base", "demo", 2).templates(task) == names[9:]
+    assert AuditCell("base", "demo", ("thumbs", "sentiment")).templates(task) == ("thumbs", "sentiment")
+    for wrong in (TrainCell("f2c", "demo", 0, 9), AuditCell("base", "demo", 12)):
         with pytest.raises(InputError, match="E-STUDY-TEMPLATES"):
-            wrong.names(task)
+            wrong.templates(task)
 
 
 def test_templates_are_seen_or_unseen_and_never_half():
@@ -85,15 +85,15 @@ def test_templates_are_seen_or_unseen_and_never_half():
     assert (len(names), len(task.training_templates)) == (11, 8)
 
     def audited(first, held_out):
-        return AuditCell("f2c", "demo", Templates(held_out=held_out), TrainCell("f2c", "demo", 0, Templates(first)))
+        return AuditCell("f2c", "demo", held_out, TrainCell("f2c", "demo", 0, first))
 
-    assert audited(6, 5).names(task) == names[6:]
-    assert audited(6, names[2:5]).names(task) == names[2:5]
+    assert audited(6, 5).templates(task) == names[6:]
+    assert audited(6, names[2:5]).templates(task) == names[2:5]
     for half in (audited(7, 5), audited(None, 4), audited(4, names[3:5])):
         with pytest.raises(InputError, match=r"E-STUDY-TEMPLATES: .*1 of the \d templates of held_out"):
-            half.names(task)
-    elsewhere = AuditCell("f2c", "demo", Templates(held_out=5), TrainCell("f2c", "other", 0))
-    assert elsewhere.names(task) == names[6:]
+            half.templates(task)
+    elsewhere = AuditCell("f2c", "demo", 5, TrainCell("f2c", "other", 0))
+    assert elsewhere.templates(task) == names[6:]
 
 
 @pytest.mark.parametrize("tasks", [["rte"], ["wsc", "cb"]])
@@ -108,5 +108,5 @@ def test_subsets_of_one_task_leave_the_others_whole():
     study = replace(load_study("study1"), methods=("base", "cce"), template_subsets={"cb": Subsets((4, 6), 2)})
     found = expand(study)
     assert Counter(cell.task for cell in found.trainings)["cb"] == 2
-    assert {cell.templates for cell in found.audits if cell.task == "rte"} == {Templates()}
-    assert {cell.templates for cell in found.audits if cell.task == "cb"} == {Templates(held_out=2)}
+    assert {cell.held_out for cell in found.audits if cell.task == "rte"} == {None}
+    assert {cell.held_out for cell in found.audits if cell.task == "cb"} == {2}

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flip_flop.cli.study import openers, study_command
 from flip_flop.errors import InputError
-from flip_flop.studies.drive import Summary
+from flip_flop.studies import keys as keys_module
 from flip_flop.studies.folder import StudyFolder, load_plan
-from flip_flop.studies.plan import Openers, Setup
+from flip_flop.studies.local import LocalExecutor
+from flip_flop.studies.plan import Setup
 from flip_flop.studies.study import Settings, Subsets, load_study, narrow
 from tests.studies.plans import DEMO, SHORT, keys, plan, small, write_task
 from tests.studies.running import here, write_study
@@ -89,9 +89,36 @@ def test_another_model_or_dtype_changes_every_key(first, tmp_path):
     assert changed(hub, keys(setup=Setup("owner/model", "a1" * 20))) == CELLS
 
 
-def test_another_scheme_changes_every_key(first, monkeypatch):
-    monkeypatch.setattr("flip_flop.studies.keys.SCHEME", 2)
-    assert changed(first, keys()) == CELLS
+def test_keys_are_those_of_every_version_so_that_what_users_have_on_disk_is_done(tmp_path):
+    """Of the smoke study, as the first version has written them into its folder."""
+    expected = {
+        "audit base-hotel_reviews": "e1eb0e0ebf4617f635dae716071917da83b2dd31e0353f91dbed27ed2e9435fb",
+        "train swarm-hotel_reviews-seed0": "8da5a774ca286cf649203886067bea098ff63ac02ad916a50d61fe834d2c42c7",
+        "audit swarm-hotel_reviews-seed0": "87f34c2e164b5fbccd5086391c5a742e490c78619c7931bd9028232dcf62738d",
+    }
+    made = plan(narrow(load_study("smoke"), tasks=["demo"], methods=["base", "swarm"]), Setup("demo", dtype="float32"))
+    assert {f"{cell.kind} {cell.label}": cell.key for cell in made.cells} == expected
+    folder = StudyFolder(tmp_path)
+    base = made.cells[0]
+    folder.run(base).mkdir(parents=True)
+    (folder.run(base) / "run.json").write_text('{"kind": "audit"}')
+    (folder.run(base) / "cell.json").write_text(json.dumps({"key": expected["audit base-hotel_reviews"]}))
+    assert [folder.is_done(cell) for cell in made.cells] == [True, False, False]
+    record = json.loads(folder.write_plan(made).read_text())
+    for cell in record["cells"]:  # as the first version wrote it
+        cell["settings"]["fast_linear"] = False
+    (folder.study(made) / "study.json").write_text(json.dumps(record))
+    assert folder.read_study(made.study) == made
+
+
+def test_a_unit_is_a_training_with_its_audits():
+    made = plan(small(tasks=("demo_clear", "demo_remarks", "demo"), cross=("demo_clear", "demo_remarks")))
+    assert [(unit.training is None, len(unit.audits)) for unit in made.units] == [(True, 1)] * 3 + [(False, 2)] * 2
+    assert [cell for unit in made.units for cell in unit.cells] == sorted(
+        made.cells, key=lambda cell: made.cells.index(cell)
+    )
+    own = plan()
+    assert [unit.name for unit in own.units] == [own.audits[0].name, own.trainings[0].name]
 
 
 HUB_TASK = """\
@@ -172,19 +199,7 @@ def test_a_model_that_is_not_in_the_cache_is_the_one_that_the_hub_has(tmp_path, 
 def test_the_driver_resolves_the_data_type_once(tmp_path, monkeypatch, capsys, options, has_gpu, dtype):
     monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
     study, out = write_study(tmp_path), tmp_path / "out"
-    arguments = [
-        "run",
-        study,
-        "--tasks",
-        "demo_clear",
-        "--methods",
-        "base",
-        "--out",
-        out,
-        "--export",
-        tmp_path / "list",
-    ]
-    study_command.main([str(word) for word in (*arguments, *options)], standalone_mode=False)
+    here("run", study, "--methods", "base", "--out", out, "--export", tmp_path / "list", *options)
     assert json.loads((out / "small" / "study.json").read_text())["setup"]["dtype"] == dtype
     assert f"in {dtype};" in (tmp_path / "list").read_text()
 
@@ -198,7 +213,7 @@ def test_an_export_without_a_gpu_asks_where_its_commands_will_run(tmp_path, monk
 
 def test_what_runs_here_without_a_gpu_is_float32(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr("flip_flop.studies.drive.drive", lambda *arguments, **more: Summary())
+    monkeypatch.setattr(LocalExecutor, "run", lambda self: None)
     here("run", write_study(tmp_path), "--out", tmp_path / "out")
     assert load_plan(tmp_path / "out" / "small" / "study.json").setup.dtype == "float32"
 
@@ -285,15 +300,13 @@ def test_templates_that_all_datasets_lack_are_no_reason_to_leave_one_out(made, m
     assert "--tasks" not in str(error.value)
 
 
-def test_a_wrong_setting_is_found_before_anything_is_loaded():
-    def never(*arguments):
-        raise AssertionError("it was loaded")
-
+def test_a_wrong_setting_is_found_before_anything_is_loaded(monkeypatch):
+    monkeypatch.setattr(keys_module, "open_task", None)
     study = small(settings=Settings({}, {"cce": {"learning_rat": 1}}))
     with pytest.raises(
         InputError, match=r"E-CONFIG-KEY: .*'learning_rat' in study small\. Did you mean 'learning_rate'"
     ):
-        plan(study, opened=Openers(never, never, openers().model_folder))
+        plan(study)
 
 
 def test_bf16_can_be_planned_on_a_node_without_a_gpu():

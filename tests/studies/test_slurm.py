@@ -1,13 +1,19 @@
-"""A study through a real Slurm: two nodes on this machine, one of them lost, jobs pre-empted and queued again."""
+"""A study through Slurm: the script, and two real nodes on this machine, one lost, jobs pre-empted and queued again."""
 
 import os
 import re
+import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.studies.running import LONG, attempts, outcome, run, sealed, start, tables, write_study
+from flip_flop.errors import InputError
+from flip_flop.studies.folder import StudyFolder
+from flip_flop.studies.slurm import SlurmExecutor, sbatch_directives
+from flip_flop.studies.tracker import Tracker
+from tests.studies.plans import plan
+from tests.studies.running import LONG, attempts, outcome, run, start, tables, whole_checkpoints, write_study
 from tests.studies.slurm_cluster import Cluster, missing_programs
 from tests.waiting import wait_for
 
@@ -16,6 +22,41 @@ GRID = LONG.replace("[base, cce]", "[base, swarm, cce, f2c]")
 OPTIONS = ("--executor", "slurm", "--device", "cpu", "--time", "30", "--cpus", "1", "--partition", "main")
 
 pytestmark = pytest.mark.xdist_group("slurm")  # one Slurm for all
+
+
+def test_slurm_is_asked_for_what_the_command_line_says():
+    assert sbatch_directives("gpu", "1-02:30:00", 2, None, None, ["--qos=low", "nice=1=2"]) == {
+        "partition": "gpu",
+        "time": "1-02:30:00",
+        "gpus-per-node": "2",
+        "qos": "low",
+        "nice": "1=2",
+    }
+    for time, more in (("soon", []), ("1:2:3:4", []), ("90", ["qos"]), ("90", ["=low"]), ("90", ["array=1-2"])):
+        with pytest.raises(InputError, match="E-STUDY-SLURM"):
+            sbatch_directives(None, time, 0, None, None, more)
+
+
+def test_the_script_launches_a_training_and_not_an_audit_of_the_base(tmp_path):
+    made = plan()
+    launcher, program = ["launch", "-n4"], tmp_path / "srun"
+    executor = SlurmExecutor(Tracker(made, StudyFolder(tmp_path)), ["py", "-m", "ff", "--unit"], {}, 3, launcher)
+    script = tmp_path / "script.sh"
+    script.write_text(executor.script(made.units))
+    assert "#SBATCH --array=0-1%3\n#SBATCH --requeue\n" in script.read_text()
+    program.write_text('#!/bin/sh\necho "$@"\nexit 3\n')
+    program.chmod(0o755)
+    for index, (unit, started) in enumerate(zip(made.units, ("py -m ff", "launch -n4 -m ff"), strict=True)):
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": str(index)}
+        assert subprocess.run(["bash", script], env=environment).returncode == 3
+        log = (tmp_path / "logs" / f"{unit.name}.log").read_text()
+        assert log.endswith(f"step {started} --unit {unit.name}\n")
+
+
+def test_where_there_is_no_slurm_one_line_says_so(tmp_path):
+    root = tmp_path / "out"
+    _, err = run("run", write_study(tmp_path), "--out", root, "--executor", "slurm", code=2, PATH=str(tmp_path))
+    assert err.splitlines()[-1].startswith("E-STUDY-SLURM: --executor slurm")
 
 
 @pytest.fixture(scope="module")
@@ -43,28 +84,27 @@ def local(tmp_path_factory):
 
 @pytest.fixture
 def submitted(cluster, tmp_path):
-    """Start the study through Slurm: its driver and its folder."""
+    """Start the study through Slurm: its process and its folder."""
     cluster.revive()
-    drivers = []
+    processes = []
 
     def begin(text=LONG):
         root = tmp_path / "out"
-        study = write_study(tmp_path, text)
-        drivers.append(start("run", study, "--out", root, *OPTIONS, **cluster.client))
-        return drivers[-1], root
+        processes.append(start("run", write_study(tmp_path, text), "--out", root, *OPTIONS, **cluster.client))
+        return processes[-1], root
 
     yield begin
-    for driver in drivers:
-        if driver.poll() is None:
-            driver.kill()
-        driver.communicate()
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
     cluster.ask("scancel", "--user=root")
 
 
-def end(driver):
-    out, err = driver.communicate(timeout=600)
-    assert driver.returncode == 0, out + err
-    return out, err
+def end(process, code=0):
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == code, out + err
+    return err
 
 
 def assert_of(root, local):
@@ -74,80 +114,69 @@ def assert_of(root, local):
     assert found.items() <= local[0].items()
 
 
-def audit_of(root, training):
-    """The cell that waits for LONG's training."""
-    (audit,) = (path.stem for path in (root / "slurm").glob("cce-*.json") if path.stem != training)
-    return audit
+def begun(root):
+    """The unit whose training has written a checkpoint."""
+    return wait_for(lambda: whole_checkpoints(root))[0].parents[2].name
 
 
 @pytest.mark.slow
 def test_a_study_that_loses_a_node_gives_the_results_of_the_local_executor(cluster, submitted, local):
-    driver, root = submitted(GRID)
-    training = wait_for(lambda: sealed(root))[0].parents[2].name
-    node = cluster.node_of(root, training)
-    cluster.kill_node(node)
-    wait_for(lambda: cluster.requeued(), seconds=60)
-    _, err = end(driver)
+    process, root = submitted(GRID)
+    unit = begun(root)
+    cluster.kill_node(cluster.node_of(root, unit))
+    wait_for(cluster.requeued, seconds=60)
+    assert "failed" not in end(process)
     assert (outcome(root), tables(root)) == local
-    assert "failed" not in err
-    assert attempts(root)[training] == 2
-    assert "resuming from checkpoint-" in (root / "logs" / f"{training}.log").read_text()
+    assert attempts(root)[unit] == 2
+    assert "resuming from checkpoint-" in (root / "logs" / f"{unit}.log").read_text()
 
 
-def warn(cluster, root, training):
+def run_out_of_time(cluster, root, unit):
     """The signal before the end of a job's time."""
-    cluster.ask("scancel", "--signal=USR2", cluster.job_of(root, training))
+    cluster.ask("scancel", "--signal=TERM", cluster.job_of(root, unit))
 
 
-def pre_empt(cluster, root, training):
+def pre_empt(cluster, root, unit):
     """A job of a partition with a higher priority wants the node."""
-    node = cluster.node_of(root, training)
+    node = cluster.node_of(root, unit)
     cluster.ask("sbatch", "--partition=urgent", f"--nodelist={node}", "--output=/dev/null", "--wrap=sleep 5")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [warn, pre_empt])
+@pytest.mark.parametrize("stop", [run_out_of_time, pre_empt])
 def test_a_job_that_slurm_stops_leaves_a_checkpoint_and_goes_on(cluster, submitted, local, stop):
-    driver, root = submitted()
-    training = wait_for(lambda: sealed(root))[0].parents[2].name
-    stop(cluster, root, training)
-    wait_for(lambda: cluster.requeued(), seconds=120)
-    _, err = end(driver)
+    process, root = submitted()
+    unit = begun(root)
+    stop(cluster, root, unit)
+    wait_for(cluster.requeued, seconds=120)
+    assert "failed" not in end(process)
     assert_of(root, local)
-    assert "failed" not in err
-    log = (root / "logs" / f"{training}.log").read_text()
+    log = (root / "logs" / f"{unit}.log").read_text()
     stopped = int(re.search(r"stopped by a signal at step (\d+)", log)[1])
     assert f"resuming from checkpoint-{stopped}\n" in log
-    begun = attempts(root)
-    del begun[audit_of(root, training)]  # Slurm may have started it too early
-    assert {name: count for name, count in begun.items() if count > 1} == {training: 2}
+    assert {name: count for name, count in attempts(root).items() if count > 1} == {unit: 2}
 
 
 @pytest.mark.slow
-def test_an_audit_that_slurm_starts_before_its_training_goes_on_is_submitted_again(cluster, submitted, local):
-    driver, root = submitted()
-    training = wait_for(lambda: sealed(root))[0].parents[2].name
-    stopped, audit = cluster.job_of(root, training), audit_of(root, training)
-    warn(cluster, root, training)
-    wait_for(lambda: cluster.waits_to_go_on(stopped), seconds=120)
-    cluster.ask("scontrol", "update", f"JobId={stopped}", "StartTime=now+1hour")
-    cluster.ask("scontrol", "update", f"JobId={cluster.job_of(root, audit)}", "Dependency=")
-    log = root / "logs" / f"{audit}.log"
-    wait_for(lambda: log.exists() and "its training is not done" in log.read_text())
-    wait_for(lambda: cluster.requeued())
-    _, err = end(driver)
-    assert_of(root, local)
-    assert "not run" not in err
-    assert (attempts(root)[training], attempts(root)[audit]) == (2, 2)
+def test_a_unit_that_fails_is_named_with_its_log_and_a_job_that_is_cancelled_does_not_come_back(cluster, submitted):
+    text = LONG.replace("settings:\n", "settings:\n  methods: {f2c: {optim: galore_adamw}}\n")
+    process, root = submitted(text.replace("[base, cce]", "[cce, f2c]").replace("max_steps: 120", "max_steps: 4000"))
+    unit = begun(root)
+    cluster.ask("scancel", cluster.job_of(root, unit))
+    err = end(process, code=1)
+    failed = re.search(r"^failed: train f2c-clear_hotel_reviews-seed0: .*galore.* Log: (.*)$", err, re.M)
+    assert "Traceback" in Path(failed[1]).read_text()
+    assert re.search(
+        rf"^failed: train cce-\S+: its job \d+_\d ended without a result; .* Log: .*{unit}\.log$", err, re.M
+    )
 
 
 @pytest.mark.slow
-def test_a_driver_that_was_killed_finds_its_jobs_again(cluster, submitted, local):
-    driver, root = submitted()
-    wait_for(lambda: sealed(root))
-    driver.kill()
-    driver.communicate()
-    again, _ = submitted()
-    end(again)
+def test_a_study_that_was_killed_finds_its_jobs_again(cluster, submitted, local):
+    process, root = submitted()
+    begun(root)
+    process.kill()
+    process.communicate()
+    end(submitted()[0])
     assert_of(root, local)
     assert set(attempts(root).values()) == {1}

@@ -1,28 +1,114 @@
-"""The options of ``flip-flop study``."""
+"""The options of ``flip-flop study``: each is declared once, as a field of a dataclass."""
 
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from flip_flop.cli.options import DataOptions
 from flip_flop.errors import InputError
+from flip_flop.options import option
 
-revision_option = click.option("--revision", help="The model's commit, branch or tag on the hub.")
-dtype_option = click.option("--dtype", default="auto", show_default=True)
-device_option = click.option("--device", default="auto", show_default=True)
+if TYPE_CHECKING:
+    from flip_flop.studies.plan import Setup
+    from flip_flop.studies.study import Study
 
 
-def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Where the paper's datasets are read from."""
-    for flag, variable in (
-        ("--story-cloze-dir", "FLIP_FLOP_STORY_CLOZE"),
-        ("--hub-mirror", "FLIP_FLOP_HUB_MIRROR"),
-    ):
-        command = click.option(flag, type=click.Path(path_type=Path), envvar=variable)(command)
-    return command
+class _List(click.ParamType):
+    """Values separated by commas."""
+
+    def __init__(self, kind: Callable[[str], Any], name: str):
+        self.kind, self.name = kind, name
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
+        try:
+            return tuple(self.kind(part.strip()) for part in str(value).split(",") if part.strip())
+        except ValueError:
+            self.fail(f"{value!r} is not {self.name}.")
+
+
+NAMES, NUMBERS = _List(str, "NAME,NAME,..."), _List(int, "N,N,...")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridOptions(DataOptions):
+    """What makes a study's grid, and where its data are."""
+
+    model: str | None = option(None, short="-m", help="A hub name, a folder, or `demo`; by default the study's own.")
+    revision: str | None = option(None, help="The model's commit, branch or tag on the hub.")
+    dtype: str = option("auto", help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.")
+    device: str = option("auto", help="cpu, cuda or auto.")
+    tasks: tuple[str, ...] | None = option(None, type=NAMES, help="Of the study's, these only.")
+    methods: tuple[str, ...] | None = option(None, type=NAMES, help="base, swarm, cce, f2c, package.module:name.")
+    seeds: tuple[int, ...] | None = option(None, type=NUMBERS, help="The trainings' seeds.")
+    limit: int | None = option(None, min=1, help="A uniform sample of this size per split.")
+    settings: tuple[str, ...] = option((), flag="set", metavar="FIELD=VALUE", help="Any field of F2CConfig.")
+
+    def study(self, name: str) -> tuple["Study", "Setup"]:
+        """The study and its setup."""
+        from flip_flop.studies.plan import Setup
+        from flip_flop.studies.study import load_study, narrow
+
+        narrower = {key: getattr(self, key) for key in ("tasks", "methods", "seeds", "limit")}
+        study = narrow(load_study(name), **narrower, settings=dict(map(_setting, self.settings)))
+        named = self.model or study.model
+        if named is None:
+            raise InputError("E-STUDY-MODEL", f"study {study.name} names no model.", "Give --model.")
+        if self.device not in ("auto", "cpu", "cuda"):
+            message = f"A study takes no --device {self.device}."
+            raise InputError("E-MODEL-DEVICE", message, "Set CUDA_VISIBLE_DEVICES, and use cuda or auto.")
+        study = replace(study, model=study.model and model_path(study.model))
+        folders = (self.hub_mirror, self.story_cloze_dir)
+        mirror, stories = (None if folder is None else str(folder.resolve()) for folder in folders)
+        return study, Setup(model_path(named), self.revision, self.dtype, self.device, mirror, stories)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What runs the units, and what Slurm is asked for, for each of them."""
+
+    executor: Literal["local", "slurm"] = option("local", help="Worker processes here, or an array of Slurm's.")
+    workers: int | None = option(None, min=1, help="Local workers; by default one per GPU, or one.")
+    partition: str | None = option(None, help="Slurm: the partition.")
+    time: str = option("240", help="Slurm: minutes, or 4:00:00, or 1-12:00.")
+    gpus: int | None = option(None, min=0, help="Slurm: GPUs; by default 1, or 0 with --device cpu.")
+    launcher: str | None = option(
+        None,
+        help="Slurm, --export: what starts a training in several processes, one for each of --gpus 4: "
+        "'accelerate launch --num_processes 4 --main_process_port 0'.",
+    )
+    mem: str | None = option(None, help="Slurm: memory, such as 32GB.")
+    cpus: int | None = option(None, min=1, help="Slurm: cores.")
+    max_jobs: int = option(64, min=1, help="Slurm: at a time.")
+    slurm: tuple[str, ...] = option((), metavar="KEY=VALUE", help="Slurm: any other option of sbatch.")
+    export: Path | None = option(None, help="Write the commands into this file; run nothing.")
+
+    def launcher_words(self) -> list[str]:
+        """The words of ``--launcher``; a program of this very installation by its whole path.
+
+        Raises:
+            InputError: ``E-DISTRIBUTED``: the launcher has nothing to start, or is missing. ``E-STUDY-VALUE``.
+        """
+        if self.launcher is None:
+            if self.gpus is not None and self.gpus > 1:
+                message = f"--gpus is {self.gpus}, and a training without --launcher is one process with one GPU."
+                hint = f"Give --launcher 'accelerate launch --num_processes {self.gpus} --main_process_port 0'."
+                raise InputError("E-DISTRIBUTED", message, hint)
+            return []
+        if self.executor == "local" and self.export is None:
+            message = "--launcher: local workers run each unit as one process."
+            raise InputError("E-DISTRIBUTED", message, "Use --executor slurm, or --export FILE and run its lines.")
+        try:
+            program, *others = shlex.split(self.launcher)
+        except ValueError:
+            message, hint = f"Invalid --launcher {self.launcher!r}.", "Write 'accelerate launch --num_processes 4'."
+            raise InputError("E-STUDY-VALUE", message, hint) from None
+        own = Path(sys.executable).parent / program
+        return [str(own) if own.is_file() else program, *others]
 
 
 out_option = click.option(
@@ -35,112 +121,13 @@ out_option = click.option(
 )
 
 
-class _Numbers(click.ParamType):
-    name = "N,N,..."
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
-        """Whole numbers, separated by commas."""
-        try:
-            return tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of whole numbers such as 0,1,2.")
+def model_path(model: str) -> str:
+    """The model as a plan names it. Workers run elsewhere: a folder is named by its whole path."""
+    return str(Path(model).resolve()) if model != "demo" and Path(model).is_dir() else model
 
 
-class _Names(click.ParamType):
-    name = "NAME,NAME,..."
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
-        """Words, separated by commas."""
-        return tuple(part.strip() for part in str(value).split(",") if part.strip())
-
-
-def last_run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Which run is looked at."""
-    for option in reversed(
-        (
-            click.argument("name"),
-            click.option("--model", "-m", help="As for `run`; needed where the study was run with several."),
-            out_option,
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def grid_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes a study's grid."""
-    for option in reversed(
-        (
-            click.argument("name"),
-            click.option("--model", "-m", help="A hub name, a folder, or `demo`; by default the study's own."),
-            revision_option,
-            dtype_option,
-            device_option,
-            click.option("--tasks", type=_Names(), help="Of the study's tasks these only."),
-            click.option("--methods", type=_Names(), help="Of base, swarm, cce and f2c these only."),
-            click.option("--seeds", type=_Numbers(), help="The trainings' seeds."),
-            click.option("--limit", type=click.IntRange(min=1), help="A uniform sample of this size, of each split."),
-            click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Any field of F2CConfig."),
-            data_options,
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What Slurm is asked for, for each cell."""
-    for option in reversed(
-        (
-            click.option("--partition", help="Slurm: the partition."),
-            click.option("--time", default="240", show_default=True, help="Slurm: minutes, or 4:00:00, or 1-12:00."),
-            click.option("--gpus", type=click.IntRange(0), help="Slurm: GPUs; by default 1, or 0 with --device cpu."),
-            click.option(
-                "--launcher",
-                help="Slurm, --export: what starts a training in several processes, one for each of --gpus 4: "
-                "'accelerate launch --num_processes 4 --main_process_port 0'.",
-            ),
-            click.option("--mem", help="Slurm: memory, such as 32GB."),
-            click.option("--cpus", type=click.IntRange(min=1), help="Slurm: cores."),
-            click.option(
-                "--max-jobs",
-                type=click.IntRange(min=1),
-                default=64,
-                show_default=True,
-                help="Slurm: at a time, of one array.",
-            ),
-            click.option("--slurm", multiple=True, metavar="KEY=VALUE", help="Slurm: any other option of sbatch."),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def launcher_words(launcher: str | None, gpus: int | None, *, has_workers: bool) -> list[str]:
-    """The words of ``--launcher``; a program of this very installation by its whole path, whatever is on the path.
-
-    Args:
-        launcher: As it was typed; None where it was not.
-        gpus: ``--gpus``.
-        has_workers: The cells are run by local workers.
-
-    Raises:
-        InputError: ``E-DISTRIBUTED``: the launcher has nothing to start, or is missing. ``E-STUDY-VALUE``: it is no
-            command.
-    """
-    if launcher is None:
-        if gpus is not None and gpus > 1:
-            message = f"--gpus is {gpus}, and a training without --launcher is one process with one GPU."
-            hint = f"Give --launcher 'accelerate launch --num_processes {gpus} --main_process_port 0'."
-            raise InputError("E-DISTRIBUTED", message, hint)
-        return []
-    if has_workers:
-        message = "--launcher: local workers take one cell after the other, each as one process."
-        raise InputError("E-DISTRIBUTED", message, "Use --executor slurm, or --export FILE and run its lines.")
-    try:
-        program, *others = shlex.split(launcher)
-    except ValueError:
-        message = f"--launcher {launcher!r} is no command."
-        raise InputError("E-STUDY-VALUE", message, "Write --launcher 'accelerate launch --num_processes 4'.") from None
-    own = Path(sys.executable).parent / program
-    return [str(own) if own.is_file() else program, *others]
+def _setting(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise InputError("E-CONFIG-KEY", f"--set {text!r} is not FIELD=VALUE.", "Write --set learning_rate=1e-4.")
+    return name.strip(), value.strip()

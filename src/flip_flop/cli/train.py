@@ -96,7 +96,7 @@ def read_settings(path: Path | None) -> dict[str, Any]:
     """
     if path is None:
         return {}
-    from flip_flop.prompts.strict_yaml import read_yaml
+    from flip_flop.strict_yaml import read_yaml
 
     if not path.is_file():
         raise InputError("E-CONFIG-FILE", f"No file {path}.", "Give --config an existing YAML file.")

@@ -7,18 +7,17 @@ from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json, sha256_text, write_json
-from flip_flop.studies.claims import Claims
-from flip_flop.studies.plan import Cell, Plan, plan_record, read_plan
+from flip_flop.studies.leases import Leases
+from flip_flop.studies.plan import Cell, Plan, Unit, plan_record, read_plan
 from flip_flop.studies.study import Study, study_names
 
 log = logging.getLogger("flip_flop")
 
 CELL = "cell.json"
-STATES = ("done", "running", "failed", "waiting")
 
 
 class StudyFolder:
-    """``trainings/``, ``audits/``, ``logs/``, ``claims/``, and a folder for each study and model.
+    """``trainings/``, ``audits/``, ``logs/``, ``claims/`` (the leases), and a folder for each study and model.
 
     Args:
         root: The folder of all studies.
@@ -26,15 +25,15 @@ class StudyFolder:
 
     def __init__(self, root: Path):
         self.root = root.resolve()
-        self.claims = Claims(self.root / "claims")
+        self.leases = Leases(self.root / "claims")
 
     def run(self, cell: Cell) -> Path:
         """A cell's run directory."""
         return self.root / cell.folder
 
-    def log(self, cell: Cell) -> Path:
-        """What a cell printed, each of its attempts after the other."""
-        return self.root / "logs" / f"{cell.name}.log"
+    def log(self, unit: Unit) -> Path:
+        """What a unit printed, each of its attempts after the other."""
+        return self.root / "logs" / f"{unit.name}.log"
 
     def is_done(self, cell: Cell) -> bool:
         """Whether a cell's record is complete, and this cell's; an audit's must be of the adapter that is there now."""
@@ -47,18 +46,17 @@ class StudyFolder:
         measured, run = own.get("adapter"), own.get("trained_in")
         return bool(measured) and _adapter(self.root / str(run)) == measured
 
-    def finish(self, cell: Cell, training: Cell | None = None) -> None:
-        """Put the key beside a complete run.
+    def seconds(self, cell: Cell) -> float:
+        """How long a cell that is done took."""
+        return float(_read(self.run(cell) / "run.json").get("seconds") or 0.0)
 
-        Args:
-            cell: The cell.
-            training: Of an audit: whose adapter was measured.
-        """
+    def finish(self, cell: Cell, training: Cell | None = None) -> None:
+        """Put the key beside a complete run; beside an audit's, of a training, whose adapter was measured, too."""
         record = {"key": cell.key, "label": cell.label, "training": cell.training}
         if training is not None:
             record |= {"trained_in": str(training.folder), "adapter": _adapter(self.run(cell))}
         write_json(self.run(cell) / CELL, record)
-        self._failure(cell).unlink(missing_ok=True)
+        self.forget_failure(cell)
 
     def fail(self, cell: Cell, reason: str) -> None:
         """Keep the line that says why a cell failed."""
@@ -72,27 +70,8 @@ class StudyFolder:
         """Why the last attempt failed; None where it did not."""
         return _read(self._failure(cell)).get("reason")
 
-    def lacked_training(self, cell: Cell) -> bool:
-        """Whether an audit was not run, as its training had failed or was not done."""
-        return str(self.failure(cell)).startswith("E-STUDY-TRAINING")
-
-    def failed_at(self, cell: Cell) -> int:
-        """When the last attempt failed, by the file system's clock; 0 where it did not."""
-        try:
-            return self._failure(cell).stat().st_mtime_ns
-        except OSError:
-            return 0
-
     def _failure(self, cell: Cell) -> Path:
         return self.root / "logs" / f"{cell.name}.failed.json"
-
-    def state(self, cell: Cell) -> str:
-        """One of :data:`STATES`."""
-        if self.is_done(cell):
-            return "done"
-        if self.claims.is_held(cell.name):
-            return "running"
-        return "waiting" if self.failure(cell) is None else "failed"
 
     # ---- the study ----
 
@@ -110,23 +89,20 @@ class StudyFolder:
     def write_plan(self, plan: Plan) -> Path:
         """Write the plan under its digest and as ``study.json``, and return the former.
 
-        Workers read the former: another driver may start the same study with other seeds meanwhile.
+        Workers read the former: another run may start the same study with other seeds meanwhile.
         """
-        record, place = plan_record(plan), self.study(plan)
-        _warn_of_another_revision(_read(place / "study.json"), record)
-        path = place / "plans" / f"{sha256_json(record)[:12]}.json"
+        record, folder = plan_record(plan), self.study(plan)
+        _warn_of_another_revision(_read(folder / "study.json"), record)
+        path = folder / "plans" / f"{sha256_json(record)[:12]}.json"
         if not path.is_file():
             write_json(path, record)
-        write_json(place / "study.json", record)
+        write_json(folder / "study.json", record)
         return path
 
-    def standing_plan(self, plan: Plan) -> Plan:
-        """The plan that stands on disk at the end of a run, or the run's own where the two share no audit.
+    def latest_plan(self, plan: Plan) -> Plan:
+        """The plan that is on disk at the end of a run, or the run's own where the two share no audit.
 
-        Another driver may have begun with another grid, or with another dtype, meanwhile.
-
-        Args:
-            plan: The run's own.
+        Another run may have begun with another grid, or with another dtype, meanwhile.
 
         Raises:
             InputError: ``E-STUDY-BROKEN``.
@@ -135,11 +111,7 @@ class StudyFolder:
         return found if {cell.key for cell in found.audits} & {cell.key for cell in plan.audits} else plan
 
     def read_study(self, study: Study, model: str | None = None) -> Plan:
-        """The plan of a study's last run.
-
-        Args:
-            study: The study.
-            model: As a plan's setup names it; None: the only one that there is.
+        """The plan of a study's last run; without a model, as a plan's setup names it, of the only one that there is.
 
         Raises:
             InputError: ``E-STUDY-MISSING``; ``E-STUDY-MODEL``: there are several. ``E-STUDY-BROKEN``.
@@ -167,6 +139,11 @@ class StudyFolder:
             if plan.study.name == name:
                 found[plan.setup.model] = plan
         return found
+
+
+def root_of(plan: Path) -> Path:
+    """The folder of all studies that a plan lies in: ``ROOT/<study>/plans/<digest>.json``."""
+    return plan.resolve().parents[2]
 
 
 def load_plan(path: Path) -> Plan:

@@ -8,27 +8,27 @@ from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
+from flip_flop.method import BASE
 from flip_flop.studies.grid import AuditCell, Grid, TrainCell, expand
-from flip_flop.studies.plan import Cell, Openers, Plan, Setup
+from flip_flop.studies.opening import model_folder, open_task
+from flip_flop.studies.plan import Cell, Plan, Setup
 from flip_flop.studies.study import Study
 from flip_flop.tasks import Task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
-from flip_flop.training.plan import EXECUTION_ONLY as DIVISION
-from flip_flop.training.plan import recorded_settings
-from flip_flop.training.plan import resume_settings as binding_settings
+from flip_flop.training.plan import EXECUTION_ONLY, recorded_settings, resume_settings
 
 # Of this module's keys: another number makes all of them others.
 SCHEME = 1
+# A setting that is no more, and that all keys of this scheme hold.
+RETIRED = {"fast_linear": False}
 # Where rows were found, and under which name of a version; what they are, the digest of their content says. A commit
 # that leaves the rows alone is no reason to train again, and a node without a network does not learn the commit.
-_PLACES = ("source", "mirror", "revision", "branch")
+_LOCATIONS = ("source", "mirror", "revision", "branch")
 # The settings that an audit shares with the trainings.
 SCORING = ("chat_template", "backend", "batch_tokens")
-# A setting since removed: the key scheme hashes it still, so that keys stay.
-_REMOVED = {"fast_linear": False}
 
 
-def make_plan(study: Study, setup: Setup, openers: Openers) -> Plan:
+def make_plan(study: Study, setup: Setup) -> Plan:
     """Load every task of a study once, and give every cell its key. No model is loaded.
 
     Raises:
@@ -36,33 +36,31 @@ def make_plan(study: Study, setup: Setup, openers: Openers) -> Plan:
     """
     grid = expand(study)
     check_settings(study, grid)
-    model = identify_model(setup, openers)
+    model = identify_model(setup)
     setup = replace(setup, revision=model.get("revision"))  # what the key names is what the cells load
     tasks: dict[str, Task] = {}
     named: dict[str, str] = {}
     for reference in grid.tasks:
-        tasks[reference] = _open(reference, study, setup, openers)
+        tasks[reference] = _open(reference, study, setup)
         other = named.setdefault(tasks[reference].name, reference)
         if other != reference:
             message = f"{other} and {reference} are both named {tasks[reference].name!r}."
             raise InputError("E-STUDY-TASK", message, "Give one of them another name.")
     maker = _CellMaker(study, setup, model, tasks)
     cells: dict[str, Cell] = {}
-    trained: dict[TrainCell, Cell] = {}
+    trained = {training: maker.training(training) for training in grid.trainings}
     for audit in grid.audits:
-        training = None
-        if audit.training is not None:
-            training = trained.setdefault(audit.training, maker.training(audit.training))
-            cells.setdefault(training.key, training)
-        cell = maker.audit(audit, training)
-        cells.setdefault(cell.key, cell)
+        training = None if audit.training is None else trained[audit.training]
+        for cell in (training, maker.audit(audit, training)):
+            if cell is not None:
+                cells.setdefault(cell.key, cell)
     return Plan(study, setup, model, tuple(cells.values()))
 
 
-def _open(reference: str, study: Study, setup: Setup, openers: Openers) -> Task:
+def _open(reference: str, study: Study, setup: Setup) -> Task:
     """A task of a study. Where it cannot be had, the others can be run without it, and the error says how."""
     try:
-        return openers.task(reference, setup)
+        return open_task(reference, setup)
     except InputError as error:
         others = [task for task in study.tasks if task != reference]
         if not others or error.code == "E-TPL-FETCH":  # the templates of all
@@ -80,35 +78,31 @@ class _CellMaker:
 
     def training(self, cell: TrainCell) -> Cell:
         task = self.tasks[cell.task]
-        names = cell.templates.names(task)
-        settings = self.study.settings.of(cell.method, cell.task) | {"method": cell.method, "seed": cell.seed}
-        chosen = choose(task, names)
-        require_templates_for_training(chosen)
-        subsets = self.study.template_subsets.get(cell.task)
+        names = cell.templates(task)
+        require_templates_for_training(choose(task, names))
         draft = Cell(
             key="",
             kind="train",
-            label=f"{cell.method}-{_plain(task.name)}-seed{cell.seed}{_suffix(task, names)}",
+            label=f"{_plain(cell.method)}-{_plain(task.name)}-seed{cell.seed}{_suffix(task, names)}",
             method=cell.method,
             task=cell.task,
             task_name=task.name,
             source=task.name,
             seed=cell.seed,
-            num_templates=len(names) if subsets else None,
+            num_templates=len(names) if cell.task in self.study.template_subsets else None,
             held_out=False,
             templates=names,
             training=None,
-            settings=settings,
+            settings=self.study.settings.of(cell.method, cell.task) | {"method": cell.method, "seed": cell.seed},
             limit=self.study.limit,
             split="train",
         )
-        return replace(draft, key=cell_key(draft, chosen, self.setup, self.model))
+        return self._with_key(draft)
 
     def audit(self, cell: AuditCell, training: Cell | None) -> Cell:
         task = self.tasks[cell.task]
-        names = cell.names(task)
-        given = self.study.settings.of("base", cell.task)
-        config = training_config(given)
+        names = cell.templates(task)
+        config = training_config(self.study.settings.of(BASE.name, cell.task))
         suffix = _suffix(task, names)
         if training is None:
             label = f"base-{_plain(task.name)}{suffix}"
@@ -116,6 +110,7 @@ class _CellMaker:
             label = f"{training.label}-on-{_plain(task.name)}{suffix}"
         else:
             label = training.label + (f"-on{suffix}" if suffix else "")
+        trained = training.templates if training else ()
         draft = Cell(
             key="",
             kind="audit",
@@ -123,18 +118,21 @@ class _CellMaker:
             method=cell.method,
             task=cell.task,
             task_name=task.name,
-            source=None if training is None else training.task_name,
-            seed=None if training is None else training.seed,
-            num_templates=None if training is None else training.num_templates,
-            held_out=cell.templates.held_out is not None
-            and not set(names) & set(training.templates if training else ()),
+            source=training.task_name if training else None,
+            seed=training.seed if training else None,
+            num_templates=training.num_templates if training else None,
+            held_out=cell.held_out is not None and not set(names) & set(trained),
             templates=names,
-            training=None if training is None else training.key,
+            training=training.key if training else None,
             settings={name: getattr(config, name) for name in SCORING},
             limit=self.study.limit,
             split=self.study.split,
         )
-        return replace(draft, key=cell_key(draft, choose(task, names), self.setup, self.model))
+        return self._with_key(draft)
+
+    def _with_key(self, draft: Cell) -> Cell:
+        chosen = choose(self.tasks[draft.task], draft.templates)
+        return replace(draft, key=cell_key(draft, chosen, self.setup, self.model))
 
 
 def check_settings(study: Study, grid: Grid) -> None:
@@ -157,13 +155,13 @@ def choose(task: Task, names: tuple[str, ...]) -> Task:
     return replace(task.with_templates(names), held_out_templates=())
 
 
-def identify_model(setup: Setup, openers: Openers) -> dict[str, Any]:
+def identify_model(setup: Setup) -> dict[str, Any]:
     """What the model is: a folder's files, or a name on the hub and a commit.
 
     For a branch or a tag, or where no revision is given, it is the commit that the hub's cache holds, or else the hub's
     own one: a model must not become another one between two runs of a study without a word.
     """
-    folder = openers.model_folder(setup.model)
+    folder = model_folder(setup.model)
     if folder is None:
         return {"name": setup.model, "revision": _commit(setup.model, setup.revision or "main") or setup.revision}
     kinds = ("*.safetensors", "*.json", "*.model", "*.txt", "*.jinja")
@@ -179,9 +177,9 @@ def _commit(name: str, revision: str) -> str | None:
         return revision
     from huggingface_hub import HfApi, constants, file_download  # not for a model that lies in a folder
 
-    place = file_download.repo_folder_name(repo_id=name, repo_type="model")
+    folder = file_download.repo_folder_name(repo_id=name, repo_type="model")
     try:
-        return (Path(constants.HF_HUB_CACHE) / place / "refs" / revision).read_text(encoding="ascii").strip()
+        return (Path(constants.HF_HUB_CACHE) / folder / "refs" / revision).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         pass
     try:
@@ -210,29 +208,29 @@ def cell_key(cell: Cell, task: Task, setup: Setup, model: Mapping[str, Any]) -> 
         "data": {split: _content(task.rows(split).provenance) for split in splits},
         "limit": cell.limit,
         "training": cell.training,
-        "settings": _deciding(cell.settings) if cell.kind == "train" else _of_scoring(cell.settings),
+        "settings": (_of_training if cell.kind == "train" else _of_scoring)(cell.settings) | RETIRED,
     }
     return sha256_json(inputs)
 
 
 def _content(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in provenance.items() if name not in _PLACES}
+    return {name: value for name, value in provenance.items() if name not in _LOCATIONS}
 
 
-def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _of_training(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The method's own settings, the main inherited ones, and those of the rest that are given and not the defaults.
 
     Not all of ``TrainingArguments``: a field that a new version of the library adds is no reason to train again.
     """
     config = training_config(settings)
-    binding, defaults = binding_settings(config), binding_settings(training_config({}))
-    given = {name for name in binding if name in settings and binding[name] != defaults[name]}
-    names = (given | set(recorded_settings(config))) & set(binding)
-    return {name: binding[name] for name in sorted(names)} | _REMOVED
+    decisive, defaults = resume_settings(config), resume_settings(training_config({}))
+    given = {name for name in decisive if name in settings and decisive[name] != defaults[name]}
+    names = (given | set(recorded_settings(config))) & set(decisive)
+    return {name: decisive[name] for name in sorted(names)}
 
 
 def _of_scoring(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in DIVISION} | _REMOVED
+    return {name: value for name, value in settings.items() if name not in EXECUTION_ONLY}
 
 
 def _suffix(task: Task, names: tuple[str, ...]) -> str:

@@ -1,33 +1,20 @@
-"""A study's cells as they are run: what each is, what it is called, and where it goes."""
+"""A study as it is run: its cells, each one training or one audit, and its units, each one training with its audits."""
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from flip_flop.scoring import LoadedModel
+from flip_flop.errors import InputError, nearest
 from flip_flop.studies.study import Settings, Study, Subsets
-from flip_flop.tasks import Task
-
-# What an audit does whose training is not done: begins with it, unless another process is at work on it; leaves it to
-# a command of its own, and waits while that is at work; or refuses to run.
-Untrained = Literal["train", "wait", "refuse"]
 
 KEY_DIGITS = 12
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a study is run on, beside its grid.
-
-    Attributes:
-        model: A hub name, a folder, or ``demo``.
-        revision: The hub's commit, branch or tag.
-        dtype: As for ``--dtype``.
-        device: As for ``--device``.
-        hub_mirror: As for ``--hub-mirror``.
-        story_cloze_dir: As for ``--story-cloze-dir``.
-    """
+    """What a study is run on, beside its grid: the values of the command line's options of these names."""
 
     model: str
     revision: str | None = None
@@ -47,29 +34,14 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Openers:
-    """How names become tasks and models: the command line knows.
-
-    Attributes:
-        task: A task with all its templates.
-        model: The model, with an adapter or without.
-        model_folder: The folder that a model's name stands for; None for one on the hub.
-    """
-
-    task: Callable[[str, Setup], Task]
-    model: Callable[[Setup, Path | None], LoadedModel]
-    model_folder: Callable[[str], Path | None]
-
-
-@dataclass(frozen=True)
 class Cell:
-    """A training or an audit, ready to be run.
+    """The record of one training or of one audit.
 
     Attributes:
         key: The digest of all that decides its result.
         kind: ``"train"`` or ``"audit"``.
         label: Its name for people: the same wherever the key is the same.
-        method: ``base``, ``swarm``, ``cce`` or ``f2c``.
+        method: ``base`` or a method's name.
         task: What is trained on, or audited: as the study names it.
         task_name: The task's own name.
         source: The name of the task trained on; None for the base.
@@ -80,7 +52,7 @@ class Cell:
         training: The key of the training that is audited.
         settings: Of the training, or those of the scoring.
         limit: A uniform sample of this many instances.
-        split: The split audited.
+        split: The split trained on or audited.
     """
 
     key: str
@@ -101,13 +73,31 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The name of its folder and its log."""
+        """The name of its folder."""
         return f"{self.label}-{self.key[:KEY_DIGITS]}"
 
     @property
     def folder(self) -> Path:
         """Its run directory, below the root of all studies."""
         return Path("trainings" if self.kind == "train" else "audits") / self.name
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one process runs: a training with its audits, or one audit of the base."""
+
+    training: Cell | None
+    audits: tuple[Cell, ...]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The training, where there is one, and the audits."""
+        return self.audits if self.training is None else (self.training, *self.audits)
+
+    @property
+    def name(self) -> str:
+        """The name of its log and its lease: the same in every study that shares its training."""
+        return self.cells[0].name
 
 
 @dataclass(frozen=True)
@@ -119,14 +109,6 @@ class Plan:
     model_identity: Mapping[str, Any]
     cells: tuple[Cell, ...]
 
-    def cell(self, key: str) -> Cell:
-        """The cell of this key."""
-        return next(cell for cell in self.cells if cell.key == key)
-
-    def training_of(self, cell: Cell) -> Cell | None:
-        """The training that an audit needs; None for a training, and for an audit of the base."""
-        return None if cell.training is None else self.cell(cell.training)
-
     @property
     def trainings(self) -> tuple[Cell, ...]:
         """The trainings, in order."""
@@ -137,6 +119,30 @@ class Plan:
         """The audits, in order."""
         return tuple(cell for cell in self.cells if cell.kind == "audit")
 
+    @functools.cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """Each training with its audits, and each audit of the base, in the order of the cells."""
+        audits: dict[str, list[Cell]] = {cell.key: [] for cell in self.cells if cell.training is None}
+        for cell in self.audits:
+            audits[cell.training or cell.key].append(cell)
+        first = {cell.key: cell for cell in self.cells if cell.training is None}
+        return tuple(Unit(cell if cell.kind == "train" else None, tuple(audits[key])) for key, cell in first.items())
+
+    def unit(self, name: str) -> Unit:
+        """The unit of this name.
+
+        Raises:
+            InputError: ``E-STUDY-UNIT``.
+        """
+        units = {unit.name: unit for unit in self.units}
+        if name not in units:
+            raise InputError("E-STUDY-UNIT", f"the plan has no unit {name!r}.", nearest(name, units))
+        return units[name]
+
+    def training_of(self, cell: Cell) -> Cell | None:
+        """The training that an audit measures; None for a training, and for an audit of the base."""
+        return next((training for training in self.trainings if training.key == cell.training), None)
+
 
 def plan_record(plan: Plan) -> dict[str, Any]:
     """The plan as JSON values."""
@@ -144,7 +150,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
 
 
 def read_plan(record: Mapping[str, Any]) -> Plan:
-    """The inverse of :func:`plan_record`; the study's own grid is spelt out in the cells."""
+    """The inverse of :func:`plan_record`; of earlier versions', too, without a setting that is no more."""
     study = dict(record["study"])
     study |= {name: tuple(study[name]) for name in ("tasks", "methods", "seeds")}
     study["cross"] = None if study["cross"] is None else tuple(study["cross"])
@@ -153,8 +159,12 @@ def read_plan(record: Mapping[str, Any]) -> Plan:
         task: Subsets(tuple(entry["train_first"]), _held_out(entry["held_out"]))
         for task, entry in study["template_subsets"].items()
     }
-    cells = tuple(Cell(**{**cell, "templates": tuple(cell["templates"])}) for cell in record["cells"])
-    return Plan(Study(**study), Setup(**record["setup"]), record["model_identity"], cells)
+    return Plan(Study(**study), Setup(**record["setup"]), record["model_identity"], tuple(map(_cell, record["cells"])))
+
+
+def _cell(record: Mapping[str, Any]) -> Cell:
+    settings = {name: value for name, value in record["settings"].items() if name != "fast_linear"}
+    return Cell(**{**record, "settings": settings, "templates": tuple(record["templates"])})
 
 
 def _held_out(value: int | list[str]) -> int | tuple[str, ...]:

@@ -1,275 +1,197 @@
-"""The Slurm executor: arrays of trainings and of audits through submitit, watched until all is settled."""
+"""The Slurm executor: one array script, submitted with sbatch and watched until all its units are settled."""
 
 import json
-import logging
 import re
+import shlex
 import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from flip_flop.errors import InputError
-from flip_flop.files import write_json
-from flip_flop.studies.cells import DONE, FAILED, Outcome
-from flip_flop.studies.drive import Settled, Summary
-from flip_flop.studies.folder import StudyFolder
-from flip_flop.studies.launched import cell_command
-from flip_flop.studies.plan import Cell, Plan
-from flip_flop.studies.slurm_task import SlurmTask
-
-log = logging.getLogger("flip_flop")
+from flip_flop.files import write_json, write_text
+from flip_flop.studies.plan import Unit
+from flip_flop.studies.tracker import Tracker
 
 # Between two looks at the queue: a tenth of the time since anything changed, within these bounds.
 POLL_SECONDS = (5.0, 30.0)
-# How often a job may run into its time limit: a training goes on from its checkpoint, an audit begins anew.
-MAX_TIMEOUTS = {"train": 50, "audit": 1}
-# A file written on another node may be seen late.
+# A file that was written on another node may be seen late.
 GRACE_SECONDS = 90.0
+# How often a job may be queued again before its end: trainings go on from checkpoints, and one that never gets to the
+# next checkpoint must not try for ever.
+MAX_RESTARTS = 100
+
+SCRIPT = """\
+#!/bin/bash
+{options}
+# {count} units of study {study}, each a training with its audits, or an audit of the base.
+units=(
+{units}
+)
+unit=${{units[$SLURM_ARRAY_TASK_ID]}}
+mkdir -p {logs}
+exec >> {logs}/"$unit".log 2>&1
+start=({launcher})
+[[ $SLURM_ARRAY_TASK_ID -lt {num_base} ]] && start=({python})  # an audit of the base: one process's work
+export PYTHONUNBUFFERED=1 TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${{TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-75}}
+
+# Slurm sends SIGTERM to a job's step, not to this script: at the beginning of a pre-emption's grace, and {warning} s
+# before the time limit. Training stops with a checkpoint; a launcher then ends with a status of its own.
+step='trap "stopped=1" TERM; "$@" & wait $!; status=$?; [[ $stopped ]] && {{ wait $!; status=143; }}; exit $status'
+srun --ntasks=1 ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
+    bash -c "$step" step "${{start[@]}}" {command} "$unit"
+status=$?
+
+# A job that scancel has ended, or a pre-emption without grace, is not RUNNING any more.
+if [[ $status == 143 && ${{SLURM_RESTART_COUNT:-0}} -lt {restarts} ]] &&
+    [[ $(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T) == RUNNING ]]; then
+    echo "queued again, to go on from the last checkpoint"
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit $status
+"""
+WARNING_SECONDS = 90
 
 
-def slurm_parameters(options: Mapping[str, Any], more: Sequence[str]) -> dict[str, Any]:
-    """What submitit is told, from the command line.
-
-    Args:
-        options: ``partition``, ``time``, ``gpus_per_node``, ``mem`` and the like; None is left to Slurm.
-        more: ``KEY=VALUE`` for any other option of ``sbatch``.
+def sbatch_directives(
+    partition: str | None, time: str, gpus: int | None, mem: str | None, cpus: int | None, slurm: Sequence[str]
+) -> dict[str, str]:
+    """Options of ``sbatch`` from those of the command line; ``slurm`` holds ``KEY=VALUE`` for any other one.
 
     Raises:
         InputError: ``E-STUDY-SLURM``.
 
     Example:
-        >>> slurm_parameters({"time": "1-02:00", "mem": None}, ["nice=10", "qos=low"])
-        {'time': 1560, 'additional_parameters': {'nice': '10', 'qos': 'low'}}
+        >>> sbatch_directives(None, "1-02:00", 0, None, 4, ["nice=10"])
+        {'time': '1-02:00', 'cpus-per-task': '4', 'nice': '10'}
     """
-    found = {name: value for name, value in options.items() if value is not None}
-    found["time"] = _minutes(str(found["time"]))
-    extra = {}
-    for text in more:
+    if re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", time.strip()) is None:
+        raise InputError("E-STUDY-SLURM", f"Invalid --time {time!r}.", "Write minutes, or 12:00:00, or 1-12:00.")
+    given = {"partition": partition, "time": time.strip(), "gpus-per-node": 1 if gpus is None else gpus or None}
+    given |= {"mem": mem, "cpus-per-task": cpus}
+    for text in slurm:
         name, separator, value = text.lstrip("-").partition("=")
         if not separator or not name:
             raise InputError("E-STUDY-SLURM", f"--slurm {text!r} is not KEY=VALUE.", "Write --slurm qos=low.")
-        if name == "dependency":
-            hint = "Start the study when what it has to wait for has ended."
-            raise InputError("E-STUDY-SLURM", f"--slurm {text!r}: a study's jobs wait for one another.", hint)
-        extra[name] = value
-    return found | ({"additional_parameters": extra} if extra else {})
+        if name in ("array", "signal", "output", "requeue"):
+            raise InputError("E-STUDY-SLURM", f"--slurm {text!r}: the study's script sets it.", "Leave it out.")
+        given[name] = value
+    return {name: str(value) for name, value in given.items() if value is not None}
 
 
-def _minutes(text: str) -> int:
-    """Slurm's own forms: minutes, hours:minutes:seconds, minutes:seconds, days-hours:minutes."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
-    if match is None:
-        raise InputError("E-STUDY-SLURM", f"--time {text!r} is no time.", "Write minutes, or 12:00:00, or 1-12:00.")
-    days, *parts = (None if part is None else int(part) for part in match.groups())
-    first, second, third = parts
-    if days is not None:
-        seconds = days * 86400 + (first or 0) * 3600 + (second or 0) * 60 + (third or 0)
-    elif third is not None:
-        seconds = (first or 0) * 3600 + (second or 0) * 60 + third
-    else:
-        seconds = (first or 0) * 60 + (second or 0)
-    return max(1, -(-seconds // 60))
-
-
-class SlurmDriver:
-    """Submits a plan's cells and waits for them. Killed, it leaves them in the queue; started again, it finds them.
+class SlurmExecutor:
+    """Submits the units of a plan and waits for them. Killed, it leaves them in the queue; run again, it finds them.
 
     Args:
-        plan: The plan.
-        folder: The folder of all studies, on a file system that all nodes share.
-        command: The command of a cell, without its name.
-        parameters: From :func:`slurm_parameters`.
-        settled: Told of each cell that is settled, and what became of it.
-        launcher: The words that start several processes for a training; an audit is one process's, with one GPU.
+        tracker: Of the plan; its folder is on a file system that all nodes share.
+        command: Runs a unit, whose name follows; it names the plan.
+        directives: From :func:`sbatch_directives`.
+        max_jobs: At a time.
+        launcher: The words that start several processes for a training.
     """
 
     def __init__(
         self,
-        plan: Plan,
-        folder: StudyFolder,
+        tracker: Tracker,
         command: Sequence[str],
-        parameters: Mapping[str, Any],
-        settled: Settled,
+        directives: Mapping[str, str],
+        max_jobs: int,
         launcher: Sequence[str] = (),
     ):
-        self.plan, self.folder, self.command, self.settled = plan, folder, list(command), settled
-        self.parameters, self.launcher = dict(parameters), launcher
-        self.place = folder.root / "slurm"
-        self.jobs: dict[Cell, str] = {}
-        self.gone_since: dict[Cell, float] = {}
-        self.early: set[Cell] = set()
-        self.summary = Summary()
+        self.tracker, self.command, self.launcher = tracker, list(command), list(launcher)
+        self.folder, self.plan = tracker.folder, tracker.plan
+        self.directives, self.max_jobs = dict(directives), max_jobs
+        self.place = self.folder.root / "slurm"
+        self.gone_since: dict[Unit, float] = {}
 
-    def run(self) -> Summary:
+    def run(self) -> None:
         """Submit what is neither done nor in the queue, and wait until all of it is settled."""
         _require_slurm()
-        for cell in self.plan.cells:
-            if self.folder.is_done(cell):
-                self.summary.done.append(cell)
-        self._find_jobs()
-        self._submit()
-        changed = time.monotonic()
-        try:
-            while self.jobs:
-                if self._look():
-                    changed = time.monotonic()
-                if self.jobs:
-                    shortest, longest = POLL_SECONDS
-                    time.sleep(min(max((time.monotonic() - changed) / 10, shortest), longest))
-        except KeyboardInterrupt:
-            jobs = [job for cell, job in self.jobs.items() if cell not in self.early]
-            log.info(
-                "%d jobs stay in Slurm's queue. Run the same command to wait for them; scancel takes them out: %s",
-                len(jobs),
-                " ".join(sorted({job.partition("_")[0] for job in jobs})),
-            )
-            raise
-        return self.summary
-
-    def _find_jobs(self) -> None:
-        """Jobs of an earlier driver that are still in the queue."""
-        if len(self.summary.done) == len(self.plan.cells):
+        if not self.tracker.open:
             return
         queued = _queue()
         if queued is None:
             hint = "Run the same command again when Slurm's controller is up."
             raise InputError("E-STUDY-SLURM", "squeue does not answer.", hint)
-        for cell in self.plan.cells:
-            job = self._newest_job(cell)
-            if cell not in self.summary.done and job in queued:
-                self.jobs[cell] = job
-
-    def _newest_job(self, cell: Cell) -> str:
-        """The job that a driver of this folder has submitted last; empty where none has."""
-        path = self.place / f"{cell.name}.json"
-        return str(json.loads(path.read_text(encoding="utf-8"))["job"]) if path.is_file() else ""
-
-    def _submit(self) -> None:
-        """One array of trainings, one of the audits that wait for none, and for each training one of its audits."""
-        new = [cell for cell in self.plan.cells if cell not in self.summary.done and cell not in self.jobs]
-        for cell in new:
-            self.folder.forget_failure(cell)
-        self._submit_array([cell for cell in new if cell.kind == "train"], "train")
-        trainings = {cell.key: job for cell, job in self.jobs.items() if cell.kind == "train"}
-        audits = [cell for cell in new if cell.kind == "audit"]
-        self._submit_array([cell for cell in audits if cell.training not in trainings], "audit")
-        # Each waits for its own training alone: another one may be queued again many times.
-        for training, job in trainings.items():
-            self._submit_array([cell for cell in audits if cell.training == training], "audit", after=job)
-
-    def _submit_array(self, cells: list[Cell], kind: str, after: str | None = None) -> None:
-        if not cells:
-            return
-        import submitit
-
-        executor = submitit.SlurmExecutor(folder=self.place / "%j", max_num_timeout=MAX_TIMEOUTS[kind])
-        one_gpu = {"gpus_per_node": 1} if kind == "audit" and self.parameters.get("gpus_per_node", 0) > 1 else {}
+        self._submit([unit for unit in self.tracker.open if self._job(unit) not in queued])
+        changed = time.monotonic()
         try:
-            executor.update_parameters(
-                **{"job_name": f"{self.plan.study.name}-{kind}"[:60], "stderr_to_stdout": True}
-                | self.parameters
-                | one_gpu,
-                # afterany: an audit whose training failed says so, and does not wait for ever.
-                **({"dependency": f"afterany:{after}"} if after else {}),
-            )
-            with executor.batch():
-                # A training has a job of its own, with its own time and GPUs: an audit's has neither.
-                commands = [cell_command(cell, self.command, self.launcher, "refuse") for cell in cells]
-                jobs = [executor.submit(SlurmTask(command)) for command in commands]
-        except (subprocess.CalledProcessError, submitit.core.utils.FailedJobError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[-300:].rstrip(".")
-            raise InputError(
-                "E-STUDY-SLURM", f"sbatch refused the study's jobs: {reason}.", "See sbatch's own words."
-            ) from error
-        for cell, job in zip(cells, jobs, strict=True):
-            self.jobs[cell] = job.job_id
-            write_json(self.place / f"{cell.name}.json", {"job": job.job_id})
+            while self.tracker.open:
+                if self._look():
+                    changed = time.monotonic()
+                if self.tracker.open:
+                    shortest, longest = POLL_SECONDS
+                    time.sleep(min(max((time.monotonic() - changed) / 10, shortest), longest))
+        except KeyboardInterrupt:
+            left = sorted({self._job(unit).partition("_")[0] for unit in self.tracker.open})
+            words = "Jobs stay in Slurm's queue. Run the same command to wait for them; scancel takes them out: %s"
+            self.tracker.say(words, " ".join(left))
+            raise
+
+    def script(self, units: Sequence[Unit]) -> str:
+        """The array script of these units."""
+        directives = {
+            "job-name": self.plan.study.name,
+            "array": f"0-{len(units) - 1}%{self.max_jobs}",
+            "requeue": "",
+            "signal": f"TERM@{WARNING_SECONDS}",
+            "open-mode": "append",
+            "output": str(self.place / "%A_%a.log"),
+        } | self.directives
+        python, *command = self.command
+        return SCRIPT.format(
+            options="\n".join(f"#SBATCH --{name}={value}".rstrip("=") for name, value in directives.items()),
+            study=self.plan.study.name,
+            count=len(units),
+            units="\n".join(f"    {shlex.quote(unit.name)}" for unit in units),
+            logs=shlex.quote(str(self.folder.root / "logs")),
+            launcher=shlex.join(self.launcher or [python]),
+            python=shlex.quote(python),
+            num_base=sum(unit.training is None for unit in units),
+            command=shlex.join(command),
+            warning=WARNING_SECONDS,
+            restarts=MAX_RESTARTS,
+        )
+
+    def _submit(self, units: Sequence[Unit]) -> None:
+        if not units:
+            return
+        units = sorted(units, key=lambda unit: unit.training is not None)  # the base's first: the script counts them
+        path = self.place / f"{self.folder.study(self.plan).name}.sh"
+        write_text(path, self.script(units))
+        done = subprocess.run(["sbatch", "--parsable", str(path)], capture_output=True, text=True)
+        if done.returncode:
+            reason = " ".join(done.stderr.split())[-300:].rstrip(".")
+            raise InputError("E-STUDY-SLURM", f"sbatch refused {path}: {reason}.", "See sbatch's own words.")
+        job = done.stdout.strip().partition(";")[0]
+        for index, unit in enumerate(units):
+            record = {"job": f"{job}_{index}", "cells": [cell.key for cell in unit.cells]}
+            write_json(self.place / f"{unit.name}.json", record)
+
+    def _job(self, unit: Unit) -> str:
+        """The job that a run in this folder has submitted last for these cells; empty where none has."""
+        try:
+            record = json.loads((self.place / f"{unit.name}.json").read_text(encoding="utf-8"))
+            return str(record["job"]) if {cell.key for cell in unit.cells} <= set(record["cells"]) else ""
+        except (OSError, ValueError, KeyError):
+            return ""
 
     def _look(self) -> bool:
         """Settle what has ended, and say whether anything changed."""
-        queued, before = _queue(), (dict(self.jobs), len(self.gone_since))
-        again = []
-        for cell, job in list(self.jobs.items()):
-            if self.folder.is_done(cell):
-                self._settle(cell, Outcome(DONE, seconds=self._seconds(cell)))
-            elif queued is None or job in queued or self.folder.claims.is_held(cell.name):
-                self.gone_since.pop(cell, None)
-            elif (newest := self._newest_job(cell) or job) != job:  # another driver has submitted it again
-                self.jobs[cell] = newest
-                self.gone_since.pop(cell, None)
-            elif self._is_early(cell):
-                self.early.add(cell)
-                self.folder.forget_failure(cell)
-            elif self._was_early(cell):
-                again.append(cell)
-            else:
-                self._judge(cell, job)
-        self._submit_again(again)
-        return before != (self.jobs, len(self.gone_since))
-
-    def _is_early(self, cell: Cell) -> bool:
-        """Whether an audit's job is gone while its training goes on.
-
-        Slurm may take a job that is queued again for one that has ended, and start what waits for its end.
-        """
-        training = self.plan.training_of(cell)
-        return training is not None and training in self.jobs and not self.folder.is_done(training)
-
-    def _was_early(self, cell: Cell) -> bool:
-        """Whether an audit's job ended for want of a training that is done by now."""
-        training = self.plan.training_of(cell)
-        lacked = cell in self.early or self.folder.lacked_training(cell)
-        return lacked and training is not None and self.folder.is_done(training)
-
-    def _submit_again(self, cells: list[Cell]) -> None:
-        """Submit audits that came too early; their trainings are done."""
-        for cell in cells:
-            self.folder.forget_failure(cell)
-            self.early.discard(cell)
-        try:
-            self._submit_array(cells, "audit")
-        except InputError as error:
-            for cell in cells:
-                self.folder.fail(cell, str(error))
-                self._settle(cell, Outcome(FAILED, str(error)))
-
-    def _judge(self, cell: Cell, job: str) -> None:
-        """Settle what has failed, or has had no result for so long that none will come."""
-        reason, since = self.folder.failure(cell), self.gone_since.setdefault(cell, time.monotonic())
-        training = self.plan.training_of(cell)
-        if training is not None and training in self.summary.failed:
-            reason = reason or f"not run: {training.label} failed"
-        if reason is not None or time.monotonic() - since > GRACE_SECONDS:
-            self._settle(cell, Outcome(FAILED, reason or self._lost(cell, job)))
-
-    def _lost(self, cell: Cell, job: str) -> str:
-        words = f"its job {job} ended without a result; see {self.place / job}."
-        if cell.kind == "audit":
-            return f"{words} An audit that needs more than its time begins anew only once: raise --time."
-        return f"{words} Run again, the training goes on from its last checkpoint."
-
-    def _settle(self, cell: Cell, outcome: Outcome) -> None:
-        del self.jobs[cell]
-        if outcome.state == DONE:
-            self.summary.done.append(cell)
-        elif self.plan.training_of(cell) in self.summary.failed:
-            self.summary.not_run.append(cell)
-        else:
-            self.summary.failed[cell] = str(outcome.reason)
-        self.settled(cell, outcome)
-
-    def _seconds(self, cell: Cell) -> float:
-        record = json.loads((self.folder.run(cell) / "run.json").read_text(encoding="utf-8"))
-        return float(record.get("seconds") or 0.0)
+        before = self.tracker.settled, len(self.gone_since)
+        self.tracker.look(list(self.tracker.open))
+        queued = _queue()
+        for unit in list(self.tracker.open):
+            job = self._job(unit)
+            if queued is None or job in queued or self.folder.leases.is_held(unit.name):
+                self.gone_since.pop(unit, None)
+            elif time.monotonic() - self.gone_since.setdefault(unit, time.monotonic()) > GRACE_SECONDS:
+                reason = f"its job {job} ended without a result; see {self.place / job}.log, too."
+                self.tracker.give_up(unit, f"{reason} Run again, a training goes on from its last checkpoint.")
+        return before != (self.tracker.settled, len(self.gone_since))
 
 
 def _require_slurm() -> None:
-    try:
-        import submitit  # noqa: F401 - an extra: it may be absent
-    except ImportError:
-        hint = "Install the extra slurm: pip install -e '.[slurm]' in the project's folder."
-        raise InputError("E-STUDY-SLURM", "--executor slurm needs submitit, which is not installed.", hint) from None
     for program in ("sbatch", "srun", "squeue"):
         if shutil.which(program) is None:
             hint = "Run it on a login node, or use --executor local, or --export."

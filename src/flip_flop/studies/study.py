@@ -1,19 +1,19 @@
 """A study as its file says it: tasks x methods x seeds x templates, and settings. Read strictly."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError, nearest
+from flip_flop.method import BASE, METHODS, find_method
 from flip_flop.strict_yaml import read_yaml
-from flip_flop.studies.values import list_of, seed_of, text_of, texts_of, whole_of
+from flip_flop.studies.fields import Fields, require_known, whole_number
 
 CATALOG = Path(__file__).parent / "catalog"
-METHODS = ("base", "swarm", "cce", "f2c")
 # Folders beside the studies' own.
 RESERVED = ("trainings", "audits", "logs", "claims", "slurm")
-# Settings of a training that the grid decides.
+# Settings of a training that the grid decides, and by what.
 OWNED = {
     "method": "methods",
     "seed": "seeds",
@@ -22,29 +22,11 @@ OWNED = {
     "use_cpu": "--device",
     "do_train": "the study",
 }
-_KEYS = (
-    "name",
-    "description",
-    "model",
-    "tasks",
-    "methods",
-    "seeds",
-    "cross",
-    "template_subsets",
-    "settings",
-    "limit",
-    "split",
-)
 
 
 @dataclass(frozen=True)
 class Subsets:
-    """Which templates of a task are trained on, and which are evaluated on.
-
-    Attributes:
-        train_first: One training each on the first K templates that are not held out by the task; None is all of them.
-        held_out: The templates to evaluate on: the last N, or these.
-    """
+    """Templates of a task: a training on each first K, None being all not held out; audits on the last N, or these."""
 
     train_first: tuple[int | None, ...]
     held_out: int | tuple[str, ...]
@@ -79,22 +61,19 @@ class Study:
     """A grid of trainings and audits.
 
     Attributes:
-        name: Its name: its folder's, and its tables'.
-        tasks: What is audited: names of the catalog, of the demo's tasks, or task files.
-        methods: ``base`` and the trained ones.
-        seeds: Of the trainings.
-        model: The model, unless the command line names another.
-        description: One sentence.
+        name: Its folder's name, and its tables'.
+        tasks: Names that :func:`~flip_flop.tasks.load_task` takes.
+        methods: ``base``, names of :data:`~flip_flop.method.METHODS`, ``package.module:name``.
+        model: Unless the command line names another.
         cross: Tasks to train on, each adapter being audited on every *other* task; None trains and audits on the same.
         template_subsets: By task; a task without an entry takes all templates that it does not hold out.
-        settings: Of the trainings.
         limit: A uniform sample of this many instances, in trainings and audits.
         split: The split to audit.
     """
 
     name: str
     tasks: tuple[str, ...]
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = (BASE.name, *METHODS)
     seeds: tuple[int, ...] = (0,)
     model: str | None = None
     description: str = ""
@@ -118,8 +97,7 @@ def study_names() -> tuple[str, ...]:
 def load_study(name: str) -> Study:
     """Read a shipped study, or a user's file.
 
-    Args:
-        name: One of :func:`study_names`, or the path of a YAML file; task files in it stand beside it.
+    Task files are named relative to the study's file.
 
     Raises:
         InputError: ``E-STUDY-UNKNOWN``, ``E-STUDY-FILE``, ``E-STUDY-YAML``, ``E-STUDY-KEY`` or ``E-STUDY-VALUE``.
@@ -143,15 +121,7 @@ def narrow(
     limit: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Study:
-    """The study with what the command line says instead.
-
-    Args:
-        study: The study as it was read.
-        tasks: Of the study's tasks these only, as sources too.
-        methods: These only.
-        seeds: These seeds.
-        limit: Another sample size.
-        settings: They win over all others.
+    """The study with what the command line says instead: of its tasks these only, and settings that win over all.
 
     Raises:
         InputError: ``E-STUDY-VALUE``.
@@ -160,125 +130,112 @@ def narrow(
         if given is not None and not given:
             raise InputError("E-STUDY-VALUE", f"{option} is empty.", "Name at least one, or leave it out.")
     if tasks is not None:
-        # A task file goes by its own name, too.
+        # A task file may be named without its folder.
         references = {Path(task).stem: task for task in study.tasks} | {task: task for task in study.tasks}
-        _require_known(tasks, list(references), "--tasks", study.name)
+        require_known(tasks, list(references), f"--tasks, study {study.name}")
         tasks = [references[task] for task in tasks]
         sources = None if study.cross is None else tuple(task for task in study.cross if task in tasks)
         subsets = {task: chosen for task, chosen in study.template_subsets.items() if task in tasks}
         study = replace(study, tasks=tuple(dict.fromkeys(tasks)), cross=sources, template_subsets=subsets)
     if methods is not None:
-        _require_known(methods, METHODS, "--methods", "a study")
-        study = replace(study, methods=tuple(dict.fromkeys(methods)))
+        study = replace(study, methods=_known_methods(methods, "--methods"))
     if seeds is not None:
-        study = replace(study, seeds=tuple(dict.fromkeys(seed_of(seed, "--seeds") for seed in seeds)))
-    override = _settings_block(dict(settings or {}), "--set")
-    return replace(
-        study,
-        limit=limit if limit is not None else study.limit,
-        settings=replace(study.settings, override=override),
-    )
+        study = replace(study, seeds=tuple(dict.fromkeys(whole_number(seed, "--seeds") for seed in seeds)))
+    override = _settings_block(Fields(dict(settings or {}), "--set"))
+    limit = study.limit if limit is None else limit
+    return replace(study, limit=limit, settings=replace(study.settings, override=override))
 
 
-def _require_known(names: Iterable[str], known: Sequence[str], what: str, where: str) -> None:
+def _known_methods(names: Sequence[str], where: str) -> tuple[str, ...]:
+    """Methods of the table, the base, and a user's own as ``package.module:name``."""
+    require_known([name for name in names if ":" not in name], (BASE.name, *METHODS), where)
     for name in names:
-        if name not in known:
-            raise InputError("E-STUDY-VALUE", f"{what}: {where} has no {name!r}.", nearest(name, known))
+        if ":" in name:
+            find_method(name)
+    return tuple(dict.fromkeys(names))
 
 
 def _parse(content: Any, where: str, folder: Path) -> Study:
     if not isinstance(content, dict):
         raise InputError("E-STUDY-KEY", f"{where} does not hold a study.", "Write name:, tasks: and more.")
+    known = [item.name for item in fields(Study)]
     for key in content:
-        if key not in _KEYS:
-            raise InputError("E-STUDY-KEY", f"{where} has an unknown key {key!r}.", nearest(key, _KEYS))
-    given_tasks = texts_of(content, "tasks", where)
-    if not given_tasks:
+        if key not in known:
+            raise InputError("E-STUDY-KEY", f"{where} has an unknown key {key!r}.", nearest(key, known))
+    read = Fields(content, where)
+    tasks, cross, subsets = read.names("tasks"), read.names("cross"), read.mapping("template_subsets")
+    if not tasks:
         raise InputError("E-STUDY-KEY", f"{where} has no tasks.", "List at least one.")
-    methods = texts_of(content, "methods", where) or METHODS
-    _require_known(methods, METHODS, f"{where}, methods", "a study")
-    cross, subsets = texts_of(content, "cross", where), content.get("template_subsets") or {}
-    if not isinstance(subsets, dict):
-        raise InputError("E-STUDY-KEY", f"{where}: template_subsets is {subsets!r}.", "See the shipped study3.")
-    _require_known(cross, given_tasks, f"{where}, cross", "tasks")
-    _require_known(subsets, given_tasks, f"{where}, template_subsets", "tasks")
-    if cross and subsets:
+    require_known(cross, tasks, f"{where}, cross")
+    require_known(subsets.content, tasks, subsets.where)
+    if cross and subsets.content:
         raise InputError("E-STUDY-KEY", f"{where} has cross and template_subsets.", "Make two studies of it.")
-    place = {task: _place(task, folder) for task in given_tasks}
-    model = content.get("model")
+    methods = _known_methods(read.names("methods"), f"{where}, methods") or (BASE.name, *METHODS)
+    paths = {task: _task_path(task, folder) for task in tasks}
     return Study(
-        name=_name(content.get("name"), where, is_shipped=folder == CATALOG),
-        tasks=tuple(place.values()),
-        methods=tuple(methods),
-        seeds=tuple(seed_of(seed, f"{where}, seeds") for seed in list_of(content, "seeds", where)) or (0,),
-        model=None if model is None else str(text_of(model, f"{where}, model")),
-        description=_description(content.get("description"), where),
-        cross=tuple(place[task] for task in cross) or None,
-        template_subsets={
-            place[task]: _subsets(entry, f"{where}, template_subsets, {task}") for task, entry in subsets.items()
-        },
-        settings=_settings(content.get("settings") or {}, where, place),
-        limit=None if content.get("limit") is None else whole_of(content["limit"], f"{where}, limit", 1),
-        split=str(text_of(content.get("split", "test"), f"{where}, split")),
+        name=_name(read, is_shipped=folder == CATALOG),
+        tasks=tuple(paths.values()),
+        methods=methods,
+        seeds=tuple(whole_number(seed, f"{where}: a seed") for seed in read.items("seeds")) or (0,),
+        model=read.text("model"),
+        description=read.text("description") or "",
+        cross=tuple(paths[task] for task in cross) or None,
+        template_subsets={paths[task]: _subsets(subsets.mapping(task)) for task in subsets.content},
+        settings=_settings(read.mapping("settings"), methods, paths),
+        limit=read.number("limit", 1),
+        split=str(read.text("split", "test")),
     )
 
 
-def _place(task: str, folder: Path) -> str:
+def _task_path(task: str, folder: Path) -> str:
     """A task file's whole path; a name stays a name."""
     is_file = task.endswith((".yaml", ".yml")) or "/" in task
     return str((folder / task).resolve()) if is_file else task
 
 
-def _name(name: Any, where: str, *, is_shipped: bool) -> str:
+def _name(read: Fields, *, is_shipped: bool) -> str:
     """A study's name, which is that of its folder, too."""
-    if not isinstance(name, str) or not name or not all(letter.isalnum() or letter in "-_" for letter in name):
-        raise InputError("E-STUDY-KEY", f"{where}: name is {name!r}.", "Use letters, digits, - and _.")
+    name = read.text("name") or ""
+    if not name or not all(letter.isalnum() or letter in "-_" for letter in name):
+        raise read.refuse("name", "Use letters, digits, - and _.")
     if name.lower() in RESERVED or (not is_shipped and name.lower() in study_names()):
         owner = "all studies share" if name.lower() in RESERVED else "a shipped study has"
-        raise InputError("E-STUDY-VALUE", f"{where}: name is {name!r}, a folder that {owner}.", "Give another name.")
+        raise read.refuse("name", f"Give another name: this is a folder that {owner}.", "E-STUDY-VALUE")
     return name
 
 
-def _description(value: Any, where: str) -> str:
-    if value is not None and not isinstance(value, str):
-        raise InputError("E-STUDY-KEY", f"{where}: description is {value!r}.", "Write one sentence, quoted.")
-    return value or ""
-
-
-def _subsets(entry: Any, where: str) -> Subsets:
-    keys = ("train_first", "held_out")
-    if not isinstance(entry, dict) or set(entry) != set(keys):
-        raise InputError("E-STUDY-KEY", f"{where}: {entry!r}.", "Write {train_first: [5, 10, all], held_out: 5}.")
+def _subsets(read: Fields) -> Subsets:
+    if set(read.content) != {"train_first", "held_out"}:
+        hint = "Write {train_first: [5, 10, all], held_out: 5}."
+        raise InputError("E-STUDY-KEY", f"{read.where}: {read.content!r}.", hint)
     firsts = tuple(
-        None if k == "all" else whole_of(k, f"{where}, train_first", 2) for k in list_of(entry, keys[0], where)
+        None if first == "all" else whole_number(first, f"{read.where}: train_first", 2)
+        for first in read.items("train_first")
     )
     if not firsts:
-        raise InputError("E-STUDY-VALUE", f"{where}: train_first has no value.", "Give at least one number, or all.")
-    if isinstance(entry["held_out"], list):
-        return Subsets(firsts, texts_of(entry, "held_out", where))
-    return Subsets(firsts, whole_of(entry["held_out"], f"{where}, held_out", 1))
+        raise read.refuse("train_first", "Give at least one number, or all.", "E-STUDY-VALUE")
+    if isinstance(read.content["held_out"], list):
+        return Subsets(firsts, read.names("held_out"))
+    return Subsets(firsts, whole_number(read.content["held_out"], f"{read.where}: held_out", 1))
 
 
-def _settings(block: Any, where: str, place: Mapping[str, str]) -> Settings:
-    where = f"{where}, settings"
-    if not isinstance(block, dict):
-        raise InputError("E-STUDY-KEY", f"{where}: {block!r}.", "Write `field: value` lines.")
+def _settings(read: Fields, methods: Sequence[str], paths: Mapping[str, str]) -> Settings:
+    trained = [name for name in dict.fromkeys([*METHODS, *methods]) if name != BASE.name]
     groups: dict[str, dict[str, Any]] = {}
-    for key, known in (("methods", METHODS[1:]), ("tasks", tuple(place))):
-        group = block.get(key) or {}
-        if not isinstance(group, dict):
-            raise InputError("E-STUDY-KEY", f"{where}, {key}: {group!r}.", "Write NAME: {field: value}.")
-        _require_known(group, known, f"{where}, {key}", "it")
-        groups[key] = {name: _settings_block(entry, f"{where}, {key}, {name}") for name, entry in group.items()}
-    common = _settings_block({key: value for key, value in block.items() if key not in groups}, where)
-    return Settings(common, groups["methods"], {place[task]: entry for task, entry in groups["tasks"].items()})
+    for key, known in (("methods", trained), ("tasks", list(paths))):
+        group = read.mapping(key)
+        require_known(group.content, known, group.where)
+        groups[key] = {name: _settings_block(group.mapping(name)) for name in group.content}
+    common = Fields({key: value for key, value in read.content.items() if key not in groups}, read.where)
+    return Settings(
+        _settings_block(common), groups["methods"], {paths[task]: block for task, block in groups["tasks"].items()}
+    )
 
 
-def _settings_block(block: Any, where: str) -> dict[str, Any]:
-    if not isinstance(block, dict):
-        raise InputError("E-STUDY-KEY", f"{where}: {block!r}.", "Write {field: value}.")
-    for key in block:
+def _settings_block(read: Fields) -> dict[str, Any]:
+    for key in read.content:
         owner = OWNED.get(str(key).replace("-", "_"))
         if owner is not None:
-            raise InputError("E-STUDY-VALUE", f"{where}: {key} is not a setting of its own.", f"It is set by {owner}.")
-    return dict(block)
+            message = f"{read.where}: {key} cannot be set here."
+            raise InputError("E-STUDY-VALUE", message, f"It is set by {owner}.")
+    return dict(read.content)

@@ -1,7 +1,7 @@
-"""Who is at work on a cell: claims that outlive no holder, on one machine and on a shared file system.
+"""Who is at work on a unit: leases that outlive no holder, on one machine and on a shared file system.
 
-A file lock would do on a local disk, but several cluster file systems keep file locks to one node. A claim is a file
-that only one process can create, ``<cell>.<generation>``, touched by its holder every few seconds. A stale claim is
+A file lock would do on a local disk, but several cluster file systems keep file locks to one node. A lease is a file
+that only one process can create, ``<unit>.<generation>``, touched by its holder every few seconds. A stale lease is
 never taken over: the next generation is created beside it, and again only one process can. Its holder removes the stale
 ones below it when it gives its own back.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-BEAT_SECONDS = 10.0
+HEARTBEAT_SECONDS = 10.0
 # A file system on the network may show a file's time a minute late.
 STALE_SECONDS = 180.0
 
@@ -25,9 +25,9 @@ STALE_SECONDS = 180.0
 class Holder:
     """A process: the kernel that runs it, its number there, and when it began."""
 
-    kernel: str
+    boot_id: str
     process: int
-    began: str
+    start_time: str
     host: str
 
     def __str__(self) -> str:
@@ -36,16 +36,16 @@ class Holder:
     @classmethod
     def me(cls) -> "Holder":
         """This process."""
-        return cls(_kernel(), os.getpid(), _began(os.getpid()), socket.gethostname())
+        return cls(_boot_id(), os.getpid(), _start_time(os.getpid()), socket.gethostname())
 
     def is_alive(self) -> bool | None:
-        """Whether the process is there; None where it runs elsewhere and cannot be seen."""
-        if self.kernel != _kernel():
+        """Whether the process is running; None where it runs elsewhere and cannot be seen."""
+        if self.boot_id != _boot_id():
             return None
-        return bool(self.began) and _began(self.process) == self.began
+        return bool(self.start_time) and _start_time(self.process) == self.start_time
 
 
-def _kernel() -> str:
+def _boot_id() -> str:
     """The running kernel and, as containers share one, the space in which it numbers processes."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -54,18 +54,15 @@ def _kernel() -> str:
         return f"{socket.gethostname()} {os.uname().sysname}"
 
 
-def _began(process: int) -> str:
+def _start_time(process: int) -> str:
     """When a process began, in the kernel's ticks; empty where there is none, or only its remains."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
     except OSError:
-        return "" if Path("/proc/self/stat").exists() else _signal_answers(process)
-    return "" if fields[0] in "ZX" else fields[19]
-
-
-def _signal_answers(process: int) -> str:
-    """Where there is no /proc: whether the number is in use at all."""
-    try:
+        if Path("/proc/self/stat").exists():
+            return ""
+    try:  # without /proc: whether the number is in use at all
         os.kill(process, 0)
     except ProcessLookupError:
         return ""
@@ -74,17 +71,19 @@ def _signal_answers(process: int) -> str:
     return "unknown"
 
 
-class Claims:
-    """The claims of one folder.
+class Leases:
+    """The leases of one folder, which is made when needed.
 
     Args:
-        folder: Where they lie; made when needed.
-        stale_seconds: A claim of another machine counts as long as it was touched within this time.
-        beat_seconds: How often a holder touches its claim.
+        folder: Where they lie.
+        stale_seconds: A lease of another machine counts as long as it was touched within this time.
+        heartbeat_seconds: How often a holder touches its lease.
     """
 
-    def __init__(self, folder: Path, stale_seconds: float = STALE_SECONDS, beat_seconds: float = BEAT_SECONDS):
-        self.folder, self.stale_seconds, self.beat_seconds = folder, stale_seconds, beat_seconds
+    def __init__(
+        self, folder: Path, stale_seconds: float = STALE_SECONDS, heartbeat_seconds: float = HEARTBEAT_SECONDS
+    ):
+        self.folder, self.stale_seconds, self.heartbeat_seconds = folder, stale_seconds, heartbeat_seconds
 
     def is_held(self, name: str) -> bool:
         """Whether a living process is at work on this."""
@@ -92,51 +91,50 @@ class Claims:
         return newest is not None and not self._is_stale(newest)
 
     def holder(self, name: str) -> Holder | None:
-        """Who is at work on this; None where nobody is, or nobody says so."""
+        """Who is at work on this; None where nobody is, or the lease does not say."""
         newest = self._newest(name)
         return None if newest is None or self._is_stale(newest) else _read_holder(newest)
 
     @contextlib.contextmanager
-    def hold(self, name: str) -> Iterator[bool]:
-        """Try to claim; yields whether it worked, and gives the claim back at the end."""
-        mine = self._take(name)
+    def acquire(self, name: str) -> Iterator[bool]:
+        """Try to get the lease; yields whether it worked, and gives the lease back at the end."""
+        mine = self._create(name)
         if mine is None:
             yield False
             return
         over = threading.Event()
-        beat = threading.Thread(target=self._beat, args=(mine, over), daemon=True)
-        beat.start()
+        heartbeat = threading.Thread(target=self._heartbeat, args=(mine, over), daemon=True)
+        heartbeat.start()
         try:
             yield True
         finally:
             over.set()
-            beat.join()
+            heartbeat.join()
             for path in self._generations(name):
                 below = _generation(path) < _generation(mine)
-                # Of a holder that was asleep for so long that it counted as dead, the claim may be another's by now.
+                # Of a holder that was asleep for so long that it counted as dead, the lease may be another's by now.
                 if (below and self._is_stale(path)) or (path == mine and _read_holder(path) == Holder.me()):
                     path.unlink(missing_ok=True)
 
-    def _take(self, name: str) -> Path | None:
+    def _create(self, name: str) -> Path | None:
         self.folder.mkdir(parents=True, exist_ok=True)
         newest = self._newest(name)
         if newest is not None and not self._is_stale(newest):
             return None
         mine = self.folder / f"{name}.{0 if newest is None else _generation(newest) + 1}"
         try:
-            descriptor = os.open(mine, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            with mine.open("x", encoding="utf-8") as file:
+                json.dump(vars(Holder.me()), file)
         except FileExistsError:  # another one was faster
             return None
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(vars(Holder.me()), file)
-        # Between the look and the claim others may have come and gone, and one of another number may be at work.
+        # Between the look and the lease others may have come and gone, and one of another number may be at work.
         if any(path != mine and not self._is_stale(path) for path in self._generations(name)):
             mine.unlink(missing_ok=True)
             return None
         return mine
 
-    def _beat(self, mine: Path, over: threading.Event) -> None:
-        while not over.wait(self.beat_seconds):
+    def _heartbeat(self, mine: Path, over: threading.Event) -> None:
+        while not over.wait(self.heartbeat_seconds):
             with contextlib.suppress(OSError):
                 os.utime(mine)
 
@@ -145,15 +143,14 @@ class Claims:
         return sorted(found, key=_generation)
 
     def _newest(self, name: str) -> Path | None:
-        found = self._generations(name)
-        return found[-1] if found else None
+        return next(reversed(self._generations(name)), None)
 
-    def _is_stale(self, claim: Path) -> bool:
+    def _is_stale(self, lease: Path) -> bool:
         try:
-            touched = claim.stat().st_mtime
+            touched = lease.stat().st_mtime
         except OSError:
             return False  # given back this moment: what is there now, the next look shows
-        holder = _read_holder(claim)
+        holder = _read_holder(lease)
         # None: not yet written, or by a process that was killed while it wrote.
         alive = None if holder is None else holder.is_alive()
         if alive is not None:
@@ -172,10 +169,10 @@ class Claims:
             probe.unlink(missing_ok=True)
 
 
-def _read_holder(claim: Path) -> Holder | None:
-    """Whose claim this is; None where it does not say."""
+def _read_holder(lease: Path) -> Holder | None:
+    """Whose lease this is; None where it does not say."""
     try:
-        return Holder(**json.loads(claim.read_text(encoding="utf-8")))
+        return Holder(**json.loads(lease.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 

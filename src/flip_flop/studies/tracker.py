@@ -1,0 +1,167 @@
+"""How far a study is, by what is on disk: progress of a run, what failed, and the table of `study status`."""
+
+import contextlib
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from flip_flop.progress import track
+from flip_flop.studies.folder import StudyFolder
+from flip_flop.studies.plan import Cell, Plan, Unit
+
+log = logging.getLogger("flip_flop")
+
+STATES = ("done", "running", "failed", "waiting")
+
+
+@dataclass
+class RunOutcome:
+    """What became of a study's cells: done (whenever, by whichever process), failed and why, or not run."""
+
+    done: list[Cell] = field(default_factory=list)
+    failed: dict[Cell, str] = field(default_factory=dict)
+    not_run: list[Cell] = field(default_factory=list)
+
+
+class Tracker:
+    """Watches the cells of a plan until each is done, failed, or not run as its training failed.
+
+    Args:
+        plan: The plan.
+        folder: The folder of all studies.
+        quiet: Say nothing.
+
+    Attributes:
+        open: The units that are not settled, with those of their cells that are not.
+    """
+
+    def __init__(self, plan: Plan, folder: StudyFolder, *, quiet: bool = False):
+        self.plan, self.folder, self.quiet = plan, folder, quiet
+        self.outcome = RunOutcome()
+        self.open: dict[Unit, list[Cell]] = {}
+        for unit in plan.units:
+            left = [cell for cell in unit.cells if not folder.is_done(cell)]
+            self.outcome.done += [cell for cell in unit.cells if cell not in left]
+            if left:
+                self.open[unit] = left
+        self.total, self.settled = len(plan.cells), len(self.outcome.done)
+        self._told: set[str] = set()
+        self._advance: Callable[[int], object] = lambda done: None
+
+    def forget_failures(self) -> None:
+        """What failed in earlier runs is tried again."""
+        for unit, cells in self.open.items():
+            if not self.folder.leases.is_held(unit.name):
+                for cell in cells:
+                    self.folder.forget_failure(cell)
+
+    @contextlib.contextmanager
+    def progress(self) -> Iterator[None]:
+        """Show a bar on a terminal, or a line for each cell."""
+        counts = (len(self.plan.trainings), len(self.plan.audits), self.settled, self.total)
+        self.say("%s: %d trainings, %d audits; %d of these %d cells are done already", self.plan.study.name, *counts)
+        left = self.total - self.settled
+        with track(self.plan.study.name, left, "cells", quiet=self.quiet) as self._advance:
+            yield
+
+    def look(self, units: Iterable[Unit]) -> None:
+        """Settle the cells of these units that are done or have failed by now."""
+        for unit in units:
+            for cell in list(self.open.get(unit, [])):
+                if self.folder.is_done(cell):
+                    self.outcome.done.append(cell)
+                    self._settle(unit, cell, f"{self.folder.seconds(cell):.0f} s")
+                elif (reason := self.folder.failure(cell)) is not None:
+                    self._fail(unit, cell, reason)
+
+    def give_up(self, unit: Unit, reason: str) -> None:
+        """Mark the first cell that is not settled as failed; the others of the unit were not run."""
+        first, *others = self.open[unit]
+        self.folder.fail(first, reason)
+        self._fail(unit, first, reason)
+        for cell in others:
+            if cell not in self.outcome.not_run:
+                self._not_run(unit, cell)
+
+    def say(self, words: str, *values: object) -> None:
+        """A line for the user, said once."""
+        if not self.quiet and words % values not in self._told:
+            self._told.add(words % values)
+            log.info(words, *values)
+
+    def _fail(self, unit: Unit, cell: Cell, reason: str) -> None:
+        self.outcome.failed[cell] = reason
+        self._settle(unit, cell, f"failed: {reason}")
+        if cell.kind == "train":
+            for audit in list(self.open.get(unit, [])):
+                self._not_run(unit, audit)
+
+    def _not_run(self, unit: Unit, cell: Cell) -> None:
+        self.outcome.not_run.append(cell)
+        self._settle(unit, cell, "not run")
+
+    def _settle(self, unit: Unit, cell: Cell, words: str) -> None:
+        self.open[unit].remove(cell)
+        if not self.open[unit]:
+            del self.open[unit]
+        self.settled += 1
+        self._advance(1)
+        if not self.quiet and not sys.stderr.isatty():
+            log.info("[%d/%d] %s %s: %s", self.settled, self.total, cell.kind, cell.label, words)
+
+    def error_lines(self) -> Iterator[str]:
+        """One line for each cell that failed, with its log, and one for those that were not run."""
+        logs = {cell: self.folder.log(unit) for unit in self.plan.units for cell in unit.cells}
+        for cell, reason in self.outcome.failed.items():
+            yield f"failed: {cell.kind} {cell.label}: {reason} Log: {logs[cell]}"
+        if self.outcome.not_run:
+            yield f"not run: {', '.join(f'{cell.kind} {cell.label}' for cell in self.outcome.not_run)}"
+        if self.outcome.failed:
+            yield f"{len(self.outcome.done)} cells are done. Run the same command again to try the others once more."
+
+
+def status_lines(plan: Plan, folder: StudyFolder) -> Iterator[str]:
+    """A table of states by kind and task, then the failed and the running cells by name."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    details = []
+    for unit in plan.units:
+        for cell, state in _states(unit, folder).items():
+            counts.setdefault((cell.kind, cell.task_name), Counter())[state] += 1
+            if state in ("running", "failed"):
+                reason = f": {folder.failure(cell)}" if state == "failed" else "."
+                details.append(f"{state}: {cell.kind} {cell.label}{reason} Log: {folder.log(unit)}")
+    rows: list[tuple[str, ...]] = [("", "task", *STATES)]
+    rows += [(kind, task, *(str(found[state]) for state in STATES)) for (kind, task), found in sorted(counts.items())]
+    total = sum(counts.values(), Counter())
+    rows.append(("all", "", *(str(total[state]) for state in STATES)))
+    yield from aligned(rows)
+    yield from sorted(details)
+
+
+def _states(unit: Unit, folder: StudyFolder) -> dict[Cell, str]:
+    """Each cell's state; of those of a unit that is being run the first one that is not done is running."""
+    is_running = folder.leases.is_held(unit.name)
+    states = {}
+    for cell in unit.cells:
+        if folder.is_done(cell):
+            states[cell] = "done"
+        elif folder.failure(cell) is not None:
+            states[cell] = "failed"
+        else:
+            states[cell] = "running" if is_running else "waiting"
+            is_running = False
+    return states
+
+
+def aligned(rows: Iterable[tuple[str, ...]], texts: int = 2) -> Iterator[str]:
+    """Lines of a table: so many columns of text, then numbers."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            cell.ljust(width) if column < texts else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip()

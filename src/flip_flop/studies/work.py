@@ -1,0 +1,200 @@
+"""The work of one process: one unit, leased, trained, audited, each cell marked as done."""
+
+import contextlib
+import gc
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import torch
+
+from flip_flop.errors import InputError
+from flip_flop.evaluation import audit
+from flip_flop.options import ScoringOptions
+from flip_flop.provenance import now
+from flip_flop.scoring import LoadedModel
+from flip_flop.studies import launched
+from flip_flop.studies.folder import StudyFolder
+from flip_flop.studies.keys import cell_key, choose
+from flip_flop.studies.opening import open_model, open_task
+from flip_flop.studies.plan import Cell, Plan, Unit
+from flip_flop.tasks import Task
+from flip_flop.training import F2CConfig, load_training_data, make_config, train
+
+# Exit statuses: a unit is done; some of its cells failed; another process is at work on it (the system's "try again
+# later"); a signal stopped it, a training with a checkpoint.
+DONE, FAILED, BUSY, STOPPED = 0, 1, 75, 128 + signal.SIGTERM
+# Set in the environment of a process that a supervisor has started.
+SUPERVISED = "FLIP_FLOP_SUPERVISED"
+# How long to wait before asking again for a unit that another process is at work on.
+RETRY_SECONDS = 2.0
+# What rank 0 broadcasts when a training begins; else it is an exit status.
+TRAIN = "train"
+
+
+def run_unit(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
+    """Run what is not done of a unit, and return the exit status.
+
+    Where another process is at work on it, a lone process waits; one of several, or one that a supervisor has started,
+    does not. A supervised process stops when its standard input ends, which is when its supervisor is dead.
+    """
+    runner = _UnitRunner(plan, folder, unit)
+    if launched.num_processes() > 1:
+        return runner.run_launched()
+    supervised = SUPERVISED in os.environ
+    if supervised:
+        threading.Thread(target=_stop_with_supervisor, daemon=True).start()
+    with terminable():
+        if (status := runner.run()) == BUSY and not supervised:
+            print(waiting_for(folder, unit), file=sys.stderr)
+            while (status := runner.run()) == BUSY:
+                time.sleep(RETRY_SECONDS)
+        return status
+
+
+def waiting_for(folder: StudyFolder, unit: Unit) -> str:
+    """What is waited for, and whom to ask."""
+    return f"waiting for {unit.name}, held by {folder.leases.holder(unit.name) or 'another process'}"
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends this process in order, as Ctrl-C does: leases are given back, workers are stopped."""
+
+    def stop(number: int, frame: object) -> None:
+        print("stopped", file=sys.stderr)
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _stop_with_supervisor() -> None:
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _UnitRunner:
+    def __init__(self, plan: Plan, folder: StudyFolder, unit: Unit):
+        self.plan, self.folder, self.unit = plan, folder, unit
+        self._opened: tuple[str, Task] | None = None
+        self._told = False
+
+    def run(self) -> int:
+        if all(map(self.folder.is_done, self.unit.cells)):
+            return DONE
+        with self.folder.leases.acquire(self.unit.name) as acquired:
+            if not acquired:
+                return BUSY
+            print(f"---- {now()}, process {os.getpid()}")
+            status = DONE
+            for cell in self.unit.cells:
+                found = DONE if self.folder.is_done(cell) else self._run_cell(cell)
+                if found == STOPPED or (found == FAILED and cell.kind == "train"):
+                    return found
+                status = max(status, found)
+            return status
+
+    def run_launched(self) -> int:
+        """In one of several processes: the main one runs the unit, the others train with it and do nothing else."""
+        training = self.unit.training
+        if training is None:  # one process's work: no process group begins
+            return self.run() if launched.is_main_process() else DONE
+        launched.begin_group(training.settings, on_cpu=self._on_cpu)
+        if not launched.is_main_process():
+            word = launched.broadcast_from_rank0()
+            return (DONE if self._train(training) else STOPPED) if word == TRAIN else int(word)
+        with terminable():
+            status = self.run()
+        if status == BUSY:
+            print(f"not run: {waiting_for(self.folder, self.unit)}", file=sys.stderr)
+        self._tell(str(status))
+        return status
+
+    def _tell(self, word: str) -> None:
+        """Tell the other processes once whether to train with this one."""
+        if launched.num_processes() > 1 and not self._told:
+            self._told = True
+            launched.broadcast_from_rank0(word)
+
+    def _run_cell(self, cell: Cell) -> int:
+        """Run a cell; whatever it dies of, others go on."""
+        self.folder.forget_failure(cell)
+        started = time.monotonic()
+        try:
+            if cell.kind == "audit":
+                self._tell(str(DONE))  # the others have nothing to train
+                self._audit(cell)
+            elif not self._train(cell):
+                return STOPPED
+        except Exception as error:
+            is_users = isinstance(error, InputError)
+            reason = str(error) if is_users else f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            print(reason if is_users else traceback.format_exc(), file=sys.stderr)
+            self.folder.fail(cell, reason)
+            return FAILED
+        finally:
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        self.folder.finish(cell, self.unit.training if cell.kind == "audit" else None)
+        print(f"{cell.kind} {cell.label}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+        return DONE
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.plan.setup.device == "cpu" or not torch.cuda.is_available()
+
+    def _open(self, cell: Cell) -> Task:
+        if self._opened is None or self._opened[0] != cell.task:
+            self._opened = (cell.task, open_task(cell.task, self.plan.setup))
+        task = choose(self._opened[1], cell.templates)
+        if cell_key(cell, task, self.plan.setup, self.plan.model_identity) != cell.key:
+            message = f"the data, templates or settings of {cell.task} are no longer those of {cell.label}."
+            raise InputError("E-STUDY-CHANGED", message, "Run the study again: what is unchanged is not run again.")
+        return task
+
+    def _load(self, adapter: Path | None) -> LoadedModel:
+        loaded = open_model(self.plan.setup, adapter)
+        if loaded.record.get("is_demo"):
+            torch.set_num_threads(1)  # the products of so small a model are not worth a second thread's waiting
+        return loaded
+
+    def _train(self, cell: Cell) -> bool:
+        task, config, out = self._open(cell), self._config(cell), self.folder.run(cell)
+        if launched.is_main_process():
+            if out.is_dir() and not any((out / name).exists() for name in ("plan.json", "run.json")):
+                shutil.rmtree(out)  # killed before there was anything to go on with
+            self._tell(TRAIN)
+        try:
+            data = load_training_data(task, config, limit=cell.limit)
+            run = train(self._load(None), data, config, out, resume=True, quiet=True)
+        except InputError as error:
+            if error.code != "E-RESUME-CHANGED":
+                raise
+            hint = f"Run it as it was begun, or remove {out} and run the study again."
+            raise InputError(error.code, error.message, hint) from error
+        return run.stopped_by is None
+
+    def _config(self, cell: Cell) -> F2CConfig:
+        config = make_config(dict(cell.settings) | {"use_cpu": self._on_cpu}, cell.label)
+        launched.split_batch_across_ranks(config, launched.num_processes())
+        return config
+
+    def _audit(self, cell: Cell) -> None:
+        training = self.unit.training
+        adapter = None if training is None else self.folder.run(training) / "adapter"
+        split = self._open(cell).render(cell.split, limit=cell.limit)
+        known = {item.name for item in fields(ScoringOptions)}  # a plan of the past may hold settings since removed
+        scoring = ScoringOptions(**{name: value for name, value in cell.settings.items() if name in known})
+        audit(self._load(adapter), split, scoring, name=cell.method, quiet=True).write(self.folder.run(cell))

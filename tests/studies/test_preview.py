@@ -1,0 +1,121 @@
+"""`study plan`: what is counted is counted, what is not known is a dash, and nothing is guessed."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.scoring import PromptEncoder
+from flip_flop.scoring.models import load_tokenizer
+from flip_flop.studies import preview
+from flip_flop.studies.folder import StudyFolder
+from flip_flop.studies.opening import model_folder
+from flip_flop.studies.plan import Setup
+from flip_flop.studies.preview import Preview
+from flip_flop.studies.study import Settings, Subsets, load_study, narrow
+from flip_flop.studies.work import run_unit
+from tests.cli.conftest import flip_flop  # noqa: F401 - a fixture
+from tests.studies.plans import DEMO, plan, small, write_task
+
+QWEN = Setup("Qwen/Qwen2.5-3B-Instruct")
+
+
+@pytest.fixture
+def no_rows(monkeypatch, tmp_path):
+    """No templates and no data are available."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for variable in ("FLIP_FLOP_PROMPTSOURCE", "FLIP_FLOP_HUB_MIRROR", "FLIP_FLOP_STORY_CLOZE"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def lines(study, setup, root, **more):
+    return list(Preview(study, setup, StudyFolder(root), **more).lines())
+
+
+def test_the_papers_rows_are_marked_where_no_row_is_available(no_rows, tmp_path):
+    found = lines(load_study("study1"), QWEN, tmp_path)
+    assert sum(line.startswith("train ") for line in found) == 33
+    assert sum(line.startswith("audit ") for line in found) == 44
+    text = "\n".join(found)
+    assert re.search(r"^train  f2c on rte, seed 0 +1,490\* +10 +- +-$", text, re.M)
+    assert re.search(r"^all +44 units: 33 trainings, 44 audits +-$", text, re.M)
+    assert "- *: the paper's counts, as rows or templates are not available here: " in text
+    assert "- Tokens are not counted: the tokenizer of Qwen/Qwen2.5-3B-Instruct is not available here." in text
+    found = lines(narrow(load_study("study3"), tasks=["rte"], limit=22), QWEN, tmp_path)
+    assert re.search(
+        r"^audit  f2c on rte, seed 0, first 5 templates, last 5 templates +22\* +5 +- +-$", "\n".join(found), re.M
+    )
+
+
+def test_tokens_are_those_of_the_packed_pass_and_times_those_of_finished_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(preview, "SAMPLE", 300)
+    made, folder = plan(), StudyFolder(tmp_path)
+    task = preview.open_task("demo_clear", DEMO)
+    encoder = PromptEncoder(load_tokenizer(str(model_folder("demo"))))
+    instances = task.with_templates(task.training_templates.names).instances("test")
+    tokens = sum(len(encoder.encode(instance).trie) for instance in instances) / 1e6
+    (base,) = [line for line in lines(small(limit=None), DEMO, tmp_path) if "base on demo_clear" in line]
+    assert base.split()[-5:] == ["300", "5", f"{tokens:.1f}", "M", "-"]
+    run_unit(made, folder, made.units[0])
+    found = lines(small(limit=44), DEMO, tmp_path)
+    (base,) = [line for line in found if "base on demo_clear" in line]
+    seconds = folder.seconds(made.audits[0]) / 22 * 44
+    assert base.endswith(f" {seconds:.1f} s")
+    assert found[-1].startswith("- Time: of finished runs of this model in ")
+
+
+def test_one_instance_is_timed_when_that_is_asked_for(tmp_path):
+    found = lines(small(), DEMO, tmp_path, timed=True)
+    assert all(line.endswith((" s", " min")) for line in found[3:7])
+    assert found[-1] == "- Time: one instance of each split, timed; a training step counts as 3 passes."
+
+
+def test_a_plan_loads_no_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(preview, "open_model", None)
+    assert lines(small(), DEMO, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["num_train_epochs", "max_steps", "gradient_accumulation_steps", "logging_steps"])
+@pytest.mark.parametrize("value", [None, [3], {"a": 3}])
+def test_a_setting_without_a_number_is_refused(tmp_path, name, value):
+    with pytest.raises(InputError, match=f"E-CONFIG-VALUE: {name} .*It must be"):
+        lines(small(settings=Settings({name: value})), DEMO, tmp_path)
+
+
+def test_a_task_of_ones_own_whose_rows_are_gone_is_no_task_of_the_paper(tmp_path):
+    path = write_task(tmp_path / "task")
+    (tmp_path / "task" / "train.csv").unlink()
+    with pytest.raises(InputError, match=r"E-DATA-FILE: .*train\.csv"):
+        lines(small(tasks=(str(path),)), DEMO, tmp_path)
+
+
+def test_templates_that_the_run_would_refuse_are_refused(tmp_path, no_rows):
+    assert lines(small(template_subsets={"demo_clear": Subsets((3,), 2)}), DEMO, tmp_path)
+    for subsets in (Subsets((99,), 2), Subsets((2,), 99), Subsets((4,), 5)):
+        with pytest.raises(InputError, match="E-STUDY-TEMPLATES"):
+            lines(small(template_subsets={"demo_clear": subsets}), DEMO, tmp_path)
+    study = narrow(load_study("study3"), tasks=["rte"])
+    for subsets in (Subsets((11,), 5), Subsets((5,), 11)):
+        with pytest.raises(InputError, match="E-STUDY-TEMPLATES: task 'rte' has 10 templates, fewer than the 11"):
+            lines(replace(study, template_subsets={"rte": subsets}), QWEN, tmp_path)
+
+
+def test_plan_from_the_command_line(flip_flop, no_rows):  # noqa: F811 - the fixture
+    shown = flip_flop("study", "plan", "study2", "--model", QWEN.model)
+    assert shown.code == 0
+    assert "19 units: 8 trainings, 91 audits" in shown.out
+    for arguments, code in (
+        (("plan", "study1"), "E-STUDY-MODEL"),
+        (("plan", "study1", "-m", "m", "--set", "x"), "E-CONFIG-KEY"),
+        (("plan", "study1", "-m", "m", "--device", "tpu"), "E-MODEL-DEVICE"),
+        (("plan", "study1", "-m", "m", "--tasks", ""), "E-STUDY-VALUE"),
+        (("plan", "study1", "-m", "m", "--methods", " , "), "E-STUDY-VALUE"),
+        (("plan", "study1", "-m", "m", "--seeds", "-1"), "E-STUDY-VALUE"),
+        (("plan", "study2", "-m", "m", "--tasks", "rte"), "E-STUDY-VALUE"),
+        (("status", "study1", "--out", "nowhere"), "E-STUDY-MISSING"),
+        (("run", "nothing"), "E-STUDY-UNKNOWN"),
+    ):
+        shown = flip_flop("study", *arguments)
+        assert (shown.code, shown.err.partition(":")[0]) == (2, code)
+        assert shown.err.count("\n") == 1
