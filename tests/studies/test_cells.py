@@ -18,7 +18,7 @@ from flip_flop.studies.drive import Summary
 from flip_flop.studies.export import export_commands
 from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.plan import Openers
-from flip_flop.studies.results import missing, read_results
+from flip_flop.studies.results import read_results
 from flip_flop.studies.study import Settings
 from tests.studies.plans import SHORT, plan, small, write_task
 from tests.studies.running import here, write_study
@@ -63,13 +63,11 @@ def test_what_is_done_is_an_ordinary_run_directory(done):
 
 def test_results_are_read_from_disk(done):
     made, folder, _, _ = done
-    base, trained = read_results(folder.root, made)
-    assert missing(folder.root, made) == []
-    assert (base.method, base.source, base.seed, base.training) == ("base", None, None, None)
-    found = (trained.study, trained.task, trained.source, trained.seed, trained.num_templates, trained.held_out)
-    assert found == ("small", "clear_hotel_reviews", "clear_hotel_reviews", 0, None, False)
-    assert trained.metrics == json.loads((trained.run / "metrics.json").read_text())
-    assert trained.training == folder.run(made.trainings[0])
+    base, trained = read_results(folder, made)
+    assert (base.method, base.source, base.seed, base.k, base.training) == ("base", "", None, 0, None)
+    found = (trained.task, trained.source, trained.seed, trained.k, trained.held_out, len(trained.template_names))
+    assert found == ("clear_hotel_reviews", "clear_hotel_reviews", 0, 5, False, 5)
+    assert (trained.run, trained.training) == (folder.run(made.audits[1]), folder.run(made.trainings[0]))
 
 
 def test_nothing_is_opened_for_a_cell_that_is_done(done):
@@ -103,7 +101,7 @@ def test_a_record_that_is_not_complete_is_not_done(done, damage, tmp_path):
         own.write_text(json.dumps({"key": "0" * 64}))
     assert not copy.is_done(cell)
     assert copy.state(cell) == "waiting"
-    assert len(missing(copy.root, made)) == 2
+    assert [result.run for result in read_results(copy, made)] == [None, None]
     assert CellRunner(made, copy, openers()).run(cell).state == DONE
     assert copy.is_done(cell)
 
@@ -119,7 +117,7 @@ def test_an_audit_of_an_adapter_that_was_trained_anew_is_not_done(done, tmp_path
     content["adapter"]["digest"] = "0" * 64
     record.write_text(json.dumps(content))
     assert (copy.is_done(base), copy.is_done(audit)) == (True, False)
-    assert missing(copy.root, made) == [audit.name]
+    assert [result.run for result in read_results(copy, made)] == [copy.run(base), None]
     record.unlink()
     assert not copy.is_done(audit)
 

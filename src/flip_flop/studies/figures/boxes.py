@@ -33,7 +33,7 @@ def _only_base(values: Values, tasks: Sequence[str]) -> Plot:
         for position, task in enumerate(tasks):
             own = values[BASE.name, task]
             _box(axes, own, BASE.name, {"positions": [float(position)], "widths": 0.62, "orientation": "horizontal"})
-            _dots(axes, own, [position] * len(own))
+            _dots(axes, own, [float(position)] * len(own))
         axes.set_yticks(range(len(tasks)), [axis_name(task) for task in tasks])
         axes.set_ylim(len(tasks) - 0.4, -0.6)
         axes.set_xlim(*_limits(values))

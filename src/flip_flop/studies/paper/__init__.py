@@ -4,6 +4,7 @@ The files hold percent as printed; the frames hold fractions, like ``metrics.jso
 appendix are plots in the paper: of their numbers there are only those in the text.
 """
 
+import csv
 import functools
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,11 +25,11 @@ def table1() -> pd.DataFrame:
         >>> float(found["f2c", "rte", "observed_agreement"])
         0.934
     """
-    wide = _read("table1.csv").fillna({"best": "", "worst": ""})
+    wide = _read("table1.csv")
     frame = wide.melt(["method", "task", "dataset", "best", "worst"], PAPER_METRICS, "metric", "paper")
-    frame["paper"] /= 100
+    frame["paper"] = frame["paper"].map(float) / 100
     base = frame[frame["method"] == BASE.name].set_index(["task", "metric"])["paper"]
-    change = frame["paper"] - frame.join(base, on=["task", "metric"], rsuffix="_base")["paper_base"]
+    change = frame["paper"] - frame.join(base.rename("base"), on=["task", "metric"])["base"]
     frame["paper_change"] = change.where(frame["method"] != BASE.name)
     frame["paper_mark"] = [
         "best" if row.metric in row.best.split() else "worst" if row.metric in row.worst.split() else ""
@@ -50,16 +51,18 @@ def table2() -> pd.DataFrame:
     wide = _read("table2.csv")
     parts = []
     for metric in PAPER_METRICS:
-        part = wide[["source", metric, f"{metric}_better", f"{metric}_worse"]]
-        part = part.set_axis(["source", "paper_improvement", "paper_better", "paper_worse"], axis=1)
-        parts.append(part.assign(metric=metric, paper_improvement=part["paper_improvement"] / 100))
+        counts = {f"paper_{side}": wide[f"{metric}_{side}"].map(int) for side in ("better", "worse")}
+        improvement = wide[metric].map(float) / 100
+        parts.append(
+            pd.DataFrame({"source": wide["source"], "metric": metric, "paper_improvement": improvement} | counts)
+        )
     return pd.concat(parts, ignore_index=True).astype({"paper_better": "Int64", "paper_worse": "Int64"})
 
 
 @functools.cache
 def text() -> dict[str, float]:
     """The numbers that the paper states in words: points, and counts of tasks, as printed."""
-    return _read("text.csv").set_index("statement")["value"].to_dict()
+    return {row.statement: float(row.value) for row in _read("text.csv").itertuples()}
 
 
 @functools.cache
@@ -79,4 +82,6 @@ def in_table1(methods: Iterable[str], tasks: Iterable[str]) -> bool:
 
 
 def _read(name: str) -> pd.DataFrame:
-    return pd.read_csv(Path(__file__).parent / name, float_precision="round_trip")
+    """All as text: a number is to be read as Python reads it."""
+    with (Path(__file__).parent / name).open(encoding="utf-8", newline="") as file:
+        return pd.DataFrame(list(csv.DictReader(file)))

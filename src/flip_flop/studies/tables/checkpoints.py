@@ -1,7 +1,7 @@
 """Which checkpoint each rule would have chosen, from a training's log alone, and what the label-free one costs."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
         len(both)
         and f"Both rules choose the same checkpoint in {same} of {count(len(both), 'training')}; "
         f"choosing without labels moves validation mean F1 by {cost} on average.",
-        [f"{reason}: {count(number_of, 'training')}." for reason, number_of in reasons.items() if number_of],
+        [f"{reason}: {count(int(number_of), 'training')}." for reason, number_of in reasons.items() if number_of],
     )
     headings = [Column(heading, is_text=True) for heading in ("method", "trained on", "seed")]
     headings += [Column(text, group=_TITLES[rule]) for rule in RULES for text in ("step", "mean F1", "P_o", "drift")]
@@ -86,7 +86,7 @@ def choose(training: Path) -> dict[str, Any]:
     """
     record = _read_json(training / "run.json")
     settings = record.get("training") or {}
-    checkpoints = _checkpoints(_read_json(training / "log.jsonl"))
+    checkpoints = read_checkpoints(training / "log.jsonl")
     limit = float(settings.get("max_share_drift", 0.0))
     found: dict[str, Any] = {"selected_by": str(settings.get("selected_by", "")), "max_share_drift": limit}
     for rule, columns in RULES.items():
@@ -97,9 +97,9 @@ def choose(training: Path) -> dict[str, Any]:
     return found | {"num_candidates": len(checkpoints), "is_guarded": bool(checkpoints["drift"].notna().all())}
 
 
-def _checkpoints(log: Sequence[Any]) -> pd.DataFrame:
+def read_checkpoints(log: Path) -> pd.DataFrame:
     """The evaluated checkpoints, in order: step, mean_f1, agreement, drift (NaN where the base was not scored)."""
-    lines = [line for line in log if isinstance(line, dict)]
+    lines = [line for line in _read_json(log) if isinstance(line, dict)]
     evaluations = {int(line["step"]): line for line in lines if "eval_observed_agreement" in line and "step" in line}
     base = _shares(evaluations.pop(0, {}), "eval_vote_share_")
     rows = []

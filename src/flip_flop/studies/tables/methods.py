@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from statistics import fmean
 from typing import Any
 
@@ -21,7 +21,7 @@ _RECORDS += ["paper", "paper_change", "split", "instances", "templates"]
 
 
 def methods_table(frame: pd.DataFrame) -> Table:
-    """Methods in rows, tasks in columns, the paper's layout.number below each cell."""
+    """Methods in rows, tasks in columns, the paper's number below each cell."""
     found, cells, methods, tasks = _own(frame)
     signed = cells["mean"] * cells["metric"].map(direction)
     cells["mark"] = signed.groupby([cells["task"], cells["metric"]]).transform(layout.mark_extremes)
@@ -106,7 +106,7 @@ def average_change(changes: pd.Series, metric: str) -> dict[str, Any]:
 
 
 def _average_lines(averages: pd.DataFrame, num_tasks: int, shown: layout.Parts) -> list[list[TableCell]]:
-    most = averages["tasks"].max()
+    most = int(averages["tasks"].max())
     size = count(num_tasks, "task") if most == num_tasks else f"{most} of {count(num_tasks, 'task')}"
 
     def mean(each: Any) -> TableCell:
@@ -141,6 +141,6 @@ def _with_paper(cells: pd.DataFrame) -> pd.DataFrame:
     return cells.merge(table1()[[*on, "paper", "paper_change"]], how="left", on=on)
 
 
-def _average(values: Sequence[float]) -> str:
+def _average(values: Iterable[float]) -> str:
     """The mean over tasks, where none is missing."""
     return layout.number(math.nan if any(map(math.isnan, values)) else fmean(values))

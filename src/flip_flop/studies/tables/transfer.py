@@ -35,7 +35,7 @@ def transfer_table(frame: pd.DataFrame, method: str) -> Table:
     of_sources = lines["improvement"].where(lines["source"] != ALL)
     lines["mark"] = of_sources.groupby(lines["metric"]).transform(layout.mark_extremes).replace("worst", "")
     parts = {**_PARTS, **(_PAPER_PARTS if has_paper else {})}
-    num_pairs = averages.loc[averages["source"] == ALL, "pairs"].max() if len(averages) else 0
+    num_pairs = int(averages["pairs"].max()) if len(averages) else 0
     rows: list[TableRow] = []
     for source, line in lines.groupby("source", sort=False):
         head = TableCell(f"All ({count(num_pairs, 'pair')})") if source == ALL else layout.task_cell(source)
