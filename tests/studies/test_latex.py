@@ -6,20 +6,10 @@ import subprocess
 
 import pytest
 
-from flip_flop.studies.selection import read_choices
-from flip_flop.studies.summary import Summary, paper_entries, summarise_results
-from flip_flop.studies.tables import (
-    changes_table,
-    methods_table,
-    pairs_table,
-    render_latex,
-    selection_table,
-    spread_table,
-    transfer_table,
-    unseen_table,
-)
-from flip_flop.studies.tables.latex import escape
-from tests.studies.made_results import MODEL, Maker, study1, study2, study3
+from flip_flop.studies.frame import make_frame
+from flip_flop.studies.output import make_tables
+from flip_flop.studies.tables.latex import escape, render_latex
+from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3
 
 HOSTILE = r"\input{x} $a_b$ 50% #1 & ~^ {[*]} <\\> \"q\" `c`"
 DOCUMENT = r"""\documentclass[11pt,twocolumn]{article}
@@ -35,12 +25,12 @@ DOCUMENT = r"""\documentclass[11pt,twocolumn]{article}
 def tables(tmp_path_factory):
     root = tmp_path_factory.mktemp("made")
     maker = Maker(root, is_demo=True)
-    results = [*study1(maker, tasks=("rte", "copa", "[own]_task")), *study2(Maker(root / "two")), *study3(maker)]
-    summary = summarise_results(results)
-    paper = Summary(tuple(paper_entries()), (HOSTILE,))
-    found = [methods_table(paper), changes_table(paper), methods_table(summary), changes_table(summary)]
-    found += [transfer_table(summary, "f2c"), pairs_table(summary, "f2c"), unseen_table(summary), spread_table(summary)]
-    return [*found, selection_table(summary, read_choices(results))]
+    results = study1(maker, tasks=("rte", "copa", "[own]_task")) + study3(maker, "cb")
+    results += [each for each in study2(Maker(root / "two")) if each.method != "base" or each.task == "wsc"]
+    paper = list(make_tables(made_frame(*paper_audits(model=HOSTILE))))
+    found = [*paper, *make_tables(make_frame(results))]
+    assert len(found) == 2 + 7
+    return found
 
 
 def width(line: str) -> int:

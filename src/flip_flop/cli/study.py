@@ -181,15 +181,15 @@ def _has_gpu(setup: "Setup", executor: str) -> bool:
 
 def _write_outputs(folder: "StudyFolder", plan: "Plan", quiet: bool) -> None:
     from flip_flop.studies.output import write_outputs
-    from flip_flop.studies.results import missing, read_results
+    from flip_flop.studies.results import read_results
 
-    results = read_results(folder.root, plan)
-    lacking = len(missing(folder.root, plan))
-    if not results:
+    results = read_results(folder, plan)
+    missing = sum(result.run is None for result in results)
+    if missing == len(results):
         click.echo("no audit is complete: there is nothing to show", err=True)
         return
-    written = write_outputs(results, plan.study, folder.study(plan), plan.audits)
-    if lacking:
-        click.echo(f"{lacking} of {len(plan.audits)} audits are not complete: their cells are blank", err=True)
+    written = write_outputs(results, plan.study, folder.study(plan))
+    if missing:
+        click.echo(f"{missing} of {len(results)} audits are not complete: their cells are blank", err=True)
     if not quiet:
         click.echo("\n".join(str(path) for path in written))

@@ -140,7 +140,7 @@ def _task_files(given: str) -> list[str]:
 def _lint(name: str, task: "Task", lint: LintOptions, encode: "Encode | None") -> bool:
     """Print the findings of one task; return whether one is an error."""
     from flip_flop.prompts.lint import lint_templates
-    from flip_flop.report.text import count
+    from flip_flop.text import count
 
     rows = [row for split in task.data for row in _sample(task, split, lint)]
     findings = lint_templates(

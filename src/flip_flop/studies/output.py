@@ -1,122 +1,118 @@
-"""What a study leaves for its readers: tables, pictures, and one page with both."""
+"""What a study leaves for its readers: tables, figures, and one page with both."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from flip_flop.files import write_bytes, write_text
-from flip_flop.studies.figures import FORMATS, Picture, draw_boxes, draw_curves, draw_heatmaps, picture_bytes
-from flip_flop.studies.plan import Cell
+from flip_flop.method import BASE
+from flip_flop.studies.frame import in_setting, make_frame, methods_of, template_f1
 from flip_flop.studies.results import Result
-from flip_flop.studies.selection import read_choices
 from flip_flop.studies.study import Study
-from flip_flop.studies.summary import BASE, Summary, summarise_results
-from flip_flop.studies.tables import (
-    Table,
-    changes_table,
-    methods_table,
-    pairs_table,
-    render_csv,
-    render_latex,
-    render_markdown,
-    selection_table,
-    spread_table,
-    transfer_table,
-    unseen_table,
-)
+from flip_flop.studies.tables.checkpoints import checkpoints_table, read_choices
+from flip_flop.studies.tables.latex import render_latex
+from flip_flop.studies.tables.methods import changes_table, methods_table
 from flip_flop.studies.tables.notes import DEMO
+from flip_flop.studies.tables.table import Table, render_csv, render_markdown
+from flip_flop.studies.tables.templates import spread_table, unseen_table
+from flip_flop.studies.tables.transfer import pairs_table, transfer_table
 from flip_flop.text import markdown_cell
 
-WRITTEN = (".md", ".csv", ".tex", *(f".{kind}" for kind in FORMATS))
+if TYPE_CHECKING:
+    from flip_flop.studies.figures import Plot
+
+log = logging.getLogger("flip_flop")
+
+RENDERERS = {"md": render_markdown, "csv": render_csv, "tex": render_latex}
+FORMATS = ("pdf", "svg", "png")
 
 
-def write_outputs(results: Sequence[Result], study: Study, out: Path, audits: Sequence[Cell] = ()) -> list[Path]:
-    """Write the tables and figures that the results give reason for, and ``index.md`` with all of them.
+def write_outputs(results: Sequence[Result], study: Study, out: Path) -> list[Path]:
+    """Write the tables and figures that a study's complete audits suffice for, and ``index.md`` with all of them.
 
-    Older tables and figures that are not written anew are removed: they are of a study that was another one.
+    Older tables and figures that are not written this time are removed: the study was another one then.
 
-    Args:
-        results: The complete audits.
-        study: Whose they are.
-        out: The study's folder; ``tables/`` and ``figures/`` are written below it.
-        audits: All audits of the study's plan: what of them is not complete is named below the tables.
-
-    Returns:
-        The files written, ``index.md`` first; none without results.
+    Audits that are not complete are named below the tables. Returns the files written, ``index.md`` first; none where
+    no audit is complete.
 
     Raises:
         InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a run that cannot be read.
     """
-    if not results:
+    if all(result.run is None for result in results):
         return []
-    summary = summarise_results(results, audits)
-    tables, pictures = list(make_tables(summary, results)), list(make_pictures(summary))
-    texts = {f"{table.name}.md": render_markdown(table) for table in tables}
-    texts |= {f"{table.name}.csv": render_csv(table) for table in tables}
-    texts |= {f"{table.name}.tex": render_latex(table) for table in tables}
-    files = {out / "tables" / name: text.encode("utf-8") for name, text in texts.items()}
-    for picture in pictures:
-        files |= {out / "figures" / f"{picture.name}.{kind}": picture_bytes(picture, kind) for kind in FORMATS}
+    frame = make_frame(results)
+    tables, plots = list(make_tables(frame)), make_plots(frame)
+    files = {
+        out / "tables" / f"{table.name}.{kind}": render(table).encode("utf-8")
+        for kind, render in RENDERERS.items()
+        for table in tables
+    }
+    files |= {out / "figures" / f"{plot.name}.{kind}": plot.render(kind) for plot in plots for kind in FORMATS}
     for path in [*(out / "tables").glob("*.*"), *(out / "figures").glob("*.*")]:
-        if path not in files and path.suffix in WRITTEN:
+        if path not in files and path.suffix.removeprefix(".") in (*RENDERERS, *FORMATS):
             path.unlink()
     for path, content in files.items():
         write_bytes(path, content)
-    write_text(out / "index.md", _page(summary, study, tables, pictures))
+    write_text(out / "index.md", _page(frame, study, tables, plots))
     return [out / "index.md", *files]
 
 
-def make_tables(summary: Summary, results: Sequence[Result]) -> Iterator[Table]:
+def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
     """The tables that apply."""
-    trained = any(method != BASE for method in summary.methods("own"))
-    if trained:
-        yield methods_table(summary)
-        yield changes_table(summary)
-    for method in _transfer_methods(summary):
-        yield transfer_table(summary, method)
-        yield pairs_table(summary, method)
-    if summary.about("unseen"):
-        yield unseen_table(summary)
-    if any(entry.method == BASE and entry.f1_per_template for entry in summary.about("own")):
-        yield spread_table(summary)
-    choices = read_choices(results)
-    if choices:
-        yield selection_table(summary, choices)
+    own = in_setting(frame, "own")
+    if set(methods_of(own)) - {BASE.name}:
+        yield methods_table(frame)
+        yield changes_table(frame)
+    for method in _transferred(frame):
+        yield transfer_table(frame, method)
+        yield pairs_table(frame, method)
+    if in_setting(frame, "unseen")["is_done"].any():
+        yield unseen_table(frame)
+    if len(template_f1(own[own["method"] == BASE.name])):
+        yield spread_table(frame)
+    choices = read_choices(frame)
+    if len(choices):
+        yield checkpoints_table(frame, choices)
 
 
-def make_pictures(summary: Summary) -> Iterator[Picture]:
-    """The pictures that apply."""
-    base = draw_boxes(summary, all_methods=False)
-    if base is not None:
-        yield base
-    if any(entry.method != BASE and entry.f1_per_template for entry in summary.about("own")):
-        every = draw_boxes(summary, all_methods=True)
-        assert every is not None, "what has F1 under a template has a box"
-        yield every
-    for method in _transfer_methods(summary):
-        yield from draw_heatmaps(summary, method)
-    curves = draw_curves(summary)
-    if curves is not None:
-        yield curves
+def make_plots(frame: pd.DataFrame) -> list["Plot"]:
+    """The plots that apply; none, and a line that says so, where matplotlib is not installed."""
+    try:
+        from flip_flop.studies.figures import draw_boxes, draw_curves, draw_heatmaps
+    except ModuleNotFoundError as error:
+        if str(error.name).split(".")[0] != "matplotlib":
+            raise
+        log.warning(
+            "W-STUDY-FIGURES: matplotlib is not installed: there are tables, and no figures. "
+            "Install it: pip install 'flip-flop-consistency[studies]'"
+        )
+        return []
+    f1 = template_f1(frame)
+    of_base = f1["method"] == BASE.name
+    boxes = ([draw_boxes(f1[of_base])] if of_base.any() else []) + ([] if of_base.all() else [draw_boxes(f1)])
+    maps = [plot for method in _transferred(frame) for plot in draw_heatmaps(frame, method)]
+    curves = draw_curves(frame)
+    return [*boxes, *maps, *([] if curves is None else [curves])]
 
 
-def _transfer_methods(summary: Summary) -> list[str]:
-    found = {entry.method for entry in summary.about("transfer")}
-    return [method for method in summary.methods("transfer") if method in found]
+def _transferred(frame: pd.DataFrame) -> list[str]:
+    found = in_setting(frame, "transfer")
+    return methods_of(found[found["is_done"]])
 
 
-def _page(summary: Summary, study: Study, tables: Sequence[Table], pictures: Sequence[Picture]) -> str:
+def _page(frame: pd.DataFrame, study: Study, tables: Sequence[Table], plots: Sequence["Plot"]) -> str:
     parts = [f"# {markdown_cell(study.name)}"]
     if study.description:
         parts.append(markdown_cell(study.description))
-    if summary.is_demo:
+    if frame["is_demo"].any():
         parts.append(f"**{DEMO}**")
-    parts += [
-        render_markdown(table).rstrip() + f"\n\n{_links('tables', table.name, ('csv', 'tex'))}" for table in tables
-    ]
-    for picture in pictures:
-        image = f"![{markdown_cell(picture.alt)}](figures/{picture.name}.png)"
-        links = _links("figures", picture.name, FORMATS)
-        parts.append(f"### {markdown_cell(picture.title)}\n\n{image}\n\n{links}")
+    parts += [f"{render_markdown(each).rstrip()}\n\n{_links('tables', each.name, ('csv', 'tex'))}" for each in tables]
+    for plot in plots:
+        image = f"![{markdown_cell(plot.alt)}](figures/{plot.name}.png)"
+        parts.append(f"### {markdown_cell(plot.title)}\n\n{image}\n\n{_links('figures', plot.name, FORMATS)}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,74 +1,56 @@
-"""What a study has computed so far: its complete audits, as they stand on disk."""
+"""The audits of a study: what each is, and where it stands on disk."""
 
-import json
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from flip_flop.method import BASE
 from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.plan import Plan
 
 
 @dataclass(frozen=True)
 class Result:
-    """One audit of a study's grid, as it stands on disk.
+    """One audit of a study's grid.
 
-    Attributes:
-        study: The study's name.
-        method: ``base``, ``swarm``, ``cce`` or ``f2c``.
-        task: The task audited.
-        source: The task trained on (study 2: another one); ``None`` for the base.
-        seed: The training's; ``None`` for the base.
-        num_templates: Study 3: K, how many templates were trained on; ``None`` elsewhere.
-        held_out: The audited templates were not trained on.
-        run: Run directory of the audit.
-        training: Run directory of the training; ``None`` for the base.
-        metrics: ``metrics.json``: fractions from 0 to 1.
+    ``method`` is ``base`` or what was trained with; ``source`` the task trained on (study 2: another one), empty for
+    the base; ``k`` how many templates were trained on, 0 for the base; ``template_names`` those audited; ``held_out``
+    says that none of them was trained on. ``run`` is the audit's directory, ``None`` as long as it is not complete;
+    ``training`` the training's, and ``seed`` too is its own: ``None`` for the base.
     """
 
-    study: str
     method: str
     task: str
-    source: str | None
+    source: str
     seed: int | None
-    num_templates: int | None
+    k: int
     held_out: bool
-    run: Path
+    template_names: tuple[str, ...]
+    run: Path | None
     training: Path | None
-    metrics: dict[str, Any]
+
+    @property
+    def eval_set(self) -> Hashable:
+        """What is audited: numbers are compared within the same task and templates, and never across."""
+        return self.task, self.template_names
 
 
-def read_results(root: Path, plan: Plan) -> list[Result]:
-    """The complete audits of a study, in the order of its grid.
-
-    Args:
-        root: The folder of all studies.
-        plan: The study's plan, from :meth:`StudyFolder.read_study`.
-    """
-    folder = StudyFolder(root)
+def read_results(folder: StudyFolder, plan: Plan) -> list[Result]:
+    """All audits of a study, complete or not, in the order of its grid."""
     results = []
     for cell in plan.audits:
-        if not folder.is_done(cell):
-            continue
-        run, training = folder.run(cell), plan.training_of(cell)
+        training = plan.training_of(cell)
         results.append(
             Result(
-                study=plan.study.name,
                 method=cell.method,
                 task=cell.task_name,
-                source=cell.source,
+                source=cell.source or "",
                 seed=cell.seed,
-                num_templates=cell.num_templates,
-                held_out=cell.held_out,
-                run=run,
+                k=0 if training is None else len(training.templates),
+                held_out=cell.held_out and cell.method != BASE.name,
+                template_names=cell.templates,
+                run=folder.run(cell) if folder.is_done(cell) else None,
                 training=None if training is None else folder.run(training),
-                metrics=json.loads((run / "metrics.json").read_text(encoding="utf-8")),
             )
         )
     return results
-
-
-def missing(root: Path, plan: Plan) -> list[str]:
-    """The names of the audits that are not complete."""
-    folder = StudyFolder(root)
-    return [cell.name for cell in plan.audits if not folder.is_done(cell)]

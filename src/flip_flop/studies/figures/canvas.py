@@ -1,44 +1,25 @@
-"""What all pictures share: the size of a page, the type, the colours, and files without a date."""
+"""What all plots share: the size of a page, the type, the colours, and files without a date."""
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Literal
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
-from flip_flop.studies.summary import task_title
+from flip_flop.metrics import METRICS
+from flip_flop.studies.frame import task_title
 from flip_flop.text import visible
 
-FORMATS = ("pdf", "svg", "png")
 COLUMN, PAGE = 3.35, 6.9  # widths in inches of one column and of both, in a two-column paper
 GREY, FAINT = "#4d4d4d", "#d9d9d9"
-# Okabe and Ito's colours, which differ for every kind of colour vision; the base has none.
-METHOD_COLOURS = {"base": "#8c8c8c", "swarm": "#56b4e9", "cce": "#e69f00", "f2c": "#009e73"}
-OTHER_COLOUR = "#cc79a7"
-_STYLE: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 7,
-    "axes.titlesize": 8,
-    "axes.labelsize": 7,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "hatch.linewidth": 0.5,
-    "svg.hashsalt": "flip-flop",
-    "pdf.fonttype": 42,
-    "text.usetex": False,
-    # A name may hold a dollar sign; what is mathematics here is written with its letters.
-    "text.parse_math": False,
-}
+_STYLE = mpl.rc_params_from_file(Path(__file__).with_name("paper.mplstyle"), use_default_template=True)
 # None removes the entry: the same numbers give the same bytes.
 _METADATA = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -48,34 +29,55 @@ _METADATA = {
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A picture and the words that go with it; ``alt`` says what it shows to whoever cannot see it."""
+class Plot:
+    """A plot and the words that go with it; ``alt`` says what it shows to whoever cannot see it."""
 
     name: str
     title: str
     figure: Figure
     alt: str
 
+    def render(self, kind: str) -> bytes:
+        """The file: ``pdf``, ``svg`` or ``png``."""
+        buffer = io.BytesIO()
+        with mpl.rc_context(_STYLE):
+            self.figure.savefig(buffer, format=kind, dpi=300, metadata=_METADATA[kind])
+        return buffer.getvalue()
+
 
 @contextlib.contextmanager
 def page(width: float, height: float) -> Iterator[Figure]:
-    """An empty picture of this size in inches, in the house's style."""
-    with mpl.rc_context({**mpl.rcParamsDefault, **_STYLE}):
+    """An empty figure of this size in inches, in the house's style."""
+    with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
 
 
-def picture_bytes(picture: Picture, kind: str) -> bytes:
-    """The file of a picture: ``pdf``, ``svg`` or ``png``."""
-    buffer = io.BytesIO()
-    with mpl.rc_context({**mpl.rcParamsDefault, **_STYLE}):
-        picture.figure.savefig(buffer, format=kind, dpi=300, metadata=_METADATA[kind])
-    return buffer.getvalue()
+def symbol(metric: str) -> str:
+    """A metric's title as a plot has it, without mathematics.
+
+    Example:
+        >>> symbol("f1_std"), symbol("observed_agreement")
+        ('σ of F1', 'Pₒ')
+    """
+    return METRICS[metric].title.replace("sigma_F1", "σ of F1").replace("P_o", "Pₒ")
+
+
+def slant(labels: Iterable[Text], degrees: int) -> None:
+    """Turn an axis's long names, so that they end below their tick."""
+    for label in labels:
+        label.set(rotation=degrees, horizontalalignment="right", rotation_mode="anchor")
+
+
+def faint_grid(axes: Axes, axis: Literal["x", "y"]) -> None:
+    """Lines across the plot, behind it."""
+    axes.grid(axis=axis, color=FAINT, linewidth=0.5)
+    axes.set_axisbelow(True)
 
 
 def axis_name(task: str, limit: int = 22) -> str:
-    """A task's name on an axis: nothing invisible in it, and not so long that it pushes the picture aside.
+    """A task's name on an axis: nothing invisible in it, and not so long that it pushes the plot aside.
 
     Example:
         >>> axis_name("anli_r1"), axis_name("a_task_with_a_rather_long_name")

@@ -1,74 +1,67 @@
 """Study 3: on templates that training never saw, F1 with its band over templates, and agreement, over K."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from flip_flop.studies.figures.canvas import (
-    COLUMN,
-    FAINT,
-    GREY,
-    METHOD_COLOURS,
-    OTHER_COLOUR,
-    PAGE,
-    Picture,
-    axis_name,
-    page,
-)
-from flip_flop.studies.summary import BASE, Entry, Summary, method_order, method_title, task_order
+from flip_flop.method import BASE
+from flip_flop.studies.figures.canvas import COLUMN, GREY, PAGE, Plot, axis_name, faint_grid, page, symbol
+from flip_flop.studies.frame import average_seeds, in_setting, method_colour, method_title, methods_of, task_order
 
-Bench = tuple[str, int]
-LEAST_SPAN = 4.0  # points
+MIN_SPAN = 4.0  # points
+DASHED = (0, (4, 2))
 
 
-def draw_curves(summary: Summary) -> Picture | None:
+def draw_curves(frame: pd.DataFrame) -> Plot | None:
     """Two rows of panels, one column for each task; ``None`` where study 3 has nothing yet."""
-    entries = [entry for entry in summary.about("unseen") if entry.num_templates is not None]
-    benches = sorted({_bench(entry) for entry in entries}, key=lambda bench: (task_order(bench[0]), bench[1]))
-    methods = sorted({entry.method for entry in entries if entry.method != BASE}, key=method_order)
+    cells = average_seeds(in_setting(frame, "unseen"))
+    trained = cells[cells["method"] != BASE.name]
+    methods = methods_of(trained)
     if not methods:
         return None
-    width = min(PAGE, max(COLUMN, 0.5 + 1.6 * len(benches)))
+    # The mean of F1 and its sigma over templates side by side, by cell.
+    wide = cells.pivot(index=["task", "templates", "method", "k", "held_out"], columns="metric", values="mean")
+    wide = (100 * wide).reset_index()
+    eval_sets = sorted({*zip(wide["task"], wide["templates"], strict=True)}, key=lambda e: (task_order(e[0]), e[1]))
+    width = min(PAGE, max(COLUMN, 0.5 + 1.6 * len(eval_sets)))
     with page(width, 2.9) as figure:
-        grid = figure.subplots(2, len(benches), squeeze=False, sharex="col", sharey="row")
-        for column, bench in enumerate(benches):
-            own = [entry for entry in entries if _bench(entry) == bench]
-            for axes, what in zip(grid[:, column], ("mean_f1", "observed_agreement"), strict=True):
-                _panel(axes, own, methods, what)
-            twins = sum(other[0] == bench[0] for other in benches) > 1
-            grid[0, column].set_title(axis_name(bench[0]) + (f" ({bench[1]})" if twins else ""))
+        grid = figure.subplots(2, len(eval_sets), squeeze=False, sharex="col", sharey="row")
+        for column, (task, templates) in enumerate(eval_sets):
+            own = wide[(wide["task"] == task) & (wide["templates"] == templates)]
+            for axes, metric in zip(grid[:, column], ("mean_f1", "observed_agreement"), strict=True):
+                _panel(axes, own, methods, metric)
+            is_one_of_two = sum(other == task for other, _ in eval_sets) > 1
+            grid[0, column].set_title(axis_name(task) + (f" ({templates})" if is_one_of_two else ""))
             grid[1, column].set_xlabel("templates trained on, K")
         for row in grid:
             _widen(row[0])
-        grid[0, 0].set_ylabel("mean F1, percent")
-        grid[1, 0].set_ylabel("Pₒ, percent")
-        seen = any(entry.method != BASE and not entry.held_out for entry in entries)
-        handles = _handles(methods, seen)
+        grid[0, 0].set_ylabel(f"{symbol('mean_f1')}, percent")
+        grid[1, 0].set_ylabel(f"{symbol('observed_agreement')}, percent")
+        handles = _handles(methods, has_seen=not trained["held_out"].all())
         columns = len(handles) if width > 1.2 * len(handles) else 2
         figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
-    names = ", ".join(axis_name(task) for task, _ in benches)
-    words = f"Mean F1 with its band of one sigma, and agreement, over the number of templates trained on: {names}."
-    return Picture("unseen_templates", "Held-out templates after training on the first K", figure, words)
+    names = ", ".join(axis_name(task) for task, _ in eval_sets)
+    alt = f"Mean F1 with its band of one sigma, and agreement, over the number of templates trained on: {names}."
+    return Plot("unseen_templates", "Held-out templates after training on the first K", figure, alt)
 
 
-def _panel(axes: Axes, entries: Sequence[Entry], methods: Sequence[str], what: str) -> None:
-    counts = sorted({entry.num_templates or 0 for entry in entries if entry.method != BASE})
+def _panel(axes: Axes, cells: pd.DataFrame, methods: Sequence[str], metric: str) -> None:
+    counts = sorted(cells.loc[cells["method"] != BASE.name, "k"].unique())
     room = 0.12 * max(1, counts[-1] - counts[0]) if counts else 1
-    axes.grid(axis="y", color=FAINT, linewidth=0.5)
-    axes.set_axisbelow(True)
-    for base in (entry for entry in entries if entry.method == BASE and what in entry.values):
-        level = 100 * base.values[what][0]
-        axes.axhline(level, color=GREY, linewidth=1.0, linestyle=(0, (4, 2)))
-        if what == "mean_f1" and "f1_std" in base.values:
-            band = 100 * base.values["f1_std"][0]
+    known = cells[cells[metric].notna()]
+    faint_grid(axes, "y")
+    for base in known[known["method"] == BASE.name].to_dict("records"):
+        level, band = base[metric], base["f1_std"]
+        axes.axhline(level, color=GREY, linewidth=1.0, linestyle=DASHED)
+        if metric == "mean_f1" and not pd.isna(band):
             axes.axhspan(level - band, level + band, color=GREY, alpha=0.13, linewidth=0)
     for method in methods:
-        own = [entry for entry in entries if entry.method == method and what in entry.values]
-        own.sort(key=lambda entry: entry.num_templates or 0)
-        _curve(axes, own, what, METHOD_COLOURS.get(method, OTHER_COLOUR))
+        _curve(axes, known[known["method"] == method].sort_values("k", kind="stable"), metric, method_colour(method))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.set_xticks(counts)
     if counts:
@@ -78,37 +71,31 @@ def _panel(axes: Axes, entries: Sequence[Entry], methods: Sequence[str], what: s
 def _widen(axes: Axes) -> None:
     """Give the axis a few points at least: a curve that does not move is to look like one."""
     low, high = axes.get_ylim()
-    lacking = LEAST_SPAN - (high - low)
-    if lacking > 0:
-        axes.set_ylim(low - lacking / 2, high + lacking / 2)
+    missing = MIN_SPAN - (high - low)
+    if missing > 0:
+        axes.set_ylim(low - missing / 2, high + missing / 2)
 
 
-def _curve(axes: Axes, entries: Sequence[Entry], what: str, colour: str) -> None:
-    x = [entry.num_templates or 0 for entry in entries]
-    y = [100 * spread.mean for entry in entries if (spread := entry.spread(what))]
-    if what == "mean_f1":
-        sigma = [100 * spread.mean if (spread := entry.spread("f1_std")) else 0.0 for entry in entries]
-        low, high = [a - b for a, b in zip(y, sigma, strict=True)], [a + b for a, b in zip(y, sigma, strict=True)]
-        axes.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
+def _curve(axes: Axes, cells: pd.DataFrame, metric: str, colour: str) -> None:
+    x, y = cells["k"], cells[metric]
+    if metric == "mean_f1":
+        band = cells["f1_std"].fillna(0.0)
+        axes.fill_between(x, y - band, y + band, color=colour, alpha=0.25, linewidth=0)
     axes.plot(x, y, color=colour, linewidth=1.4)
-    for place, value, entry in zip(x, y, entries, strict=True):
-        face = colour if entry.held_out else "white"
-        axes.plot([place], [value], "o", color=colour, markerfacecolor=face, markersize=4, markeredgewidth=1.1)
+    for k, value, held_out in zip(x, y, cells["held_out"], strict=True):
+        face = colour if held_out else "white"
+        axes.plot([k], [value], "o", color=colour, markerfacecolor=face, markersize=4, markeredgewidth=1.1)
 
 
-def _handles(methods: Sequence[str], some_have_seen: bool) -> list[Line2D | Patch]:
-    handles: list[Line2D | Patch] = []
-    for method in methods:
-        colour = METHOD_COLOURS.get(method, OTHER_COLOUR)
-        handles.append(Line2D([], [], color=colour, marker="o", markersize=4, label=method_title(method)))
-    if some_have_seen:
-        first = METHOD_COLOURS.get(methods[0], OTHER_COLOUR)
-        hollow = Line2D([], [], color=first, marker="o", markersize=4, markerfacecolor="white", linestyle="none")
+def _handles(methods: Sequence[str], *, has_seen: bool) -> list[Any]:
+    colours = [method_colour(method) for method in methods]
+    handles: list[Any] = [
+        Line2D([], [], color=colour, marker="o", markersize=4, label=method_title(method))
+        for method, colour in zip(methods, colours, strict=True)
+    ]
+    if has_seen:
+        hollow = Line2D([], [], color=colours[0], marker="o", markersize=4, markerfacecolor="white", linestyle="none")
         hollow.set_label("trained on these too")
         handles.append(hollow)
-    base = Line2D([], [], color=GREY, linestyle=(0, (4, 2)), linewidth=1.0, label="base")
-    return [*handles, base, Patch(color=GREY, alpha=0.25, label="± σ over templates")]
-
-
-def _bench(entry: Entry) -> Bench:
-    return entry.task, entry.audited
+    handles.append(Line2D([], [], color=GREY, linestyle=DASHED, linewidth=1.0, label="base"))
+    return [*handles, Patch(color=GREY, alpha=0.25, label="± σ over templates")]

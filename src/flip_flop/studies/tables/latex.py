@@ -2,20 +2,14 @@
 
 import itertools
 import re
+from collections.abc import Sequence
 
-from flip_flop.studies.tables.table import Cell, Column, Row, Table
+from flip_flop.studies.tables.table import Column, Table, TableCell, TableRow
 from flip_flop.text import visible
 
 PREAMBLE = r"% Needs \usepackage{booktabs}, \usepackage{graphicx} and \usepackage[dvipsnames]{xcolor}."
-_ESCAPES = {
+_ESCAPES = {character: rf"\{character}" for character in "{}&%$#_"} | {
     "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
@@ -23,9 +17,9 @@ _ESCAPES = {
     "|": r"\textbar{}",
     '"': r"\char34{}",
     "`": r"\textasciigrave{}",
-    # After \\ these two would be read as its arguments.
-    "[": "{[}",
+    "[": "{[}",  # after \\ this and the next would be read as its arguments
     "*": "{*}",
+    "]": "{]}",
     "−": "$-$",
     "±": r"$\pm$",
     "–": "--",
@@ -76,17 +70,17 @@ def escape(text: str) -> str:
         >>> print(escape("50% of a_b & [c]"))
         50\% of a\_b \& {[}c{]}
     """
-    return "".join(_ESCAPES.get(character, character) for character in visible(text, one_line=True)).replace("]", "{]}")
+    return "".join(_ESCAPES.get(character, character) for character in visible(text, one_line=True))
 
 
 def _words(text: str) -> str:
-    """Words of ours: names of figures become mathematics."""
+    """Words of ours: titles of metrics become mathematics."""
     parts = _WORDS.split(text)
     symbols = [_SYMBOLS[found] for found in _WORDS.findall(text)]
     return "".join(escape(part) + symbol for part, symbol in itertools.zip_longest(parts, symbols, fillvalue=""))
 
 
-def _headings(columns: tuple[Column, ...]) -> list[str]:
+def _headings(columns: Sequence[Column]) -> list[str]:
     lines = []
     if any(column.group for column in columns):
         groups = [(name, len(list(members))) for name, members in itertools.groupby(columns, lambda c: c.group)]
@@ -101,12 +95,12 @@ def _headings(columns: tuple[Column, ...]) -> list[str]:
     return [*lines, f"    {' & '.join(heads)} \\\\"]
 
 
-def _row(row: Row) -> list[str]:
+def _row(row: TableRow) -> list[str]:
     line = f"    {' & '.join(map(_cell, row.cells))} \\\\"
     return [r"    \midrule", line] if row.rule else [line]
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: TableCell) -> str:
     text = escape(cell.text) if cell.is_name else _words(cell.text)
     if cell.is_paper and text:
         return rf"{{\scriptsize\textcolor{{gray}}{{{text}}}}}"

@@ -1,156 +1,96 @@
 """Over templates: study 3, what training on the first K does for unseen ones; and how far the base's F1 spreads."""
 
-from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
+import numpy as np
+import pandas as pd
+
+from flip_flop.method import BASE
 from flip_flop.studies import paper
-from flip_flop.studies.averages import Quartiles, quartiles
-from flip_flop.studies.paper import FIGURES
-from flip_flop.studies.summary import BASE, Entry, Summary, method_title, task_order, task_title
-from flip_flop.studies.tables import notes
-from flip_flop.studies.tables.changes import change_cells, change_headings
-from flip_flop.studies.tables.methods import DECIMALS, TITLES, spread_words
-from flip_flop.studies.tables.table import Cell, Column, Row, Table, count_missing
-from flip_flop.text import MISSING, percent
+from flip_flop.studies.frame import CELL, average_seeds, in_setting, method_title, task_order, tasks_of, template_f1
+from flip_flop.studies.tables import layout, notes
+from flip_flop.studies.tables.table import Column, Table, TableCell, TableRow
 
 WIDE_RANGE = 0.15  # the paper counts the datasets whose interquartile range exceeds this
+QUANTILES = {"min": 0, "Q1": 0.25, "median": 0.5, "Q3": 0.75, "max": 1}
 
 
-def unseen_table(summary: Summary) -> Table:
-    """By task and K: the figures on templates that the training never saw, and their changes."""
-    entries = sorted(summary.about("unseen"), key=_by_task)
-    rows: list[Row] = []
-    for number, entry in enumerate(entries):
-        is_first = number == 0 or _bench(entries[number - 1]) != _bench(entry)
-        cells = [Cell(task_title(entry.task) if is_first else "", is_name=True), Cell(trained_words(entry))]
-        for figure in FIGURES:
-            is_base = entry.method == BASE
-            blank = [Cell("")] * len(change_headings(figure, with_paper=False))
-            changes = blank if is_base else change_cells(entry, None, figure, with_paper=False)
-            cells += [Cell(spread_words(entry.spread(figure))), *changes]
-        rows.append(Row(tuple(cells), rule=bool(rows) and is_first))
-    columns = [Column("task", is_text=True), Column("trained on", is_text=True)]
-    for figure in FIGURES:
-        columns += [
-            Column(heading, group=TITLES[figure]) for heading in ("%", *change_headings(figure, with_paper=False))
-        ]
-    lines = [
-        *notes.about(summary, entries),
-        *notes.deviation(entries),
+def unseen_table(frame: pd.DataFrame) -> Table:
+    """By task and K: the metrics on templates that the training never saw, and their changes."""
+    cells = average_seeds(in_setting(frame, "unseen"))
+    cells = cells.iloc[sorted(range(len(cells)), key=lambda index: task_order(cells["task"].iloc[index]))]
+    has_seen, rows = False, []
+    for (_, method, _, task, k, held_out, _), line in cells.groupby(CELL, sort=False):
+        is_base = method == BASE.name
+        seen = "" if held_out or is_base else " (seen)"
+        has_seen = has_seen or bool(seen)
+        trained = TableCell("base" if is_base else f"{method_title(method)}, {k} templates{seen}")
+        rows.append([layout.task_cell(task), trained, *layout.metric_cells(line, layout.VALUE_AND_CHANGE)])
+    caption = notes.join(
+        notes.about(frame, cells),
+        notes.deviation(cells),
         "All rows of a task are audited on the same templates, the ones held out from training on the first K.",
-        *(["Rows marked (seen): trained on these templates too."] if any(map(_has_seen, entries)) else []),
+        has_seen and "Rows marked (seen): trained on these templates too.",
         "Changes are in points against the base; lower sigma_F1 is better. " + notes.INTERVAL,
-        "The paper gives this study as a picture, without numbers.",
-        *notes.missing(summary, "unseen", count_missing(rows)),
-    ]
-    records = tuple(_record(entry, figure) for entry in entries for figure in FIGURES)
+        "The paper gives this study as a plot, without numbers.",
+        notes.missing(frame, "unseen", layout.group_rows(rows)),
+    )
+    names = ["task", "method", "templates_trained_on", "held_out", "templates", "metric", "mean", "std_over_seeds"]
+    records = cells[cells["metric"].isin(paper.PAPER_METRICS)].rename(columns={"k": "templates_trained_on"})
     return Table(
         "study3_unseen_templates",
         "Unseen templates after training on the first K (the paper's study 3)",
-        tuple(columns),
-        tuple(rows),
-        tuple(lines),
-        records,
+        layout.metric_columns(["task", "trained on"], layout.VALUE_AND_CHANGE),
+        layout.group_rows(rows),
+        caption,
+        records[[*names, "change", "change_low", "change_high"]],
     )
 
 
-def spread_table(summary: Summary) -> Table:
+def spread_table(frame: pd.DataFrame) -> Table:
     """F1 over templates of the base: quartiles by task, and their mean range beside the paper's."""
-    entries = [entry for entry in summary.about("own") if entry.method == BASE]
-    found = {entry.task: quartiles(list(entry.f1_per_template.values())) for entry in entries if entry.f1_per_template}
-    tasks = summary.tasks("own")
-    with_paper = any(task in paper.dataset_names() for task in tasks)
+    own, tasks = in_setting(frame, "own", BASE.name), tasks_of(in_setting(frame, "own"))
+    f1, cells = template_f1(own), average_seeds(own)
+    found = quartiles(f1).reindex(tasks)
+    has_paper = any(task in paper.dataset_names() for task in tasks)
+    blank = [TableCell("", is_paper=True)] * has_paper
     body = [
-        Row((Cell(task_title(task), is_name=True), *_quartile_cells(found.get(task), with_paper))) for task in tasks
+        TableRow((layout.task_cell(task), *(TableCell(layout.number(value)) for value in line), *blank))
+        for task, line in zip(tasks, found.to_numpy(), strict=True)
     ]
-    columns = [Column("task", is_text=True)]
-    columns += [Column(heading) for heading in ("min", "Q1", "median", "Q3", "max", "Q3-Q1")]
-    lines = [
-        *notes.about(summary, entries),
+    caption = notes.join(
+        notes.about(frame, cells),
         "F1 over templates, percent; quartiles by linear interpolation.",
-        *(notes.paper("Beside the mean range", entries) if with_paper else []),
-        *(["Its mean range: over its eleven datasets."] if with_paper else []),
-        *notes.missing(summary, "own", count_missing(body)),
-    ]
-    records = [
-        {"task": entry.task, "template": name, "f1": value}
-        for entry in entries
-        for name, value in entry.f1_per_template.items()
-    ]
+        has_paper and [*notes.paper("Beside the mean range", cells), "Its mean range: over its eleven datasets."],
+        notes.missing(frame, "own", body),
+    )
     return Table(
         "base_spread",
         "F1 of the base over templates (the paper's appendix)",
-        tuple([*columns, Column("paper")] if with_paper else columns),
-        (*body, *_range_rows([each.range for each in found.values()], with_paper)),
-        tuple(lines),
-        tuple(records),
+        [Column("task", is_text=True), *map(Column, [*found.columns, *["paper"] * has_paper])],
+        [*body, *_range_rows(found["Q3-Q1"].dropna(), has_paper)],
+        caption,
+        f1.drop(columns="method"),
         is_wide=False,
     )
 
 
-def _range_rows(ranges: Sequence[float], with_paper: bool) -> list[Row]:
-    if not ranges:
-        return []
-    stated, blank = paper.text(), [Cell("")] * 5
-    wide = sum(each > WIDE_RANGE for each in ranges)
+def quartiles(f1: pd.DataFrame) -> pd.DataFrame:
+    """By task: the smallest, the quartiles (linear interpolation) and the largest F1, and the interquartile range."""
+    groups = f1.groupby("task", sort=False)["f1"]
+    found = {task: np.quantile(values, list(QUANTILES.values())).round(12) for task, values in groups}
+    frame = pd.DataFrame.from_dict(found, orient="index", columns=list(QUANTILES))
+    return frame.assign(**{"Q3-Q1": frame["Q3"] - frame["Q1"]})
+
+
+def _range_rows(ranges: pd.Series, has_paper: bool) -> list[TableRow]:
+    """The mean interquartile range and how many are wide, beside what the paper states of its own."""
+    stated, wide = paper.text(), f"{(ranges > WIDE_RANGE).sum()} of {len(ranges)}"
     printed = f"{stated['base mean interquartile range']:.2f}"
     printed_wide = f"{stated['base tasks with interquartile range above 15']:.0f} of 11"
-    pairs = [("mean", percent(fmean(ranges), DECIMALS), printed)]
-    pairs.append(("above 15 points", f"{wide} of {len(ranges)}", printed_wide))
-    rows = [
-        (Cell(title), *blank, Cell(own), *([Cell(theirs, is_paper=True)] if with_paper else []))
-        for title, own, theirs in pairs
+    lines = [("mean", layout.number(fmean(ranges)), printed), ("above 15 points", wide, printed_wide)]
+    blank = [TableCell()] * (len(QUANTILES))
+    return [
+        TableRow((TableCell(head), *blank, TableCell(own), *[TableCell(theirs, is_paper=True)] * has_paper), index == 0)
+        for index, (head, own, theirs) in enumerate(lines)
     ]
-    return [Row(cells, rule=number == 0) for number, cells in enumerate(rows)]
-
-
-def trained_words(entry: Entry) -> str:
-    """What an entry of study 3 was trained on."""
-    if entry.method == BASE:
-        return "base"
-    count = "some" if entry.num_templates is None else f"{entry.num_templates}"
-    return f"{method_title(entry.method)}, {count} templates" + (" (seen)" if _has_seen(entry) else "")
-
-
-def _has_seen(entry: Entry) -> bool:
-    return entry.method != BASE and not entry.held_out
-
-
-def _bench(entry: Entry) -> tuple[str, int]:
-    return entry.task, entry.audited
-
-
-def _by_task(entry: Entry) -> Any:
-    return (
-        task_order(entry.task),
-        entry.audited,
-        entry.method != BASE,
-        method_title(entry.method),
-        entry.num_templates or 0,
-    )
-
-
-def _quartile_cells(found: Quartiles | None, with_paper: bool) -> list[Cell]:
-    blank = [Cell("", is_paper=True)] if with_paper else []
-    if found is None:
-        return [*[Cell(MISSING)] * 6, *blank]
-    values = (found.low, found.first, found.median, found.third, found.high, found.range)
-    return [*(Cell(percent(value, DECIMALS)) for value in values), *blank]
-
-
-def _record(entry: Entry, figure: str) -> dict[str, Any]:
-    spread, interval = entry.spread(figure), entry.intervals.get(figure)
-    return {
-        "task": entry.task,
-        "method": entry.method,
-        "templates_trained_on": entry.num_templates,
-        "held_out": entry.held_out,
-        "templates": entry.audited,
-        "figure": figure,
-        "mean": spread and spread.mean,
-        "std_over_seeds": spread and spread.std,
-        "change": entry.change(figure),
-        "change_low": interval and interval[0],
-        "change_high": interval and interval[1],
-    }

@@ -1,0 +1,186 @@
+"""A study's results as one long frame, a row for each audit and metric: tables and plots are made of it alone.
+
+Its columns: those of :class:`~flip_flop.studies.results.Result`, and
+
+- ``setting``: ``own``, audited on the task trained on; ``transfer``, on another one; ``unseen``, on templates that some
+  training of the study has not seen, with the base and the trainings on all templates as the two ends of study 3;
+- ``position``: the audit's in the study's grid;
+- ``is_done``: an audit that is not complete has rows too, without values;
+- ``model``, ``is_demo``, ``split``, ``instances``, ``collapsed``: of the audit's record;
+- ``metric``, ``value``: a fraction, NaN where there is no answer; for :data:`TEMPLATE_F1` under one ``template``;
+- ``base``: the base's value on the same instances and templates, NaN where there is none to compare with;
+- ``change_low``, ``change_high``: the 95% interval, paired over instances, of the mean over seeds less ``base``.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+import pandas as pd
+
+from flip_flop.method import BASE, METHODS
+from flip_flop.metrics import METRICS
+from flip_flop.report import Run, load_run, mean_difference, what_differs
+from flip_flop.studies.paper import PAPER_METRICS, dataset_names
+from flip_flop.studies.results import Result
+
+Setting = Literal["own", "transfer", "unseen"]
+KEPT = (*PAPER_METRICS, "vote_f1")
+TEMPLATE_F1 = "template_f1"
+# What the seeds of one method have in common.
+CELL = ["setting", "method", "source", "task", "k", "held_out", "template_names"]
+_KNOWN_METHODS = {BASE.name: BASE, **METHODS}
+_INTERVAL = ["change_low", "change_high"]
+_NO_RECORD = {"model": "", "is_demo": False, "split": "", "instances": 0, "collapsed": False}
+
+
+def make_frame(results: Sequence[Result]) -> pd.DataFrame:
+    """The long frame of a study's audits, sorted by method, task trained on, task audited, templates, K and seed.
+
+    Raises:
+        InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for an audit that cannot be read.
+    """
+    runs = {result.run: load_run(result.run) for result in results if result.run is not None}
+    unseen = {result.eval_set for result in results if result.held_out}
+    cells: dict[Any, list[Result]] = {}
+    for each in sorted(results, key=_order):
+        cells.setdefault((each.method, each.source, each.k, each.held_out, each.eval_set), []).append(each)
+    bases = {each.eval_set: runs[each.run] for each in results if each.method == BASE.name and each.run}
+    positions = {result: position for position, result in enumerate(results)}
+    rows = []
+    for members in cells.values():
+        first, done = members[0], [runs[each.run] for each in members if each.run]
+        own: Setting = "own" if first.source in ("", first.task) else "transfer"
+        shared = {"setting": "unseen" if first.eval_set in unseen else own}
+        base = None if first.method == BASE.name else bases.get(first.eval_set)
+        compared = {metric: _compare(metric, base, done) for metric in KEPT}
+        for member in members:
+            audit = vars(member) | shared | {"position": positions[member], "is_done": member.run is not None}
+            rows += [audit | row for row in _values(runs[member.run] if member.run else None, compared)]
+    return pd.DataFrame(rows).astype({"seed": "Int64", **dict.fromkeys(["value", "base", *_INTERVAL], float)})
+
+
+def _values(found: Run | None, compared: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What differs between the rows of one audit."""
+    if found is None:
+        return [_NO_RECORD | {"metric": metric, "template": "", "value": math.nan} for metric in KEPT]
+    record = {
+        "model": str(found.record["model"].get("name")),
+        "is_demo": found.record["model"].get("is_demo") is True,
+        "split": str(found.record["task"]["split"]),
+        "instances": len(found.scores),
+        "collapsed": bool(found.metrics.get("collapsed")),
+    }
+    f1 = found.metrics["f1_per_template"] if found.has_gold else {}
+    return [
+        *(record | {"metric": m, "template": "", "value": found.metrics[m]} | compared[m] for m in KEPT),
+        *(record | {"metric": TEMPLATE_F1, "template": t, "value": f1[t]} for t in found.template_names if f1),
+    ]
+
+
+def _compare(metric: str, base: Run | None, runs: Sequence[Run]) -> dict[str, float | None]:
+    """The base's value, and the interval of the change from it, where the runs are of the same instances."""
+    if base is None or not runs or any(what_differs(base, run) for run in runs):
+        return dict.fromkeys(["base", *_INTERVAL])
+    difference = mean_difference(metric, base, runs)
+    low, high = (difference and difference.interval) or (None, None)
+    return {"base": base.metrics[metric], "change_low": low, "change_high": high}
+
+
+def average_seeds(frame: pd.DataFrame) -> pd.DataFrame:
+    """The seeds of each cell together: a row for each metric of each cell that has a complete audit.
+
+    Columns: those of a cell; metric; seeds and values (tuples); mean; std_over_seeds (the sample standard deviation,
+    NaN for one seed); base; change (of the mean from it), change_low, change_high; improvement (the change in the
+    direction that is better); split, instances and templates (how many were audited); collapsed.
+    """
+    done = frame[frame["is_done"] & (frame["metric"] != TEMPLATE_F1)]
+    groups = done.groupby([*CELL, "metric"], sort=False)
+    shared = {name: (name, "first") for name in ("base", *_INTERVAL, "split", "instances")}
+    value, std = ("value", fmean), ("value", lambda values: sample_std(values.tolist()))
+    lists = {"seeds": ("seed", tuple), "values": ("value", tuple), "collapsed": ("collapsed", "any")}
+    cells = groups.agg(mean=value, std_over_seeds=std, **shared, **lists).reset_index()
+    cells["templates"] = [len(names) for names in cells["template_names"]]
+    cells["change"] = cells["mean"] - cells["base"]
+    cells["improvement"] = cells["change"] * cells["metric"].map(direction).astype(int)
+    return cells
+
+
+def template_f1(frame: pd.DataFrame) -> pd.DataFrame:
+    """F1 on the own task under each template, mean over seeds: columns method, task, template, f1."""
+    found = frame[(frame["setting"] == "own") & (frame["metric"] == TEMPLATE_F1)]
+    return found.groupby(["method", "task", "template"], sort=False).agg(f1=("value", fmean)).reset_index()
+
+
+def sample_std(values: Sequence[float]) -> float:
+    """The sample standard deviation; NaN for a single value, or where one is missing."""
+    return stdev(values) if len(values) > 1 and not any(map(math.isnan, values)) else math.nan
+
+
+def direction(metric: str) -> int:
+    """1 where more is better, -1 where less is."""
+    return 1 if METRICS[metric].higher_is_better else -1
+
+
+def in_setting(frame: pd.DataFrame, setting: Setting, method: str | None = None) -> pd.DataFrame:
+    """The rows of one setting, and of one method where it is given."""
+    found = frame[frame["setting"] == setting]
+    return found if method is None else found[found["method"] == method]
+
+
+def methods_of(frame: pd.DataFrame) -> list[str]:
+    """The methods, in the order of tables."""
+    return sorted(frame["method"].unique(), key=method_order)
+
+
+def tasks_of(frame: pd.DataFrame) -> list[str]:
+    """The tasks audited, in the order of tables."""
+    return sorted(frame["task"].unique(), key=task_order)
+
+
+def pairs_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
+    """The pairs of a task trained on and another one audited, in the order of tables."""
+    found: Iterable[tuple[str, str]] = set(zip(frame["source"], frame["task"], strict=True))
+    return sorted(found, key=lambda pair: tuple(map(task_order, pair)))
+
+
+def method_title(method: str) -> str:
+    """A method's name in tables: its title, or the name of one that is not ours."""
+    return _KNOWN_METHODS[method].title if method in _KNOWN_METHODS else method
+
+
+def method_colour(method: str) -> str:
+    """A method's colour in plots; those that are not ours share one."""
+    return _KNOWN_METHODS[method].colour if method in _KNOWN_METHODS else "#cc79a7"
+
+
+def method_order(method: str) -> tuple[int, str]:
+    """The base, then our methods, then others by name."""
+    return _rank(method, _KNOWN_METHODS)
+
+
+def file_name(name: str, method: str) -> str:
+    """A file on transfer: the paper's is F2C's, another method's has its name."""
+    return name if method == "f2c" else f"{name}_{re.sub('[^A-Za-z0-9._-]+', '_', method)}"
+
+
+def task_title(task: str) -> str:
+    """A task's name in tables: the paper's where it is one of its datasets."""
+    return dataset_names().get(task, task)
+
+
+def task_order(task: str) -> tuple[int, str]:
+    """The paper's in its order, then others by name."""
+    return _rank(task, dataset_names())
+
+
+def _rank(name: str, known: Mapping[str, Any]) -> tuple[int, str]:
+    return (list(known).index(name) if name in known else len(known), name)
+
+
+def _order(result: Result) -> Any:
+    source = task_order(result.source) if result.source else (-1, "")
+    ranks = (method_order(result.method), source, task_order(result.task))
+    return *ranks, len(result.template_names), result.k, -1 if result.seed is None else result.seed

@@ -1,0 +1,132 @@
+"""Which checkpoint each rule would have chosen, from a training's log alone, and what the label-free one costs."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flip_flop.errors import InputError
+from flip_flop.metrics import share_drift
+from flip_flop.studies.frame import average_seeds, method_order, task_order, task_title
+from flip_flop.studies.tables import layout, notes
+from flip_flop.studies.tables.table import Column, Table, TableCell, TableRow
+from flip_flop.text import MISSING, count, points
+
+# Each rule's metric, and the columns of what it takes.
+RULES = {
+    "mean_f1": ("mean_f1_step", "mean_f1_value", "mean_f1_agreement", "mean_f1_drift"),
+    "agreement": ("agreement_step", "agreement_mean_f1", "agreement_value", "agreement_drift"),
+}
+_TITLES = {"mean_f1": "by mean F1 (labels)", "agreement": "by agreement (no labels)"}
+
+
+def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
+    """One row per training: both choices with both criteria, on the validation split."""
+    both = choices[choices["mean_f1_step"].notna() & choices["agreement_step"].notna()]
+    scored = choices[choices["num_candidates"] > 0]
+    same = (both["mean_f1_step"] == both["agreement_step"]).sum()
+    cost = layout.number((both["agreement_mean_f1"] - both["mean_f1_value"]).mean(), points)
+    reasons = {
+        "No checkpoint was scored on the validation split": len(choices) - len(scored),
+        "No checkpoint within max_share_drift": (scored["is_guarded"] & scored["agreement_step"].isna()).sum(),
+        "The log does not hold the base's votes, so the guard is unknown": (~scored["is_guarded"]).sum(),
+    }
+    caption = notes.join(
+        notes.about(frame, average_seeds(frame)[:0]),
+        "Numbers are of the validation split, percent; a rule takes the first of the best. Agreement counts only while "
+        "drift is within max_share_drift. Drift: how far the label shares are from the base's majority votes (total "
+        "variation).",
+        len(both)
+        and f"Both rules choose the same checkpoint in {same} of {count(len(both), 'training')}; "
+        f"choosing without labels moves validation mean F1 by {cost} on average.",
+        [f"{reason}: {count(int(number_of), 'training')}." for reason, number_of in reasons.items() if number_of],
+    )
+    headings = [Column(heading, is_text=True) for heading in ("method", "trained on", "seed")]
+    headings += [Column(text, group=_TITLES[rule]) for rule in RULES for text in ("step", "mean F1", "P_o", "drift")]
+    rows = [_row(choice) for choice in choices.to_dict("records")]
+    records = choices.drop(columns=["num_candidates", "is_guarded"])
+    return Table("selection", "Checkpoints by either rule of selection", headings, rows, caption, records)
+
+
+def _row(choice: dict[str, Any]) -> TableRow:
+    trained = TableCell(f"{task_title(choice['task'])}, {choice['templates']} templates", is_name=True)
+    cells = [layout.method_cell(choice["method"]), trained, TableCell(str(choice["seed"]))]
+    for step, *values in ([choice[column] for column in columns] for columns in RULES.values()):
+        cells += [TableCell(MISSING if pd.isna(step) else str(step)), *map(TableCell, map(layout.number, values))]
+    return TableRow(tuple(cells))
+
+
+def read_choices(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row for each training behind a study's complete audits.
+
+    Columns: method, task, seed, templates (how many were trained on), selected_by (the rule that it followed),
+    max_share_drift, those of :data:`RULES`, num_candidates, is_guarded (the log holds what the guard needs).
+
+    Raises:
+        InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a training that cannot be read.
+    """
+    trained = frame[frame["is_done"] & frame["training"].notna()].drop_duplicates("training")
+    rows = [
+        {"method": each.method, "task": each.source, "seed": each.seed, "templates": each.k, **choose(each.training)}
+        for each in trained.itertuples()
+    ]
+    rows.sort(key=lambda row: (method_order(row["method"]), task_order(row["task"]), row["templates"], row["seed"]))
+    steps = dict.fromkeys(["seed", *(columns[0] for columns in RULES.values())], "Int64")
+    return pd.DataFrame(rows).astype(steps) if rows else pd.DataFrame()
+
+
+def choose(training: Path) -> dict[str, Any]:
+    """What both rules take among the checkpoints of one training: the first of the best, as training does.
+
+    ``mean_f1`` is the paper's rule, and needs labels. ``agreement`` counts only where the label shares have not drifted
+    from the base's majority votes further than ``max_share_drift``.
+    """
+    record = _read_json(training / "run.json")
+    settings = record.get("training") or {}
+    checkpoints = read_checkpoints(training / "log.jsonl")
+    limit = float(settings.get("max_share_drift", 0.0))
+    found: dict[str, Any] = {"selected_by": str(settings.get("selected_by", "")), "max_share_drift": limit}
+    for rule, columns in RULES.items():
+        allowed = checkpoints if rule == "mean_f1" else checkpoints[checkpoints["drift"] <= limit]
+        known = allowed.dropna(subset=[rule])
+        best = known.loc[known[rule].idxmax()].tolist() if len(known) else [None] * 4
+        found |= dict(zip(columns, best, strict=True))
+    return found | {"num_candidates": len(checkpoints), "is_guarded": bool(checkpoints["drift"].notna().all())}
+
+
+def read_checkpoints(log: Path) -> pd.DataFrame:
+    """The evaluated checkpoints, in order: step, mean_f1, agreement, drift (NaN where the base was not scored)."""
+    lines = [line for line in _read_json(log) if isinstance(line, dict)]
+    evaluations = {int(line["step"]): line for line in lines if "eval_observed_agreement" in line and "step" in line}
+    base = _shares(evaluations.pop(0, {}), "eval_vote_share_")
+    rows = []
+    for step, line in sorted(evaluations.items()):
+        shares = _shares(line, "eval_label_share_")
+        drift = share_drift(base, shares) if 0 < len(base) == len(shares) else None
+        rows.append((step, line.get("eval_mean_f1"), line.get("eval_observed_agreement"), drift))
+    return pd.DataFrame(rows, columns=["step", "mean_f1", "agreement", "drift"], dtype=float)
+
+
+def _shares(line: Mapping[str, Any], prefix: str) -> np.ndarray:
+    found = {int(key.removeprefix(prefix)): value for key, value in line.items() if key.startswith(prefix)}
+    return np.array([found[label] for label in sorted(found)], dtype=np.float64)
+
+
+def _read_json(path: Path) -> Any:
+    """The content of a JSON file, an object, or of a file with one JSON value per line, a list."""
+    is_log = path.suffix == ".jsonl"
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = [json.loads(line) for line in text.splitlines() if line.strip()] if is_log else json.loads(text)
+        if not isinstance(content, list if is_log else dict):
+            raise ValueError("no JSON object")
+    except FileNotFoundError as error:
+        hint = "Run the study again: it trains what is missing."
+        raise InputError("E-RUN-MISSING", f"{path.parent} has no {path.name}.", hint) from error
+    except (OSError, ValueError) as error:
+        hint = "Remove its folder and run the study again."
+        raise InputError("E-RUN-BROKEN", f"{path} is not the record of a training.", hint) from error
+    return content

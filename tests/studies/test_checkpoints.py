@@ -1,0 +1,93 @@
+"""What each rule would have chosen, read off the log that training leaves."""
+
+import json
+
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.studies.frame import make_frame
+from flip_flop.studies.tables.checkpoints import checkpoints_table, choose, read_checkpoints, read_choices
+from flip_flop.studies.tables.table import render_markdown
+from flip_flop.training import train
+from tests.studies.made_results import Maker, evaluation, make_training, study2
+from tests.training.conftest import load_tiny, make_task, settings
+
+DRIFTED = {"max_share_drift": 0.01}
+NO_VOTES = [evaluation(3, 0.8, 0.9), evaluation(6, 0.7, 0.95)]
+
+
+def choice_of(path, log=None, **training):
+    return choose(make_training(path / "training", "f2c", log, **training))
+
+
+def test_mean_f1_takes_the_first_of_the_best(tmp_path):
+    chosen = choice_of(tmp_path)
+    assert (chosen["mean_f1_step"], chosen["mean_f1_value"], chosen["mean_f1_agreement"]) == (3, 0.80, 0.75)
+
+
+def test_agreement_takes_the_best_that_has_not_collapsed(tmp_path):
+    chosen = choice_of(tmp_path)
+    assert (chosen["agreement_step"], chosen["agreement_value"]) == (6, 0.85)
+    assert chosen["agreement_drift"] == pytest.approx(0.10)
+
+
+def test_the_guard_is_the_trainings_own(tmp_path):
+    assert choice_of(tmp_path, max_share_drift=0.5)["agreement_step"] == 9
+    assert choice_of(tmp_path / "b", **DRIFTED)["agreement_step"] is None
+
+
+def test_the_base_itself_is_no_candidate(tmp_path):
+    choice = choice_of(tmp_path, [evaluation(0, 0.99, 0.99), evaluation(4, 0.5, 0.5)])
+    assert choice["mean_f1_step"] == choice["agreement_step"] == 4
+
+
+def table_of(tmp_path, *trainings):
+    maker = Maker(tmp_path)
+    results = [maker.audit("f2c", "rte", seed=seed, **options) for seed, options in enumerate(trainings)]
+    frame = make_frame(results)
+    return checkpoints_table(frame, read_choices(frame))
+
+
+def test_what_no_rule_can_choose_is_said(tmp_path):
+    notes = table_of(tmp_path, {"log": NO_VOTES}, {"log": [{"step": 1, "loss": 0.7}]}, DRIFTED).notes
+    assert "The log does not hold the base's votes, so the guard is unknown: 1 training." in notes
+    assert "No checkpoint was scored on the validation split: 1 training." in notes
+    assert "No checkpoint within max_share_drift: 1 training." in notes
+
+
+def test_the_table_says_what_choosing_without_labels_costs(tmp_path):
+    text = render_markdown(table_of(tmp_path, {}, {"log": [evaluation(0, 0.5, 0.5), evaluation(2, 0.6, 0.9)]}))
+    assert "| F2C | RTE, 10 templates | 0 | 3 | 80.00 | 75.00 | 5.00 | 6 | 80.00 | 85.00 | 10.00 |" in text
+    assert "the same checkpoint in 1 of 2 trainings; choosing without labels moves validation mean F1 by ±0.00" in text
+
+
+def test_a_training_behind_several_audits_is_read_once(tmp_path):
+    assert len(read_choices(make_frame(study2(Maker(tmp_path))))) == 2
+
+
+@pytest.mark.parametrize("file", ["run.json", "log.jsonl"])
+def test_a_training_whose_record_is_gone_or_broken_is_named(tmp_path, file):
+    training = make_training(tmp_path / "training", "f2c")
+    (training / file).write_text("{")
+    with pytest.raises(InputError) as caught:
+        choose(training)
+    assert caught.value.code == "E-RUN-BROKEN"
+    (training / file).unlink()
+    with pytest.raises(InputError) as caught:
+        choose(training)
+    assert caught.value.code == "E-RUN-MISSING"
+
+
+@pytest.mark.parametrize("rate", [1e-2, 0.3])
+def test_the_log_alone_gives_the_value_that_training_selects_by(tmp_path, rate):
+    out = tmp_path / "trained"
+    config = settings(select_by="agreement", learning_rate=rate, num_train_epochs=3, max_share_drift=0.15)
+    train(load_tiny(), make_task(), config, out, quiet=True)
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    logged = {line["step"]: line["eval_selection"] for line in log if "eval_selection" in line and line["step"]}
+    found = {c.step: c.agreement if c.drift <= 0.15 else -1.0 for c in read_checkpoints(out / "log.jsonl").itertuples()}
+    assert found == logged
+    choice, record = choose(out), json.loads((out / "run.json").read_text())
+    assert choice["selected_by"] == "agreement"
+    if max(logged.values()) > 0:
+        assert record["training"]["selected_checkpoint"] == f"checkpoint-{choice['agreement_step']:.0f}"
