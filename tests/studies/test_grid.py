@@ -63,9 +63,9 @@ def test_seeds_multiply_trainings_and_leave_the_base_alone():
 
 
 def test_templates_are_chosen_in_the_tasks_order():
-    from flip_flop.demo.task import demo_task
+    from flip_flop.tasks.embedded import embedded_task
 
-    task = demo_task()
+    task = embedded_task()
     names = task.templates.names
     assert task.held_out_templates == names[8:]
     assert TrainCell("f2c", "demo", 0).templates(task) == AuditCell("base", "demo").templates(task) == names[:8]
@@ -78,9 +78,9 @@ def test_templates_are_chosen_in_the_tasks_order():
 
 
 def test_templates_are_seen_or_unseen_and_never_half():
-    from flip_flop.demo.task import demo_task
+    from flip_flop.tasks.embedded import embedded_task
 
-    task = demo_task()  # 11 templates, of which the last 3 are never trained on
+    task = embedded_task()  # 11 templates, of which the last 3 are never trained on
     names = task.templates.names
     assert (len(names), len(task.training_templates)) == (11, 8)
 
