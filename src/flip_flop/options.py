@@ -12,7 +12,7 @@ def option(default: Any = MISSING, *, help: str | None = None, **details: Any) -
     return field(default=default, metadata={"help": help, **details})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ScoringOptions:
     """How prompts are put to a model and scored."""
 

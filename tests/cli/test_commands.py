@@ -12,9 +12,11 @@ import pytest
 
 from flip_flop.cli.main import VERBS
 from flip_flop.evaluation import audit as audit_function
+from flip_flop.method import METHODS
+from flip_flop.metrics import METRICS
 from flip_flop.scoring import PromptEncoder
 from flip_flop.tasks import load_task
-from tests.cli.project import TASK, csv_of
+from tests.cli.project import TASK
 from tests.evaluation.saved import save_tiny
 from tests.scoring.oracle import naive_scores
 from tests.tiny import byte_bpe, tiny_model, with_chat_template
@@ -132,7 +134,7 @@ def test_a_run_below_its_threshold_exits_with_1_and_stays(audit, metric):
 
 
 def test_each_of_several_thresholds_counts(audit):
-    result = audit("-q", "--fail-under", "accuracy=0", "--fail-under", "agreement=1", "--fail-under", "vote_f1=1")
+    result = audit("-q", "--fail-under=accuracy=0", "--fail-under=agreement=1", "--fail-under=vote_f1=1")
     assert result.code == 1
     assert [line.split()[3] for line in result.err.splitlines()] == ["agreement", "vote_f1"]
 
@@ -195,13 +197,6 @@ def test_a_chat_template_is_used_where_there_is_one(audit, tmp_path):
         assert record("out")["scoring"]["delimiter"] == ("" if used else " ")
 
 
-def test_a_file_in_another_encoding_is_read_when_it_is_named(audit, project):
-    (project / "test.csv").write_bytes(csv_of(range(5)).replace("room", "café").encode("latin-1"))
-    (project / "tickets.yaml").write_text(TASK.replace("test: test.csv", "test: {path: test.csv, encoding: latin-1}"))
-    assert audit("-q").code == 0
-    assert "café" in (project / "out" / "examples.jsonl").read_text(encoding="utf-8")
-
-
 def test_a_full_disk_is_one_line_and_leaves_nothing(audit, monkeypatch):
     def full(self, target):
         if target.name == "scores.npz":
@@ -217,20 +212,29 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(audit, monkeypatch):
     assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
 
 
-def test_an_interrupt_exits_with_130_and_leaves_nothing(audit, monkeypatch):
-    def interrupt(*arguments, **keywords):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("error", [KeyboardInterrupt, AssertionError])
+def test_an_interrupt_exits_with_130_and_a_fault_of_our_own_is_no_users_mistake(audit, monkeypatch, error):
+    def stop(*arguments, **keywords):
+        raise error
 
-    monkeypatch.setattr(AUDITING, "score", interrupt)
-    result = audit("-q")
-    assert (result.code, result.err.strip()) == (130, "stopped")
+    monkeypatch.setattr(AUDITING, "score", stop)
+    if error is AssertionError:
+        with pytest.raises(AssertionError):
+            audit("-q")
+    else:
+        result = audit("-q")
+        assert (result.code, result.err.strip()) == (130, "stopped")
     assert not os.path.exists("out")
 
 
-def test_a_fault_of_our_own_is_no_users_mistake(audit, monkeypatch):
-    def fault(*arguments, **keywords):
-        raise AssertionError("ours")
+def test_help_names_the_methods_that_there_are(flip_flop):
+    shown = " ".join(flip_flop("train", "--help").out.split())
+    names = shown.split("--method TEXT ")[1].split(", or package.module:name")[0]
+    assert set(names.split(", ")) == set(METHODS)
 
-    monkeypatch.setattr(AUDITING, "score", fault)
-    with pytest.raises(AssertionError, match="ours"):
-        audit("-q")
+
+def test_a_threshold_may_be_under_each_metric_where_more_is_better(audit):
+    better = [metric.name for metric in METRICS.values() if metric.higher_is_better]
+    assert audit("-q", *[f"--fail-under={name}=0" for name in ["agreement", *better]]).code == 0
+    for name in METRICS.keys() - set(better):
+        assert "E-FAIL-UNDER: --fail-under takes no metric" in audit("-q", "--fail-under", f"{name}=0").err

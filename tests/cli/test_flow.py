@@ -101,10 +101,10 @@ def test_a_title_heads_the_report(flip_flop, model, project):
 
 
 @pytest.mark.parametrize("method", ["cce", "swarm"])
-def test_the_other_methods_are_a_flag_away(train, method):
-    assert train("--method", method, "--max-steps", "1", "--quiet").code == 0
-    assert record("runs/f2c")["name"] == method
-    assert record("runs/f2c")["training"]["steps"] == 1
+def test_the_other_methods_and_a_sample_are_a_flag_away(train, method):
+    assert train("--method", method, "--max-steps", "1", "--limit", "6", "--quiet").code == 0
+    run = record("runs/f2c")
+    assert (run["name"], run["training"]["steps"], run["task"]["num_instances"]) == (method, 1, 6)
 
 
 def test_a_run_that_is_there_is_not_trained_again_unasked(train):
@@ -113,11 +113,6 @@ def test_a_run_that_is_there_is_not_trained_again_unasked(train):
     assert refused.code == 2
     assert refused.err.startswith("E-OUT-USED: ")
     assert "runs/f2c holds a run already. Add --resume to go on with it" in refused.err
-
-
-def test_a_limit_trains_on_a_sample(train):
-    assert train("--limit", "6", "--quiet").code == 0
-    assert record("runs/f2c")["task"]["num_instances"] == 6
 
 
 def test_without_a_validation_split_a_part_of_the_training_rows_is_held_out(train, project):

@@ -119,6 +119,7 @@ MISTAKES = {
         "E-TPL-LABEL-LEAK", ["'urgent'"],
     ),
     "predict into a folder": (None, (*PREDICT, "--out", "."), "E-OUT-PATH", ["is a folder"]),
+    "predict below a file": (None, (*PREDICT, "--out", "test.csv/out.csv"), "E-OUT-PATH", ["Cannot write to"]),
     "report of no run": (None, ("report", "runs", "--out", "out.html"), "E-RUN-MISSING", ["runs"]),
     "report of a foreign folder": (None, ("report", ".", "--out", "out.html"), "E-RUN-MISSING", ["run.json"]),
     "report as a spreadsheet": (None, ("report", ".", "--out", "out.xlsx"), "E-OUT-KIND", [".html"]),
@@ -209,22 +210,6 @@ def test_a_run_that_is_there_is_not_replaced_unasked(flip_flop, project, model):
     before = files(project / "out")
     one_line(flip_flop(*audit), "E-OUT-USED", "--overwrite")
     assert files(project / "out") == before
-
-
-def test_runs_of_which_no_two_can_be_compared_make_no_report(flip_flop, project, model):
-    other = make_project(project / "other")
-    (other / "tickets.yaml").write_text(TASK.replace("Is this urgent?", "Urgent?"))
-    for number, file in enumerate((project / "tickets.yaml", other / "tickets.yaml")):
-        assert flip_flop("audit", "-m", model, "-t", file, "-o", f"run-{number}", "-q").code == 0
-    result = flip_flop("report", "run-0", "run-1", "--out", "report.html")
-    one_line(result, "E-RUN-MISMATCH", "task")
-    assert not (project / "report.html").exists()
-
-
-def test_a_run_with_a_broken_file_makes_no_report(flip_flop, project, model):
-    assert flip_flop(*(model if word == "MODEL" else word for word in AUDIT)).code == 0
-    (project / "out" / "metrics.json").write_text("{")
-    one_line(flip_flop("report", "out", "--out", "report.html"), "E-RUN-BROKEN", "metrics.json")
 
 
 @pytest.mark.parametrize("arguments", [["audit"], ["audt"], ["audit", "--limit", "0"], ["report", "--out", "a.html"]])

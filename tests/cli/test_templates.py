@@ -94,26 +94,23 @@ def test_show_names_the_instances_that_there_are(instance, flip_flop, project):
     )
 
 
-def test_lint_finds_nothing_in_good_templates(flip_flop, project):
+LEAK = '  - {name: leak, jinja: "{{ text }} {{ urgent }}", answer_choices: "No ||| Yes"}\n'
+PREFIX = TASK.replace("Never ||| Yes", "No ||| Not at all")
+
+
+@pytest.mark.parametrize(
+    ("task", "code", "words"),
+    [
+        (TASK, 0, ["tickets.yaml: 4 templates, 28 rows, 0 errors, 0 warnings\n"]),
+        (PREFIX, 0, ["0 errors, 1 warning\n", "  W-TPL-CHOICE-PREFIX  terse     train line 1 and 27 more: the answer"]),
+        (TASK + LEAK, 2, ["5 templates, 28 rows, 1 error, 0 warnings\n", "E-TPL-LABEL-LEAK"]),
+    ],
+)
+def test_lint_shows_warnings_and_errors_and_fails_for_errors(flip_flop, project, task, code, words):
+    (project / "tickets.yaml").write_text(task)
     result = flip_flop("templates", "lint", "tickets.yaml")
-    assert (result.code, result.out) == (0, "tickets.yaml: 4 templates, 28 rows, 0 errors, 0 warnings\n")
-
-
-def test_warnings_are_shown_and_pass(flip_flop, project):
-    (project / "tickets.yaml").write_text(TASK.replace("Never ||| Yes", "No ||| Not at all"))
-    result = flip_flop("templates", "lint", "tickets.yaml")
-    assert result.code == 0
-    assert "4 templates, 28 rows, 0 errors, 1 warning\n" in result.out
-    assert "  W-TPL-CHOICE-PREFIX  terse     train line 1 and 27 more: the answer 'No' is the" in result.out
-
-
-def test_an_error_gives_exit_code_2(flip_flop, project):
-    leak = '  - {name: leak, jinja: "{{ text }} {{ urgent }}", answer_choices: "No ||| Yes"}\n'
-    (project / "tickets.yaml").write_text(TASK + leak)
-    result = flip_flop("templates", "lint", "tickets.yaml", "--limit", "5")
-    assert result.code == 2
-    assert "5 templates, 15 rows, 1 error, 0 warnings\n" in result.out
-    assert "E-TPL-LABEL-LEAK" in result.out
+    assert result.code == code
+    assert all(word in result.out for word in words)
 
 
 def test_lint_goes_on_after_a_broken_file_of_a_folder(flip_flop, project):

@@ -23,7 +23,7 @@ def options(*groups: type) -> Callable[[Command], Command]:
     A field without a default is required, and comes first in the help. A field's type makes the option: ``bool`` a
     flag, ``Literal`` a choice, ``tuple[str, ...]`` one that may be repeated. Its metadata, from
     :func:`flip_flop.options.option`, may hold ``help``; ``short`` (``-m``); ``flag`` where that is not the field's
-    name; ``min`` of a whole number; click's ``metavar`` and ``envvar``.
+    name; ``min`` of a whole number; and click's own ``metavar``, ``envvar`` and ``type``.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -58,20 +58,25 @@ def _click_option(item: Field[Any]) -> Callable[[Command], Command]:
     names = [item.name, f"--{details.pop('flag', item.name).replace('_', '-')}"]
     if "short" in details:
         names.append(details.pop("short"))
-    kind: Any = next((each for each in get_args(item.type) if each is Path or each is int), item.type)
-    minimum = details.pop("min", None)
-    if kind is Path:
-        details["type"] = click.Path(path_type=Path)
-    elif get_origin(kind) is Literal:
-        details["type"] = click.Choice(get_args(kind))
-    elif get_origin(kind) is tuple:
-        details["multiple"] = True
-    elif kind is bool:
-        details["is_flag"] = True
-    elif kind is int:
-        details["type"] = int if minimum is None else click.IntRange(min=minimum)
+    if "type" not in details:
+        details |= _click_type(item.type, details.pop("min", None))
     details |= {"required": True} if item.default is MISSING else {"default": item.default, "show_default": True}
     return click.option(*names, **details)
+
+
+def _click_type(kind: Any, minimum: int | None) -> dict[str, Any]:
+    kind = next((each for each in get_args(kind) if each in (Path, int, float)), kind)  # of a union with None
+    if kind is bool:
+        return {"is_flag": True}
+    if kind is Path:
+        return {"type": click.Path(path_type=Path)}
+    if get_origin(kind) is Literal:
+        return {"type": click.Choice(get_args(kind))}
+    if get_origin(kind) is tuple:
+        return {"multiple": True}
+    if kind is int and minimum is not None:
+        return {"type": click.IntRange(min=minimum)}
+    return {"type": kind if kind in (int, float) else str}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import rendered
+from flip_flop.evaluation.run_directory import check_writable
 from flip_flop.files import write_text
 from flip_flop.metrics import label_probs, majority_vote, vote_counts
 from flip_flop.options import DEFAULT_SCORING, ScoringOptions
@@ -77,7 +78,8 @@ def check_target(out: Path, source: Path | None = None) -> None:
     """Refuse, before anything is computed, what cannot be written or would overwrite the rows that are read.
 
     Raises:
-        InputError: ``E-OUT-KIND`` for another suffix; ``E-OUT-PATH`` for a folder or for ``source`` itself.
+        InputError: ``E-OUT-KIND`` for another suffix; ``E-OUT-PATH`` for a folder, for ``source`` itself, or
+            where nothing can be written.
     """
     if out.is_dir():
         raise InputError("E-OUT-PATH", f"{out} is a folder.", "Give --out a file's name.")
@@ -85,17 +87,13 @@ def check_target(out: Path, source: Path | None = None) -> None:
         raise InputError("E-OUT-PATH", f"{out} is the input itself.", "Give --out another name.")
     if out.suffix not in SUFFIXES:
         raise InputError("E-OUT-KIND", f"{out.name} is neither JSONL nor CSV.", "End --out with .jsonl or .csv.")
+    check_writable(out)
 
 
 def _table(predictions: Sequence[dict[str, Any]], labels: Sequence[Any]) -> Iterator[list[Any]]:
     names = list(predictions[0]["templates"]) if predictions else []
-    yield [
-        "id",
-        "vote",
-        "vote_share",
-        "consensus",
-        *(spreadsheet_cell(f"{name}: p({label})") for name in names for label in labels),
-    ]
+    columns = (f"{name}: p({label})" for name in names for label in labels)
+    yield ["id", "vote", "vote_share", "consensus", *map(spreadsheet_cell, columns)]
     for row in predictions:
         cells = [probability for name in names for probability in row["templates"][name]["probs"]]
         yield [spreadsheet_cell(row["id"]), spreadsheet_cell(row["vote"]), row["vote_share"], row["consensus"], *cells]

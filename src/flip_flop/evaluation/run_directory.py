@@ -84,6 +84,15 @@ def check_out(out: Path, *, overwrite: bool = False) -> None:
         if not (overwrite and is_audit):
             hint = "Give another --out, or add --overwrite." if is_audit else "Give another --out."
             raise InputError("E-OUT-USED", f"{out} is not empty.", hint)
+    check_writable(out)
+
+
+def check_writable(out: Path) -> None:
+    """Refuse a path that cannot be written, before anything is computed.
+
+    Raises:
+        InputError: ``E-OUT-PATH``.
+    """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         probe = out.parent / f".{out.name}.probe"
