@@ -2,13 +2,14 @@
 
 import json
 import logging
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json, sha256_text, write_json
 from flip_flop.studies.leases import Leases
-from flip_flop.studies.plan import Cell, Plan, Unit, plan_record, read_plan
+from flip_flop.studies.plan import Cell, Plan, Unit, read_plan
 from flip_flop.studies.study import Study, study_names
 
 log = logging.getLogger("flip_flop")
@@ -91,7 +92,7 @@ class StudyFolder:
 
         Workers read the former: another run may start the same study with other seeds meanwhile.
         """
-        record, folder = plan_record(plan), self.study(plan)
+        record, folder = asdict(plan), self.study(plan)
         _warn_of_another_revision(_read(folder / "study.json"), record)
         path = folder / "plans" / f"{sha256_json(record)[:12]}.json"
         if not path.is_file():

@@ -80,24 +80,18 @@ class _CellMaker:
         task = self.tasks[cell.task]
         names = cell.templates(task)
         require_templates_for_training(choose(task, names))
-        draft = Cell(
-            key="",
+        return self._cell(
+            cell,
             kind="train",
             label=f"{_plain(cell.method)}-{_plain(task.name)}-seed{cell.seed}{_suffix(task, names)}",
-            method=cell.method,
-            task=cell.task,
-            task_name=task.name,
             source=task.name,
             seed=cell.seed,
             num_templates=len(names) if cell.task in self.study.template_subsets else None,
             held_out=False,
-            templates=names,
             training=None,
             settings=self.study.settings.of(cell.method, cell.task) | {"method": cell.method, "seed": cell.seed},
-            limit=self.study.limit,
             split="train",
         )
-        return self._with_key(draft)
 
     def audit(self, cell: AuditCell, training: Cell | None) -> Cell:
         task = self.tasks[cell.task]
@@ -105,34 +99,32 @@ class _CellMaker:
         config = training_config(self.study.settings.of(BASE.name, cell.task))
         suffix = _suffix(task, names)
         if training is None:
-            label = f"base-{_plain(task.name)}{suffix}"
+            label = f"{BASE.name}-{_plain(task.name)}{suffix}"
         elif training.task != cell.task:
             label = f"{training.label}-on-{_plain(task.name)}{suffix}"
         else:
             label = training.label + (f"-on{suffix}" if suffix else "")
-        trained = training.templates if training else ()
-        draft = Cell(
-            key="",
+        of_training = ("task_name", "seed", "num_templates", "key")
+        source, seed, num_templates, key = (training and getattr(training, name) for name in of_training)
+        return self._cell(
+            cell,
             kind="audit",
             label=label,
-            method=cell.method,
-            task=cell.task,
-            task_name=task.name,
-            source=training.task_name if training else None,
-            seed=training.seed if training else None,
-            num_templates=training.num_templates if training else None,
-            held_out=cell.held_out is not None and not set(names) & set(trained),
-            templates=names,
-            training=training.key if training else None,
+            source=source,
+            seed=seed,
+            num_templates=num_templates,
+            held_out=cell.held_out is not None and not set(names) & set(training.templates if training else ()),
+            training=key,
             settings={name: getattr(config, name) for name in SCORING},
-            limit=self.study.limit,
             split=self.study.split,
         )
-        return self._with_key(draft)
 
-    def _with_key(self, draft: Cell) -> Cell:
-        chosen = choose(self.tasks[draft.task], draft.templates)
-        return replace(draft, key=cell_key(draft, chosen, self.setup, self.model))
+    def _cell(self, cell: TrainCell | AuditCell, **others: Any) -> Cell:
+        task = self.tasks[cell.task]
+        names = cell.templates(task)
+        own: dict[str, Any] = {"method": cell.method, "task": cell.task, "task_name": task.name, "templates": names}
+        draft = Cell(key="", limit=self.study.limit, **own, **others)
+        return replace(draft, key=cell_key(draft, choose(task, names), self.setup, self.model))
 
 
 def check_settings(study: Study, grid: Grid) -> None:

@@ -39,8 +39,8 @@ class Holder:
         return cls(_boot_id(), os.getpid(), _start_time(os.getpid()), socket.gethostname())
 
     def is_alive(self) -> bool | None:
-        """Whether the process is running; None where it runs elsewhere and cannot be seen."""
-        if self.boot_id != _boot_id():
+        """Whether the process is running; None where it cannot be seen: elsewhere, or without /proc."""
+        if self.boot_id != _boot_id() or not Path("/proc/self/stat").exists():
             return None
         return bool(self.start_time) and _start_time(self.process) == self.start_time
 
@@ -51,24 +51,16 @@ def _boot_id() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return f"{socket.gethostname()} {os.uname().sysname}"
+        return socket.gethostname()
 
 
 def _start_time(process: int) -> str:
     """When a process began, in the kernel's ticks; empty where there is none, or only its remains."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return "" if fields[0] in "ZX" else fields[19]
     except OSError:
-        if Path("/proc/self/stat").exists():
-            return ""
-    try:  # without /proc: whether the number is in use at all
-        os.kill(process, 0)
-    except ProcessLookupError:
         return ""
-    except PermissionError:
-        pass
-    return "unknown"
+    return "" if fields[0] in "ZX" else fields[19]
 
 
 class Leases:

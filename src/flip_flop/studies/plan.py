@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,13 +144,8 @@ class Plan:
         return next((training for training in self.trainings if training.key == cell.training), None)
 
 
-def plan_record(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON values."""
-    return asdict(plan)
-
-
 def read_plan(record: Mapping[str, Any]) -> Plan:
-    """The inverse of :func:`plan_record`; of earlier versions', too, without a setting that is no more."""
+    """The inverse of ``dataclasses.asdict``; of earlier versions' plans, too, without a setting that is no more."""
     study = dict(record["study"])
     study |= {name: tuple(study[name]) for name in ("tasks", "methods", "seeds")}
     study["cross"] = None if study["cross"] is None else tuple(study["cross"])

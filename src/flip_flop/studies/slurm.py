@@ -13,8 +13,8 @@ from flip_flop.files import write_json, write_text
 from flip_flop.studies.plan import Unit
 from flip_flop.studies.tracker import Tracker
 
-# Between two looks at the queue: a tenth of the time since anything changed, within these bounds.
-POLL_SECONDS = (5.0, 30.0)
+# Between two looks at the queue.
+POLL_SECONDS = 10.0
 # A file that was written on another node may be seen late.
 GRACE_SECONDS = 90.0
 # How often a job may be queued again before its end: trainings go on from checkpoints, and one that never gets to the
@@ -114,14 +114,9 @@ class SlurmExecutor:
             hint = "Run the same command again when Slurm's controller is up."
             raise InputError("E-STUDY-SLURM", "squeue does not answer.", hint)
         self._submit([unit for unit in self.tracker.open if self._job(unit) not in queued])
-        changed = time.monotonic()
         try:
-            while self.tracker.open:
-                if self._look():
-                    changed = time.monotonic()
-                if self.tracker.open:
-                    shortest, longest = POLL_SECONDS
-                    time.sleep(min(max((time.monotonic() - changed) / 10, shortest), longest))
+            while self._look():
+                time.sleep(POLL_SECONDS)
         except KeyboardInterrupt:
             left = sorted({self._job(unit).partition("_")[0] for unit in self.tracker.open})
             words = "Jobs stay in Slurm's queue. Run the same command to wait for them; scancel takes them out: %s"
@@ -177,8 +172,7 @@ class SlurmExecutor:
             return ""
 
     def _look(self) -> bool:
-        """Settle what has ended, and say whether anything changed."""
-        before = self.tracker.settled, len(self.gone_since)
+        """Settle what has ended, and say whether anything is left."""
         self.tracker.look(list(self.tracker.open))
         queued = _queue()
         for unit in list(self.tracker.open):
@@ -188,7 +182,7 @@ class SlurmExecutor:
             elif time.monotonic() - self.gone_since.setdefault(unit, time.monotonic()) > GRACE_SECONDS:
                 reason = f"its job {job} ended without a result; see {self.place / job}.log, too."
                 self.tracker.give_up(unit, f"{reason} Run again, a training goes on from its last checkpoint.")
-        return before != (self.tracker.settled, len(self.gone_since))
+        return bool(self.tracker.open)
 
 
 def _require_slurm() -> None:

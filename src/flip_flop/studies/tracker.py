@@ -67,36 +67,31 @@ class Tracker:
             yield
 
     def look(self, units: Iterable[Unit]) -> None:
-        """Settle the cells of these units that are done or have failed by now."""
+        """Settle the cells of these units that are done or have failed by now, or whose training has failed."""
         for unit in units:
             for cell in list(self.open.get(unit, [])):
+                reason = self.folder.failure(cell)
                 if self.folder.is_done(cell):
                     self.outcome.done.append(cell)
                     self._settle(unit, cell, f"{self.folder.seconds(cell):.0f} s")
-                elif (reason := self.folder.failure(cell)) is not None:
-                    self._fail(unit, cell, reason)
+                elif reason is not None:
+                    self.outcome.failed[cell] = reason
+                    self._settle(unit, cell, f"failed: {reason}")
+                elif unit.training in self.outcome.failed:
+                    self._not_run(unit, cell)
 
     def give_up(self, unit: Unit, reason: str) -> None:
         """Mark the first cell that is not settled as failed; the others of the unit were not run."""
-        first, *others = self.open[unit]
-        self.folder.fail(first, reason)
-        self._fail(unit, first, reason)
-        for cell in others:
-            if cell not in self.outcome.not_run:
-                self._not_run(unit, cell)
+        self.folder.fail(self.open[unit][0], reason)
+        self.look([unit])
+        for cell in list(self.open.get(unit, [])):
+            self._not_run(unit, cell)
 
     def say(self, words: str, *values: object) -> None:
         """A line for the user, said once."""
         if not self.quiet and words % values not in self._told:
             self._told.add(words % values)
             log.info(words, *values)
-
-    def _fail(self, unit: Unit, cell: Cell, reason: str) -> None:
-        self.outcome.failed[cell] = reason
-        self._settle(unit, cell, f"failed: {reason}")
-        if cell.kind == "train":
-            for audit in list(self.open.get(unit, [])):
-                self._not_run(unit, audit)
 
     def _not_run(self, unit: Unit, cell: Cell) -> None:
         self.outcome.not_run.append(cell)
