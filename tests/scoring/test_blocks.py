@@ -1,7 +1,6 @@
 """Attention in blocks: every node is computed once, sees its ancestors and itself, and the cut is the cheapest."""
 
 import itertools
-import math
 
 import pytest
 from hypothesis import assume, given
@@ -12,7 +11,7 @@ from flip_flop.scoring.blocks import PIECE, plan_blocks
 from flip_flop.scoring.trie import build_trie
 from tests.scoring.tries import batches, joined, path
 
-CALL_CELLS = st.sampled_from([0.0, 1.0, 7.5, 60.0, 1e4, math.inf])
+CALL_CELLS = st.sampled_from([0.0, 1.0, 7.5, 60.0, 1e9])
 
 
 def chains(trie):
@@ -75,11 +74,8 @@ def test_blocks_cut_the_nodes_and_show_each_its_ancestors_and_itself(batch, call
 def test_no_cut_is_cheaper(batch, call_cells):
     trie = joined(batch)
     found = nodes_of(plan_blocks(trie, call_cells))
-    if call_cells == math.inf:
-        assert len(found) == min(len(cut) for cut in cuts(trie))
-    else:
-        cheapest = min(sum(cost(trie, run, call_cells) for run in cut) for cut in cuts(trie))
-        assert sum(cost(trie, run, call_cells) for run in found) == pytest.approx(cheapest)
+    cheapest = min(sum(cost(trie, run, call_cells) for run in cut) for cut in cuts(trie))
+    assert sum(cost(trie, run, call_cells) for run in found) == cheapest
 
 
 @given(batches())
@@ -107,10 +103,9 @@ def test_a_branch_joins_the_block_before_it_where_calls_are_dear():
     assert [(block.start, block.stop, block.keys) for block in plan] == [(0, 103, ((0, 103),))]
 
 
-@pytest.mark.parametrize("call_cells", [1e9, math.inf])
-def test_a_mask_that_takes_much_memory_is_not_made_whatever_a_call_costs(monkeypatch, call_cells):
+def test_a_mask_that_takes_much_memory_is_not_made_whatever_a_call_costs(monkeypatch):
     monkeypatch.setattr(blocks_module, "MAX_CELLS", 200 * 200)
     trie = long_prompt(600)
-    for block in plan_blocks(trie, call_cells):
+    for block in plan_blocks(trie, 1e9):
         cells = (block.stop - block.start) * len(block.key_nodes())
         assert cells <= 200 * 200 or list(range(block.start, block.stop)) in chains(trie)

@@ -138,7 +138,7 @@ def test_a_micro_batch_is_cut_into_rows_and_never_through_an_instance(tmp_path, 
 def test_rows_of_scoring_are_filled_with_the_largest_instances_first():
     instances = made_instances()
     sizes = [len(inputs_of(pairs(instance))) for instance in instances]
-    rows = list(pack(instances, 2 * max(sizes)))
+    rows = list(pack(sizes, 2 * max(sizes)))
     assert sorted(number for row in rows for number in row) == [0, 1, 2, 3, 4]
     assert [sizes[number] for row in rows for number in row] == sorted(sizes, reverse=True)
     assert all(sum(sizes[number] for number in row) <= 2 * max(sizes) for row in rows)

@@ -17,11 +17,7 @@ OTHER_MODEL = "Give --model the model it was trained on."
 
 
 def check_adapter_folder(adapter: Path) -> None:
-    """Look for an adapter's files before a model is loaded.
-
-    Raises:
-        InputError: ``E-ADAPTER-FILE``.
-    """
+    """Look for an adapter's files before a model is loaded; raises ``E-ADAPTER-FILE``."""
     for file in ("adapter_config.json", WEIGHTS):
         if not (adapter / file).is_file():
             message = f"{adapter} has no {file}."

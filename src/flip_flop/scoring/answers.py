@@ -26,9 +26,7 @@ class AnswerStates:
 
     Attributes:
         hidden: One state for each node of the instances' tries.
-        token_node: The node that predicts an answer's token; tokens in the order (instance, template, label).
-        token_target: The token's id.
-        token_counts: The number of tokens of each answer.
+        token_node, token_target, token_counts: As in :class:`~flip_flop.scoring.trie.TokenTrie`.
     """
 
     hidden: Float[Tensor, "nodes width"]
@@ -76,11 +74,8 @@ def answer_states(
 ) -> AnswerStates:
     """One pass of the decoder over a batch of whole instances, with gradient where it is enabled.
 
-    Args:
-        model: A causal LM.
-        instances: All with the same numbers of templates and of labels.
-        backend: ``packed`` forwards them as one row; ``padded`` in batches of sequences.
-        batch_tokens: Tokens of one forward of the padded back end, padding included.
+    All have the same numbers of templates and labels. ``packed`` forwards them as one row, whatever its length;
+    ``padded`` in batches of sequences, of at most ``batch_tokens`` with padding.
     """
     trie = join([instance.trie for instance in instances])
     if backend == "packed":

@@ -36,9 +36,7 @@ Mask = Float[Tensor, "queries keys"] | None
 class Layout:
     """What the layers' attention has to know of a trie; made in the first layer on each device, kept for the others.
 
-    Args:
-        trie: What is forwarded.
-        call_cells: See :func:`~flip_flop.scoring.blocks.plan_blocks`; by default what is known of the device.
+    ``call_cells`` is :func:`~flip_flop.scoring.blocks.plan_blocks`'s; by default what is known of the device.
     """
 
     def __init__(self, trie: TokenTrie, call_cells: float | None = None):

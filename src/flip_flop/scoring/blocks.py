@@ -17,8 +17,6 @@ from flip_flop.scoring.trie import TokenTrie
 PIECE = 128
 # Above so many query-key pairs a block's mask is not worth its memory, whatever a call costs.
 MAX_CELLS = 1 << 20
-# A call that costs more than any plan's work; a float still counts query-key pairs beside it.
-MAX_CALL_CELLS = 1e11
 
 
 @dataclass(frozen=True)
@@ -45,14 +43,7 @@ class Block:
 
 
 def plan_blocks(trie: TokenTrie, call_cells: float) -> list[Block]:
-    """The cheapest cut of a trie's nodes.
-
-    Args:
-        trie: Whole instances.
-        call_cells: What a call costs beside its work, in query-key pairs. Infinite: as few calls as the memory of
-            masks allows; 0: one call for each chain of nodes.
-    """
-    call_cells = min(call_cells, MAX_CALL_CELLS)  # infinite costs could not be compared
+    """The cheapest cut of a trie's nodes, where a call costs as much as ``call_cells`` query-key pairs beside its own."""
     numbers = np.arange(len(trie))
     # Where the chain of each node begins: a run of nodes in which each is the next one's parent.
     chain_start = np.maximum.accumulate(np.where((numbers > 0) & (trie.parent == numbers - 1), 0, numbers))
@@ -73,7 +64,7 @@ def plan_blocks(trie: TokenTrie, call_cells: float) -> list[Block]:
             apart += (b - a) * (depths[last] + b - a) + call_cells
             if last > first and (cells > apart or cells > MAX_CELLS):
                 break
-            if best[first] + call_cells + cells < best[last + 1] or best[last + 1] == np.inf:
+            if best[first] + call_cells + cells < best[last + 1]:
                 best[last + 1], first_piece[last + 1] = best[first] + call_cells + cells, first
     blocks, end = [], len(pieces)
     while end:

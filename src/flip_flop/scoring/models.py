@@ -30,7 +30,6 @@ class LoadedModel:
 
     Attributes:
         model: A causal LM, or a ``PeftModel`` around one.
-        tokenizer: Its tokenizer.
         record: Name, revision, digest, size and dtype, for the run's record.
         adapter: Path, digest, method and chat template of the adapter; ``None`` without one.
     """
@@ -62,7 +61,7 @@ def load_model(
     Args:
         name: A hub name, a folder, or ``demo`` for the embedded model.
         adapter: A folder in PEFT's format, made for this very model.
-        revision: The hub's commit, branch or tag.
+        revision: A commit, branch or tag on the hub.
         dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is bfloat16 on a GPU and float32 on a CPU.
         device: ``cpu``, ``cuda``, ...; ``auto`` takes a GPU where there is one.
         display_name: The name for records, where it is not ``name``.
@@ -114,19 +113,12 @@ def weights_digest(name: str, model: nn.Module) -> str:
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Load a model's tokenizer alone.
-
-    Raises:
-        InputError: ``E-MODEL-TOKENIZER``.
-    """
+    """Load a model's tokenizer alone; raises ``E-MODEL-TOKENIZER``."""
     tokenizer: PreTrainedTokenizerBase = _pretrained(AutoTokenizer, name, revision)
     # Where a folder holds no tokenizer, transformers makes one without a vocabulary, and every text is empty.
     if not tokenizer("No, yes", add_special_tokens=False)["input_ids"]:
-        raise InputError(
-            "E-MODEL-TOKENIZER",
-            f"{name} has no tokenizer, or one without a vocabulary.",
-            "Save the model's tokenizer beside its weights.",
-        )
+        message = f"{name} has no tokenizer, or one without a vocabulary."
+        raise InputError("E-MODEL-TOKENIZER", message, "Save the model's tokenizer beside its weights.")
     return tokenizer
 
 

@@ -4,32 +4,26 @@ For models that the packed back end cannot serve exactly. It computes each seque
 often as there are sequences.
 """
 
-from collections.abc import Iterator, Sequence
-
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from flip_flop.scoring.rows import pack
 from flip_flop.scoring.trie import TokenTrie
 
 
 def padded_states(decoder: nn.Module, trie: TokenTrie, *, batch_tokens: int) -> Float[Tensor, "nodes width"]:
-    """The hidden state at each node of a trie, from one of the sequences that it is in.
+    """The decoder's hidden state at each node of a trie, from one of the sequences that it is in.
 
     Right-padded sequences need no mask in a causal model: a real token never sees what stands behind it. Padding is
-    token 0, whatever the tokenizer calls its pad token, as nothing reads it.
-
-    Args:
-        decoder: The model without its head: ``input_ids [batch, sequence]`` to ``last_hidden_state``.
-        trie: Whole instances.
-        batch_tokens: Upper bound of one forward's tokens, padding included; a longer sequence goes alone.
+    token 0, whatever the tokenizer calls its pad token, as nothing reads it. It counts among the ``batch_tokens``.
     """
     device = next(decoder.parameters()).device
     sequences, sequence_of = trie.sequences()
     line_of = np.empty(len(sequences), dtype=np.int64)
     pieces, order = [], []
-    for numbers in _batches(sequences, batch_tokens):
+    for numbers in pack([len(sequence) for sequence in sequences], batch_tokens, padded=True):
         ids = torch.zeros(len(numbers), len(sequences[numbers[0]]), dtype=torch.long)
         for line, number in enumerate(numbers):
             ids[line, : len(sequences[number])] = torch.tensor(sequences[number])
@@ -45,15 +39,3 @@ def padded_states(decoder: nn.Module, trie: TokenTrie, *, batch_tokens: int) -> 
         order.append(nodes)
     inverse = torch.from_numpy(np.argsort(np.concatenate(order)))
     return torch.cat(pieces)[inverse.to(pieces[0].device)]
-
-
-def _batches(sequences: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
-    """Numbers of the sequences, longest first, in batches of at most ``batch_tokens`` padded tokens."""
-    batch: list[int] = []
-    for number in sorted(range(len(sequences)), key=lambda number: -len(sequences[number])):
-        width = len(sequences[batch[0]]) if batch else 0
-        if batch and width * (len(batch) + 1) > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(number)
-    yield batch

@@ -28,9 +28,7 @@ class ScoreTable:
 
     Attributes:
         scores: Mean log-probability of each answer's tokens, in nats.
-        token_counts: The number of tokens of each answer.
         num_merged: How many answers' first token spanned the join of prompt and answer.
-        backend: What computed them: ``packed`` or ``padded``.
     """
 
     scores: Float32[np.ndarray, "instances templates labels"]
@@ -52,15 +50,7 @@ def score(
     label: str = "scoring",
     quiet: bool = True,
 ) -> ScoreTable:
-    """Score rendered instances, all with the same numbers of templates and labels: the whole way from text to scores.
-
-    Args:
-        loaded: From :func:`~flip_flop.scoring.load_model`.
-        instances: From a task.
-        options: Chat template, back end, tokens of one forward.
-        label: What the progress bar says.
-        quiet: Show no progress.
-    """
+    """Score rendered instances, all with the same numbers of templates and labels; ``label`` names the progress bar."""
     encoder = loaded.encoder(options.chat_template)
     encoded = [encoder.encode(instance) for instance in instances]
     return score_instances(
@@ -80,15 +70,9 @@ def score_instances(
 ) -> ScoreTable:
     """Score every label of every instance under every template.
 
-    The result does not depend on the order of the instances, nor, but for rounding, on ``batch_tokens``.
-
-    Args:
-        model: A causal LM of transformers, with an adapter or without; it is read in evaluation mode.
-        instances: From :class:`~flip_flop.scoring.tokens.PromptEncoder`; templates and labels are as many in each.
-        backend: ``packed``, which gives way to ``padded`` for models that it cannot serve exactly; or ``padded``.
-        batch_tokens: Tokens of one forward; an instance is never divided.
-        label: What the progress bar says.
-        quiet: Show no progress.
+    The result does not depend on the order of the instances, nor, but for rounding, on ``batch_tokens``, the tokens of
+    one forward; an instance is never divided. The model is read in evaluation mode. ``packed`` gives way to ``padded``
+    for models that it cannot serve exactly.
 
     Raises:
         InputError: ``E-NONFINITE`` where the model's output is not finite, with the instance's id.
@@ -101,7 +85,7 @@ def score_instances(
         if backend == "packed":
             stack.enter_context(packed_attention(model))
         advance = stack.enter_context(track(label, len(instances), "instances", quiet=quiet))
-        for indices in pack(instances, batch_tokens):
+        for indices in pack([len(instance.trie) for instance in instances], batch_tokens):
             members = [instances[index] for index in indices]
             states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens)
             batch = states.scores(model).float().cpu().numpy()

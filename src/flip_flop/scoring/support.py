@@ -59,11 +59,8 @@ def packed_obstacle(model: nn.Module, longest: int) -> str | None:
     """Why the packed back end would not be exact for a model, or ``None``.
 
     What a configuration tells is read; the rest is tried on a few tokens: positions that are not per token, attention
-    that does not go through transformers' interface, layers that mix neighbours.
-
-    Args:
-        model: A causal LM.
-        longest: The number of tokens of the longest sequence.
+    that does not go through transformers' interface, layers that mix neighbours. ``longest``: the longest sequence's
+    number of tokens.
     """
     config = unwrap(model).config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - ATTENTION_LAYERS

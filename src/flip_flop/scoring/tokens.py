@@ -28,12 +28,9 @@ from flip_flop.scoring.trie import TokenTrie, build_trie
 
 @dataclass(frozen=True)
 class EncodedAnswer:
-    """The tokens of one answer, and of all that stands before it.
+    """The token ids of one answer, at least one, and of all that stands before it, at least one.
 
-    Attributes:
-        context: Token ids of prompt and delimiter, at least one.
-        tokens: Token ids of the answer, at least one.
-        merged: Whether a token spanned the join of the two.
+    ``merged`` says that a token spanned the join of the two.
     """
 
     context: tuple[int, ...]
@@ -51,7 +48,6 @@ class EncodedInstance:
     """One instance under every template, in tokens.
 
     Attributes:
-        id: The instance's id.
         answers: ``[templates][labels]``.
         label: The gold label's index where there is one. Only evaluation and logs read it, never a loss.
     """
@@ -76,7 +72,6 @@ class PromptEncoder:
     """Turns rendered instances into tokens, by the boundary rule.
 
     Attributes:
-        tokenizer: The model's tokenizer.
         chat_template: ``auto`` puts each prompt into the tokenizer's chat template where it has one, as the
             user's turn; ``on`` insists on it; ``off`` never does.
         max_length: The model's context in tokens; ``None`` where it has no limit.
@@ -127,8 +122,8 @@ class PromptEncoder:
         """All templates and labels of one instance in tokens.
 
         Raises:
-            InputError: ``E-TOO-LONG`` where a prompt with its answer exceeds the model's context,
-                ``E-MODEL-TOKENIZER`` where a token is not in the model's vocabulary.
+            InputError: ``E-TOO-LONG`` for the model's context, ``E-MODEL-TOKENIZER`` for its vocabulary, or as
+                :func:`encode_pair`.
         """
         pairs = [
             _split_at_spaces(self._in_chat(prompt) if self.uses_chat_template else prompt, self.delimiter + choice)
@@ -168,8 +163,7 @@ class PromptEncoder:
             if self.vocab_size is not None and largest >= self.vocab_size:
                 raise InputError(
                     "E-MODEL-TOKENIZER",
-                    f"{where}: the tokenizer gives token {largest}, the model's vocabulary ends at "
-                    f"{self.vocab_size - 1}.",
+                    f"{where}: token {largest}, but the model's vocabulary ends at {self.vocab_size - 1}.",
                     "Use the tokenizer that belongs to the model.",
                 )
 
@@ -177,13 +171,9 @@ class PromptEncoder:
 def encode_pair(
     tokenizer: PreTrainedTokenizerBase, prompt: str, continuation: str, bos: int | None = None
 ) -> EncodedAnswer:
-    """Tokenize ``prompt + continuation`` together and cut where the answer begins.
+    """Tokenize ``prompt + continuation``, that is delimiter and answer, together, and cut where the answer begins.
 
-    Args:
-        tokenizer: Any tokenizer; its special tokens are not added.
-        prompt: The text before the answer, not empty.
-        continuation: Delimiter and answer, not empty.
-        bos: The BOS token's id, put in front unless the text itself begins with it.
+    The tokenizer's special tokens are not added; ``bos`` is put in front unless the text itself begins with it.
 
     Raises:
         InputError: ``E-LABEL-EMPTY`` where the answer has no token, ``E-MODEL-TOKENIZER`` where nothing can stand
@@ -242,8 +232,7 @@ def _cut(
     if first is None:
         raise InputError(
             "E-MODEL-TOKENIZER",
-            f"The prompt {texts[0][:20]!r} and its answer are one token, and the tokenizer has no BOS or EOS token "
-            "to stand before it.",
+            f"The prompt {texts[0][:20]!r} and its answer are one token, and there is no BOS or EOS to go before it.",
             "Write a longer prompt.",
         )
     return EncodedAnswer((first,), tuple(whole), merged)

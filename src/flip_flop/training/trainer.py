@@ -198,7 +198,7 @@ class F2CTrainer(Trainer):
         instances: list[EncodedInstance] = inputs["instances"]
         devices = [self.args.device] if self.args.device.type == "cuda" else []
         losses = []
-        for numbers in pack(instances, self._row_tokens):
+        for numbers in pack([len(instance.trie) for instance in instances], self._row_tokens):
             row = [instances[number] for number in sorted(numbers)]
             ids = [instance.id for instance in row]
             with self._attention(self.adapted), torch.random.fork_rng(devices=devices):
