@@ -5,7 +5,6 @@ import statistics
 
 import numpy as np
 import pytest
-from flip_flop.evaluation._bridge import render
 from peft import LoraConfig, get_peft_model
 
 from flip_flop.errors import InputError
@@ -128,7 +127,7 @@ def test_of_one_template_there_is_no_agreement_but_an_f1(loaded, found):
 
 
 def test_a_limit_takes_the_same_instances_each_time_and_scores_them_alike(loaded, found):
-    first, second = (audit(loaded, render(make_task(), "test", limit=3, seed=1), seed=1, quiet=True) for _ in range(2))
+    first, second = (audit(loaded, make_task().render("test", limit=3, seed=1), seed=1, quiet=True) for _ in range(2))
     assert first.instance_ids == second.instance_ids
     assert np.array_equal(first.scores, second.scores)
     assert first.metrics == second.metrics
@@ -152,7 +151,7 @@ def test_a_prompt_longer_than_the_context_is_refused(loaded):
 def test_an_adapters_audit_takes_its_methods_name_and_its_training(loaded, folder, tmp_path):
     adapted = get_peft_model(load_model(str(folder)).model, LoraConfig(task_type="CAUSAL_LM", r=2))
     adapted.save_pretrained(tmp_path / "run" / "adapter")
-    task, model = TaskRecord.from_json(render(make_task(), "test").record), ModelRecord.from_json(loaded.record)
+    task, model = TaskRecord.from_json(make_task().render("test").record), ModelRecord.from_json(loaded.record)
     settings = {"method": "swarm", "lora_r": 2}
     RunRecord(kind="train", task=task, model=model, training=settings, seconds=4.5, command="flip-flop train").write(
         tmp_path / "run"
