@@ -235,6 +235,8 @@ def test_help_names_the_methods_that_there_are(flip_flop):
 
 def test_a_threshold_may_be_under_each_metric_where_more_is_better(audit):
     better = [metric.name for metric in METRICS.values() if metric.higher_is_better]
-    assert audit("-q", *[f"--fail-under={name}=0" for name in ["agreement", *better] if name != "fleiss_kappa"]).code == 0
+    assert (
+        audit("-q", *[f"--fail-under={name}=0" for name in ["agreement", *better] if name != "fleiss_kappa"]).code == 0
+    )
     for name in METRICS.keys() - set(better):
         assert "E-FAIL-UNDER: --fail-under takes no metric" in audit("-q", "--fail-under", f"{name}=0").err

@@ -44,7 +44,7 @@ def test_the_report_says_that_the_model_is_a_toy(demo):
     page = write_report(runs, out / "report.html").read_text()
     assert "The model is a toy" in page
     assert "0.16 million parameters" in page
-    assert len(comparison_rows([load_run(run) for run in runs])) == 6
+    assert len(comparison_rows([load_run(run) for run in runs])) == 2  # headings: trained templates, held-out ones
 
 
 def test_every_method_of_the_paper_is_in_the_demo():

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.evaluation import predict, render_file, write_predictions
+from flip_flop.evaluation import predict, write_predictions
 from flip_flop.evaluation.predict import check_target
 from flip_flop.prompts import Template
 from flip_flop.scoring import PromptEncoder
@@ -42,7 +42,7 @@ def task():
 
 @pytest.fixture
 def predictions(loaded, task, source):
-    return predict(loaded, render_file(task, source), quiet=True)
+    return predict(loaded, task.render_file(source), quiet=True)
 
 
 def test_probabilities_are_those_of_naive_scores_and_sum_to_one(loaded, task, predictions):
@@ -73,7 +73,7 @@ def test_a_label_column_is_neither_needed_nor_read(loaded, task, predictions, tm
     for labels in (["angry", "calm", "glad", "glad", "calm"], ["wrong", "", "glad", "no label", "7"]):
         rows = [{"text": row["text"], "mood": label} for row, label in zip(make_rows(), labels, strict=True)]
         assert (
-            predict(loaded, render_file(task, write_rows(tmp_path / "labelled.jsonl", rows)), quiet=True) == predictions
+            predict(loaded, task.render_file(write_rows(tmp_path / "labelled.jsonl", rows)), quiet=True) == predictions
         )
 
 
@@ -83,18 +83,18 @@ def test_a_template_that_reads_the_label_is_refused(loaded, tmp_path, labelled):
     task = make_task(templates=(*TEMPLATES, peeking), labels=LABELS)
     rows = [row if labelled else {"text": row["text"]} for row in make_rows()]
     with pytest.raises(InputError, match=r"E-TPL-[A-Z-]+: template 'peeking'"):
-        predict(loaded, render_file(task, write_rows(tmp_path / "rows.jsonl", rows)), quiet=True)
+        predict(loaded, task.render_file(write_rows(tmp_path / "rows.jsonl", rows)), quiet=True)
 
 
 def test_ids_are_the_rows_own_where_the_task_names_them(loaded, tmp_path):
     rows = [{"text": row["text"], "number": f"T-{number}"} for number, row in enumerate(make_rows())]
     task = make_task(labels=LABELS, id_field="number")
-    found = predict(loaded, render_file(task, write_rows(tmp_path / "rows.csv", rows)), quiet=True)
+    found = predict(loaded, task.render_file(write_rows(tmp_path / "rows.csv", rows)), quiet=True)
     assert [row["id"] for row in found] == [f"T-{number}" for number in range(5)]
 
 
 def test_a_task_without_labels_answers_with_label_numbers(loaded, source):
-    found = predict(loaded, render_file(make_task(labels=None, label_field=None), source), quiet=True)
+    found = predict(loaded, make_task(labels=None, label_field=None).render_file(source), quiet=True)
     assert {row["vote"] for row in found} <= {0, 1, 2}
 
 
@@ -120,7 +120,7 @@ def test_no_cell_is_a_formula_to_a_spreadsheet(loaded, tmp_path, start):
     rows = [{"text": row["text"], "number": bad + str(number)} for number, row in enumerate(make_rows())]
     templates = (Template(bad, "{{ text }}?", "No ||| Yes ||| So"), *TEMPLATES[1:])
     task = make_task(templates=templates, labels=(bad, "calm", "glad"), id_field="number")
-    found = predict(loaded, render_file(task, write_rows(tmp_path / "rows.jsonl", rows)), quiet=True)
+    found = predict(loaded, task.render_file(write_rows(tmp_path / "rows.jsonl", rows)), quiet=True)
     found[0]["vote"] = bad
     write_predictions(found, task.labels, tmp_path / "out.csv")
     with (tmp_path / "out.csv").open(newline="") as file:
