@@ -5,10 +5,10 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from flip_flop import strict_yaml
 from flip_flop.errors import InputError, nearest
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.safety import SEPARATOR
+from flip_flop.strict_yaml import mapping_of, read_yaml, text_of
 from flip_flop.tasks.sources import FileSource, HubSource, Source
 from flip_flop.tasks.task import Label, Task
 
@@ -17,8 +17,8 @@ _TEMPLATE_KEYS = ("name", "jinja", "answer_choices", "id", "metadata", "referenc
 _FILE_KEYS = ("path", "encoding")
 _HUB_KEYS = ("repo", "config", "split", "revision")
 
-_mapping = functools.partial(strict_yaml.mapping_of, code="E-TASK-KEY")
-_text = functools.partial(strict_yaml.text_of, code="E-TASK-KEY")
+_mapping = functools.partial(mapping_of, code="E-TASK-KEY")
+_text = functools.partial(text_of, code="E-TASK-KEY")
 
 
 def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
@@ -35,7 +35,7 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
         beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         raise InputError("E-TASK-FILE", f"there is no task file {path}.", nearest(path.name, beside))
     where = str(path)
-    document = _mapping(strict_yaml.read_yaml(path), where, _TASK_KEYS)
+    document = _mapping(read_yaml(path), where, _TASK_KEYS)
     for key in ("templates", "data"):
         if not document.get(key):
             raise InputError("E-TASK-KEY", f"{where} has no {key}.", f"Add {key}: with at least one entry.")
