@@ -103,18 +103,6 @@ def test_a_packed_row_is_whole_instances_and_each_of_their_beginnings_once(batch
         assert [shape[1] for shape in shapes] == sorted(distinct, reverse=True)
 
 
-def test_padded_batches_stay_within_their_tokens_or_are_one_sequence():
-    model, encoded, _ = model_instances_and_naive_scores("qwen2", "byte_bpe")
-    most = max(len(sequence) for instance in encoded for sequence in inputs(instance)) - 1
-    shapes = []
-    hook = model.model.layers[0].register_forward_pre_hook(lambda layer, given: shapes.append(given[0].shape))
-    score_instances(model, encoded, backend="padded", batch_tokens=most, quiet=True)
-    hook.remove()
-    assert all(shape[0] * shape[1] <= most or shape[0] == 1 for shape in shapes)
-    assert any(shape[0] > 1 for shape in shapes)
-    assert any(shape[1] > most for shape in shapes)
-
-
 def inputs(instance):
     """What the model reads: all but an answer's last token."""
     return {answer.context + answer.tokens[:-1] for template in instance.answers for answer in template}

@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flip_flop.scoring import rows as rows_module
 from flip_flop.scoring.rows import pack, training_row_tokens
@@ -135,17 +137,15 @@ def test_a_micro_batch_is_cut_into_rows_and_never_through_an_instance(tmp_path, 
     assert len(rows) == {1: 5, 100_000: 1}.get(row_tokens, len(rows))
 
 
-def test_rows_of_scoring_are_filled_with_the_largest_instances_first():
-    instances = made_instances()
-    sizes = [len(inputs_of(pairs(instance))) for instance in instances]
-    rows = list(pack(sizes, 2 * max(sizes)))
-    assert sorted(number for row in rows for number in row) == [0, 1, 2, 3, 4]
-    assert [sizes[number] for row in rows for number in row] == sorted(sizes, reverse=True)
-    assert all(sum(sizes[number] for number in row) <= 2 * max(sizes) for row in rows)
-    assert all(
-        sum(sizes[number] for number in row) + sizes[following[0]] > 2 * max(sizes)
-        for row, following in itertools.pairwise(rows)
-    )
+@given(st.lists(st.integers(1, 20), max_size=8), st.integers(1, 60), st.booleans())
+def test_groups_hold_every_size_largest_first_and_are_full(sizes, most, padded):
+    groups = list(pack(sizes, most, padded=padded))
+    ordered = [[sizes[index] for index in group] for group in groups]
+    assert sorted(index for group in groups for index in group) == list(range(len(sizes)))
+    assert [size for group in ordered for size in group] == sorted(sizes, reverse=True)
+    tokens = (lambda group: group[0] * len(group)) if padded else sum
+    assert all(len(group) == 1 or tokens(group) <= most for group in ordered)
+    assert all(tokens([*group, following[0]]) > most for group, following in itertools.pairwise(ordered))
 
 
 @pytest.mark.parametrize(("flops", "most", "expected"), [(1.0, 4096, 1), (1e18, 4096, 4096), (None, 10**9, None)])
