@@ -85,22 +85,23 @@ def test_calls_that_cost_nothing_are_one_for_each_chain(batch):
 
 
 def long_prompt(length):
-    """One template, two labels: a chain of the prompt and the first answer, and a branch of the other."""
+    """One template, two labels: a chain of the prompt, and two branches of an answer each."""
     return build_trie([[(tuple(range(length)), (1, 2, 3)), (tuple(range(length)), (4, 5))]])
 
 
-@pytest.mark.parametrize(("length", "pieces"), [(126, [128]), (127, [128, 1]), (298, [128, 128, 44])])
+@pytest.mark.parametrize(("length", "pieces"), [(128, [128]), (129, [128, 1]), (300, [128, 128, 44])])
 def test_a_long_chain_is_cut_into_pieces(length, pieces):
     assert PIECE == 128
-    *chain, branch = plan_blocks(long_prompt(length), 0.0)
+    prompt = tuple(range(length))
+    chain = plan_blocks(build_trie([[(prompt, (1,)), (prompt, (2,))]]), 0.0)
     assert [block.stop - block.start for block in chain] == pieces
     assert [block.keys for block in chain] == [((0, block.stop),) for block in chain]
-    assert branch.keys == ((0, length), (length + 2, length + 3))  # it begins at the prompt that it answers
 
 
-def test_a_branch_joins_the_block_before_it_where_calls_are_dear():
-    plan = plan_blocks(long_prompt(100), 1e9)
-    assert [(block.start, block.stop, block.keys) for block in plan] == [(0, 103, ((0, 103),))]
+def test_a_branch_begins_at_the_prompt_that_it_answers_or_joins_the_block_before_it_where_calls_are_dear():
+    trie = long_prompt(100)
+    assert [block.keys for block in plan_blocks(trie, 0.0)] == [((0, 102),), ((0, 100), (102, 103))]
+    assert [(block.start, block.stop, block.keys) for block in plan_blocks(trie, 1e9)] == [(0, 103, ((0, 103),))]
 
 
 def test_a_mask_that_takes_much_memory_is_not_made_whatever_a_call_costs(monkeypatch):

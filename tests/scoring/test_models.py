@@ -12,7 +12,7 @@ from transformers import BertConfig, T5Config
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import PromptEncoder, load_model, score
+from flip_flop.scoring import PromptEncoder, ScoringOptions, load_model, score
 from tests.evaluation.saved import save_tiny
 from tests.exact import assert_scores
 from tests.scoring.oracle import naive_scores
@@ -91,16 +91,16 @@ def test_the_digest_is_of_the_weights_and_nothing_else(base, copy, tmp_path):
     assert load_model(str(copy)).record["digest"] != digest
 
 
+def test_the_embedded_model_is_opened_by_its_name():
+    loaded = load_model("demo")
+    assert (loaded.record["name"], loaded.record["is_demo"]) == ("demo", True)
+    assert score(loaded, instances(), ScoringOptions("off", "padded", 50)).backend == "padded"
+
+
 def test_a_missing_folder_is_refused():
     assert "No folder ./models/tiny" in refused("E-MODEL-FILE", "./models/tiny")
     refused("E-MODEL-FILE", "/no/such/folder")
     refused("E-MODEL-FILE", "no-such-name-on-the-hub")
-
-
-@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
-def test_a_folder_without_config_or_weights_is_refused(copy, missing):
-    (copy / missing).unlink()
-    assert str(copy) in refused("E-MODEL-FILE", copy)
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "llama", "gpt2"])
@@ -118,42 +118,50 @@ def test_a_tokenizer_of_another_model_is_refused_before_it_is_scored(base, tmp_p
         score(load_model(str(folder)), instances())
 
 
-def test_pickled_weights_are_refused(copy):
-    torch.save(load_file(copy / "model.safetensors"), copy / "pytorch_model.bin")
-    (copy / "model.safetensors").unlink()
-    refused("E-MODEL-FILE", copy)
+def _pickle(folder):
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
 
 
-@pytest.mark.parametrize("content", [b"version https://git-lfs.github.com/spec/v1\n", b"\x00" * 7, b""])
-def test_weights_that_are_no_safetensors_are_refused(copy, content):
-    (copy / "model.safetensors").write_bytes(content)
-    refused("E-MODEL-FILE", copy)
-
-
-def test_weights_cut_short_are_refused(copy):
-    file = copy / "model.safetensors"
+def _cut_short(file):
     file.write_bytes(file.read_bytes()[:-100])
-    refused("E-MODEL-FILE", copy)
 
 
-def test_a_missing_tensor_is_not_drawn_at_random(copy):
-    change_weights(copy / "model.safetensors", lambda weights: weights.pop(QUERY))
-    assert QUERY in refused("E-MODEL-FILE", copy)
+def _lose_a_tensor(folder):
+    change_weights(folder / "model.safetensors", lambda weights: weights.pop(QUERY))
 
 
-def test_a_tensor_of_another_shape_is_refused(copy):
-    change_weights(copy / "model.safetensors", lambda weights: weights.update({QUERY: torch.zeros(8, 9)}))
-    assert QUERY in refused("E-MODEL-FILE", copy)
+def _reshape_a_tensor(folder):
+    change_weights(folder / "model.safetensors", lambda weights: weights.update({QUERY: torch.zeros(8, 9)}))
 
 
-def test_an_encoder_decoder_model_is_refused(copy):
-    T5Config().save_pretrained(copy)
-    assert "encoder-decoder" in refused("E-MODEL-KIND", copy)
+def _write_bert(folder):
+    BertConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2).save_pretrained(folder)
 
 
-def test_a_model_that_is_no_causal_lm_is_refused(copy):
-    BertConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2).save_pretrained(copy)
-    refused("E-MODEL-FILE", copy)
+DAMAGES = {
+    "no config": (lambda folder: (folder / "config.json").unlink(), "E-MODEL-FILE", "copy"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "E-MODEL-FILE", "copy"),
+    "pickled weights": (_pickle, "E-MODEL-FILE", "weights"),
+    "a pointer": (
+        lambda folder: (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n"),
+        "E-MODEL-FILE", "weights",
+    ),
+    "an empty file": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "E-MODEL-FILE", "weights"),
+    "weights cut short": (lambda folder: _cut_short(folder / "model.safetensors"), "E-MODEL-FILE", "weights"),
+    "a missing tensor": (_lose_a_tensor, "E-MODEL-FILE", QUERY),
+    "a tensor of another shape": (_reshape_a_tensor, "E-MODEL-FILE", QUERY),
+    "an encoder-decoder": (lambda folder: T5Config().save_pretrained(folder), "E-MODEL-KIND", "encoder-decoder"),
+    "no causal LM": (_write_bert, "E-MODEL-FILE", "weights"),
+    "a broken config": (lambda folder: (folder / "config.json").write_text("{"), "E-MODEL-FILE", "model"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_folder_that_is_no_causal_language_model_is_refused(copy, name):
+    damage, code, words = DAMAGES[name]
+    damage(copy)
+    assert words in refused(code, copy)
 
 
 def test_a_models_own_code_is_not_run(copy):
@@ -163,11 +171,6 @@ def test_a_models_own_code_is_not_run(copy):
     (copy / "mine.py").write_text(f"open({str(copy / 'ran')!r}, 'w')\n")
     refused("E-MODEL-FILE", copy)
     assert not (copy / "ran").exists()
-
-
-def test_a_broken_config_is_refused(copy):
-    (copy / "config.json").write_text("{")
-    refused("E-MODEL-FILE", copy)
 
 
 def test_an_unknown_dtype_and_an_unknown_device_are_refused(base):
@@ -185,14 +188,10 @@ def test_an_adapter_changes_the_scores_and_takes_its_runs_method(base, trained):
 
 
 @pytest.mark.parametrize("missing", ["adapter_config.json", "adapter_model.safetensors"])
-def test_an_adapter_without_its_files_is_refused(base, run, missing):
+def test_a_folder_without_an_adapters_files_is_refused(base, run, missing):
     (run / "adapter" / missing).unlink()
     assert missing in refused("E-ADAPTER-FILE", base, adapter=run / "adapter")
-
-
-def test_a_runs_folder_is_no_adapter(base, run):
     refused("E-ADAPTER-FILE", base, adapter=run)
-    refused("E-ADAPTER-FILE", base, adapter="no/adapter")
 
 
 def test_an_adapter_of_another_base_is_refused(tmp_path, run):
@@ -230,15 +229,14 @@ def test_an_adapter_whose_tensors_do_not_fit_is_refused(base, run, damage):
     assert "lora_" in refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")
 
 
-@pytest.mark.parametrize("config", ["{", "[]", "{}"])
-def test_an_adapter_with_a_broken_config_is_refused(base, run, config):
-    (run / "adapter" / "adapter_config.json").write_text(config)
-    refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")
-
-
-def test_an_adapter_cut_short_is_refused(base, run):
-    file = run / "adapter" / "adapter_model.safetensors"
-    file.write_bytes(file.read_bytes()[:-100])
+def test_an_adapter_with_a_broken_config_or_cut_short_is_refused(base, run):
+    config = run / "adapter" / "adapter_config.json"
+    whole = config.read_text()
+    for content in ("{", "[]", "{}"):
+        config.write_text(content)
+        refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")
+    config.write_text(whole)
+    _cut_short(run / "adapter" / "adapter_model.safetensors")
     refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")
 
 

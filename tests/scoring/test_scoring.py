@@ -5,12 +5,9 @@ import functools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flip_flop.errors import InputError
-from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import PromptEncoder, score_instances
+from flip_flop.scoring import score_instances
 from flip_flop.scoring.answers import answer_states
 from flip_flop.scoring.head import check_head, head_logits
 from flip_flop.scoring.support import choose_backend
@@ -73,16 +70,6 @@ def test_scores_depend_neither_on_the_batch_size_nor_on_the_order(architecture, 
     assert_scores(model, scores, expected[order])
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.sampled_from([1, 30, 150, 400, 100_000]))
-@settings(max_examples=15)
-def test_whatever_goes_together_scores_as_it_does_alone(numbers, batch_tokens):
-    model, encoded, expected = model_instances_and_naive_scores("qwen2", "word_level")
-    chosen = [encoded[number] for number in numbers]
-    for backend in BACKENDS:
-        scores = score_instances(model, chosen, backend=backend, batch_tokens=batch_tokens, quiet=True).scores
-        assert_scores(model, scores, expected[numbers])
-
-
 @pytest.mark.parametrize(("batch_tokens", "rows"), [(1, 5), (100_000, 1)])
 def test_a_packed_row_is_whole_instances_and_each_of_their_beginnings_once(batch_tokens, rows):
     model, encoded, _ = model_instances_and_naive_scores("qwen2", "byte_bpe")
@@ -103,18 +90,6 @@ def test_a_packed_row_is_whole_instances_and_each_of_their_beginnings_once(batch
         assert [shape[1] for shape in shapes] == sorted(distinct, reverse=True)
 
 
-def test_padded_batches_stay_within_their_tokens_or_are_one_sequence():
-    model, encoded, _ = model_instances_and_naive_scores("qwen2", "byte_bpe")
-    most = max(len(sequence) for instance in encoded for sequence in inputs(instance)) - 1
-    shapes = []
-    hook = model.model.layers[0].register_forward_pre_hook(lambda layer, given: shapes.append(given[0].shape))
-    score_instances(model, encoded, backend="padded", batch_tokens=most, quiet=True)
-    hook.remove()
-    assert all(shape[0] * shape[1] <= most or shape[0] == 1 for shape in shapes)
-    assert any(shape[0] > 1 for shape in shapes)
-    assert any(shape[1] > most for shape in shapes)
-
-
 def inputs(instance):
     """What the model reads: all but an answer's last token."""
     return {answer.context + answer.tokens[:-1] for template in instance.answers for answer in template}
@@ -126,24 +101,6 @@ def test_the_log_softmax_is_float32_whatever_the_models_dtype():
     assert states.hidden.dtype == torch.bfloat16
     assert head_logits(model, states.hidden).dtype == torch.float32
     assert states.scores(model).dtype == torch.float32
-
-
-def test_each_distinct_sequence_is_forwarded_once():
-    encoded = instances(byte_bpe(), 1)[0]
-    sequences, _ = encoded.trie.sequences()
-    own = inputs(encoded)
-    beginnings = {a for a in own for b in own if a != b and b[: len(a)] == a}
-    assert beginnings
-    assert sorted(map(tuple, sequences)) == sorted(own - beginnings)
-
-
-def test_an_answer_of_one_token_adds_no_input():
-    row = RenderedInstance("1", ("The food was",), (("good", "not", "very"),), None)
-    encoded = PromptEncoder(byte_bpe()).encode(row)
-    assert [len(answer.tokens) for answer in encoded.answers[0]] == [1, 1, 2]
-    # One sequence for all three: the prompt, and the first token of the only answer that has a second.
-    assert encoded.trie.sequences()[0] == [list(encoded.answers[0][2].context + encoded.answers[0][2].tokens[:1])]
-    assert len(np.unique(encoded.trie.token_node)) == 2
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 100_000])

@@ -24,12 +24,13 @@ def words(trie):
 def test_an_example_by_hand():
     trie = build_trie(EXAMPLE)
     # (1, 2, 3) is also what the answer (3, 9) reads, and (1, 2, 6) what (6, 1) does.
-    assert words(trie) == [
-        (1,), (1, 2), (1, 2, 3), (1, 2, 3, 5), (1, 2, 3, 5, 7), (1, 2, 6), (1, 4), (1, 4, 4),
-    ]  # fmt: skip
-    assert trie.depth.tolist() == [0, 1, 2, 3, 4, 2, 1, 2]
-    assert trie.leave.tolist() == [8, 6, 5, 5, 5, 6, 8, 8]
-    assert trie.token_node.tolist() == [2, *[2, 3], *[2, 3, 4], *[1, 2], 7, *[1, 5]]
+    prompts = [(1,), (1, 2), (1, 2, 3), (1, 4), (1, 4, 4)]
+    assert words(trie) == [*prompts, (1, 2, 3, 5), (1, 2, 3, 5, 7), (1, 2, 6)]
+    assert trie.num_prompt == len(prompts)
+    assert trie.depth.tolist() == [0, 1, 2, 1, 2, 3, 4, 2]
+    assert trie.enter.tolist() == [0, 1, 2, 6, 7, 3, 4, 5]
+    assert trie.leave.tolist() == [8, 6, 5, 8, 8, 5, 5, 6]
+    assert trie.token_node.tolist() == [2, *[2, 5], *[2, 5, 6], *[1, 2], 4, *[1, 7]]
     assert trie.token_target.tolist() == [4, 5, 6, 5, 7, 8, 3, 9, 1, 6, 1]
     assert trie.token_counts.tolist() == [[[1, 2, 3], [2, 1, 2]]]
 
@@ -39,14 +40,15 @@ def test_there_is_one_node_for_each_distinct_prefix_of_each_instance(batch):
     trie = joined(batch)
     assert sorted(words(trie)) == sorted(word for answers in batch for word in expected_prefixes(answers))
     assert all(trie.parent[node] < node for node in range(len(trie)))
+    assert all(trie.parent[node] < trie.num_prompt for node in range(trie.num_prompt))
     assert trie.depth.tolist() == [len(word) - 1 for word in words(trie)]
 
 
 @given(batches())
-def test_leave_tells_whether_one_node_stands_before_another(batch):
+def test_enter_and_leave_tell_whether_one_node_stands_before_another(batch):
     trie = joined(batch)
     for b in range(len(trie)):
-        assert [a for a in range(len(trie)) if a <= b < trie.leave[a]] == path(trie, b)
+        assert [a for a in range(len(trie)) if trie.enter[a] <= trie.enter[b] < trie.leave[a]] == path(trie, b)
 
 
 @given(batches())
@@ -61,7 +63,7 @@ def test_each_answer_token_is_predicted_by_what_stands_before_it_in_its_own_inst
     assert trie.token_counts.ravel().tolist() == [len(answer) for own in pairs for _, answer in own]
     sizes = [len(build_trie(answers)) for answers in batch]
     owner = np.repeat(np.arange(len(batch)), trie.token_counts.sum(axis=(1, 2)))
-    assert (np.searchsorted(np.cumsum(sizes), trie.token_node, side="right") == owner).all()
+    assert (np.searchsorted(np.cumsum(sizes), trie.enter[trie.token_node], side="right") == owner).all()
 
 
 @given(batches())
@@ -76,7 +78,7 @@ def test_the_sequences_are_those_that_begin_no_other_and_hold_every_node(batch):
     for node, word in enumerate(words(trie)):
         assert tuple(sequences[sequence_of[node]][: len(word)]) == word
     # Twins in two instances spell alike: each node is found in a sequence of its own instance.
-    leaves = sorted(set(range(len(trie))) - set(trie.parent.tolist()))
+    leaves = sorted(set(range(len(trie))) - set(trie.parent.tolist()), key=lambda leaf: trie.enter[leaf])
     assert [path(trie, leaves[number])[0] for number in sequence_of] == [
         path(trie, node)[0] for node in range(len(trie))
     ]

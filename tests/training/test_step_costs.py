@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flip_flop.scoring import rows as rows_module
 from flip_flop.scoring.rows import pack, training_row_tokens
@@ -111,13 +113,12 @@ def test_a_separate_vote_pass_costs_a_forward_and_no_backward(tmp_path):
 # ---- rows ----
 
 
-@pytest.mark.parametrize("row_tokens", [1, 90, 130, 100_000])
+@pytest.mark.parametrize("row_tokens", [1, 130, 100_000])
 def test_a_micro_batch_is_cut_into_rows_and_never_through_an_instance(tmp_path, monkeypatch, row_tokens):
     instances = made_instances()
     trainer = made_trainer(tmp_path, **LOSSES["cce"])
     trainer._row_tokens = row_tokens
-    rows = []
-    plain = trainer.compute_loss
+    rows, plain = [], trainer.compute_loss
 
     def watched(model, inputs, **rest):
         rows.append(inputs["instances"])
@@ -125,27 +126,19 @@ def test_a_micro_batch_is_cut_into_rows_and_never_through_an_instance(tmp_path, 
 
     monkeypatch.setattr(trainer, "compute_loss", watched)
     step(trainer, instances)
-    sizes = {instance.id: len(inputs_of(pairs(instance))) for instance in instances}
-    assert sorted(instance.id for row in rows for instance in row) == sorted(sizes)
-    for row in rows:
-        assert len(row) == 1 or sum(sizes[instance.id] for instance in row) <= row_tokens
-        assert [instance.id for instance in row] == sorted(instance.id for instance in row)
-    largest = [max(sizes[instance.id] for instance in row) for row in rows]
-    assert largest == sorted(largest, reverse=True)
-    assert len(rows) == {1: 5, 100_000: 1}.get(row_tokens, len(rows))
+    groups = pack([len(inputs_of(pairs(instance))) for instance in instances], row_tokens)
+    assert rows == [[instances[index] for index in sorted(group)] for group in groups]
 
 
-def test_rows_of_scoring_are_filled_with_the_largest_instances_first():
-    instances = made_instances()
-    sizes = [len(inputs_of(pairs(instance))) for instance in instances]
-    rows = list(pack(sizes, 2 * max(sizes)))
-    assert sorted(number for row in rows for number in row) == [0, 1, 2, 3, 4]
-    assert [sizes[number] for row in rows for number in row] == sorted(sizes, reverse=True)
-    assert all(sum(sizes[number] for number in row) <= 2 * max(sizes) for row in rows)
-    assert all(
-        sum(sizes[number] for number in row) + sizes[following[0]] > 2 * max(sizes)
-        for row, following in itertools.pairwise(rows)
-    )
+@given(st.lists(st.integers(1, 20), max_size=8), st.integers(1, 60), st.booleans())
+def test_groups_hold_every_size_largest_first_and_are_full(sizes, most, padded):
+    groups = list(pack(sizes, most, padded=padded))
+    ordered = [[sizes[index] for index in group] for group in groups]
+    assert sorted(index for group in groups for index in group) == list(range(len(sizes)))
+    assert [size for group in ordered for size in group] == sorted(sizes, reverse=True)
+    tokens = (lambda group: group[0] * len(group)) if padded else sum
+    assert all(len(group) == 1 or tokens(group) <= most for group in ordered)
+    assert all(tokens([*group, following[0]]) > most for group, following in itertools.pairwise(ordered))
 
 
 @pytest.mark.parametrize(("flops", "most", "expected"), [(1.0, 4096, 1), (1e18, 4096, 4096), (None, 10**9, None)])

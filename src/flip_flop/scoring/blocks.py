@@ -38,12 +38,12 @@ class Block:
 
     def mask(self, trie: TokenTrie) -> Bool[ndarray, "queries keys"]:
         """What each query sees."""
-        queries, keys = np.arange(self.start, self.stop)[:, None], self.key_nodes()
-        return (keys <= queries) & (queries < trie.leave[keys])
+        enter, keys = trie.enter[self.start : self.stop, None], self.key_nodes()
+        return (trie.enter[keys] <= enter) & (enter < trie.leave[keys])
 
 
 def plan_blocks(trie: TokenTrie, call_cells: float) -> list[Block]:
-    """The cheapest cut of a trie's nodes, where a call costs as much as ``call_cells`` query-key pairs beside its own."""
+    """The cheapest cut of a trie's nodes, where a call costs ``call_cells`` query-key pairs beside its own ones."""
     numbers = np.arange(len(trie))
     # Where the chain of each node begins: a run of nodes in which each is the next one's parent.
     chain_start = np.maximum.accumulate(np.where((numbers > 0) & (trie.parent == numbers - 1), 0, numbers))
@@ -77,7 +77,7 @@ def plan_blocks(trie: TokenTrie, call_cells: float) -> list[Block]:
 
 def _is_ancestor(trie: TokenTrie, node: int, other: int) -> bool:
     """Whether ``node`` is ``other`` or an ancestor of it; -1, before all sequences, is everyone's ancestor."""
-    return node < 0 or bool(node <= other < trie.leave[node])
+    return node < 0 or (other >= 0 and bool(trie.enter[node] <= trie.enter[other] < trie.leave[node]))
 
 
 def _with_ancestors(trie: TokenTrie, chain_start: ndarray, begin: int, stop: int) -> tuple[tuple[int, int], ...]:

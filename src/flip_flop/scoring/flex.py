@@ -18,9 +18,9 @@ def flex_mask(trie: TokenTrie, device: torch.device) -> Any:
     """What each node sees, and the blocks that FlexAttention may skip; one for all layers."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    leave = torch.from_numpy(trie.leave).to(device)
+    enter, leave = (torch.from_numpy(part).to(device) for part in (trie.enter, trie.leave))
     # A lambda, as FlexAttention counts a rule's parameters, which a checking wrapper hides.
-    rule = lambda batch, head, query, key: (key <= query) & (query < leave[key])  # noqa: E731
+    rule = lambda batch, head, query, key: (enter[key] <= enter[query]) & (enter[query] < leave[key])  # noqa: E731
     return create_block_mask(rule, None, None, len(trie), len(trie), device=str(device))
 
 

@@ -6,11 +6,11 @@ before it and on nothing else, so each distinct beginning has to be computed onc
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from numpy import ndarray
 
 STORED = np.int32  # a trie is kept for each instance of a training set
@@ -21,15 +21,16 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True, eq=False)
 class TokenTrie:
-    """Distinct tokens of one instance, or of several one after the other, in depth-first order.
+    """Distinct tokens of one instance, or of several: all that prompts are made of, then what only answers have.
 
-    Node ``a`` is node ``b`` or an ancestor of it iff ``a <= b < leave[a]``.
+    Parents stand before children. Node ``a`` is ``b`` or an ancestor of it iff ``enter[a] <= enter[b] < leave[a]``.
 
     Attributes:
         ids: The node's token.
         parent: The node before it; -1 where it is a sequence's first.
         depth: The number of its ancestors: its position for the model.
-        leave: The first node behind its descendants.
+        enter, leave: Its number in depth-first order, and the first number behind its descendants.
+        num_prompt: How many nodes prompts are made of.
         token_node: The node that predicts an answer's token; tokens in the order (instance, template, label).
         token_target: The token's id.
         token_counts: The number of tokens of each answer.
@@ -38,7 +39,9 @@ class TokenTrie:
     ids: Int[ndarray, " nodes"]
     parent: Int[ndarray, " nodes"]
     depth: Int[ndarray, " nodes"]
+    enter: Int[ndarray, " nodes"]
     leave: Int[ndarray, " nodes"]
+    num_prompt: int
     token_node: Int[ndarray, " tokens"]
     token_target: Int[ndarray, " tokens"]
     token_counts: Int[ndarray, "instances templates labels"]
@@ -48,7 +51,8 @@ class TokenTrie:
 
     def sequences(self) -> tuple[list[list[int]], Int[ndarray, " nodes"]]:
         """The sequences that are not the beginning of another, and for each node one of those that it is in."""
-        leaves = np.flatnonzero(self.leave == np.arange(len(self)) + 1)
+        leaves = np.flatnonzero(self.leave == self.enter + 1)
+        leaves = leaves[np.argsort(self.enter[leaves])]
         ids, parent = self.ids.tolist(), self.parent.tolist()
         sequences = []
         for node in leaves.tolist():
@@ -58,7 +62,7 @@ class TokenTrie:
                 node = parent[node]
             sequences.append(backwards[::-1])
         # In depth-first order the next leaf, or the node itself, is a descendant.
-        return sequences, np.searchsorted(leaves, np.arange(len(self)))
+        return sequences, np.searchsorted(self.enter[leaves], self.enter)
 
 
 def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
@@ -89,20 +93,26 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
     leave = np.empty(len(ids), dtype=STORED)
     for nodes, end in closed:
         leave[nodes] = end
+    in_prompt = np.zeros(len(ids), dtype=bool)
+    for (prompt, _), sequence in zip(pairs, reads, strict=True):
+        in_prompt[nodes_of[sequence][: len(prompt)]] = True
     predicting = [nodes_of[sequence][len(prompt) - 1 :] for (prompt, _), sequence in zip(pairs, reads, strict=True)]
-    return TokenTrie(
+    trie = TokenTrie(
         ids=np.array(ids, dtype=STORED),
         parent=np.concatenate(parents).astype(STORED),
         depth=np.concatenate(depths).astype(STORED),
+        enter=np.arange(len(ids), dtype=STORED),
         leave=leave,
+        num_prompt=len(ids),
         token_node=np.concatenate(predicting).astype(STORED),
         token_target=np.concatenate([np.array(answer, dtype=np.int64) for _, answer in pairs]),
         token_counts=np.array([[[len(answer) for _, answer in template] for template in answers]], dtype=np.int64),
     )
+    return _prompts_first(trie, in_prompt)
 
 
 def join(tries: Sequence[TokenTrie]) -> TokenTrie:
-    """Several instances one after the other, none of which sees another; all with the same templates and labels."""
+    """Several instances side by side, none of which sees another; all with the same templates and labels."""
     starts = list(accumulate(map(len, tries[:-1]), initial=0))
 
     def joined(name: str, *, shifted: bool = False) -> ndarray:
@@ -111,14 +121,32 @@ def join(tries: Sequence[TokenTrie]) -> TokenTrie:
             parts = [np.where(part < 0, part, part + start) for part, start in zip(parts, starts, strict=True)]
         return np.concatenate(parts)
 
-    return TokenTrie(
+    trie = TokenTrie(
         ids=joined("ids"),
         parent=joined("parent", shifted=True),
         depth=joined("depth"),
+        enter=joined("enter", shifted=True),
         leave=joined("leave", shifted=True),
+        num_prompt=sum(trie.num_prompt for trie in tries),
         token_node=joined("token_node", shifted=True),
         token_target=joined("token_target"),
         token_counts=joined("token_counts"),
+    )
+    return _prompts_first(trie, np.concatenate([np.arange(len(trie)) < trie.num_prompt for trie in tries]))
+
+
+def _prompts_first(trie: TokenTrie, in_prompt: Bool[ndarray, " nodes"]) -> TokenTrie:
+    order = np.argsort(~in_prompt, kind="stable")
+    new_number = np.append(np.argsort(order), -1).astype(STORED)  # the last stands for "no parent"
+    return replace(
+        trie,
+        ids=trie.ids[order],
+        parent=new_number[trie.parent[order]],
+        depth=trie.depth[order],
+        enter=trie.enter[order],
+        leave=trie.leave[order],
+        num_prompt=int(in_prompt.sum()),
+        token_node=new_number[trie.token_node],
     )
 
 
