@@ -24,6 +24,7 @@ MAX_RESTARTS = 100
 SCRIPT = """\
 #!/bin/bash
 {options}
+#SBATCH --requeue
 # {count} units of study {study}, each a training with its audits, or an audit of the base.
 units=(
 {units}
@@ -128,14 +129,13 @@ class SlurmExecutor:
         directives = {
             "job-name": self.plan.study.name,
             "array": f"0-{len(units) - 1}%{self.max_jobs}",
-            "requeue": "",
             "signal": f"TERM@{WARNING_SECONDS}",
             "open-mode": "append",
             "output": str(self.place / "%A_%a.log"),
         } | self.directives
         python, *command = self.command
         return SCRIPT.format(
-            options="\n".join(f"#SBATCH --{name}={value}".rstrip("=") for name, value in directives.items()),
+            options="\n".join(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in directives.items()),
             study=self.plan.study.name,
             count=len(units),
             units="\n".join(f"    {shlex.quote(unit.name)}" for unit in units),
