@@ -84,11 +84,11 @@ class SlurmExecutor:
     """Submits the units of a plan and waits for them. Killed, it leaves them in the queue; run again, it finds them.
 
     Args:
-        tracker: Of the plan; its folder is on a file system that all nodes share.
-        command: Runs a unit, whose name follows; it names the plan.
+        tracker: Its folder is on a file system that all nodes share.
+        command: Runs a unit, whose name follows; it begins with the interpreter.
         directives: From :func:`sbatch_directives`.
         max_jobs: At a time.
-        launcher: The words that start several processes for a training.
+        launcher: What stands in the interpreter's place for a training.
     """
 
     def __init__(
