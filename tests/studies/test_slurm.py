@@ -43,7 +43,7 @@ def test_the_script_launches_a_training_and_not_an_audit_of_the_base(tmp_path):
     executor = SlurmExecutor(Tracker(made, StudyFolder(tmp_path)), ["py", "-m", "ff", "--unit"], {}, 3, launcher)
     script = tmp_path / "script.sh"
     script.write_text(executor.script(made.units))
-    assert "#SBATCH --array=0-1%3\n#SBATCH --requeue\n" in script.read_text()
+    assert "#SBATCH --array=0-1%3\n" in script.read_text()
     program.write_text('#!/bin/sh\necho "$@"\nexit 3\n')
     program.chmod(0o755)
     for index, (unit, started) in enumerate(zip(made.units, ("py -m ff", "launch -n4 -m ff"), strict=True)):

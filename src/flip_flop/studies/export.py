@@ -11,14 +11,10 @@ from flip_flop.studies.tracker import Tracker
 def export_commands(
     tracker: Tracker, command: Sequence[str], tables: Sequence[str], out: Path, launcher: Sequence[str] = ()
 ) -> int:
-    """Write a command for each unit that is not done, in any order of running, and return their number.
+    """Write a command for each unit that is not done, to be run in any order, and return their number.
 
-    Args:
-        tracker: Of the plan.
-        command: Runs a unit, whose name follows; it begins with the interpreter, instead of which a launcher stands.
-        tables: The command that writes the tables.
-        out: The file to write.
-        launcher: The words that start several processes for a training.
+    ``command`` runs a unit, whose name follows; a training's ``launcher`` stands in its first word's place, which is
+    the interpreter. ``tables`` is the command that writes the tables.
     """
     plan, folder = tracker.plan, tracker.folder
     lines = [

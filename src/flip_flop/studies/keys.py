@@ -181,14 +181,7 @@ def _commit(name: str, revision: str) -> str | None:
 
 
 def cell_key(cell: Cell, task: Task, setup: Setup, model: Mapping[str, Any]) -> str:
-    """The digest of what decides a cell's result: never the study's name, nor where anything lies.
-
-    Args:
-        cell: The cell, its key being empty or not.
-        task: Its task with its templates.
-        setup: For the dtype.
-        model: From :func:`identify_model`.
-    """
+    """The digest of what decides a cell's result: never the study's name, nor where anything lies."""
     splits = ["train", *(["validation"] if "validation" in task.data else [])] if cell.kind == "train" else [cell.split]
     inputs = {
         "scheme": SCHEME,

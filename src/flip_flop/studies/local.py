@@ -17,12 +17,7 @@ STOP_SECONDS = 180.0
 
 
 def worker_environments(device: str, count: int | None = None) -> list[dict[str, str]]:
-    """What the environment of each worker adds: its GPU, or none.
-
-    Args:
-        device: ``cpu``, ``auto`` or ``cuda``.
-        count: Another number of workers; on GPUs they take turns.
-    """
+    """What the environment of each worker adds: its GPU, or none; on GPUs another number of workers takes turns."""
     devices = ([] if device == "cpu" else _visible_gpus()) or [""]
     return [{"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} for index in range(count or len(devices))]
 
@@ -38,13 +33,7 @@ def _visible_gpus() -> list[str]:
 
 
 class LocalExecutor:
-    """Runs the units of a plan in processes of this machine.
-
-    Args:
-        tracker: Of the plan.
-        command: Runs a unit, whose name follows.
-        environments: One worker each.
-    """
+    """Runs a tracker's units in processes of this machine, one at a time for each environment."""
 
     def __init__(self, tracker: Tracker, command: Sequence[str], environments: Sequence[Mapping[str, str]]):
         self.tracker, self.command, self.environments = tracker, command, environments

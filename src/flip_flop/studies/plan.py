@@ -41,18 +41,12 @@ class Cell:
         key: The digest of all that decides its result.
         kind: ``"train"`` or ``"audit"``.
         label: Its name for people: the same wherever the key is the same.
-        method: ``base`` or a method's name.
-        task: What is trained on, or audited: as the study names it.
-        task_name: The task's own name.
-        source: The name of the task trained on; None for the base.
-        seed: The training's; None for the base.
+        task: What is trained on, or audited: as the study names it; ``task_name`` is the task's own name.
+        source: The name of the task trained on; None for the base, as is the seed.
         num_templates: How many templates were trained on, where the study varies it.
         held_out: None of the audited templates was trained on.
-        templates: The names of those trained on, or audited.
         training: The key of the training that is audited.
         settings: Of the training, or those of the scoring.
-        limit: A uniform sample of this many instances.
-        split: The split trained on or audited.
     """
 
     key: str

@@ -44,9 +44,9 @@ class Preview:
 
     Args:
         study: The study.
-        setup: Its model and where data are.
+        setup: Its model, and where data are.
         folder: Where finished runs are.
-        timed: Load the model and time one instance of each split, instead of reading finished runs.
+        timed: Load the model and time one instance of each split, instead.
 
     Raises:
         InputError: ``E-STUDY-TEMPLATES``. Errors of a task that is not in the catalog, of a setting, or of the model.

@@ -24,6 +24,7 @@ MAX_RESTARTS = 100
 SCRIPT = """\
 #!/bin/bash
 {options}
+#SBATCH --requeue
 # {count} units of study {study}, each a training with its audits, or an audit of the base.
 units=(
 {units}
@@ -83,11 +84,11 @@ class SlurmExecutor:
     """Submits the units of a plan and waits for them. Killed, it leaves them in the queue; run again, it finds them.
 
     Args:
-        tracker: Of the plan; its folder is on a file system that all nodes share.
-        command: Runs a unit, whose name follows; it names the plan.
+        tracker: Its folder is on a file system that all nodes share.
+        command: Runs a unit, whose name follows; it begins with the interpreter.
         directives: From :func:`sbatch_directives`.
         max_jobs: At a time.
-        launcher: The words that start several processes for a training.
+        launcher: What stands in the interpreter's place for a training.
     """
 
     def __init__(
@@ -128,14 +129,13 @@ class SlurmExecutor:
         directives = {
             "job-name": self.plan.study.name,
             "array": f"0-{len(units) - 1}%{self.max_jobs}",
-            "requeue": "",
             "signal": f"TERM@{WARNING_SECONDS}",
             "open-mode": "append",
             "output": str(self.place / "%A_%a.log"),
         } | self.directives
         python, *command = self.command
         return SCRIPT.format(
-            options="\n".join(f"#SBATCH --{name}={value}".rstrip("=") for name, value in directives.items()),
+            options="\n".join(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in directives.items()),
             study=self.plan.study.name,
             count=len(units),
             units="\n".join(f"    {shlex.quote(unit.name)}" for unit in units),

@@ -28,11 +28,6 @@ class RunOutcome:
 class Tracker:
     """Watches the cells of a plan until each is done, failed, or not run as its training failed.
 
-    Args:
-        plan: The plan.
-        folder: The folder of all studies.
-        quiet: Say nothing.
-
     Attributes:
         open: The units that are not settled, with those of their cells that are not.
     """
