@@ -10,11 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import flip_flop.prompts
 from flip_flop.files import sha256_file, sha256_json, write_json
 from flip_flop.progress import track
-from flip_flop.prompts import Template, TemplateSet
-from flip_flop.prompts.archive import cache_folder
+from flip_flop.prompts import Template, TemplateSet, archive
 from flip_flop.prompts.promptsource import SourceTemplate
 from flip_flop.prompts.template_filter import TemplateFilter, filter_templates
 from flip_flop.tasks import paper_splits
@@ -32,7 +30,7 @@ def check_rows(
 ) -> tuple[TemplateFilter, Duplicates]:
     """Render every named row of both official splits of a dataset under every candidate; the second time, read it."""
     key = _key(candidates, train, test, label_field, num_labels)
-    path = cache_folder().parent / "screenings" / f"{name}-{key}.json"
+    path = archive.cache_folder().parent / "screenings" / f"{name}-{key}.json"
     found = _read(path, candidates, len(train), len(test))
     if found is not None:
         return found
@@ -90,6 +88,6 @@ def _key(candidates: Sequence[SourceTemplate], train: Rows, test: Rows, label_fi
 @functools.cache
 def _code_digest() -> str:
     """The digest of what renders and compares: another version of it does not read this one's cache."""
-    prompts = sorted(Path(flip_flop.prompts.__file__).parent.glob("*.py"))
+    prompts = sorted(Path(archive.__file__).parent.glob("*.py"))
     files = [*prompts, Path(paper_splits.__file__), Path(__file__)]
     return sha256_json([importlib.metadata.version("jinja2"), *map(sha256_file, files)])
