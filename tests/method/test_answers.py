@@ -21,13 +21,6 @@ def test_an_answer_is_aggregated_over_its_positions(reading, positions):
 
 
 @pytest.mark.parametrize("reading", READINGS)
-def test_an_answer_of_one_token_is_that_tokens_distribution(reading):
-    token_log_probs = log_distributions(random_of("one"), 1, 13)
-    found = aggregate_answer_log_probs(token_log_probs, reading=reading)
-    assert torch.allclose(found, token_log_probs[0], atol=1e-14, rtol=0)
-
-
-@pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("positions", [1, 2, 5])
 def test_an_aggregated_answer_is_a_distribution_even_over_a_large_vocabulary(reading, positions):
     token_log_probs = log_distributions(random_of("mass"), positions, 30_000, dtype=torch.float32, scale=3.0)

@@ -12,11 +12,8 @@ from flip_flop.training.config import F2CConfig
 def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None = None) -> PeftModel:
     """The model with a fresh adapter, its initial weights drawn for the seed; a ``PeftModel`` as it is."""
     if peft_config is not None and peft_config.is_prompt_learning:
-        raise InputError(
-            "E-ADAPTER-KIND",
-            f"{peft_config.peft_type} puts virtual tokens before the prompt, which scoring does not.",
-            "Use LoRA or another adapter of the weights.",
-        )
+        message = f"{peft_config.peft_type} puts virtual tokens before the prompt, which scoring does not."
+        raise InputError("E-ADAPTER-KIND", message)
     if isinstance(model, PeftModel):
         return model
     config = peft_config or LoraConfig(
