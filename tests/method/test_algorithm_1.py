@@ -197,14 +197,6 @@ def test_line_18_flip_weight_stays_within_bounds(scores, bounds, temperature, ma
         assert split.flip_weight == 0.0
 
 
-def test_the_split_carries_no_gradient():
-    scores = torch.tensor([[-0.1, -4.0], [-0.1, -3.0], [-0.1, -0.2]], requires_grad=True)
-    split = split_of(scores)
-    assert not split.cc_mask.requires_grad
-    assert not split.nc_mask.requires_grad
-    assert isinstance(split.flip_weight, float)
-
-
 def test_scores_of_any_width_split_by_their_own_values():
     scores = torch.tensor(random_of("width").normal(size=(7, 3)) - 2, dtype=torch.bfloat16)
     scores[:, 1] += 2

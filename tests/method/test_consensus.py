@@ -58,11 +58,6 @@ def test_instances_of_a_batch_do_not_influence_each_other():
                 assert torch.equal(getattr(found, name)[i, j], getattr(alone, name)), name
 
 
-def test_the_votes_carry_no_gradient():
-    found = find_consensus(torch.randn(3, 2, generator=torch.Generator().manual_seed(0)).requires_grad_())
-    assert not any(getattr(found, name).requires_grad for name in ("predictions", "vote_counts", "label", "exists"))
-
-
 def test_a_probability_of_zero_is_a_score_and_nan_is_none():
     assert find_consensus(torch.tensor([[-math.inf, -5.0]])).label == 1
     with pytest.raises(ValueError, match="NaN"):

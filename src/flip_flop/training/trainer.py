@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from peft import PeftConfig, PeftModel
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 
@@ -25,7 +25,6 @@ from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.training import distributed
-from flip_flop.training.adapter import with_adapter
 from flip_flop.training.callbacks import Checkpoints
 from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
 from flip_flop.training.checks import require_dtype, require_one_device_each
@@ -99,7 +98,7 @@ class F2CTrainer(Trainer):
         evaluated = [] if self.eval_instances is None else self.eval_instances.instances
         gold = None if self.eval_instances is None else [instance.label for instance in evaluated]
         self.criterion = CheckpointCriterion.of(args, gold)
-        self.adapted = with_adapter(causal_lm, args, peft_config)
+        self.adapted = _with_adapter(causal_lm, args, peft_config)
         super().__init__(
             model=self.adapted,
             args=args,
@@ -249,3 +248,25 @@ class F2CTrainer(Trainer):
             logs = logs | StepStatistics.merged(distributed.all_gather(self.statistics)).means()
             self.statistics = StepStatistics()
         super().log(logs, start_time)
+
+
+def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None = None) -> PeftModel:
+    if peft_config is not None and peft_config.is_prompt_learning:
+        message = f"{peft_config.peft_type} puts virtual tokens before the prompt, which scoring does not."
+        raise InputError("E-ADAPTER-KIND", message)
+    if isinstance(model, PeftModel):
+        return model
+    config = peft_config or LoraConfig(
+        task_type="CAUSAL_LM",
+        r=args.lora_r,
+        lora_alpha=args.lora_alpha,
+        lora_dropout=args.lora_dropout,
+        target_modules="all-linear",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(args.seed, "lora"))
+        adapted = get_peft_model(model, config)
+    assert isinstance(adapted, PeftModel)
+    if args.gradient_checkpointing:
+        adapted.enable_input_require_grads()
+    return adapted
