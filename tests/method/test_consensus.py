@@ -48,12 +48,6 @@ def test_a_single_template_is_its_own_consensus():
     assert (found.label.item(), found.exists.item()) == (1, True)
 
 
-@pytest.mark.parametrize(("votes", "exists"), [((0, 0), True), ((1, 1), True), ((0, 1), False), ((1, 0), False)])
-def test_two_templates_have_a_consensus_only_where_both_agree(votes, exists):
-    scores = scores_for_votes(votes, 3, random_of("two"))
-    assert find_consensus(scores).exists.item() is exists
-
-
 def test_instances_of_a_batch_do_not_influence_each_other():
     scores = torch.tensor(random_of("batch").normal(size=(2, 3, 5, 4)))
     found = find_consensus(scores)
@@ -62,35 +56,6 @@ def test_instances_of_a_batch_do_not_influence_each_other():
             alone = find_consensus(scores[i, j])
             for name in ("predictions", "vote_counts", "label", "exists"):
                 assert torch.equal(getattr(found, name)[i, j], getattr(alone, name)), name
-
-
-def test_the_order_of_the_templates_has_no_influence_on_the_consensus():
-    random = random_of("order")
-    for votes in vote_patterns():
-        scores = scores_for_votes(votes, 3, random)
-        order = torch.tensor(random.permutation(5))
-        before, after = find_consensus(scores), find_consensus(scores[order])
-        assert torch.equal(after.predictions, before.predictions[order])
-        assert torch.equal(after.vote_counts, before.vote_counts)
-        assert after.label == before.label
-        assert after.exists == before.exists
-
-
-def test_renaming_the_labels_renames_the_consensus():
-    random = random_of("labels")
-    for votes in vote_patterns():
-        scores = scores_for_votes(votes, 3, random)
-        order = torch.tensor(random.permutation(3))
-        before, after = find_consensus(scores), find_consensus(scores[:, order])
-        assert torch.equal(after.vote_counts, before.vote_counts[order])
-        assert after.exists == before.exists
-        if before.exists:
-            assert order[after.label] == before.label
-
-
-def test_the_votes_carry_no_gradient():
-    found = find_consensus(torch.randn(3, 2, generator=torch.Generator().manual_seed(0)).requires_grad_())
-    assert not any(getattr(found, name).requires_grad for name in ("predictions", "vote_counts", "label", "exists"))
 
 
 def test_a_probability_of_zero_is_a_score_and_nan_is_none():

@@ -104,21 +104,6 @@ def test_case_1_applies_no_loss_and_no_gradient(poison):
     assert torch.equal(log_probs.grad, torch.zeros_like(log_probs))
 
 
-def test_case_2_has_no_flip_term():
-    nll, log_probs = instance("case 2")
-    loss = f2c_loss(nll, log_probs, CONFIDENT, **WEIGHTS)
-    assert loss["flip"].item() == 0.0
-    assert_no_gradient(loss["flip"], nll, log_probs)
-    assert loss["jsd"].item() > 0
-
-
-def test_an_empty_split_leaves_consensus_cross_entropy_alone():
-    nll, log_probs = instance("empty")
-    loss = f2c_loss(nll, log_probs, DEGENERATE, **WEIGHTS)
-    assert total(loss).item() == cce_loss(nll, weight=0.7).item()
-    assert_no_gradient(loss["jsd"] + loss["flip"], log_probs)
-
-
 @pytest.mark.parametrize("split", [CONFIDENT, SPLIT], ids=["2", "3"])
 def test_cce_alone_is_f2c_with_both_divergence_weights_at_zero(split):
     nll, log_probs = instance("cce")
@@ -152,16 +137,11 @@ def test_equation_9_is_zero_where_nc_already_equals_the_cc_mixture():
     assert flip_loss(one.repeat(5, 1), SPLIT).item() == 0.0
 
 
-def test_equation_9_pulls_nc_toward_a_cc_mixture_that_stands_still():
-    _, log_probs = instance("detached")
-    flip_loss(log_probs, SPLIT).backward()
-    assert torch.equal(log_probs.grad.abs().sum(dim=1) > 0, SPLIT.nc_mask)
-
-
-def test_equation_9_moves_both_sets_where_the_mixture_is_not_detached():
-    _, log_probs = instance("attached")
-    flip_loss(log_probs, SPLIT, detach_cc_mixture=False).backward()
-    assert torch.equal(log_probs.grad.abs().sum(dim=1) > 0, SPLIT.cc_mask | SPLIT.nc_mask)
+@pytest.mark.parametrize(("detached", "moved"), [(True, SPLIT.nc_mask), (False, SPLIT.cc_mask | SPLIT.nc_mask)])
+def test_equation_9_pulls_nc_toward_a_cc_mixture_that_stands_still_where_it_is_detached(detached, moved):
+    _, log_probs = instance("flip")
+    flip_loss(log_probs, SPLIT, detach_cc_mixture=detached).backward()
+    assert torch.equal(log_probs.grad.abs().sum(dim=1) > 0, moved)
 
 
 def test_detaching_the_mixture_changes_the_gradient_and_not_the_loss():
@@ -197,23 +177,6 @@ def test_loss_gradients_equal_finite_differences(split):
     assert gradcheck(lambda x: cce_loss(x, weight=0.7), (nll,))
     assert gradcheck(lambda x: jsd_loss(x.log_softmax(-1), weight=1.3), (logits,))
     assert gradcheck(lambda x: flip_loss(x.log_softmax(-1), split, detach_cc_mixture=False), (logits,))
-
-
-def test_the_order_of_the_templates_has_no_influence_on_the_losses():
-    nll, log_probs = instance("order")
-    order = torch.tensor([2, 4, 0, 1, 3])
-    moved = TemplateSplit(3, SPLIT.cc_mask[order], SPLIT.nc_mask[order], SPLIT.flip_weight)
-    before = f2c_loss(nll, log_probs, SPLIT, **WEIGHTS)
-    after = f2c_loss(nll[order], log_probs[order], moved, **WEIGHTS)
-    for name in ("cce", "jsd", "flip"):
-        assert after[name].item() == pytest.approx(before[name].item(), rel=1e-12)
-
-
-def test_renaming_the_outcomes_changes_no_loss():
-    nll, log_probs = instance("rename")
-    order = torch.tensor(random_of("rename").permutation(11))
-    before = total(f2c_loss(nll, log_probs, SPLIT, **WEIGHTS)).item()
-    assert total(f2c_loss(nll, log_probs[:, order], SPLIT, **WEIGHTS)).item() == pytest.approx(before, rel=1e-12)
 
 
 @pytest.mark.parametrize("split", [CONFIDENT, SPLIT], ids=["2", "3"])

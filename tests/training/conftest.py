@@ -1,4 +1,6 @@
-"""A tiny random model, a small task, and a training that takes a second."""
+"""A tiny random model, a small task, a training that takes a second, and what it leaves behind."""
+
+import json
 
 import pytest
 import torch
@@ -6,7 +8,7 @@ import torch
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.scoring import LoadedModel
 from flip_flop.tasks import RowsSource, Task
-from flip_flop.training import make_config
+from flip_flop.training import F2CTrainer, make_config
 from tests.tiny import byte_bpe, tiny_model
 
 WORDS = ["room", "staff", "food", "hotel", "wifi", "service", "review", "question", "answer", "hypothesis"]
@@ -57,6 +59,32 @@ def settings(**changes):
     return make_config(base | changes)
 
 
+def adapter_bytes(out):
+    return (out / "adapter" / "adapter_model.safetensors").read_bytes()
+
+
+def record_of(out):
+    return json.loads((out / "run.json").read_text())
+
+
+def log_of(out, key="step"):
+    """The log's entries that have the key."""
+    entries = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [entry for entry in entries if key in entry]
+
+
+def before_step(patch, step, act):
+    """Act in the step that follows ``step`` others."""
+    whole_step = F2CTrainer.training_step
+
+    def changed(self, *arguments, **keywords):
+        if self.state.global_step == step:
+            act()
+        return whole_step(self, *arguments, **keywords)
+
+    patch.setattr(F2CTrainer, "training_step", changed)
+
+
 @pytest.fixture
-def task():
-    return make_task()
+def out(tmp_path):
+    return tmp_path / "run"

@@ -102,7 +102,7 @@ def made_instances(longest=4):
 
 def slow_scores(model, answers):
     with torch.no_grad():
-        return [[float(_answer_log_probs(model, answer)[1].mean()) for answer in template] for template in answers]
+        return [_scores(model, template).tolist() for template in answers]
 
 
 def algorithm_1(args, scores):
@@ -139,6 +139,10 @@ def _answer_log_probs(model, answer):
     return rows, torch.stack([rows[index, token] for index, token in enumerate(answer.tokens)])
 
 
+def _scores(model, template):
+    return torch.stack([_answer_log_probs(model, answer)[1].mean() for answer in template])
+
+
 def _slow_f2c(model, instance, label, split, args):
     _, cc, nc, flip_weight = split
     losses, q = [], []
@@ -148,7 +152,7 @@ def _slow_f2c(model, instance, label, split, args):
         if args.divergence_space == "vocab":
             q.append(rows.mean(0).softmax(0))
         else:
-            q.append(torch.stack([_answer_log_probs(model, answer)[1].mean() for answer in template]).softmax(0))
+            q.append(_scores(model, template).softmax(0))
     loss = sum(losses) / len(losses)
     if args.method == "cce":
         return loss
@@ -161,10 +165,7 @@ def _slow_f2c(model, instance, label, split, args):
 
 
 def _slow_swarm(model, instance):
-    scores = [
-        torch.stack([_answer_log_probs(model, answer)[1].mean() for answer in template])
-        for template in instance.answers
-    ]
+    scores = [_scores(model, template) for template in instance.answers]
     loss = 0.0
     for own in scores:
         for others in scores:  # itself included

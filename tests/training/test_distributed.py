@@ -17,14 +17,10 @@ ROWS = 32
 
 @pytest.fixture
 def task_file(tmp_path):
-    rows = [
-        {"text": f"The {word} was {'not ' * (number % 3 == 0)}good, {number}."}
-        for number in range(ROWS)
-        for word in ("room",)
-    ]
+    rows = [{"text": f"The room was {'not ' * (number % 3 == 0)}good, {number}."} for number in range(ROWS)]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     # One row for two processes: one of them has nothing to score.
-    (tmp_path / "validation.jsonl").write_text("".join(json.dumps({"text": f"Fine stay {n}"}) + "\n" for n in range(1)))
+    (tmp_path / "validation.jsonl").write_text('{"text": "Fine stay 0"}\n')
     path = tmp_path / "task.yaml"
     path.write_text(
         "name: made\n"
@@ -42,21 +38,11 @@ def launch(num_processes, task_file, out, *flags, wait=True):
     settings = ["--model", "demo", "--task", str(task_file), "--method", "f2c", "--out", str(out), "--device", "cpu"]
     settings += ["--num-train-epochs", "2", "--logging-steps", "1", "--divergence-space", "labels"]
     settings += ["--per-device-train-batch-size", str(8 // num_processes), *flags]
-    command = [sys.executable, "-m", "flip_flop.cli.main", "train", *settings]
-    if num_processes > 1:
-        launcher = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            str(num_processes),
-        ]
-        command = [*launcher, *command[1:]]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
+    command = [sys.executable, *launcher * (num_processes > 1), "-m", "flip_flop.cli.main", "train", *settings]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    )
+    process = subprocess.Popen(command, **pipes, env=environment, start_new_session=True)
     if not wait:
         return process
     output, errors = process.communicate(timeout=240)

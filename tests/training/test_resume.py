@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,15 +12,11 @@ import pytest
 from flip_flop.errors import InputError
 from flip_flop.training import train
 from flip_flop.training.checkpoints import latest_valid, rotate, write_manifest
-from tests.training.conftest import load_tiny, make_task, settings
+from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, settings
 from tests.waiting import wait_for
 
 # 12 instances in batches of 4: 3 steps an epoch, a checkpoint every 2, so that one lies within an epoch.
 EVERY_TWO_STEPS = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
-
-
-def adapter_bytes(out):
-    return (Path(out) / "adapter" / "adapter_model.safetensors").read_bytes()
 
 
 def run(out, resume=False, **changes):
@@ -38,42 +33,33 @@ def uninterrupted(tmp_path_factory):
 
 def interrupted(out, monkeypatch, step):
     """Fail at the given step, as a crash would."""
-    from flip_flop.training.trainer import F2CTrainer
 
-    whole_step = F2CTrainer.training_step
-
-    def crash(self, *arguments, **keywords):
-        if self.state.global_step == step:
-            raise RuntimeError("crash")
-        return whole_step(self, *arguments, **keywords)
+    def crash():
+        raise RuntimeError("crash")
 
     with monkeypatch.context() as patch:
-        patch.setattr(F2CTrainer, "training_step", crash)
+        before_step(patch, step, crash)
         with pytest.raises(RuntimeError, match="crash"):
             run(out)
 
 
 @pytest.mark.parametrize("step", [1, 4, 5, 8])
-def test_resume_goes_on_with_the_same_result_as_an_uninterrupted_run(tmp_path, monkeypatch, uninterrupted, step):
-    out = tmp_path / "run"
+def test_resume_goes_on_with_the_same_result_as_an_uninterrupted_run(out, monkeypatch, uninterrupted, step):
     interrupted(out, monkeypatch, step)
     assert not (out / "run.json").exists()
     run(out, resume=True)
     assert adapter_bytes(out) == uninterrupted
 
 
-def test_the_log_of_a_resumed_run_has_every_step_once(tmp_path, monkeypatch):
-    out = tmp_path / "run"
+def test_the_log_of_a_resumed_run_has_every_step_once(out, monkeypatch):
     interrupted(out, monkeypatch, 5)
     run(out, resume=True)
-    entries = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    assert [entry["step"] for entry in entries if "loss" in entry] == list(range(1, 10))
-    assert [entry["step"] for entry in entries if "eval_selection" in entry] == [0, 2, 4, 6, 8, 9]
+    assert [entry["step"] for entry in log_of(out, "loss")] == list(range(1, 10))
+    assert [entry["step"] for entry in log_of(out, "eval_selection")] == [0, 2, 4, 6, 8, 9]
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped", "truncated", "no manifest"])
-def test_a_damaged_checkpoint_is_passed_over(tmp_path, monkeypatch, uninterrupted, damage):
-    out = tmp_path / "run"
+def test_a_damaged_checkpoint_is_passed_over(out, monkeypatch, uninterrupted, damage):
     interrupted(out, monkeypatch, 5)
     newest = out / "checkpoints" / "checkpoint-4"
     file = newest / "optimizer.pt"
@@ -89,8 +75,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, monkeypatch, uninterrupte
     assert adapter_bytes(out) == uninterrupted
 
 
-def test_a_complete_run_is_not_run_again(tmp_path, uninterrupted):
-    out = tmp_path / "run"
+def test_a_complete_run_is_not_run_again(out, uninterrupted):
     run(out)
     before = (out / "run.json").stat().st_mtime_ns
     run(out, resume=True)
@@ -98,15 +83,13 @@ def test_a_complete_run_is_not_run_again(tmp_path, uninterrupted):
     assert adapter_bytes(out) == uninterrupted
 
 
-def test_resume_with_another_setting_is_refused_by_name(tmp_path, monkeypatch):
-    out = tmp_path / "run"
+def test_resume_with_another_setting_is_refused_by_name(out, monkeypatch):
     interrupted(out, monkeypatch, 3)
     with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*settings\.learning_rate \(0.01, now 0.1\)"):
         run(out, resume=True, learning_rate=0.1)
 
 
-def test_a_run_that_wanted_memory_goes_on_with_smaller_batches(tmp_path, monkeypatch):
-    out = tmp_path / "run"
+def test_a_run_that_wanted_memory_goes_on_with_smaller_batches(out, monkeypatch):
     interrupted(out, monkeypatch, 3)
     plan = json.loads((out / "plan.json").read_text())
     assert "batch_tokens" not in plan["settings"]
@@ -114,19 +97,16 @@ def test_a_run_that_wanted_memory_goes_on_with_smaller_batches(tmp_path, monkeyp
     (out / "plan.json").write_text(json.dumps(plan))
     run(out, resume=True, batch_tokens=256, per_device_eval_batch_size=1, torch_empty_cache_steps=1)
     assert (out / "run.json").exists()
-    entries = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    assert [entry["step"] for entry in entries if "loss" in entry] == list(range(1, 10))
+    assert [entry["step"] for entry in log_of(out, "loss")] == list(range(1, 10))
 
 
-def test_resume_with_other_rows_is_refused(tmp_path, monkeypatch):
-    out = tmp_path / "run"
+def test_resume_with_other_rows_is_refused(out, monkeypatch):
     interrupted(out, monkeypatch, 3)
     with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*task.instances_digest"):
         train(load_tiny(), make_task(11), settings(**EVERY_TWO_STEPS, num_train_epochs=3), out, resume=True, quiet=True)
 
 
-def test_a_folder_in_use_is_refused(tmp_path):
-    out = tmp_path / "run"
+def test_a_folder_in_use_is_refused(out):
     out.mkdir()
     (out / "thesis.txt").write_text("precious")
     with pytest.raises(InputError, match=r"E-OUT-USED: .*thesis\.txt"):
@@ -134,8 +114,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
     assert (out / "thesis.txt").read_text() == "precious"
 
 
-def test_a_run_that_is_there_is_not_begun_again_unasked(tmp_path, monkeypatch):
-    out = tmp_path / "run"
+def test_a_run_that_is_there_is_not_begun_again_unasked(out, monkeypatch):
     interrupted(out, monkeypatch, 1)
     with pytest.raises(InputError, match=r"E-OUT-USED: .*Add --resume"):
         run(out)
@@ -180,13 +159,12 @@ run(Path(sys.argv[1]), resume=resume)
 
 def start(out, *flags):
     root = Path(__file__).parents[2]
-    environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen([sys.executable, "-c", SCRIPT, str(out), *flags], cwd=root, env=environment)
 
 
 @pytest.mark.slow
-def test_kill_9_in_the_middle_then_resume_gives_the_same_adapter(tmp_path, uninterrupted):
-    out = tmp_path / "run"
+def test_kill_9_in_the_middle_then_resume_gives_the_same_adapter(out, uninterrupted):
     process = start(out)
     manifest = out / "checkpoints" / "checkpoint-4" / "MANIFEST.json"
     wait_for(lambda: manifest.exists() or process.poll() is not None)
@@ -197,4 +175,3 @@ def test_kill_9_in_the_middle_then_resume_gives_the_same_adapter(tmp_path, unint
     assert not (out / "run.json").exists()
     assert start(out, "--resume").wait() == 0
     assert adapter_bytes(out) == uninterrupted
-    shutil.rmtree(out)

@@ -1,6 +1,5 @@
 """A whole training run, through the function that the command calls."""
 
-import json
 import os
 import signal
 
@@ -14,12 +13,7 @@ from flip_flop.training import train
 from flip_flop.training.callbacks import StopOnSignal
 from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checkpoints import latest_valid
-from flip_flop.training.trainer import F2CTrainer
-from tests.training.conftest import load_tiny, make_task, rows, settings
-
-
-def adapter_bytes(out):
-    return (out / "adapter" / "adapter_model.safetensors").read_bytes()
+from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, record_of, rows, settings
 
 
 def with_train_rows(made):
@@ -31,7 +25,7 @@ def with_train_rows(made):
 def test_gold_labels_replaced_by_poison_change_nothing_in_a_whole_run(tmp_path):
     results = []
     for number, labels in enumerate([[0, 1], [1, 1], [None, None]]):
-        made = [row | {"label": labels[place % 2]} for place, row in enumerate(rows(15))]
+        made = [row | {"label": labels[index % 2]} for index, row in enumerate(rows(15))]
         train(load_tiny(), with_train_rows(made), settings(select_by="last"), tmp_path / str(number), quiet=True)
         results.append(adapter_bytes(tmp_path / str(number)))
     assert results[0] == results[1] == results[2]
@@ -42,20 +36,13 @@ APART = {"save_strategy": "steps", "save_steps": 3, "select_by": "last"}
 ONE = {"save_total_limit": 1}
 
 
+def chosen(out):
+    return record_of(out)["training"]["selected_checkpoint"]
+
+
 def signal_in(patch, step):
     """Send this process a signal in the middle of a step."""
-    plain_step = F2CTrainer.training_step
-
-    def signalled(self, *arguments, **keywords):
-        if self.state.global_step == step - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return plain_step(self, *arguments, **keywords)
-
-    patch.setattr(F2CTrainer, "training_step", signalled)
-
-
-def record_of(out):
-    return json.loads((out / "run.json").read_text())["training"]
+    before_step(patch, step - 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 @pytest.mark.parametrize(
@@ -81,15 +68,8 @@ def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapte
     assert latest_valid(out / "checkpoints")[0] == out / "checkpoints" / f"checkpoint-{step}"
     run(out, resume=True)
     assert adapter_bytes(out) == adapter_bytes(whole)
-    assert record_of(out)["selected_checkpoint"] == record_of(whole)["selected_checkpoint"]
-    evaluated = [
-        [
-            entry["step"]
-            for entry in map(json.loads, (path / "log.jsonl").read_text().splitlines())
-            if "eval_mean_f1" in entry
-        ]
-        for path in (whole, out)
-    ]
+    assert chosen(out) == chosen(whole)
+    evaluated = [[entry["step"] for entry in log_of(path, "eval_mean_f1")] for path in (whole, out)]
     assert evaluated[0] == evaluated[1]
 
 
@@ -105,19 +85,19 @@ def test_a_signal_in_the_last_step_leaves_the_run_as_it_is(tmp_path, monkeypatch
     assert adapter_bytes(outs[0]) == adapter_bytes(outs[1])
     kept = [sorted(path.name for path in (out / "checkpoints").iterdir()) for out in outs]
     assert kept == [["checkpoint-3", "checkpoint-5"]] * 2
-    assert record_of(outs[0])["selected_checkpoint"] == record_of(outs[1])["selected_checkpoint"]
+    assert chosen(outs[0]) == chosen(outs[1])
 
 
-def test_a_training_that_fails_gives_the_signals_back(tmp_path, monkeypatch):
-    def failing(self, *arguments, **keywords):
+def test_a_training_that_fails_gives_the_signals_back(out, monkeypatch):
+    def failing():
         assert signal.getsignal(signal.SIGTERM) != before[0]
         raise RuntimeError("out of memory")
 
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
-    monkeypatch.setattr(F2CTrainer, "training_step", failing)
+    before_step(monkeypatch, 0, failing)
     with pytest.raises(RuntimeError, match="out of memory"):
-        train(load_tiny(), make_task(), settings(), tmp_path / "run", quiet=True)
+        train(load_tiny(), make_task(), settings(), out, quiet=True)
     assert [signal.getsignal(number) for number in numbers] == before
 
 
@@ -138,7 +118,7 @@ def test_a_run_that_was_moved_before_its_record_was_written_still_ships_the_best
 
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointCriterion, "value", lambda *_: next(values))
-        patch.setattr(run_module, "_record", lambda *_: pytest.fail("killed here"))
+        patch.setattr(run_module, "_training_record", lambda *_: pytest.fail("killed here"))
         with pytest.raises(pytest.fail.Exception):
             train(load_tiny(), make_task(), settings(), out, quiet=True)
     expected = (out / "checkpoints" / "checkpoint-3" / "adapter_model.safetensors").read_bytes()
@@ -146,28 +126,26 @@ def test_a_run_that_was_moved_before_its_record_was_written_still_ships_the_best
     out.rename(moved)
     train(load_tiny(), make_task(), settings(), moved, resume=True, quiet=True)
     assert adapter_bytes(moved) == expected
-    assert json.loads((moved / "run.json").read_text())["training"]["selected_checkpoint"] == "checkpoint-3"
+    assert chosen(moved) == "checkpoint-3"
 
 
-def test_an_adapter_that_collapsed_at_every_checkpoint_is_not_shipped_in_silence(tmp_path, caplog):
+def test_an_adapter_that_collapsed_at_every_checkpoint_is_not_shipped_in_silence(out, caplog):
     config = settings(select_by="agreement", max_share_drift=0.0, learning_rate=5e-2)
-    train(load_tiny(), make_task(), config, tmp_path / "run", quiet=True)
-    training = json.loads((tmp_path / "run" / "run.json").read_text())["training"]
-    assert (training["selected_value"] == -1.0) == ("W-COLLAPSE: at every checkpoint" in caplog.text)
+    train(load_tiny(), make_task(), config, out, quiet=True)
+    training = record_of(out)["training"]
+    assert "W-COLLAPSE: at every checkpoint" in caplog.text
     assert training["selected_value"] == -1.0
     assert training["base_value"] is not None
 
 
-def test_a_mistake_that_is_mended_leaves_the_folder_free(tmp_path):
-    out = tmp_path / "run"
+def test_a_mistake_that_is_fixed_leaves_the_folder_free(out):
     with pytest.raises(InputError, match="E-CHAT-TEMPLATE"):
         train(load_tiny(), make_task(), settings(chat_template="on"), out, quiet=True)
     train(load_tiny(), make_task(), settings(num_train_epochs=1), out, quiet=True)
     assert (out / "run.json").exists()
 
 
-def test_debris_of_a_killed_writer_is_swept(tmp_path):
-    out = tmp_path / "run"
+def test_what_a_killed_writer_left_is_removed(out):
     out.mkdir()
     (out / ".plan.json.1234.tmp").write_text("{")
     (out / ".adapter.1234.tmp").mkdir()
@@ -175,12 +153,12 @@ def test_debris_of_a_killed_writer_is_swept(tmp_path):
     assert not list(out.glob(".*.tmp"))
 
 
-def test_scores_that_are_not_finite_stop_the_training_by_name(tmp_path):
+def test_scores_that_are_not_finite_stop_the_training_by_name(out):
     with pytest.raises(InputError, match=r"E-NONFINITE: Step \d+: .*instance .*Lower --learning-rate"):
-        train(load_tiny(), make_task(), settings(learning_rate=1e30, max_grad_norm=0), tmp_path / "run", quiet=True)
+        train(load_tiny(), make_task(), settings(learning_rate=1e30, max_grad_norm=0), out, quiet=True)
 
 
-def test_no_consensus_anywhere_is_refused_before_training(tmp_path):
+def test_no_consensus_anywhere_is_refused_before_training(out):
     from flip_flop.prompts import Template, TemplateSet
 
     pair = TemplateSet(
@@ -188,12 +166,12 @@ def test_no_consensus_anywhere_is_refused_before_training(tmp_path):
     )
     task = Task("split", pair, {"train": RowsSource(rows(12), "made rows")})
     with pytest.raises(InputError, match="E-NO-CONSENSUS"):
-        train(load_tiny(), task, settings(), tmp_path / "run", quiet=True)
+        train(load_tiny(), task, settings(), out, quiet=True)
 
 
 def test_the_initial_votes_are_of_a_sample_of_all_rows_not_the_first():
     from flip_flop.scoring import PromptEncoder
-    from flip_flop.training.initial_votes import SAMPLE_SIZE, initial_vote_stats
+    from flip_flop.training.checks import SAMPLE_SIZE, initial_vote_stats
     from tests.tiny import byte_bpe, tiny_model
 
     instances = make_task(SAMPLE_SIZE + 60).with_templates(["plain", "truth"]).instances("train")

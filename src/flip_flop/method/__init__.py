@@ -1,9 +1,13 @@
 """The method: consensus, Algorithm 1, divergences and losses. Pure functions, tensors in, tensors out."""
 
-from flip_flop.method.answers import aggregate_answer_log_probs
 from flip_flop.method.consensus import Consensus, find_consensus, label_log_probs
 from flip_flop.method.controls import SplitSettings, TemplateSplit, split_templates
-from flip_flop.method.divergences import jensen_shannon_divergence, kl_divergence, mixture_log_probs
+from flip_flop.method.divergences import (
+    aggregate_answer_log_probs,
+    jensen_shannon_divergence,
+    kl_divergence,
+    mixture_log_probs,
+)
 from flip_flop.method.instance import Instance
 from flip_flop.method.losses import cce_loss, f2c_loss, flip_loss, jsd_loss
 from flip_flop.method.swarm import swarm_loss, swarm_teachers

@@ -6,19 +6,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from flip_flop.method.precision import at_least_float32
+from flip_flop.method.divergences import at_least_float32
 
 
 @dataclass(frozen=True, eq=False)
 class Consensus:
     r"""The templates' votes on each instance of a batch; nothing here carries a gradient.
 
-    Args:
-        predictions: The label that each template predicts, :math:`\hat y_{i,v}`.
-        vote_counts: How many templates predict each label, :math:`n_{i,c}`.
-        label: The label with the most votes, lowest index first, *also where it has no strict majority*:
-            read it together with ``exists``.
-        exists: Whether ``label`` has a strict majority, :math:`n_{i,c^\star} > V/2`.
+    ``predictions`` are :math:`\hat y_{i,v}` and ``vote_counts`` :math:`n_{i,c}`. ``label`` has the most votes, *also
+    where it has no strict majority*: read it together with ``exists``, :math:`n_{i,c^\star} > V/2`.
     """
 
     predictions: Int[Tensor, "*batch templates"]
@@ -47,7 +43,6 @@ def find_consensus(scores: Float[Tensor, "*batch templates labels"]) -> Consensu
         ValueError: A score is NaN: it would win every argmax.
 
     Example:
-        >>> import torch
         >>> votes = find_consensus(torch.tensor([[-0.1, -2.0], [-0.3, -1.0], [-3.0, -0.2]]))
         >>> votes.predictions, votes.vote_counts, votes.label, votes.exists
         (tensor([0, 0, 1]), tensor([2, 1]), tensor(0), tensor(True))
@@ -67,13 +62,9 @@ def label_log_probs(scores: Float[Tensor, "*batch labels"]) -> Float[Tensor, "*b
 
     .. math:: \log \pi_{i,v,c} = \mathrm{LL}_i[v,c] - \log \sum_{c'} \exp \mathrm{LL}_i[v,c']
 
-    Eq. 14 of the F2C paper, in log space. Gradients flow.
-
-    Returns:
-        Log-probabilities, normalised over ``labels``; float32, or float64 if the scores are.
+    Eq. 14 of the F2C paper, in log space; float32, or float64 if the scores are. Gradients flow.
 
     Example:
-        >>> import torch
         >>> label_log_probs(torch.tensor([-1.0, -1.0])).exp()
         tensor([0.5000, 0.5000])
     """

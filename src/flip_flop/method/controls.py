@@ -15,13 +15,10 @@ from flip_flop.method.consensus import find_consensus
 class TemplateSplit:
     r"""What Algorithm 1 decides for one instance; nothing here carries a gradient.
 
-    Args:
-        case: 1 no strict majority; 2 unanimous and confident; 3 consensus with a split. Algorithm 1's
-            degenerate branches (lines 9 and 12: a consensus, but too few templates for a split) are Case 3
-            with both sets empty, so that only the consensus cross-entropy is left.
-        cc_mask: The consensus-confident templates, :math:`T_i`.
-        nc_mask: The non-confident or non-consensus templates, :math:`S_i`.
-        flip_weight: :math:`w_{\text{flip}}`; 0 where ``nc_mask`` is empty.
+    Case 1 is no strict majority, 2 unanimous and confident, 3 a consensus with a split. Too few templates for a split
+    (lines 9 and 12) are Case 3 with both sets empty, so that only the consensus cross-entropy is left. ``cc_mask``
+    are the consensus-confident templates :math:`T_i`, ``nc_mask`` the non-confident or non-consensus ones
+    :math:`S_i`; ``flip_weight`` is :math:`w_{\text{flip}}`, 0 where ``nc_mask`` is empty.
     """
 
     case: int
@@ -74,16 +71,10 @@ def split_templates(scores: Float[Tensor, "templates labels"], settings: SplitSe
         w_{\text{flip}} = f_{\min} + (f_{\max} - f_{\min}) \, \sigma(\Delta / t), \quad
         \Delta = \bar\ell_T - \bar\ell_S
 
-    The median of an even count is the mean of the middle two. Templates of equal margin enter the CC set in
-    the order of their index; where fewer than ``max_cc_size`` templates voted for the consensus, all of them
-    enter. Everything is decided on the CPU in float64, so the same scores give the same sets on every device.
-
-    Args:
-        scores: Mean log-probability of each answer's tokens, in nats: :math:`\mathrm{LL}_i`.
-        settings: The run's.
-
-    Returns:
-        The case, the two masks (on the device of ``scores``) and the weight.
+    ``scores`` are :math:`\mathrm{LL}_i`, mean log-probabilities of each answer's tokens in nats. The median of an even
+    count is the mean of the middle two. Templates of equal margin enter the CC set in the order of their index; where
+    fewer than ``max_cc_size`` templates voted for the consensus, all of them enter. Everything is decided on the CPU
+    in float64, so the same scores give the same sets on every device; the masks are on the device of ``scores``.
 
     Raises:
         ValueError: A score is not finite, or there is only one label.

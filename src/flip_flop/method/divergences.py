@@ -1,15 +1,18 @@
-"""Divergences between distributions given as normalised log-probabilities. In nats; arguments in formula order.
-
-An outcome is whatever a distribution is over: the vocabulary, or the labels.
-"""
+"""Distributions, as normalised log-probabilities over the vocabulary or the labels, and their divergences in nats."""
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from flip_flop.method.precision import at_least_float32
+Aggregation = Literal["mean_log_prob", "mean_prob"]
+
+
+def at_least_float32(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """The tensor in float32 if it is narrower than that; float64 stays, for checks of gradients."""
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
 def kl_divergence(
@@ -19,12 +22,9 @@ def kl_divergence(
 
     .. math:: \mathrm{KL}(p \,\|\, q) = \sum_y p(y) \, (\log p(y) - \log q(y))
 
-    The divergence of Eq. 9 of the F2C paper. An outcome to which p gives no probability adds nothing
-    (0 log 0 = 0) and has gradient 0; where q gives none and p does, the divergence is infinite. Gradients
-    flow into both.
-
-    Returns:
-        One divergence for each pair, leading axes broadcast; below 0 by rounding at most.
+    The divergence of Eq. 9 of the F2C paper, for each pair; leading axes broadcast. An outcome to which p gives no
+    probability adds nothing (0 log 0 = 0) and has gradient 0; where q gives none and p does, the divergence is
+    infinite. Gradients flow into both. Below 0 by rounding at most.
 
     Example:
         >>> kl_divergence(torch.tensor([1.0, 0.0]).log(), torch.tensor([0.5, 0.5]).log())
@@ -72,11 +72,8 @@ def jensen_shannon_divergence(log_probs: Float[Tensor, "distributions outcomes"]
         \mathrm{JSD}(q_1, \dots, q_K) = \frac{1}{K} \sum_k \mathrm{KL}(q_k \,\|\, \bar q), \quad
         \bar q = \frac{1}{K} \sum_k q_k
 
-    Eq. 8 of the F2C paper without its weight. 0 iff all are equal, at most log K. Gradients flow into every
-    distribution, also through the mixture.
-
-    Returns:
-        The divergence; exactly 0 for equal distributions, and below 0 by rounding at most.
+    Eq. 8 of the F2C paper without its weight. Exactly 0 for equal distributions, at most log K, and below 0 by
+    rounding at most. Gradients flow into every distribution, also through the mixture.
 
     Raises:
         ValueError: There is no distribution.
@@ -89,3 +86,36 @@ def jensen_shannon_divergence(log_probs: Float[Tensor, "distributions outcomes"]
         Lin, "Divergence measures based on the Shannon entropy", IEEE Trans. Inf. Theory, 1991.
     """
     return kl_divergence(log_probs, mixture_log_probs(log_probs)).mean()
+
+
+def aggregate_answer_log_probs(
+    token_log_probs: Float[Tensor, "positions vocab"], *, reading: Aggregation = "mean_log_prob"
+) -> Float[Tensor, " vocab"]:
+    r"""One distribution for an answer of several tokens: :math:`\log \mathbf q^\star_{i,v}`.
+
+    .. math::
+        \text{mean\_log\_prob:} \quad \log q(y) = \frac{1}{P} \sum_p \log q_p(y) - \log Z, \qquad
+        \text{mean\_prob:} \quad q(y) = \frac{1}{P} \sum_p q_p(y)
+
+    The paper says "token-level log-softmax ... aggregated over answer positions" (Method, before Case 1) and not how.
+    The default takes its words. A mean of log-probabilities is no distribution until it is divided by its sum
+    :math:`Z`; without that, a "divergence" of two of them can be negative. With ``mean_log_prob`` some token must be
+    possible at every position. Gradients flow.
+
+    Raises:
+        ValueError: The answer has no token, or ``reading`` is neither of the two.
+
+    Example:
+        >>> two_tokens = torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log()
+        >>> aggregate_answer_log_probs(two_tokens).exp()
+        tensor([0.7500, 0.2500])
+        >>> aggregate_answer_log_probs(two_tokens, reading="mean_prob").exp()
+        tensor([0.7000, 0.3000])
+    """
+    if token_log_probs.shape[0] == 0:
+        raise ValueError("An answer has at least one token; this one has none.")
+    if reading == "mean_prob":
+        return mixture_log_probs(token_log_probs)
+    if reading == "mean_log_prob":
+        return at_least_float32(token_log_probs).mean(dim=0).log_softmax(dim=-1)
+    raise ValueError(f"reading is {reading!r}; known are 'mean_log_prob' and 'mean_prob'.")

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from flip_flop.method.consensus import Consensus
 from flip_flop.method.controls import TemplateSplit
+from flip_flop.method.divergences import Aggregation
 
 Reduction = Literal["mean", "sum"]
-Aggregation = Literal["mean_log_prob", "mean_prob"]
 
 
 @runtime_checkable
@@ -25,13 +25,8 @@ class DrawsPermutations(Protocol):
 class Instance(Protocol):
     """One instance under all its templates. Its gold label is not here.
 
-    What the methods of this class return carries gradient, and is computed when it is asked for.
-
-    Attributes:
-        id: The instance's id.
-        consensus: The templates' votes, without gradient.
-        split: What Algorithm 1 makes of the votes with the run's settings, without gradient.
-        token_counts: The number of tokens of each answer.
+    ``split`` is what Algorithm 1 makes of the votes, and ``token_counts`` the number of tokens of each answer. What
+    the methods of this class return is computed when it is asked for; scores, nll and distributions carry gradient.
     """
 
     id: str

@@ -1,7 +1,6 @@
-"""The losses of one instance: consensus cross-entropy, the two divergence terms, and their sum. In nats.
+"""The losses of one instance in nats: consensus cross-entropy, the two divergence terms, and their sum.
 
-The training objective (Eq. 7) is the mean over *all* instances: one without a consensus adds its zero and
-is counted.
+The training objective (Eq. 7) is the mean over *all* instances: one without a consensus adds its zero and is counted.
 """
 
 from typing import Any
@@ -11,9 +10,8 @@ from torch import Tensor
 
 from flip_flop.method.consensus import label_log_probs
 from flip_flop.method.controls import TemplateSplit
-from flip_flop.method.divergences import jensen_shannon_divergence, kl_divergence, mixture_log_probs
+from flip_flop.method.divergences import at_least_float32, jensen_shannon_divergence, kl_divergence, mixture_log_probs
 from flip_flop.method.instance import Instance
-from flip_flop.method.precision import at_least_float32
 
 
 def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Float[Tensor, ""]:
@@ -26,7 +24,6 @@ def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Fl
     or sum, as the caller reads :math:`\ell_{i,v}`. A weight of 0 gives exactly 0.
 
     Example:
-        >>> import torch
         >>> cce_loss(torch.tensor([0.5, 1.5]), weight=2.0)
         tensor(2.)
     """
@@ -45,7 +42,6 @@ def jsd_loss(cc_log_probs: Float[Tensor, "distributions outcomes"], *, weight: f
     the mixture included. Exactly 0 for an empty CC set, for one template, and for a weight of 0.
 
     Example:
-        >>> import torch
         >>> jsd_loss(torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log(), weight=0.5)
         tensor(0.1840)
     """
@@ -68,7 +64,6 @@ def flip_loss(
     the NC set is empty or its weight is 0.
 
     Example:
-        >>> import torch
         >>> cc_mask = torch.tensor([True, True, False])
         >>> split = TemplateSplit(case=3, cc_mask=cc_mask, nc_mask=~cc_mask, flip_weight=0.5)
         >>> flip_loss(torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]]).log(), split)
@@ -100,17 +95,12 @@ def f2c_loss(
         \mathcal L_{\text{CCE}}(i) + \mathcal L_{\text{jsd}}(i) + \mathcal L_{\text{flip}}(i) & \text{Case 3}
         \end{cases}
 
-    Eq. 10 of the F2C paper. A term that a case leaves out is not computed: it is exactly 0, and so is its
-    gradient. It stays part of the graph, so ``backward`` works on every instance. With ``jsd_weight`` and
-    both flip weights 0 this is consensus cross-entropy alone, the paper's second method.
-
-    The outcomes are the vocabulary, on the consensus answer's tokens (the paper), or the labels.
-
-    Returns:
-        The terms, weights included: ``cce`` (Eq. 6), ``jsd`` (Eq. 8) and ``flip`` (Eq. 9).
+    Eq. 10 of the F2C paper, as its terms, weights included: ``cce`` (Eq. 6), ``jsd`` (Eq. 8) and ``flip`` (Eq. 9).
+    A term that a case leaves out is exactly 0, and so is its gradient; it stays part of the graph, so ``backward``
+    works on every instance. The outcomes are the vocabulary, on the consensus answer's tokens (the paper), or the
+    labels.
 
     Example:
-        >>> import torch
         >>> split = TemplateSplit(2, torch.tensor([True, True]), torch.tensor([False, False]), 0.0)
         >>> log_probs = torch.tensor([[0.9, 0.1], [0.8, 0.2]]).log()
         >>> f2c_loss(-log_probs[:, 0], log_probs, split, cce_weight=1.0, jsd_weight=1.0)

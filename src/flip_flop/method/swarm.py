@@ -7,8 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from flip_flop.method.consensus import label_log_probs
+from flip_flop.method.divergences import at_least_float32
 from flip_flop.method.instance import DrawsPermutations, Instance
-from flip_flop.method.precision import at_least_float32
 
 
 def swarm_teachers(
@@ -19,15 +19,10 @@ def swarm_teachers(
 ) -> Int[Tensor, "templates teachers"]:
     r"""Which templates teach which, for one instance.
 
-    ``"derangement"``: every template learns from one other and teaches one other; ``seed_generator`` draws it, every
-    derangement with the same probability. ``"all"``: every template
-    learns from all of them with equal weight, *itself included*, as in the uniform case of the F2C paper's
-    Theorem A.1: every student then has the same target, the mean. Leaving itself out would give every
-    student another target. (Where the labels are all its outcomes, a student exerts no pull on itself, and
-    the two differ by the factor 1 - 1/V only.)
-
-    Returns:
-        Template indices, int64: row v lists the teachers of template v.
+    Row v lists the indices of template v's teachers. ``"derangement"``: every template learns from one other and
+    teaches one other; ``seed_generator`` draws it, every derangement with the same probability. ``"all"``: every
+    template learns from all of them with equal weight, *itself included*, as in the uniform case of the F2C paper's
+    Theorem A.1: every student then has the same target, the mean.
 
     Raises:
         ValueError: There are fewer than two templates, there is no generator for a derangement, or ``pairs``

@@ -15,12 +15,9 @@ from flip_flop.method.swarm import swarm_terms
 
 @dataclass(frozen=True)
 class Method:
-    """A training method.
+    """A training method: its name in settings, records and files, its title in tables, its colour in plots.
 
     Attributes:
-        name: Its name in settings, records and files.
-        title: Its name in tables.
-        colour: Its colour in plots.
         loss: From an instance and the settings (an ``F2CConfig``) to the loss's terms, weights included. Their sum is
             the instance's loss, and the log has each under its name. ``None`` for the base, which is not trained.
         needs_consensus: Without a strict majority an instance's loss is 0, and the instance is counted (Eq. 7).

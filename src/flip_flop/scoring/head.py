@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from flip_flop.errors import InputError
-from flip_flop.method.precision import at_least_float32
+from flip_flop.method.divergences import at_least_float32
 from flip_flop.scoring.causal_lm import decoder_of, evaluation_mode, unwrap
 
 # Rows of one pass through the head where no gradient is kept: 39 MB of logits at 64 rows of 151,936.

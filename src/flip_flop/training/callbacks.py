@@ -24,8 +24,7 @@ class LogFile(TrainerCallback):
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
         """Remove the lines that a killed run wrote after its last checkpoint."""
-        lines = [_json_line(entry) for entry in state.log_history]
-        self.path.write_text("".join(lines), encoding="utf-8")
+        self.path.write_text("".join(map(_json_line, state.log_history)), encoding="utf-8")
 
     def on_log(self, args, state: TrainerState, control, **kwargs) -> None:
         """Append the newest entry."""
@@ -53,11 +52,7 @@ class Checkpoints(TrainerCallback):
         best = Path(args.output_dir) / f"checkpoint-{state.best_global_step}"
         corruption = find_corruption(best)
         if corruption is not None:
-            raise InputError(
-                "E-RESUME-BEST",
-                f"The best checkpoint so far, {best}, cannot be used: {corruption}.",
-                "Restore it, or train again into another --out.",
-            )
+            raise InputError("E-RESUME-BEST", f"The best checkpoint so far, {best}, cannot be used: {corruption}.")
         state.best_model_checkpoint = str(best)
 
     def on_save(self, args, state: TrainerState, control, **kwargs) -> None:
@@ -76,28 +71,23 @@ class ShowProgress(TrainerCallback):
     def __init__(self, label: str, quiet: bool = False):
         self.label = label
         self.quiet = quiet
-        self._bar: tqdm | None = None
+        self._bar = tqdm(disable=True)
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
         """Open the bar at the resumed step."""
-        if not self.quiet and sys.stderr.isatty():
-            self._bar = tqdm(
-                total=state.max_steps,
-                initial=state.global_step,
-                desc=self.label,
-                unit=" steps",
-                leave=False,
-                dynamic_ncols=True,
-            )
+        hidden = self.quiet or not sys.stderr.isatty()
+        start, total = state.global_step, state.max_steps
+        self._bar = tqdm(
+            desc=self.label, initial=start, total=total, unit=" steps", leave=False, dynamic_ncols=True, disable=hidden
+        )
 
     def on_step_end(self, args, state: TrainerState, control, **kwargs) -> None:
         """Move the bar."""
-        if self._bar is not None:
-            self._bar.update(state.global_step - self._bar.n)
+        self._bar.update(state.global_step - self._bar.n)
 
     def on_log(self, args, state: TrainerState, control, logs: dict[str, Any] | None = None, **kwargs) -> None:
         """Show the loss in the bar."""
-        if self._bar is not None and logs and "loss" in logs:
+        if logs and "loss" in logs:
             self._bar.set_postfix_str(f"loss {logs['loss']:.3f}")
 
     def on_evaluate(self, args, state: TrainerState, control, metrics: dict[str, Any] | None = None, **kwargs) -> None:
@@ -113,16 +103,11 @@ class ShowProgress(TrainerCallback):
 
     def on_train_end(self, args, state: TrainerState, control, **kwargs) -> None:
         """Close the bar."""
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()
 
 
 class StopOnSignal(TrainerCallback):
-    """SIGINT and SIGTERM: finish the step, write a checkpoint, stop. A second one stops a single process at once.
-
-    Attributes:
-        received: The signal's number, once there was one.
-    """
+    """SIGINT and SIGTERM: finish the step, write a checkpoint, stop. A second one stops a single process at once."""
 
     def __init__(self):
         self.received: int | None = None

@@ -1,8 +1,8 @@
 """Which checkpoint is kept: the best by labelled mean F1, as in the paper, or by agreement, which needs no labels."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -39,36 +39,29 @@ class CheckpointCriterion:
 
     Agreement alone would reward a model that always gives one label. So a checkpoint counts only while the shares of
     its labels are those of the base model's majority votes, to within ``max_share_drift`` (total variation).
-
-    Attributes:
-        by: ``mean_f1``, ``agreement`` or ``last``.
-        max_share_drift: See :class:`F2CConfig`.
     """
 
-    by: str
+    by: Literal["mean_f1", "agreement", "last"]
     max_share_drift: float
     _base_shares: np.ndarray | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, config: F2CConfig, eval_rows: Iterable[Any] | None) -> "CheckpointCriterion":
-        """What ``select_by`` means for these validation rows: ``auto`` is mean F1 where all have a label."""
-        labelled = eval_rows is not None and all(_label(row) is not None for row in eval_rows)
-        if config.select_by == "mean_f1" and eval_rows is not None and not labelled:
-            raise InputError(
-                "E-SELECT-LABELS",
-                "select_by is mean_f1, but the validation rows have no labels.",
-                "Use --select-by agreement.",
-            )
-        by = {"auto": "mean_f1" if labelled else "agreement"}.get(config.select_by, config.select_by)
-        return cls(by if eval_rows is not None else "last", config.max_share_drift)
+    def of(cls, config: F2CConfig, gold: Sequence[int | None] | None) -> "CheckpointCriterion":
+        """What ``select_by`` means for validation rows with these labels: ``auto`` is mean F1 where all have one."""
+        if gold is None or config.select_by == "last":
+            return cls("last", config.max_share_drift)
+        labelled = all(label is not None for label in gold)
+        if config.select_by == "mean_f1" and not labelled:
+            message = "select_by is mean_f1, but the validation rows have no labels."
+            raise InputError("E-SELECT-LABELS", message)
+        by_f1 = labelled and config.select_by != "agreement"
+        return cls("mean_f1" if by_f1 else "agreement", config.max_share_drift)
 
     def value(self, metrics: dict[str, float], table: ScoreTable, base_scores: Callable[[], np.ndarray]) -> float:
         """The checkpoint's value: mean F1, or agreement, which counts -1 after a collapse.
 
-        Args:
-            metrics: From :func:`evaluation_metrics`.
-            table: The checkpoint's scores.
-            base_scores: Gives the scores of the model without its adapter; called once.
+        ``metrics`` are from :func:`evaluation_metrics`. ``base_scores`` gives the scores of the model without its
+        adapter, and is called once.
         """
         if self.by != "agreement":
             return metrics.get("mean_f1", 0.0)
@@ -85,7 +78,3 @@ def base_value(log_history: Sequence[dict[str, Any]]) -> float | None:
     """What the base itself is worth by the criterion, where it was evaluated before the first step."""
     first = next((entry for entry in log_history if "eval_selection" in entry), None)
     return first["eval_selection"] if first and first["step"] == 0 else None
-
-
-def _label(row: Any) -> int | None:
-    return row.label if hasattr(row, "label") else row.get("label")

@@ -1,55 +1,45 @@
-"""What a training needs, and says before it begins."""
+"""What a training needs, and what the model's votes say of it, before it begins."""
 
 import logging
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import nn
 
 from flip_flop.errors import InputError
-from flip_flop.method import find_method
+from flip_flop.method import find_consensus, find_method, split_templates
+from flip_flop.metrics import label_shares, majority_vote
 from flip_flop.prompts import RenderedInstance, templates_differ_in_answer_words
+from flip_flop.randomness import generator
+from flip_flop.scoring.scorer import score_instances
+from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.training.config import F2CConfig
-from flip_flop.training.data import InstanceDataset
-from flip_flop.training.initial_votes import SAMPLE_SIZE
 
 log = logging.getLogger("flip_flop")
+
+# Enough to see a share to within a few points, cheap beside an epoch.
+SAMPLE_SIZE = 200
 
 
 def require_one_device_each(args: F2CConfig) -> None:
     """Refuse several devices in one process, and a model that is divided (``E-DISTRIBUTED``)."""
     if args.n_gpu > 1:
-        raise InputError(
-            "E-DISTRIBUTED",
-            f"{args.n_gpu} GPUs are visible to one process.",
-            "Start a process per GPU with `accelerate launch` or `torchrun`, or set CUDA_VISIBLE_DEVICES to one.",
-        )
+        hint = "Start a process per GPU with `accelerate launch` or `torchrun`, or set CUDA_VISIBLE_DEVICES to one."
+        raise InputError("E-DISTRIBUTED", f"{args.n_gpu} GPUs are visible to one process.", hint)
     if args.fsdp or args.deepspeed:
-        raise InputError(
-            "E-DISTRIBUTED",
-            "fsdp and deepspeed divide the model over the devices, and training keeps it whole on each.",
-            "Leave fsdp and deepspeed out; LoRA's optimizer state is small.",
-        )
+        message = "fsdp and deepspeed divide the model over the devices, and training keeps it whole on each."
+        raise InputError("E-DISTRIBUTED", message, "Leave fsdp and deepspeed out; LoRA's optimizer state is small.")
 
 
 def require_dtype(args: F2CConfig, dtype: torch.dtype) -> None:
     """Refuse another dtype than the weights' (``E-CONFIG-VALUE``): the loss calls decoder and head, not the model."""
     if args.fp16 or (args.bf16 and dtype != torch.bfloat16):
-        name = "fp16" if args.fp16 else "bf16"
-        raise InputError(
-            "E-CONFIG-VALUE",
-            f"{name} is set, but the model's weights are {str(dtype).removeprefix('torch.')}: they stay so.",
-            "Load it in bfloat16 (--dtype bfloat16) and leave the setting out; the adapter stays in float32.",
-        )
-
-
-def require_two_templates(dataset: InstanceDataset) -> None:
-    """Refuse instances of one template (``E-TOO-FEW-TEMPLATES``)."""
-    if len(dataset) and len(dataset[0].answers) < 2:
-        raise InputError(
-            "E-TOO-FEW-TEMPLATES",
-            "Training needs at least two templates: one has nothing to agree with.",
-            "Add templates.",
-        )
+        name, found = "fp16" if args.fp16 else "bf16", str(dtype).removeprefix("torch.")
+        message = f"{name} is set, but the model's weights are {found}: they stay so."
+        hint = "Load it in bfloat16 (--dtype bfloat16) and leave the setting out; the adapter stays in float32."
+        raise InputError("E-CONFIG-VALUE", message, hint)
 
 
 def warn_of_answer_words(instances: Sequence[RenderedInstance], config: F2CConfig) -> None:
@@ -60,3 +50,48 @@ def warn_of_answer_words(instances: Sequence[RenderedInstance], config: F2CConfi
             "W-ANSWER-WORDS: the templates answer in different words, and divergences over the vocabulary pull "
             "each toward the others' words. Watch own_label_mass, or use --divergence-space labels."
         )
+
+
+def initial_vote_stats(model: nn.Module, instances: Sequence[EncodedInstance], config: F2CConfig) -> dict[str, Any]:
+    """Shares over a seeded sample of the instances: of those with a consensus, of each case, of each label voted for.
+
+    Without labels, a label bias that all templates share looks like data with few of the other labels: the user, who
+    may know better, is shown the shares.
+
+    Raises:
+        InputError: ``E-NO-CONSENSUS`` where no instance has one and the method needs it.
+    """
+    chosen = generator(config.seed, "survey").permutation(len(instances))[:SAMPLE_SIZE]
+    sample = [instances[number] for number in sorted(chosen)]
+    quiet, backend, batch_tokens = not sys.stderr.isatty(), config.backend, config.batch_tokens
+    table = score_instances(model, sample, backend=backend, batch_tokens=batch_tokens, label="first votes", quiet=quiet)
+    scores = torch.from_numpy(table.scores)
+    num_with_consensus = int(find_consensus(scores).exists.sum())
+    if num_with_consensus == 0 and find_method(config.method).needs_consensus:
+        message = f"No instance of {len(sample)} has a label that more than half of the templates predict."
+        raise InputError("E-NO-CONSENSUS", message)
+    cases = [split_templates(votes, config.split_settings).case for votes in scores]
+    consensus_share = num_with_consensus / len(sample)
+    case_shares = [cases.count(case) / len(cases) for case in (1, 2, 3)]
+    shares = label_shares(majority_vote(scores.numpy())[:, None], scores.shape[-1]).tolist()
+    log.info(
+        "first votes over %d instances: consensus on %.0f %%, unanimous and confident on %.0f %%, labels %s",
+        len(sample),
+        100 * consensus_share,
+        100 * case_shares[1],
+        " / ".join(f"{100 * share:.0f} %" for share in shares),
+    )
+    if case_shares[1] == 1.0:
+        log.warning("W-NOTHING-TO-FLIP: every instance is unanimous and confident: there is next to nothing to train.")
+    if max(shares) > 0.9:
+        log.warning(
+            "W-COLLAPSE: the votes give one label to %.0f %% of the instances. Where the data are not like that, "
+            "training will make it worse.",
+            100 * max(shares),
+        )
+    return {
+        "num_instances": len(sample),
+        "consensus_share": consensus_share,
+        "case_shares": case_shares,
+        "vote_label_shares": shares,
+    }

@@ -141,9 +141,7 @@ def _check_choice(name: str, value: Any, annotation: Any) -> None:
 def make_config(settings: dict[str, Any], source: str = "the settings") -> F2CConfig:
     """An :class:`F2CConfig` from a YAML file's or the command line's values; texts are converted to the field's type.
 
-    Args:
-        settings: Field names and values. Dashes in a name count as underscores.
-        source: Where they come from, for the message.
+    Dashes in a name count as underscores. Messages say that the settings come from ``source``.
 
     Raises:
         InputError: ``E-CONFIG-KEY`` for an unknown field, with the nearest one; ``E-CONFIG-VALUE`` for a bad value.
@@ -164,9 +162,8 @@ def make_config(settings: dict[str, Any], source: str = "the settings") -> F2CCo
         raise InputError("E-CONFIG-VALUE", f"{source}: {reason}.") from error
     for name in config.report_to:
         if name not in get_available_reporting_integrations():
-            raise InputError(
-                "E-CONFIG-VALUE", f"report_to is {name!r}, which is not installed.", f"pip install {name}."
-            )
+            message = f"report_to is {name!r}, which is not installed."
+            raise InputError("E-CONFIG-VALUE", message, f"pip install {name}.")
     return config
 
 

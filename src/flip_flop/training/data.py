@@ -10,36 +10,29 @@ from torch.utils.data import Dataset, Sampler
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import generator
+from flip_flop.run_record import TaskRecord
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import Task, deduplicate, holdout
 from flip_flop.training.config import F2CConfig
 
 log = logging.getLogger("flip_flop")
+Rows = Iterable[RenderedInstance | Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The unlabelled pool and the split that checkpoints are chosen on.
-
-    Attributes:
-        train: Instances to train on, under the templates that are not held out, without duplicates.
-        validation: Instances of the task's ``validation`` split, or a tenth held out of ``train``.
-        record: For the run's record.
-    """
+    """The unlabelled pool, and the split that checkpoints are chosen on."""
 
     train: list[RenderedInstance]
     validation: list[RenderedInstance]
-    record: dict[str, Any]
+    record: TaskRecord
 
 
 def load_training_data(task: Task, config: F2CConfig, *, limit: int | None = None) -> TrainingData:
-    """Read, render, deduplicate and split a task's data.
+    """Read, render and deduplicate a task's data, under the templates that are not held out.
 
-    Args:
-        task: With a ``train`` split, and a ``validation`` split or not.
-        config: Its seed, and whether labels choose the checkpoint: only then do they stratify what is held out.
-        limit: Take a uniform sample of this size, of each of the two; without a ``validation`` split, a tenth of the
-            sample is held out.
+    Validation are the instances of the task's ``validation`` split; without one, a tenth of ``train`` is held out,
+    stratified by labels only where labels choose the checkpoint. Of each split a uniform sample of ``limit`` is taken.
 
     Raises:
         InputError: ``E-DATA-TOO-FEW``, or an error of the task's data.
@@ -58,41 +51,29 @@ def load_training_data(task: Task, config: F2CConfig, *, limit: int | None = Non
         log.info("%d training instances were dropped: they render like another one", dropped)
     if not train:
         raise InputError("E-DATA-TOO-FEW", "No training instance is left.", "Add rows that differ from the others.")
-    record = replace(rendered, instances=train).record
-    return TrainingData(train, validation, record | {"num_validation": len(validation), "num_dropped": dropped})
+    record = TaskRecord.from_json(replace(rendered, instances=train).record)
+    return TrainingData(train, validation, replace(record, num_validation=len(validation), num_dropped=dropped))
 
 
 class InstanceDataset(Dataset[EncodedInstance]):
     """Instances in tokens, encoded once.
 
-    Args:
-        rows: Rendered instances, or mappings ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label"}``;
-            a ``datasets.Dataset`` of such rows too. ``id`` and ``label`` may be absent.
-        encoder: The boundary rule with the model's tokenizer.
+    A row is a rendered instance, or a mapping ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label"}``;
+    ``id`` and ``label`` may be absent.
 
     Raises:
         InputError: ``E-ROW`` for a row of another shape.
     """
 
-    def __init__(self, rows: Iterable[RenderedInstance | Mapping[str, Any]], encoder: PromptEncoder):
-        rendered = [
-            row if isinstance(row, RenderedInstance) else as_rendered(row, number) for number, row in enumerate(rows)
-        ]
-        shapes = {(len(row.prompts), tuple(len(choices) for choices in row.choices)) for row in rendered}
+    def __init__(self, rows: Rows, encoder: PromptEncoder):
+        rendered = [as_rendered(row, number) for number, row in enumerate(rows)]
+        shapes = sorted({tuple(len(choices) for choices in row.choices) for row in rendered})
         if len(shapes) > 1:
-            raise InputError(
-                "E-ROW",
-                f"The rows differ in their numbers of templates and labels: {sorted(shapes)[:3]}.",
-                "Give every row the same templates and labels.",
-            )
-        for number, row in enumerate(rendered):
-            counts = {len(choices) for choices in row.choices}
-            if len(counts) > 1 or min(counts) < 2:
-                raise InputError(
-                    "E-ROW",
-                    f"Row {number}: the templates offer {sorted(counts)} choices.",
-                    "Give every template the same labels, at least two.",
-                )
+            message = f"The rows differ in their numbers of choices under each template: {shapes[:3]}."
+            raise InputError("E-ROW", message, "Give every row the same templates and labels.")
+        if shapes and (len(set(shapes[0])) > 1 or min(shapes[0]) < 2):
+            message = f"The templates of a row offer {shapes[0]} choices."
+            raise InputError("E-ROW", message, "Give every template the same labels, at least two.")
         self.instances = [encoder.encode(row) for row in rendered]
 
     def __len__(self) -> int:
@@ -102,15 +83,15 @@ class InstanceDataset(Dataset[EncodedInstance]):
         return self.instances[index]
 
 
-def as_rendered(row: Mapping[str, Any], number: int) -> RenderedInstance:
+def as_rendered(row: RenderedInstance | Mapping[str, Any], number: int) -> RenderedInstance:
     """One training row as a :class:`~flip_flop.prompts.RenderedInstance`."""
+    if isinstance(row, RenderedInstance):
+        return row
     prompts, choices = row.get("prompts"), row.get("choices")
     if not prompts or not choices or len(prompts) != len(choices):
-        raise InputError(
-            "E-ROW",
-            f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template.",
-            'A row is {"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int or None}.',
-        )
+        message = f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template."
+        hint = 'A row is {"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int or None}.'
+        raise InputError("E-ROW", message, hint)
     identifier = row.get("id")
     return RenderedInstance(
         id=str(number if identifier is None else identifier),

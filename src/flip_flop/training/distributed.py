@@ -43,8 +43,7 @@ def all_reduce_sum(count: int, device: torch.device) -> int:
 def sum_gradients(parameters: Iterable[Tensor]) -> None:
     """Add up each parameter's gradient over all processes; where one has none, it counts as zero.
 
-    Each process's loss is a sum over its instances divided by the number of all of them: the sum of the gradients is
-    that of the whole step.
+    A process's loss is divided by the number of all processes' instances: the sum is the whole step's gradient.
     """
     if world_size() == 1:
         return

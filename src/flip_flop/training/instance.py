@@ -18,18 +18,14 @@ from flip_flop.scoring.answers import AnswerStates
 class TrainingInstance:
     """A :class:`~flip_flop.method.Instance` of a batch.
 
-    Attributes:
-        number: Its number in the batch.
-        states: The batch's pass, with gradient.
-        model: For its head.
-        keys: The run's seed, and the epoch, counted from 0.
+    ``states`` are of this instance alone and with gradient, ``model`` is for its head, and ``keys`` are the run's
+    seed and the epoch, counted from 0.
     """
 
     id: str
     consensus: Consensus
     split: TemplateSplit
     token_counts: Int[Tensor, "templates labels"]
-    number: int
     states: AnswerStates
     model: nn.Module
     keys: tuple[int, int]
@@ -39,14 +35,11 @@ class TrainingInstance:
     def scores(self) -> Float[Tensor, "templates labels"]:
         """Mean log-probability of each answer's tokens, in nats."""
         if self._scores is None:
-            self._scores = self.states.of(self.number).scores(self.model)[0]
+            self._scores = self.states.scores(self.model)[0]
         return self._scores
 
     def nll(self, label: int, reduction: Reduction = "mean") -> Float[Tensor, " templates"]:
-        """Negative log-likelihood of a label's answer under each template.
-
-        Taken from what has been read already; only else does the answer go through the head.
-        """
+        """Negative log-likelihood of a label's answer, taken from what has been read of it already."""
         if label in self._token_log_softmax:
             answer, log_probs = self._token_log_softmax[label]
             picked = log_probs.gather(1, answer.token_target[:, None]).squeeze(1)
@@ -54,13 +47,13 @@ class TrainingInstance:
         elif self._scores is not None:
             scores = self._scores[:, label]
         else:
-            scores = self.states.of(self.number, label).scores(self.model)[0, :, 0]
+            scores = self.states.of(0, label).scores(self.model)[0, :, 0]
         return -scores * self.token_counts[:, label] if reduction == "sum" else -scores
 
     def vocab_log_probs(self, label: int, reading: Aggregation = "mean_log_prob") -> Float[Tensor, "templates vocab"]:
         """A label's answer as a distribution over the vocabulary."""
         if label not in self._token_log_softmax:
-            answer = self.states.of(self.number, label)
+            answer = self.states.of(0, label)
             self._token_log_softmax[label] = answer, answer.token_log_softmax(self.model)
         log_probs = self._token_log_softmax[label][1].split(self._lengths(label))
         return torch.stack([aggregate_answer_log_probs(tokens, reading=reading) for tokens in log_probs])

@@ -67,9 +67,7 @@ def _as_json(value: Any) -> Any:
 
 @contextlib.contextmanager
 def lock(out: Path) -> Iterator[None]:
-    """Lock the folder as long as this process lives; a killed process leaves nothing to clean up.
-
-    Of several processes that train together, rank 0 holds the lock for all.
+    """Lock the folder as long as this process lives; of several that train together, rank 0 holds it for all.
 
     Raises:
         InputError: ``E-OUT-BUSY`` where another process holds it.
@@ -82,8 +80,7 @@ def lock(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            message = f"Another process is writing to {out}."
-            raise InputError("E-OUT-BUSY", message, "Wait for it, or give another --out.") from None
+            raise InputError("E-OUT-BUSY", f"Another process is writing to {out}.") from None
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
@@ -107,14 +104,12 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
         own = (".lock", "checkpoints") if not any((out / "checkpoints").glob("*")) else (".lock",)
         others = sorted(item.name for item in out.iterdir() if item.name not in own)
         if others:
-            raise InputError(
-                "E-OUT-USED", f"{out} is not empty: {', '.join(others[:3])}.", "Give another --out, or empty it."
-            )
+            message = f"{out} is not empty: {', '.join(others[:3])}."
+            raise InputError("E-OUT-USED", message, "Give another --out, or empty it.")
         return
     if not resume:
-        raise InputError(
-            "E-OUT-USED", f"{out} holds a run already.", "Add --resume to go on with it, or give another --out."
-        )
+        hint = "Add --resume to go on with it, or give another --out."
+        raise InputError("E-OUT-USED", f"{out} holds a run already.", hint)
     before = json.loads(path.read_text(encoding="utf-8"))
     changed = [
         f"{section}.{name} ({before.get(section, {}).get(name)!r}, now {plan[section][name]!r})"
@@ -123,8 +118,6 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
         if before.get(section, {}).get(name) != plan[section][name]
     ]
     if changed:
-        raise InputError(
-            "E-RESUME-CHANGED",
-            f"{out} was started with another {'; '.join(changed[:3])}.",
-            "Resume with the same settings and number of processes, or give another --out.",
-        )
+        message = f"{out} was started with another {'; '.join(changed[:3])}."
+        hint = "Resume with the same settings and number of processes, or give another --out."
+        raise InputError("E-RESUME-CHANGED", message, hint)

@@ -13,32 +13,26 @@ from transformers import PrinterCallback, ProgressCallback
 
 from flip_flop.files import new_folder, sha256_file, write_json
 from flip_flop.method import find_method
-from flip_flop.provenance import command, hardware, now, versions
+from flip_flop.run_record import RUN_FILE, AdapterRecord, ModelRecord, RunRecord, this_process
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.tasks import Task
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
 from flip_flop.training.checkpoints import latest_valid
-from flip_flop.training.checks import warn_of_answer_words
+from flip_flop.training.checks import initial_vote_stats, warn_of_answer_words
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.distributed import rank, wait_for_all, world_size
-from flip_flop.training.initial_votes import initial_vote_stats
 from flip_flop.training.plan import PLAN, check_plan, lock, recorded_settings, resume_settings
 from flip_flop.training.trainer import F2CTrainer
 
 log = logging.getLogger("flip_flop")
+SURVEY = "survey.json"
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What :func:`train` leaves behind.
-
-    Attributes:
-        out: The run's folder.
-        adapter: The adapter in PEFT's format, ``out/adapter``; ``None`` where the run was stopped.
-        stopped_by: The number of the signal that stopped it, with a checkpoint to resume from.
-    """
+    """What :func:`train` leaves in ``out``: the adapter in PEFT's format, or the signal that stopped it before."""
 
     out: Path
     adapter: Path | None
@@ -56,12 +50,12 @@ def train(
 ) -> TrainingRun:
     """Train an adapter and leave a complete run in ``out``.
 
-    ``run.json`` is written last: a folder without it can be resumed and nothing else.
+    ``run.json`` is written last: a folder without it can be resumed and nothing else. Gold labels, where there are
+    any, are read for the log and the choice of the checkpoint.
 
     Args:
         loaded: The base model, without an adapter.
-        data: From :func:`load_training_data`; a task is loaded with all its instances. Gold labels, where there are
-            any, are read for the log and the choice of the checkpoint.
+        data: From :func:`load_training_data`; a task is loaded with all its instances.
         config: The settings; checkpoints go to ``out/checkpoints``, whatever its ``output_dir``.
         out: A folder that is empty or not there; with ``resume``, the folder of a run with the same settings.
         resume: Continue from the newest complete checkpoint.
@@ -75,16 +69,17 @@ def train(
             data = load_training_data(data, config)
         config = copy.copy(config)
         config.output_dir = str((out / "checkpoints").resolve())
+        task, model = data.record, ModelRecord.from_json(loaded.record)
         plan = {
             "settings": resume_settings(config) | {"num_processes": world_size()},
-            "task": {name: data.record[name] for name in ("digest", "instances_digest", "num_validation")},
-            "model": {name: loaded.record[name] for name in ("digest", "dtype")},
+            "task": {name: getattr(task, name) for name in ("digest", "instances_digest", "num_validation")},
+            "model": {"digest": model.digest, "dtype": model.dtype},
         }
         wait_for_all()  # until rank 0 holds the lock
         check_plan(out, plan, resume=resume)
         begun = (out / PLAN).exists()
         wait_for_all()  # until all have seen what is there, before rank 0 writes
-        if (out / "run.json").exists():
+        if (out / RUN_FILE).exists():
             log.info("%s is complete: nothing to resume", out)
             return TrainingRun(out, out / "adapter")
         return _run(loaded, data, config, out, plan, begun=begun, quiet=quiet)
@@ -100,28 +95,27 @@ def _run(
     begun: bool,
     quiet: bool,
 ) -> TrainingRun:
-    started, created = time.monotonic(), now()
+    started = time.monotonic()
     warn_of_answer_words(data.train, config)
-    stop = StopOnSignal()
+    stop, method = StopOnSignal(), find_method(config.method)
+    writing = [LogFile(out / "log.jsonl"), ShowProgress(method.name, quiet)] if rank() == 0 else []
     trainer = F2CTrainer(
         loaded.model,  # type: ignore[arg-type]
         config,
         train_dataset=data.train,
         eval_dataset=data.validation,
         processing_class=loaded.tokenizer,
-        callbacks=[LogFile(out / "log.jsonl"), ShowProgress(str(find_method(config.method)), quiet), stop]
-        if rank() == 0
-        else [stop],
+        callbacks=[*writing, stop],
     )
-    trainer.template_names = [template["name"] for template in data.record["templates"]]
-    trainer.f1 = data.record["f1"]
+    trainer.template_names = [template.name for template in data.record.templates]
+    trainer.f1 = data.record.f1
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
     checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if begun else None
     if checkpoint is None:
         stats = initial_vote_stats(trainer.adapted, trainer.train_instances.instances, config)
         if rank() == 0:
-            write_json(out / "survey.json", stats)
+            write_json(out / SURVEY, stats)
     else:
         trainer.args.eval_on_start = False
     if rank() == 0:  # from here on the folder holds a run: all mistakes of the user's have been found
@@ -133,18 +127,27 @@ def _run(
     if stop.received is not None and trainer.state.global_step < trainer.state.max_steps:
         log.info("stopped by a signal at step %d; --resume goes on from there", trainer.state.global_step)
         return TrainingRun(out, None, stop.received)
-    if rank() > 0:
-        wait_for_all()
-        return TrainingRun(out, out / "adapter")
-    _warn_of_choice(trainer)
-    with new_folder(out / "adapter") as folder:
-        trainer.adapted.save_pretrained(str(folder))
-        loaded.tokenizer.save_pretrained(folder)
-    record = _record(loaded, data, config, trainer, out) | {
-        "created": created,
-        "seconds": round(time.monotonic() - started, 2),
-    }
-    write_json(out / "run.json", record)
+    if rank() == 0:
+        _warn_of_choice(trainer)
+        with new_folder(out / "adapter") as folder:
+            trainer.adapted.save_pretrained(str(folder))
+            loaded.tokenizer.save_pretrained(folder)
+        digest = sha256_file(out / "adapter" / "adapter_model.safetensors")
+        RunRecord(
+            kind="train",
+            name=method.name,
+            task=data.record,
+            model=ModelRecord.from_json(loaded.record),
+            adapter=AdapterRecord(path="adapter", digest=digest, method=method.name),
+            scoring={
+                "delimiter": trainer.encoder.delimiter,
+                "chat_template": trainer.encoder.uses_chat_template,
+                "backend": trainer.backend,
+            },
+            training=_training_record(trainer, config, out),
+            seed=config.seed,
+            **this_process(started),
+        ).write(out)
     wait_for_all()
     return TrainingRun(out, out / "adapter")
 
@@ -157,62 +160,32 @@ def _warn_of_choice(trainer: F2CTrainer) -> None:
             "votes. The adapter answers one label too often; do not use it. Lower --learning-rate, or train for less."
         )
     elif before is not None and chosen is not None and chosen < before:
-        log.warning(
-            "W-WORSE: the best checkpoint's %s on validation is %.1f, the base's %.1f.",
-            trainer.criterion.by,
-            100 * chosen,
-            100 * before,
-        )
+        values = trainer.criterion.by, 100 * chosen, 100 * before
+        log.warning("W-WORSE: the best checkpoint's %s on validation is %.1f, the base's %.1f.", *values)
 
 
 def _checkpoint_to_resume(folder: Path) -> Path | None:
-    if rank() > 0:
-        wait_for_all()
-        return latest_valid(folder)[0]
     checkpoint, corrupt = latest_valid(folder)
-    for broken, reason in corrupt.items():
-        log.warning("skipping %s: %s", broken.name, reason)
-        shutil.rmtree(broken)
-    wait_for_all()
-    if checkpoint is None:
-        log.info("no complete checkpoint yet: starting from the beginning")
-    else:
-        log.info("resuming from %s", checkpoint.name)
+    wait_for_all()  # until all have seen what is there, before rank 0 deletes
+    if rank() == 0:
+        for broken, reason in corrupt.items():
+            log.warning("skipping %s: %s", broken.name, reason)
+            shutil.rmtree(broken)
+        if checkpoint is None:
+            log.info("no complete checkpoint yet: starting from the beginning")
+        else:
+            log.info("resuming from %s", checkpoint.name)
     return checkpoint
 
 
-def _record(
-    loaded: LoadedModel, data: TrainingData, config: F2CConfig, trainer: F2CTrainer, out: Path
-) -> dict[str, Any]:
-    best, method = trainer.state.best_model_checkpoint, find_method(config.method).name
-    survey = json.loads((out / "survey.json").read_text(encoding="utf-8")) if (out / "survey.json").exists() else None
-    return {
-        "kind": "train",
-        "name": method,
-        "command": command(),
-        "task": data.record,
-        "model": loaded.record,
-        "adapter": {
-            "path": "adapter",
-            "digest": sha256_file(out / "adapter" / "adapter_model.safetensors"),
-            "method": method,
-        },
-        "scoring": {
-            "delimiter": trainer.encoder.delimiter,
-            "chat_template": trainer.encoder.uses_chat_template,
-            "backend": trainer.backend,
-        },
-        "training": recorded_settings(config)
-        | {
-            "num_processes": world_size(),
-            "steps": trainer.state.global_step,
-            "selected_by": trainer.criterion.by,
-            "selected_checkpoint": None if best is None else Path(best).name,
-            "selected_value": trainer.state.best_metric,
-            "base_value": base_value(trainer.state.log_history),
-            "survey": survey,
-        },
-        "seed": config.seed,
-        "versions": versions(),
-        "hardware": hardware(),
+def _training_record(trainer: F2CTrainer, config: F2CConfig, out: Path) -> dict[str, Any]:
+    best, survey = trainer.state.best_model_checkpoint, out / SURVEY
+    return recorded_settings(config) | {
+        "num_processes": world_size(),
+        "steps": trainer.state.global_step,
+        "selected_by": trainer.criterion.by,
+        "selected_checkpoint": None if best is None else Path(best).name,
+        "selected_value": trainer.state.best_metric,
+        "base_value": base_value(trainer.state.log_history),
+        "survey": json.loads(survey.read_text(encoding="utf-8")) if survey.exists() else None,
     }

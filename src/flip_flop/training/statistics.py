@@ -41,7 +41,7 @@ class StepStatistics:
                 self._terms.add(name)
                 self._values[name].append(float(value.detach()))
             if split.case == 3:
-                self._values["flip_weight"].append(float(split.flip_weight))
+                self._values["flip_weight"].append(split.flip_weight)
             if source.label is not None and bool(consensus.exists):
                 self._values["pseudo_label_accuracy"].append(float(int(consensus.label) == source.label))
 
@@ -55,13 +55,7 @@ class StepStatistics:
             for name, values in self._values.items()
         }
         per_template = torch.cat(self._masses).mean(dim=0)
-        logs |= {"own_label_mass": float(per_template.mean()), "own_label_mass_min": float(per_template.min())}
-        return logs
-
-    def clear(self) -> None:
-        """Forget what was noted."""
-        self._values.clear()
-        self._masses.clear()
+        return logs | {"own_label_mass": float(per_template.mean()), "own_label_mass_min": float(per_template.min())}
 
     @classmethod
     def merged(cls, parts: Sequence["StepStatistics"]) -> "StepStatistics":

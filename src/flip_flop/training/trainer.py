@@ -2,20 +2,19 @@
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from peft import PeftConfig, PeftModel
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 
 from flip_flop.errors import InputError
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.metrics import Average
-from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import derive_seed
 from flip_flop.scoring.answers import AnswerStates, answer_states
 from flip_flop.scoring.attention import packed_attention
@@ -26,16 +25,13 @@ from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.training import distributed
-from flip_flop.training.adapter import with_adapter
 from flip_flop.training.callbacks import Checkpoints
 from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
-from flip_flop.training.checks import require_dtype, require_one_device_each, require_two_templates
+from flip_flop.training.checks import require_dtype, require_one_device_each
 from flip_flop.training.config import F2CConfig
-from flip_flop.training.data import InstanceDataset, KeyedSampler, collate
+from flip_flop.training.data import InstanceDataset, KeyedSampler, Rows, collate
 from flip_flop.training.instance import TrainingInstance
 from flip_flop.training.statistics import StepStatistics
-
-Rows = Iterable[RenderedInstance | Mapping[str, Any]]
 
 
 class F2CTrainer(Trainer):
@@ -50,7 +46,7 @@ class F2CTrainer(Trainer):
         data_collator: Takes encoded instances; the default keeps them whole.
         train_dataset: Rows; a ``datasets.Dataset`` of them too.
         eval_dataset: Rows to choose the checkpoint by. Without them the last one is kept.
-        processing_class: The tokenizer.
+        processing_class: The tokenizer; needed where the model is not given by name.
         peft_config: The adapter; by default the paper's LoRA on all attention and MLP projections.
 
     Raises:
@@ -74,12 +70,10 @@ class F2CTrainer(Trainer):
         if args is None:
             name = model if isinstance(model, str) else unwrap(model).config._name_or_path
             args = F2CConfig(output_dir=f"{name.rstrip('/').split('/')[-1]}-F2C")
-        causal_lm: nn.Module
+        causal_lm: nn.Module = model  # type: ignore[assignment]
         if isinstance(model, str):
             loaded = load_model(model)
             causal_lm, processing_class = loaded.model, processing_class or loaded.tokenizer
-        else:
-            causal_lm = model
         if processing_class is None:
             raise ValueError("A model that is not given by name needs its tokenizer: pass processing_class.")
         require_one_device_each(args)
@@ -92,15 +86,19 @@ class F2CTrainer(Trainer):
         self.encoder = PromptEncoder.of(causal_lm, processing_class, args.chat_template)
         self.train_instances = InstanceDataset(() if train_dataset is None else train_dataset, self.encoder)
         self.eval_instances = None if eval_dataset is None else InstanceDataset(eval_dataset, self.encoder)
-        require_two_templates(self.train_instances)
+        if len(self.train_instances) and len(self.train_instances[0].answers) < 2:
+            message = "Training needs at least two templates: one has nothing to agree with."
+            raise InputError("E-TOO-FEW-TEMPLATES", message)
         self._sampler = KeyedSampler(self.train_instances, args.seed)
         # For evaluation: a row has neither names nor an F1 kind.
         self.template_names: Sequence[str] | None = None
         self.f1: Average = "auto"
         self.statistics = StepStatistics()
         self.method = find_method(args.method)
-        self.criterion = CheckpointCriterion.of(args, eval_dataset)
-        self.adapted = with_adapter(causal_lm, args, peft_config)
+        evaluated = [] if self.eval_instances is None else self.eval_instances.instances
+        gold = None if self.eval_instances is None else [instance.label for instance in evaluated]
+        self.criterion = CheckpointCriterion.of(args, gold)
+        self.adapted = _with_adapter(causal_lm, args, peft_config)
         super().__init__(
             model=self.adapted,
             args=args,
@@ -112,8 +110,7 @@ class F2CTrainer(Trainer):
             optimizers=optimizers,
         )
         # Only now the model is on its device, which decides how long a row should be.
-        everything = [*self.train_instances.instances, *(self.eval_instances.instances if self.eval_instances else ())]
-        self.backend = choose_backend(self.adapted, everything, args.backend)
+        self.backend = choose_backend(self.adapted, [*self.train_instances.instances, *evaluated], args.backend)
         self._row_tokens = training_row_tokens(self.adapted, args.batch_tokens)
         self.model_accepts_loss_kwargs = True  # the loss is already divided by the window's number of instances
 
@@ -131,17 +128,16 @@ class F2CTrainer(Trainer):
         encoded: list[EncodedInstance] = inputs["instances"]
         states = self._answer_states(model, encoded)
         scores = self._vote_scores(model, states, encoded)
-        consensus, settings = find_consensus(scores), self.args.split_settings
+        consensus, keys = find_consensus(scores), (self.args.seed, self._sampler.epoch)
         instances = [
             TrainingInstance(
                 id=each.id,
                 consensus=consensus[number],
-                split=split_templates(scores[number], settings),
+                split=split_templates(scores[number], self.args.split_settings),
                 token_counts=states.token_counts[number],
-                number=number,
-                states=states,
+                states=states.of(number),
                 model=model,
-                keys=(self.args.seed, self._sampler.epoch),
+                keys=keys,
             )
             for number, each in enumerate(encoded)
         ]
@@ -166,27 +162,19 @@ class F2CTrainer(Trainer):
         """The scores that templates vote by: those of the loss's own pass, or of one without dropout."""
         if self.args.vote_pass == "separate":
             with evaluation_mode(model):
-                states = self._answer_states(model, encoded)
-                scores = states.scores(model)
+                scores = self._answer_states(model, encoded).scores(model)
         else:
             scores = states.scores(model)
-        self._check_finite(scores, encoded)
+        for instance, finite in zip(encoded, scores.isfinite().all(dim=-1).all(dim=-1).tolist(), strict=True):
+            if not finite:
+                step = self.state.global_step + 1
+                message = f"Step {step}: the scores of instance {instance.id!r} are not finite."
+                hint = "Lower --learning-rate, or use bfloat16 or float32 instead of float16."
+                raise InputError("E-NONFINITE", message, hint)
         return scores
 
     def _answer_states(self, model: nn.Module, encoded: Sequence[EncodedInstance]) -> AnswerStates:
         return answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
-
-    def _check_finite(
-        self, scores: Float[Tensor, "instances templates labels"], encoded: Sequence[EncodedInstance]
-    ) -> None:
-        finite = scores.isfinite().all(dim=-1).all(dim=-1)
-        if not bool(finite.all()):
-            instance = encoded[int((~finite).nonzero()[0])]
-            raise InputError(
-                "E-NONFINITE",
-                f"Step {self.state.global_step + 1}: the scores of instance {instance.id!r} are not finite.",
-                "Lower --learning-rate, or use bfloat16 or float32 instead of float16.",
-            )
 
     # ---- determinism: every draw is a function of seed, purpose, epoch and instances ----
 
@@ -201,7 +189,9 @@ class F2CTrainer(Trainer):
         for numbers in pack([len(instance.trie) for instance in instances], self._row_tokens):
             row = [instances[number] for number in sorted(numbers)]
             ids = [instance.id for instance in row]
-            with self._attention(self.adapted), torch.random.fork_rng(devices=devices):
+            # Open over the backward too, which with gradient checkpointing runs layers again.
+            attention = packed_attention(self.adapted) if self.backend == "packed" else contextlib.nullcontext()
+            with attention, torch.random.fork_rng(devices=devices):
                 torch.manual_seed(derive_seed(self.args.seed, "dropout", self.state.global_step, *ids))
                 losses.append(super().training_step(self.adapted, {"instances": row}, num_items_in_batch))
         if self.accelerator.sync_gradients:
@@ -209,12 +199,8 @@ class F2CTrainer(Trainer):
         # transformers logs the mean over the processes, and the step's loss is the sum.
         return torch.stack(losses).sum() * distributed.world_size()
 
-    def _attention(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Open over forward and backward: with gradient checkpointing the backward runs layers again."""
-        return packed_attention(model) if self.backend == "packed" else contextlib.nullcontext()
-
     def _get_train_sampler(self, train_dataset: Any = None) -> KeyedSampler:
-        return self._sampler  # private, as the library has no public hook for the order of the data
+        return self._sampler  # a private method: the library has no public hook for the order of the data
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list, int]:
         """The micro-batches of an optimizer step, and how many instances they have over all processes."""
@@ -252,14 +238,35 @@ class F2CTrainer(Trainer):
 
     def _score(self, instances: Sequence[EncodedInstance]) -> ScoreTable:
         mine = distributed.shard(instances) or instances[:1]  # also with more processes than instances, all take part
-        table = score_instances(
-            self.adapted, mine, backend=self.backend, batch_tokens=self.args.batch_tokens, quiet=True
-        )
+        batch_tokens = self.args.batch_tokens
+        table = score_instances(self.adapted, mine, backend=self.backend, batch_tokens=batch_tokens, quiet=True)
         return distributed.gather_table(table, len(instances))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the terms, case shares and vote statistics of the steps since the last log line."""
         if "loss" in logs:
             logs = logs | StepStatistics.merged(distributed.all_gather(self.statistics)).means()
-            self.statistics.clear()
+            self.statistics = StepStatistics()
         super().log(logs, start_time)
+
+
+def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None = None) -> PeftModel:
+    if peft_config is not None and peft_config.is_prompt_learning:
+        message = f"{peft_config.peft_type} puts virtual tokens before the prompt, which scoring does not."
+        raise InputError("E-ADAPTER-KIND", message)
+    if isinstance(model, PeftModel):
+        return model
+    config = peft_config or LoraConfig(
+        task_type="CAUSAL_LM",
+        r=args.lora_r,
+        lora_alpha=args.lora_alpha,
+        lora_dropout=args.lora_dropout,
+        target_modules="all-linear",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(args.seed, "lora"))
+        adapted = get_peft_model(model, config)
+    assert isinstance(adapted, PeftModel)
+    if args.gradient_checkpointing:
+        adapted.enable_input_require_grads()
+    return adapted
