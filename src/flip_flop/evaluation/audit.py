@@ -69,8 +69,9 @@ def audit(
         scores=table.scores,
         token_counts=table.token_counts,
         gold=data.gold,
-        instances={instance.id: instance for instance in data.instances},
+        instance_ids=tuple(instance.id for instance in data.instances),
         template_names=names,
+        texts={instance.id: instance for instance in data.instances},
     )
 
 

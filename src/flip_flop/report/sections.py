@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import template_agreement_matrix
+from flip_flop.prompts import RenderedInstance
 from flip_flop.report import changes, charts
-from flip_flop.report.groups import Group
-from flip_flop.report.runs import Example, Run
+from flip_flop.report.compare import Group
 from flip_flop.text import count, percent
 
 _MAX_PROMPT = 4000
@@ -20,7 +21,7 @@ def template_order(group: Group) -> list[int]:
     return sorted(range(len(values)), key=lambda index: (-(values[index] or 0.0), index))
 
 
-def template_values(run: Run) -> list[float | None]:
+def template_values(run: Audit) -> list[float | None]:
     """Each template's F1; without gold labels its agreement with the majority, where there is a majority."""
     if run.has_gold:
         return [run.metrics["f1_per_template"][name] for name in run.template_names]
@@ -92,7 +93,7 @@ def share_section(group: Group) -> dict[str, Any]:
     return {"labels": names, "rows": rows, "warnings": warnings}
 
 
-def _collapse_warning(run: Run) -> str:
+def _collapse_warning(run: Audit) -> str:
     shares = run.metrics["label_shares"]
     top = int(np.argmax(shares))
     return (
@@ -103,7 +104,7 @@ def _collapse_warning(run: Run) -> str:
 
 def example_section(group: Group) -> dict[str, Any]:
     """The instances whose answers changed; of one run alone, those that are split or wrong."""
-    base, after = group.base, group.after if len(group.runs) > 1 else None
+    base, after = group.base, group.after if group.is_comparison else None
     found = changes.find_changes(base, after)
     order = template_order(group)
     states = changes.state_names(base)
@@ -146,10 +147,10 @@ def _counts_table(names: tuple[str, ...], table: list[list[int]]) -> dict[str, A
     return {"names": names, "rows": rows, "total": sum(map(sum, table))}
 
 
-def _example(index: int, base: Run, after: Run | None, order: list[int]) -> dict[str, Any]:
+def _example(index: int, base: Audit, after: Audit | None, order: list[int]) -> dict[str, Any]:
     identifier, gold = base.instance_ids[index], int(base.gold[index])
     runs = [base] if after is None else [base, after]
-    texts = base.examples.get(identifier)
+    texts = base.texts.get(identifier)
     return {
         "id": identifier,
         "gold": base.label_names[gold] if gold >= 0 else None,
@@ -160,7 +161,7 @@ def _example(index: int, base: Run, after: Run | None, order: list[int]) -> dict
     }
 
 
-def _cells(index: int, run: Run, order: list[int]) -> Any:
+def _cells(index: int, run: Audit, order: list[int]) -> Any:
     labels, gold = run.predictions[index, order], run.gold[index]
     leads = changes.margins(run.scores[index : index + 1])[0, order].tolist()
     titles = [
@@ -171,11 +172,11 @@ def _cells(index: int, run: Run, order: list[int]) -> Any:
     return charts.answer_cells(labels.tolist(), leads, wrong.tolist(), titles)
 
 
-def _answer_counts(index: int, run: Run) -> str:
+def _answer_counts(index: int, run: Audit) -> str:
     return "–".join(map(str, np.bincount(run.predictions[index], minlength=len(run.label_names)).tolist()))
 
 
-def _prompt(texts: Example, template: int, index: int, runs: list[Run], gold: int) -> dict[str, Any]:
+def _prompt(texts: RenderedInstance, template: int, index: int, runs: list[Audit], gold: int) -> dict[str, Any]:
     answers = [int(run.predictions[index, template]) for run in runs]
     words = ["before", "after"] if len(runs) > 1 else ["answer"]
     choices = []

@@ -4,9 +4,9 @@ import csv
 import io
 from collections.abc import Sequence
 
+from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS
-from flip_flop.report.groups import group_runs
-from flip_flop.report.runs import Run
+from flip_flop.report.compare import group_runs
 from flip_flop.text import MISSING, align_columns, markdown_cell, percent, spreadsheet_cell, visible
 
 _HEADINGS = ("run", "P_o", "mean F1", "sigma_F1", "min..max F1", "accuracy", "vote F1", "collapsed")
@@ -26,10 +26,10 @@ _CSV_HEADINGS = (
     "no_consensus_share",
     "collapsed",
 )
-Rows = dict[str, list[Run]]
+Rows = dict[str, list[Audit]]
 
 
-def comparison_rows(runs: Sequence[Run]) -> Rows:
+def comparison_rows(runs: Sequence[Audit]) -> Rows:
     """The runs by what they were audited on: those over the same instances and templates together."""
     rows: Rows = {}
     for group in group_runs(runs):
@@ -78,12 +78,12 @@ def render_csv(rows: Rows) -> str:
     return text.getvalue()
 
 
-def range_words(run: Run) -> str:
+def range_words(run: Audit) -> str:
     """F1 of the worst template and of the best, in percent."""
     return MISSING if run.f1_range is None else "..".join(map(percent, run.f1_range))
 
 
-def _cells(run: Run) -> tuple[str, ...]:
+def _cells(run: Audit) -> tuple[str, ...]:
     return (
         visible(run.name, one_line=True),
         *(percent(run.value(metric)) for metric in ("observed_agreement", "mean_f1", "f1_std")),

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS
 from flip_flop.report import charts
-from flip_flop.report.differences import difference_from_vote, mean_difference
-from flip_flop.report.groups import Group
-from flip_flop.report.runs import Run
+from flip_flop.report.compare import Group, difference_from_vote, mean_difference
 from flip_flop.report.tables import range_words
 from flip_flop.text import MISSING, count, percent, percent_interval, point_interval, points
 
@@ -36,11 +35,11 @@ def verdict(group: Group) -> str:
         if after.value(metric) is None:
             continue
         detail = ""
-        if len(group.runs) == 1 and (interval := base.interval(metric)):
+        if not group.is_comparison and (interval := base.interval(metric)):
             detail = f" (95% CI {percent_interval(interval)})"
-        elif len(group.runs) > 1 and not parts and (change := mean_difference(metric, base, [after])):
+        elif group.is_comparison and not parts and (change := mean_difference(metric, base, [after])):
             detail = f" ({change.words()})"
-        before = f"{percent(base.value(metric))} → " if len(group.runs) > 1 else ""
+        before = f"{percent(base.value(metric))} → " if group.is_comparison else ""
         label = METRICS[metric].label
         parts.append(f"{label[0].lower()}{label[1:]} {before}{percent(after.value(metric))}{detail}")
     if not parts:
@@ -51,7 +50,7 @@ def verdict(group: Group) -> str:
 
 def tiles(group: Group) -> list[dict[str, Any]]:
     """The headline numbers, and the free vote as the baseline."""
-    base, after, compared = group.base, group.after, len(group.runs) > 1
+    base, after, compared = group.base, group.after, group.is_comparison
     found = []
     for metric in _HEADLINE if base.has_gold else _HEADLINE_WITHOUT_GOLD:
         change = mean_difference(metric, base, [after]) if compared else None
@@ -157,7 +156,7 @@ def _method_caveats(group: Group) -> list[str]:
 
 def metric_table(group: Group) -> dict[str, Any]:
     """The before/after table: each run's numbers, and their differences from the first run."""
-    compared, base = len(group.runs) > 1, group.base
+    compared, base = group.is_comparison, group.base
     caption = "In percent; differences in percentage points."
     if compared:
         caption += f" Differences are from {base.name}, with their 95% interval."
@@ -198,7 +197,7 @@ def _table(group: Group, columns: Sequence[str]) -> dict[str, Any]:
     return {"columns": [{"label": label, "meaning": meaning} for label, meaning in heads], "rows": rows}
 
 
-def _cell(group: Group, run: Run, name: str) -> dict[str, str | None]:
+def _cell(group: Group, run: Audit, name: str) -> dict[str, str | None]:
     if name in _OTHER_COLUMNS:
         return {"value": _OTHER_COLUMNS[name][2](run), "difference": None, "interval": None}
     style = _style(name)
@@ -216,9 +215,9 @@ def _style(name: str) -> dict[str, Any]:
     return {} if METRICS[name].in_percent else {"decimals": 2, "scale": 1}
 
 
-def _best(group: Group, name: str) -> list[Run]:
+def _best(group: Group, name: str) -> list[Audit]:
     """The runs with the best value as printed; not the collapsed ones, whose agreement is cheap."""
-    if len(group.runs) < 2 or name in _OTHER_COLUMNS:
+    if not group.is_comparison or name in _OTHER_COLUMNS:
         return []
     printed = [(percent(run.value(name), **_style(name)), run) for run in group.runs if not run.is_collapsed]
     values = [(float(text), run) for text, run in printed if text != MISSING]
