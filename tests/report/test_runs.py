@@ -33,7 +33,7 @@ def test_a_run_is_read_as_it_was_written(make_run):
     assert run.scores.dtype == np.float32
     assert run.template_names[4] == "lower_case"
     assert run.instance_ids[16] == "test-0016"
-    assert run.examples["test-0003"].choices[1] == ("False", "True")
+    assert run.texts["test-0003"].choices[1] == ("False", "True")
     assert run.has_gold
 
 
