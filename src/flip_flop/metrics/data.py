@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from flip_flop.metrics.agreement import label_probs, majority_vote
 from flip_flop.metrics.f1 import Average, resolve_average
-from flip_flop.metrics.vote import label_probs, majority_vote
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from flip_flop.metrics.sums import SumStatistic, mean_statistic, ratio
+from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio
 
 Average = Literal["auto", "binary", "macro"]
 
