@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 
-.PHONY: setup demo demo-seeds smoke slurm slurm-programs test check bench bench-full clean
+.PHONY: setup demo demo-seeds smoke slurm slurm-programs test quick check bench bench-full clean
 
 setup: $(VENV)/.installed
 
@@ -12,7 +12,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed: make PYTHON=python3.12" && false)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[studies]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
@@ -28,6 +28,9 @@ CACHE := $(CURDIR)/$(VENV)/cache
 test: check                         ## everything CI runs: style, types, tests, docstring examples
 	-XDG_CACHE_HOME=$(CACHE) $(BIN)/flip-flop templates fetch
 	XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 2 --dist loadgroup
+
+quick: check                        ## for each change, about a minute: all but what is slow or needs Slurm
+	XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 2 --dist loadgroup -m "not slow"
 
 check: $(VENV)/.installed-dev       ## style and types alone
 	$(BIN)/ruff check src tests benchmarks

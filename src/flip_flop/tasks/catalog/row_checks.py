@@ -13,7 +13,6 @@ from typing import Any
 from flip_flop.files import sha256_file, sha256_json, write_json
 from flip_flop.progress import track
 from flip_flop.prompts import Template, TemplateSet, archive
-from flip_flop.prompts.archive import cache_folder
 from flip_flop.prompts.promptsource import SourceTemplate
 from flip_flop.prompts.template_filter import TemplateFilter, filter_templates
 from flip_flop.tasks import paper_splits
@@ -31,7 +30,7 @@ def check_rows(
 ) -> tuple[TemplateFilter, Duplicates]:
     """Render every named row of both official splits of a dataset under every candidate; the second time, read it."""
     key = _key(candidates, train, test, label_field, num_labels)
-    path = cache_folder().parent / "screenings" / f"{name}-{key}.json"
+    path = archive.cache_folder().parent / "screenings" / f"{name}-{key}.json"
     found = _read(path, candidates, len(train), len(test))
     if found is not None:
         return found
