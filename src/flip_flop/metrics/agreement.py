@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float, Int
 
-from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio
+from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio, row_counts
 
 COLLAPSE_SHARE = 0.95
 COLLAPSE_SHARE_WITH_GOLD = 0.9
@@ -15,9 +15,7 @@ def vote_counts(
 ) -> Int[np.ndarray, "instances labels"]:
     r"""How many templates predict each label of each instance; they sum to V.
 
-    .. math:: n_{i,c} = \sum_v \mathbf 1[\hat y_{i,v} = c]
-
-    Eq. 4 of the F2C paper.
+    .. math:: n_{i,c} = \sum_v \mathbf 1[\hat y_{i,v} = c] \qquad \text{(Eq. 4 of the F2C paper)}
 
     Raises:
         ValueError: A prediction is no label's index, 0 to ``num_labels - 1``.
@@ -29,9 +27,7 @@ def vote_counts(
     """
     if predictions.size and not 0 <= predictions.min() <= predictions.max() < num_labels:
         raise ValueError(f"Predictions must be label indices, 0 to {num_labels - 1}.")
-    num_instances = len(predictions)
-    cells = predictions + num_labels * np.arange(num_instances)[:, None]
-    return np.bincount(cells.ravel(), minlength=num_instances * num_labels).reshape(num_instances, num_labels)
+    return row_counts(predictions, num_labels)
 
 
 def instance_agreement(
@@ -41,10 +37,7 @@ def instance_agreement(
 
     .. math:: P_i = \frac{1}{V(V-1)} \sum_c n_{i,c} (n_{i,c} - 1)
 
-    Eq. 11 of the F2C paper: the share of the pairs of different templates that agree.
-
-    Returns:
-        One share for each instance, float64; None for a single template, which has no other to agree with.
+    Eq. 11 of the F2C paper: the share of the pairs of different templates that agree. None for a single template.
 
     Example:
         >>> instance_agreement(np.array([[0, 0, 1], [2, 2, 2]])).round(4).tolist()
@@ -61,10 +54,7 @@ def observed_agreement(predictions: Int[np.ndarray, "instances templates"]) -> f
     r"""Observed agreement :math:`P_o`: the mean of Eq. 11 over instances.
 
     Equal to the *consistency rate* of Zhao et al. 2024 for discrete labels. High agreement is no success in
-    itself: see :func:`~flip_flop.metrics.is_collapsed`.
-
-    Returns:
-        A share between 0 and 1; None for a single template, or without instances.
+    itself: see :func:`~flip_flop.metrics.is_collapsed`. None for a single template, or without instances.
 
     Example:
         >>> round(observed_agreement(np.array([[0, 0, 1], [2, 2, 2]])), 4)
@@ -125,9 +115,7 @@ def instance_posix(
     a label as the response: each template words it in its own way, so its probability is that among the labels.
     The paper's division by the response's length is in the scores, which are means over an answer's tokens.
 
-    Returns:
-        Nats, 0 or more; NaN where a template gives some prediction no probability at all. None for a single
-        template.
+    In nats; NaN where a template gives some prediction no probability at all. None for a single template.
 
     Example:
         >>> instance_posix(np.log([[[0.8, 0.2], [0.4, 0.6]]])).round(4).tolist()  # (log 2 + log 3) / 2
@@ -175,9 +163,6 @@ def majority_vote(
     with the larger sum of label probabilities over all templates, and then to the lowest index. The order of
     the templates has no influence.
 
-    Args:
-        scores: Mean log-probability of each answer's tokens, in nats.
-
     Raises:
         ValueError: A score is NaN or +inf.
 
@@ -195,9 +180,6 @@ def majority_vote(
 
 def label_shares(predictions: Int[np.ndarray, "instances templates"], num_labels: int) -> Float[np.ndarray, " labels"]:
     """The share of each label among all predictions, over instances and templates; they sum to 1.
-
-    Raises:
-        ValueError: There are no instances, or a prediction is no label's index.
 
     Example:
         >>> label_shares(np.array([[0, 0], [0, 2]]), 3).tolist()
@@ -239,11 +221,6 @@ def is_collapsed(
     :math:`P_o \ge 2s - 1`, here at least 80 % with gold labels and 90 % without. The paper's WiC, with an F1
     near 10 at an agreement near 87, is what the bar of 90 % is for: at that agreement s is at most 93.5 %.
 
-    Args:
-        predictions: Label indices; of no instances, nothing has collapsed.
-        num_labels: L.
-        gold: Label indices, -1 where there is none.
-
     Example:
         >>> always_no = np.zeros((20, 3), dtype=int)
         >>> is_collapsed(always_no, 2), is_collapsed(always_no, 2, gold=np.array([0] * 19 + [1]))
@@ -265,10 +242,8 @@ def share_drift(before: Float[np.ndarray, " labels"], after: Float[np.ndarray, "
 
     .. math:: \frac12 \sum_c |a_c - b_c|
 
-    The visible symptom of a collapse under way, without gold labels.
-
-    Returns:
-        0 (the same) to 1 (nothing in common): the smallest share of predictions that must have changed.
+    0 (the same) to 1 (nothing in common): the smallest share of predictions that must have changed. The visible
+    symptom of a collapse under way, without gold labels.
 
     Example:
         >>> share_drift(np.array([0.5, 0.5]), np.array([0.75, 0.25]))

@@ -5,7 +5,7 @@ interval over the cells of instances x templates would be too narrow. The templa
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +26,9 @@ class SumStatistic:
     :func:`~flip_flop.metrics.bootstrap_interval` needs no loop over resamples. Calling the statistic gives
     its value on the instances as they are.
 
-    Attributes:
-        contributions: g; from the data to an array of any shape for each instance.
-        value: f; from one sum or more, stacked on the first axis, to one value each. NaN: it has no value.
-        plain: The value on the instances as they are, where it must agree with its definition to the last
-            bit and sums in another order would round differently.
+    ``contributions`` is g, from the data to an array of any shape for each instance. ``value`` is f, from one sum or
+    more, stacked on the first axis, to one value each, NaN for none. ``plain`` is the value on the instances as they
+    are, where sums in another order would not agree with its definition to the last bit.
 
     Example:
         >>> mean = SumStatistic(
@@ -59,6 +57,12 @@ class SumStatistic:
             self.value,
             None if plain is None else lambda data: plain(view(data)),
         )
+
+
+def row_counts(values: Int[np.ndarray, "rows cells"], num_values: int) -> Int[np.ndarray, "rows values"]:
+    """How often each row holds each of 0 to ``num_values - 1``."""
+    cells = values + num_values * np.arange(len(values))[:, None]
+    return np.bincount(cells.ravel(), minlength=len(values) * num_values).reshape(len(values), num_values)
 
 
 def ratio(
@@ -91,16 +95,13 @@ Statistic = SumStatistic | Callable[..., float | None]
 
 
 def bootstrap_interval(
-    statistic: Statistic,
-    *data: Any,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    statistic: Statistic, *data: Any, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of a statistic, over instances: the lower and the upper end.
 
     Each resample draws as many instances as there are, with replacement; the interval is what the middle
-    ``confidence`` of the statistic's values spans. Resamples on which it has no value are left out.
+    ``confidence`` of the statistic's values spans. Resamples on which it has no value are left out. Efron and
+    Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13.
 
     Args:
         statistic: From ``data`` to a number, or to None or NaN where it has no value. A
@@ -109,9 +110,8 @@ def bootstrap_interval(
         data: Arrays with instances on the first axis, or an :class:`~flip_flop.metrics.EvalData`; all are
             resampled alike.
         confidence: Between 0 and 1.
-        resamples: How many.
-        seed: Fixes the resamples. They depend on nothing else but the number of instances, so a statistic
-            and its :class:`~flip_flop.metrics.SumStatistic` have the same interval.
+        resamples: At least 1; 1000 to be of use.
+        seed: Fixes the resamples, together with the number of instances and nothing else.
 
     Raises:
         ValueError: There are no instances, the arrays differ in how many, a setting is out of range, or no
@@ -122,9 +122,6 @@ def bootstrap_interval(
         >>> low, high = bootstrap_interval(mean_statistic(instance_agreement), predictions)
         >>> low < observed_agreement(predictions) < high
         True
-
-    References:
-        Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13.
     """
     return _percentiles(_resampled(statistic, data, resamples, seed), confidence)
 
@@ -142,17 +139,9 @@ def paired_bootstrap_interval(
     Every resample draws the same instances on both sides, so what makes an instance hard cancels out: the
     interval is narrower than those of the two values suggest.
 
-    Args:
-        statistic: As for :func:`bootstrap_interval`.
-        before: The statistic's data before.
-        after: Its data after, of the same instances in the same order; the templates may differ. Of several
-            runs, one sequence each: the change is that of the mean over them.
-        confidence: Between 0 and 1.
-        resamples: How many.
-        seed: Fixes the resamples.
-
-    Raises:
-        ValueError: As for :func:`bootstrap_interval`.
+    The arguments and errors are those of :func:`bootstrap_interval`, with the statistic's data ``before`` and
+    ``after``: the same instances in the same order; the templates may differ. Of several runs after, one sequence
+    each, it is the change of their mean.
 
     Example:
         >>> before, after = np.array([[0, 1], [0, 0], [1, 0]]), np.array([[1, 1], [0, 0], [0, 0]])
@@ -169,7 +158,8 @@ def _resampled(statistic: Statistic, data: Sequence[Any], resamples: int, seed: 
     if isinstance(statistic, SumStatistic):
         contributions = statistic.contributions(*data)
         features = contributions.reshape(num_instances, -1)
-        blocks = (block.astype(np.float64) @ features for block in _multiplicities(num_instances, resamples, seed))
+        count = _kept_counts if num_instances * resamples <= KEPT else _draw_counts
+        blocks = (block.astype(np.float64) @ features for block in count(num_instances, resamples, seed))
         return np.concatenate([statistic.value(sums.reshape(-1, *contributions.shape[1:])) for sums in blocks])
     draws = _resampled_instances(num_instances, resamples, seed)
     values = [statistic(*(each[row] for each in data)) for block in draws for row in block]
@@ -187,25 +177,15 @@ def _resampled_instances(
         yield random.integers(num_instances, size=(min(size, resamples - start), num_instances))
 
 
-def _multiplicities(
-    num_instances: int, resamples: int, seed: int
-) -> Iterable[UInt16[np.ndarray, "resamples instances"]]:
-    """How often each resample holds each instance, in blocks; kept where they fit, as a report asks many times."""
-    if num_instances * resamples <= KEPT:
-        return _kept_multiplicities(num_instances, resamples, seed)
-    return map(_count, _resampled_instances(num_instances, resamples, seed))
+def _draw_counts(num_instances: int, resamples: int, seed: int) -> Iterator[UInt16[np.ndarray, "resamples instances"]]:
+    """How often each resample holds each instance, in blocks."""
+    for block in _resampled_instances(num_instances, resamples, seed):
+        yield row_counts(block, num_instances).astype(np.uint16)
 
 
 @functools.lru_cache(maxsize=2)
-def _kept_multiplicities(num_instances: int, resamples: int, seed: int) -> tuple[np.ndarray, ...]:
-    return tuple(map(_count, _resampled_instances(num_instances, resamples, seed)))
-
-
-def _count(instances: Int[np.ndarray, "resamples instances"]) -> UInt16[np.ndarray, "resamples instances"]:
-    resamples, num_instances = instances.shape
-    cells = instances + num_instances * np.arange(resamples)[:, None]
-    counts = np.bincount(cells.ravel(), minlength=cells.size)
-    return counts.reshape(resamples, num_instances).astype(np.uint16)
+def _kept_counts(num_instances: int, resamples: int, seed: int) -> tuple[np.ndarray, ...]:
+    return tuple(_draw_counts(num_instances, resamples, seed))
 
 
 def _percentiles(values: Float[np.ndarray, " resamples"], confidence: float) -> tuple[float, float]:

@@ -17,10 +17,8 @@ class EvalData:
 
     ``len(data)`` and ``data[rows]`` count and take instances, as for an array: so the bootstrap resamples it.
 
-    Attributes:
-        scores: Mean log-probability of each answer's tokens, in nats.
-        gold: Label indices, -1 where there is none.
-        average: Which F1 the task is measured by.
+    ``scores`` are the mean log-probabilities of each answer's tokens, in nats; ``gold`` is -1 where there is none;
+    ``average`` is which F1 the task is measured by.
 
     Raises:
         ValueError: A score is NaN or +inf, or there are more or fewer gold labels than instances.

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -26,16 +28,14 @@ class Metric:
     """A number about one run. Its entry in :data:`METRICS` puts it into ``metrics.json``, reports and ``--fail-under``.
 
     Attributes:
-        name: Its key in ``metrics.json``.
-        title: Its name in tables of plain text.
+        name: Its key in ``metrics.json``; ``title`` is its name in plain text, ``label`` in the HTML report.
         statistic: From :class:`~flip_flop.metrics.EvalData` to the number, or to None or NaN where it has no
             value. The intervals resample a :class:`~flip_flop.metrics.SumStatistic` in one matrix product;
             they call any other function once for each resample.
-        label: Its name in the HTML report.
         meaning: What it is, in a sentence of the report.
         needs_gold: Whether it is of the instances with a gold label only, and has no value without any.
         in_percent: Whether it is a fraction, which tables print in percent.
-        decimals: Digits after the point in tables of studies.
+        decimals: In tables of studies.
         has_interval: Whether resampling tells its uncertainty. It adds noise to each template's F1 and so to their
             spread: around a spread of 0.01 the percentile interval misses, in simulations with 300 instances
             and 8 templates, the very value that it is drawn around half of the time.
@@ -86,49 +86,37 @@ def _over_templates(spread: Callable[[np.ndarray], np.floating]) -> Statistic:
     return statistic
 
 
+_against_gold = partial(Metric, needs_gold=True)
+_voted = attrgetter("voted")
 METRICS = {
     metric.name: metric
     for metric in (
         Metric("observed_agreement", "P_o", AGREEMENT, "Agreement Pₒ", "How likely two templates give the same label."),
-        Metric(
-            "mean_f1", "mean F1", MEAN_F1, "Mean F1", "F1 of one template, averaged over templates.", needs_gold=True
-        ),
-        Metric(
+        _against_gold("mean_f1", "mean F1", MEAN_F1, "Mean F1", "F1 of one template, averaged over templates."),
+        _against_gold(
             "f1_std",
             "sigma_F1",
             _over_templates(np.std),
             "σ of F1",
             "The population standard deviation of F1 over templates.",
             higher_is_better=False,
-            needs_gold=True,
             has_interval=False,
         ),
-        Metric(
+        _against_gold(
             "macro_f1",
             "macro F1",
             MEAN_F1.of(lambda data: replace(data, average="macro")),
             "Macro-F1",
             "F1 averaged over all labels, then over templates.",
-            needs_gold=True,
         ),
-        Metric(
-            "accuracy", "accuracy", ACCURACY, "Accuracy", "Right answers, averaged over templates.", needs_gold=True
-        ),
-        Metric(
-            "vote_f1",
-            "vote F1",
-            MEAN_F1.of(lambda data: data.voted),
-            "Vote F1",
-            "F1 of the templates' majority vote.",
-            needs_gold=True,
-        ),
-        Metric(
+        _against_gold("accuracy", "accuracy", ACCURACY, "Accuracy", "Right answers, averaged over templates."),
+        _against_gold("vote_f1", "vote F1", MEAN_F1.of(_voted), "Vote F1", "F1 of the templates' majority vote."),
+        _against_gold(
             "vote_accuracy",
             "vote accuracy",
-            ACCURACY.of(lambda data: data.voted),
+            ACCURACY.of(_voted),
             "Vote accuracy",
             "Accuracy of the templates' majority vote.",
-            needs_gold=True,
         ),
         Metric(
             "no_consensus_share",
@@ -155,23 +143,21 @@ METRICS = {
             higher_is_better=False,
             in_percent=False,
         ),
-        Metric(
+        _against_gold(
             "f1_spread",
             "F1 spread",
             _over_templates(np.ptp),
             "F1 spread",
             "F1 of the best template less that of the worst.",
             higher_is_better=False,
-            needs_gold=True,
             has_interval=False,
         ),
-        Metric(
+        _against_gold(
             "ensemble_f1",
             "ensemble F1",
-            MEAN_F1.of(lambda data: data.ensembled),
+            MEAN_F1.of(attrgetter("ensembled")),
             "Ensemble F1",
             "F1 of the label with the largest mean probability over templates.",
-            needs_gold=True,
         ),
     )
 }
@@ -188,13 +174,9 @@ def summarise(
 ) -> dict[str, Any]:
     """Every metric of one model on one task, ready for JSON.
 
-    Args:
-        scores: Mean log-probability of each answer's tokens, in nats.
-        gold: Label indices, -1 where there is none.
-        template_names: One name for each template, in the order of ``scores``.
-        f1: Which F1 is meant, wherever it is not called macro.
-        intervals: Whether to add bootstrap intervals of 95 %, over instances.
-        seed: Fixes the intervals' resamples.
+    ``scores`` are mean log-probabilities of answers' tokens, in nats; ``gold`` is -1 where there is none; ``f1`` is
+    which F1 is meant, wherever it is not called macro; ``intervals``: whether to add bootstrap intervals of 95 %, over
+    instances, with resamples fixed by ``seed``.
 
     Returns:
         Plain Python values: each of :data:`METRICS` by name, fractions not percent, None where it has no value;
@@ -211,9 +193,8 @@ def summarise(
         >>> summary["observed_agreement"], summary["f1_per_template"]
         (0.5, {'plain': 1.0, 'formal': 0.0})
     """
-    names = list(template_names)
-    num_instances, num_templates, num_labels = scores.shape
-    if len(names) != num_templates or len(set(names)) != num_templates:
+    names, (num_instances, num_templates, num_labels) = list(template_names), scores.shape
+    if not len(names) == len(set(names)) == num_templates:
         raise ValueError(f"Each of {num_templates} templates needs a name of its own; the names are {names}.")
     if num_instances == 0:
         raise ValueError("There are no instances to summarise.")
@@ -223,10 +204,8 @@ def summarise(
     def by_template(values: np.ndarray | None) -> dict[str, Any] | None:
         return None if values is None else dict(zip(names, values.tolist(), strict=True))
 
-    def interval(name: str) -> list[float] | None:
-        found = METRICS[name].interval(data, seed=seed)
-        return None if found is None else list(found)
-
+    with_interval = [each for each in METRICS.values() if intervals and each.has_interval]
+    found = {each.name: each.interval(data, seed=seed) for each in with_interval}
     return {
         **{name: metric.value(data) for name, metric in METRICS.items()},
         "f1_per_template": by_template(f1_per_template(predictions, gold, num_labels=num_labels, average=f1)),
@@ -237,5 +216,5 @@ def summarise(
         "num_instances": num_instances,
         "num_templates": num_templates,
         "num_labels": num_labels,
-        "intervals": {name: interval(name) for name, each in METRICS.items() if intervals and each.has_interval},
+        "intervals": {name: ends and list(ends) for name, ends in found.items()},
     }
