@@ -5,9 +5,7 @@ from jaxtyping import Float, Int
 
 from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio, row_counts
 
-COLLAPSE_SHARE = 0.95
-COLLAPSE_SHARE_WITH_GOLD = 0.9
-COLLAPSE_EXCESS = 0.1
+COLLAPSE_SHARE, COLLAPSE_SHARE_WITH_GOLD, COLLAPSE_EXCESS = 0.95, 0.9, 0.1
 
 
 def vote_counts(
@@ -163,9 +161,6 @@ def majority_vote(
     with the larger sum of label probabilities over all templates, and then to the lowest index. The order of
     the templates has no influence.
 
-    Raises:
-        ValueError: A score is NaN or +inf.
-
     Example:
         >>> probabilities = np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.7, 0.3]]])
         >>> majority_vote(np.log(probabilities)).tolist()
@@ -217,9 +212,8 @@ def is_collapsed(
     label is therefore not called collapsed: such data cannot tell. Without gold labels a skewed task and a
     collapsed model look the same, so the bar is higher, 95 %, and the flag is a reason to look.
 
-    Agreement needs no bar of its own: if a label takes the share s of all predictions, then
-    :math:`P_o \ge 2s - 1`, here at least 80 % with gold labels and 90 % without. The paper's WiC, with an F1
-    near 10 at an agreement near 87, is what the bar of 90 % is for: at that agreement s is at most 93.5 %.
+    Agreement needs no bar of its own: if a label takes the share s of all predictions, then :math:`P_o \ge 2s - 1`.
+    The bar of 90 % is for the paper's WiC, with an F1 near 10 at an agreement near 87, where s is at most 93.5 %.
 
     Example:
         >>> always_no = np.zeros((20, 3), dtype=int)
@@ -228,8 +222,7 @@ def is_collapsed(
     """
     if len(predictions) == 0:
         return False
-    labelled = np.zeros(len(predictions), dtype=bool) if gold is None else gold >= 0
-    if gold is None or not labelled.any():
+    if gold is None or not (labelled := gold >= 0).any():
         return bool(label_shares(predictions, num_labels).max() >= COLLAPSE_SHARE)
     shares = label_shares(predictions[labelled], num_labels)
     top = int(shares.argmax())

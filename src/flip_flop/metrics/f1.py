@@ -1,8 +1,4 @@
-"""F1 and accuracy of each template, and their mean over templates.
-
-F1 is of label 1 where a task has two labels, and macro-F1 over all declared labels otherwise: "auto". A
-label that neither occurs nor is predicted has an F1 of 0. Instances without a gold label (-1) are left out.
-"""
+"""F1 and accuracy of each template, and their mean over templates; instances without a gold label are left out."""
 
 from typing import Literal
 
@@ -42,7 +38,8 @@ def f1_per_template(
     a macro-F1, which is near 33 for a constant answer to a balanced task: hence "auto".
 
     ``"binary"`` is F1 of label 1, of two; ``"macro"`` the mean over all labels, whether they occur or not; ``"auto"``
-    binary for two labels, else macro. None if no instance has a gold label (-1).
+    binary for two labels, else macro. A label that neither occurs nor is predicted has an F1 of 0. None if no
+    instance has a gold label (-1).
 
     Raises:
         ValueError: A prediction or gold label is no label's index, or there is no such F1.

@@ -61,8 +61,7 @@ def states(run: Audit) -> list[str | None]:
 
 def state_counts(run: Audit) -> list[int]:
     """How many instances are in each state."""
-    counts = Counter(states(run))
-    return [counts[name] for name in state_names(run)]
+    return list(map(states(run).count, state_names(run)))
 
 
 def transition_counts(before: Audit, after: Audit) -> list[list[int]]:

@@ -108,12 +108,14 @@ def example_section(group: Group) -> dict[str, Any]:
     found = changes.find_changes(base, after)
     order = template_order(group)
     states = changes.state_names(base)
-    section: dict[str, Any] = {
+    return {
         "title": "Examples" if after is None else "Instances whose answers flipped",
         "has_gold": base.has_gold,
         "counts": [] if after else list(zip(states, changes.state_counts(base), strict=True)),
         "transitions": _counts_table(states, changes.transition_counts(base, after)) if after else None,
-        "answers": None,
+        "answers": _counts_table(("wrong", "right"), changes.answer_counts(base, after))
+        if after and base.has_gold
+        else None,
         "kinds": [
             {
                 "title": kind.title,
@@ -133,9 +135,6 @@ def example_section(group: Group) -> dict[str, Any]:
         if after is None
         else "No instance changed its kind of answer.",
     }
-    if after and base.has_gold:
-        section["answers"] = _counts_table(("wrong", "right"), changes.answer_counts(base, after))
-    return section
 
 
 def _counts_table(names: tuple[str, ...], table: list[list[int]]) -> dict[str, Any]:

@@ -11,21 +11,9 @@ from flip_flop.text import MISSING, align_columns, markdown_cell, percent, sprea
 
 _HEADINGS = ("run", "P_o", "mean F1", "sigma_F1", "min..max F1", "accuracy", "vote F1", "collapsed")
 _CSV_HEADINGS = (
-    "run",
-    "templates",
-    "instances",
-    "observed_agreement",
-    "mean_f1",
-    "f1_std",
-    "f1_min",
-    "f1_max",
-    "macro_f1",
-    "accuracy",
-    "vote_f1",
-    "vote_accuracy",
-    "no_consensus_share",
-    "collapsed",
-)
+    "run", "templates", "instances", "observed_agreement", "mean_f1", "f1_std", "f1_min", "f1_max",
+    "macro_f1", "accuracy", "vote_f1", "vote_accuracy", "no_consensus_share", "collapsed",
+)  # fmt: skip
 Rows = dict[str, list[Audit]]
 
 
@@ -39,11 +27,8 @@ def comparison_rows(runs: Sequence[Audit]) -> Rows:
 
 def render_text(rows: Rows) -> str:
     """Aligned plain text, in percent; one block per set of templates."""
-    blocks = []
-    for heading, runs in rows.items():
-        table = align_columns([_HEADINGS, *map(_cells, runs)], num_left=1, rule=True)
-        blocks.append(f"{heading}\n{table}")
-    return "\n\n".join(blocks)
+    tables = ((name, [_HEADINGS, *map(_cells, runs)]) for name, runs in rows.items())
+    return "\n\n".join(f"{name}\n{align_columns(lines, num_left=1, rule=True)}" for name, lines in tables)
 
 
 def render_markdown(rows: Rows) -> str:

@@ -14,14 +14,16 @@ _HEADLINE = ("observed_agreement", "mean_f1", "f1_std")
 _COLUMNS = (*_HEADLINE, "f1_range", "macro_f1", "accuracy", "vote_f1", "vote_accuracy")
 _HEADLINE_WITHOUT_GOLD = ("observed_agreement", "no_consensus_share")
 _COLUMNS_WITHOUT_GOLD = (*_HEADLINE_WITHOUT_GOLD, "label_shares")
+
+
+def _share_words(run: Audit) -> str:
+    return " / ".join(map(percent, run.metrics["label_shares"]))
+
+
 # Columns that are no metrics: a heading, what it means, and the cell.
 _OTHER_COLUMNS = {
     "f1_range": ("F1 min..max", "F1 of the worst template and of the best.", range_words),
-    "label_shares": (
-        "Label shares",
-        "How often each label is the answer.",
-        lambda run: " / ".join(map(percent, run.metrics["label_shares"])),
-    ),
+    "label_shares": ("Label shares", "How often each label is the answer.", _share_words),
 }
 
 
@@ -50,34 +52,23 @@ def verdict(group: Group) -> str:
 
 def tiles(group: Group) -> list[dict[str, Any]]:
     """The headline numbers, and the free vote as the baseline."""
-    base, after, compared = group.base, group.after, group.is_comparison
+    base, after = group.base, group.after
     found = []
     for metric in _HEADLINE if base.has_gold else _HEADLINE_WITHOUT_GOLD:
-        change = mean_difference(metric, base, [after]) if compared else None
+        change = mean_difference(metric, base, [after]) if group.is_comparison else None
         interval = after.interval(metric)
-        own = f"95% CI {percent_interval(interval)}" if interval else ""
-        found.append(
-            {
-                "title": METRICS[metric].label,
-                "meaning": METRICS[metric].meaning,
-                "before": percent(base.value(metric)) if compared else None,
-                "now": percent(after.value(metric)),
-                "detail": change.words() if change else own,
-                "is_baseline": False,
-            }
-        )
+        detail = change.words() if change else f"95% CI {percent_interval(interval)}" if interval else ""
+        before = percent(base.value(metric)) if group.is_comparison else None
+        found.append(_tile(metric, METRICS[metric].label, before, after, detail))
     if base.has_gold and len(base.template_names) > 1:
-        found.append(
-            {
-                "title": "Free vote F1",
-                "meaning": METRICS["vote_f1"].meaning,
-                "before": None,
-                "now": percent(base.value("vote_f1")),
-                "detail": f"{base.name}, {len(base.template_names)} passes an answer",
-                "is_baseline": True,
-            }
-        )
+        detail = f"{base.name}, {len(base.template_names)} passes an answer"
+        found.append(_tile("vote_f1", "Free vote F1", None, base, detail) | {"is_baseline": True})
     return found
+
+
+def _tile(metric: str, title: str, before: str | None, now: Audit, detail: str) -> dict[str, Any]:
+    tile = {"title": title, "meaning": METRICS[metric].meaning, "before": before, "detail": detail}
+    return {**tile, "now": percent(now.value(metric)), "is_baseline": False}
 
 
 def badges(group: Group) -> list[dict[str, Any]]:
@@ -156,15 +147,14 @@ def _method_caveats(group: Group) -> list[str]:
 
 def metric_table(group: Group) -> dict[str, Any]:
     """The before/after table: each run's numbers, and their differences from the first run."""
-    compared, base = group.is_comparison, group.base
-    caption = "In percent; differences in percentage points."
-    if compared:
+    base, title, caption = group.base, "Metrics", "In percent; differences in percentage points."
+    if group.is_comparison:
+        title = "Before and after"
         caption += f" Differences are from {base.name}, with their 95% interval."
         caption += " The best value of a column is bold; a collapsed run is never best."
     if base.has_gold:
         caption += f" F1 is of {'label 1' if base.data.is_binary else 'all labels, averaged'}"
         caption += "; σ is its population standard deviation over templates."
-    title = "Before and after" if compared else "Metrics"
     return {"title": title, "caption": caption, **_table(group, _columns(group))}
 
 
@@ -180,10 +170,8 @@ def _columns(group: Group) -> Sequence[str]:
 
 
 def _table(group: Group, columns: Sequence[str]) -> dict[str, Any]:
-    heads = [
-        _OTHER_COLUMNS[name][:2] if name in _OTHER_COLUMNS else (METRICS[name].label or name, METRICS[name].meaning)
-        for name in columns
-    ]
+    own = {name: (metric.label or name, metric.meaning) for name, metric in METRICS.items()}
+    heads = [_OTHER_COLUMNS[name][:2] if name in _OTHER_COLUMNS else own[name] for name in columns]
     best = {name: _best(group, name) for name in columns}
     rows = [
         {
