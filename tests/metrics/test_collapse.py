@@ -94,10 +94,6 @@ def test_a_share_s_of_one_label_forces_an_agreement_of_at_least_2s_minus_1():
                 assert observed_agreement(predictions) >= 2 * top - 1 - 1e-12
 
 
-def test_a_single_template_can_collapse_too():
-    assert is_collapsed(np.zeros((30, 1), dtype=int), 2)
-
-
 def test_nothing_has_not_collapsed():
     assert not is_collapsed(np.zeros((0, 3), dtype=int), 2)
     with pytest.raises(ValueError, match="no predictions"):

@@ -58,7 +58,7 @@ def write_run(folder: Path, name: str, scores, gold, templates, *, labels, metho
             "name": extra.get("task", "demo_reviews"),
             "labels": list(labels),
             "digest": extra.get("digest", "4d1f" * 16),
-            "split": "test",
+            "split": extra.get("split", "test"),
             "num_instances": len(scores),
             "has_gold": bool((gold >= 0).all()),
             "templates": [
@@ -71,9 +71,9 @@ def write_run(folder: Path, name: str, scores, gold, templates, *, labels, metho
         },
         "model": {
             "name": extra.get("model", "demo/model"),
-            "digest": "c0ffee" * 10 + "c0ff",
+            "digest": extra.get("model_digest", "c0ffee" * 10 + "c0ff"),
             "num_parameters": 120_064,
-            "dtype": "float32",
+            "dtype": extra.get("dtype", "float32"),
             "is_demo": extra.get("is_demo", True),
         },
         "adapter": adapter,

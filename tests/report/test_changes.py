@@ -80,10 +80,3 @@ def test_an_interval_is_of_the_same_metric_as_the_record(make_run):
         change = mean_difference(metric, before, [after])
         assert change.interval[0] <= change.value <= change.interval[1]
         assert mean_difference(metric, before, [before]).interval == (0.0, 0.0)
-
-
-def test_the_spread_over_templates_has_no_interval(make_run):
-    before, after = pair(make_run)
-    change = mean_difference("f1_std", before, [after])
-    assert change.interval is None
-    assert not change.is_clear

@@ -14,14 +14,7 @@ from tests.report.pages import Page
 def test_nothing_invisible_is_left(text, one_line):
     kept = "\u200c\u200d" if one_line else "\u200c\u200d\n\t"
     for character in visible(text, one_line=one_line):
-        assert character in kept or unicodedata.category(character) not in (
-            "Cc",
-            "Cf",
-            "Cs",
-            "Co",
-            "Zl",
-            "Zp",
-        )
+        assert character in kept or unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
     visible(text).encode("utf-8")
 
 

@@ -38,8 +38,7 @@ class Audit:
         scores: Mean log-probability of each answer's tokens, in nats.
         token_counts: The number of tokens of each answer.
         gold: Label indices, -1 where there is none.
-        instance_ids: In the order of the scores.
-        template_names: In the order of the scores.
+        instance_ids, template_names: In the order of the scores.
         texts: The instances as the model saw them, by id; on disk the first :data:`SHOWN_INSTANCES` only.
         path: The folder that it was read from.
     """

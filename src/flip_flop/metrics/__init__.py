@@ -15,9 +15,8 @@ from flip_flop.metrics.agreement import (
     vote_counts,
 )
 from flip_flop.metrics.bootstrap import SumStatistic, bootstrap_interval, mean_statistic, paired_bootstrap_interval
-from flip_flop.metrics.data import EvalData
 from flip_flop.metrics.f1 import Average, accuracy_per_template, f1_per_template, resolve_average
-from flip_flop.metrics.table import METRICS, Metric, summarise
+from flip_flop.metrics.table import METRICS, EvalData, Metric, summarise
 
 __all__ = [
     "METRICS",

@@ -103,19 +103,13 @@ def bootstrap_interval(
     ``confidence`` of the statistic's values spans. Resamples on which it has no value are left out. Efron and
     Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13.
 
-    Args:
-        statistic: From ``data`` to a number, or to None or NaN where it has no value. A
-            :class:`~flip_flop.metrics.SumStatistic` takes one matrix product for all resamples; any other is
-            called once for each.
-        data: Arrays with instances on the first axis, or an :class:`~flip_flop.metrics.EvalData`; all are
-            resampled alike.
-        confidence: Between 0 and 1.
-        resamples: At least 1; 1000 to be of use.
-        seed: Fixes the resamples, together with the number of instances and nothing else.
+    ``statistic`` goes from ``data`` to a number, or to None or NaN where it has no value: a
+    :class:`~flip_flop.metrics.SumStatistic` takes one matrix product for all resamples, any other is called once for
+    each. ``data`` are arrays with instances on the first axis, or an :class:`~flip_flop.metrics.EvalData`; all are
+    resampled alike. Nothing but ``seed`` and the number of instances fixes the resamples.
 
     Raises:
-        ValueError: There are no instances, the arrays differ in how many, a setting is out of range, or no
-            resample has a value.
+        ValueError: No instances, arrays that differ in how many, a setting out of range, or no resample with a value.
 
     Example:
         >>> predictions = np.array([[0, 0, 0], [0, 0, 1], [1, 1, 1], [1, 0, 1], [0, 0, 0]])

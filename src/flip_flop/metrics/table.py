@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
 
@@ -15,12 +15,87 @@ from flip_flop.metrics.agreement import (
     NO_CONSENSUS,
     POSIX,
     is_collapsed,
+    label_probs,
     label_shares,
     label_shares_per_template,
+    majority_vote,
 )
 from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
-from flip_flop.metrics.data import EvalData
-from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template
+from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template, resolve_average
+
+
+@dataclass(frozen=True, eq=False)
+class EvalData:
+    """One model's scores on instances under templates, and their gold labels.
+
+    ``len(data)`` and ``data[rows]`` count and take instances, as for an array: so the bootstrap resamples it.
+
+    ``scores`` are the mean log-probabilities of each answer's tokens, in nats; ``gold`` is -1 where there is none;
+    ``average`` is which F1 the task is measured by.
+
+    Raises:
+        ValueError: A score is NaN or +inf, or there are more or fewer gold labels than instances.
+
+    Example:
+        >>> data = EvalData(np.log([[[0.9, 0.1], [0.4, 0.6]], [[0.3, 0.7], [0.2, 0.8]]]), np.array([0, -1]))
+        >>> data.predictions.tolist(), data.votes.tolist(), len(data.labelled)
+        ([[0, 1], [1, 1]], [0, 1], 1)
+    """
+
+    scores: Float[np.ndarray, "instances templates labels"]
+    gold: Int[np.ndarray, " instances"]
+    average: Average = "auto"
+
+    def __post_init__(self) -> None:
+        if len(self.gold) != len(self.scores):
+            raise ValueError(f"Scores are of {len(self.scores)} instances, gold labels of {len(self.gold)}.")
+        if self.scores.size and not self.scores.max() < np.inf:
+            raise ValueError("A score is NaN or +inf; scores are log-probabilities.")
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __getitem__(self, rows: Any) -> "EvalData":
+        return replace(self, scores=self.scores[rows], gold=self.gold[rows])
+
+    @property
+    def num_labels(self) -> int:
+        """L."""
+        return self.scores.shape[2]
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether F1 is of label 1 alone."""
+        return resolve_average(self.average, self.num_labels) == "binary"
+
+    @cached_property
+    def predictions(self) -> Int[np.ndarray, "instances templates"]:
+        """The label with the highest score; ties go to the lowest index."""
+        return self.scores.argmax(axis=2)
+
+    @cached_property
+    def votes(self) -> Int[np.ndarray, " instances"]:
+        """:func:`~flip_flop.metrics.majority_vote` of the templates."""
+        return majority_vote(self.scores)
+
+    @cached_property
+    def labelled(self) -> "EvalData":
+        """The instances that have a gold label."""
+        return self[self.gold >= 0]
+
+    @cached_property
+    def voted(self) -> "EvalData":
+        """The majority vote as if it were one template's answers."""
+        return self._answered(self.votes)
+
+    @cached_property
+    def ensembled(self) -> "EvalData":
+        """The label with the largest mean probability over templates, as if it were one template's answer."""
+        return self._answered(label_probs(self.scores).mean(axis=1).argmax(axis=1))
+
+    def _answered(self, answers: Int[np.ndarray, " instances"]) -> "EvalData":
+        certain = np.where(answers[:, None] == np.arange(self.num_labels), 0.0, -np.inf)
+        return replace(self, scores=certain[:, None])
 
 
 @dataclass(frozen=True)
@@ -76,38 +151,28 @@ class Metric:
         return data.labelled if self.needs_gold else data
 
 
-def _over_templates(spread: Callable[[np.ndarray], np.floating]) -> Statistic:
-    """A statistic of the templates' F1, of two or more."""
+_against_gold = partial(Metric, needs_gold=True)
+
+
+def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], label: str, meaning: str) -> Metric:
+    """A metric of the templates' F1, of two or more."""
 
     def statistic(data: EvalData) -> float | None:
         f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average=data.average)
         return None if f1 is None or len(f1) < 2 else float(spread(f1))
 
-    return statistic
+    return _against_gold(name, title, statistic, label, meaning, higher_is_better=False, has_interval=False)
 
 
-_against_gold = partial(Metric, needs_gold=True)
-_voted = attrgetter("voted")
+_voted, _macro = attrgetter("voted"), partial(replace, average="macro")
 METRICS = {
     metric.name: metric
     for metric in (
         Metric("observed_agreement", "P_o", AGREEMENT, "Agreement Pₒ", "How likely two templates give the same label."),
         _against_gold("mean_f1", "mean F1", MEAN_F1, "Mean F1", "F1 of one template, averaged over templates."),
+        _spread("f1_std", "sigma_F1", np.std, "σ of F1", "The population standard deviation of F1 over templates."),
         _against_gold(
-            "f1_std",
-            "sigma_F1",
-            _over_templates(np.std),
-            "σ of F1",
-            "The population standard deviation of F1 over templates.",
-            higher_is_better=False,
-            has_interval=False,
-        ),
-        _against_gold(
-            "macro_f1",
-            "macro F1",
-            MEAN_F1.of(lambda data: replace(data, average="macro")),
-            "Macro-F1",
-            "F1 averaged over all labels, then over templates.",
+            "macro_f1", "macro F1", MEAN_F1.of(_macro), "Macro-F1", "F1 averaged over all labels, then over templates."
         ),
         _against_gold("accuracy", "accuracy", ACCURACY, "Accuracy", "Right answers, averaged over templates."),
         _against_gold("vote_f1", "vote F1", MEAN_F1.of(_voted), "Vote F1", "F1 of the templates' majority vote."),
@@ -143,15 +208,7 @@ METRICS = {
             higher_is_better=False,
             in_percent=False,
         ),
-        _against_gold(
-            "f1_spread",
-            "F1 spread",
-            _over_templates(np.ptp),
-            "F1 spread",
-            "F1 of the best template less that of the worst.",
-            higher_is_better=False,
-            has_interval=False,
-        ),
+        _spread("f1_spread", "F1 spread", np.ptp, "F1 spread", "F1 of the best template less that of the worst."),
         _against_gold(
             "ensemble_f1",
             "ensemble F1",

@@ -1,14 +1,12 @@
 """Reports: audit run directories in, one self-contained HTML file or a table out."""
 
 from flip_flop.evaluation.run_directory import load_run
-from flip_flop.report.compare import Difference, Group, group_runs, mean_difference, require_comparable, what_differs
+from flip_flop.report.compare import group_runs, mean_difference, require_comparable, what_differs
 from flip_flop.report.page import write_report
 from flip_flop.report.tables import comparison_rows, render_csv, render_markdown, render_text
 from flip_flop.report.verdict import caveats
 
 __all__ = [
-    "Difference",
-    "Group",
     "caveats",
     "comparison_rows",
     "group_runs",

@@ -64,9 +64,8 @@ def strip(values: Sequence[float | None], domain: tuple[float, float], reference
 def axis(domain: tuple[float, float], label: str) -> Markup:
     """The ticks under a strip chart, in percent; the label stands at the last."""
     ticks = _ticks(domain)
-    words = [percent(tick, 0) for tick in ticks[:-1]] + [percent(ticks[-1], 0) + label]
-    pairs = zip(ticks, words, strict=True)
-    parts = [Markup('<text x="{}" y="14">{}</text>').format(_x(tick, domain), word) for tick, word in pairs]
+    text = Markup('<text x="{}" y="14">{}{}</text>')
+    parts = [text.format(_x(tick, domain), percent(tick, 0), label if tick == ticks[-1] else "") for tick in ticks]
     return _svg("axis", 20.0, parts)
 
 

@@ -22,13 +22,8 @@ def write_report(runs: Sequence[Path | str], out: Path, *, title: str | None = N
     """Write one HTML file that compares audits, readable without JavaScript or a network.
 
     Runs over the same task, split, templates and instances are compared with the first of them, which is the
-    *before*; the last is the *after* of the headline and the examples. Other runs form groups of their own.
-
-    Args:
-        runs: Run directories of ``flip-flop audit``.
-        out: The file to write; it is returned.
-        title: The page's heading; by default the names of the task and of the runs.
-        note: A sentence to put under the heading.
+    *before*; the last is the *after* of the headline and the examples. Other runs form groups of their own. The heading
+    is ``title``, by default the names of the task and of the runs, and a ``note`` stands under it.
 
     Raises:
         InputError: A run is missing or broken, or no two of several runs can be compared.

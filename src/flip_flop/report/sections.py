@@ -89,17 +89,12 @@ def share_section(group: Group) -> dict[str, Any]:
     for index in template_order(group):
         name = base.template_names[index]
         add(name, [run.metrics["label_shares_per_template"][name] for run in group.runs])
-    warnings = [_collapse_warning(run) for run in group.runs if run.is_collapsed]
-    return {"labels": names, "rows": rows, "warnings": warnings}
-
-
-def _collapse_warning(run: Audit) -> str:
-    shares = run.metrics["label_shares"]
-    top = int(np.argmax(shares))
-    return (
-        f"{run.name} has collapsed: {percent(shares[top])}% of its answers are {run.label_names[top]}. "
+    warnings = [
+        f"{run.name} has collapsed: {percent(max(shares))}% of its answers are {names[int(np.argmax(shares))]}. "
         "Templates that all give one label agree without having read the input."
-    )
+        for run, shares in ((run, run.metrics["label_shares"]) for run in group.runs if run.is_collapsed)
+    ]
+    return {"labels": names, "rows": rows, "warnings": warnings}
 
 
 def example_section(group: Group) -> dict[str, Any]:
@@ -149,13 +144,14 @@ def _counts_table(names: tuple[str, ...], table: list[list[int]]) -> dict[str, A
 def _example(index: int, base: Audit, after: Audit | None, order: list[int]) -> dict[str, Any]:
     identifier, gold = base.instance_ids[index], int(base.gold[index])
     runs = [base] if after is None else [base, after]
+    labels, given = range(len(base.label_names)), [run.predictions[index].tolist() for run in runs]
     texts = base.texts.get(identifier)
     return {
         "id": identifier,
         "gold": base.label_names[gold] if gold >= 0 else None,
         "gold_index": gold,
         "cells": [_cells(index, run, order) for run in runs],
-        "counts": " → ".join(_answer_counts(index, run) for run in runs),
+        "counts": " → ".join("–".join(str(answers.count(label)) for label in labels) for answers in given),
         "prompts": [] if texts is None else [_prompt(texts, v, index, runs, gold) for v in order],
     }
 
@@ -169,10 +165,6 @@ def _cells(index: int, run: Audit, order: list[int]) -> Any:
     ]
     wrong = (gold >= 0) & (labels != gold)
     return charts.answer_cells(labels.tolist(), leads, wrong.tolist(), titles)
-
-
-def _answer_counts(index: int, run: Audit) -> str:
-    return "–".join(map(str, np.bincount(run.predictions[index], minlength=len(run.label_names)).tolist()))
 
 
 def _prompt(texts: RenderedInstance, template: int, index: int, runs: list[Audit], gold: int) -> dict[str, Any]:

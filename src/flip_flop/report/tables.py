@@ -33,10 +33,9 @@ def render_text(rows: Rows) -> str:
 
 def render_markdown(rows: Rows) -> str:
     """A Markdown table per set of templates, in percent."""
-    blocks = []
+    blocks, head = [], [_HEADINGS, ("---", *("---:" for _ in _HEADINGS[1:]))]
     for heading, runs in rows.items():
-        cells = [tuple(map(markdown_cell, _cells(run))) for run in runs]
-        lines = [_HEADINGS, ("---", *("---:" for _ in _HEADINGS[1:])), *cells]
+        lines = [*head, *(tuple(map(markdown_cell, _cells(run))) for run in runs)]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         blocks.append(f"{markdown_cell(heading)}\n\n{table}")
     return "\n\n".join(blocks)

@@ -160,9 +160,8 @@ def metric_table(group: Group) -> dict[str, Any]:
 
 def more_metrics(group: Group) -> dict[str, Any]:
     """The same of all metrics that the first table leaves out."""
-    shown = _columns(group)
-    others = [name for name in METRICS if name not in shown and any(run.value(name) is not None for run in group.runs)]
-    return _table(group, others)
+    known = (name for name in METRICS if any(run.value(name) is not None for run in group.runs))
+    return _table(group, [name for name in known if name not in _columns(group)])
 
 
 def _columns(group: Group) -> Sequence[str]:
