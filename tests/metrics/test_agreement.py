@@ -41,9 +41,10 @@ def test_equation_11_holds_for_all_votes_of_five_templates_on_three_labels():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_agreement_equals_counting_every_pair(shape):
+def test_agreement_equals_counting_every_pair_and_votes_every_label(shape):
     predictions = random_predictions(*shape)
     rows = predictions.tolist()
+    assert vote_counts(predictions, shape[2]).tolist() == [[row.count(c) for c in range(shape[2])] for row in rows]
     assert observed_agreement(predictions) == pytest.approx(oracle.observed_agreement(rows), abs=1e-14)
     assert no_consensus_share(predictions) == pytest.approx(oracle.no_consensus_share(rows), abs=1e-14)
     assert METRICS["observed_agreement"].value(data_of(predictions, num_labels=4)) == observed_agreement(predictions)
@@ -55,13 +56,6 @@ def test_a_worked_example():
     assert instance_agreement(predictions).tolist() == pytest.approx([6 / 12, 4 / 12, 1])
     assert observed_agreement(predictions) == pytest.approx(22 / 36)
     assert no_consensus_share(predictions) == pytest.approx(1 / 3), "an exact half is no strict majority"
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_vote_counts_count_every_label(shape):
-    predictions = random_predictions(*shape)
-    counts = vote_counts(predictions, shape[2])
-    assert counts.tolist() == [[row.count(c) for c in range(shape[2])] for row in predictions.tolist()]
 
 
 def test_a_single_template_has_no_agreement_and_no_consensus():

@@ -19,9 +19,6 @@ TEMPLATES = (
     ("mood", "The writer of this is in a certain mood: {{ text }}\nMood:", "sad ||| happy"),
     ("verdict", "{{ text }}\nVerdict in one word:", "Terrible ||| Great"),
 )
-THINGS = ("kettle", "backpack", "lamp", "keyboard", "blender", "tent", "radio", "chair")
-ASPECTS = ("handle", "colour", "price", "weight", "sound", "finish", "battery", "manual")
-WORDS = ("awful", "flimsy", "dull", "clumsy", "lovely", "sturdy", "bright", "clever")
 
 
 def make_scores(seed: int, num_instances: int, num_templates: int, num_labels: int, pull: float, shift: float = 0.0):
@@ -38,11 +35,6 @@ def make_scores(seed: int, num_instances: int, num_templates: int, num_labels: i
     return scores.astype(np.float32), truth[:, 0].argmax(axis=-1).astype(np.int64)
 
 
-def review(random: np.random.Generator) -> str:
-    clauses = [f"the {random.choice(ASPECTS)} is {random.choice(WORDS)}" for _ in range(3)]
-    return f"I bought this {random.choice(THINGS)} last month. " + ", ".join(clauses) + "."
-
-
 def write_run(folder: Path, name: str, scores, gold, templates, *, labels, method=None, **extra) -> Path:
     names = tuple(template[0] for template in templates)
     ids = tuple(f"test-{i:04d}" for i in range(len(scores)))
@@ -52,14 +44,12 @@ def write_run(folder: Path, name: str, scores, gold, templates, *, labels, metho
         "kind": "audit",
         "flip_flop_version": "0.1.0",
         "command": command + (f" --adapter {adapter['path']}" if adapter else ""),
-        "created": "2026-11-21T01:30:00+00:00",
         "name": name,
         "task": {
             "name": extra.get("task", "demo_reviews"),
             "labels": list(labels),
             "digest": extra.get("digest", "4d1f" * 16),
             "split": extra.get("split", "test"),
-            "num_instances": len(scores),
             "has_gold": bool((gold >= 0).all()),
             "templates": [
                 {"name": n, "jinja": jinja, "answer_choices": choices, "digest": "ab" * 32}
@@ -72,7 +62,6 @@ def write_run(folder: Path, name: str, scores, gold, templates, *, labels, metho
         "model": {
             "name": extra.get("model", "demo/model"),
             "digest": extra.get("model_digest", "c0ffee" * 10 + "c0ff"),
-            "num_parameters": 120_064,
             "dtype": extra.get("dtype", "float32"),
             "is_demo": extra.get("is_demo", True),
         },
@@ -80,14 +69,12 @@ def write_run(folder: Path, name: str, scores, gold, templates, *, labels, metho
         "scoring": {"delimiter": " ", "chat_template": False, "backend": "padded", "bos": False},
         "seed": 0,
         "versions": {"python": "3.11.7", "torch": "2.13.0"},
-        "hardware": {"machine": "x86_64", "processor": "Xeon", "cpu_count": 2, "gpu": None},
-        "seconds": 0.84,
         "training": {"method": method, "seconds": 17.2, "learning_rate": 3e-4} if method else None,
     }
-    random, texts = np.random.default_rng(5), {}
+    texts = {}
     choices = tuple(tuple(choice.strip() for choice in words.split("|||")) for _, _, words in templates)
     for instance in ids:
-        text = extra.get("text") or review(random)
+        text = extra.get("text", f"The kettle of {instance} is sturdy, and its handle is clumsy.")
         prompts = (jinja.replace("{{ text }}", text).replace("{{ text | lower }}", text) for _, jinja, _ in templates)
         texts[instance] = RenderedInstance(instance, tuple(prompts), choices, label=None)
     found = Audit(
@@ -111,8 +98,8 @@ def demo_runs(root: Path) -> list[Path]:
         scores, gold = make_scores(1, 300, 8, 2, pull)
         method = None if name == "base" else name
         runs.append(write_run(root / name, name, scores, gold, TEMPLATES, labels=labels, method=method))
-    held = [("held_wrong", "{{ text }}\nWas it right to buy it?", "wrong ||| right")]
-    held += [
+    held = [
+        ("held_wrong", "{{ text }}\nWas it right to buy it?", "wrong ||| right"),
         ("held_down", "{{ text }}\nThumbs:", "down ||| up"),
         ("held_never", "{{ text }}\nAgain?", "Never ||| Sure"),
     ]

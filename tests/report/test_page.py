@@ -6,7 +6,7 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.report import write_report
-from flip_flop.text import percent
+from flip_flop.text import DEMO_NOTE, percent
 from tests.report.made_runs import HOSTILE
 from tests.report.pages import Page
 
@@ -29,14 +29,10 @@ def report_of(tmp_path, *runs, **options):
     return Page(write_report(runs, tmp_path / "report.html", **options).read_text(encoding="utf-8"))
 
 
-def test_every_tag_that_is_opened_is_closed(demo_page, hostile_page):
-    assert Page(demo_page).faults == []
-    assert Page(hostile_page).faults == []
-
-
-def test_the_page_runs_no_script_and_loads_nothing(demo_page, hostile_page):
+def test_every_tag_is_closed_and_the_page_runs_no_script_and_loads_nothing(demo_page, hostile_page):
     for text in (demo_page, hostile_page):
         page = Page(text)
+        assert page.faults == []
         policies = [attributes for tag, attributes in page.tags if "http-equiv" in attributes]
         assert [policy["content"] for policy in policies] == [
             "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -183,9 +179,8 @@ def test_a_collapsed_run_is_flagged_and_never_best(make_run, tmp_path):
 
 
 def test_the_toy_model_is_called_a_toy(make_run, tmp_path):
-    said = "Its numbers show that the program works; they say nothing about the paper's claim or about your model."
-    assert said in report_of(tmp_path, make_run("toy")).text
-    assert said not in report_of(tmp_path, make_run("real", is_demo=False)).text
+    assert DEMO_NOTE in report_of(tmp_path, make_run("toy")).text
+    assert DEMO_NOTE not in report_of(tmp_path, make_run("real", is_demo=False)).text
 
 
 def test_at_most_twenty_examples_are_shown_and_bad_kinds_among_them(demo_page):

@@ -223,9 +223,8 @@ def _read_arrays(path: Path) -> dict[str, Any]:
 
 
 def _read_texts(path: Path, shape: tuple[int, ...]) -> dict[str, RenderedInstance]:
-    """The texts, by instance. A report without them is still a report, so a missing file is no error."""
     texts: dict[str, RenderedInstance] = {}
-    if path.exists():
+    if path.exists():  # a report without the texts is still a report
         with _reading(path, "readable JSON Lines"), path.open(encoding="utf-8") as file:
             for line in file:
                 row = json.loads(line)

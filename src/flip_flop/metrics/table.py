@@ -164,7 +164,8 @@ def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], 
     return _against_gold(name, title, statistic, label, meaning, higher_is_better=False, has_interval=False)
 
 
-_voted, _macro = attrgetter("voted"), partial(replace, average="macro")
+_voted = attrgetter("voted")
+_macro = partial(replace, average="macro")
 METRICS = {
     metric.name: metric
     for metric in (

@@ -125,5 +125,4 @@ def select_examples(changes: Sequence[Change], limit: int = MAX_EXAMPLES) -> dic
 
 
 def _largest_groups(run: Audit) -> Int[np.ndarray, " instances"]:
-    """How many templates give the most frequent answer."""
     return vote_counts(run.predictions, run.scores.shape[2]).max(axis=1)

@@ -153,5 +153,4 @@ def _x(value: float, domain: tuple[float, float]) -> str:
 
 
 def _number(value: float) -> str:
-    """At most two decimals, for a small page."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -91,7 +91,6 @@ def _group(group: Group, identifier: str) -> dict[str, Any]:
 
 
 def _template_texts(groups: Sequence[Group]) -> list[dict[str, str]]:
-    """Every template that was used, once."""
     texts: dict[tuple[str, str], dict[str, str]] = {}
     for group in groups:
         for each in group.base.record.task.templates:

@@ -99,7 +99,6 @@ def caveats(group: Group) -> list[str]:
 
 
 def _vote_caveat(group: Group) -> list[str]:
-    """Training beside the free vote, whichever is ahead."""
     base, others, num_templates = group.base, group.runs[1:], len(group.base.template_names)
     if not others or not base.has_gold or num_templates == 1:
         return []
@@ -121,7 +120,6 @@ def _vote_caveat(group: Group) -> list[str]:
 
 
 def _method_caveats(group: Group) -> list[str]:
-    """The other methods beside F2C, wherever F2C is not clearly better."""
     metric = "mean_f1" if group.base.has_gold else "observed_agreement"
     ours = [run for run in group.runs if run.method == "f2c"]
     others = [run for run in group.runs if run.method not in (None, "f2c")]
