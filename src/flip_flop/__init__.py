@@ -25,7 +25,7 @@ _HOMES = {
     "Task": "tasks",
     "Template": "prompts",
     "TemplateSet": "prompts",
-    "audit": "evaluation",
+    "audit": "evaluation.audit",
     "load_model": "scoring",
     "load_task": "tasks",
     "score": "scoring",

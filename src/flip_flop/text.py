@@ -111,7 +111,7 @@ def points(difference: float | None, decimals: int = 1, *, scale: int = 100) -> 
     """A difference of two fractions in percentage points, always signed, with a true minus.
 
     Example:
-        >>> points(0.198), points(-0.092), points(0.0001)
+        >>> points(0.198), points(-0.092), points(-0.0001)
         ('+19.8', '−9.2', '±0.0')
     """
     if difference is None:

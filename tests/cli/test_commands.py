@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flip_flop.cli.main import VERBS
-from flip_flop.evaluation import audit as audit_function
+from flip_flop.evaluation.audit import audit as audit_function
 from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS
 from flip_flop.scoring import PromptEncoder

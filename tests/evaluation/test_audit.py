@@ -8,7 +8,7 @@ import pytest
 from peft import LoraConfig, get_peft_model
 
 from flip_flop.errors import InputError
-from flip_flop.evaluation import audit
+from flip_flop.evaluation.audit import audit
 from flip_flop.options import ScoringOptions
 from flip_flop.prompts import Template
 from flip_flop.run_record import ModelRecord, RunRecord, TaskRecord

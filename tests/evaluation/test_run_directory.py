@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.evaluation import audit, check_out, run_directory
+from flip_flop.evaluation import run_directory
+from flip_flop.evaluation.audit import audit
+from flip_flop.evaluation.run_directory import check_out
 from flip_flop.report import load_run
 from tests.evaluation.conftest import make_rows, make_task
 

@@ -80,14 +80,6 @@ def test_the_change_of_several_runs_is_that_of_their_mean():
     )
 
 
-def test_the_interval_of_a_mean_is_near_the_textbook_interval():
-    values = generator(0, "tests/metrics/normal").normal(loc=5, size=400)
-    low, high = bootstrap_interval(lambda x: float(x.mean()), values)
-    half_width = 1.96 * values.std() / 20
-    assert low == pytest.approx(values.mean() - half_width, abs=0.02)
-    assert high == pytest.approx(values.mean() + half_width, abs=0.02)
-
-
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     population, _ = table(20_000, 5)
     truth = observed_agreement(population)
@@ -121,13 +113,6 @@ def test_a_paired_interval_is_narrower_than_the_two_values_would_suggest():
 def test_no_change_is_zero_in_every_resample():
     data = data_of(*table())
     assert METRICS["mean_f1"].change_interval(data, data) == (0.0, 0.0)
-
-
-def test_the_change_is_after_less_before():
-    worse, gold = table()
-    better = np.repeat(gold[:, None], 7, axis=1)
-    low, _ = METRICS["accuracy"].change_interval(data_of(worse, gold), data_of(better, gold))
-    assert low > 0
 
 
 def test_the_same_seed_gives_the_same_interval_and_another_seed_another():

@@ -2,12 +2,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
-from flip_flop.metrics import (
-    METRICS,
-    accuracy_per_template,
-    f1_per_template,
-    resolve_average,
-)
+from flip_flop.metrics import METRICS, accuracy_per_template, f1_per_template, resolve_average
 from flip_flop.randomness import generator
 from tests.metrics import oracle
 from tests.metrics.made_data import data_of
@@ -50,15 +45,6 @@ def test_f1_equals_scikit_learn_and_the_loop(num_labels):
         assert value("macro_f1", predictions, gold, num_labels) == macro.mean()
 
 
-def test_two_labels_mean_f1_of_label_1_and_more_mean_macro_f1():
-    predictions, gold = table("kind", num_labels=2)
-    auto = f1_per_template(predictions, gold, num_labels=2)
-    assert (auto == f1_per_template(predictions, gold, num_labels=2, average="binary")).all()
-    assert (auto != f1_per_template(predictions, gold, num_labels=2, average="macro")).any()
-    auto = f1_per_template(predictions, gold, num_labels=3)
-    assert (auto == f1_per_template(predictions, gold, num_labels=3, average="macro")).all()
-
-
 def test_a_worked_example():
     # Template 0: two hits, one false alarm, one miss: 2 * 2 / (3 + 3). Template 1 never says 1.
     predictions = np.array([[1, 0], [1, 0], [1, 0], [0, 0], [0, 0]])
@@ -91,35 +77,12 @@ def test_instances_without_gold_are_ignored():
         assert function(predictions, gold).tolist() == function(predictions[known], gold[known]).tolist()
 
 
-def test_without_any_gold_there_is_no_f1():
-    predictions, gold = table("none", num_labels=3)
-    assert f1_per_template(predictions, np.full_like(gold, -1), num_labels=3) is None
-    assert accuracy_per_template(predictions, np.full_like(gold, -1)) is None
-
-
 def test_accuracy_equals_scikit_learn():
     predictions, gold = table("accuracy", num_labels=4)
     known = gold != -1
     expected = [accuracy_score(gold[known], column[known]) for column in predictions.T]
     assert accuracy_per_template(predictions, gold).tolist() == pytest.approx(expected)
     assert value("accuracy", predictions, gold, 4) == pytest.approx(np.mean(expected))
-
-
-def test_the_order_of_the_templates_only_reorders_their_f1():
-    predictions, gold = table("order", num_labels=3)
-    order = [2, 0, 3, 1]
-    before = f1_per_template(predictions, gold, num_labels=3)
-    assert f1_per_template(predictions[:, order], gold, num_labels=3).tolist() == before[order].tolist()
-    for name in ("f1_std", "f1_spread"):
-        shuffled = value(name, predictions[:, order], gold, 3)
-        assert shuffled == pytest.approx(value(name, predictions, gold, 3))
-
-
-def test_renaming_the_labels_does_not_change_macro_f1():
-    predictions, gold = table("rename", num_labels=3)
-    names = np.array([2, 0, 1, -1])  # -1 stays -1
-    renamed = f1_per_template(names[predictions], names[gold], num_labels=3)
-    assert renamed.tolist() == pytest.approx(f1_per_template(predictions, gold, num_labels=3).tolist())
 
 
 def test_the_spread_of_a_single_template_has_no_answer():

@@ -1,11 +1,13 @@
 """Run directories made up from a seed: the shapes and the size of the numbers are those of a real audit."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 
+from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import summarise
+from flip_flop.prompts import RenderedInstance
+from flip_flop.run_record import RunRecord
 
 TEMPLATES = (
     ("plain", "Review: {{ text }}\nIs this review positive?", "No ||| Yes"),
@@ -17,9 +19,6 @@ TEMPLATES = (
     ("mood", "The writer of this is in a certain mood: {{ text }}\nMood:", "sad ||| happy"),
     ("verdict", "{{ text }}\nVerdict in one word:", "Terrible ||| Great"),
 )
-THINGS = ("kettle", "backpack", "lamp", "keyboard", "blender", "tent", "radio", "chair")
-ASPECTS = ("handle", "colour", "price", "weight", "sound", "finish", "battery", "manual")
-WORDS = ("awful", "flimsy", "dull", "clumsy", "lovely", "sturdy", "bright", "clever")
 
 
 def make_scores(seed: int, num_instances: int, num_templates: int, num_labels: int, pull: float, shift: float = 0.0):
@@ -36,84 +35,59 @@ def make_scores(seed: int, num_instances: int, num_templates: int, num_labels: i
     return scores.astype(np.float32), truth[:, 0].argmax(axis=-1).astype(np.int64)
 
 
-def review(random: np.random.Generator) -> str:
-    clauses = [f"the {random.choice(ASPECTS)} is {random.choice(WORDS)}" for _ in range(3)]
-    return f"I bought this {random.choice(THINGS)} last month. " + ", ".join(clauses) + "."
-
-
 def write_run(folder: Path, name: str, scores, gold, templates, *, labels, method=None, **extra) -> Path:
-    folder.mkdir(parents=True)
-    names = [template[0] for template in templates]
-    num_instances = len(scores)
-    ids = [f"test-{i:04d}" for i in range(num_instances)]
-    has_gold = bool((gold >= 0).all())
-    task = {
-        "name": extra.get("task", "demo_reviews"),
-        "labels": list(labels),
-        "digest": extra.get("digest", "4d1f" * 16),
-        "split": "test",
-        "num_instances": num_instances,
-        "has_gold": has_gold,
-        "templates": [
-            {"name": n, "jinja": jinja, "answer_choices": choices, "digest": "ab" * 32}
-            for n, jinja, choices in templates
-        ],
-        "f1": "binary" if scores.shape[2] == 2 else "macro",
-        "data": {"source": "embedded", "sha256": "77" * 32},
-        "held_out_templates": list(extra.get("held_out", ())),
-    }
+    names = tuple(template[0] for template in templates)
+    ids = tuple(f"test-{i:04d}" for i in range(len(scores)))
+    adapter = {"path": f"demo/train-{method}/adapter", "digest": "9e" * 32, "method": method} if method else None
+    command = f"flip-flop audit --model demo/model --task demo --out demo/{name}"
     record = {
         "kind": "audit",
         "flip_flop_version": "0.1.0",
-        "command": f"flip-flop audit --model demo/model --task demo --out demo/{name}"
-        + (f" --adapter demo/train-{method}/adapter" if method else ""),
-        "created": "2026-11-21T01:30:00+00:00",
+        "command": command + (f" --adapter {adapter['path']}" if adapter else ""),
         "name": name,
-        "task": task,
+        "task": {
+            "name": extra.get("task", "demo_reviews"),
+            "labels": list(labels),
+            "digest": extra.get("digest", "4d1f" * 16),
+            "split": extra.get("split", "test"),
+            "has_gold": bool((gold >= 0).all()),
+            "templates": [
+                {"name": n, "jinja": jinja, "answer_choices": choices, "digest": "ab" * 32}
+                for n, jinja, choices in templates
+            ],
+            "f1": "binary" if scores.shape[2] == 2 else "macro",
+            "data": {"source": "embedded", "sha256": "77" * 32},
+            "held_out_templates": list(extra.get("held_out", ())),
+        },
         "model": {
             "name": extra.get("model", "demo/model"),
-            "revision": None,
-            "digest": "c0ffee" * 10 + "c0ff",
-            "num_parameters": 120_064,
-            "dtype": "float32",
+            "digest": extra.get("model_digest", "c0ffee" * 10 + "c0ff"),
+            "dtype": extra.get("dtype", "float32"),
             "is_demo": extra.get("is_demo", True),
         },
-        "adapter": {"path": f"demo/train-{method}/adapter", "digest": "9e" * 32, "method": method} if method else None,
-        "scoring": {
-            "delimiter": " ",
-            "chat_template": False,
-            "backend": "padded",
-            "boundary_merged": 0,
-            "bos": False,
-        },
+        "adapter": adapter,
+        "scoring": {"delimiter": " ", "chat_template": False, "backend": "padded", "bos": False},
         "seed": 0,
-        "versions": {"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "peft": "0.21.0"},
-        "hardware": {"machine": "x86_64", "processor": "Xeon", "cpu_count": 2, "gpu": None},
-        "seconds": 0.84,
-        "training": {"method": method, "seconds": 17.2, "learning_rate": 3e-4, "num_train_epochs": 3}
-        if method
-        else None,
+        "versions": {"python": "3.11.7", "torch": "2.13.0"},
+        "training": {"method": method, "seconds": 17.2, "learning_rate": 3e-4} if method else None,
     }
-    (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
-    metrics = summarise(scores, gold, names)
-    (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
-    np.savez(
-        folder / "scores.npz",
+    texts = {}
+    choices = tuple(tuple(choice.strip() for choice in words.split("|||")) for _, _, words in templates)
+    for instance in ids:
+        text = extra.get("text", f"The kettle of {instance} is sturdy, and its handle is clumsy.")
+        prompts = (jinja.replace("{{ text }}", text).replace("{{ text | lower }}", text) for _, jinja, _ in templates)
+        texts[instance] = RenderedInstance(instance, tuple(prompts), choices, label=None)
+    found = Audit(
+        record=RunRecord.from_json(record),
+        metrics=summarise(scores, gold, names),
         scores=scores,
+        token_counts=np.ones(scores.shape, dtype=np.int64),
         gold=gold,
-        instance_ids=np.array(ids),
-        template_names=np.array(names),
+        instance_ids=ids,
+        template_names=names,
+        texts=texts,
     )
-    random = np.random.default_rng(5)
-    with (folder / "examples.jsonl").open("w", encoding="utf-8") as file:
-        for instance in ids[:200]:
-            text = extra.get("text") or review(random)
-            prompts = [
-                jinja.replace("{{ text }}", text).replace("{{ text | lower }}", text) for _, jinja, _ in templates
-            ]
-            choices = [[choice.strip() for choice in words.split("|||")] for _, _, words in templates]
-            file.write(json.dumps({"id": instance, "prompts": prompts, "choices": choices}) + "\n")
-    return folder
+    return found.write(folder)
 
 
 def demo_runs(root: Path) -> list[Path]:
@@ -124,8 +98,8 @@ def demo_runs(root: Path) -> list[Path]:
         scores, gold = make_scores(1, 300, 8, 2, pull)
         method = None if name == "base" else name
         runs.append(write_run(root / name, name, scores, gold, TEMPLATES, labels=labels, method=method))
-    held = [("held_wrong", "{{ text }}\nWas it right to buy it?", "wrong ||| right")]
-    held += [
+    held = [
+        ("held_wrong", "{{ text }}\nWas it right to buy it?", "wrong ||| right"),
         ("held_down", "{{ text }}\nThumbs:", "down ||| up"),
         ("held_never", "{{ text }}\nAgain?", "Never ||| Sure"),
     ]

@@ -33,16 +33,13 @@ def test_a_run_is_read_as_it_was_written(make_run):
     assert run.scores.dtype == np.float32
     assert run.template_names[4] == "lower_case"
     assert run.instance_ids[16] == "test-0016"
-    assert run.examples["test-0003"].choices[1] == ("False", "True")
+    assert run.texts["test-0003"].choices[1] == ("False", "True")
     assert run.has_gold
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    assert refused(tmp_path / "nowhere").code == "E-RUN-MISSING"
-
-
 @pytest.mark.parametrize("name", ["run.json", "metrics.json", "scores.npz"])
-def test_the_file_that_is_missing_is_named(make_run, name):
+def test_the_folder_or_file_that_is_missing_is_named(make_run, tmp_path, name):
+    assert refused(tmp_path / "nowhere").code == "E-RUN-MISSING"
     run = make_run()
     (run / name).unlink()
     error = refused(run)
@@ -59,44 +56,35 @@ def test_a_training_run_is_no_audit(make_run):
 
 
 @pytest.mark.parametrize("name", ["run.json", "metrics.json", "scores.npz", "examples.jsonl"])
-def test_a_file_cut_short_is_broken(make_run, name):
+@pytest.mark.parametrize("content", [None, b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text"])
+def test_a_file_cut_short_or_of_another_kind_is_broken(make_run, name, content):
     run = make_run()
-    content = (run / name).read_bytes()
-    (run / name).write_bytes(content[: len(content) // 2])
+    whole = (run / name).read_bytes()
+    (run / name).write_bytes(content or whole[: len(whole) // 2])
     error = refused(run)
     assert error.code == "E-RUN-BROKEN"
     assert name in error.message
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("name", "changes"),
     [
-        {"mean_f1": "<b>"},
-        {"observed_agreement": True},
-        {"f1_std": [0.1]},
-        {"label_shares": [0.5]},
-        {"label_shares_per_template": {"plain": [0.5, 0.5]}},
-        {"f1_per_template": None},
-        {"intervals": {"mean_f1": [0.1]}},
+        ("metrics.json", {"mean_f1": "<b>"}),
+        ("metrics.json", {"observed_agreement": True}),
+        ("metrics.json", {"f1_std": [0.1]}),
+        ("metrics.json", {"label_shares": [0.5]}),
+        ("metrics.json", {"label_shares_per_template": {"plain": [0.5, 0.5]}}),
+        ("metrics.json", {"f1_per_template": None}),
+        ("metrics.json", {"intervals": {"mean_f1": [0.1]}}),
+        ("run.json", {"task": "absent"}),
+        ("run.json", {"model": "absent"}),
+        ("run.json", {"scoring": "absent"}),
+        ("run.json", {"task": {"name": "x"}}),
     ],
 )
-def test_metrics_that_cannot_be_are_broken(make_run, changes):
+def test_numbers_that_cannot_be_and_records_without_their_sections_are_broken(make_run, name, changes):
     run = make_run()
-    change_json(run / "metrics.json", **changes)
-    assert refused(run).code == "E-RUN-BROKEN"
-
-
-@pytest.mark.parametrize("changes", [{"task": "absent"}, {"model": "absent"}, {"task": {"name": "x"}}])
-def test_a_record_without_its_sections_is_broken(make_run, changes):
-    run = make_run()
-    change_json(run / "run.json", **changes)
-    assert refused(run).code == "E-RUN-BROKEN"
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text"])
-def test_a_file_of_another_kind_is_broken(make_run, content):
-    run = make_run()
-    (run / "scores.npz").write_bytes(content)
+    change_json(run / name, **changes)
     assert refused(run).code == "E-RUN-BROKEN"
 
 
@@ -127,33 +115,20 @@ def test_runs_are_compared_on_the_same_task_split_templates_and_instances(make_r
     same = [make_run(), make_run("f2c", pull=0.9)]
     fewer_templates = make_run("few", num_templates=5)
     other_task = make_run("task", digest="0" * 64)
-    other_split = make_run("split")
-    record = json.loads((other_split / "run.json").read_text())
-    record["task"]["split"] = "validation"
-    (other_split / "run.json").write_text(json.dumps(record))
+    other_split = make_run("split", split="validation")
     groups = group_runs([load_run(path) for path in [*same, fewer_templates, other_task, other_split]])
-    assert [[run.name for run in group.runs] for group in groups] == [
-        ["base", "f2c"],
-        ["few"],
-        ["task"],
-        ["split"],
-    ]
+    names = [[run.name for run in group.runs] for group in groups]
+    assert names == [["base", "f2c"], ["few"], ["task"], ["split"]]
     require_comparable(groups)
     with pytest.raises(InputError, match=r"E-RUN-MISMATCH.*differ in their task and templates"):
         require_comparable(groups[1:])
 
 
 def test_runs_of_two_models_or_data_types_are_no_before_and_after(make_run):
-    before, after = make_run(), make_run("f2c", pull=0.9)
-    assert what_differs(load_run(before), load_run(after)) == ""
-    record = json.loads((after / "run.json").read_text())
-    record["model"]["dtype"] = "bfloat16"
-    (after / "run.json").write_text(json.dumps(record))
-    assert what_differs(load_run(before), load_run(after)) == "data type"
-    record["model"]["digest"] = "0" * 64
-    (after / "run.json").write_text(json.dumps(record))
-    assert what_differs(load_run(before), load_run(after)) == "model and data type"
-    require_comparable(group_runs([load_run(before), load_run(after)]))  # two models may be shown side by side
+    changes = [{}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "model_digest": "0" * 64}]
+    before, *after = (load_run(make_run(str(number), **change)) for number, change in enumerate([{}, *changes]))
+    assert [what_differs(before, run) for run in after] == ["", "data type", "model and data type"]
+    require_comparable(group_runs([before, after[2]]))  # two models may be shown side by side
 
 
 def test_two_runs_of_one_name_are_told_apart_by_their_folders(make_run, tmp_path):

@@ -38,7 +38,7 @@ def test_what_is_done_is_an_ordinary_run_directory(done):
     base, trained = (load_run(folder.run(cell)) for cell in made.audits)
     assert (base.name, trained.name, trained.method) == ("base", "cce", "cce")
     assert base.scores.shape == trained.scores.shape == (22, 5, 2)
-    assert trained.record["model"]["name"] == "demo"
+    assert trained.record.model.name == "demo"
     assert (folder.run(made.trainings[0]) / "adapter" / "adapter_model.safetensors").is_file()
 
 

@@ -39,7 +39,8 @@ def audit_command(
 
     Writes run.json, metrics.json, scores.npz and examples.jsonl into --out.
     """
-    from flip_flop.evaluation import audit, check_out
+    from flip_flop.evaluation.audit import audit
+    from flip_flop.evaluation.run_directory import check_out
     from flip_flop.report import comparison_rows, render_text
 
     thresholds = [_threshold(text) for text in run.fail_under]
@@ -48,29 +49,13 @@ def audit_command(
     split = data.open(task.task, task.templates).render(run.split, limit=run.limit, seed=run.seed)
     found = audit(model.load(model.adapter), split, scoring, name=run.name, seed=run.seed, quiet=run.quiet)
     found.write(run.out)
-    click.echo(render_text(comparison_rows([_run(found, run.out)])))
+    click.echo(render_text(comparison_rows([found])))
     if not run.quiet:
         click.echo(f"\n{run.out}: next, flip-flop report {run.out} --out report.html")
     missed = [text for text in (_missed(found.metrics, *threshold) for threshold in thresholds) if text]
     for text in missed:
         click.echo(text, err=True)
     return 1 if missed else 0
-
-
-def _run(found: Any, out: Path) -> Any:
-    from flip_flop.report import Run
-
-    return Run(
-        path=out,
-        name=found.record.name,
-        record=found.record.to_json(),
-        metrics=found.metrics,
-        scores=found.scores,
-        gold=found.gold,
-        instance_ids=found.instance_ids,
-        template_names=found.template_names,
-        examples={},
-    )
 
 
 def _threshold(text: str) -> tuple[str, float]:

@@ -28,8 +28,7 @@ def predict_command(
 
     Rows need the fields that the templates use, and no labels.
     """
-    from flip_flop.evaluation import predict, write_predictions
-    from flip_flop.evaluation.predict import check_target
+    from flip_flop.evaluation.predict import check_target, predict, write_predictions
 
     check_target(run.out, run.source)
     # The data's errors come before the model's minutes.

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from flip_flop.evaluation import audit
+from flip_flop.evaluation.audit import audit
 from flip_flop.scoring import LoadedModel, load_model
 from flip_flop.tasks import Task, load_task
 from flip_flop.training import make_config, train

@@ -26,13 +26,8 @@ def audit(
 ) -> Audit:
     """Score a split under every template and compute its metrics.
 
-    Args:
-        loaded: From :func:`~flip_flop.scoring.load_model`.
-        data: From :meth:`Task.render <flip_flop.tasks.Task.render>`; a task stands for its test split.
-        scoring: How prompts are scored.
-        name: The run's name in tables; by default the adapter's method, or ``base``.
-        seed: For the bootstrap, and for the templates of a task that draw at random.
-        quiet: Show no progress.
+    A task stands for its test split. The run's ``name`` in tables is by default the adapter's method, or ``base``; the
+    ``seed`` is for the bootstrap, and for the templates of a task that draw at random.
 
     Raises:
         InputError: For anything wrong with the rows, the templates or the model's context.
@@ -69,17 +64,14 @@ def audit(
         scores=table.scores,
         token_counts=table.token_counts,
         gold=data.gold,
-        instances={instance.id: instance for instance in data.instances},
+        instance_ids=tuple(instance.id for instance in data.instances),
         template_names=names,
+        texts={instance.id: instance for instance in data.instances},
     )
 
 
 def rendered(data: RenderedSplit | Task, seed: int = 0) -> RenderedSplit:
-    """What was rendered, or a task's test split.
-
-    Raises:
-        InputError: ``E-DATA-EMPTY``, or an error of the rows or templates.
-    """
+    """What was rendered, or a task's test split; refused where it is empty."""
     if isinstance(data, Task):
         data = data.render("test", seed=seed)
     if not data.instances:

@@ -25,15 +25,9 @@ def predict(
 ) -> list[dict[str, Any]]:
     """Answer every instance under every template. Gold labels are not read.
 
-    Args:
-        loaded: From :func:`~flip_flop.scoring.load_model`.
-        data: From :meth:`Task.render_file <flip_flop.tasks.Task.render_file>`; a task stands for its test split.
-        scoring: How prompts are scored.
-        quiet: Show no progress.
-
-    Returns:
-        A row per instance: ``id``; ``vote`` (the label most templates predict); ``vote_share`` (of the templates);
-        ``consensus`` (whether it is a strict majority); ``templates``: name to ``{"label", "probs": [L]}``.
+    A task stands for its test split. A row per instance is returned: ``id``; ``vote`` (the label most templates
+    predict); ``vote_share`` (of the templates); ``consensus`` (whether it is a strict majority); ``templates``: name to
+    ``{"label", "probs": [L]}``.
     """
     data = rendered(data)
     table = score(loaded, data.instances, scoring, label="predict", quiet=quiet)
@@ -62,16 +56,15 @@ def write_predictions(predictions: Sequence[dict[str, Any]], labels: Sequence[An
     Raises:
         InputError: ``E-OUT-KIND`` for another suffix.
     """
+    check_target(out)
+    buffer = io.StringIO()
     if out.suffix == ".jsonl":
-        write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in predictions))
-    elif out.suffix == ".csv":
-        buffer = io.StringIO()
+        buffer.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in predictions)
+    else:
         # All texts in quotes: the writer would leave out those around a carriage return, which ends a row.
         writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerows(_table(predictions, labels))
-        write_text(out, buffer.getvalue())
-    else:
-        check_target(out)
+    write_text(out, buffer.getvalue())
 
 
 def check_target(out: Path, source: Path | None = None) -> None:

@@ -1,23 +1,31 @@
-"""An audit and its run directory, which is complete or not there."""
+"""An audit in memory and on disk: its run directory is complete or not there, and is checked when it is read."""
 
+import contextlib
 import io
 import json
-from collections.abc import Mapping
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32, Int, Int64
 
 from flip_flop.errors import InputError
 from flip_flop.files import new_folder, write_bytes, write_json, write_text
+from flip_flop.metrics import METRICS, EvalData, resolve_average
 from flip_flop.prompts import RenderedInstance
-from flip_flop.run_record import RunRecord
+from flip_flop.run_record import RUN_FILE, RunRecord
 
 METRICS_FILE, SCORES_FILE, EXAMPLES_FILE = "metrics.json", "scores.npz", "examples.jsonl"
 # The report shows prompts of the first instances only: a run directory is to be handed on.
 SHOWN_INSTANCES = 200
+# RuntimeError holds RecursionError: JSON that is nested too deep.
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +38,9 @@ class Audit:
         scores: Mean log-probability of each answer's tokens, in nats.
         token_counts: The number of tokens of each answer.
         gold: Label indices, -1 where there is none.
-        instances: What was scored, by id, in order.
-        template_names: In order.
+        instance_ids, template_names: In the order of the scores.
+        texts: The instances as the model saw them, by id; on disk the first :data:`SHOWN_INSTANCES` only.
+        path: The folder that it was read from.
     """
 
     record: RunRecord
@@ -39,13 +48,62 @@ class Audit:
     scores: Float32[np.ndarray, "instances templates labels"]
     token_counts: Int64[np.ndarray, "instances templates labels"]
     gold: Int64[np.ndarray, " instances"]
-    instances: Mapping[str, RenderedInstance]
+    instance_ids: tuple[str, ...]
     template_names: tuple[str, ...]
+    texts: Mapping[str, RenderedInstance]
+    path: Path = Path()
 
     @property
-    def instance_ids(self) -> tuple[str, ...]:
-        """In the order of the scores."""
-        return tuple(self.instances)
+    def name(self) -> str:
+        """Its name in tables."""
+        return self.record.name or self.path.name
+
+    @cached_property
+    def data(self) -> EvalData:
+        """What the metrics are computed from."""
+        return EvalData(self.scores, self.gold, self.record.task.f1)
+
+    @property
+    def predictions(self) -> Int[np.ndarray, "instances templates"]:
+        """The label with the highest score; ties go to the lowest index."""
+        return self.data.predictions
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The labels' names, in the order of the scores."""
+        return tuple(map(str, self.record.task.labels))
+
+    @property
+    def has_gold(self) -> bool:
+        """Whether F1 could be computed."""
+        return self.value("mean_f1") is not None
+
+    @property
+    def is_collapsed(self) -> bool:
+        """Whether one label takes nearly everything."""
+        return bool(self.metrics.get("collapsed"))
+
+    @property
+    def method(self) -> str | None:
+        """What the adapter was trained with (``f2c``, ``cce``, ``swarm``), or ``None`` for a base model."""
+        method = (self.record.training or {}).get("method")
+        return str(method) if method else self.record.adapter.method if self.record.adapter else None
+
+    def value(self, metric: str) -> float | None:
+        """A number of ``metrics.json``; ``None`` where it has none, as a metric that is newer than the run."""
+        value: float | None = self.metrics.get(metric)
+        return value
+
+    def interval(self, metric: str) -> tuple[float, float] | None:
+        """Its 95% interval, where there is one."""
+        ends = (self.metrics.get("intervals") or {}).get(metric)
+        return (float(ends[0]), float(ends[1])) if ends else None
+
+    @property
+    def f1_range(self) -> tuple[float, float] | None:
+        """F1 of the worst template and of the best."""
+        values = list((self.metrics.get("f1_per_template") or {}).values())
+        return (min(values), max(values)) if values else None
 
     def write(self, out: Path) -> Path:
         """Write the run directory, whole or not at all; one that is there is replaced."""
@@ -58,7 +116,7 @@ class Audit:
         }
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-        shown = [self.instances[name] for name in self.instance_ids[:SHOWN_INSTANCES]]
+        shown = [self.texts[name] for name in self.instance_ids[:SHOWN_INSTANCES]]
         examples = [{"id": each.id, "prompts": each.prompts, "choices": each.choices} for each in shown]
         with new_folder(out) as folder:
             self.record.write(folder)
@@ -67,6 +125,26 @@ class Audit:
             lines = [json.dumps(example, ensure_ascii=False) + "\n" for example in examples]
             write_text(folder / EXAMPLES_FILE, "".join(lines))
         return out
+
+
+def load_run(path: Path | str) -> Audit:
+    """Read and check an audit's run directory.
+
+    Raises:
+        InputError: ``E-RUN-MISSING`` where the folder or one of its files is not there, ``E-RUN-BROKEN``
+            where a file cannot be read or contradicts another.
+    """
+    path = Path(path)
+    record = RunRecord.read(path, "audit")
+    if not record.scoring:
+        raise _broken(path / RUN_FILE, "has no 'scoring'")
+    with _reading(path / METRICS_FILE, "readable JSON"):
+        metrics = json.loads((path / METRICS_FILE).read_text(encoding="utf-8"))
+    arrays = _read_arrays(path / SCORES_FILE)
+    texts = _read_texts(path / EXAMPLES_FILE, arrays["scores"].shape[1:])
+    run = Audit(record=record, metrics=metrics, texts=texts, path=path, **arrays)
+    _check_metrics(run, path / METRICS_FILE)
+    return run
 
 
 def check_out(out: Path, *, overwrite: bool = False) -> None:
@@ -80,7 +158,9 @@ def check_out(out: Path, *, overwrite: bool = False) -> None:
         raise InputError("E-OUT-PATH", f"{out} is a file.", "Give a folder.")
     out = out.resolve()
     if out.is_dir() and any(out.iterdir()):
-        is_audit = _is_audit(out)
+        is_audit = False  # only an audit, and one that can be told from all else, may be replaced
+        with contextlib.suppress(InputError):
+            is_audit = bool(RunRecord.read(out, "audit"))
         if not (overwrite and is_audit):
             hint = "Give another --out, or add --overwrite." if is_audit else "Give another --out."
             raise InputError("E-OUT-USED", f"{out} is not empty.", hint)
@@ -103,10 +183,87 @@ def check_writable(out: Path) -> None:
         raise InputError("E-OUT-PATH", message, "Give another --out.") from error
 
 
-def _is_audit(folder: Path) -> bool:
-    """Only an audit, and one that can be told from all else, may be replaced."""
+def _broken(path: Path, why: str) -> InputError:
+    return InputError("E-RUN-BROKEN", f"{path} {why}.", "Run the audit again into a new folder.")
+
+
+@contextlib.contextmanager
+def _reading(path: Path, what: str) -> Iterator[None]:
+    if not path.is_file():
+        hint = "Name a folder that `flip-flop audit` wrote; a run directory is complete or it is not there."
+        raise InputError("E-RUN-MISSING", f"{path.parent} has no {path.name}.", hint)
     try:
-        RunRecord.read(folder, "audit")
-    except InputError:
-        return False
-    return True
+        yield
+    except _UNREADABLE as error:
+        raise _broken(path, f"is not {what} ({type(error).__name__})") from error
+
+
+def _read_arrays(path: Path) -> dict[str, Any]:
+    # A pickled array would run code. The file is opened here: numpy leaves a broken one open.
+    with (
+        _reading(path, "a readable array file"),
+        path.open("rb") as handle,
+        np.load(handle, allow_pickle=False) as file,
+    ):
+        scores, token_counts, gold = file["scores"], file["token_counts"], file["gold"]
+        ids, names = (tuple(map(str, file[key].tolist())) for key in ("instance_ids", "template_names"))
+    if scores.dtype.kind != "f" or scores.ndim != 3 or 0 in scores.shape or gold.dtype.kind not in "iu":
+        raise _broken(path, "does not hold scores of shape instances x templates x labels")
+    if (gold.shape, (len(ids), len(names)), token_counts.shape) != (scores.shape[:1], scores.shape[:2], scores.shape):
+        raise _broken(path, "holds arrays of lengths that do not fit together")
+    if gold.max() >= scores.shape[2] or not scores.max() < np.inf:
+        raise _broken(path, "holds a score that is not a number, or a gold label that is none of the labels")
+    return {
+        "scores": scores.astype(np.float32),
+        "token_counts": token_counts.astype(np.int64),
+        "gold": gold.astype(np.int64),
+        "instance_ids": ids,
+        "template_names": names,
+    }
+
+
+def _read_texts(path: Path, shape: tuple[int, ...]) -> dict[str, RenderedInstance]:
+    texts: dict[str, RenderedInstance] = {}
+    if path.exists():  # a report without the texts is still a report
+        with _reading(path, "readable JSON Lines"), path.open(encoding="utf-8") as file:
+            for line in file:
+                row = json.loads(line)
+                prompts = tuple(map(str, row["prompts"]))
+                choices = tuple(tuple(map(str, group)) for group in row["choices"])
+                if (len(prompts), {len(group) for group in choices}) != (shape[0], {shape[1]}):
+                    raise ValueError(row["id"])
+                texts[str(row["id"])] = RenderedInstance(str(row["id"]), prompts, choices, label=None)
+    return texts
+
+
+def _check_metrics(run: Audit, path: Path) -> None:
+    """Check all that the report prints or draws: a foreign file is named here and is no crash there."""
+    metrics, num_labels, names = run.metrics, run.scores.shape[2], set(run.template_names)
+    if not isinstance(metrics, dict):
+        raise _broken(path, "does not hold a JSON object")
+    if len(run.label_names) != num_labels:
+        raise _broken(path, f"belongs to a task of {len(run.label_names)} labels, {SCORES_FILE} has {num_labels}")
+    with _reading(path.with_name(RUN_FILE), "of an F1 that these labels have"):
+        resolve_average(run.record.task.f1, num_labels)
+    for key in METRICS:
+        if not (metrics.get(key) is None or _is_number(metrics[key])):
+            raise _broken(path, f"has no number under {key!r}")
+    shares = metrics.get("label_shares_per_template")
+    if not isinstance(shares, dict) or set(shares) != names:
+        raise _broken(path, f"names other templates than {SCORES_FILE}")
+    if not all(_are_numbers(values, num_labels) for values in [*shares.values(), metrics.get("label_shares")]):
+        raise _broken(path, "has no share for some label")
+    f1 = metrics.get("f1_per_template")
+    if run.has_gold and not (isinstance(f1, dict) and set(f1) == names and _are_numbers([*f1.values()], len(names))):
+        raise _broken(path, "has no F1 for some template")
+    intervals = metrics.get("intervals") or {}
+    if not isinstance(intervals, dict) or not all(ends is None or _are_numbers(ends, 2) for ends in intervals.values()):
+        raise _broken(path, "has an interval without two ends")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _are_numbers(values: object, length: int) -> bool:
+    return isinstance(values, list) and len(values) == length and all(map(_is_number, values))

@@ -2,20 +2,21 @@
 
 from flip_flop.metrics.agreement import (
     instance_agreement,
+    instance_posix,
+    is_collapsed,
+    label_probs,
+    label_shares,
+    label_shares_per_template,
     lacks_consensus,
+    majority_vote,
     observed_agreement,
+    share_drift,
     template_agreement_matrix,
     vote_counts,
 )
-from flip_flop.metrics.bootstrap import bootstrap_interval, paired_bootstrap_interval
-from flip_flop.metrics.collapse import is_collapsed, label_shares, label_shares_per_template, share_drift
-from flip_flop.metrics.data import EvalData
+from flip_flop.metrics.bootstrap import SumStatistic, bootstrap_interval, mean_statistic, paired_bootstrap_interval
 from flip_flop.metrics.f1 import Average, accuracy_per_template, f1_per_template, resolve_average
-from flip_flop.metrics.sensitivity import instance_posix
-from flip_flop.metrics.summary import summarise
-from flip_flop.metrics.sums import SumStatistic, mean_statistic
-from flip_flop.metrics.table import METRICS, Metric
-from flip_flop.metrics.vote import label_probs, majority_vote
+from flip_flop.metrics.table import METRICS, EvalData, Metric, summarise
 
 __all__ = [
     "METRICS",

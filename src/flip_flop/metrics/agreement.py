@@ -1,9 +1,11 @@
-"""How often an instance's templates predict the same label."""
+"""How far an instance's templates agree, what they vote for, and whether agreement is bought with one label."""
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from flip_flop.metrics.sums import SumStatistic, mean_statistic, ratio
+from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio, row_counts
+
+COLLAPSE_SHARE, COLLAPSE_SHARE_WITH_GOLD, COLLAPSE_EXCESS = 0.95, 0.9, 0.1
 
 
 def vote_counts(
@@ -11,9 +13,7 @@ def vote_counts(
 ) -> Int[np.ndarray, "instances labels"]:
     r"""How many templates predict each label of each instance; they sum to V.
 
-    .. math:: n_{i,c} = \sum_v \mathbf 1[\hat y_{i,v} = c]
-
-    Eq. 4 of the F2C paper.
+    .. math:: n_{i,c} = \sum_v \mathbf 1[\hat y_{i,v} = c] \qquad \text{(Eq. 4 of the F2C paper)}
 
     Raises:
         ValueError: A prediction is no label's index, 0 to ``num_labels - 1``.
@@ -25,9 +25,7 @@ def vote_counts(
     """
     if predictions.size and not 0 <= predictions.min() <= predictions.max() < num_labels:
         raise ValueError(f"Predictions must be label indices, 0 to {num_labels - 1}.")
-    num_instances = len(predictions)
-    cells = predictions + num_labels * np.arange(num_instances)[:, None]
-    return np.bincount(cells.ravel(), minlength=num_instances * num_labels).reshape(num_instances, num_labels)
+    return row_counts(predictions, num_labels)
 
 
 def instance_agreement(
@@ -37,10 +35,7 @@ def instance_agreement(
 
     .. math:: P_i = \frac{1}{V(V-1)} \sum_c n_{i,c} (n_{i,c} - 1)
 
-    Eq. 11 of the F2C paper: the share of the pairs of different templates that agree.
-
-    Returns:
-        One share for each instance, float64; None for a single template, which has no other to agree with.
+    Eq. 11 of the F2C paper: the share of the pairs of different templates that agree. None for a single template.
 
     Example:
         >>> instance_agreement(np.array([[0, 0, 1], [2, 2, 2]])).round(4).tolist()
@@ -57,10 +52,7 @@ def observed_agreement(predictions: Int[np.ndarray, "instances templates"]) -> f
     r"""Observed agreement :math:`P_o`: the mean of Eq. 11 over instances.
 
     Equal to the *consistency rate* of Zhao et al. 2024 for discrete labels. High agreement is no success in
-    itself: see :func:`~flip_flop.metrics.is_collapsed`.
-
-    Returns:
-        A share between 0 and 1; None for a single template, or without instances.
+    itself: see :func:`~flip_flop.metrics.is_collapsed`. None for a single template, or without instances.
 
     Example:
         >>> round(observed_agreement(np.array([[0, 0, 1], [2, 2, 2]])), 4)
@@ -108,6 +100,151 @@ def lacks_consensus(
     return (2 * counts.max(axis=1) <= num_templates).astype(np.float64)
 
 
+def instance_posix(
+    scores: Float[np.ndarray, "instances templates labels"],
+) -> Float[np.ndarray, " instances"] | None:
+    r"""POSIX, the prompt sensitivity index, of each instance, over labels.
+
+    .. math:: \psi = \frac{1}{V(V-1)} \sum_{u \ne v}
+        \left| \log q_u(\hat y_v) - \log q_v(\hat y_v) \right|
+
+    with :math:`q_v` the softmax of template v's scores over the labels and :math:`\hat y_v` its prediction.
+    Definition 3 of Chatterjee et al., "POSIX: A Prompt Sensitivity Index For Large Language Models", 2024, with
+    a label as the response: each template words it in its own way, so its probability is that among the labels.
+    The paper's division by the response's length is in the scores, which are means over an answer's tokens.
+
+    In nats; NaN where a template gives some prediction no probability at all. None for a single template.
+
+    Example:
+        >>> instance_posix(np.log([[[0.8, 0.2], [0.4, 0.6]]])).round(4).tolist()  # (log 2 + log 3) / 2
+        [0.8959]
+    """
+    num_templates = scores.shape[1]
+    if num_templates < 2:
+        return None
+    scores = scores.astype(np.float64)
+    predictions = scores.argmax(axis=2)[:, None, :]
+    with np.errstate(invalid="ignore"):  # a template that rules out every label
+        log_probs = scores - np.logaddexp.reduce(scores, axis=2, keepdims=True)
+        asked = np.take_along_axis(log_probs, predictions, axis=2)  # [instances, asking u, answering v]
+        moved = np.abs(asked - np.diagonal(asked, axis1=1, axis2=2)[:, None, :])
+    total = moved.sum(axis=(1, 2)) / (num_templates * (num_templates - 1))
+    return np.where(np.isfinite(total), total, np.nan)
+
+
+def label_probs(
+    scores: Float[np.ndarray, "instances templates labels"],
+) -> Float[np.ndarray, "instances templates labels"]:
+    """The scores normalised over the labels, Eq. 14: their softmax, in float64.
+
+    A template that rules out every label (-inf throughout) gives each of them 0.
+
+    Raises:
+        ValueError: A score is NaN or +inf, and so no log-probability.
+    """
+    if scores.size and not scores.max() < np.inf:
+        raise ValueError("A score is NaN or +inf; scores are log-probabilities.")
+    scores = scores.astype(np.float64)
+    peak = scores.max(axis=2, keepdims=True)
+    odds = np.exp(scores - np.where(peak == -np.inf, 0.0, peak))
+    # The sum of sorted terms: floating-point addition would otherwise let the labels' order decide a tie.
+    total = np.broadcast_to(np.sort(odds, axis=2).sum(axis=2, keepdims=True), odds.shape)
+    return ratio(odds, total, otherwise=0.0)
+
+
+def majority_vote(
+    scores: Float[np.ndarray, "instances templates labels"],
+) -> Int[np.ndarray, " instances"]:
+    """The label that most of an instance's templates predict.
+
+    A plurality is enough, unlike for a consensus: every instance gets an answer. A tie goes to the tied label
+    with the larger sum of label probabilities over all templates, and then to the lowest index. The order of
+    the templates has no influence.
+
+    Example:
+        >>> probabilities = np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.7, 0.3]]])
+        >>> majority_vote(np.log(probabilities)).tolist()
+        [0, 1]
+    """
+    probs = label_probs(scores)
+    counts = vote_counts(scores.argmax(axis=2), scores.shape[2])
+    weights = np.sort(probs, axis=1).sum(axis=1)  # sorted, as in label_probs
+    tied = counts == counts.max(axis=1, keepdims=True)
+    return np.where(tied, weights, -1.0).argmax(axis=1)
+
+
+def label_shares(predictions: Int[np.ndarray, "instances templates"], num_labels: int) -> Float[np.ndarray, " labels"]:
+    """The share of each label among all predictions, over instances and templates; they sum to 1.
+
+    Example:
+        >>> label_shares(np.array([[0, 0], [0, 2]]), 3).tolist()
+        [0.75, 0.0, 0.25]
+    """
+    return label_shares_per_template(predictions, num_labels).mean(axis=0)
+
+
+def label_shares_per_template(
+    predictions: Int[np.ndarray, "instances templates"], num_labels: int
+) -> Float[np.ndarray, "templates labels"]:
+    """The share of each label among each template's predictions; they sum to 1 for each template.
+
+    Raises:
+        ValueError: There are no instances, or a prediction is no label's index.
+
+    Example:
+        >>> label_shares_per_template(np.array([[0, 0], [0, 2]]), 3).tolist()
+        [[1.0, 0.0, 0.0], [0.5, 0.0, 0.5]]
+    """
+    if len(predictions) == 0:
+        raise ValueError("There are no predictions to take shares of.")
+    return vote_counts(predictions.T, num_labels) / len(predictions)
+
+
+def is_collapsed(
+    predictions: Int[np.ndarray, "instances templates"],
+    num_labels: int,
+    gold: Int[np.ndarray, " instances"] | None = None,
+) -> bool:
+    r"""Whether one label takes nearly everything, as in a model that has stopped reading its input.
+
+    With gold labels, on the instances that have one: a label takes 90 % of the predictions or more, and at
+    least 10 points more than of the gold labels. A constant answer to a task whose labels are truly 95 % one
+    label is therefore not called collapsed: such data cannot tell. Without gold labels a skewed task and a
+    collapsed model look the same, so the bar is higher, 95 %, and the flag is a reason to look.
+
+    Agreement needs no bar of its own: if a label takes the share s of all predictions, then :math:`P_o \ge 2s - 1`.
+    The bar of 90 % is for the paper's WiC, with an F1 near 10 at an agreement near 87, where s is at most 93.5 %.
+
+    Example:
+        >>> always_no = np.zeros((20, 3), dtype=int)
+        >>> is_collapsed(always_no, 2), is_collapsed(always_no, 2, gold=np.array([0] * 19 + [1]))
+        (True, False)
+    """
+    if len(predictions) == 0:
+        return False
+    if gold is None or not (labelled := gold >= 0).any():
+        return bool(label_shares(predictions, num_labels).max() >= COLLAPSE_SHARE)
+    shares = label_shares(predictions[labelled], num_labels)
+    top = int(shares.argmax())
+    excess = shares[top] - float((gold[labelled] == top).mean())
+    return bool(shares[top] >= COLLAPSE_SHARE_WITH_GOLD and excess >= COLLAPSE_EXCESS)
+
+
+def share_drift(before: Float[np.ndarray, " labels"], after: Float[np.ndarray, " labels"]) -> float:
+    r"""How far label shares have moved: their total variation distance.
+
+    .. math:: \frac12 \sum_c |a_c - b_c|
+
+    0 (the same) to 1 (nothing in common): the smallest share of predictions that must have changed. The visible
+    symptom of a collapse under way, without gold labels.
+
+    Example:
+        >>> share_drift(np.array([0.5, 0.5]), np.array([0.75, 0.25]))
+        0.25
+    """
+    return float(np.abs(after - before).sum() / 2)
+
+
 def _kappa(sums: Float[np.ndarray, "samples features"]) -> Float[np.ndarray, " samples"]:
     r"""Fleiss' kappa from the sums of an instance's agreement, of 1, and of its votes for each label.
 
@@ -132,3 +269,4 @@ FLEISS_KAPPA = SumStatistic(
     ),
     value=_kappa,
 )
+POSIX = mean_statistic(lambda data: instance_posix(data.scores))

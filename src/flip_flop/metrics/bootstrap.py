@@ -5,56 +5,117 @@ interval over the cells of instances x templates would be too narrow. The templa
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, UInt16
 
-from flip_flop.metrics.sums import SumStatistic
 from flip_flop.randomness import generator
-
-Statistic = SumStatistic | Callable[..., float | None]
 
 BLOCK = 2**22  # indices drawn at a time: bounds the memory, whatever the number of instances
 KEPT = 2**25  # counts kept for the next question over the same instances: 64 MB, 16,000 instances
 
 
+@dataclass(frozen=True)
+class SumStatistic:
+    r"""A statistic of the form :math:`f(\sum_i g(x_i))`, where g looks at one instance at a time.
+
+    A resample of the instances changes only how often each :math:`g(x_i)` is counted, so
+    :func:`~flip_flop.metrics.bootstrap_interval` needs no loop over resamples. Calling the statistic gives
+    its value on the instances as they are.
+
+    ``contributions`` is g, from the data to an array of any shape for each instance. ``value`` is f, from one sum or
+    more, stacked on the first axis, to one value each, NaN for none. ``plain`` is the value on the instances as they
+    are, where sums in another order would not agree with its definition to the last bit.
+
+    Example:
+        >>> mean = SumStatistic(
+        ...     contributions=lambda x: np.stack([x, np.ones_like(x)], axis=1),
+        ...     value=lambda sums: sums[:, 0] / sums[:, 1],
+        ... )
+        >>> mean(np.array([1.0, 2.0, 6.0]))
+        3.0
+    """
+
+    contributions: Callable[..., Float[np.ndarray, "instances ..."]]
+    value: Callable[[Float[np.ndarray, "samples ..."]], Float[np.ndarray, " samples"]]
+    plain: Callable[..., float | None] | None = None
+
+    def __call__(self, *data: Any) -> float | None:
+        """The statistic of the instances in ``data``, each counted once."""
+        if self.plain is not None:
+            return self.plain(*data)
+        return float(self.value(self.contributions(*data).sum(axis=0)[None])[0])
+
+    def of(self, view: Callable[[Any], Any]) -> "SumStatistic":
+        """The statistic of ``view(data)``, such as that of the votes in place of the templates."""
+        plain = self.plain
+        return SumStatistic(
+            lambda data: self.contributions(view(data)),
+            self.value,
+            None if plain is None else lambda data: plain(view(data)),
+        )
+
+
+def row_counts(values: Int[np.ndarray, "rows cells"], num_values: int) -> Int[np.ndarray, "rows values"]:
+    """How often each row holds each of 0 to ``num_values - 1``."""
+    cells = values + num_values * np.arange(len(values))[:, None]
+    return np.bincount(cells.ravel(), minlength=len(values) * num_values).reshape(len(values), num_values)
+
+
+def ratio(
+    numerators: Float[np.ndarray, "*shape"], denominators: Float[np.ndarray, "*shape"], *, otherwise: float
+) -> Float[np.ndarray, "*shape"]:
+    """The quotient, and ``otherwise`` where the denominator is 0; no warning."""
+    out = np.full(numerators.shape, otherwise)
+    return np.divide(numerators, denominators, out=out, where=denominators != 0)
+
+
+def mean_statistic(
+    per_instance: Callable[..., Float[np.ndarray, " instances"] | None],
+    plain: Callable[..., float | None] | None = None,
+) -> SumStatistic:
+    """The mean over instances of one number for each; NaN where ``per_instance`` gives None.
+
+    Example:
+        >>> mean_statistic(lambda x: x**2)(np.array([1.0, 3.0]))
+        5.0
+    """
+
+    def contributions(*data: Any) -> Float[np.ndarray, "instances 2"]:
+        values, ones = per_instance(*data), np.ones(len(data[0]))
+        return np.stack([ones * np.nan if values is None else values, ones], axis=1)
+
+    return SumStatistic(contributions, lambda sums: ratio(sums[:, 0], sums[:, 1], otherwise=np.nan), plain)
+
+
+Statistic = SumStatistic | Callable[..., float | None]
+
+
 def bootstrap_interval(
-    statistic: Statistic,
-    *data: Any,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    statistic: Statistic, *data: Any, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of a statistic, over instances: the lower and the upper end.
 
     Each resample draws as many instances as there are, with replacement; the interval is what the middle
-    ``confidence`` of the statistic's values spans. Resamples on which it has no value are left out.
+    ``confidence`` of the statistic's values spans. Resamples on which it has no value are left out. Efron and
+    Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13.
 
-    Args:
-        statistic: From ``data`` to a number, or to None or NaN where it has no value. A
-            :class:`~flip_flop.metrics.SumStatistic` takes one matrix product for all resamples; any other is
-            called once for each.
-        data: Arrays with instances on the first axis, or an :class:`~flip_flop.metrics.EvalData`; all are
-            resampled alike.
-        confidence: Between 0 and 1.
-        resamples: How many.
-        seed: Fixes the resamples. They depend on nothing else but the number of instances, so a statistic
-            and its :class:`~flip_flop.metrics.SumStatistic` have the same interval.
+    ``statistic`` goes from ``data`` to a number, or to None or NaN where it has no value: a
+    :class:`~flip_flop.metrics.SumStatistic` takes one matrix product for all resamples, any other is called once for
+    each. ``data`` are arrays with instances on the first axis, or an :class:`~flip_flop.metrics.EvalData`; all are
+    resampled alike. Nothing but ``seed`` and the number of instances fixes the resamples.
 
     Raises:
-        ValueError: There are no instances, the arrays differ in how many, a setting is out of range, or no
-            resample has a value.
+        ValueError: No instances, arrays that differ in how many, a setting out of range, or no resample with a value.
 
     Example:
         >>> predictions = np.array([[0, 0, 0], [0, 0, 1], [1, 1, 1], [1, 0, 1], [0, 0, 0]])
         >>> low, high = bootstrap_interval(mean_statistic(instance_agreement), predictions)
         >>> low < observed_agreement(predictions) < high
         True
-
-    References:
-        Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13.
     """
     return _percentiles(_resampled(statistic, data, resamples, seed), confidence)
 
@@ -72,17 +133,9 @@ def paired_bootstrap_interval(
     Every resample draws the same instances on both sides, so what makes an instance hard cancels out: the
     interval is narrower than those of the two values suggest.
 
-    Args:
-        statistic: As for :func:`bootstrap_interval`.
-        before: The statistic's data before.
-        after: Its data after, of the same instances in the same order; the templates may differ. Of several
-            runs, one sequence each: the change is that of the mean over them.
-        confidence: Between 0 and 1.
-        resamples: How many.
-        seed: Fixes the resamples.
-
-    Raises:
-        ValueError: As for :func:`bootstrap_interval`.
+    The arguments and errors are those of :func:`bootstrap_interval`, with the statistic's data ``before`` and
+    ``after``: the same instances in the same order; the templates may differ. Of several runs after, one sequence
+    each, it is the change of their mean.
 
     Example:
         >>> before, after = np.array([[0, 1], [0, 0], [1, 0]]), np.array([[1, 1], [0, 0], [0, 0]])
@@ -99,7 +152,8 @@ def _resampled(statistic: Statistic, data: Sequence[Any], resamples: int, seed: 
     if isinstance(statistic, SumStatistic):
         contributions = statistic.contributions(*data)
         features = contributions.reshape(num_instances, -1)
-        blocks = (block.astype(np.float64) @ features for block in _multiplicities(num_instances, resamples, seed))
+        count = _kept_counts if num_instances * resamples <= KEPT else _draw_counts
+        blocks = (block.astype(np.float64) @ features for block in count(num_instances, resamples, seed))
         return np.concatenate([statistic.value(sums.reshape(-1, *contributions.shape[1:])) for sums in blocks])
     draws = _resampled_instances(num_instances, resamples, seed)
     values = [statistic(*(each[row] for each in data)) for block in draws for row in block]
@@ -117,25 +171,15 @@ def _resampled_instances(
         yield random.integers(num_instances, size=(min(size, resamples - start), num_instances))
 
 
-def _multiplicities(
-    num_instances: int, resamples: int, seed: int
-) -> Iterable[UInt16[np.ndarray, "resamples instances"]]:
-    """How often each resample holds each instance, in blocks; kept where they fit, as a report asks many times."""
-    if num_instances * resamples <= KEPT:
-        return _kept_multiplicities(num_instances, resamples, seed)
-    return map(_count, _resampled_instances(num_instances, resamples, seed))
+def _draw_counts(num_instances: int, resamples: int, seed: int) -> Iterator[UInt16[np.ndarray, "resamples instances"]]:
+    """How often each resample holds each instance, in blocks."""
+    for block in _resampled_instances(num_instances, resamples, seed):
+        yield row_counts(block, num_instances).astype(np.uint16)
 
 
 @functools.lru_cache(maxsize=2)
-def _kept_multiplicities(num_instances: int, resamples: int, seed: int) -> tuple[np.ndarray, ...]:
-    return tuple(map(_count, _resampled_instances(num_instances, resamples, seed)))
-
-
-def _count(instances: Int[np.ndarray, "resamples instances"]) -> UInt16[np.ndarray, "resamples instances"]:
-    resamples, num_instances = instances.shape
-    cells = instances + num_instances * np.arange(resamples)[:, None]
-    counts = np.bincount(cells.ravel(), minlength=cells.size)
-    return counts.reshape(resamples, num_instances).astype(np.uint16)
+def _kept_counts(num_instances: int, resamples: int, seed: int) -> tuple[np.ndarray, ...]:
+    return tuple(_draw_counts(num_instances, resamples, seed))
 
 
 def _percentiles(values: Float[np.ndarray, " resamples"], confidence: float) -> tuple[float, float]:

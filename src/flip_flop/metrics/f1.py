@@ -1,15 +1,11 @@
-"""F1 and accuracy of each template, and their mean over templates.
-
-F1 is of label 1 where a task has two labels, and macro-F1 over all declared labels otherwise: "auto". A
-label that neither occurs nor is predicted has an F1 of 0. Instances without a gold label (-1) are left out.
-"""
+"""F1 and accuracy of each template, and their mean over templates; instances without a gold label are left out."""
 
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from flip_flop.metrics.sums import SumStatistic, mean_statistic, ratio
+from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio
 
 Average = Literal["auto", "binary", "macro"]
 
@@ -41,19 +37,12 @@ def f1_per_template(
     The paper does not say which F1 it reports. Its base model's 11.45 on WiC at an agreement of 85 cannot be
     a macro-F1, which is near 33 for a constant answer to a balanced task: hence "auto".
 
-    Args:
-        predictions: Label indices.
-        gold: Label indices, -1 where there is none.
-        num_labels: L.
-        average: ``"binary"``: F1 of label 1, of two. ``"macro"``: the mean over all labels, whether they
-            occur or not. ``"auto"``: binary for two labels, else macro.
-
-    Returns:
-        One F1 for each template, 0 to 1; None if no instance has a gold label.
+    ``"binary"`` is F1 of label 1, of two; ``"macro"`` the mean over all labels, whether they occur or not; ``"auto"``
+    binary for two labels, else macro. A label that neither occurs nor is predicted has an F1 of 0. None if no
+    instance has a gold label (-1).
 
     Raises:
-        ValueError: A prediction or gold label is no label's index, or ``"binary"`` is asked of a task that
-            has not two labels.
+        ValueError: A prediction or gold label is no label's index, or there is no such F1.
 
     Example:
         >>> predictions = np.array([[1, 1], [1, 0], [0, 0], [0, 1]])

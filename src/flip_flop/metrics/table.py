@@ -1,15 +1,101 @@
 """The metrics, one table: what each is called, which direction is better, and how it is computed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int
 
-from flip_flop.metrics.agreement import AGREEMENT, FLEISS_KAPPA, NO_CONSENSUS
+from flip_flop.metrics.agreement import (
+    AGREEMENT,
+    FLEISS_KAPPA,
+    NO_CONSENSUS,
+    POSIX,
+    is_collapsed,
+    label_probs,
+    label_shares,
+    label_shares_per_template,
+    majority_vote,
+)
 from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
-from flip_flop.metrics.data import EvalData
-from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, f1_per_template
-from flip_flop.metrics.sensitivity import POSIX
+from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template, resolve_average
+
+
+@dataclass(frozen=True, eq=False)
+class EvalData:
+    """One model's scores on instances under templates, and their gold labels.
+
+    ``len(data)`` and ``data[rows]`` count and take instances, as for an array: so the bootstrap resamples it.
+
+    ``scores`` are the mean log-probabilities of each answer's tokens, in nats; ``gold`` is -1 where there is none;
+    ``average`` is which F1 the task is measured by.
+
+    Raises:
+        ValueError: A score is NaN or +inf, or there are more or fewer gold labels than instances.
+
+    Example:
+        >>> data = EvalData(np.log([[[0.9, 0.1], [0.4, 0.6]], [[0.3, 0.7], [0.2, 0.8]]]), np.array([0, -1]))
+        >>> data.predictions.tolist(), data.votes.tolist(), len(data.labelled)
+        ([[0, 1], [1, 1]], [0, 1], 1)
+    """
+
+    scores: Float[np.ndarray, "instances templates labels"]
+    gold: Int[np.ndarray, " instances"]
+    average: Average = "auto"
+
+    def __post_init__(self) -> None:
+        if len(self.gold) != len(self.scores):
+            raise ValueError(f"Scores are of {len(self.scores)} instances, gold labels of {len(self.gold)}.")
+        if self.scores.size and not self.scores.max() < np.inf:
+            raise ValueError("A score is NaN or +inf; scores are log-probabilities.")
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __getitem__(self, rows: Any) -> "EvalData":
+        return replace(self, scores=self.scores[rows], gold=self.gold[rows])
+
+    @property
+    def num_labels(self) -> int:
+        """L."""
+        return self.scores.shape[2]
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether F1 is of label 1 alone."""
+        return resolve_average(self.average, self.num_labels) == "binary"
+
+    @cached_property
+    def predictions(self) -> Int[np.ndarray, "instances templates"]:
+        """The label with the highest score; ties go to the lowest index."""
+        return self.scores.argmax(axis=2)
+
+    @cached_property
+    def votes(self) -> Int[np.ndarray, " instances"]:
+        """:func:`~flip_flop.metrics.majority_vote` of the templates."""
+        return majority_vote(self.scores)
+
+    @cached_property
+    def labelled(self) -> "EvalData":
+        """The instances that have a gold label."""
+        return self[self.gold >= 0]
+
+    @cached_property
+    def voted(self) -> "EvalData":
+        """The majority vote as if it were one template's answers."""
+        return self._answered(self.votes)
+
+    @cached_property
+    def ensembled(self) -> "EvalData":
+        """The label with the largest mean probability over templates, as if it were one template's answer."""
+        return self._answered(label_probs(self.scores).mean(axis=1).argmax(axis=1))
+
+    def _answered(self, answers: Int[np.ndarray, " instances"]) -> "EvalData":
+        certain = np.where(answers[:, None] == np.arange(self.num_labels), 0.0, -np.inf)
+        return replace(self, scores=certain[:, None])
 
 
 @dataclass(frozen=True)
@@ -17,16 +103,14 @@ class Metric:
     """A number about one run. Its entry in :data:`METRICS` puts it into ``metrics.json``, reports and ``--fail-under``.
 
     Attributes:
-        name: Its key in ``metrics.json``.
-        title: Its name in tables of plain text.
+        name: Its key in ``metrics.json``; ``title`` is its name in plain text, ``label`` in the HTML report.
         statistic: From :class:`~flip_flop.metrics.EvalData` to the number, or to None or NaN where it has no
             value. The intervals resample a :class:`~flip_flop.metrics.SumStatistic` in one matrix product;
             they call any other function once for each resample.
-        label: Its name in the HTML report.
         meaning: What it is, in a sentence of the report.
         needs_gold: Whether it is of the instances with a gold label only, and has no value without any.
         in_percent: Whether it is a fraction, which tables print in percent.
-        decimals: Digits after the point in tables of studies.
+        decimals: In tables of studies.
         has_interval: Whether resampling tells its uncertainty. It adds noise to each template's F1 and so to their
             spread: around a spread of 0.01 the percentile interval misses, in simulations with 300 instances
             and 8 templates, the very value that it is drawn around half of the time.
@@ -67,59 +151,38 @@ class Metric:
         return data.labelled if self.needs_gold else data
 
 
-def _over_templates(spread: Callable[[np.ndarray], np.floating]) -> Statistic:
-    """A statistic of the templates' F1, of two or more."""
+_against_gold = partial(Metric, needs_gold=True)
+
+
+def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], label: str, meaning: str) -> Metric:
+    """A metric of the templates' F1, of two or more."""
 
     def statistic(data: EvalData) -> float | None:
         f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average=data.average)
         return None if f1 is None or len(f1) < 2 else float(spread(f1))
 
-    return statistic
+    return _against_gold(name, title, statistic, label, meaning, higher_is_better=False, has_interval=False)
 
 
+_voted = attrgetter("voted")
+_macro = partial(replace, average="macro")
 METRICS = {
     metric.name: metric
     for metric in (
         Metric("observed_agreement", "P_o", AGREEMENT, "Agreement Pₒ", "How likely two templates give the same label."),
-        Metric(
-            "mean_f1", "mean F1", MEAN_F1, "Mean F1", "F1 of one template, averaged over templates.", needs_gold=True
+        _against_gold("mean_f1", "mean F1", MEAN_F1, "Mean F1", "F1 of one template, averaged over templates."),
+        _spread("f1_std", "sigma_F1", np.std, "σ of F1", "The population standard deviation of F1 over templates."),
+        _against_gold(
+            "macro_f1", "macro F1", MEAN_F1.of(_macro), "Macro-F1", "F1 averaged over all labels, then over templates."
         ),
-        Metric(
-            "f1_std",
-            "sigma_F1",
-            _over_templates(np.std),
-            "σ of F1",
-            "The population standard deviation of F1 over templates.",
-            higher_is_better=False,
-            needs_gold=True,
-            has_interval=False,
-        ),
-        Metric(
-            "macro_f1",
-            "macro F1",
-            MEAN_F1.of(lambda data: replace(data, average="macro")),
-            "Macro-F1",
-            "F1 averaged over all labels, then over templates.",
-            needs_gold=True,
-        ),
-        Metric(
-            "accuracy", "accuracy", ACCURACY, "Accuracy", "Right answers, averaged over templates.", needs_gold=True
-        ),
-        Metric(
-            "vote_f1",
-            "vote F1",
-            MEAN_F1.of(lambda data: data.voted),
-            "Vote F1",
-            "F1 of the templates' majority vote.",
-            needs_gold=True,
-        ),
-        Metric(
+        _against_gold("accuracy", "accuracy", ACCURACY, "Accuracy", "Right answers, averaged over templates."),
+        _against_gold("vote_f1", "vote F1", MEAN_F1.of(_voted), "Vote F1", "F1 of the templates' majority vote."),
+        _against_gold(
             "vote_accuracy",
             "vote accuracy",
-            ACCURACY.of(lambda data: data.voted),
+            ACCURACY.of(_voted),
             "Vote accuracy",
             "Accuracy of the templates' majority vote.",
-            needs_gold=True,
         ),
         Metric(
             "no_consensus_share",
@@ -146,23 +209,70 @@ METRICS = {
             higher_is_better=False,
             in_percent=False,
         ),
-        Metric(
-            "f1_spread",
-            "F1 spread",
-            _over_templates(np.ptp),
-            "F1 spread",
-            "F1 of the best template less that of the worst.",
-            higher_is_better=False,
-            needs_gold=True,
-            has_interval=False,
-        ),
-        Metric(
+        _spread("f1_spread", "F1 spread", np.ptp, "F1 spread", "F1 of the best template less that of the worst."),
+        _against_gold(
             "ensemble_f1",
             "ensemble F1",
-            MEAN_F1.of(lambda data: data.ensembled),
+            MEAN_F1.of(attrgetter("ensembled")),
             "Ensemble F1",
             "F1 of the label with the largest mean probability over templates.",
-            needs_gold=True,
         ),
     )
 }
+
+
+def summarise(
+    scores: Float[np.ndarray, "instances templates labels"],
+    gold: Int[np.ndarray, " instances"],
+    template_names: Sequence[str],
+    *,
+    f1: Average = "auto",
+    intervals: bool = True,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Every metric of one model on one task, ready for JSON.
+
+    ``scores`` are mean log-probabilities of answers' tokens, in nats; ``gold`` is -1 where there is none; ``f1`` is
+    which F1 is meant, wherever it is not called macro; ``intervals``: whether to add bootstrap intervals of 95 %, over
+    instances, with resamples fixed by ``seed``.
+
+    Returns:
+        Plain Python values: each of :data:`METRICS` by name, fractions not percent, None where it has no value;
+        what tells templates and labels apart; and ``intervals``: ``[low, high]`` or None for each metric that
+        has them, empty if not asked for.
+
+    Raises:
+        ValueError: There are no instances, the names do not fit, a gold label is no label's index, or a score
+            is NaN or +inf.
+
+    Example:
+        >>> scores = np.log([[[0.9, 0.1], [0.6, 0.4]], [[0.2, 0.8], [0.7, 0.3]]])
+        >>> summary = summarise(scores, np.array([0, 1]), ["plain", "formal"])
+        >>> summary["observed_agreement"], summary["f1_per_template"]
+        (0.5, {'plain': 1.0, 'formal': 0.0})
+    """
+    names, (num_instances, num_templates, num_labels) = list(template_names), scores.shape
+    if not len(names) == len(set(names)) == num_templates:
+        raise ValueError(f"Each of {num_templates} templates needs a name of its own; the names are {names}.")
+    if num_instances == 0:
+        raise ValueError("There are no instances to summarise.")
+    data = EvalData(scores, gold, f1)
+    predictions = data.predictions
+
+    def by_template(values: np.ndarray | None) -> dict[str, Any] | None:
+        return None if values is None else dict(zip(names, values.tolist(), strict=True))
+
+    with_interval = [each for each in METRICS.values() if intervals and each.has_interval]
+    found = {each.name: each.interval(data, seed=seed) for each in with_interval}
+    return {
+        **{name: metric.value(data) for name, metric in METRICS.items()},
+        "f1_per_template": by_template(f1_per_template(predictions, gold, num_labels=num_labels, average=f1)),
+        "accuracy_per_template": by_template(accuracy_per_template(predictions, gold)),
+        "label_shares": label_shares(predictions, num_labels).tolist(),
+        "label_shares_per_template": by_template(label_shares_per_template(predictions, num_labels)),
+        "collapsed": is_collapsed(predictions, num_labels, gold),
+        "num_instances": num_instances,
+        "num_templates": num_templates,
+        "num_labels": num_labels,
+        "intervals": {name: ends and list(ends) for name, ends in found.items()},
+    }

@@ -1,16 +1,12 @@
 """Reports: audit run directories in, one self-contained HTML file or a table out."""
 
-from flip_flop.report.differences import Difference, mean_difference
-from flip_flop.report.groups import Group, group_runs, require_comparable, what_differs
+from flip_flop.evaluation.run_directory import load_run
+from flip_flop.report.compare import group_runs, mean_difference, require_comparable, what_differs
 from flip_flop.report.page import write_report
-from flip_flop.report.runs import Run, load_run
 from flip_flop.report.tables import comparison_rows, render_csv, render_markdown, render_text
 from flip_flop.report.verdict import caveats
 
 __all__ = [
-    "Difference",
-    "Group",
-    "Run",
     "caveats",
     "comparison_rows",
     "group_runs",

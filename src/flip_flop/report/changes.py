@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import label_probs, vote_counts
-from flip_flop.report.runs import Run
 
 WITH_GOLD = ("agreed wrong", "split, vote wrong", "split, vote right", "agreed right")
 WITHOUT_GOLD = ("no majority", "majority", "agreed")
@@ -38,12 +38,12 @@ class Change:
     num_changed: int
 
 
-def state_names(run: Run) -> tuple[str, ...]:
+def state_names(run: Audit) -> tuple[str, ...]:
     """The states in order, the worst first."""
     return WITH_GOLD if run.has_gold else WITHOUT_GOLD
 
 
-def states(run: Run) -> list[str | None]:
+def states(run: Audit) -> list[str | None]:
     """Each instance's state by its templates' answers; ``None`` where it alone lacks a gold label."""
     num_templates = run.scores.shape[1]
     found: list[str | None] = []
@@ -59,20 +59,19 @@ def states(run: Run) -> list[str | None]:
     return found
 
 
-def state_counts(run: Run) -> list[int]:
+def state_counts(run: Audit) -> list[int]:
     """How many instances are in each state."""
-    counts = Counter(states(run))
-    return [counts[name] for name in state_names(run)]
+    return list(map(states(run).count, state_names(run)))
 
 
-def transition_counts(before: Run, after: Run) -> list[list[int]]:
+def transition_counts(before: Audit, after: Audit) -> list[list[int]]:
     """How many instances went from each state (rows) to each state (columns)."""
     names = state_names(before)
     pairs = Counter(zip(states(before), states(after), strict=True))
     return [[pairs[row, column] for column in names] for row in names]
 
 
-def answer_counts(before: Run, after: Run) -> list[list[int]]:
+def answer_counts(before: Audit, after: Audit) -> list[list[int]]:
     """How many single answers went from wrong and right (rows) to wrong and right (columns)."""
     labelled = before.gold >= 0
     gold = before.gold[labelled, None]
@@ -86,7 +85,7 @@ def margins(scores: Float[np.ndarray, "instances templates labels"]) -> Float[np
     return probs[..., -1] - probs[..., -2] if probs.shape[-1] > 1 else np.ones(probs.shape[:-1])
 
 
-def find_changes(base: Run, after: Run | None) -> list[Change]:
+def find_changes(base: Audit, after: Audit | None) -> list[Change]:
     """The instances whose answers changed; of one run alone, those that are split or wrong."""
     names = state_names(base)
     if after is None:
@@ -125,6 +124,5 @@ def select_examples(changes: Sequence[Change], limit: int = MAX_EXAMPLES) -> dic
     return {kind: by_kind[kind][: chosen[kind]] for kind in order if chosen[kind]}
 
 
-def _largest_groups(run: Run) -> Int[np.ndarray, " instances"]:
-    """How many templates give the most frequent answer."""
+def _largest_groups(run: Audit) -> Int[np.ndarray, " instances"]:
     return vote_counts(run.predictions, run.scores.shape[2]).max(axis=1)

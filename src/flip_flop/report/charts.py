@@ -1,8 +1,7 @@
 """Charts as inline SVG: small pure functions from numbers to markup.
 
-Positions are percentages and there is no ``viewBox``: a chart takes the width that it is given, and its
-text keeps its size. Colours are classes (``s0`` for the first run, ``l0`` for the first label): the style
-sheet gives them their light and dark values.
+Positions are percentages and there is no ``viewBox``: a chart takes the width that it is given, and its text keeps its
+size. Colours are classes (``s0``: the first run, ``l0``: the first label), which the style sheet makes light or dark.
 """
 
 from collections.abc import Sequence
@@ -13,10 +12,8 @@ from flip_flop.text import percent, visible
 
 NUM_SERIES = 6
 NUM_LABEL_COLOURS = 7
-_LANE = 13
-_MIN_ROW = 32
-_CELL = 22
-_CELLS_PER_LINE = 16
+_LANE, _MIN_ROW = 13, 32
+_CELL, _CELLS_PER_LINE = 22, 16
 _MARKS = (
     "M0-5.5A5.5 5.5 0 1 1 0 5.5A5.5 5.5 0 1 1 0-5.5Z",
     "M-4.7-4.7H4.7V4.7H-4.7Z",
@@ -43,12 +40,9 @@ def nice_domain(values: Sequence[float]) -> tuple[float, float]:
 
 
 def strip(values: Sequence[float | None], domain: tuple[float, float], reference: float | None = None) -> Markup:
-    """One row of a strip chart: the base is a bar through all lanes, each other run a mark on its own lane.
+    """One row of a strip chart: the base (first) is a bar through all lanes, each other run a mark on its own.
 
-    Args:
-        values: The value of each run, the base first.
-        domain: The values at the left and right edge.
-        reference: Where to draw the dashed line, if anywhere.
+    ``domain``: the values at the left and right edge; ``reference``: where to draw the dashed line, if anywhere.
     """
     total, base = len(values), values[0]
     height = float(max(_MIN_ROW, (total - 1) * _LANE + 12))
@@ -70,9 +64,8 @@ def strip(values: Sequence[float | None], domain: tuple[float, float], reference
 def axis(domain: tuple[float, float], label: str) -> Markup:
     """The ticks under a strip chart, in percent; the label stands at the last."""
     ticks = _ticks(domain)
-    words = [percent(tick, 0) for tick in ticks[:-1]] + [percent(ticks[-1], 0) + label]
-    pairs = zip(ticks, words, strict=True)
-    parts = [Markup('<text x="{}" y="14">{}</text>').format(_x(tick, domain), word) for tick, word in pairs]
+    text = Markup('<text x="{}" y="14">{}{}</text>')
+    parts = [text.format(_x(tick, domain), percent(tick, 0), label if tick == ticks[-1] else "") for tick in ticks]
     return _svg("axis", 20.0, parts)
 
 
@@ -160,10 +153,4 @@ def _x(value: float, domain: tuple[float, float]) -> str:
 
 
 def _number(value: float) -> str:
-    """At most two decimals, for a small page.
-
-    Example:
-        >>> _number(33.3333), _number(50.0)
-        ('33.33', '50')
-    """
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,6 +1,6 @@
 """One self-contained HTML file from audit run directories."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -9,30 +9,21 @@ import jinja2
 from markupsafe import Markup
 
 from flip_flop.errors import InputError
+from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.files import write_text
 from flip_flop.report import charts
-from flip_flop.report.groups import Group, group_runs, require_comparable
-from flip_flop.report.provenance import provenance, template_texts
-from flip_flop.report.runs import load_run
+from flip_flop.report.compare import Group, group_runs, require_comparable
 from flip_flop.report.sections import example_section, matrix_section, share_section, strip_section
 from flip_flop.report.verdict import badges, caveats, metric_table, more_metrics, tiles, verdict
-from flip_flop.text import DEMO_NOTE, count, percent, visible
+from flip_flop.text import DEMO_NOTE, MISSING, count, percent, visible
 
 
 def write_report(runs: Sequence[Path | str], out: Path, *, title: str | None = None, note: str | None = None) -> Path:
     """Write one HTML file that compares audits, readable without JavaScript or a network.
 
     Runs over the same task, split, templates and instances are compared with the first of them, which is the
-    *before*; the last is the *after* of the headline and the examples. Other runs form groups of their own.
-
-    Args:
-        runs: Run directories of ``flip-flop audit``.
-        out: The file to write.
-        title: The page's heading; by default the names of the task and of the runs.
-        note: A sentence to put under the heading.
-
-    Returns:
-        ``out``.
+    *before*; the last is the *after* of the headline and the examples. Other runs form groups of their own. The heading
+    is ``title``, by default the names of the task and of the runs, and a ``note`` stands under it.
 
     Raises:
         InputError: A run is missing or broken, or no two of several runs can be compared.
@@ -42,14 +33,7 @@ def write_report(runs: Sequence[Path | str], out: Path, *, title: str | None = N
     groups = group_runs([load_run(path) for path in runs])
     require_comparable(groups)
     # The group with the first comparison leads, whatever stands before it.
-    groups.sort(key=lambda group: len(group.runs) == 1)
-    out = Path(out)
-    write_text(out, render_page(groups, title=title, note=note))
-    return out
-
-
-def render_page(groups: Sequence[Group], *, title: str | None = None, note: str | None = None) -> str:
-    """The page as text."""
+    groups.sort(key=lambda group: not group.is_comparison)
     members = [run for group in groups for run in group.runs]
     style = resources.files("flip_flop.report").joinpath("parts/style.css").read_text(encoding="utf-8")
     # Everything is escaped: markup by autoescape, invisible characters by finalize.
@@ -62,22 +46,25 @@ def render_page(groups: Sequence[Group], *, title: str | None = None, note: str 
         lstrip_blocks=True,
     )
     environment.filters.update(percent=percent, thousands="{:,}".format)
-    return environment.get_template("page.html.jinja").render(
+    page = environment.get_template("page.html.jinja").render(
         title=title or _title(groups[0]),
         note=note,
         style=Markup(style),
-        demo_note=DEMO_NOTE if any(run.record["model"].get("is_demo") is True for run in members) else None,
+        demo_note=DEMO_NOTE if any(run.record.model.is_demo for run in members) else None,
         groups=[_group(group, f"g{number}") for number, group in enumerate(groups, start=1)],
-        provenance=provenance(members),
-        template_texts=template_texts(groups),
-        version=members[0].record.get("flip_flop_version", ""),
+        provenance=[_provenance(run) for run in members],
+        template_texts=_template_texts(groups),
+        version=members[0].record.flip_flop_version or "",
         num_runs=count(len(members), "audit"),
     )
+    out = Path(out)
+    write_text(out, page)
+    return out
 
 
 def _title(group: Group) -> str:
-    task = str(group.base.record["task"]["name"])
-    return task if len(group.runs) == 1 else f"{task}: {group.base.name} → {group.after.name}"
+    task = group.base.record.task.name
+    return f"{task}: {group.base.name} → {group.after.name}" if group.is_comparison else task
 
 
 def _group(group: Group, identifier: str) -> dict[str, Any]:
@@ -85,8 +72,8 @@ def _group(group: Group, identifier: str) -> dict[str, Any]:
     return {
         "id": identifier,
         "title": "Held-out templates" if group.held_out else group.heading,
-        "where": f"Model {record['model'].get('name', '')}, split {record['task']['split']}",
-        "base_name": group.base.name if total > 1 else None,
+        "where": f"Model {record.model.name}, split {record.task.split}",
+        "base_name": group.base.name if group.is_comparison else None,
         "after_name": group.after.name,
         "run_names": [run.name for run in group.runs],
         "marks": [charts.mark(index, total) for index in range(total)],
@@ -101,3 +88,70 @@ def _group(group: Group, identifier: str) -> dict[str, Any]:
         "shares": share_section(group),
         "examples": example_section(group),
     }
+
+
+def _template_texts(groups: Sequence[Group]) -> list[dict[str, str]]:
+    texts: dict[tuple[str, str], dict[str, str]] = {}
+    for group in groups:
+        for each in group.base.record.task.templates:
+            if each.name in group.base.template_names:
+                text = {"name": each.name, "jinja": each.jinja, "answer_choices": each.answer_choices or ""}
+                texts.setdefault((each.name, each.digest), text | {"digest": each.digest})
+    return list(texts.values())
+
+
+def _provenance(run: Audit) -> dict[str, Any]:
+    """What was run, on what, and how to run it again: named facts in reading order."""
+    record, task, model, adapter = run.record, run.record.task, run.record.model, run.record.adapter
+    facts = {
+        "Model": model.name,
+        "Model revision": model.revision,
+        "Model sha256": model.digest,
+        "Parameters": model.num_parameters,
+        "Data type": model.dtype,
+        "Adapter": adapter and adapter.path,
+        "Adapter sha256": adapter and adapter.digest,
+        "Task sha256": task.digest,
+        "Data": task.data.get("source"),
+        "Data sha256": task.data.get("sha256"),
+        "Split": f"{task.split}, {count(len(run.instance_ids), 'instance')}",
+        "F1": task.f1,
+        "Scoring": record.scoring,
+        "Training": record.training,
+        "Seed": record.seed,
+        "Versions": record.versions,
+        "Hardware": record.hardware,
+        "Seconds": record.seconds,
+        "Created": record.created,
+        "Folder": run.path.resolve().name,
+    }
+    trained = run.method or ("adapter" if adapter else "no adapter")
+    subtitle = (model.name, trained, count(len(run.template_names), "template"))
+    return {
+        "name": run.name,
+        "subtitle": ", ".join(filter(None, subtitle)),
+        "command": record.command or MISSING,
+        "facts": [
+            {"name": name, "value": words, "code": name.endswith(("sha256", "revision"))}
+            for name, value in facts.items()
+            if (words := _words(value)) != MISSING
+        ],
+    }
+
+
+def _words(value: object) -> str:
+    """A value of a record in words; a text that begins or ends with space stands in quotation marks."""
+    if value is None or value == {}:
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_words(item)}" for key, item in value.items() if item is not None)
+    if isinstance(value, list | tuple):
+        return "; ".join(map(_words, value))
+    text = visible(str(value), one_line=True)
+    return f"“{text}”" if text != text.strip() or not text else text

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import template_agreement_matrix
+from flip_flop.prompts import RenderedInstance
 from flip_flop.report import changes, charts
-from flip_flop.report.groups import Group
-from flip_flop.report.runs import Example, Run
+from flip_flop.report.compare import Group
 from flip_flop.text import count, percent
 
 _MAX_PROMPT = 4000
@@ -20,7 +21,7 @@ def template_order(group: Group) -> list[int]:
     return sorted(range(len(values)), key=lambda index: (-(values[index] or 0.0), index))
 
 
-def template_values(run: Run) -> list[float | None]:
+def template_values(run: Audit) -> list[float | None]:
     """Each template's F1; without gold labels its agreement with the majority, where there is a majority."""
     if run.has_gold:
         return [run.metrics["f1_per_template"][name] for name in run.template_names]
@@ -88,31 +89,28 @@ def share_section(group: Group) -> dict[str, Any]:
     for index in template_order(group):
         name = base.template_names[index]
         add(name, [run.metrics["label_shares_per_template"][name] for run in group.runs])
-    warnings = [_collapse_warning(run) for run in group.runs if run.is_collapsed]
-    return {"labels": names, "rows": rows, "warnings": warnings}
-
-
-def _collapse_warning(run: Run) -> str:
-    shares = run.metrics["label_shares"]
-    top = int(np.argmax(shares))
-    return (
-        f"{run.name} has collapsed: {percent(shares[top])}% of its answers are {run.label_names[top]}. "
+    warnings = [
+        f"{run.name} has collapsed: {percent(max(shares))}% of its answers are {names[int(np.argmax(shares))]}. "
         "Templates that all give one label agree without having read the input."
-    )
+        for run, shares in ((run, run.metrics["label_shares"]) for run in group.runs if run.is_collapsed)
+    ]
+    return {"labels": names, "rows": rows, "warnings": warnings}
 
 
 def example_section(group: Group) -> dict[str, Any]:
     """The instances whose answers changed; of one run alone, those that are split or wrong."""
-    base, after = group.base, group.after if len(group.runs) > 1 else None
+    base, after = group.base, group.after if group.is_comparison else None
     found = changes.find_changes(base, after)
     order = template_order(group)
     states = changes.state_names(base)
-    section: dict[str, Any] = {
+    return {
         "title": "Examples" if after is None else "Instances whose answers flipped",
         "has_gold": base.has_gold,
         "counts": [] if after else list(zip(states, changes.state_counts(base), strict=True)),
         "transitions": _counts_table(states, changes.transition_counts(base, after)) if after else None,
-        "answers": None,
+        "answers": _counts_table(("wrong", "right"), changes.answer_counts(base, after))
+        if after and base.has_gold
+        else None,
         "kinds": [
             {
                 "title": kind.title,
@@ -132,9 +130,6 @@ def example_section(group: Group) -> dict[str, Any]:
         if after is None
         else "No instance changed its kind of answer.",
     }
-    if after and base.has_gold:
-        section["answers"] = _counts_table(("wrong", "right"), changes.answer_counts(base, after))
-    return section
 
 
 def _counts_table(names: tuple[str, ...], table: list[list[int]]) -> dict[str, Any]:
@@ -146,21 +141,22 @@ def _counts_table(names: tuple[str, ...], table: list[list[int]]) -> dict[str, A
     return {"names": names, "rows": rows, "total": sum(map(sum, table))}
 
 
-def _example(index: int, base: Run, after: Run | None, order: list[int]) -> dict[str, Any]:
+def _example(index: int, base: Audit, after: Audit | None, order: list[int]) -> dict[str, Any]:
     identifier, gold = base.instance_ids[index], int(base.gold[index])
     runs = [base] if after is None else [base, after]
-    texts = base.examples.get(identifier)
+    labels, given = range(len(base.label_names)), [run.predictions[index].tolist() for run in runs]
+    texts = base.texts.get(identifier)
     return {
         "id": identifier,
         "gold": base.label_names[gold] if gold >= 0 else None,
         "gold_index": gold,
         "cells": [_cells(index, run, order) for run in runs],
-        "counts": " → ".join(_answer_counts(index, run) for run in runs),
+        "counts": " → ".join("–".join(str(answers.count(label)) for label in labels) for answers in given),
         "prompts": [] if texts is None else [_prompt(texts, v, index, runs, gold) for v in order],
     }
 
 
-def _cells(index: int, run: Run, order: list[int]) -> Any:
+def _cells(index: int, run: Audit, order: list[int]) -> Any:
     labels, gold = run.predictions[index, order], run.gold[index]
     leads = changes.margins(run.scores[index : index + 1])[0, order].tolist()
     titles = [
@@ -171,11 +167,7 @@ def _cells(index: int, run: Run, order: list[int]) -> Any:
     return charts.answer_cells(labels.tolist(), leads, wrong.tolist(), titles)
 
 
-def _answer_counts(index: int, run: Run) -> str:
-    return "–".join(map(str, np.bincount(run.predictions[index], minlength=len(run.label_names)).tolist()))
-
-
-def _prompt(texts: Example, template: int, index: int, runs: list[Run], gold: int) -> dict[str, Any]:
+def _prompt(texts: RenderedInstance, template: int, index: int, runs: list[Audit], gold: int) -> dict[str, Any]:
     answers = [int(run.predictions[index, template]) for run in runs]
     words = ["before", "after"] if len(runs) > 1 else ["answer"]
     choices = []

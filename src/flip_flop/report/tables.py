@@ -4,32 +4,20 @@ import csv
 import io
 from collections.abc import Sequence
 
+from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS
-from flip_flop.report.groups import group_runs
-from flip_flop.report.runs import Run
+from flip_flop.report.compare import group_runs
 from flip_flop.text import MISSING, align_columns, markdown_cell, percent, spreadsheet_cell, visible
 
 _HEADINGS = ("run", "P_o", "mean F1", "sigma_F1", "min..max F1", "accuracy", "vote F1", "collapsed")
 _CSV_HEADINGS = (
-    "run",
-    "templates",
-    "instances",
-    "observed_agreement",
-    "mean_f1",
-    "f1_std",
-    "f1_min",
-    "f1_max",
-    "macro_f1",
-    "accuracy",
-    "vote_f1",
-    "vote_accuracy",
-    "no_consensus_share",
-    "collapsed",
-)
-Rows = dict[str, list[Run]]
+    "run", "templates", "instances", "observed_agreement", "mean_f1", "f1_std", "f1_min", "f1_max",
+    "macro_f1", "accuracy", "vote_f1", "vote_accuracy", "no_consensus_share", "collapsed",
+)  # fmt: skip
+Rows = dict[str, list[Audit]]
 
 
-def comparison_rows(runs: Sequence[Run]) -> Rows:
+def comparison_rows(runs: Sequence[Audit]) -> Rows:
     """The runs by what they were audited on: those over the same instances and templates together."""
     rows: Rows = {}
     for group in group_runs(runs):
@@ -39,19 +27,15 @@ def comparison_rows(runs: Sequence[Run]) -> Rows:
 
 def render_text(rows: Rows) -> str:
     """Aligned plain text, in percent; one block per set of templates."""
-    blocks = []
-    for heading, runs in rows.items():
-        table = align_columns([_HEADINGS, *map(_cells, runs)], num_left=1, rule=True)
-        blocks.append(f"{heading}\n{table}")
-    return "\n\n".join(blocks)
+    tables = ((name, [_HEADINGS, *map(_cells, runs)]) for name, runs in rows.items())
+    return "\n\n".join(f"{name}\n{align_columns(lines, num_left=1, rule=True)}" for name, lines in tables)
 
 
 def render_markdown(rows: Rows) -> str:
     """A Markdown table per set of templates, in percent."""
-    blocks = []
+    blocks, head = [], [_HEADINGS, ("---", *("---:" for _ in _HEADINGS[1:]))]
     for heading, runs in rows.items():
-        cells = [tuple(map(markdown_cell, _cells(run))) for run in runs]
-        lines = [_HEADINGS, ("---", *("---:" for _ in _HEADINGS[1:])), *cells]
+        lines = [*head, *(tuple(map(markdown_cell, _cells(run))) for run in runs)]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         blocks.append(f"{markdown_cell(heading)}\n\n{table}")
     return "\n\n".join(blocks)
@@ -78,12 +62,12 @@ def render_csv(rows: Rows) -> str:
     return text.getvalue()
 
 
-def range_words(run: Run) -> str:
+def range_words(run: Audit) -> str:
     """F1 of the worst template and of the best, in percent."""
     return MISSING if run.f1_range is None else "..".join(map(percent, run.f1_range))
 
 
-def _cells(run: Run) -> tuple[str, ...]:
+def _cells(run: Audit) -> tuple[str, ...]:
     return (
         visible(run.name, one_line=True),
         *(percent(run.value(metric)) for metric in ("observed_agreement", "mean_f1", "f1_std")),

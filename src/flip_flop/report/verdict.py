@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS
 from flip_flop.report import charts
-from flip_flop.report.differences import difference_from_vote, mean_difference
-from flip_flop.report.groups import Group
-from flip_flop.report.runs import Run
+from flip_flop.report.compare import Group, difference_from_vote, mean_difference
 from flip_flop.report.tables import range_words
 from flip_flop.text import MISSING, count, percent, percent_interval, point_interval, points
 
@@ -15,14 +14,16 @@ _HEADLINE = ("observed_agreement", "mean_f1", "f1_std")
 _COLUMNS = (*_HEADLINE, "f1_range", "macro_f1", "accuracy", "vote_f1", "vote_accuracy")
 _HEADLINE_WITHOUT_GOLD = ("observed_agreement", "no_consensus_share")
 _COLUMNS_WITHOUT_GOLD = (*_HEADLINE_WITHOUT_GOLD, "label_shares")
+
+
+def _share_words(run: Audit) -> str:
+    return " / ".join(map(percent, run.metrics["label_shares"]))
+
+
 # Columns that are no metrics: a heading, what it means, and the cell.
 _OTHER_COLUMNS = {
     "f1_range": ("F1 min..max", "F1 of the worst template and of the best.", range_words),
-    "label_shares": (
-        "Label shares",
-        "How often each label is the answer.",
-        lambda run: " / ".join(map(percent, run.metrics["label_shares"])),
-    ),
+    "label_shares": ("Label shares", "How often each label is the answer.", _share_words),
 }
 
 
@@ -36,11 +37,11 @@ def verdict(group: Group) -> str:
         if after.value(metric) is None:
             continue
         detail = ""
-        if len(group.runs) == 1 and (interval := base.interval(metric)):
+        if not group.is_comparison and (interval := base.interval(metric)):
             detail = f" (95% CI {percent_interval(interval)})"
-        elif len(group.runs) > 1 and not parts and (change := mean_difference(metric, base, [after])):
+        elif group.is_comparison and not parts and (change := mean_difference(metric, base, [after])):
             detail = f" ({change.words()})"
-        before = f"{percent(base.value(metric))} → " if len(group.runs) > 1 else ""
+        before = f"{percent(base.value(metric))} → " if group.is_comparison else ""
         label = METRICS[metric].label
         parts.append(f"{label[0].lower()}{label[1:]} {before}{percent(after.value(metric))}{detail}")
     if not parts:
@@ -51,34 +52,23 @@ def verdict(group: Group) -> str:
 
 def tiles(group: Group) -> list[dict[str, Any]]:
     """The headline numbers, and the free vote as the baseline."""
-    base, after, compared = group.base, group.after, len(group.runs) > 1
+    base, after = group.base, group.after
     found = []
     for metric in _HEADLINE if base.has_gold else _HEADLINE_WITHOUT_GOLD:
-        change = mean_difference(metric, base, [after]) if compared else None
+        change = mean_difference(metric, base, [after]) if group.is_comparison else None
         interval = after.interval(metric)
-        own = f"95% CI {percent_interval(interval)}" if interval else ""
-        found.append(
-            {
-                "title": METRICS[metric].label,
-                "meaning": METRICS[metric].meaning,
-                "before": percent(base.value(metric)) if compared else None,
-                "now": percent(after.value(metric)),
-                "detail": change.words() if change else own,
-                "is_baseline": False,
-            }
-        )
+        detail = change.words() if change else f"95% CI {percent_interval(interval)}" if interval else ""
+        before = percent(base.value(metric)) if group.is_comparison else None
+        found.append(_tile(metric, METRICS[metric].label, before, after, detail))
     if base.has_gold and len(base.template_names) > 1:
-        found.append(
-            {
-                "title": "Free vote F1",
-                "meaning": METRICS["vote_f1"].meaning,
-                "before": None,
-                "now": percent(base.value("vote_f1")),
-                "detail": f"{base.name}, {len(base.template_names)} passes an answer",
-                "is_baseline": True,
-            }
-        )
+        detail = f"{base.name}, {len(base.template_names)} passes an answer"
+        found.append(_tile("vote_f1", "Free vote F1", None, base, detail) | {"is_baseline": True})
     return found
+
+
+def _tile(metric: str, title: str, before: str | None, now: Audit, detail: str) -> dict[str, Any]:
+    tile = {"title": title, "meaning": METRICS[metric].meaning, "before": before, "detail": detail}
+    return {**tile, "now": percent(now.value(metric)), "is_baseline": False}
 
 
 def badges(group: Group) -> list[dict[str, Any]]:
@@ -109,7 +99,6 @@ def caveats(group: Group) -> list[str]:
 
 
 def _vote_caveat(group: Group) -> list[str]:
-    """Training beside the free vote, whichever is ahead."""
     base, others, num_templates = group.base, group.runs[1:], len(group.base.template_names)
     if not others or not base.has_gold or num_templates == 1:
         return []
@@ -131,7 +120,6 @@ def _vote_caveat(group: Group) -> list[str]:
 
 
 def _method_caveats(group: Group) -> list[str]:
-    """The other methods beside F2C, wherever F2C is not clearly better."""
     metric = "mean_f1" if group.base.has_gold else "observed_agreement"
     ours = [run for run in group.runs if run.method == "f2c"]
     others = [run for run in group.runs if run.method not in (None, "f2c")]
@@ -157,23 +145,21 @@ def _method_caveats(group: Group) -> list[str]:
 
 def metric_table(group: Group) -> dict[str, Any]:
     """The before/after table: each run's numbers, and their differences from the first run."""
-    compared, base = len(group.runs) > 1, group.base
-    caption = "In percent; differences in percentage points."
-    if compared:
+    base, title, caption = group.base, "Metrics", "In percent; differences in percentage points."
+    if group.is_comparison:
+        title = "Before and after"
         caption += f" Differences are from {base.name}, with their 95% interval."
         caption += " The best value of a column is bold; a collapsed run is never best."
     if base.has_gold:
         caption += f" F1 is of {'label 1' if base.data.is_binary else 'all labels, averaged'}"
         caption += "; σ is its population standard deviation over templates."
-    title = "Before and after" if compared else "Metrics"
     return {"title": title, "caption": caption, **_table(group, _columns(group))}
 
 
 def more_metrics(group: Group) -> dict[str, Any]:
     """The same of all metrics that the first table leaves out."""
-    shown = _columns(group)
-    others = [name for name in METRICS if name not in shown and any(run.value(name) is not None for run in group.runs)]
-    return _table(group, others)
+    known = (name for name in METRICS if any(run.value(name) is not None for run in group.runs))
+    return _table(group, [name for name in known if name not in _columns(group)])
 
 
 def _columns(group: Group) -> Sequence[str]:
@@ -181,10 +167,8 @@ def _columns(group: Group) -> Sequence[str]:
 
 
 def _table(group: Group, columns: Sequence[str]) -> dict[str, Any]:
-    heads = [
-        _OTHER_COLUMNS[name][:2] if name in _OTHER_COLUMNS else (METRICS[name].label or name, METRICS[name].meaning)
-        for name in columns
-    ]
+    own = {name: (metric.label or name, metric.meaning) for name, metric in METRICS.items()}
+    heads = [_OTHER_COLUMNS[name][:2] if name in _OTHER_COLUMNS else own[name] for name in columns]
     best = {name: _best(group, name) for name in columns}
     rows = [
         {
@@ -198,7 +182,7 @@ def _table(group: Group, columns: Sequence[str]) -> dict[str, Any]:
     return {"columns": [{"label": label, "meaning": meaning} for label, meaning in heads], "rows": rows}
 
 
-def _cell(group: Group, run: Run, name: str) -> dict[str, str | None]:
+def _cell(group: Group, run: Audit, name: str) -> dict[str, str | None]:
     if name in _OTHER_COLUMNS:
         return {"value": _OTHER_COLUMNS[name][2](run), "difference": None, "interval": None}
     style = _style(name)
@@ -216,9 +200,9 @@ def _style(name: str) -> dict[str, Any]:
     return {} if METRICS[name].in_percent else {"decimals": 2, "scale": 1}
 
 
-def _best(group: Group, name: str) -> list[Run]:
+def _best(group: Group, name: str) -> list[Audit]:
     """The runs with the best value as printed; not the collapsed ones, whose agreement is cheap."""
-    if len(group.runs) < 2 or name in _OTHER_COLUMNS:
+    if not group.is_comparison or name in _OTHER_COLUMNS:
         return []
     printed = [(percent(run.value(name), **_style(name)), run) for run in group.runs if not run.is_collapsed]
     values = [(float(text), run) for text, run in printed if text != MISSING]

@@ -20,9 +20,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from flip_flop.evaluation.run_directory import Audit
 from flip_flop.method import BASE, METHODS
 from flip_flop.metrics import METRICS
-from flip_flop.report import Run, load_run, mean_difference, what_differs
+from flip_flop.report import load_run, mean_difference, what_differs
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names
 from flip_flop.studies.results import Result
 
@@ -62,16 +63,16 @@ def make_frame(results: Sequence[Result]) -> pd.DataFrame:
     return pd.DataFrame(rows).astype({"seed": "Int64", **dict.fromkeys(["value", "base", *_INTERVAL], float)})
 
 
-def _values(found: Run | None, compared: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _values(found: Audit | None, compared: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What differs between the rows of one audit."""
     if found is None:
         return [_NO_RECORD | {"metric": metric, "template": "", "value": math.nan} for metric in KEPT]
     record = {
-        "model": str(found.record["model"].get("name")),
-        "is_demo": found.record["model"].get("is_demo") is True,
-        "split": str(found.record["task"]["split"]),
+        "model": found.record.model.name,
+        "is_demo": found.record.model.is_demo,
+        "split": found.record.task.split,
         "instances": len(found.scores),
-        "collapsed": bool(found.metrics.get("collapsed")),
+        "collapsed": found.is_collapsed,
     }
     f1 = found.metrics["f1_per_template"] if found.has_gold else {}
     return [
@@ -80,7 +81,7 @@ def _values(found: Run | None, compared: Mapping[str, Any]) -> list[dict[str, An
     ]
 
 
-def _compare(metric: str, base: Run | None, runs: Sequence[Run]) -> dict[str, float | None]:
+def _compare(metric: str, base: Audit | None, runs: Sequence[Audit]) -> dict[str, float | None]:
     """The base's value, and the interval of the change from it, where the runs are of the same instances."""
     if base is None or not runs or any(what_differs(base, run) for run in runs):
         return dict.fromkeys(["base", *_INTERVAL])

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from flip_flop.errors import InputError
-from flip_flop.evaluation import audit
+from flip_flop.evaluation.audit import audit
 from flip_flop.options import ScoringOptions
 from flip_flop.provenance import now
 from flip_flop.scoring import LoadedModel
