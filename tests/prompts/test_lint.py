@@ -10,8 +10,7 @@ import pytest
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import LONG, Finding, LintRow, lint_templates
-from flip_flop.prompts.promptsource import read_promptsource
-from flip_flop.prompts.template_filter import filter_templates
+from flip_flop.prompts.promptsource import filter_templates, read_promptsource
 from tests.prompts.promptsource_reference import REAL
 
 PLAIN = Template("plain", "Is {{ x }} good? ||| {{ answer_choices[y] }}", "No ||| Yes")

@@ -6,8 +6,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from flip_flop.prompts.promptsource import read_promptsource
-from flip_flop.prompts.template_filter import filter_templates
+from flip_flop.prompts.promptsource import filter_templates, read_promptsource
 from flip_flop.randomness import generator
 from tests.prompts.promptsource_reference import REAL, Reference
 

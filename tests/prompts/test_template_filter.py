@@ -8,8 +8,7 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template
-from flip_flop.prompts.promptsource import SourceTemplate, read_promptsource
-from flip_flop.prompts.template_filter import filter_templates
+from flip_flop.prompts.promptsource import SourceTemplate, filter_templates, read_promptsource
 
 ROWS = [{"x": "tea", "y": 1, "extra": "a"}, {"x": "", "y": 0, "extra": "b"}]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.tasks import Rows, RowsSource
-from flip_flop.tasks.paper_splits import Duplicates, SplitPolicy, divide, find_duplicates, name_rows
+from flip_flop.tasks.splits import Duplicates, SplitPolicy, divide, find_duplicates, name_rows
 
 TEMPLATES = TemplateSet(
     (Template("short", "{{ a }}", "No ||| Yes"), Template("drawn", "{{ ['x', 'y'] | choice }} {{ b }}", "0 ||| 1"))
@@ -95,7 +95,7 @@ def test_rows_with_two_equal_answers_are_in_no_split() -> None:
     train = name_rows(RowsSource(made, "train").load(), "train", None, ["a"])
     test = name_rows(RowsSource([row | {"a": f"t{row['a']}"} for row in made], "dev").load(), "dev", None, ["a"])
     doubles = find_duplicates(train, test, templates, "label")
-    assert (doubles.unanswerable_train, doubles.unanswerable_test) == ((2, 5), (2, 5))
+    assert doubles.unanswerable == (2, 5, 14, 17)
     splits = divide(train, test, [row["label"] for row in made], SplitPolicy(3), duplicates=doubles)
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 7, "validation": 3, "test": 10}
     assert splits["test"].provenance["unanswerable"] == 4
