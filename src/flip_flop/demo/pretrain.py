@@ -142,12 +142,7 @@ def _loss(model: LlamaForCausalLM, ids: torch.Tensor, weights: torch.Tensor) -> 
 
 
 def pretrain(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    *,
-    seed: int,
-    num_steps: int,
-    progress: Progress | None,
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, num_steps: int, progress: Progress | None
 ) -> None:
     """Train ``model`` in place: AdamW with a short warm-up and a cosine to zero."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
@@ -173,17 +168,16 @@ def pretrain(
 
 
 def rebuild_model(folder: Path, *, seed: int = 0, progress: Progress | None = None, num_steps: int = NUM_STEPS) -> None:
-    """Pretrain the embedded model into a folder: on one machine and thread the same bytes each time.
+    """Pretrain the embedded model (seed 0) into a folder: on one machine and thread the same bytes each time.
 
-    The shipped model has seed 0; fewer steps give a model that has not learnt the task. ``progress`` is called after
-    each step with the steps done and their number.
+    ``progress`` is called after each step with the steps done and their number.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         tokenizer = train_tokenizer(seed)
         model = make_model(seed, len(tokenizer), tokenizer.eos_token_id)
-        pretrain(model, tokenizer, seed=seed, num_steps=num_steps, progress=progress)
+        pretrain(model, tokenizer, seed, num_steps, progress)
     finally:
         torch.set_num_threads(threads)
     with new_folder(folder) as temporary:

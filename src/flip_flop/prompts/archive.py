@@ -65,9 +65,7 @@ def templates_folder() -> Path:
 
 
 def fetch(source: Path | None = None) -> Path:
-    """Put PromptSource's template files into the user's cache, and give its folder.
-
-    ``source`` is the archive, or a folder that holds its unpacked templates; None downloads it with pip.
+    """Put PromptSource's template files into the user's cache, from the archive, its unpacked folder, or with pip.
 
     Raises:
         InputError: ``E-TPL-FETCH``: nothing is available. ``E-TPL-ARCHIVE``: it is not PromptSource 0.2.3.
@@ -160,11 +158,7 @@ def _store(files: Mapping[str, bytes], source: Path) -> Path:
 
 
 def check_unchanged(root: Path, name: str) -> None:
-    """Refuse a file that differs from the manifest beside it, where there is a manifest.
-
-    Raises:
-        InputError: ``E-TPL-ARCHIVE``.
-    """
+    """Refuse a file that differs from the manifest beside it, where there is one (``E-TPL-ARCHIVE``)."""
     manifest = root / MANIFEST_NAME
     if not manifest.is_file():
         return

@@ -24,8 +24,7 @@ def holdout(
 ) -> tuple[list[RenderedInstance], list[RenderedInstance]]:
     """Hold a tenth of training instances out for validation, at least one and at most :data:`MAX_VALIDATION`.
 
-    Which instances are held out depends on their ids and the seed, not on their order. ``stratify`` keeps the shares
-    of the labels, where there are labels; False does not read them. Both splits keep the order given.
+    ``stratify`` keeps the shares of the labels; False does not read them. Both splits keep the order given.
 
     Raises:
         InputError: ``E-DATA-TOO-FEW``: one of the two would be empty.
@@ -41,10 +40,7 @@ def holdout(
 
 
 def draw_stratified(labels: Mapping[str, int | None], wanted: int, seed: int) -> set[str]:
-    """Draw ``wanted`` ids so that every label has its share, by largest remainder; ties go to the lowest label.
-
-    ``labels`` gives each instance's label, by id. The ids and the seed decide what is drawn; the order does not.
-    """
+    """Draw ``wanted`` of the ids of ``labels`` so that every label has its share, by largest remainder."""
     strata: dict[int, list[str]] = {}
     for identity, label in labels.items():
         strata.setdefault(-1 if label is None else label, []).append(identity)
@@ -62,7 +58,7 @@ def draw_stratified(labels: Mapping[str, int | None], wanted: int, seed: int) ->
 def deduplicate(
     instances: Sequence[RenderedInstance], *, against: Sequence[RenderedInstance] = ()
 ) -> tuple[list[RenderedInstance], int]:
-    """Drop instances that render like an earlier one, or one of ``against``; give the others, and how many were dropped."""
+    """The instances that render like no earlier one and like none of ``against``, and how many were dropped."""
     excluded = {(instance.prompts, instance.choices) for instance in against}
     first: dict[tuple[object, ...], RenderedInstance] = {}
     for instance in instances:
@@ -101,8 +97,7 @@ class SplitPolicy:
 def name_rows(rows: Rows, split: str, id_field: str | None, named_by: Sequence[str] = ()) -> Rows:
     """The rows of an official split, each named by the split and its ``id_field``, or by its content without one.
 
-    Its content are the fields ``named_by``, or all of them. A name never depends on the gold label, on its explanation,
-    or on outer white space: copies of a dataset differ in those.
+    Its content are the fields ``named_by``, or all, but for outer white space, in which copies of a dataset differ.
 
     Raises:
         InputError: ``E-DATA-DUPID`` or ``E-DATA-COLUMN``: two rows have one id, or a row has none.

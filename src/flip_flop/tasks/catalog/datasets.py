@@ -109,7 +109,7 @@ def catalog_entry(name: str) -> CatalogEntry:
 
 @dataclass(frozen=True)
 class CatalogData:
-    """A dataset: its task, its named official rows, and what is not used of them and (name, reason) of the templates."""
+    """A dataset's task, its named official rows, and what is not used: rows, and templates with the reason."""
 
     entry: CatalogEntry
     train: Rows

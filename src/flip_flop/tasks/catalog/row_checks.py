@@ -21,8 +21,7 @@ from flip_flop.tasks.splits import Duplicates, find_duplicates
 
 log = logging.getLogger("flip_flop")
 
-# In a log, fewer rows than these are done before anyone reads about them.
-_MIN_LOGGED = 100_000
+_MIN_LOGGED = 100_000  # fewer rows are done before anyone reads about them in a log
 
 
 def check_rows(

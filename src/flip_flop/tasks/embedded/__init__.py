@@ -13,9 +13,9 @@ TASK_FILE = Path(__file__).parent / "task.yaml"
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the tasks: reviews of one or three remarks whose strengths sum to at least ``minimum`` from zero.
+    """Reviews of one or three remarks, and the templates that are not held out (None: all).
 
-    ``seed_shift`` is added to the seed, for other reviews; ``templates`` are those that are not held out, None all.
+    The remarks' strengths sum to at least ``minimum`` from zero; ``seed_shift`` is added to the seed.
     """
 
     name: str
