@@ -17,9 +17,8 @@ TEMPLATES = TemplateSet(
 
 
 def rows_of(numbers: list[int], split: str) -> Rows:
-    return name_rows(
-        RowsSource([{"idx": number, "label": number % 3} for number in numbers], split).load(), split, "idx"
-    )
+    made = [{"idx": number, "label": number % 3} for number in numbers]
+    return name_rows(RowsSource(made, split).load(), split, "idx")
 
 
 @pytest.mark.parametrize(
@@ -68,9 +67,8 @@ def test_the_cap_is_a_uniform_sample() -> None:
     counts = [0] * 30
     for seed in range(300):
         official = rows_of(list(range(30)), "train")
-        splits = divide(
-            official, rows_of([1], "dev"), [None] * 30, SplitPolicy(5, max_train=10), duplicates=Duplicates(), seed=seed
-        )
+        policy = SplitPolicy(5, max_train=10)
+        splits = divide(official, rows_of([1], "dev"), [None] * 30, policy, duplicates=Duplicates(), seed=seed)
         for row in splits["train"].rows:
             counts[row.fields["idx"]] += 1
     # 300 draws of a third: a mean of 100, and a standard deviation of 8.2.
