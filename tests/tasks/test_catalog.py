@@ -9,7 +9,7 @@ import pytest
 from flip_flop.errors import InputError
 from flip_flop.tasks import Task, load_task
 from flip_flop.tasks.catalog import catalog_data, catalog_entry, catalog_names, compare
-from tests.tasks.made_datasets import CSV_FILES, MADE, Made, write_rows, write_story_cloze
+from tests.tasks.made_datasets import CSV_FILES, Made, write_rows, write_story_cloze
 
 NAMES = catalog_names()
 
@@ -59,15 +59,6 @@ def test_the_same_seed_gives_the_same_rows_and_another_seed_others(name: str, ma
         assert first.rows(split) == again.rows(split)
     assert first.rows("validation").ids != other.rows("validation").ids
     assert first.rows("test").ids == other.rows("test").ids
-
-
-@pytest.mark.parametrize("name", ["rte", "winogrande"])
-def test_the_order_of_the_rows_does_not_decide_which_split_they_are_in(name: str, made: Made) -> None:
-    before = {split: set(load(made, name).rows(split).ids or ()) for split in ("train", "validation", "test")}
-    path = made.mirror / MADE[name][0] / "train.parquet"
-    write_rows(path, pq.read_table(path).to_pylist()[::-1])
-    task = load(made, name)
-    assert {split: set(task.rows(split).ids or ()) for split in before} == before
 
 
 def test_the_gold_label_is_the_index_of_the_row_and_never_in_the_prompt(made: Made) -> None:

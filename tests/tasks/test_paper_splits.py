@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.tasks import Rows, RowsSource
 from flip_flop.tasks.splits import Duplicates, SplitPolicy, divide, find_duplicates, name_rows
@@ -79,12 +78,6 @@ def test_a_name_does_not_depend_on_the_label_or_on_outer_white_space() -> None:
     made = [{"text": "tea ", "uid": 1, "label": 0}, {"text": "tea", "uid": 2, "label": 1}, {"text": "ice", "label": 0}]
     named = [name_rows(RowsSource([row], "x").load(), "train", None, ["text"]).ids for row in made]
     assert named[0] == named[1] != named[2]
-
-
-@pytest.mark.parametrize(("ids", "code"), [([1, 1], "E-DATA-DUPID"), ([1, None], "E-DATA-COLUMN")])
-def test_ids_that_name_no_row_are_refused(ids: list[int | None], code: str) -> None:
-    with pytest.raises(InputError, match=f"{code}: x row 2"):
-        name_rows(RowsSource([{"idx": value} for value in ids], "x").load(), "train", "idx")
 
 
 def test_rows_with_two_equal_answers_are_in_no_split() -> None:

@@ -3,6 +3,7 @@
 import csv
 import datetime
 import io
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,8 +78,7 @@ def test_tsv_jsonl_json_and_parquet_give_the_same_rows(tmp_path: Path) -> None:
 
 def test_json_values_keep_their_types(tmp_path: Path) -> None:
     values = {"int": 10**23, "float": 0.5, "list": ["a", {"b": None}], "true": True}
-    line = '{"int": 100000000000000000000000, "float": 0.5, "list": ["a", {"b": null}], "true": true}'
-    assert load(tmp_path, "a.jsonl", line) == [values]
+    assert load(tmp_path, "a.jsonl", json.dumps(values)) == [values]
 
 
 def test_another_encoding_is_read_when_it_is_named_and_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
@@ -130,13 +130,10 @@ MISTAKES = [
 def test_a_file_at_fault_is_refused_in_one_line_with_its_place(
     tmp_path: Path, name: str, content: str | bytes, code: str, words: str
 ) -> None:
-    with pytest.raises(InputError) as refusal:
+    with pytest.raises(InputError, match=rf"\A{code}: [^\n]*\Z") as refusal:
         load(tmp_path, name, content)
-    text = str(refusal.value)
-    assert refusal.value.code == code
-    assert words in text
-    assert str(tmp_path / name) in text
-    assert "\n" not in text
+    assert words in str(refusal.value)
+    assert str(tmp_path / name) in str(refusal.value)
     assert refusal.value.hint
 
 

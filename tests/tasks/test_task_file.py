@@ -128,16 +128,12 @@ def test_a_task_file_at_fault_is_refused_with_its_place(
     assert words in str(error)
 
 
-def test_a_file_that_is_not_utf8_or_very_large_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_very_large_or_missing_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "task.yaml"
     path.write_bytes("name: ä".encode("latin-1"))
     assert "is not UTF-8 at byte 6" in str(refusal(path))
     path.write_bytes(b"#" * (6 << 20))
     assert refusal(path).code == "E-TASK-YAML"
-
-
-def test_a_missing_task_file_is_named_with_its_nearest(tmp_path: Path) -> None:
-    write(tmp_path, GOOD)
     assert str(refusal(tmp_path / "tsk.yaml")).endswith("tsk.yaml. Did you mean 'task.yaml'?")
     assert refusal(tmp_path / "tsk.yaml").code == "E-TASK-FILE"
     assert refusal(tmp_path).code == "E-TASK-FILE"
