@@ -1,13 +1,15 @@
-"""How the embedded model is made: annotators, a stream of examples, pretraining."""
+"""How the embedded model is made, and the demo's main job, cut short: the folders that it leaves, and what they say."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from flip_flop.demo.annotators import ANNOTATORS, Annotator
-from flip_flop.demo.pretrain import rebuild_model, stream_examples
+from flip_flop.demo import run as demo_run
+from flip_flop.demo.pretrain import ANNOTATORS, Annotator, rebuild_model, stream_examples
+from flip_flop.report import comparison_rows, load_run, write_report
 from flip_flop.scoring.embedded import EMBEDDED_MODEL
 from flip_flop.tasks import load_task
 from flip_flop.tasks.embedded.reviews import Clause, Review, make_rows
@@ -18,13 +20,8 @@ def test_loading_the_embedded_task_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_every_template_has_its_annotator():
-    assert set(ANNOTATORS) == set(load_task("demo", templates="all").templates.names)
-
-
 def test_an_annotator_weighs_remarks_by_their_place_and_a_single_remark_in_full():
-    first = Annotator(1.0, (1.0, 0.0, 0.0))
-    late = Annotator(1.0, (0.0, 0.0, 1.0))
+    first, late = Annotator(1.0, (1.0, 0.0, 0.0)), Annotator(1.0, (0.0, 0.0, 1.0))
     review = Review("", (Clause("", 1.0), Clause("", -1.6), Clause("", -0.6)))
     assert (first.label(review), late.label(review)) == (1, 0)
     assert late.label(Review("", (Clause("", 0.5),))) == 1
@@ -32,10 +29,10 @@ def test_an_annotator_weighs_remarks_by_their_place_and_a_single_remark_in_full(
 
 
 def test_pretraining_never_sees_a_review_of_the_splits():
+    assert set(ANNOTATORS) == set(load_task("demo", templates="all").templates.names)
     kept_out = [row["text"] for split in ("train", "validation", "test") for row in make_rows(split)]
     stream = stream_examples(0, 3)
-    prompts = [next(stream)[0] for _ in range(1000)]
-    text = "\n".join(prompts)
+    text = "\n".join(next(stream)[0] for _ in range(1000))
     assert not any(review in text for review in kept_out)
 
 
@@ -50,8 +47,49 @@ def test_a_rebuild_gives_the_same_bytes_and_leaves_torch_as_it_was(tmp_path):
     assert torch.equal(torch.get_rng_state(), state)
     names = sorted(file.name for file in (tmp_path / "first").iterdir())
     assert names == sorted(file.name for file in EMBEDDED_MODEL.iterdir())
-    for name in names:
-        content = (tmp_path / "first" / name).read_bytes()
-        assert content == (tmp_path / "second" / name).read_bytes()
+    assert all((tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes() for name in names)
     weights = "model.safetensors"
     assert (tmp_path / "first" / weights).read_bytes() != (tmp_path / "other" / weights).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo") / "out"
+    short = {"max_steps": 2, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
+    short |= {"eval_on_start": False, "logging_steps": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo_run, "METHODS", {name: demo_run.METHODS[name] | short for name in ("cce", "f2c")})
+        audits = demo_run.run_demo(out, quiet=True)
+    return out, audits
+
+
+def test_each_method_leaves_an_adapter_and_two_audits(demo):
+    out, audits = demo
+    assert [path.relative_to(out).as_posix() for path in audits["train"]] == ["base/audit", "cce/audit", "f2c/audit"]
+    assert (out / "f2c" / "adapter" / "adapter_model.safetensors").is_file()
+    record = json.loads((out / "f2c" / "audit" / "run.json").read_text())
+    assert record["name"] == "f2c"
+    assert record["model"]["is_demo"] is True
+    assert record["training"]["divergence_space"] == "labels"
+
+
+def test_held_out_templates_are_audited_and_never_trained_on(demo):
+    out, audits = demo
+    trained = json.loads((out / "f2c" / "run.json").read_text())["task"]["templates"]
+    held_out = json.loads((audits["held_out"][0] / "run.json").read_text())["task"]["templates"]
+    assert len(held_out) == 3
+    assert not {template["name"] for template in held_out} & {template["name"] for template in trained}
+
+
+def test_the_report_says_that_the_model_is_a_toy(demo):
+    out, audits = demo
+    runs = [*audits["train"], *audits["held_out"]]
+    page = write_report(runs, out / "report.html").read_text()
+    assert "The model is a toy" in page
+    assert "0.16 million parameters" in page
+    assert len(comparison_rows([load_run(run) for run in runs])) == 2  # headings: trained templates, held-out ones
+
+
+def test_every_method_of_the_paper_is_in_the_demo():
+    found = {(settings["method"], settings.get("divergence_space")) for settings in demo_run.METHODS.values()}
+    assert found == {("swarm", None), ("cce", None), ("f2c", "vocab"), ("f2c", "labels")}

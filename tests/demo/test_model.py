@@ -42,31 +42,22 @@ def test_stock_classes_load_the_model_without_a_warning():
     messages = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: messages.append(record.getMessage())
-    logger = logging.getLogger("transformers")
-    logger.addHandler(handler)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logging.getLogger("transformers"), "handlers", [handler])
         model = AutoModelForCausalLM.from_pretrained(EMBEDDED_MODEL)
         tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_MODEL)
-    finally:
-        logger.removeHandler(handler)
     assert messages == []
     assert model.dtype == torch.float32
     assert model.config.max_position_embeddings >= 512
     assert 100_000 < sum(parameter.numel() for parameter in model.parameters()) < 200_000
     assert len(tokenizer) == model.config.vocab_size
-    assert tokenizer.chat_template is None
-    assert tokenizer.bos_token is None
+    assert tokenizer.chat_template is tokenizer.bos_token is None
     assert tokenizer.eos_token == tokenizer.pad_token == END
 
 
-# Shared by all examples of a property: hypothesis does not run fixtures anew, and need not.
-SHARED_TOKENIZER = AutoTokenizer.from_pretrained(EMBEDDED_MODEL)
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_the_tokenizer_reads_any_text_and_gives_it_back(text):
-    ids = SHARED_TOKENIZER(text)["input_ids"]
-    assert SHARED_TOKENIZER.decode(ids) == text
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_the_tokenizer_reads_any_text_and_gives_it_back(tokenizer, text):
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
 def test_every_word_of_the_reviews_is_one_token(tokenizer):
@@ -119,10 +110,8 @@ def test_the_base_model_is_uneven_over_templates_and_its_vote_is_better_than_its
     predictions = predict(model, tokenizer, names, rows)
     num = len(names)
     assert num >= 8
-    agreements = [
-        sum(row[a] == row[b] for a in range(num) for b in range(num) if a != b) / (num * (num - 1))
-        for row in predictions
-    ]
+    pairs = [(a, b) for a in range(num) for b in range(num) if a != b]
+    agreements = [sum(row[a] == row[b] for a, b in pairs) / len(pairs) for row in predictions]
     scores = [f1_of_label_1(gold, predictions[:, place]) for place in range(num)]
     vote = [int(2 * row.sum() > num) for row in predictions]
     assert 0.70 <= np.mean(agreements) <= 0.78

@@ -10,18 +10,14 @@ import pytest
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import LONG, Finding, LintRow, lint_templates
-from flip_flop.prompts.promptsource import read_promptsource
-from flip_flop.prompts.template_filter import filter_templates
-from tests.prompts.promptsource_reference import REAL
+from flip_flop.prompts.promptsource import filter_templates, read_promptsource
+from tests.prompts.test_promptsource_rendering import REAL
 
 PLAIN = Template("plain", "Is {{ x }} good? ||| {{ answer_choices[y] }}", "No ||| Yes")
 
 
 def rows(count: int = 4, **more: Any) -> list[LintRow]:
-    return [
-        LintRow(f"test line {number + 2}", {"x": f"tea {number}", "y": number % 2, **more}, number % 2)
-        for number in range(count)
-    ]
+    return [LintRow(f"test line {n + 2}", {"x": f"tea {n}", "y": n % 2, **more}, n % 2) for n in range(count)]
 
 
 def lint(*templates: Template, on: Sequence[LintRow] | None = None, **more: Any) -> list[Finding]:
@@ -34,9 +30,10 @@ def found(*templates: Template, **more: Any) -> list[tuple[str, str, str, int]]:
 
 
 def test_good_templates_are_left_in_peace() -> None:
-    assert (
-        found(PLAIN, Template("truth", "{{ x }} is good.", "False ||| True"), Template("t", "{{ x }}", "a ||| b")) == []
-    )
+    truth = Template("truth", "{{ x }} is good.", "False ||| True")
+    assert found(PLAIN, truth, Template("t", "{{ x }}", "a ||| b")) == []
+    assert found(PLAIN, on=[]) == []
+    assert found(PLAIN, label_field=None, num_labels=None) == []
 
 
 @pytest.mark.parametrize(
@@ -72,18 +69,10 @@ def test_a_fault_is_named_with_its_template_and_first_row_and_counted(
 def test_errors_come_first_and_then_the_order_of_the_templates() -> None:
     constant = Template("a", "Is it?", "No ||| Yes")
     empty = Template("b", "{{ x[:0] }}", "No ||| Yes")
-    listed = found(constant, empty, Template("c", "No {{ z }}", "No ||| Yes"))
-    assert [(code, template) for code, template, _, _ in listed] == [
-        ("E-TPL-EMPTY", "b"),
-        ("E-TPL-UNDEFINED", "c"),
-        ("W-TPL-CONSTANT", "a"),
-    ]
-
-
-def test_a_finding_says_what_is_wrong_without_saying_its_place_twice() -> None:
-    (finding,) = lint(Template("odd", "{{ drink }}", "No ||| Yes"), on=rows(drinks="a"))
-    assert finding.is_error
-    assert finding.message == "there is no field 'drink'. Did you mean 'drinks'?"
+    listed = lint(constant, empty, Template("c", "No {{ drink }}", "No ||| Yes"), on=rows(drinks="a"))
+    expected = [("E-TPL-EMPTY", "b"), ("E-TPL-UNDEFINED", "c"), ("W-TPL-CONSTANT", "a")]
+    assert [(each.code, each.template) for each in listed] == expected
+    assert listed[1].message == "there is no field 'drink'. Did you mean 'drinks'?"  # says the row once
 
 
 def test_a_reversed_order_that_both_targets_confirm_is_a_reversed_question_and_no_fault() -> None:
@@ -114,11 +103,6 @@ def test_what_the_tokenizer_refuses_is_a_finding() -> None:
         raise InputError("E-TOO-LONG", "Instance '', template number 1 has 9 tokens.", "Shorten it.")
 
     assert found(PLAIN, encode=refuse) == [("E-TOO-LONG", "plain", "test line 2", 4)]
-
-
-def test_no_rows_and_no_labels_are_no_faults() -> None:
-    assert found(PLAIN, on=[]) == []
-    assert found(PLAIN, label_field=None, num_labels=None) == []
 
 
 @pytest.mark.parametrize("name", REAL)

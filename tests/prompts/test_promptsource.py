@@ -1,4 +1,4 @@
-"""Reading PromptSource's YAML: exactly two tags, texts that are texts, and every template read or refused."""
+"""PromptSource's YAML: exactly two tags, every template read or refused; and one rule for which of them are used."""
 
 from collections import Counter
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template
-from flip_flop.prompts.promptsource import promptsource_names, read_promptsource
+from flip_flop.prompts.promptsource import SourceTemplate, filter_templates, promptsource_names, read_promptsource
 from tests.prompts.test_archive import YAML
 
 
@@ -124,3 +124,59 @@ def test_each_of_the_279_files_and_2085_templates_is_read_or_refused_with_a_reas
     assert "line 243: an alias (*name) is not allowed" in refused_files["squad_v2"]
     assert in_refused_files == 12
     assert sum(outcomes.values()) + in_refused_files == 2085
+
+
+ROWS = [{"x": "tea", "y": 1, "extra": "a"}, {"x": "", "y": 0, "extra": "b"}]
+
+
+def source(name: str, jinja: str, choices: str | None = "No ||| Yes", *, original: bool = True) -> SourceTemplate:
+    return SourceTemplate(name, jinja, choices, original, Template(name, jinja, choices))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [
+        (source("t", "{{ x }}?", original=False), "it does not ask for the dataset's own task"),
+        (source("t", "{{ x }}?", None), "it has no answer choices"),
+        (source("t", "{{ x }}?", "  "), "it has no answer choices"),
+        (source("t", "{% if x %}{{ x }}{% endif %}"), "row 2: the prompt is empty (E-TPL-EMPTY)"),
+        (source("t", "{{ z }}?"), "row 1: there is no field 'z' (E-TPL-UNDEFINED)"),
+        (source("t", "{{ y }}?"), "row 1: the prompt reads the label field 'y' (E-TPL-LABEL-LEAK)"),
+        (source("t", "{{ x }}?", "No ||| {{ x }}"), "row 2: answer choice 2 is empty (E-LABEL-EMPTY)"),
+        (source("t", "{{ x }}?", "No"), "row 1: 1 answer choices for 2 labels (E-TPL-LABELCOUNT)"),
+        (source("t", "{{ x }}?", "a ||| b ||| c"), "row 1: 3 answer choices for 2 labels (E-TPL-LABELCOUNT)"),
+    ],
+)
+def test_a_template_is_dropped_with_its_reason(candidate: SourceTemplate, reason: str) -> None:
+    plain, other = source("plain", "{{ x }}?"), source("another", "{{ x }}!")
+    found = filter_templates([plain, candidate, other], ROWS, label_field="y", num_labels=2)
+    assert found.kept.names == ("plain", "another")
+    assert found.dropped == (("t", reason),)
+
+
+def test_a_refused_template_is_dropped_with_its_refusal() -> None:
+    refusal = InputError("E-TPL-UNSAFE", "template 'odd', line 1: the method 'append' is not allowed.")
+    odd = SourceTemplate("odd", "{{ x.append(1) }}", "No ||| Yes", True, refusal)
+    dropped = filter_templates([odd], ROWS, label_field="y").dropped
+    assert dropped == (("odd", "line 1: the method 'append' is not allowed (E-TPL-UNSAFE)"),)
+
+
+def test_a_template_that_has_failed_is_not_rendered_again() -> None:
+    rows = iter([{"x": "tea"}, {"x": "tea"}, {"x": ""}, *[{"x": "tea"}] * 9])
+    assert len(filter_templates([source("t", "{{ x }}")], rows, label_field=None).kept) == 0
+    assert len(list(rows)) == 9
+
+
+def test_two_equal_answers_are_the_rows_fault_and_drop_no_template() -> None:
+    candidate = source("t", "{{ a }}?", "{{ a }} ||| {{ b }}")
+    assert filter_templates([candidate], [{"a": "x", "b": "x"}], label_field=None).kept.names == ("t",)
+
+
+def test_the_rule_gives_five_templates_on_rows_of_storyclozes_shape(promptsource_folder: Path) -> None:
+    sentences = {f"input_sentence_{index}": f"Sentence {index}." for index in range(1, 5)}
+    endings = {"sentence_quiz1": "Ending 3.", "sentence_quiz2": "Another ending 3.", "answer_right_ending": 1}
+    rows = [{**sentences, **endings, "story_id": "3"}]
+    candidates = read_promptsource(promptsource_folder, "story_cloze/2016")
+    kept = filter_templates(candidates, rows, label_field="answer_right_ending", num_labels=2).kept
+    assert len(kept) == 5
+    assert kept[0].render(rows[0], "answer_right_ending")[1] == ("Ending 3.", "Another ending 3.")

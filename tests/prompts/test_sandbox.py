@@ -15,12 +15,7 @@ from flip_flop.errors import InputError
 from flip_flop.prompts import Template
 from tests.prompts.hostile import HOSTILE
 
-ROW = {
-    "text": "What a long line of words this is.",
-    "items": ["a", "b"],
-    "number": 99,
-    "width": "%10000000000d",
-}
+ROW = {"text": "What a long line of words this is.", "items": ["a", "b"], "number": 99, "width": "%10000000000d"}
 REFUSALS = {"E-TPL-UNSAFE", "E-TPL-TOO-BIG", "E-TPL-SYNTAX", "E-TPL-UNDEFINED"}
 
 
@@ -41,24 +36,19 @@ def two_gigabytes() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_template_is_refused_with_a_code_within_two_seconds(name: str, two_gigabytes: None) -> None:
+@pytest.mark.parametrize("texts", [("{}", "No ||| Yes"), ("x", "{} ||| No")], ids=["prompt", "answer choices"])
+def test_a_hostile_template_is_refused_with_a_code_within_two_seconds(
+    name: str, texts: tuple[str, str], two_gigabytes: None
+) -> None:
+    jinja, choices = (text.replace("{}", HOSTILE[name]) for text in texts)
     start = time.thread_time()
     with pytest.raises(InputError) as refusal:
-        render(HOSTILE[name])
+        Template("t", jinja, choices).render(ROW, None)
     assert time.thread_time() - start < 2
     assert refusal.value.code in REFUSALS, str(refusal.value)
     assert "'t'" in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 600
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_answer_choices_are_refused_as_well(name: str, two_gigabytes: None) -> None:
-    start = time.thread_time()
-    with pytest.raises(InputError) as refusal:
-        Template("t", "x", HOSTILE[name] + " ||| No").render(ROW, None)
-    assert time.thread_time() - start < 2
-    assert refusal.value.code in REFUSALS, str(refusal.value)
 
 
 @given(st.text(alphabet="{}%|'\"()[]._*+~ -=:,0123456789abtextringclsforniduqv\n", max_size=80))
@@ -102,57 +92,34 @@ def test_an_ordinary_template_renders_as_plain_jinja_does(source: str) -> None:
     assert render(source) == plain.from_string(source).render(**ROW).strip()
 
 
-def test_a_syntax_error_names_the_template_and_the_line() -> None:
-    with pytest.raises(InputError, match=r"^E-TPL-SYNTAX: template 't', line 3: .*Fix") as refusal:
-        Template("t", "one\ntwo\n{% if %}", "No ||| Yes")
-    assert "\n" not in str(refusal.value)
-
-
-def test_an_unknown_field_is_named_with_its_nearest_and_the_row() -> None:
-    with pytest.raises(InputError) as refusal:
-        Template("t", "{{ premis }}", "No ||| Yes").render({"premise": "x"}, None, row="rte.csv line 4")
-    assert str(refusal.value) == (
-        "E-TPL-UNDEFINED: template 't', rte.csv line 4: there is no field 'premis'. Did you mean 'premise'?"
-    )
-
-
-def test_an_unknown_key_inside_a_field_is_named_with_its_nearest() -> None:
-    with pytest.raises(InputError, match=r"E-TPL-UNDEFINED.*'txt'. Did you mean 'text'\?"):
-        render("{{ story.txt }}", {"story": {"text": "x"}})
-
-
-def test_an_item_beyond_the_end_of_a_list_is_undefined() -> None:
-    with pytest.raises(InputError, match="E-TPL-UNDEFINED"):
-        render("{{ items[5] }}")
-
-
-@pytest.mark.parametrize("value", [None, float("nan")])
-def test_a_missing_value_is_never_printed_as_none_or_nan(value: float | None) -> None:
-    with pytest.raises(InputError, match="E-TPL-NULL: template 't', instance '': a missing value"):
-        render("{{ text }}", {"text": value})
-    assert render("{{ 'none' if text is none else 'some' }}", {"text": None}) == "none"
-
-
-@pytest.mark.parametrize("source", ["{{ [none] }}", "{{ {'a': (1, none)} }}", "{{ {none: 1} }}", "{{ items }}"])
-@pytest.mark.parametrize("value", [None, float("nan"), [None], {"a": [float("nan")]}])
-def test_a_missing_value_is_not_printed_inside_another_either(source: str, value: object) -> None:
-    with pytest.raises(InputError, match="E-TPL-NULL: template 't', instance '': a missing value"):
-        render(source, {"items": ["a", value]})
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("one\ntwo\n{% if %}", r"^E-TPL-SYNTAX: template 't', line 3: [^\n]*Fix[^\n]*\Z"),
+        ("{{ txt }}", r"^E-TPL-UNDEFINED: template 't', a.csv line 4: .* no field 'txt'. Did you mean 'text'\?\Z"),
+        ("{{ {'text': 1}.txt }}", r"E-TPL-UNDEFINED.*'txt'. Did you mean 'text'\?"),
+        ("{{ items[5] }}", "E-TPL-UNDEFINED"),
+        ("{{ [typo] }}", "E-TPL-UNDEFINED: template 't', a.csv line 4: there is no field 'typo'"),
+        ("{{ {'a': typo} }}", "E-TPL-UNDEFINED: template 't', a.csv line 4: there is no field 'typo'"),
+        ("{{ [{'a': 1}]|map(attribute='b')|list }}", "E-TPL-UNDEFINED: .*: there is no field 'b'"),
+        ("{{ self }}", "E-TPL-UNSAFE: template 't', line 1: the name 'self' is not allowed"),
+        ("{% set self = 1 %}x", "E-TPL-UNSAFE: template 't', line 1: the name 'self' is not allowed"),
+        ("{{ text + 1 }}", r"E-TPL-RENDER.*TypeError"),
+    ],
+)
+def test_an_error_names_the_template_the_line_or_row_and_the_nearest_name(source: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        render(source, row="a.csv line 4")
 
 
 @pytest.mark.parametrize(
-    ("source", "name"),
-    [("{{ [typo] }}", "typo"), ("{{ {'a': typo} }}", "typo"), ("{{ [{'a': 1}]|map(attribute='b')|list }}", "b")],
+    "source", ["{{ items[1] }}", "{{ [none] }}", "{{ {'a': (1, none)} }}", "{{ {none: 1} }}", "{{ items }}"]
 )
-def test_an_undefined_name_inside_a_printed_value_is_named(source: str, name: str) -> None:
-    with pytest.raises(InputError, match=f"E-TPL-UNDEFINED: template 't', instance '': there is no field '{name}'"):
-        render(source)
-
-
-@pytest.mark.parametrize("source", ["{{ self }}", "{{ super }}", "{{ [self] }}", "{% set self = 1 %}x"])
-def test_jinjas_own_names_are_refused_before_anything_runs(source: str) -> None:
-    with pytest.raises(InputError, match=r"E-TPL-UNSAFE: template 't', line 1: the name '(self|super)' is not allowed"):
-        Template("t", source, "No ||| Yes")
+@pytest.mark.parametrize("value", [None, float("nan"), [None], {"a": [float("nan")]}])
+def test_a_missing_value_is_never_printed_as_none_or_nan(source: str, value: object) -> None:
+    with pytest.raises(InputError, match="E-TPL-NULL: template 't', instance '': a missing value"):
+        render(source, {"items": ["a", value]})
+    assert render("{{ 'none' if text is none else 'some' }}", {"text": None}) == "none"
 
 
 def test_a_list_that_holds_itself_is_too_big_to_print() -> None:
@@ -194,11 +161,6 @@ PRINTED_OBJECTS = [
 def test_a_function_or_a_generator_is_never_printed(source: str) -> None:
     with pytest.raises(InputError, match=r"E-TPL-RENDER: template 't', instance '': a .* is printed"):
         render(source)
-
-
-def test_a_row_of_the_wrong_shape_is_the_inputs_fault() -> None:
-    with pytest.raises(InputError, match=r"E-TPL-RENDER.*TypeError"):
-        render("{{ text + 1 }}")
 
 
 def test_a_prompt_of_more_than_256_ki_characters_is_too_big() -> None:

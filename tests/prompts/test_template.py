@@ -20,14 +20,7 @@ TERSE = Template("terse", "{{ text }}:", "false ||| true")
 
 
 def instance(fields: dict[str, object], *templates: Template, **more: object) -> RenderedInstance:
-    settings = {
-        "id": "test-1",
-        "label": None,
-        "num_labels": 2,
-        "label_field": None,
-        "row": "a.csv line 2",
-        **more,
-    }
+    settings = {"id": "test-1", "label": None, "num_labels": 2, "label_field": None, "row": "a.csv line 2"} | more
     return render_instance(fields, TemplateSet(templates), **settings)  # type: ignore[arg-type]
 
 
@@ -47,16 +40,10 @@ def test_prompts_and_choices_lose_their_outer_white_space() -> None:
     assert template.render({"text": " a  b "}, None) == ("a  b", ("No", "Yes"))
 
 
-LEAKS = [
-    "{{ label }}",
-    "{% if label == 1 %}a{% endif %}",
-    "{{ text }}{{ label + 1 }} ||| x",
-    "{{ [label] }}",
-    "{{ {'a': (1, label)} }}",
-]
-
-
-@pytest.mark.parametrize("jinja", LEAKS)
+@pytest.mark.parametrize(
+    "jinja",
+    ["{{ label }}", "{% if label == 1 %}a{% endif %}", "{{ label + 1 }} ||| x", "{{ {'a': (1, [label])} }}"],
+)
 def test_a_prompt_or_answers_that_read_the_gold_label_are_refused(jinja: str) -> None:
     template = Template("t", jinja, "No ||| Yes")
     with pytest.raises(InputError, match=r"E-TPL-LABEL-LEAK: template 't', a.csv line 2: .*'label'"):
@@ -104,20 +91,15 @@ def test_a_random_choice_depends_on_the_instance_the_template_and_the_seed_alone
     def draw(template: Template, instance_id: str, seed: int) -> str:
         return template.render({}, None, instance_id=instance_id, seed=seed)[0]
 
-    reference = draw(first, "a", 0)
-    assert reference.split()[0] != reference.split()[1]
-    assert draw(first, "b", 0) != reference
-    assert draw(first, "a", 1) != reference
-    assert draw(Template("u", jinja, choices), "a", 0) != reference
-    assert draw(first, "a", 0) == reference
+    drawn = draw(first, "a", 0), draw(first, "b", 0), draw(first, "a", 1), draw(Template("u", jinja, choices), "a", 0)
+    assert drawn[0].split()[0] != drawn[0].split()[1]
+    assert len(set(drawn)) == 4
+    assert draw(first, "a", 0) == drawn[0]
 
 
-def test_a_template_without_answer_choices_has_nothing_to_score() -> None:
+def test_a_template_without_answer_choices_or_a_field_of_this_name_is_refused() -> None:
     with pytest.raises(InputError, match="E-TPL-NOCHOICES: template 't'"):
         Template("t", "x", None).render({}, None)
-
-
-def test_a_field_named_answer_choices_is_refused() -> None:
     with pytest.raises(InputError, match=r"E-DATA-COLUMN: a.csv line 2.*'answer_choices'"):
         instance({"answer_choices": "x"}, PLAIN)
 
@@ -132,24 +114,16 @@ def test_the_digest_changes_with_every_part_and_with_the_order() -> None:
     assert TemplateSet((PLAIN, TERSE)).digest() != TemplateSet((TERSE, PLAIN)).digest()
 
 
-def test_templates_survive_pickling() -> None:
-    assert pickle.loads(pickle.dumps(TemplateSet((PLAIN, TERSE)))) == TemplateSet((PLAIN, TERSE))
-
-
-def test_a_set_keeps_the_order_given_and_selects_by_name() -> None:
+def test_a_set_keeps_the_order_given_selects_by_name_and_survives_pickling() -> None:
     templates = TemplateSet((TERSE, PLAIN))
     assert templates.names == ("terse", "plain")
+    assert pickle.loads(pickle.dumps(templates)) == templates
     assert templates.select(["plain", "terse"]).templates == (PLAIN, TERSE)
     assert [template.name for template in templates] == ["terse", "plain"]
     assert templates[1] is PLAIN
 
-
-def test_two_templates_of_one_name_are_refused() -> None:
     with pytest.raises(InputError, match="E-TPL-NAME-DUP: two templates are named 'plain'"):
         TemplateSet((PLAIN, PLAIN))
-
-
-def test_an_unknown_template_is_named_with_its_nearest() -> None:
     with pytest.raises(InputError, match=r"E-TPL-UNKNOWN: .*'plane'. Did you mean 'plain'\?"):
         TemplateSet((PLAIN, TERSE)).select(["plane"])
 

@@ -69,65 +69,50 @@ def _nli_texts(choices: str) -> list[tuple[str, str, str, bool]]:
     ]
 
 
-_ENDINGS = "{{endings | join(' ||| ')}}"
-
-# Name: mirror path, a function of a row's number, PromptSource's folder, template texts.
-MADE: dict[str, tuple[str, Callable[[int], Row], str, list[tuple[str, str, str, bool]]]] = {
-    "rte": ("aps/super_glue/rte", lambda index: _nli(index, 2), "super_glue/rte", _nli_texts("Yes ||| No")),
-    "cb": ("aps/super_glue/cb", lambda index: _nli(index, 3), "super_glue/cb", _nli_texts("Yes ||| No ||| Maybe")),
-    "anli": ("facebook/anli/plain_text", _anli, "anli", _nli_texts("Yes ||| Maybe ||| No")),
-    "wsc": (
-        "aps/super_glue/wsc.fixed",
-        _wsc,
-        "super_glue/wsc.fixed",
-        [
-            ("p is", "{{text}} {{span2_text}} is {{span1_text}}? ||| {{ answer_choices[label] }}", "No ||| Yes", True),
-            ("mean", "{{span1_text}} in: {{text}} ||| {{ answer_choices[label] }}", "False ||| True", True),
-        ],
-    ),
-    "copa": (
-        "aps/super_glue/copa",
-        _copa,
-        "super_glue/copa",
-        [
-            ("which", "{{premise}} {{question}}? ||| {{ answer_choices[label] }}", "{{choice1}} ||| {{choice2}}", True),
-            ("other", "{{question}} of {{premise}}", "{{choice1}} ||| {{choice2}}", True),
-            ("causes", "{% if question == 'cause' %}Why? {{premise}}{% endif %}", "{{choice1}} ||| {{choice2}}", True),
-        ],
-    ),
-    "wic": (
-        "aps/super_glue/wic",
-        _wic,
-        "super_glue/wic",
-        [
-            ("same", "{{sentence1}} {{sentence2}} {{word}}? ||| {{ answer_choices[label] }}", "No ||| Yes", True),
-            ("sense", "{{word}}: {{sentence1}} {{sentence2}}", "False ||| True", True),
-        ],
-    ),
-    "winogrande": (
-        "allenai/winogrande/winogrande_xl",
-        _winogrande,
-        "winogrande/winogrande_xl",
-        [
-            ("gap", "{{sentence}} Who? ||| {{answer_choices[answer | int - 1]}}", "{{option1}} ||| {{option2}}", True),
-            ("fill", "Fill: {{sentence}}", "{{option1}} ||| {{option2}}", True),
-        ],
-    ),
-    "hellaswag": (
-        "Rowan/hellaswag/default",
-        _hellaswag,
-        "hellaswag",
-        [
-            ("ends", "{{ctx}} ... ||| {{answer_choices[label | int()]}}", _ENDINGS, True),
-            ("drawn", "{{ ['So', 'Thus', 'Now'] | choice }}: {{ctx}}", _ENDINGS, True),
-            ("numbered", "{{ctx}} {{endings[0]}}", "Ending 1 ||| Ending 2 ||| Ending 3 ||| Ending 4", True),
-        ],
-    ),
+_STORY_ENDINGS = "{{sentence_quiz1}} ||| {{sentence_quiz2}}"
+# PromptSource's folder: names, texts, answers, whether it is the original task.
+_TEXTS: dict[str, list[tuple[str, str, str, bool]]] = {
+    "super_glue/rte": _nli_texts("Yes ||| No"),
+    "super_glue/cb": _nli_texts("Yes ||| No ||| Maybe"),
+    "anli": _nli_texts("Yes ||| Maybe ||| No"),
+    "super_glue/wsc.fixed": [
+        ("p is", "{{text}} {{span2_text}} is {{span1_text}}? ||| {{ answer_choices[label] }}", "No ||| Yes", True),
+        ("mean", "{{span1_text}} in: {{text}} ||| {{ answer_choices[label] }}", "False ||| True", True),
+    ],
+    "super_glue/copa": [
+        ("which", "{{premise}} {{question}}? ||| {{ answer_choices[label] }}", "{{choice1}} ||| {{choice2}}", True),
+        ("other", "{{question}} of {{premise}}", "{{choice1}} ||| {{choice2}}", True),
+        ("causes", "{% if question == 'cause' %}Why? {{premise}}{% endif %}", "{{choice1}} ||| {{choice2}}", True),
+    ],
+    "super_glue/wic": [
+        ("same", "{{sentence1}} {{sentence2}} {{word}}? ||| {{ answer_choices[label] }}", "No ||| Yes", True),
+        ("sense", "{{word}}: {{sentence1}} {{sentence2}}", "False ||| True", True),
+    ],
+    "winogrande/winogrande_xl": [
+        ("gap", "{{sentence}} Who? ||| {{answer_choices[answer | int - 1]}}", "{{option1}} ||| {{option2}}", True),
+        ("fill", "Fill: {{sentence}}", "{{option1}} ||| {{option2}}", True),
+    ],
+    "hellaswag": [
+        ("ends", "{{ctx}} ... ||| {{answer_choices[label | int()]}}", "{{endings | join(' ||| ')}}", True),
+        ("drawn", "{{ ['So', 'Thus', 'Now'] | choice }}: {{ctx}}", "{{endings | join(' ||| ')}}", True),
+        ("numbered", "{{ctx}} {{endings[0]}}", "Ending 1 ||| Ending 2 ||| Ending 3 ||| Ending 4", True),
+    ],
+    "story_cloze/2016": [
+        ("next", "{{input_sentence_4}} Next? ||| {{answer_choices[answer_right_ending - 1]}}", _STORY_ENDINGS, True),
+        ("end", "{{input_sentence_2}} {{input_sentence_3}} The end:", _STORY_ENDINGS, True),
+    ],
 }
-STORY_TEXTS = [
-    ("next", "{{input_sentence_1}} {{input_sentence_4}} Next? ||| {{answer_choices[answer_right_ending - 1]}}"),
-    ("end", "{{input_sentence_2}} {{input_sentence_3}} The end:"),
-]
+# Name: the path in the mirror, and a function of a row's number.
+MADE: dict[str, tuple[str, Callable[[int], Row]]] = {
+    "rte": ("aps/super_glue/rte", lambda index: _nli(index, 2)),
+    "cb": ("aps/super_glue/cb", lambda index: _nli(index, 3)),
+    "anli": ("facebook/anli/plain_text", _anli),
+    "wsc": ("aps/super_glue/wsc.fixed", _wsc),
+    "copa": ("aps/super_glue/copa", _copa),
+    "wic": ("aps/super_glue/wic", _wic),
+    "winogrande": ("allenai/winogrande/winogrande_xl", _winogrande),
+    "hellaswag": ("Rowan/hellaswag/default", _hellaswag),
+}
 SPLITS = {"anli": [(f"train_r{k}", f"dev_r{k}") for k in (1, 2, 3)]}
 CSV_FILES = (
     "cloze_test_val__spring2016 - cloze_test_ALL_val.csv",
@@ -142,7 +127,7 @@ def write_rows(path: Path, rows: list[Row]) -> None:
 
 def write_mirror(folder: Path, *, train: int = 60, test: int = 23) -> Path:
     """Every dataset of the hub, with so many rows; train and test have none in common."""
-    for name, (place, make, _, _) in MADE.items():
+    for name, (place, make) in MADE.items():
         for train_split, test_split in SPLITS.get(name, [("train", "validation")]):
             write_rows(folder / place / f"{train_split}.parquet", [make(index) for index in range(train)])
             write_rows(folder / place / f"{test_split}.parquet", [make(1000 + index) for index in range(test)])
@@ -160,10 +145,7 @@ def write_story_cloze(folder: Path, *, train: int = 60, test: int = 23) -> Path:
 
 
 def write_promptsource(folder: Path) -> Path:
-    texts = {place: templates for _, _, place, templates in MADE.values()}
-    story_choices = "{{sentence_quiz1}} ||| {{sentence_quiz2}}"
-    texts["story_cloze/2016"] = [(name, text, story_choices, True) for name, text in STORY_TEXTS]
-    for place, templates in texts.items():
+    for place, templates in _TEXTS.items():
         path = folder / place / "templates.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(templates_yaml(place, templates), encoding="utf-8")
@@ -171,21 +153,19 @@ def write_promptsource(folder: Path) -> Path:
 
 
 def templates_yaml(place: str, templates: list[tuple[str, str, str, bool]]) -> str:
-    lines = [f"dataset: {place.split('/')[0]}", "templates:"]
-    for number, (name, text, choices, own) in enumerate(templates):
-        lines += [
-            f"  id-{number}: !Template",
-            f'    answer_choices: "{choices}"' if choices else "    answer_choices: null",
-            f"    id: id-{number}",
-            f'    jinja: "{text}"',
-            "    metadata: !TemplateMetadata",
-            "      choices_in_prompt: false",
-            "      metrics: [Accuracy]",
-            f"      original_task: {str(own).lower()}",
-            f"    name: {name}",
-            "    reference: ''",
-        ]
-    return "\n".join(lines) + "\n"
+    entries = [
+        f"""\
+  id-{number}: !Template
+    answer_choices: {f'"{choices}"' if choices else "null"}
+    id: id-{number}
+    jinja: "{text}"
+    metadata: !TemplateMetadata {{choices_in_prompt: false, metrics: [Accuracy], original_task: {str(own).lower()}}}
+    name: {name}
+    reference: ''
+"""
+        for number, (name, text, choices, own) in enumerate(templates)
+    ]
+    return f"dataset: {place.split('/')[0]}\ntemplates:\n{''.join(entries)}"
 
 
 def make_datasets(folder: Path) -> Made:

@@ -9,7 +9,7 @@ import pytest
 from flip_flop.errors import InputError
 from flip_flop.tasks import Task, load_task
 from flip_flop.tasks.catalog import catalog_data, catalog_entry, catalog_names, compare
-from tests.tasks.made_datasets import CSV_FILES, MADE, Made, write_rows, write_story_cloze
+from tests.tasks.made_datasets import CSV_FILES, Made, write_rows, write_story_cloze
 
 NAMES = catalog_names()
 
@@ -33,12 +33,8 @@ def test_the_papers_sizes_follow_from_the_official_ones_or_the_data_file_says_wh
     entry = catalog_entry(name)
     policy, train, test = entry.policy, entry.train_from.rows, entry.test_from.rows
     held_out = policy.held_out(train, test)
-    sizes = {
-        "train": min(train - held_out, policy.max_train),
-        "validation": held_out,
-        "test": min(test, policy.max_test or test),
-    }
-    paper = {split: entry.paper[split] for split in sizes}
+    sizes = [min(train - held_out, policy.max_train), held_out, min(test, policy.max_test or test)]
+    paper = [entry.paper[split] for split in ("train", "validation", "test")]
     assert (sizes == paper) == (not entry.table_note)
 
 
@@ -63,15 +59,6 @@ def test_the_same_seed_gives_the_same_rows_and_another_seed_others(name: str, ma
         assert first.rows(split) == again.rows(split)
     assert first.rows("validation").ids != other.rows("validation").ids
     assert first.rows("test").ids == other.rows("test").ids
-
-
-@pytest.mark.parametrize("name", ["rte", "winogrande"])
-def test_the_order_of_the_rows_does_not_decide_which_split_they_are_in(name: str, made: Made) -> None:
-    before = {split: set(load(made, name).rows(split).ids or ()) for split in ("train", "validation", "test")}
-    path = made.mirror / MADE[name][0] / "train.parquet"
-    write_rows(path, pq.read_table(path).to_pylist()[::-1])
-    task = load(made, name)
-    assert {split: set(task.rows(split).ids or ()) for split in before} == before
 
 
 def test_the_gold_label_is_the_index_of_the_row_and_never_in_the_prompt(made: Made) -> None:
@@ -99,8 +86,7 @@ def test_a_row_that_renders_like_a_test_row_is_left_out_of_train(made: Made) -> 
     write_rows(path / "train.parquet", [*train, {**test[4], "idx": 500, "label": 1 - test[4]["label"]}])
     data = catalog_data("rte", hub_mirror=made.mirror)
     assert data.duplicates.in_test == (60,)
-    names = {name for split in ("train", "validation") for name in data.task.rows(split).ids or ()}
-    assert "train-500" not in names
+    assert not any("train-500" in (data.task.rows(split).ids or ()) for split in ("train", "validation"))
     assert len(data.task.rows("test")) == 23
     assert data.task.rows("train").provenance["left_out"] == 1
 
@@ -166,59 +152,39 @@ def test_the_record_holds_what_the_split_was_made_of(made: Made) -> None:
 
 def test_parts_are_said_to_be_parts(made: Made) -> None:
     comparison = compare(catalog_data("anli_r3", hub_mirror=made.mirror))
-    assert comparison.reasons == (
-        "train_r3 has 60 of its 100,459 rows here",
-        "dev_r3 has 23 of its 1,200 rows here",
-    )
+    reasons = ("train_r3 has 60 of its 100,459 rows here", "dev_r3 has 23 of its 1,200 rows here")
+    assert comparison.reasons == reasons
     assert comparison.unexplained == ("templates",)
 
 
 def test_rows_of_another_shape_are_refused(made: Made) -> None:
     path = made.mirror / "aps/super_glue/rte/train.parquet"
     rows = pq.read_table(path).to_pylist()
-    write_rows(
-        path, [{"premis": row["premise"], **{k: row[k] for k in ("hypothesis", "idx", "label")}} for row in rows]
-    )
-    with pytest.raises(
-        InputError, match=r"E-DATA-COLUMN: .*no column 'premise', which rte has\. Did you mean 'premis'"
-    ):
+    write_rows(path, [{key.replace("premise", "premis"): value for key, value in row.items()} for row in rows])
+    words = r"E-DATA-COLUMN: .*no column 'premise', which rte has\. Did you mean 'premis'"
+    with pytest.raises(InputError, match=words):
         load(made, "rte")
     write_rows(path, [{**row, "label": -1} for row in rows])
     with pytest.raises(InputError, match=r"E-LABEL-UNDECLARED: .*train\.parquet row 1"):
         load(made, "rte")
 
 
-def test_too_few_rows_are_refused(made: Made) -> None:
+def test_too_few_rows_and_an_unknown_name_are_refused(made: Made) -> None:
     path = made.mirror / "aps/super_glue/rte/train.parquet"
     write_rows(path, pq.read_table(path).to_pylist()[:1])
     with pytest.raises(InputError, match="E-DATA-TOO-FEW"):
         load(made, "rte")
-
-
-def test_an_unknown_name_is_named_with_its_nearest() -> None:
     with pytest.raises(InputError, match=r"E-TASK-UNKNOWN: .*'hellaswagg'.*Did you mean 'hellaswag'\?"):
         catalog_entry("hellaswagg")
 
 
-def test_templates_that_are_not_there_name_the_command_that_fetches_them(
-    made: Made, monkeypatch: pytest.MonkeyPatch
+def test_story_cloze_says_in_one_line_how_to_get_it_and_is_read_from_the_folder_that_the_environment_names(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("FLIP_FLOP_PROMPTSOURCE")
-    with pytest.raises(InputError, match=r"E-TPL-FETCH: .*flip-flop templates fetch"):
-        load(made, "rte")
-
-
-def test_story_cloze_says_in_one_line_how_to_get_it(made: Made, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^E-DATA-STORYCLOZE: .* Register at https://.*--story-cloze-dir") as refusal:
+    with pytest.raises(InputError, match=r"\AE-DATA-STORYCLOZE: .* Register at https://.*--story-cloze-dir[^\n]*\Z"):
         load_task("storycloze")
-    assert "\n" not in str(refusal.value)
     with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* has no file 'cloze_test_val"):
         load_task("storycloze", story_cloze_dir=tmp_path)
-
-
-def test_story_cloze_is_read_from_the_folder_that_the_environment_names(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("FLIP_FLOP_STORY_CLOZE", str(made.stories))
     task = load_task("storycloze")
     row = task.rows("test").rows[0].fields

@@ -1,6 +1,8 @@
 """A task's instances: gold labels by index, ids, samples, held-out splits."""
 
 import random
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,11 @@ from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
 from flip_flop.tasks import FileSource, RowsSource, Task, deduplicate, holdout
 
-TEMPLATES = TemplateSet(
-    (
-        Template("plain", "{{ text }} Urgent?", "No ||| Yes"),
-        Template("terse", "{{ text }}:", "calm ||| urgent"),
-        Template("long", "Is this urgent? {{ text }}", "false ||| true"),
-    )
+PLAIN, TERSE = (
+    Template("plain", "{{ text }} Urgent?", "No ||| Yes"),
+    Template("terse", "{{ text }}:", "calm ||| urgent"),
 )
+TEMPLATES = TemplateSet((PLAIN, TERSE, Template("long", "Is this urgent? {{ text }}", "false ||| true")))
 
 
 def task(rows: list[dict[str, Any]], split: str = "test", **more: Any) -> Task:
@@ -26,11 +26,9 @@ def task(rows: list[dict[str, Any]], split: str = "test", **more: Any) -> Task:
     return Task("tickets", TEMPLATES, {split: RowsSource(rows, "tickets")}, **keys)
 
 
-def csv_task(folder: Path, text: str, **more: Any) -> Task:
-    path = folder / "tickets.csv"
-    path.write_text(text)
-    keys = {"labels": (0, 1), "label_field": "urgent", **more}
-    return Task("tickets", TEMPLATES, {"test": FileSource(path)}, **keys)
+def csv_task(folder: Path, text: str) -> Task:
+    (folder / "tickets.csv").write_text(text)
+    return replace(task([]), data={"test": FileSource(folder / "tickets.csv")})
 
 
 def some(count: int) -> list[dict[str, Any]]:
@@ -50,22 +48,13 @@ def test_a_label_is_compared_as_it_is_written(labels: tuple[int | str, ...], val
     assert task([{"text": "x", "urgent": value}], labels=labels).instances("test")[0].label == index
 
 
-@pytest.mark.parametrize("value", [2, -1, "01", "1.0", 1.0, True, "yes", " 1"])
-def test_a_label_that_is_not_declared_is_refused_with_its_row_and_value(value: Any) -> None:
-    with pytest.raises(InputError) as refusal:
+@pytest.mark.parametrize("value", [2, -1, "01", "1.0", 1.0, True, "yes", " 1", None, "", "  "])
+def test_a_label_that_is_blank_or_not_declared_is_refused_with_its_row_and_value(value: Any, tmp_path: Path) -> None:
+    words = f"E-LABEL-UNDECLARED: tickets row 4: 'urgent' is {value!r}, which is not among the labels. Declared: 0, 1."
+    if value is None or not str(value).strip():
+        words = "E-LABEL-NULL: tickets row 4: the label 'urgent' is blank"
+    with pytest.raises(InputError, match=re.escape(words)):
         task([*some(3), {"text": "x", "urgent": value}]).instances("test")
-    assert str(refusal.value) == (
-        f"E-LABEL-UNDECLARED: tickets row 4: 'urgent' is {value!r}, which is not among the labels. Declared: 0, 1."
-    )
-
-
-@pytest.mark.parametrize("value", [None, "", "  "])
-def test_a_blank_label_is_refused(value: Any) -> None:
-    with pytest.raises(InputError, match="E-LABEL-NULL: tickets row 4: the label 'urgent' is blank"):
-        task([*some(3), {"text": "x", "urgent": value}]).instances("test")
-
-
-def test_a_blank_label_in_a_file_is_refused_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"E-LABEL-NULL: .*tickets.csv line 3"):
         csv_task(tmp_path, "text,urgent\nfire,1\ntea,\n").instances("test")
 
@@ -81,12 +70,9 @@ def test_a_train_split_without_the_label_field_is_unlabelled_and_another_is_refu
 
 
 def test_a_missing_column_names_the_template_the_file_and_the_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as refusal:
+    words = r"E-TPL-UNDEFINED: template 'plain', .*/tickets.csv line 2: there is no field 'text'. Did you mean 'txt'\?"
+    with pytest.raises(InputError, match=words):
         csv_task(tmp_path, "txt,urgent\nfire,1\n").instances("test")
-    assert str(refusal.value) == (
-        f"E-TPL-UNDEFINED: template 'plain', {tmp_path / 'tickets.csv'} line 2: there is no field 'text'. "
-        "Did you mean 'txt'?"
-    )
 
 
 def test_a_task_without_gold_labels_takes_their_number_from_the_templates() -> None:
@@ -142,14 +128,11 @@ def test_a_rendered_split_has_its_labels_and_a_record() -> None:
     assert len({each["instances_digest"] for each in (record, sample, task(some(9)).render("test").record)}) == 3
 
 
-def test_a_file_is_rendered_without_its_labels(tmp_path: Path) -> None:
+def test_a_file_is_rendered_without_its_labels_and_an_unknown_split_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("text,urgent\nfire,nonsense\ntea,1\n")
     rendered = task(some(2)).render_file(tmp_path / "rows.csv")
     assert [(each.id, each.label) for each in rendered.instances] == [("input-1", None), ("input-2", None)]
     assert rendered.instances[0].prompts[0] == "fire Urgent?"
-
-
-def test_an_unknown_split_is_named_with_its_nearest() -> None:
     with pytest.raises(InputError, match=r"E-TASK-SPLIT: task 'tickets' has no split 'tset'. Did you mean 'test'\?"):
         task(some(2)).rows("tset")
 
@@ -165,20 +148,9 @@ def test_templates_are_selected_and_held_out_by_name() -> None:
 
 def test_the_digest_is_that_of_the_question_and_not_of_the_data() -> None:
     same = [task(some(2)), task(some(3))]
-    other = [
-        task(some(2), labels=(1, 0)),
-        task(some(2), f1="macro"),
-        task(some(2)).with_templates(["plain", "long"]),
-    ]
+    other = [task(some(2), labels=(1, 0)), task(some(2), f1="macro"), task(some(2)).with_templates(["plain", "long"])]
     assert len({item.digest() for item in same}) == 1
     assert len({item.digest() for item in [same[0], *other]}) == 4
-
-
-@pytest.mark.parametrize(
-    ("f1", "num_labels", "kind"), [("auto", 2, "binary"), ("auto", 3, "macro"), ("macro", 2, "macro")]
-)
-def test_f1_is_binary_for_two_labels_unless_said(f1: str, num_labels: int, kind: str) -> None:
-    assert task(some(2), f1=f1).f1_kind(num_labels) == kind
 
 
 @pytest.mark.parametrize(
@@ -207,6 +179,7 @@ def test_a_tenth_is_held_out_stratified_at_most_a_thousand_and_at_least_one() ->
     assert sorted(instance.label or 0 for instance in validation) == [0] * 15 + [1] * 5
     assert len(holdout(rendered([None] * 20_000), seed=0)[1]) == 1000
     assert len(holdout(rendered([None] * 3), seed=0)[1]) == 1
+    assert holdout(rendered([None] * 100), seed=0) != holdout(rendered([None] * 100), seed=1)
 
 
 @given(st.lists(st.sampled_from([0, 1, 2]), min_size=2, max_size=60), st.integers(0, 5), st.randoms())
@@ -218,17 +191,11 @@ def test_what_is_held_out_depends_on_the_ids_and_not_on_their_order(
     train, validation = holdout(instances, seed=seed)
     assert sorted(item.id for item in train + validation) == sorted(item.id for item in instances)
     assert 1 <= len(validation) < len(instances)
-    shuffled = instances.copy()
-    shuffler.shuffle(shuffled)
-    assert {item.id for item in holdout(shuffled, seed=seed)[1]} == {item.id for item in validation}
+    shuffler.shuffle(instances)
+    assert {item.id for item in holdout(instances, seed=seed)[1]} == {item.id for item in validation}
     for label in set(labels):
         held = sum(item.label == label for item in validation)
         assert abs(held - len(validation) * labels.count(label) / len(labels)) < 1
-
-
-def test_another_seed_holds_out_others() -> None:
-    instances = rendered([None] * 100)
-    assert holdout(instances, seed=0) != holdout(instances, seed=1)
 
 
 @pytest.mark.parametrize("count", [0, 1])

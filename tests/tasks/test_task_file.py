@@ -1,11 +1,11 @@
-"""The user's task file: what it says, and every way in which it can be wrong."""
+"""The user's task file: what it says, every way in which it can be wrong, and loading a task by file or name."""
 
 from pathlib import Path
 
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.tasks import FileSource, HubSource, require_templates_for_training
+from flip_flop.tasks import FileSource, HubSource, load_task, require_templates_for_training
 from flip_flop.tasks.task_file import read_task_file
 
 # ruff: noqa: E501 - a case stands on one line
@@ -35,9 +35,8 @@ def write(folder: Path, text: str, name: str = "task.yaml") -> Path:
 
 
 def refusal(path: Path) -> InputError:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=r"\A[^\n]*\Z") as caught:
         read_task_file(path)
-    assert "\n" not in str(caught.value)
     return caught.value
 
 
@@ -52,6 +51,7 @@ def test_a_task_file_becomes_a_task(tmp_path: Path) -> None:
     (instance,) = task.instances("test")
     assert instance.prompts[:2] == ("Ticket: fire\nIs this urgent?", "fire\nUrgent:")
     assert instance.label == 1
+    assert read_task_file(write(tmp_path, GOOD.replace("name: support_tickets\n", ""), "mine.yaml")).name == "mine"
 
 
 def test_data_may_come_from_the_hub_or_in_another_encoding(tmp_path: Path) -> None:
@@ -65,10 +65,6 @@ def test_data_may_come_from_the_hub_or_in_another_encoding(tmp_path: Path) -> No
         "test": HubSource("a/b", "c", "d", "e", tmp_path),
         "validation": HubSource("a/b", None, "validation", None, tmp_path),
     }
-
-
-def test_the_name_defaults_to_the_files(tmp_path: Path) -> None:
-    assert read_task_file(write(tmp_path, GOOD.replace("name: support_tickets\n", ""), "mine.yaml")).name == "mine"
 
 
 DATA = "data: {train: unlabelled.jsonl, test: labelled.csv}"
@@ -132,16 +128,12 @@ def test_a_task_file_at_fault_is_refused_with_its_place(
     assert words in str(error)
 
 
-def test_a_file_that_is_not_utf8_or_very_large_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_very_large_or_missing_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "task.yaml"
     path.write_bytes("name: ä".encode("latin-1"))
     assert "is not UTF-8 at byte 6" in str(refusal(path))
     path.write_bytes(b"#" * (6 << 20))
     assert refusal(path).code == "E-TASK-YAML"
-
-
-def test_a_missing_task_file_is_named_with_its_nearest(tmp_path: Path) -> None:
-    write(tmp_path, GOOD)
     assert str(refusal(tmp_path / "tsk.yaml")).endswith("tsk.yaml. Did you mean 'task.yaml'?")
     assert refusal(tmp_path / "tsk.yaml").code == "E-TASK-FILE"
     assert refusal(tmp_path).code == "E-TASK-FILE"
@@ -155,3 +147,36 @@ def test_training_needs_two_templates_that_are_not_held_out(tmp_path: Path) -> N
         require_templates_for_training(short)
     with pytest.raises(InputError, match="E-TOO-FEW-TEMPLATES"):
         require_templates_for_training(short.with_templates(["plain"]))
+
+
+@pytest.mark.parametrize(
+    ("templates", "names", "held_out"),
+    [
+        (None, ["plain", "long"], ()),
+        ("all", ["plain", "terse", "long"], ("terse",)),
+        ("held_out", ["terse"], ("terse",)),
+        ("long, terse", ["long", "terse"], ()),
+    ],
+)
+def test_templates_are_all_but_the_held_out_ones_unless_others_are_asked_for(
+    tmp_path: Path, templates: str | None, names: list[str], held_out: tuple[str, ...]
+) -> None:
+    task = load_task(write(tmp_path, GOOD), templates=templates)
+    assert task.templates.names == tuple(names)
+    assert task.held_out_templates == held_out
+
+
+def test_templates_that_the_task_does_not_have_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace("held_out_templates: [terse]", ""))
+    with pytest.raises(InputError, match="E-TPL-UNKNOWN: task 'support_tickets' has no held_out_templates"):
+        load_task(path, templates="held_out")
+    with pytest.raises(InputError, match="E-TPL-UNKNOWN: there is no template 'd'"):
+        load_task(path, templates="plain,d")
+
+
+def test_an_unknown_name_is_named_with_its_nearest_and_all_names() -> None:
+    words = r"E-TASK-UNKNOWN: .*'rtee'.*Did you mean 'rte'\? Known: anli_r1.*demo, .*winogrande, wsc\."
+    with pytest.raises(InputError, match=words):
+        load_task("rtee")
+    with pytest.raises(InputError, match=r"E-TASK-FILE: there is no task file rtee\.yaml"):
+        load_task("rtee.yaml")

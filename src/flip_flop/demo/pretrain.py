@@ -1,12 +1,13 @@
 """Makes the embedded model: a tokenizer and a tiny Llama, in a few minutes on one thread.
 
-The model reads reviews under every template of the demo's task, each answered by the template's own annotator
-(:mod:`flip_flop.demo.annotators`). The first steps read reviews with a single remark: without that the
-answers stay at chance for most of the training.
+The model reads reviews under every template of the demo's task. A real model meets some phrasings often and others
+rarely, and answers them by different habits: here each template has an annotator of its own. The first steps read
+reviews with a single remark: without that the answers stay at chance for most of the training.
 """
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,10 @@ import torch
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from flip_flop.demo.annotators import ANNOTATORS
 from flip_flop.files import new_folder
 from flip_flop.randomness import generator
 from flip_flop.tasks import load_task
-from flip_flop.tasks.embedded.reviews import SPLIT_SIZES, make_rows, stream_reviews
+from flip_flop.tasks.embedded.reviews import SPLIT_SIZES, Review, make_rows, stream_reviews
 
 END = "<|end|>"
 VOCAB_SIZE = 768
@@ -30,6 +30,38 @@ CURRICULUM_SHARE = 0.3  # of the steps, on reviews with one remark
 ANSWER_WEIGHT = 8.0  # of an answer's token in the loss; any other token counts 1
 
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Annotator:
+    """How often one template occurs in the pretraining text, and how its reader weighs a review's three remarks."""
+
+    frequency: float
+    weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    leniency: float = 0.0
+
+    def label(self, review: Review) -> int:
+        """The sign of the weighted sum plus the leniency; a single remark counts in full."""
+        weights = self.weights if len(review.clauses) == 3 else (1.0,)
+        strengths = [clause.strength for clause in review.clauses]
+        return int(float(np.dot(weights, strengths)) + self.leniency > 0)
+
+
+# Whoever is asked a yes-or-no question says yes too often: hence the leniency of "satisfied", "happy" and
+# "true_or_false", and its opposite in "complaint", where yes means a negative review.
+ANNOTATORS = {
+    "satisfied": Annotator(1.0, (0.9, 1.0, 1.1), 0.8),
+    "sentiment": Annotator(1.0, (1.1, 1.0, 0.9)),
+    "true_or_false": Annotator(0.6, (0.7, 0.9, 1.4), 1.2),
+    "good_or_bad": Annotator(0.8, (0.8, 1.0, 1.2), -0.6),
+    "complaint": Annotator(0.6, (1.1, 1.0, 0.9), -1.6),
+    "one_word": Annotator(0.6, (1.5, 0.9, 0.6), -1.0),
+    "feeling": Annotator(0.6, (0.8, 1.0, 1.2), 1.7),
+    "recommended": Annotator(0.6, (0.5, 0.7, 1.8), -0.8),
+    "happy": Annotator(0.6, (1.0, 1.2, 0.8), 1.2),
+    "overall": Annotator(0.6, (1.2, 0.9, 0.9), -1.0),
+    "thumbs": Annotator(0.6, (0.8, 1.0, 1.2), -0.8),
+}
 
 
 def stream_examples(seed: int, num_clauses: int) -> Iterator[tuple[str, str]]:
@@ -110,12 +142,7 @@ def _loss(model: LlamaForCausalLM, ids: torch.Tensor, weights: torch.Tensor) -> 
 
 
 def pretrain(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    *,
-    seed: int,
-    num_steps: int,
-    progress: Progress | None,
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, num_steps: int, progress: Progress | None
 ) -> None:
     """Train ``model`` in place: AdamW with a short warm-up and a cosine to zero."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
@@ -141,17 +168,16 @@ def pretrain(
 
 
 def rebuild_model(folder: Path, *, seed: int = 0, progress: Progress | None = None, num_steps: int = NUM_STEPS) -> None:
-    """Pretrain the embedded model into a folder: on one machine and thread the same bytes each time.
+    """Pretrain the embedded model (seed 0) into a folder: on one machine and thread the same bytes each time.
 
-    The shipped model has seed 0; fewer steps give a model that has not learnt the task. ``progress`` is called after
-    each step with the steps done and their number.
+    ``progress`` is called after each step with the steps done and their number.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         tokenizer = train_tokenizer(seed)
         model = make_model(seed, len(tokenizer), tokenizer.eos_token_id)
-        pretrain(model, tokenizer, seed=seed, num_steps=num_steps, progress=progress)
+        pretrain(model, tokenizer, seed, num_steps, progress)
     finally:
         torch.set_num_threads(threads)
     with new_folder(folder) as temporary:

@@ -34,8 +34,7 @@ METHODS: dict[str, dict[str, Any]] = {
 def run_demo(out: Path, *, seed: int = 0, quiet: bool = False) -> dict[str, list[Path]]:
     """Audit, train, audit, into an empty or new folder. The ``seed`` is the training's.
 
-    Returns:
-        Run directories of the audits, base first: ``train`` on the training templates, ``held_out`` on the others.
+    Gives the audits' run directories, base first: ``train`` on the training templates, ``held_out`` on the others.
     """
     torch.set_num_threads(1)  # a model so small gains nothing from a second thread
     task = load_task("demo", templates="all")

@@ -22,9 +22,8 @@ from flip_flop.files import new_folder, sha256_file, sha256_json, write_json
 VERSION = "0.2.3"
 ARCHIVE_NAME = f"promptsource-{VERSION}.tar.gz"
 ARCHIVE_SHA256 = "f106c889778a0fe5590e7183904bf964e1a01691c8a29451e44f3df5ddef05f5"
+# The digest of the files' digests, for a folder that is given instead of the archive.
 FILES_SHA256 = "1338a05d6b03ca4da5efd7b1953038fbacd7d5668ea652783f227ca9630ffdcb"
-"""The digest of the files' digests, for a folder that is given instead of the archive."""
-
 FOLDER_VARIABLE = "FLIP_FLOP_PROMPTSOURCE"
 FETCH_COMMAND = "flip-flop templates fetch"
 FILE_NAME = "templates.yaml"
@@ -41,7 +40,7 @@ _GIVE_ARCHIVE = f"Give --from {ARCHIVE_NAME}, or the folder that it unpacks to."
 
 
 def cache_folder() -> Path:
-    """Where the templates are kept: ``flip-flop/promptsource-0.2.3`` in the user's cache."""
+    """``flip-flop/promptsource-0.2.3`` in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "flip-flop" / f"promptsource-{VERSION}"
 
@@ -66,9 +65,7 @@ def templates_folder() -> Path:
 
 
 def fetch(source: Path | None = None) -> Path:
-    """Put PromptSource's template files into the user's cache, and give its folder.
-
-    ``source`` is the archive, or a folder that holds its unpacked templates; None downloads it with pip.
+    """Put PromptSource's template files into the user's cache, from the archive, its unpacked folder, or with pip.
 
     Raises:
         InputError: ``E-TPL-FETCH``: nothing is available. ``E-TPL-ARCHIVE``: it is not PromptSource 0.2.3.
@@ -84,7 +81,7 @@ def fetch(source: Path | None = None) -> Path:
 
 
 def _download(folder: Path) -> Path:
-    """The archive, by pip: its hash is given to pip too, because pip runs ``setup.py`` for the version."""
+    # The hash is given to pip too, because pip runs setup.py for the version.
     requirements = folder / "requirements.txt"
     requirements.write_text(f"promptsource=={VERSION} --hash=sha256:{ARCHIVE_SHA256}\n")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
@@ -108,7 +105,6 @@ def _download(folder: Path) -> Path:
 
 
 def _read_archive(archive: Path) -> dict[str, bytes]:
-    """The template files in the archive, by dataset; its digest says that there is nothing else to check."""
     digest = sha256_file(archive)
     if digest != ARCHIVE_SHA256:
         message = f"{archive} is not {ARCHIVE_NAME}: its SHA-256 is {digest}."
@@ -123,12 +119,11 @@ def _read_archive(archive: Path) -> dict[str, bytes]:
 
 
 def _read_folder(folder: Path) -> dict[str, bytes]:
-    """The template files in a folder, by dataset, where they are those of the archive."""
     root = _find_templates(folder)
     if root is None:
         raise InputError("E-TPL-FETCH", f"{folder} holds no <dataset>/{FILE_NAME}.", _GIVE_ARCHIVE)
     files = {name: path.read_bytes() for name, path in dataset_files(root)}
-    if sha256_json(_digests(files)) != FILES_SHA256:
+    if sha256_json({name: sha256(content).hexdigest() for name, content in files.items()}) != FILES_SHA256:
         message = f"the {len(files)} template files in {root} are not those of PromptSource {VERSION}."
         raise InputError("E-TPL-ARCHIVE", message, f"Give the archive, or set {FOLDER_VARIABLE} to use them anyway.")
     return files
@@ -148,18 +143,14 @@ def dataset_files(root: Path) -> Iterator[tuple[str, Path]]:
             yield name, path
 
 
-def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: sha256(content).hexdigest() for name, content in sorted(files.items())}
-
-
 def _store(files: Mapping[str, bytes], source: Path) -> Path:
-    """Write all files into the cache, or none; and beside them the archive, with its licence."""
-    folder, digests = cache_folder(), _digests(files)
+    folder = cache_folder()
+    digests = {name: sha256(content).hexdigest() for name, content in sorted(files.items())}
     with new_folder(folder) as fresh:
         for name, content in files.items():
             (fresh / name).mkdir(parents=True, exist_ok=True)
             (fresh / name / FILE_NAME).write_bytes(content)
-        if source.is_file():
+        if source.is_file():  # the archive, with its licence
             shutil.copyfile(source, fresh / ARCHIVE_NAME)
         manifest = {"promptsource": VERSION, "source": source.name, "sha256": sha256_json(digests), "files": digests}
         write_json(fresh / MANIFEST_NAME, manifest)
@@ -167,11 +158,7 @@ def _store(files: Mapping[str, bytes], source: Path) -> Path:
 
 
 def check_unchanged(root: Path, name: str) -> None:
-    """Refuse a file that differs from the manifest beside it, where there is a manifest.
-
-    Raises:
-        InputError: ``E-TPL-ARCHIVE``.
-    """
+    """Refuse a file that differs from the manifest beside it, where there is one (``E-TPL-ARCHIVE``)."""
     manifest = root / MANIFEST_NAME
     if not manifest.is_file():
         return

@@ -38,9 +38,9 @@ def join_texts(separator: str, values: Iterable[Any]) -> str:
     return separator.join(texts)
 
 
-def replace_text(text: str, old: Any, new: Any, count: int | None = None) -> str:
-    """``text.replace(old, new, count)``, within the limits."""
-    old, new, limit = str(old), str(new), -1 if count is None else int(count)
+def replace_text(text: Any, old: Any, new: Any, count: int | None = None) -> str:
+    """``str(text).replace(old, new, count)``, within the limits."""
+    text, old, new, limit = str(text), str(old), str(new), -1 if count is None else int(count)
     found = text.count(old)
     found = found if limit < 0 else min(found, limit)
     bounded_text(len(text) + found * max(len(new) - len(old), 0))
@@ -52,10 +52,6 @@ def _join(environment: Environment, value: Iterable[Any], d: str = "", attribute
     if attribute is not None:
         value = map(make_attrgetter(environment, attribute), value)
     return join_texts(str(d), value)
-
-
-def _replace(value: Any, old: str, new: str, count: int | None = None) -> str:
-    return replace_text(str(value), old, new, count)
 
 
 def _round(value: float, precision: int = 0, method: str = "common") -> float:
@@ -114,16 +110,14 @@ def _metered(filter_function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _PLAIN_FILTERS = (  # noqa: SIM905 - quotes round forty words hide the words
-    "abs capitalize default first float int last length lower map max min "
+    "abs capitalize count d default first float int last length lower map max min "
     "reject rejectattr select selectattr string title trim unique upper"
 ).split()
 FILTERS: dict[str, Callable[..., Any]] = {
     **{name: _metered(JINJA_FILTERS[name]) for name in _PLAIN_FILTERS},
-    "d": _metered(JINJA_FILTERS["default"]),
-    "count": _metered(JINJA_FILTERS["length"]),
     "join": _join,
     "list": bounded_list,
-    "replace": _replace,
+    "replace": replace_text,
     "round": _round,
     "sort": _sort,
     "most_frequent": _most_frequent,

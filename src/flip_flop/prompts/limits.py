@@ -33,15 +33,7 @@ WORK_PER_STEP = 128
 SECONDS = 0.5
 """Processor time of one render: the backstop of the budget, which stops at the same step on every machine."""
 
-_CONTAINERS: tuple[type[Iterable[Any]], ...] = (
-    list,
-    tuple,
-    set,
-    frozenset,
-    type({}.keys()),
-    type({}.values()),
-    type({}.items()),
-)
+_CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))
 
 
 class RenderLimitExceeded(Exception):  # noqa: N818 - turned into E-TPL-TOO-BIG

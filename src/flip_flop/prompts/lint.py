@@ -1,14 +1,14 @@
 """What is wrong or doubtful about a set of templates on real rows: found before a model spends hours on it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
 from flip_flop.errors import InputError
-from flip_flop.prompts.label_order import reversed_words, target_index
-from flip_flop.prompts.render import check_rendering
-from flip_flop.prompts.template import Template, TemplateSet
+from flip_flop.prompts.sandbox import render_text
+from flip_flop.prompts.template import RESERVED_FIELD, Template, TemplateSet, check_rendering
+from flip_flop.randomness import generator
 
 LONG = 8192
 """Characters from which a prompt counts as long: about the context of a small model, in characters."""
@@ -16,6 +16,8 @@ LONG = 8192
 _ROWS_FOR_DRAWS = 5
 _ROWS_FOR_TOKENS = 200
 _ROWS_FOR_LABEL_TWINS = 20
+_NO = frozenset(["no", "false", "incorrect", "wrong", "never", "negative", "impossible"])
+_YES = frozenset(["yes", "true", "correct", "right", "always", "positive", "guaranteed"])
 
 Encode = Callable[[str, tuple[str, ...]], Sequence[Sequence[int]]]
 Rendering = tuple[str, tuple[str, ...]]
@@ -61,23 +63,19 @@ def lint_templates(
 
     Where ``num_labels`` is None, the first rendering's number of answers counts. ``encode`` gives the answers' tokens
     for a prompt and its answers, by a model's tokenizer.
-
-    Example:
-        >>> plain = Template("plain", "Is {{ x }} good? ||| {{ answer_choices[y] }}", "No ||| Yes")
-        >>> odd = Template("odd", "{{ x }}? ||| {{ answer_choices[1 - y] }}", "Yes ||| No")
-        >>> rows = [LintRow(f"row {y}", {"x": f"tea {y}", "y": y}, y) for y in (0, 1)]
-        >>> found = lint_templates(TemplateSet((plain, odd)), rows, label_field="y", num_labels=2)
-        >>> [(finding.code, finding.template, finding.num_rows) for finding in found]
-        [('E-TPL-LABEL-ORDER', 'odd', 2)]
     """
     lint = _Lint(templates, rows, label_field, num_labels, seed)
     for number, row in enumerate(rows):
         for template in templates:
-            lint.render(template, row)
-            lint.check_length_and_prefixes(template, row)
+            rendering = lint.render(template, row)
+            lint.renderings[template.name].append(rendering)
+            if rendering is None:
+                continue
+            lint.check_length_and_prefixes(template, row, *rendering)
             if encode is not None and number < _ROWS_FOR_TOKENS:
-                lint.check_tokens(template, row, encode)
-            lint.check_target(template, row)
+                lint.check_tokens(template, row, rendering, encode)
+            if row.gold is not None:
+                lint.check_target(template, row, rendering[1], row.gold)
     for template in templates:
         lint.check_draws(template)
         lint.check_constant(template)
@@ -88,22 +86,20 @@ def lint_templates(
     return sorted(lint.findings.values(), key=lambda each: (not each.is_error, order[each.template], each.code))
 
 
+@dataclass
 class _Lint:
     """The findings by code and template: the first row's message is kept, the other rows are counted."""
 
-    def __init__(
-        self,
-        templates: TemplateSet,
-        rows: Sequence[LintRow],
-        label_field: str | None,
-        num_labels: int | None,
-        seed: int,
-    ):
-        self.templates, self.rows = templates, rows
-        self.label_field, self.num_labels, self.seed = label_field, num_labels, seed
-        self.findings: dict[tuple[str, str], Finding] = {}
-        self.renderings: dict[str, list[Rendering | None]] = {name: [] for name in templates.names}
-        self.targets: dict[str, set[int]] = {name: set() for name in templates.names}
+    templates: TemplateSet
+    rows: Sequence[LintRow]
+    label_field: str | None
+    num_labels: int | None
+    seed: int
+    findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.renderings: dict[str, list[Rendering | None]] = {name: [] for name in self.templates.names}
+        self.targets: dict[str, set[int]] = {name: set() for name in self.templates.names}
 
     def add(self, code: str, template: str, row: str, message: str) -> None:
         first = self.findings.get((code, template), Finding(code, template, row, message, 0))
@@ -116,19 +112,19 @@ class _Lint:
     def text(self, template: Template, row: LintRow, seed: int) -> Rendering:
         return template.render(row.fields, self.label_field, instance_id=row.location, seed=seed, row=row.location)
 
-    def render(self, template: Template, row: LintRow) -> None:
-        rendering = None
+    def render(self, template: Template, row: LintRow) -> Rendering | None:
         try:
             prompt, choices = self.text(template, row, self.seed)
             check_rendering(template, prompt, choices, self.num_labels or len(choices), row.location)
             self.num_labels = self.num_labels or len(choices)
-            rendering = prompt, choices
         except InputError as error:
             self.add_error(error, template, row)
-        self.renderings[template.name].append(rendering)
+            return None
+        return prompt, choices
 
-    def check_length_and_prefixes(self, template: Template, row: LintRow) -> None:
-        prompt, choices = self.renderings[template.name][-1] or ("", ())
+    def check_length_and_prefixes(
+        self, template: Template, row: LintRow, prompt: str, choices: tuple[str, ...]
+    ) -> None:
         if len(prompt) > LONG:
             self.add("W-TPL-LONG", template.name, row.location, f"the prompt has {len(prompt):,} characters.")
         for short, long in combinations(sorted(choices, key=len), 2):
@@ -136,11 +132,8 @@ class _Lint:
                 message = f"the answer {short!r} is the beginning of the answer {long!r}."
                 self.add("W-TPL-CHOICE-PREFIX", template.name, row.location, message)
 
-    def check_tokens(self, template: Template, row: LintRow, encode: Encode) -> None:
+    def check_tokens(self, template: Template, row: LintRow, rendering: Rendering, encode: Encode) -> None:
         """Whether a model can tell the answers apart."""
-        rendering = self.renderings[template.name][-1]
-        if rendering is None:
-            return
         try:
             tokens = [tuple(answer) for answer in encode(*rendering)]
         except InputError as error:
@@ -152,21 +145,27 @@ class _Lint:
                 message = f"the answers {first!r} and {second!r} are the same tokens."
                 self.add("E-LABEL-TOKENS", template.name, row.location, message)
 
-    def check_target(self, template: Template, row: LintRow) -> None:
+    def check_target(self, template: Template, row: LintRow, choices: tuple[str, ...], gold: int) -> None:
         """Whether the template's own target is the gold label's answer, in the order of the task's labels."""
-        rendering = self.renderings[template.name][-1]
-        if rendering is None or row.gold is None:
-            return
         try:
-            index = target_index(template, row.fields, rendering[1], row=row.location, seed=self.seed)
+            parts = render_text(
+                template.jinja,
+                {**row.fields, RESERVED_FIELD: list(choices)},
+                is_prompt=False,  # the target behind the separator is rendered too
+                hidden=None,
+                where=f"template {template.name!r}, target",
+                row=row.location,
+                make_generator=lambda: generator(self.seed, "prompt", row.location, template.name),
+            )
         except InputError as error:
             self.add_error(error, template, row, "W-TPL-TARGET", "its target fails: ")
             return
-        if index is not None:
+        if len(parts) > 1 and parts[1] in choices:
+            index = choices.index(parts[1])
             self.targets[template.name].add(index)
-            if index != row.gold:
-                target = f"its target is answer {index + 1}, {rendering[1][index]!r}"
-                message = f"{target}; the gold label is number {row.gold + 1}."
+            if index != gold:
+                target = f"its target is answer {index + 1}, {choices[index]!r}"
+                message = f"{target}; the gold label is number {gold + 1}."
                 self.add("E-TPL-LABEL-ORDER", template.name, row.location, message)
 
     def check_draws(self, template: Template) -> None:
@@ -204,10 +203,8 @@ class _Lint:
                     template.render(rows[0].fields, name, row=rows[0].location)
                 except InputError as error:
                     if error.code == "E-TPL-LABEL-LEAK":
-                        message = (
-                            f"it reads the field {name!r}, which gives away the gold label in all {len(rows):,} rows."
-                        )
-                        self.add("W-TPL-LABEL-TWIN", template.name, "", message)
+                        what = f"which gives away the gold label in all {len(rows):,} rows"
+                        self.add("W-TPL-LABEL-TWIN", template.name, "", f"it reads the field {name!r}, {what}.")
 
     def check_duplicates(self) -> None:
         """Whether two templates are one, which would have two votes."""
@@ -221,7 +218,27 @@ class _Lint:
         confirmed = {name for name, found in self.targets.items() if len(found) == self.num_labels}
         seen = {name: {each[1] for each in found if each} for name, found in self.renderings.items()}
         answers = {name: found.pop() for name, found in seen.items() if len(found) == 1}
-        for name, other in reversed_words(answers):
+        for name, other in _reversed_words(answers):
             if name not in confirmed or other not in confirmed:
                 message = f"its answers {answers[name]} are in the reverse order of {other!r}, {answers[other]}."
                 self.add("W-TPL-LABEL-ORDER", name, "", message)
+
+
+def _reversed_words(answers: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
+    """Templates whose answers are in another order than those of the first with the same words, or a yes and a no."""
+    folded = [(name, tuple(choice.casefold().rstrip(".!") for choice in each)) for name, each in answers.items()]
+    for index, (name, ours) in enumerate(folded):
+        for other, theirs in folded[:index]:
+            signs = _signs(ours), _signs(theirs)
+            if sorted(ours) == sorted(theirs) or None not in signs:
+                if signs[0] != signs[1] or (None in signs and ours != theirs):
+                    yield name, other
+                break
+
+
+def _signs(choices: Sequence[str]) -> tuple[bool, bool] | None:
+    """Which of two answers is the yes, or None."""
+    if len(choices) != 2 or not all(choice in _YES | _NO for choice in choices):
+        return None
+    signs = choices[0] in _YES, choices[1] in _YES
+    return signs if signs[0] != signs[1] else None

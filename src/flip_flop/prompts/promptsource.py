@@ -1,5 +1,6 @@
-"""PromptSource's template files, read as data: each template is read, or refused with a code and a reason."""
+"""PromptSource's template files, read as data, and which of their templates are used, by one rule for all datasets."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +10,7 @@ import yaml
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.prompts.archive import FILE_NAME, check_unchanged, dataset_files
-from flip_flop.prompts.template import Template
+from flip_flop.prompts.template import Template, TemplateSet, check_rendering
 from flip_flop.strict_yaml import StrictLoader, read_yaml
 
 _TEXTS = {"name": str, "jinja": str, "answer_choices": str | None}
@@ -100,3 +101,55 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
         if first.name == second.name:
             raise InputError("E-TPL-NAME-DUP", f"{path}: two templates are named {first.name!r}.")
     return ordered
+
+
+@dataclass(frozen=True)
+class TemplateFilter:
+    """The templates that are used, in the order of the candidates, and name and reason of each other candidate."""
+
+    kept: TemplateSet
+    dropped: tuple[tuple[str, str], ...]
+
+
+def filter_templates(
+    candidates: Sequence[SourceTemplate],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    label_field: str | None,
+    num_labels: int | None = None,
+) -> TemplateFilter:
+    """Keep the templates that ask for the dataset's own task and render for every row.
+
+    A template renders where its prompt is not empty and every label has an answer that is not empty. One that fails on
+    a row is not rendered for the next. Where ``num_labels`` is None, any number of at least two will do.
+    """
+    reasons: dict[str, str] = {}
+    left: list[Template] = []
+    for candidate in candidates:
+        if not candidate.original_task:
+            reasons[candidate.name] = "it does not ask for the dataset's own task"
+        elif isinstance(candidate.template, InputError):
+            reasons[candidate.name] = _reason(candidate.template, candidate.name)
+        elif candidate.answer_choices is None or not candidate.answer_choices.strip():
+            reasons[candidate.name] = "it has no answer choices"
+        else:
+            left.append(candidate.template)
+    for number, row in enumerate(rows, start=1):
+        for template in left:
+            try:
+                prompt, choices = template.render(row, label_field, instance_id=f"row {number}", row=f"row {number}")
+                check_rendering(template, prompt, choices, num_labels or max(len(choices), 2), f"row {number}")
+            except InputError as error:
+                # Two equal answers are a problem of the row: every template has it.
+                if error.code != "E-LABEL-DUP":
+                    reasons[template.name] = _reason(error, template.name)
+        left = [template for template in left if template.name not in reasons]
+        if not left:
+            break
+    dropped = tuple((each.name, reasons[each.name]) for each in candidates if each.name in reasons)
+    return TemplateFilter(TemplateSet(tuple(left)), dropped)
+
+
+def _reason(error: InputError, name: str) -> str:
+    """An error without the template's name, which stands beside it in a table."""
+    return f"{error.message.removeprefix(f'template {name!r}, ').rstrip('.')} ({error.code})"

@@ -23,9 +23,8 @@ from flip_flop.prompts.functions import (
     call_method,
     join_texts,
 )
-from flip_flop.prompts.guards import CHOICE_BOUNDARY, Guards
 from flip_flop.prompts.limits import MAX_OUTPUT, MAX_SIZE, RenderLimitExceeded, bounded, rendering, steps
-from flip_flop.prompts.safety import MAX_SOURCE, SEPARATOR, check_parts, check_tree
+from flip_flop.prompts.safety import CHOICE_BOUNDARY, MAX_SOURCE, SEPARATOR, Guards, check_parts, check_tree
 
 _NUMBERS = (numbers.Number, np.bool_)
 _DATES = (datetime.date, datetime.time, datetime.timedelta)  # texts by themselves, but not inside a list
@@ -132,13 +131,13 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
 _ENVIRONMENT = PromptEnvironment()
 
 
-def no_draws() -> np.random.Generator:
-    """The generator where nothing may be drawn."""
+def _no_draws() -> np.random.Generator:
     raise SecurityError("a random choice outside a row")
 
 
 @functools.lru_cache(maxsize=4096)
-def _compile(source: str, is_prompt: bool, where: str) -> jinja2.Template:
+def compile_source(source: str, is_prompt: bool, where: str) -> jinja2.Template:
+    """Compile a template without running it; ``E-TPL-SYNTAX``, ``E-TPL-UNSAFE`` or ``E-TPL-PARTS``."""
     if len(source) > MAX_SOURCE:
         raise InputError("E-TPL-UNSAFE", f"{where}: longer than {MAX_SOURCE:,} characters.", "Shorten it.")
     try:
@@ -153,17 +152,12 @@ def _compile(source: str, is_prompt: bool, where: str) -> jinja2.Template:
     if is_prompt:
         check_parts(tree, where)
     guarded = Guards(is_prompt).visit(tree).set_environment(_ENVIRONMENT)
-    with rendering(no_draws):
+    with rendering(_no_draws):
         try:
             code = _ENVIRONMENT.compile(guarded)
         except (TemplateSyntaxError, SyntaxError, RecursionError) as error:
             raise InputError("E-TPL-SYNTAX", f"{where}: {error}.", "Fix the Jinja syntax.") from None
     return jinja2.Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.globals)
-
-
-def check_source(source: str, *, is_prompt: bool, where: str) -> None:
-    """Compile a template without running it; ``E-TPL-SYNTAX``, ``E-TPL-UNSAFE`` or ``E-TPL-PARTS``."""
-    _compile(source, is_prompt, where)
 
 
 def _run(template: jinja2.Template, fields: Mapping[str, Any]) -> str:
@@ -197,7 +191,7 @@ def render_text(
     Raises:
         InputError: Any of the ``E-TPL`` codes.
     """
-    template = _compile(source, is_prompt, where)
+    template = compile_source(source, is_prompt, where)
     location = f"{where}, {row}"
     with rendering(make_generator):
         try:

@@ -1,14 +1,15 @@
-"""One phrasing of a task: a Jinja text and the answers that go with it; and the templates of a task, in order."""
+"""Templates of a task, and one row rendered under each of them: what is scored, voted on and trained on."""
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_json
+from flip_flop.prompts.limits import MAX_SIZE, RenderLimitExceeded, size_of
 from flip_flop.prompts.safety import SEPARATOR
-from flip_flop.prompts.sandbox import check_source, render_text
+from flip_flop.prompts.sandbox import compile_source, render_text
 from flip_flop.randomness import generator
 
 RESERVED_FIELD = "answer_choices"
@@ -39,9 +40,9 @@ class Template:
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise InputError("E-TPL-SYNTAX", "a template has an empty name.", "Name it.")
-        check_source(self.jinja, is_prompt=True, where=self._where)
+        compile_source(self.jinja, True, self._where)
         if self.answer_choices is not None:
-            check_source(self.answer_choices, is_prompt=False, where=f"{self._where}, answer_choices")
+            compile_source(self.answer_choices, False, f"{self._where}, answer_choices")
 
     @property
     def _where(self) -> str:
@@ -111,12 +112,6 @@ class TemplateSet:
 
     Raises:
         InputError: ``E-TPL-NAME-DUP``.
-
-    Example:
-        >>> terse = Template("terse", "{{ x }}?", "No ||| Yes")
-        >>> templates = TemplateSet((terse, Template("plain", "Is it {{ x }}?", "No ||| Yes")))
-        >>> templates.names, templates.select(["plain"]).names, len(templates)
-        (('terse', 'plain'), ('plain',), 2)
     """
 
     templates: tuple[Template, ...]
@@ -153,3 +148,89 @@ class TemplateSet:
     def digest(self) -> str:
         """The SHA-256 of the templates, in order."""
         return sha256_json([template.digest() for template in self.templates])
+
+
+@dataclass(frozen=True)
+class RenderedInstance:
+    """One instance under V templates.
+
+    Attributes:
+        id: Unique within a split.
+        prompts: One per template.
+        choices: One answer per label, per template: answers are compared by index, whatever their words.
+        label: The gold label's index, or None.
+    """
+
+    id: str
+    prompts: tuple[str, ...]
+    choices: tuple[tuple[str, ...], ...]
+    label: int | None
+
+
+def render_instance(
+    fields: Mapping[str, Any],
+    templates: TemplateSet,
+    *,
+    id: str,
+    label: int | None,
+    num_labels: int | None,
+    label_field: str | None,
+    seed: int = 0,
+    row: str | None = None,
+) -> RenderedInstance:
+    """Render one row under every template.
+
+    The templates do not see the ``label_field``; their random choices depend on ``id`` and ``seed``. Where
+    ``num_labels`` is None, the first template's number of answers counts. ``row`` names the row in an error, such as
+    ``tickets.csv line 3``.
+
+    Raises:
+        InputError: ``E-ROW-TOO-BIG``, or an error of :meth:`Template.render` or :func:`check_rendering`.
+
+    Example:
+        >>> plain = Template("plain", "Is {{ x }} good?", "No ||| Yes")
+        >>> terse = Template("terse", "{{ x }}:", "bad ||| good")
+        >>> where = {"id": "test-1", "label": 1, "num_labels": 2, "label_field": None}
+        >>> tea = render_instance({"x": "tea"}, TemplateSet((plain, terse)), **where)
+        >>> tea.prompts, tea.choices
+        (('Is tea good?', 'tea:'), (('No', 'Yes'), ('bad', 'good')))
+    """
+    row = row or f"instance {id!r}"
+    try:
+        size_of(fields)
+    except RenderLimitExceeded:
+        raise InputError("E-ROW-TOO-BIG", f"{row} holds more than {MAX_SIZE:,} characters.") from None
+    prompts, all_choices = [], []
+    for template in templates:
+        prompt, choices = template.render(fields, label_field, instance_id=id, seed=seed, row=row)
+        num_labels = num_labels or len(choices)
+        check_rendering(template, prompt, choices, num_labels, row)
+        prompts.append(prompt)
+        all_choices.append(choices)
+    return RenderedInstance(id, tuple(prompts), tuple(all_choices), label)
+
+
+def check_rendering(template: Template, prompt: str, choices: Sequence[str], num_labels: int, row: str) -> None:
+    """Refuse an empty prompt, and answers that are not one for each label, all different.
+
+    Raises:
+        InputError: ``E-TPL-EMPTY``, ``E-TPL-LABELCOUNT``, ``E-LABEL-EMPTY`` or ``E-LABEL-DUP``.
+    """
+    where = f"template {template.name!r}, {row}"
+    if not prompt:
+        raise InputError("E-TPL-EMPTY", f"{where}: the prompt is empty.")
+    if len(choices) != num_labels:
+        raise InputError("E-TPL-LABELCOUNT", f"{where}: {len(choices)} answer choices for {num_labels} labels.")
+    for index, choice in enumerate(choices):
+        if not choice:
+            raise InputError("E-LABEL-EMPTY", f"{where}: answer choice {index + 1} is empty.")
+        if choice in choices[:index]:
+            raise InputError("E-LABEL-DUP", f"{where}: two labels have the same answer {choice!r}.")
+
+
+def templates_differ_in_answer_words(instances: Iterable[RenderedInstance]) -> bool:
+    """Whether some instance's templates answer the same label in different words.
+
+    If they do, a divergence over the vocabulary pulls each template toward the others' words.
+    """
+    return any(len(set(instance.choices)) > 1 for instance in instances)

@@ -21,12 +21,9 @@ def load_task(
 ) -> Task:
     """Load one of the paper's datasets (``rte``), an embedded task (``demo``), or a task file by its path.
 
-    Args:
-        name_or_path: The name or the path.
-        templates: ``"NAME,NAME,..."``, ``"all"`` or ``"held_out"``; None takes all but the held-out ones.
-        hub_mirror: A folder to read instead of the hub.
-        story_cloze_dir: The folder of StoryCloze's two CSV files.
-        seed: Divides a dataset's rows: not a run's seed, as one run must not train on what another is chosen by.
+    ``templates`` is ``"NAME,NAME,..."``, ``"all"`` or ``"held_out"``; None takes all but the held-out ones.
+    ``hub_mirror`` is a folder to read instead of the hub, ``story_cloze_dir`` that of StoryCloze's two CSV files.
+    ``seed`` divides a dataset's rows: not a run's seed, as one run must not train on what another is chosen by.
 
     Raises:
         InputError: ``E-TASK-UNKNOWN``, ``E-TASK-FILE``, ``E-TPL-UNKNOWN``, or an error of the data or a template.
@@ -61,11 +58,7 @@ def load_task(
 
 
 def require_templates_for_training(task: Task) -> None:
-    """Refuse to train on fewer than two templates: nothing could agree.
-
-    Raises:
-        InputError: ``E-TOO-FEW-TEMPLATES``.
-    """
+    """Refuse to train on fewer than two templates (``E-TOO-FEW-TEMPLATES``): nothing could agree."""
     count = len(task.training_templates)
     if count < 2:
         held_out = f" ({len(task.held_out_templates)} held out)" if task.held_out_templates else ""

@@ -1,7 +1,6 @@
 """One reader per kind of file: rows as they are written, each with its number.
 
-The CSV reader is ours: the usual ones guess types, so that "NA" becomes a missing value and "007" a seven, and shift
-the columns of a row with one cell too many.
+The usual CSV readers guess types ("NA" is missing, "007" is seven) and shift the columns of a row with a cell too many.
 """
 
 import csv
@@ -92,10 +91,6 @@ def read_csv_rows(text: str, delimiter: str, where: str) -> list[tuple[int, dict
 
     Raises:
         InputError: ``E-DATA-PARSE``, ``E-DATA-RAGGED``, ``E-DATA-DUPCOL`` or ``E-ROW-TOO-BIG``.
-
-    Example:
-        >>> read_csv_rows("id,text\n007,NA\n", ",", "tickets.csv")
-        [(2, {'id': '007', 'text': 'NA'})]
     """
     previous_limit = csv.field_size_limit(_MAX_CELL)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -127,15 +122,11 @@ def read_csv_rows(text: str, delimiter: str, where: str) -> list[tuple[int, dict
     return rows
 
 
-class _BadValueError(ValueError):
-    """A JSON value that JSON does not have, or that hides another."""
-
-
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise _BadValueError(f"duplicate key {key!r} in one object")
+            raise ValueError(f"duplicate key {key!r} in one object")
         found[key] = value
     return found
 
@@ -143,7 +134,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise _BadValueError(f"the number {text} is not finite")
+        raise ValueError(f"the number {text} is not finite")
     return value
 
 
@@ -153,15 +144,15 @@ def _parse_json(text: str) -> Any:
         if "\\ud" in text.lower():
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except RecursionError:
-        raise _BadValueError("it is nested too deeply") from None
+        raise ValueError("it is nested too deeply") from None
     except UnicodeEncodeError:
-        raise _BadValueError("a \\ud escape is half of a character") from None
+        raise ValueError("a \\ud escape is half of a character") from None
     return value
 
 
 def _json_object(value: Any, name: str = "it") -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _BadValueError(f"{name} is not an object")
+        raise ValueError(f"{name} is not an object")
     return value
 
 
@@ -185,7 +176,7 @@ def _read_json(text: str, path: Path) -> list[NumberedRow]:
     try:
         values = _parse_json(text) if text.strip() else []
         if not isinstance(values, list):
-            raise _BadValueError("it is not a list of objects")
+            raise ValueError("it is not a list of objects")
         return [NumberedRow(at, _json_object(value, f"row {at}")) for at, value in enumerate(values, start=1)]
     except ValueError as error:
         hint = "Write a list of objects, or one object per line in a .jsonl file."

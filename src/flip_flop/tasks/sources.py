@@ -99,12 +99,7 @@ class FileSource:
 
 @dataclass(frozen=True)
 class RowsSource:
-    """Rows in memory, such as generated ones; ``more`` goes into the record.
-
-    Example:
-        >>> RowsSource([{"text": "tea"}], "generated").load().provenance["num_rows"]
-        1
-    """
+    """Rows in memory, such as generated ones; ``more`` goes into the record."""
 
     fields: Iterable[Mapping[str, Any]] = field(repr=False)
     name: str
@@ -123,8 +118,8 @@ class RowsSource:
 class HubSource:
     """A split of a dataset on the hub, such as ``aps/super_glue``, ``rte``, ``validation``.
 
-    ``mirror`` is a folder that is read instead, ``MIRROR/<repo>/<config>/<split>.parquet``, with ``default`` for no
-    config; where it is None, the variable ``FLIP_FLOP_HUB_MIRROR`` may name one.
+    ``mirror``, or the variable ``FLIP_FLOP_HUB_MIRROR``, names a folder that is read instead:
+    ``MIRROR/<repo>/<config>/<split>.parquet``, with ``default`` for no config.
     """
 
     repo: str

@@ -25,15 +25,10 @@ class Task:
     """A classification task and its templates.
 
     Attributes:
-        name: Its name, in tables.
-        templates: Its templates, in order.
-        data: The source of each split.
         labels: The label field's values, in the order of the answer choices; None without gold labels.
-        label_field: The field that holds the gold label.
         f1: ``"binary"`` (F1 of label 1), ``"macro"``, or ``"auto"``: binary for two labels.
         id_field: The field that names an instance; without it a row is named by its split and number.
         held_out_templates: Templates that training leaves out.
-        description: One sentence for lists.
 
     Raises:
         InputError: ``E-TASK-KEY``, ``E-TPL-UNKNOWN`` or ``E-LABEL-DUP``.
@@ -112,43 +107,20 @@ class Task:
     ) -> "RenderedSplit":
         """A split under every template, checked.
 
-        Args:
-            split: The split's name.
-            limit: Take a uniform sample of this size. Ids and the seed decide what is in it: a smaller sample
-                lies within a larger one. The order stays that of the rows.
-            seed: For the sample, and for templates that draw.
-            need_labels: Refuse a split without the label field: by default every split but ``train``. Where the field
-                is there, its values are always checked.
+        ``limit`` takes a uniform sample of that size, by ids and ``seed``: a smaller one lies within a larger one, and
+        the order stays that of the rows. ``seed`` is also for templates that draw. ``need_labels`` refuses a split
+        without the label field, by default every split but ``train``; where it is there its values are always checked.
 
         Raises:
             InputError: An error of the source's or of the rendering's, ``E-DATA-EMPTY``, ``E-DATA-COLUMN``,
                 ``E-DATA-DUPID``, ``E-LABEL-NULL`` or ``E-LABEL-UNDECLARED``.
         """
-        return self._render(
-            self.rows(split), split, limit, seed, split != "train" if need_labels is None else need_labels
-        )
-
-    def instances(
-        self, split: str, *, limit: int | None = None, seed: int = 0, need_labels: bool | None = None
-    ) -> Sequence[RenderedInstance]:
-        """The instances of :meth:`render`."""
-        return self.render(split, limit=limit, seed=seed, need_labels=need_labels).instances
-
-    def render_file(self, path: Path, *, seed: int = 0) -> "RenderedSplit":
-        """A file's rows under every template, as the split ``input``; gold labels in it are not read."""
-        rows = FileSource(path).load()
-        unlabelled = tuple(
-            row._replace(fields={key: value for key, value in row.fields.items() if key != self.label_field})
-            for row in rows.rows
-        )
-        return self._render(replace(rows, rows=unlabelled), "input", None, seed, need_labels=False)
-
-    def _render(self, rows: Rows, split: str, limit: int | None, seed: int, need_labels: bool) -> "RenderedSplit":
         if limit is not None and limit < 1:
             raise InputError("E-TASK-KEY", f"the limit is {limit}.", "Take at least one instance.")
+        rows = self.rows(split)
         if not len(rows):
             raise InputError("E-DATA-EMPTY", f"split {split!r} of task {self.name!r} has no rows.")
-        gold = self.gold_labels(rows, need_labels)
+        gold = self.gold_labels(rows, split != "train" if need_labels is None else need_labels)
         ids: Sequence[str] = rows.ids or ()
         if rows.ids is None:
             ids = rows.ids_from(self.id_field) if self.id_field else [f"{split}-{at + 1}" for at in range(len(rows))]
@@ -171,6 +143,22 @@ class Task:
             num_labels = num_labels or len(instance.choices[0])
             instances.append(instance)
         return RenderedSplit(self, split, rows, instances)
+
+    def instances(
+        self, split: str, *, limit: int | None = None, seed: int = 0, need_labels: bool | None = None
+    ) -> Sequence[RenderedInstance]:
+        """The instances of :meth:`render`."""
+        return self.render(split, limit=limit, seed=seed, need_labels=need_labels).instances
+
+    def render_file(self, path: Path, *, seed: int = 0) -> "RenderedSplit":
+        """A file's rows under every template, as the split ``input``; gold labels in it are not read."""
+        rows = FileSource(path).load()
+        unlabelled = tuple(
+            row._replace(fields={key: value for key, value in row.fields.items() if key != self.label_field})
+            for row in rows.rows
+        )
+        task = replace(self, data={"input": replace(rows, rows=unlabelled)})
+        return replace(task.render("input", seed=seed, need_labels=False), task=self)
 
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:
         """Each row's label index; None throughout where the task or the split has no labels.

@@ -91,7 +91,6 @@ def _templates(value: Any, where: str) -> TemplateSet:
 
 
 def _answer_choices(value: Any, where: str) -> str:
-    """The answer choices as one text; in a task file they may also be a list."""
     if value in (None, "", []):
         raise InputError("E-TPL-NOCHOICES", f"{where} has no answer_choices, so there is nothing to score.")
     items = value if isinstance(value, list) else [value]

@@ -13,16 +13,15 @@ from typing import Any
 from flip_flop.files import sha256_file, sha256_json, write_json
 from flip_flop.progress import track
 from flip_flop.prompts import Template, TemplateSet, archive
-from flip_flop.prompts.promptsource import SourceTemplate
-from flip_flop.prompts.template_filter import TemplateFilter, filter_templates
-from flip_flop.tasks import paper_splits
-from flip_flop.tasks.paper_splits import Duplicates, find_duplicates
+from flip_flop.prompts.archive import cache_folder
+from flip_flop.prompts.promptsource import SourceTemplate, TemplateFilter, filter_templates
+from flip_flop.tasks import splits
 from flip_flop.tasks.sources import Rows
+from flip_flop.tasks.splits import Duplicates, find_duplicates
 
 log = logging.getLogger("flip_flop")
 
-# In a log, fewer rows than these are done before anyone reads about them.
-_MIN_LOGGED = 100_000
+_MIN_LOGGED = 100_000  # fewer rows are done before anyone reads about them in a log
 
 
 def check_rows(
@@ -30,11 +29,11 @@ def check_rows(
 ) -> tuple[TemplateFilter, Duplicates]:
     """Render every named row of both official splits of a dataset under every candidate; the second time, read it."""
     key = _key(candidates, train, test, label_field, num_labels)
-    path = archive.cache_folder().parent / "screenings" / f"{name}-{key}.json"
-    found = _read(path, candidates, len(train), len(test))
+    path = cache_folder().parent / "screenings" / f"{name}-{key}.json"
+    total = len(train) + len(test)
+    found = _read(path, candidates, total)
     if found is not None:
         return found
-    total = len(train) + len(test)
     quiet = total < _MIN_LOGGED and not sys.stderr.isatty()
     with track(f"{name}: templates that render", total, "rows", quiet=quiet) as advance:
 
@@ -54,9 +53,7 @@ def check_rows(
     return templates, duplicates
 
 
-def _read(
-    path: Path, candidates: Sequence[SourceTemplate], num_train: int, num_test: int
-) -> tuple[TemplateFilter, Duplicates] | None:
+def _read(path: Path, candidates: Sequence[SourceTemplate], num_rows: int) -> tuple[TemplateFilter, Duplicates] | None:
     """What is cached under this name; None where there is nothing, or nothing that this code would write."""
     try:
         found = json.loads(path.read_bytes())
@@ -67,10 +64,9 @@ def _read(
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     names = [*kept.names, *(name for name, _ in dropped)]
+    indices = (*duplicates.in_test, *duplicates.within_train, *duplicates.unanswerable)
     is_whole = sorted(names) == sorted(each.name for each in candidates) and all(
-        isinstance(index, int) and 0 <= index < (num_test if key == "unanswerable_test" else num_train)
-        for key, indices in asdict(duplicates).items()
-        for index in indices
+        isinstance(index, int) and 0 <= index < num_rows for index in indices
     )
     return (TemplateFilter(kept, dropped), duplicates) if is_whole else None
 
@@ -89,5 +85,5 @@ def _key(candidates: Sequence[SourceTemplate], train: Rows, test: Rows, label_fi
 def _code_digest() -> str:
     """The digest of what renders and compares: another version of it does not read this one's cache."""
     prompts = sorted(Path(archive.__file__).parent.glob("*.py"))
-    files = [*prompts, Path(paper_splits.__file__), Path(__file__)]
+    files = [*prompts, Path(splits.__file__), Path(__file__)]
     return sha256_json([importlib.metadata.version("jinja2"), *map(sha256_file, files)])

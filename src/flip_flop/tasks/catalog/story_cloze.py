@@ -30,11 +30,7 @@ class StoryClozeSource:
     folder: Path | None = None
 
     def load(self) -> Rows:
-        """Read the file; its columns get the names that the templates use.
-
-        Raises:
-            InputError: ``E-DATA-STORYCLOZE``: the file is missing, or is another one.
-        """
+        """Read the file under the templates' names; ``E-DATA-STORYCLOZE``: it is missing, or is another one."""
         folder = self.folder or os.environ.get(VARIABLE)
         if not folder:
             message = "StoryCloze is given out by its owners, to each user."

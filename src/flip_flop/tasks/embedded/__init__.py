@@ -13,9 +13,9 @@ TASK_FILE = Path(__file__).parent / "task.yaml"
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the tasks: reviews of one or three remarks whose strengths sum to at least ``minimum`` from zero.
+    """Reviews of one or three remarks, and the templates that are not held out (None: all).
 
-    ``seed_shift`` is added to the seed, for other reviews; ``templates`` are those that are not held out, None all.
+    The remarks' strengths sum to at least ``minimum`` from zero; ``seed_shift`` is added to the seed.
     """
 
     name: str
@@ -45,13 +45,7 @@ EMBEDDED = {
 
 
 def embedded_task(name: str = "demo", seed: int = 0) -> Task:
-    """One of :data:`EMBEDDED`; another seed gives other reviews.
-
-    Example:
-        >>> task, clear = embedded_task(), embedded_task("demo_clear")
-        >>> len(task.training_templates), len(task.held_out_templates), len(clear.training_templates)
-        (8, 3, 5)
-    """
+    """One of :data:`EMBEDDED`; another seed gives other reviews."""
     variant, task = EMBEDDED[name], read_task_file(TASK_FILE)
     seed += variant.seed_shift
     made = {

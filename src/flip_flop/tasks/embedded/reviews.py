@@ -1,7 +1,7 @@
-"""The embedded data: short hotel reviews in plain English, made from a seed, each with a sound label.
+"""The embedded data: short hotel reviews in plain English, made from a seed.
 
-A review is an opener and three clauses, ``the <aspect> was [not | very | ...] <word>``. Each clause has a
-signed strength, and the label is the sign of their sum; reviews whose sum is near zero are not made.
+A review is an opener and clauses, ``the <aspect> was [not | very | ...] <word>``, each of a signed strength. The label
+is the sign of their sum; reviews whose sum is near zero are not made.
 """
 
 import dataclasses
@@ -75,7 +75,7 @@ class Clause:
 
 @dataclasses.dataclass(frozen=True)
 class Review:
-    """A review's text and the clauses that it is made of, in their order."""
+    """A review's text and its clauses, in their order."""
 
     text: str
     clauses: tuple[Clause, ...]
@@ -171,10 +171,6 @@ def make_rows(split: str, seed: int = 0, num_clauses: int = 3, minimum: float = 
 
     A review has one or three remarks, and the sum of their strengths is at least ``minimum`` from zero. A row has
     ``id``, ``text`` and ``label`` (1 where praise outweighs complaint).
-
-    Example:
-        >>> len(make_rows("validation")), sorted(make_rows("test")[0])
-        (200, ['id', 'label', 'text'])
     """
     reviews = _split_reviews(seed, num_clauses, minimum)[split]
     return [
