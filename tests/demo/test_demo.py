@@ -8,7 +8,7 @@ import torch
 
 from flip_flop.demo.annotators import ANNOTATORS, Annotator
 from flip_flop.demo.pretrain import rebuild_model, stream_examples
-from flip_flop.scoring.embedded import EMBEDDED_MODEL
+from flip_flop.scoring.models import EMBEDDED_MODEL
 from flip_flop.tasks import load_task
 from flip_flop.tasks.embedded.reviews import Clause, Review, make_rows
 

@@ -9,7 +9,7 @@ import torch
 from flip_flop.errors import InputError
 from flip_flop.scoring import score_instances
 from flip_flop.scoring.answers import answer_states
-from flip_flop.scoring.head import check_head, head_logits
+from flip_flop.scoring.causal_lm import check_head, head_logits
 from flip_flop.scoring.support import choose_backend
 from tests.exact import ROUNDED, assert_scores, in_float64
 from tests.scoring.made import instances
@@ -145,7 +145,7 @@ def test_an_audits_forward_holds_no_tensor_of_batch_sequence_vocabulary(backend)
 
 def test_the_head_sees_its_rows_in_chunks_where_there_is_no_gradient(monkeypatch):
     model, encoded, expected = model_instances_and_naive_scores("qwen2", "byte_bpe")
-    monkeypatch.setattr("flip_flop.scoring.head.HEAD_ROWS", 4)
+    monkeypatch.setattr("flip_flop.scoring.causal_lm.HEAD_ROWS", 4)
     assert_scores(model, score_instances(model, encoded, quiet=True).scores, expected)
 
 

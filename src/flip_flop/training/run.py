@@ -78,7 +78,7 @@ def train(
         plan = {
             "settings": resume_settings(config) | {"num_processes": world_size()},
             "task": {name: data.record[name] for name in ("digest", "instances_digest", "num_validation")},
-            "model": {name: loaded.record[name] for name in ("digest", "dtype")},
+            "model": {"digest": loaded.record.digest, "dtype": loaded.record.dtype},
         }
         wait_for_all()  # until rank 0 holds the lock
         check_plan(out, plan, resume=resume)
@@ -191,7 +191,7 @@ def _record(
         "name": method,
         "command": command(),
         "task": data.record,
-        "model": loaded.record,
+        "model": loaded.record.to_json(),
         "adapter": {
             "path": "adapter",
             "digest": sha256_file(out / "adapter" / "adapter_model.safetensors"),
