@@ -10,7 +10,7 @@ import torch
 from flip_flop.demo import run as demo_run
 from flip_flop.demo.pretrain import ANNOTATORS, Annotator, rebuild_model, stream_examples
 from flip_flop.report import comparison_rows, load_run, write_report
-from flip_flop.scoring.embedded import EMBEDDED_MODEL
+from flip_flop.scoring.models import EMBEDDED_MODEL
 from flip_flop.tasks import load_task
 from flip_flop.tasks.embedded.reviews import Clause, Review, make_rows
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from flip_flop.demo.pretrain import END
 from flip_flop.files import sha256_file
-from flip_flop.scoring.embedded import EMBEDDED_MODEL
+from flip_flop.scoring.models import EMBEDDED_MODEL
 from flip_flop.tasks import load_task
 from flip_flop.tasks.embedded.reviews import make_rows
 

@@ -11,7 +11,7 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.options import ScoringOptions
 from flip_flop.prompts import Template
-from flip_flop.run_record import ModelRecord, RunRecord, TaskRecord
+from flip_flop.run_record import RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder, load_model
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.evaluation.saved import save_tiny
@@ -64,7 +64,7 @@ def test_the_record_has_what_it_takes_to_measure_again(found, loaded):
     record = found.record.to_json()
     assert (record["kind"], record["name"], record["adapter"], record["training"]) == ("audit", "base", None, None)
     assert record["flip_flop_version"] == record["versions"]["flip_flop"]
-    assert found.record.model == ModelRecord.from_json(loaded.record)
+    assert found.record.model == loaded.record
     task = record["task"]
     assert (task["name"], task["labels"], task["split"], task["f1"]) == ("moods", [0, 1, 2], "test", "macro")
     assert (task["num_instances"], task["has_gold"]) == (5, True)
@@ -151,11 +151,11 @@ def test_a_prompt_longer_than_the_context_is_refused(loaded):
 def test_an_adapters_audit_takes_its_methods_name_and_its_training(loaded, folder, tmp_path):
     adapted = get_peft_model(load_model(str(folder)).model, LoraConfig(task_type="CAUSAL_LM", r=2))
     adapted.save_pretrained(tmp_path / "run" / "adapter")
-    task, model = TaskRecord.from_json(make_task().render("test").record), ModelRecord.from_json(loaded.record)
+    task = TaskRecord.from_json(make_task().render("test").record)
     settings = {"method": "swarm", "lora_r": 2}
-    RunRecord(kind="train", task=task, model=model, training=settings, seconds=4.5, command="flip-flop train").write(
-        tmp_path / "run"
-    )
+    RunRecord(
+        kind="train", task=task, model=loaded.record, training=settings, seconds=4.5, command="flip-flop train"
+    ).write(tmp_path / "run")
     with_adapter = load_model(str(folder), adapter=tmp_path / "run" / "adapter")
     found = audit(with_adapter, make_task(), quiet=True).record
     assert (found.name, found.adapter.method) == ("swarm", "swarm")

@@ -4,9 +4,9 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import PromptEncoder
 
 
-def instances(tokenizer, count=5):
+def rows(count=5):
     """5 instances, 3 templates, 2 labels of one and several tokens; prompts of different lengths."""
-    rendered = [
+    return [
         RenderedInstance(
             id=f"row-{number}",
             prompts=(
@@ -19,4 +19,7 @@ def instances(tokenizer, count=5):
         )
         for number in range(count)
     ]
-    return [PromptEncoder(tokenizer).encode(row) for row in rendered]
+
+
+def instances(tokenizer, count=5):
+    return [PromptEncoder(tokenizer).encode(row) for row in rows(count)]

@@ -8,7 +8,7 @@ from flip_flop.scoring import attention
 from flip_flop.scoring.attention import Layout, attend
 from flip_flop.scoring.trie import build_trie
 from tests.exact import EXACT
-from tests.scoring.tries import CALL_CELLS, made_trie, path, relative
+from tests.scoring.tries import CALL_COSTS, made_trie, path, relative, set_call_cost
 
 
 def slow_attention(query, key, value, trie, scale):
@@ -40,14 +40,15 @@ def output_and_gradients(states, output, dtype=torch.float64):
     return [output, *torch.autograd.grad((output * weights.to(output.dtype)).sum(), states)]
 
 
-@pytest.mark.parametrize("call_cells", CALL_CELLS)
+@pytest.mark.parametrize("call_cost", CALL_COSTS)
 @pytest.mark.parametrize(("heads", "key_heads"), [(3, 3), (6, 2), (4, 1)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_attention_and_its_gradients_are_those_of_each_node_alone(heads, key_heads, call_cells, dtype):
+def test_attention_and_its_gradients_are_those_of_each_node_alone(monkeypatch, heads, key_heads, call_cost, dtype):
+    set_call_cost(monkeypatch, call_cost)
     trie = made_trie()
     states = made_states(trie, heads, key_heads, dtype)
     exact = [part.detach().double().requires_grad_() for part in states]
-    found = output_and_gradients(states, attended(states, Layout(trie, call_cells), scaling=0.3))
+    found = output_and_gradients(states, attended(states, Layout(trie), scaling=0.3))
     expected = output_and_gradients(exact, slow_attention(*exact, trie, 0.3))
     # In float32 two products forward and four backward, of at most as many terms as there are nodes.
     bound = EXACT if dtype == torch.float64 else 6 * len(trie) * 2.0**-24

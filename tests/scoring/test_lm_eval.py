@@ -5,9 +5,9 @@ import copy
 import numpy as np
 import pytest
 
-from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import PromptEncoder, score_instances
 from tests.exact import ROUNDED, assert_scores, in_float64
+from tests.scoring.made import instances, rows
 from tests.tiny import ARCHITECTURES, TOKENIZERS, tiny_model
 
 NOT_THERE = "lm-eval, of the development group, is not installed"
@@ -15,23 +15,6 @@ Instance = pytest.importorskip("lm_eval.api.instance", reason=NOT_THERE).Instanc
 HFLM = pytest.importorskip("lm_eval.models.huggingface", reason=NOT_THERE).HFLM
 
 BACKENDS = ["padded", "packed"]
-
-
-def rows():
-    """5 instances, 3 templates, 2 labels: answers of one token and of several, prompts of different lengths."""
-    return [
-        RenderedInstance(
-            id=f"row-{number}",
-            prompts=(
-                f"The food was {'very ' * number}good. Positive?",
-                f"Question: {'room ' * (7 - number)}is it dirty? Answer:",
-                f"Premise: the {'terrible ' * (number % 3)}cat sat. Guaranteed, or not sure?",
-            ),
-            choices=(("No", "Yes"), ("False", "True, guaranteed"), ("Never at all", "Maybe, not sure")),
-            label=None,
-        )
-        for number in range(5)
-    ]
 
 
 @pytest.fixture(params=ARCHITECTURES)
@@ -74,7 +57,7 @@ def assert_same(model, table, log_likelihoods):
 @pytest.mark.parametrize("logits_cache", [True, False])
 def test_the_same_tokens_score_as_lm_eval_scores_them(architecture, tokenizer, backend, logits_cache):
     model = in_float64(tiny_model(architecture, len(tokenizer)))
-    encoded = [PromptEncoder(tokenizer).encode(row) for row in rows()]
+    encoded = instances(tokenizer)
     requests = [
         (("", ""), list(answer.context), list(answer.tokens))
         for instance in encoded
@@ -88,7 +71,7 @@ def test_the_same_tokens_score_as_lm_eval_scores_them(architecture, tokenizer, b
 def test_the_same_texts_score_as_lm_eval_scores_them(architecture, tokenizer, backend):
     model = in_float64(tiny_model(architecture, len(tokenizer)))
     encoder = PromptEncoder(tokenizer)
-    encoded = [encoder.encode(row) for row in rows()]
+    encoded = instances(tokenizer)
     harness = peer(model, tokenizer)
     requests = []
     for row, instance in zip(rows(), encoded, strict=True):

@@ -12,6 +12,7 @@ from transformers import BertConfig, T5Config
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
+from flip_flop.run_record import RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder, ScoringOptions, load_model, score
 from tests.evaluation.saved import save_tiny
 from tests.exact import assert_scores
@@ -38,8 +39,8 @@ def trained(base, tmp_path_factory):
                 value.data.normal_(0, 0.3)
     run = tmp_path_factory.mktemp("runs") / "f2c"
     adapted.save_pretrained(run / "adapter")
-    record = {"kind": "train", "model": model.record, "training": {"method": "f2c"}}
-    (run / "run.json").write_text(json.dumps(record))
+    task = TaskRecord(name="toy", labels=(0, 1), digest="", split="train", templates=())
+    RunRecord(kind="train", task=task, model=model.record, training={"method": "f2c"}).write(run)
     return run
 
 
@@ -78,22 +79,22 @@ def test_a_saved_model_gives_the_scores_of_the_model_that_was_saved(base):
     loaded = load_model(str(base))
     expected = naive_scores(tiny_model("qwen2"), [PromptEncoder(byte_bpe()).encode(row) for row in instances()])
     assert_scores(loaded.model, score(loaded, instances()).scores, expected)
-    assert loaded.record["num_parameters"] == sum(value.numel() for value in tiny_model("qwen2").parameters())
-    assert loaded.record["dtype"] == "float32"
+    assert loaded.record.num_parameters == sum(value.numel() for value in tiny_model("qwen2").parameters())
+    assert loaded.record.dtype == "float32"
     assert loaded.adapter is None
 
 
 def test_the_digest_is_of_the_weights_and_nothing_else(base, copy, tmp_path):
     (copy / "notes.txt").write_text("mine")
-    digest = load_model(str(base)).record["digest"]
-    assert load_model(str(copy)).record["digest"] == digest
+    digest = load_model(str(base)).record.digest
+    assert load_model(str(copy)).record.digest == digest
     change_weights(copy / "model.safetensors", lambda weights: weights[QUERY].mul_(1.5))
-    assert load_model(str(copy)).record["digest"] != digest
+    assert load_model(str(copy)).record.digest != digest
 
 
 def test_the_embedded_model_is_opened_by_its_name():
     loaded = load_model("demo")
-    assert (loaded.record["name"], loaded.record["is_demo"]) == ("demo", True)
+    assert (loaded.record.name, loaded.record.is_demo) == ("demo", True)
     assert score(loaded, instances(), ScoringOptions("off", "padded", 50)).backend == "padded"
 
 
@@ -182,7 +183,7 @@ def test_an_unknown_dtype_and_an_unknown_device_are_refused(base):
 
 def test_an_adapter_changes_the_scores_and_takes_its_runs_method(base, trained):
     loaded = load_model(str(base), adapter=trained / "adapter")
-    assert loaded.adapter["method"] == "f2c"
+    assert loaded.adapter.method == "f2c"
     assert not np.allclose(score(loaded, instances()).scores, score(load_model(str(base)), instances()).scores)
     assert loaded.record == load_model(str(base)).record
 
@@ -198,12 +199,6 @@ def test_an_adapter_of_another_base_is_refused(tmp_path, run):
     other = save_tiny(tmp_path / "other", seed=7)
     line = refused("E-ADAPTER-BASE", other, adapter=run / "adapter")
     assert "was trained on" in line
-
-
-def test_an_adapter_of_another_shape_is_refused(tmp_path, run):
-    (run / "run.json").unlink()
-    other = save_tiny(tmp_path / "other", architecture="gpt2")
-    refused("E-ADAPTER-KEYS", other, adapter=run / "adapter")
 
 
 def _drop(weights):
@@ -248,4 +243,4 @@ def test_an_adapter_in_a_run_whose_record_is_broken_is_refused(base, run):
 @pytest.mark.parametrize("content", ["[]", '{"kind": "audit", "model": {"digest": "another"}}'])
 def test_a_record_that_is_no_trainings_says_nothing_of_an_adapter(base, run, content):
     (run / "run.json").write_text(content)
-    assert load_model(str(base), adapter=run / "adapter").adapter["method"] is None
+    assert load_model(str(base), adapter=run / "adapter").adapter.method is None

@@ -8,13 +8,12 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from flip_flop.scoring import attention
+from flip_flop.scoring.answers import packed_states, padded_states
 from flip_flop.scoring.attention import NAME, packed_attention
 from flip_flop.scoring.causal_lm import decoder_of
-from flip_flop.scoring.packed import packed_states
-from flip_flop.scoring.padded import padded_states
 from flip_flop.scoring.trie import build_trie
 from tests.exact import EXACT, float32_bound, in_float64
-from tests.scoring.tries import CALL_CELLS, made_trie, path, relative
+from tests.scoring.tries import CALL_COSTS, made_trie, path, relative, set_call_cost
 from tests.tiny import ARCHITECTURES, MORE_ARCHITECTURES, tiny_model
 
 EVERY_ARCHITECTURE = [*ARCHITECTURES, *MORE_ARCHITECTURES]
@@ -44,11 +43,12 @@ def gradients_of(model, states):
     return torch.autograd.grad((states * weights).sum(), parameters)
 
 
-@pytest.mark.parametrize("call_cells", CALL_CELLS)
+@pytest.mark.parametrize("call_cost", CALL_COSTS)
 @pytest.mark.parametrize("architecture", EVERY_ARCHITECTURE)
-def test_states_and_gradients_of_a_packed_row_are_those_under_a_dense_mask(architecture, call_cells):
+def test_states_and_gradients_of_a_packed_row_are_those_under_a_dense_mask(monkeypatch, architecture, call_cost):
+    set_call_cost(monkeypatch, call_cost)
     model, trie = exact_model(architecture), made_trie()
-    found, expected = packed_states(model, trie, call_cells=call_cells), dense_states(model, trie)
+    found, expected = packed_states(model, trie), dense_states(model, trie)
     assert relative(found, expected) < EXACT
     for gradient, slow in zip(gradients_of(model, found), gradients_of(model, expected), strict=True):
         assert relative(gradient, slow) < EXACT
@@ -58,7 +58,7 @@ def test_states_and_gradients_of_a_packed_row_are_those_under_a_dense_mask(archi
 @pytest.mark.parametrize("architecture", EVERY_ARCHITECTURE)
 def test_states_and_gradients_of_padded_sequences_are_those_of_the_packed_row(architecture, batch_tokens):
     model, trie = exact_model(architecture), made_trie()
-    found, expected = padded_states(decoder_of(model), trie, batch_tokens=batch_tokens), packed_states(model, trie)
+    found, expected = padded_states(model, trie, batch_tokens), packed_states(model, trie)
     assert relative(found, expected) < EXACT
     for gradient, slow in zip(gradients_of(model, found), gradients_of(model, expected), strict=True):
         assert relative(gradient, slow) < EXACT
@@ -71,12 +71,13 @@ def test_in_float32_the_states_are_as_near_as_its_products_are(architecture):
     assert relative(packed_states(model, trie), dense_states(exact_model(architecture), trie)) < bound
 
 
-def test_a_prompt_of_several_pieces_is_one_prompt():
+def test_a_prompt_of_several_pieces_is_one_prompt(monkeypatch):
+    set_call_cost(monkeypatch, 0.0)
     draw = np.random.default_rng(1)
     prompt = tuple(draw.integers(1, 30, size=150).tolist())
     trie = build_trie([[(prompt, (1, 2, 3)), (prompt, (4, 5))], [(prompt[:140], (6,)), (prompt[:140], (7, 8))]])
     model = exact_model("qwen2")
-    assert relative(packed_states(model, trie, call_cells=0.0), dense_states(model, trie)) < EXACT
+    assert relative(packed_states(model, trie), dense_states(model, trie)) < EXACT
 
 
 def test_bfloat16_runs_and_is_near():

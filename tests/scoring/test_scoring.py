@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from flip_flop.errors import InputError
-from flip_flop.scoring import score_instances
+from flip_flop.scoring import attention, score_instances
 from flip_flop.scoring.answers import answer_states
-from flip_flop.scoring.head import check_head, head_logits
+from flip_flop.scoring.causal_lm import check_head, head_logits
 from flip_flop.scoring.support import choose_backend
-from tests.exact import ROUNDED, assert_scores, in_float64
+from tests.exact import EXACT, ROUNDED, assert_scores, in_float64
 from tests.scoring.made import instances
 from tests.scoring.oracle import naive_scores
-from tests.tiny import ARCHITECTURES, MORE_ARCHITECTURES, TOKENIZERS, byte_bpe, tiny_model, with_chat_template
+from tests.tiny import ARCHITECTURES, MORE_ARCHITECTURES, TOKENIZERS, byte_bpe, tiny_model
 
 BACKENDS = ["packed", "padded"]
 
@@ -51,14 +51,6 @@ def test_in_float32_scores_are_as_near_as_its_products_are(architecture, backend
     model = tiny_model(architecture)
     scores = score_instances(model, encoded, backend=backend, quiet=True).scores
     assert_scores(model, scores, expected)
-
-
-def test_scores_under_a_chat_template_are_those_of_the_text_it_makes(backend):
-    tokenizer = with_chat_template(byte_bpe())
-    model = in_float64(tiny_model("llama", len(tokenizer)))
-    encoded = instances(tokenizer, 2)
-    scores = score_instances(model, encoded, backend=backend, quiet=True).scores
-    assert_scores(model, scores, naive_scores(model, encoded))
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 30, 150, 100_000])
@@ -145,7 +137,7 @@ def test_an_audits_forward_holds_no_tensor_of_batch_sequence_vocabulary(backend)
 
 def test_the_head_sees_its_rows_in_chunks_where_there_is_no_gradient(monkeypatch):
     model, encoded, expected = model_instances_and_naive_scores("qwen2", "byte_bpe")
-    monkeypatch.setattr("flip_flop.scoring.head.HEAD_ROWS", 4)
+    monkeypatch.setattr("flip_flop.scoring.causal_lm.HEAD_ROWS", 4)
     assert_scores(model, score_instances(model, encoded, quiet=True).scores, expected)
 
 
@@ -179,3 +171,16 @@ def test_the_own_label_mass_is_the_probability_of_the_templates_answers():
     # A log-probability of float32 is off by its own rounding, and so is its exponential, relatively.
     bound = float(np.abs(naive * counts).max()) * ROUNDED
     np.testing.assert_allclose(table.own_label_mass, np.exp(naive * counts).sum(axis=-1), rtol=bound)
+
+
+@pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile")
+@pytest.mark.parametrize("architecture", ["qwen2", "gpt_neox"])
+@torch.no_grad()
+def test_flex_attention_sees_what_path_attention_sees(monkeypatch, architecture):
+    """On a CPU, uncompiled, and without a backward, which it has not there."""
+    model = in_float64(tiny_model(architecture))
+    encoded = instances(byte_bpe(), 3)
+    expected = answer_states(model, encoded).scores(model)
+    monkeypatch.setitem(attention.KERNELS, "cpu", "flex")
+    monkeypatch.setattr(attention.PathAttention, "apply", None)  # the other kernel is not called
+    torch.testing.assert_close(answer_states(model, encoded).scores(model), expected, rtol=EXACT, atol=0)

@@ -51,15 +51,6 @@ def made(config):
     return (model if isinstance(config, FLOAT32_ONLY) else in_float64(model)).eval()
 
 
-def longest(encoded):
-    return max(
-        len(answer.context) + len(answer.tokens) - 1
-        for instance in encoded
-        for template in instance.answers
-        for answer in template
-    )
-
-
 @pytest.fixture(autouse=True)
 def _each_line_anew():
     support._say.cache_clear()
@@ -143,7 +134,7 @@ def test_a_model_whose_attention_is_plain_within_the_length_is_packed_exactly(na
 
 def test_a_window_bites_from_the_first_token_that_it_hides():
     encoded = instances(byte_bpe())
-    length = longest(encoded)
+    length = max(instance.longest for instance in encoded)
     model = made(sliding(length))
     assert choose_backend(model, encoded, "packed") == "packed"
     assert choose_backend(made(sliding(length - 1)), encoded, "packed") == "padded"

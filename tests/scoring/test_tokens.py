@@ -8,10 +8,14 @@ from transformers import PreTrainedTokenizerFast
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import PromptEncoder, encode_pair
+from flip_flop.scoring import PromptEncoder, encode_pairs
 from tests.tiny import TOKENIZERS, byte_bpe, metaspace, tiny_model, with_chat_template
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=30)
+
+
+def encode_pair(tokenizer, prompt, continuation):
+    return encode_pairs(tokenizer, [(prompt, continuation)])[0]
 
 
 @pytest.fixture(params=TOKENIZERS)
@@ -84,19 +88,15 @@ def test_no_bos_is_invented_for_a_tokenizer_that_puts_none():
     assert PromptEncoder(byte_bpe()).bos is None
 
 
-def test_no_delimiter_after_a_chat_templates_generation_prompt():
+@pytest.mark.parametrize(
+    ("chat_template", "texts"),
+    [("auto", ("<|user|>\nIs it good?</s>\n<|assistant|>\n", "Yes")), ("off", ("Is it good?", " Yes"))],
+)
+def test_a_space_is_the_delimiter_but_after_a_chat_templates_generation_prompt(chat_template, texts):
     tokenizer = with_chat_template(byte_bpe())
     instance = RenderedInstance("1", ("Is it good?",), (("No", "Yes"),), None)
-    answer = PromptEncoder(tokenizer).encode(instance).answers[0][1]
-    assert tokenizer.decode(answer.context) == "<|user|>\nIs it good?</s>\n<|assistant|>\n"
-    assert tokenizer.decode(answer.tokens) == "Yes"
-
-
-def test_a_space_is_the_delimiter_of_plain_prompts():
-    tokenizer = with_chat_template(byte_bpe())
-    instance = RenderedInstance("1", ("Is it good?",), (("No", "Yes"),), None)
-    answer = PromptEncoder(tokenizer, "off").encode(instance).answers[0][1]
-    assert tokenizer.decode(answer.context + answer.tokens) == "Is it good? Yes"
+    answer = PromptEncoder(tokenizer, chat_template).encode(instance).answers[0][1]
+    assert (tokenizer.decode(answer.context), tokenizer.decode(answer.tokens)) == texts
 
 
 def test_a_chat_template_that_is_asked_for_must_be_there():

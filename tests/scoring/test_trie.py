@@ -89,13 +89,6 @@ def answers_of(trie):
     return AnswerStates(torch.zeros(len(trie), 1), *parts, torch.from_numpy(trie.token_counts))
 
 
-@given(batches())
-def test_each_token_knows_its_answer(batch):
-    trie = joined(batch)
-    owners = np.repeat(np.arange(trie.token_counts.size), trie.token_counts.ravel())
-    assert answers_of(trie).token_owner.tolist() == owners.tolist()
-
-
 @pytest.mark.parametrize("label", [None, 1])
 def test_the_answers_of_one_instance_are_its_own_alone(label):
     trie = joined([OTHER, EXAMPLE])

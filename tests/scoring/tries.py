@@ -3,12 +3,19 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from flip_flop.scoring.attention import COSTS
 from flip_flop.scoring.trie import build_trie, join
 
 # Few tokens, so that sequences share beginnings of every length.
 TOKEN = st.integers(1, 3)
-# What a call costs, in query-key pairs: nothing gives one for each chain, very much as few as can be.
-CALL_CELLS = [0.0, None, 1e9]
+# Nanoseconds of an attention call: nothing gives one for each chain, very much as few as can be.
+CALL_COSTS = [0.0, None, 1e12]
+
+
+def set_call_cost(monkeypatch, cost):
+    """``None`` is what is known of the device."""
+    if cost is not None:
+        monkeypatch.setitem(COSTS, "cpu", (cost, *COSTS["cpu"][1:]))
 
 
 def sequences(most):

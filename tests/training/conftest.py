@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from flip_flop.prompts import Template, TemplateSet
+from flip_flop.run_record import ModelRecord
 from flip_flop.scoring import LoadedModel
 from flip_flop.tasks import RowsSource, Task
 from flip_flop.training import F2CTrainer, make_config
@@ -41,7 +42,7 @@ def make_task(num_train=12):
 
 def load_tiny(seed=0, dtype=torch.float32):
     model = tiny_model("qwen2", seed=seed).to(dtype)
-    record = {"name": "tiny", "digest": f"tiny-{seed}", "revision": None, "num_parameters": 1, "dtype": str(dtype)}
+    record = ModelRecord(name="tiny", digest=f"tiny-{seed}", num_parameters=1, dtype=str(dtype))
     return LoadedModel(model, byte_bpe(), record)
 
 

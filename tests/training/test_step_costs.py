@@ -7,8 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flip_flop.scoring import rows as rows_module
-from flip_flop.scoring.rows import pack, training_row_tokens
+from flip_flop.scoring.answers import WORTHWHILE_FLOPS, pack, training_row_tokens
 from tests.method import oracle
 from tests.tiny import tiny_model
 from tests.training.naive_step import LOSSES, NO_CONSENSUS, made_instances, made_trainer, slow_scores, step
@@ -139,5 +138,5 @@ def test_rows_of_training_are_short_where_the_model_is_large(monkeypatch, flops,
     weights = sum(value.numel() for value in model.parameters()) - embedding  # its head is its embedding
     if flops is None:
         flops, expected = 2.0 * weights * 777, 777
-    monkeypatch.setitem(rows_module.WORTHWHILE_FLOPS, "cpu", flops)
+    monkeypatch.setitem(WORTHWHILE_FLOPS, "cpu", flops)
     assert training_row_tokens(model, most) == expected

@@ -10,7 +10,7 @@ from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import summarise
 from flip_flop.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.provenance import versions
-from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord, TaskRecord, this_process
+from flip_flop.run_record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import LoadedModel, score
 from flip_flop.tasks import RenderedSplit, Task
 
@@ -36,13 +36,13 @@ def audit(
     data = rendered(data, seed)
     table = score(loaded, data.instances, scoring, label="audit", quiet=quiet)
     encoder = loaded.encoder(scoring.chat_template)
-    adapter = AdapterRecord.from_json(loaded.adapter) if loaded.adapter else None
+    adapter = loaded.adapter
     record = RunRecord(
         kind="audit",
         flip_flop_version=versions()["flip_flop"],
         name=name or (adapter and adapter.method) or ("adapter" if adapter else "base"),
         task=TaskRecord.from_json(data.record),
-        model=ModelRecord.from_json(loaded.record),
+        model=loaded.record,
         adapter=adapter,
         scoring={
             "delimiter": encoder.delimiter,

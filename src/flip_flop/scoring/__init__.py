@@ -2,7 +2,7 @@
 
 from flip_flop.scoring.models import LoadedModel, load_model, load_tokenizer
 from flip_flop.scoring.scorer import ScoreTable, score, score_instances
-from flip_flop.scoring.tokens import EncodedAnswer, EncodedInstance, PromptEncoder, encode_pair
+from flip_flop.scoring.tokens import EncodedAnswer, EncodedInstance, PromptEncoder, encode_pairs
 
 __all__ = [
     "EncodedAnswer",
@@ -10,7 +10,7 @@ __all__ = [
     "LoadedModel",
     "PromptEncoder",
     "ScoreTable",
-    "encode_pair",
+    "encode_pairs",
     "load_model",
     "load_tokenizer",
     "score",

@@ -1,9 +1,7 @@
 """An adapter in PEFT's format: checked, put on its model, and described for the run's record."""
 
-import json
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -11,6 +9,7 @@ from torch import nn
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file
+from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord
 
 WEIGHTS = "adapter_model.safetensors"
 OTHER_MODEL = "Give --model the model it was trained on."
@@ -24,10 +23,8 @@ def check_adapter_folder(adapter: Path) -> None:
             raise InputError("E-ADAPTER-FILE", message, "Give the adapter/ folder of a training run.")
 
 
-def load_adapter(
-    model: nn.Module, adapter: Path, base_digest: str, revision: str | None
-) -> tuple[nn.Module, dict[str, Any]]:
-    """The model with the adapter on it, and the adapter's description; digest and revision are the base model's.
+def load_adapter(model: nn.Module, adapter: Path, base: ModelRecord) -> tuple[nn.Module, AdapterRecord]:
+    """The base model with the adapter on it, and the adapter's record.
 
     Raises:
         InputError: ``E-ADAPTER-BASE`` where it was trained on other weights, ``E-ADAPTER-KEYS`` where its tensors do
@@ -35,15 +32,13 @@ def load_adapter(
     """
     from peft import PeftModel
 
-    description = {"path": str(adapter), "digest": sha256_file(adapter / WEIGHTS), "method": None}
-    trained = training_record(adapter)
+    method = chat_template = None
+    trained = RunRecord.of_adapter(adapter)
     if trained is not None:
-        description["method"] = (trained.get("training") or {}).get("method")
-        description["chat_template"] = (trained.get("scoring") or {}).get("chat_template")
-        base = trained.get("model") or {}
-        comparable = bool(base.get("revision")) == bool(revision)  # a hub's commit and a folder's files are not
-        if comparable and base.get("digest") not in (None, base_digest):
-            message = f"{adapter} was trained on {base.get('name')}, whose weights are not those of this model."
+        method, chat_template = (trained.training or {}).get("method"), trained.scoring.get("chat_template")
+        comparable = bool(trained.model.revision) == bool(base.revision)  # a hub's commit and files are not
+        if comparable and trained.model.digest not in (None, base.digest):
+            message = f"{adapter} was trained on {trained.model.name}, whose weights are not those of this model."
             raise InputError("E-ADAPTER-BASE", message, OTHER_MODEL)
     try:
         with warnings.catch_warnings():
@@ -60,23 +55,8 @@ def load_adapter(
             "Use LoRA or another adapter of the weights.",
         )
     _check_tensors(peft_model, adapter)
-    return peft_model, description
-
-
-def training_record(adapter: Path) -> dict[str, Any] | None:
-    """The record of the training run that an ``adapter/`` folder lies in; ``None`` where it lies elsewhere.
-
-    Raises:
-        InputError: ``E-RUN-BROKEN`` where the record cannot be read.
-    """
-    run = adapter.resolve().parent / "run.json"
-    if not run.is_file():
-        return None
-    try:
-        record = json.loads(run.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError("E-RUN-BROKEN", f"{run} is not readable JSON.", "Restore it, or train again.") from error
-    return record if isinstance(record, dict) and record.get("kind") == "train" else None
+    digest = sha256_file(adapter / WEIGHTS)
+    return peft_model, AdapterRecord(path=str(adapter), digest=digest, method=method, chat_template=chat_template)
 
 
 def _check_tensors(peft_model: nn.Module, adapter: Path) -> None:

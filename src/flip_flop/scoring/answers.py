@@ -1,6 +1,6 @@
-"""What is read of a batch: hidden states, and which of them predict which tokens of which answers."""
+"""One pass of the decoder over a batch of instances, and which of its states predict which tokens of which answers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,25 +8,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from flip_flop.options import Backend
-from flip_flop.scoring.causal_lm import decoder_of
-from flip_flop.scoring.head import head_logits, token_log_probs
-from flip_flop.scoring.packed import packed_states
-from flip_flop.scoring.padded import padded_states
+from flip_flop.options import DEFAULT_SCORING, Backend
+from flip_flop.scoring.attention import Layout, packed_attention
+from flip_flop.scoring.causal_lm import decoder_of, head_logits, token_log_probs
 from flip_flop.scoring.tokens import EncodedInstance
-from flip_flop.scoring.trie import join
+from flip_flop.scoring.trie import TokenTrie, join
 
-# Tokens of one forward: enough to fill the matrix products, and still within a small memory.
-BATCH_TOKENS = 4096
+# Floating-point operations of a forward that is worth what it costs to start one; an order of magnitude, by device.
+WORTHWHILE_FLOPS = {"cpu": 2e9, "cuda": 2e13}
 
 
 @dataclass(frozen=True)
 class AnswerStates:
-    """The decoder's hidden states of a batch, and the answers to read from them.
+    """The decoder's hidden state of each node of a batch's tries, and the answers to read from them.
 
-    Attributes:
-        hidden: One state for each node of the instances' tries.
-        token_node, token_target, token_counts: As in :class:`~flip_flop.scoring.trie.TokenTrie`.
+    ``token_node``, ``token_target`` and ``token_counts`` are those of :class:`~flip_flop.scoring.trie.TokenTrie`.
     """
 
     hidden: Float[Tensor, "nodes width"]
@@ -70,7 +66,7 @@ def answer_states(
     instances: Sequence[EncodedInstance],
     *,
     backend: Backend = "packed",
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int = DEFAULT_SCORING.batch_tokens,
 ) -> AnswerStates:
     """One pass of the decoder over a batch of whole instances, with gradient where it is enabled.
 
@@ -78,10 +74,76 @@ def answer_states(
     ``padded`` in batches of sequences, of at most ``batch_tokens`` with padding.
     """
     trie = join([instance.trie for instance in instances])
-    if backend == "packed":
-        hidden = packed_states(model, trie)
-    else:
-        hidden = padded_states(decoder_of(model), trie, batch_tokens=batch_tokens)
+    hidden = packed_states(model, trie) if backend == "packed" else padded_states(model, trie, batch_tokens)
     parts = (trie.token_node.astype(np.int64), trie.token_target, trie.token_counts)
     # A model on several devices gives its states on the last one.
     return AnswerStates(hidden, *(torch.from_numpy(part).to(hidden.device) for part in parts))
+
+
+def packed_states(model: nn.Module, trie: TokenTrie) -> Float[Tensor, "nodes width"]:
+    """The decoder's hidden state at each node of a trie: all distinct tokens as one row, in one forward."""
+    decoder = decoder_of(model)
+    device = next(decoder.parameters()).device
+    ids, positions = (torch.from_numpy(part.astype(np.int64))[None].to(device) for part in (trie.ids, trie.depth))
+    with packed_attention(model):
+        output = decoder(input_ids=ids, position_ids=positions, packed=Layout(trie), use_cache=False)
+    return output.last_hidden_state[0]
+
+
+def padded_states(model: nn.Module, trie: TokenTrie, batch_tokens: int) -> Float[Tensor, "nodes width"]:
+    """The decoder's hidden state at each node of a trie, from one of the sequences that it is in, each computed alone.
+
+    Right-padded sequences need no mask in a causal model: a real token never sees what stands behind it. Padding is
+    token 0, whatever the tokenizer calls its pad token, as nothing reads it. It counts among the ``batch_tokens``.
+    """
+    decoder = decoder_of(model)
+    device = next(decoder.parameters()).device
+    sequences, sequence_of = trie.sequences()
+    line_of = np.empty(len(sequences), dtype=np.int64)
+    pieces, order = [], []
+    for numbers in pack([len(sequence) for sequence in sequences], batch_tokens, padded=True):
+        ids = torch.zeros(len(numbers), len(sequences[numbers[0]]), dtype=torch.long)
+        for line, number in enumerate(numbers):
+            ids[line, : len(sequences[number])] = torch.tensor(sequences[number])
+        line_of[numbers] = np.arange(len(numbers))
+        states = decoder(input_ids=ids.to(device), use_cache=False).last_hidden_state
+        nodes = np.flatnonzero(np.isin(sequence_of, numbers))
+        parts = (line_of[sequence_of[nodes]], trie.depth[nodes].astype(np.int64))
+        lines, positions = (torch.from_numpy(part).to(states.device) for part in parts)
+        pieces.append(states[lines, positions])
+        order.append(nodes)
+    inverse = torch.from_numpy(np.argsort(np.concatenate(order)))
+    return torch.cat(pieces)[inverse.to(pieces[0].device)]
+
+
+def pack(sizes: Sequence[int], max_tokens: int, *, padded: bool = False) -> Iterator[list[int]]:
+    """Indices of the sizes, largest first, in groups of at most ``max_tokens``; a larger one goes alone.
+
+    A group takes the sum of its sizes or, where it is padded, their number times the largest.
+    """
+    group: list[int] = []
+    total = 0
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        size = sizes[group[0] if padded and group else index]
+        if group and total + size > max_tokens:
+            yield group
+            group, total, size = [], 0, sizes[index]
+        group.append(index)
+        total += size
+    if group:
+        yield group
+
+
+def training_row_tokens(model: nn.Module, max_tokens: int) -> int:
+    """How many nodes a row of training should have: no more than it takes to be worth a forward.
+
+    All of a row goes through the backward, also an instance without a consensus, which needs none. So rows are short
+    where the model is large: one instance each.
+    """
+    decoder = decoder_of(model)
+    device = next(decoder.parameters()).device.type
+    # Every token is multiplied with all of the decoder's weights but the embeddings.
+    embeddings = {id(module.weight) for module in decoder.modules() if isinstance(module, nn.Embedding)}
+    weights = sum(parameter.numel() for parameter in decoder.parameters() if id(parameter) not in embeddings)
+    worthwhile = WORTHWHILE_FLOPS.get(device, WORTHWHILE_FLOPS["cuda"]) / (2 * max(weights, 1))
+    return max(1, min(max_tokens, int(worthwhile)))

@@ -4,7 +4,8 @@ A packed row goes through a model like one sequence. The layout of its trie trav
 models hand down to their attention; there each node is shown its ancestors and nothing else.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -18,14 +19,14 @@ from transformers.masking_utils import sdpa_mask
 
 from flip_flop.scoring.blocks import Block, plan_blocks
 from flip_flop.scoring.causal_lm import unwrap
-from flip_flop.scoring.flex import flex_attend, flex_mask
 from flip_flop.scoring.trie import TokenTrie
 
 NAME = "flip_flop_packed"
 # Nanoseconds of one call beside its work; of a query-key pair for each head, and for each element of a head.
 # Measured on one core of a CPU; for a GPU a guess.
 COSTS = {"cpu": (25e3, 1.0, 0.04), "cuda": (20e3, 0.0, 8e-5)}
-# What computes the attention, by device: "sdpa", block by block, or "flex", for GPUs.
+# What computes the attention, by device: "sdpa", block by block, or "flex", one compiled call of FlexAttention for
+# GPUs. Only the forward of "flex" is tested, on a CPU and uncompiled; it has no backward there.
 KERNELS = {"cpu": "sdpa", "cuda": "sdpa"}
 # Arguments by which some models ask their attention for more than a scaled dot product.
 REFUSED = ("softcap", "s_aux", "position_bias", "cache")
@@ -34,14 +35,10 @@ Mask = Float[Tensor, "queries keys"] | None
 
 
 class Layout:
-    """What the layers' attention has to know of a trie; made in the first layer on each device, kept for the others.
+    """What the layers' attention has to know of a trie; made in the first layer on each device, kept for the others."""
 
-    ``call_cells`` is :func:`~flip_flop.scoring.blocks.plan_blocks`'s; by default what is known of the device.
-    """
-
-    def __init__(self, trie: TokenTrie, call_cells: float | None = None):
+    def __init__(self, trie: TokenTrie):
         self.trie = trie
-        self.call_cells = call_cells
         self._blocks: dict[tuple[torch.device, torch.dtype], list[tuple[Block, Mask]]] = {}
         self._flex: dict[torch.device, Any] = {}
 
@@ -51,8 +48,7 @@ class Layout:
         if kind not in self._blocks:
             call, per_head, per_element = COSTS.get(query.device.type, COSTS["cuda"])
             cell = query.shape[1] * (per_head + per_element * query.shape[3])
-            plan = plan_blocks(self.trie, call / cell if self.call_cells is None else self.call_cells)
-            self._blocks[kind] = [(block, self._mask(block, *kind)) for block in plan]
+            self._blocks[kind] = [(block, self._mask(block, *kind)) for block in plan_blocks(self.trie, call / cell)]
         return self._blocks[kind]
 
     def _mask(self, block: Block, device: torch.device, dtype: torch.dtype) -> Mask:
@@ -61,9 +57,15 @@ class Layout:
         return None if bool(seen.all()) else hidden.to(device)
 
     def flex(self, device: torch.device) -> Any:
-        """What FlexAttention is given."""
+        """What each node sees, and the blocks that FlexAttention may skip."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
         if device not in self._flex:
-            self._flex[device] = flex_mask(self.trie, device)
+            enter, leave = (torch.from_numpy(part).to(device) for part in (self.trie.enter, self.trie.leave))
+            # A lambda, as FlexAttention counts a rule's parameters, which a checking wrapper hides.
+            rule = lambda batch, head, query, key: (enter[key] <= enter[query]) & (enter[query] < leave[key])  # noqa: E731
+            nodes = len(self.trie)
+            self._flex[device] = create_block_mask(rule, None, None, nodes, nodes, device=str(device))
         return self._flex[device]
 
 
@@ -169,8 +171,19 @@ def attend(
         parts = [_attend_block(block, query, key, value, mask, scale, dropout) for block, mask in blocks]
         return torch.cat(parts, dim=1), None
     if KERNELS.get(query.device.type) == "flex":
-        return flex_attend(query, key, value, packed.flex(query.device), scale), None
+        flex, grouped = _flex_kernel(query.device.type), query.shape[1] != key.shape[1]
+        output = flex(query, key, value, block_mask=packed.flex(query.device), scale=scale, enable_gqa=grouped)
+        return cast(Tensor, output).transpose(1, 2), None
     return cast(Tensor, PathAttention.apply(query, key, value, packed, scale)), None
+
+
+@functools.cache
+def _flex_kernel(device: str) -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    # Without dynamic shapes each new length would be compiled, which takes longer than most rows.
+    kernel: Any = flex_attention
+    return cast(Callable[..., Any], torch.compile(kernel, dynamic=True) if device == "cuda" else kernel)
 
 
 def _mask(*arguments: Any, **keywords: Any) -> Tensor | None:

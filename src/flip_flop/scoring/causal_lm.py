@@ -1,13 +1,25 @@
-"""The parts of a causal language model of transformers, with an adapter or without."""
+"""The parts of a causal language model of transformers, with an adapter or without: its decoder, and its head.
+
+The head sees the rows that predict an answer's token, and nothing else: the logits of a whole sequence over a
+vocabulary of 151,936 are the largest tensor that a naive implementation makes.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
+from weakref import WeakSet
 
-from torch import nn
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from flip_flop.errors import InputError
+from flip_flop.method.divergences import at_least_float32
+
+# Rows of one pass through the head where no gradient is kept: 39 MB of logits at 64 rows of 151,936.
+HEAD_ROWS = 64
+HALF = (torch.bfloat16, torch.float16)
 
 
 def unwrap(model: nn.Module) -> PreTrainedModel:
@@ -17,27 +29,12 @@ def unwrap(model: nn.Module) -> PreTrainedModel:
 
 
 def decoder_of(model: nn.Module) -> nn.Module:
-    """The model without its head.
-
-    Raises:
-        InputError: ``E-MODEL-KIND`` where it does not come apart.
-    """
+    """The model without its head; raises ``E-MODEL-KIND`` where it does not come apart."""
     causal_lm = unwrap(model)
     decoder = getattr(causal_lm, causal_lm.base_model_prefix, None)
     if not isinstance(decoder, nn.Module) or causal_lm.get_output_embeddings() is None:
-        raise InputError(
-            "E-MODEL-KIND",
-            f"{type(causal_lm).__name__} has no separate decoder and head.",
-            "Use a causal language model of the transformers library.",
-        )
+        raise _unknown_kind(causal_lm, "has no separate decoder and head")
     return decoder
-
-
-def decoder_weights(model: nn.Module) -> int:
-    """The number of a decoder's weights that every token is multiplied with: all but the embeddings."""
-    decoder = decoder_of(model)
-    embeddings = {id(module.weight) for module in decoder.modules() if isinstance(module, nn.Embedding)}
-    return sum(parameter.numel() for parameter in decoder.parameters() if id(parameter) not in embeddings)
 
 
 @contextmanager
@@ -49,3 +46,78 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
+
+
+def head_logits(model: nn.Module, hidden: Float[Tensor, "rows width"]) -> Float[Tensor, "rows vocab"]:
+    """The model's own logits of some rows, in float32, with its soft cap or scale where it has one."""
+    causal_lm = unwrap(model)
+    logits = at_least_float32(causal_lm.get_output_embeddings()(hidden))
+    config = causal_lm.config.get_text_config()
+    if scale := getattr(config, "logit_scale", None):  # Cohere
+        logits = logits * scale
+    if scaling := getattr(config, "logits_scaling", None):  # Granite
+        logits = logits / scaling
+    if cap := getattr(config, "final_logit_softcapping", None):  # Gemma 2 and 3
+        logits = cap * torch.tanh(logits / cap)
+    return logits.to(hidden.device)  # a tied head may lie on another device
+
+
+def token_log_probs(
+    model: nn.Module,
+    hidden: Float[Tensor, "nodes width"],
+    token_node: Int[Tensor, " tokens"],
+    token_target: Int[Tensor, " tokens"],
+) -> Float[Tensor, " tokens"]:
+    """The log-probability of each target at its node, in nats; the head runs once per node that a token names.
+
+    Where no gradient is kept, the nodes go through the head in chunks, and no chunk's logits outlive it.
+    """
+    nodes, row = token_node.unique(return_inverse=True)
+    size = max(nodes.numel(), 1) if torch.is_grad_enabled() else HEAD_ROWS
+    picked, order = [], []
+    for start in range(0, nodes.numel(), size):
+        tokens = ((row >= start) & (row < start + size)).nonzero().squeeze(1)
+        logits = head_logits(model, hidden[nodes[start : start + size]])
+        local = row[tokens] - start
+        picked.append(logits[local, token_target[tokens]] - logits.logsumexp(dim=-1)[local])
+        order.append(tokens)
+    return torch.cat(picked)[torch.argsort(torch.cat(order))]
+
+
+_CHECKED: "WeakSet[nn.Module]" = WeakSet()  # decoders that were found to fit
+
+
+@torch.no_grad()
+def check_head(model: nn.Module) -> None:
+    """Compare decoder and head, called apart, with the model's own forward on three tokens; once for each model.
+
+    Raises:
+        InputError: ``E-NONFINITE``; ``E-MODEL-KIND`` where they differ: the model does something between the two that
+            is not known here, and its scores would be wrong.
+    """
+    causal_lm, decoder = unwrap(model), decoder_of(model)
+    if decoder in _CHECKED:
+        return
+    device = next(causal_lm.parameters()).device
+    ids = torch.arange(3, device=device)[None] % causal_lm.config.get_text_config().vocab_size
+    with evaluation_mode(causal_lm):  # dropout would be drawn twice
+        own = at_least_float32(causal_lm(input_ids=ids, use_cache=False).logits[0])
+        hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state[0]
+    ours = head_logits(model, hidden).to(own.device)
+    if not bool(own.isfinite().all()):
+        raise not_finite(f"{type(causal_lm).__name__}: its logits")
+    tolerance = float(own.abs().max().clamp(min=1.0)) * (2e-2 if hidden.dtype in HALF else 1e-3)
+    if ours.shape != own.shape or not torch.allclose(ours, own, rtol=0.0, atol=tolerance):
+        raise _unknown_kind(causal_lm, "gives other logits than its decoder and head, called apart")
+    _CHECKED.add(decoder)
+
+
+def not_finite(what: str) -> InputError:
+    """The error for numbers of a model that are not finite."""
+    hint = "Check the weights and the dtype (bfloat16 or float32 instead of float16)."
+    return InputError("E-NONFINITE", f"{what} are not finite.", hint)
+
+
+def _unknown_kind(causal_lm: nn.Module, what: str) -> InputError:
+    hint = "Use a causal language model of the transformers library."
+    return InputError("E-MODEL-KIND", f"{type(causal_lm).__name__} {what}.", hint)

@@ -8,42 +8,35 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.options import ChatTemplate
+from flip_flop.run_record import AdapterRecord, ModelRecord
 from flip_flop.scoring.adapters import check_adapter_folder, load_adapter
-from flip_flop.scoring.causal_lm import unwrap
-from flip_flop.scoring.embedded import EMBEDDED_MODEL
-from flip_flop.scoring.head import check_head
+from flip_flop.scoring.causal_lm import check_head
 from flip_flop.scoring.tokens import PromptEncoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEMO = "demo"
+EMBEDDED_MODEL = Path(__file__).parent / "embedded_model"
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to be scored or trained.
-
-    Attributes:
-        model: A causal LM, or a ``PeftModel`` around one.
-        record: Name, revision, digest, size and dtype, for the run's record.
-        adapter: Path, digest, method and chat template of the adapter; ``None`` without one.
-    """
+    """A model ready to be scored or trained: a causal LM, or a ``PeftModel`` around one; and what is recorded of it."""
 
     model: nn.Module
     tokenizer: PreTrainedTokenizerBase
-    record: dict[str, Any]
-    adapter: dict[str, Any] | None = None
+    record: ModelRecord
+    adapter: AdapterRecord | None = None
 
     def encoder(self, chat_template: ChatTemplate = "auto") -> PromptEncoder:
         """The encoder for this model; ``auto`` follows the training of an adapter that knows how it was trained."""
-        trained_with = (self.adapter or {}).get("chat_template")
-        if chat_template == "auto" and trained_with is not None:
-            chat_template = "on" if trained_with else "off"
+        if chat_template == "auto" and self.adapter and self.adapter.chat_template is not None:
+            chat_template = "on" if self.adapter.chat_template else "off"
         return PromptEncoder.of(self.model, self.tokenizer, chat_template)
 
 
@@ -84,32 +77,22 @@ def load_model(
     source = str(EMBEDDED_MODEL) if name == DEMO else name
     config = _pretrained(AutoConfig, source, revision)
     if config.is_encoder_decoder:
-        message = f"{name} is an encoder-decoder model."
-        raise InputError("E-MODEL-KIND", message, "Use a causal (decoder-only) language model.")
+        raise InputError("E-MODEL-KIND", f"{name} is an encoder-decoder model.", "Use a causal language model.")
     tokenizer = load_tokenizer(source, revision)
     model = _load_weights(source, revision, DTYPES[dtype]).to(device)
     check_head(model)
-    record: dict[str, Any] = {
-        "name": display_name or name,
-        "revision": getattr(config, "_commit_hash", None) or revision,
-        "digest": weights_digest(source, model),
-        "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "dtype": dtype,
-        "is_demo": name == DEMO,
-    }
+    record = ModelRecord(
+        name=display_name or name,
+        revision=getattr(config, "_commit_hash", None) or revision,
+        digest=_weights_digest(source, model),
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        dtype=dtype,
+        is_demo=name == DEMO,
+    )
     if adapter is None:
         return LoadedModel(model, tokenizer, record)
-    peft_model, description = load_adapter(model, Path(adapter), record["digest"], record["revision"])
-    return LoadedModel(peft_model, tokenizer, record, description)
-
-
-def weights_digest(name: str, model: nn.Module) -> str:
-    """What the weights are: a digest of a folder's weight files, or of the hub's name and commit."""
-    folder = Path(name)
-    if folder.is_dir():
-        weights = sorted(folder.glob("*.safetensors"))
-        return sha256_json({file.name: sha256_file(file) for file in weights})
-    return sha256_json({"name": name, "commit": getattr(unwrap(model).config, "_commit_hash", None)})
+    adapted, adapter_record = load_adapter(model, Path(adapter), record)
+    return LoadedModel(adapted, tokenizer, record, adapter_record)
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -122,7 +105,14 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     return tokenizer
 
 
-def _load_weights(name: str, revision: str | None, dtype: torch.dtype) -> nn.Module:
+def _weights_digest(name: str, model: PreTrainedModel) -> str:
+    """Of a folder's weight files, or of the hub's name and commit."""
+    if Path(name).is_dir():
+        return sha256_json({file.name: sha256_file(file) for file in sorted(Path(name).glob("*.safetensors"))})
+    return sha256_json({"name": name, "commit": getattr(model.config, "_commit_hash", None)})
+
+
+def _load_weights(name: str, revision: str | None, dtype: torch.dtype) -> Any:
     model, loading = _pretrained(
         AutoModelForCausalLM,
         name,

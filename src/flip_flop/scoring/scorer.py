@@ -9,15 +9,13 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import nn
 
-from flip_flop.errors import InputError
 from flip_flop.options import DEFAULT_SCORING, Backend, ScoringOptions
 from flip_flop.progress import track
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring.answers import BATCH_TOKENS, answer_states
+from flip_flop.scoring.answers import answer_states, pack
 from flip_flop.scoring.attention import packed_attention
-from flip_flop.scoring.causal_lm import evaluation_mode
+from flip_flop.scoring.causal_lm import evaluation_mode, not_finite
 from flip_flop.scoring.models import LoadedModel
-from flip_flop.scoring.rows import pack
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance
 
@@ -64,7 +62,7 @@ def score_instances(
     instances: Sequence[EncodedInstance],
     *,
     backend: Backend = "packed",
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int = DEFAULT_SCORING.batch_tokens,
     label: str = "scoring",
     quiet: bool = False,
 ) -> ScoreTable:
@@ -92,16 +90,8 @@ def score_instances(
             for position, index in enumerate(indices):
                 scores[index] = batch[position]
                 counts[index] = states.token_counts[position].cpu().numpy()
-                _check_finite(batch[position], instances[index].id)
+                if not np.isfinite(batch[position]).all():
+                    raise not_finite(f"The model's scores of instance {instances[index].id!r}")
             advance(len(indices))
     merged = sum(answer.merged for instance in instances for row in instance.answers for answer in row)
     return ScoreTable(np.stack(scores), np.stack(counts), merged, backend)
-
-
-def _check_finite(scores: Float32[np.ndarray, "templates labels"], instance_id: str) -> None:
-    if not np.isfinite(scores).all():
-        raise InputError(
-            "E-NONFINITE",
-            f"The model's scores of instance {instance_id!r} are not finite.",
-            "Check the weights and the dtype (bfloat16 or float32 instead of float16).",
-        )

@@ -10,10 +10,8 @@ import torch
 from torch import nn
 
 from flip_flop.options import Backend
-from flip_flop.scoring.causal_lm import decoder_of, evaluation_mode, unwrap
-from flip_flop.scoring.head import HALF, check_head
-from flip_flop.scoring.packed import packed_states
-from flip_flop.scoring.padded import padded_states
+from flip_flop.scoring.answers import packed_states, padded_states
+from flip_flop.scoring.causal_lm import HALF, check_head, decoder_of, evaluation_mode, unwrap
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.scoring.trie import Pair, build_trie
 
@@ -102,7 +100,7 @@ def _probe(model: nn.Module) -> str | None:
     try:
         if unwrap(model).config.get_text_config().vocab_size < 9:
             return "its vocabulary is too small to try it"
-        separate = padded_states(decoder_of(model), trie, batch_tokens=PROBE_TOKENS)
+        separate = padded_states(model, trie, PROBE_TOKENS)
         packed = packed_states(model, trie)
     except (NotImplementedError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         return f"it cannot be given a packed row ({' '.join(str(error).split())[:80] or type(error).__name__})"

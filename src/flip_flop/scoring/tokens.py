@@ -123,14 +123,14 @@ class PromptEncoder:
 
         Raises:
             InputError: ``E-TOO-LONG`` for the model's context, ``E-MODEL-TOKENIZER`` for its vocabulary, or as
-                :func:`encode_pair`.
+                :func:`encode_pairs`.
         """
         pairs = [
-            _split_at_spaces(self._in_chat(prompt) if self.uses_chat_template else prompt, self.delimiter + choice)
+            (self._in_chat(prompt) if self.uses_chat_template else prompt, self.delimiter + choice)
             for prompt, choices in zip(instance.prompts, instance.choices, strict=True)
             for choice in choices
         ]
-        answers = iter(_encode_pairs(self.tokenizer, pairs, self.bos))
+        answers = iter(encode_pairs(self.tokenizer, pairs, self.bos))
         rows = [tuple(next(answers) for _ in choices) for choices in instance.choices]
         encoded = EncodedInstance(instance.id, tuple(rows), instance.label)
         self._check(encoded)
@@ -168,30 +168,18 @@ class PromptEncoder:
                 )
 
 
-def encode_pair(
-    tokenizer: PreTrainedTokenizerBase, prompt: str, continuation: str, bos: int | None = None
-) -> EncodedAnswer:
-    """Tokenize ``prompt + continuation``, that is delimiter and answer, together, and cut where the answer begins.
+def encode_pairs(
+    tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str, str]], bos: int | None = None
+) -> list[EncodedAnswer]:
+    """Tokenize each prompt and its continuation, that is delimiter and answer, together; cut where the answer begins.
 
     The tokenizer's special tokens are not added; ``bos`` is put in front unless the text itself begins with it.
 
     Raises:
-        InputError: ``E-LABEL-EMPTY`` where the answer has no token, ``E-MODEL-TOKENIZER`` where nothing can stand
+        InputError: ``E-LABEL-EMPTY`` where an answer has no token, ``E-MODEL-TOKENIZER`` where nothing can stand
             before it.
     """
-    return _encode_pairs(tokenizer, [_split_at_spaces(prompt, continuation)], bos)[0]
-
-
-def _split_at_spaces(prompt: str, continuation: str) -> tuple[str, str]:
-    """Trailing spaces of the prompt move to the answer."""
-    trimmed = prompt.rstrip(" ")
-    return trimmed, prompt[len(trimmed) :] + continuation
-
-
-def _encode_pairs(
-    tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str, str]], bos: int | None
-) -> list[EncodedAnswer]:
-    """The rule for several pairs, each distinct text tokenized once."""
+    pairs = [(prompt.rstrip(" "), prompt[len(prompt.rstrip(" ")) :] + answer) for prompt, answer in pairs]
     texts = list(dict.fromkeys(text for prompt, answer in pairs for text in (prompt, prompt + answer)))
     ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
     # Many instances are kept: equal numbers and equal contexts are the same objects, a tenth of the memory.

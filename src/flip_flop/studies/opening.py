@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flip_flop.scoring import LoadedModel, load_model
-from flip_flop.scoring.embedded import EMBEDDED_MODEL
+from flip_flop.scoring.models import EMBEDDED_MODEL
 from flip_flop.studies.plan import Setup
 from flip_flop.tasks import Task, load_task
 

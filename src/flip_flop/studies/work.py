@@ -166,7 +166,7 @@ class _UnitRunner:
 
     def _load(self, adapter: Path | None) -> LoadedModel:
         loaded = open_model(self.plan.setup, adapter)
-        if loaded.record.get("is_demo"):
+        if loaded.record.is_demo:
             torch.set_num_threads(1)  # the products of so small a model are not worth a second thread's waiting
         return loaded
 

@@ -16,11 +16,10 @@ from flip_flop.errors import InputError
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.metrics import Average
 from flip_flop.randomness import derive_seed
-from flip_flop.scoring.answers import AnswerStates, answer_states
+from flip_flop.scoring.answers import AnswerStates, answer_states, pack, training_row_tokens
 from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.causal_lm import evaluation_mode, unwrap
 from flip_flop.scoring.models import load_model
-from flip_flop.scoring.rows import pack, training_row_tokens
 from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
