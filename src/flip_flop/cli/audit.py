@@ -11,6 +11,7 @@ from flip_flop.cli.options import DataOptions, ModelOptions, TaskOptions, option
 from flip_flop.errors import InputError, nearest
 from flip_flop.options import ScoringOptions, option
 
+SHARED = ("metrics", "scores", "gold", "instance_ids", "template_names")  # what an audit and a report's run both hold
 ALIASES = {"agreement": "observed_agreement"}
 
 
@@ -40,7 +41,7 @@ def audit_command(
     Writes run.json, metrics.json, scores.npz and examples.jsonl into --out.
     """
     from flip_flop.evaluation import audit, check_out
-    from flip_flop.report import comparison_rows, render_text
+    from flip_flop.report import Run, comparison_rows, render_text
 
     thresholds = [_threshold(text) for text in run.fail_under]
     check_out(run.out, overwrite=run.overwrite)
@@ -48,29 +49,15 @@ def audit_command(
     split = data.open(task.task, task.templates).render(run.split, limit=run.limit, seed=run.seed)
     found = audit(model.load(model.adapter), split, scoring, name=run.name, seed=run.seed, quiet=run.quiet)
     found.write(run.out)
-    click.echo(render_text(comparison_rows([_run(found, run.out)])))
+    record = found.record.to_json()
+    shared = {name: getattr(found, name) for name in SHARED}
+    click.echo(render_text(comparison_rows([Run(run.out, record["name"], record, examples={}, **shared)])))
     if not run.quiet:
         click.echo(f"\n{run.out}: next, flip-flop report {run.out} --out report.html")
-    missed = [text for text in (_missed(found.metrics, *threshold) for threshold in thresholds) if text]
+    missed = list(filter(None, (_missed(found.metrics, *threshold) for threshold in thresholds)))
     for text in missed:
         click.echo(text, err=True)
     return 1 if missed else 0
-
-
-def _run(found: Any, out: Path) -> Any:
-    from flip_flop.report import Run
-
-    return Run(
-        path=out,
-        name=found.record.name,
-        record=found.record.to_json(),
-        metrics=found.metrics,
-        scores=found.scores,
-        gold=found.gold,
-        instance_ids=found.instance_ids,
-        template_names=found.template_names,
-        examples={},
-    )
 
 
 def _threshold(text: str) -> tuple[str, float]:
@@ -82,11 +69,8 @@ def _threshold(text: str) -> tuple[str, float]:
     except ValueError:
         minimum = math.nan
     if not 0 <= minimum <= 1:  # NaN too: nothing is below it, and the check would always pass
-        raise InputError(
-            "E-FAIL-UNDER",
-            f"--fail-under {text!r} is not METRIC=VALUE with a number from 0 to 1.",
-            "Write, for example, --fail-under agreement=0.9.",
-        )
+        message = f"--fail-under {text!r} is not METRIC=VALUE with a number from 0 to 1."
+        raise InputError("E-FAIL-UNDER", message, "Write, for example, --fail-under agreement=0.9.")
     known = [*ALIASES, *(metric.name for metric in METRICS.values() if metric.higher_is_better)]
     if name not in known:
         raise InputError("E-FAIL-UNDER", f"--fail-under takes no metric {name!r}.", nearest(name, known))
