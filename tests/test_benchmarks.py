@@ -1,6 +1,7 @@
 """The benchmarks compare what they say they compare: equal instances, equal numbers, real templates' counts."""
 
 import dataclasses
+import functools
 import json
 
 import numpy as np
@@ -64,10 +65,8 @@ def test_all_training_steps_leave_the_same_gradient(backend, tmp_path):
     with with_forced_consensus():
         loss, expected = naive_step(trainer.adapted, instances, trainer.args), gradient(trainer.adapted)
         assert expected.norm() > 0
-        for step in (
-            lambda: strong_step(trainer.adapted, instances, trainer.args),
-            lambda: our_step(trainer, instances),
-        ):
+        strong = functools.partial(strong_step, trainer.adapted, instances, trainer.args)
+        for step in (strong, functools.partial(our_step, trainer, instances)):
             assert step() == pytest.approx(loss, rel=float32_bound(trainer.adapted))
             assert (gradient(trainer.adapted) - expected).norm() < float32_bound(trainer.adapted, 3) * expected.norm()
 
@@ -104,11 +103,8 @@ def test_the_least_work_is_counted_by_hand_for_a_small_instance():
 
 def test_rounds_rotate_and_the_first_is_dropped():
     ran = []
-    variants = [
-        Variant("a", lambda: ran.append("a")),
-        Variant("b", lambda: ran.append("b")),
-        Variant("rare", lambda: ran.append("rare"), rounds=1),
-    ]
+    variants = [Variant("a", lambda: ran.append("a")), Variant("b", lambda: ran.append("b"))]
+    variants.append(Variant("rare", lambda: ran.append("rare"), rounds=1))
     timings = interleave(variants, 2, lambda results: ({}, ["unequal"] if "rare" in results else []), "cpu")
     assert "".join(name[0] for name in ran) == "ab" + "bra" + "ab"
     assert {name: list(rounds) for name, rounds in timings.seconds.items()} == {"a": [1, 2], "b": [1, 2], "rare": [1]}

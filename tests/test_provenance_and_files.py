@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import re
+import shlex
 import sys
 
 import pytest
@@ -89,23 +91,17 @@ def test_digests_are_sha256_and_do_not_depend_on_the_order_of_keys(tmp_path):
     assert sha256_json({"a": 1}) != sha256_json({"a": "1"})
 
 
-@pytest.mark.parametrize(
-    "secret", ["hf_abcDEF123456789", "sk-proj-abc_DEF-123456", "0123456789abcdef" * 2 + "01234567"]
-)
+@pytest.mark.parametrize("secret", ["hf_abcDEF123456789", "sk-proj-abc_DEF-123456", "0123456789" * 4])
 @pytest.mark.parametrize("form", ["{}", "--hub-token={}", "a {}"])
 def test_the_command_of_a_record_keeps_no_token(monkeypatch, secret, form):
     monkeypatch.setattr(sys, "argv", ["/home/me/.venv/bin/flip-flop", "audit", form.format(secret), "--quiet"])
-    assert secret not in command()
-    assert "***" in command()
-    assert command().startswith("flip-flop audit ")
-    assert command().endswith(" --quiet")
+    assert shlex.split(command()) == ["flip-flop", "audit", form.format("***"), "--quiet"]
 
 
 def test_the_command_of_a_record_is_otherwise_as_typed(monkeypatch):
-    arguments = ["--task", "task-support_tickets.yaml", "--name", "two words", "--out", "desk-by-desk", "self_test"]
-    monkeypatch.setattr(sys, "argv", ["flip-flop", "audit", *arguments])
-    typed = "flip-flop audit --task task-support_tickets.yaml --name 'two words' --out desk-by-desk self_test"
-    assert command() == typed
+    line = "flip-flop audit --task task-support_tickets.yaml --name 'two words' --out desk-by-desk self_test"
+    monkeypatch.setattr(sys, "argv", shlex.split(line))
+    assert command() == line
 
 
 def test_versions_and_hardware_are_plain_values_and_no_environment(monkeypatch):
@@ -116,8 +112,10 @@ def test_versions_and_hardware_are_plain_values_and_no_environment(monkeypatch):
     assert {"python", "flip_flop", "torch", "transformers", "peft"} <= versions().keys()
     assert {"machine", "processor", "cpu_count", "gpu"} <= hardware().keys()
     assert versions()["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert now().endswith("+00:00")
-    assert len(now()) == len("2026-01-01T00:00:00+00:00")
+
+
+def test_the_time_is_utc_to_the_second():
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", now())
 
 
 @pytest.mark.parametrize("steps", [[3, 3, 3, 2], [11], [1] * 11])

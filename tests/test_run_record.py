@@ -119,7 +119,7 @@ def test_a_run_that_is_not_there_and_a_run_of_another_kind_are_missing(tmp_path)
             RunRecord.read(folder)
     write(tmp_path, TRAINING)
     assert RunRecord.read(tmp_path, "train").kind == "train"
-    with pytest.raises(InputError, match=r"E-RUN-MISSING: .* of kind 'train', not 'audit'\. Audit the model first"):
+    with pytest.raises(InputError, match=r"E-RUN-MISSING: .* of kind 'train', not 'audit'\. Give the folder"):
         RunRecord.read(tmp_path, "audit")
 
 

@@ -37,9 +37,8 @@ def byte_bpe() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False
-    )
+    special = {"special_tokens": ["<|end|>"], "initial_alphabet": alphabet}
+    trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False, **special)
     tokenizer.train_from_iterator(CORPUS, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")
 
@@ -51,9 +50,8 @@ def metaspace() -> PreTrainedTokenizerFast:
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
-    trainer = trainers.UnigramTrainer(
-        vocab_size=220, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>", show_progress=False
-    )
+    special = {"special_tokens": ["<unk>", "<s>", "</s>"], "unk_token": "<unk>"}
+    trainer = trainers.UnigramTrainer(vocab_size=220, show_progress=False, **special)
     tokenizer.train_from_iterator(CORPUS, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
@@ -93,15 +91,7 @@ def _config(architecture: str, vocab_size: int):
     if architecture == "gpt_neox":
         return GPTNeoXConfig(**shape, **context)
     if architecture == "gpt2":
-        return GPT2Config(
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_positions=256,
-            vocab_size=vocab_size,
-            bos_token_id=0,
-            eos_token_id=0,
-        )
+        return GPT2Config(n_embd=32, n_layer=2, n_head=4, **context)
     if architecture == "qwen3":
         return Qwen3Config(**shape, **context, num_key_value_heads=2, head_dim=12, tie_word_embeddings=True)
     if architecture == "mistral":

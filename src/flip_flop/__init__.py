@@ -16,29 +16,23 @@ if TYPE_CHECKING:
     from flip_flop.tasks import Task, load_task
     from flip_flop.training import F2CConfig, F2CTrainer, train
 
-_HOMES = {
-    "F2CConfig": "training",
-    "F2CTrainer": "training",
-    "PromptEncoder": "scoring",
-    "RenderedInstance": "prompts",
-    "ScoringOptions": "options",
-    "Task": "tasks",
-    "Template": "prompts",
-    "TemplateSet": "prompts",
-    "audit": "evaluation.audit",
-    "load_model": "scoring",
-    "load_task": "tasks",
-    "score": "scoring",
-    "train": "training",
+_MODULES = {
+    "evaluation.audit": ("audit",),
+    "options": ("ScoringOptions",),
+    "prompts": ("RenderedInstance", "Template", "TemplateSet"),
+    "scoring": ("PromptEncoder", "load_model", "score"),
+    "tasks": ("Task", "load_task"),
+    "training": ("F2CConfig", "F2CTrainer", "train"),
 }
-__all__ = list(_HOMES)
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = list(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is asked for: the command line's help must not wait for torch."""
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'flip_flop' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"flip_flop.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"flip_flop.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

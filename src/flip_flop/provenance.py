@@ -57,6 +57,7 @@ def command() -> str:
     return shlex.join(words)
 
 
-def now() -> str:
+def now(seconds_ago: float = 0) -> str:
     """The time in UTC, to the second."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    time = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds_ago)
+    return time.isoformat(timespec="seconds")

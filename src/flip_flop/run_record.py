@@ -1,6 +1,5 @@
-"""``run.json``: what a run was, of an audit and of a training. One reader and one writer."""
+"""``run.json``, typed: what a run was, of an audit and of a training."""
 
-import datetime
 import json
 import time
 from collections.abc import Mapping
@@ -11,15 +10,11 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from flip_flop.errors import InputError
 from flip_flop.files import write_json
-from flip_flop.provenance import command, hardware, versions
+from flip_flop.provenance import command, hardware, now, versions
 
 RUN_FILE = "run.json"
 Kind = Literal["audit", "train"]
 S = TypeVar("S", bound="Section")
-OTHER_KIND = {
-    "audit": "Audit the model first: `flip-flop audit --model M --adapter A --task T --out DIR`.",
-    "train": "Give the folder of a training.",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +41,7 @@ class Section:
 
     def to_json(self) -> dict[str, Any]:
         """The keys in the order of the fields, then the unknown ones."""
-        found = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "extra"}
-        absent = {item.name for item in fields(self) if item.metadata.get("optional") and found[item.name] is None}
-        return {name: _plain(value) for name, value in found.items() if name not in absent} | dict(self.extra)
-
-
-def _optional() -> Any:
-    """A key that is not there where it has no value; any other would be null."""
-    return field(default=None, metadata={"optional": True})
+        return {name: _plain(value) for name, value in vars(self).items() if name != "extra"} | dict(self.extra)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +58,7 @@ class TemplateRecord(Section):
 class TaskRecord(Section):
     """The task, its templates and the data of one split, by digest; see :func:`flip_flop.tasks.record.describe_task`.
 
-    ``instances_digest`` tells two samples of one file apart. The last two keys are a training's.
+    ``instances_digest`` tells two samples of one file apart.
     """
 
     name: str
@@ -84,8 +72,6 @@ class TaskRecord(Section):
     templates: tuple[TemplateRecord, ...]
     data: Mapping[str, Any] = field(default_factory=dict)
     instances_digest: str = ""
-    num_validation: int | None = _optional()
-    num_dropped: int | None = _optional()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +88,11 @@ class ModelRecord(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterRecord(Section):
-    """An adapter; ``method`` and ``chat_template`` where the record of its training lies beside it."""
+    """An adapter, and its method where the record of its training lies beside it."""
 
     path: str = ""
     digest: str | None = None
     method: str | None = None
-    chat_template: bool | None = _optional()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +100,7 @@ class RunRecord(Section):
     """What a run was: enough to run it again, and to see what two runs share."""
 
     kind: Kind
-    flip_flop_version: str | None = _optional()
+    flip_flop_version: str | None = None
     name: str | None = None
     command: str | None = None
     created: str | None = None
@@ -137,16 +122,21 @@ class RunRecord(Section):
             InputError: ``E-RUN-MISSING`` without a folder or ``run.json``, or for a run of another kind;
                 ``E-RUN-BROKEN`` where it cannot be read.
         """
-        path = folder / RUN_FILE
+        path, hint = folder / RUN_FILE, "Give the folder of a finished run."
         if not path.is_file():
             message = f"{folder} has no {RUN_FILE}." if folder.is_dir() else f"{folder} is not a folder."
-            raise InputError("E-RUN-MISSING", message, "Give the folder of a finished run.")
-        value = _load(path)
-        found = value.get("kind") if isinstance(value, Mapping) else kind
+            raise InputError("E-RUN-MISSING", message, hint)
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise _broken(path, f"is not readable JSON ({type(error).__name__})") from error
+        found = value.get("kind") if isinstance(value, dict) else None
         if kind is not None and found != kind:
-            message = f"{folder} holds a run of kind {found!r}, not {kind!r}."
-            raise InputError("E-RUN-MISSING", message, OTHER_KIND[kind])
-        return cls._checked(path, value)
+            raise InputError("E-RUN-MISSING", f"{folder} holds a run of kind {found!r}, not {kind!r}.", hint)
+        try:
+            return cls.from_json(value)
+        except ValueError as error:
+            raise _broken(path, str(error)) from error
 
     @classmethod
     def of_adapter(cls, adapter: Path) -> "RunRecord | None":
@@ -155,16 +145,12 @@ class RunRecord(Section):
         Raises:
             InputError: ``E-RUN-BROKEN``.
         """
-        path = adapter.resolve().parent / RUN_FILE
-        value = _load(path) if path.is_file() else None
-        return cls._checked(path, value) if isinstance(value, Mapping) and value.get("kind") == "train" else None
-
-    @classmethod
-    def _checked(cls, path: Path, value: object) -> "RunRecord":
         try:
-            return cls.from_json(value)
-        except ValueError as error:
-            raise _broken(path, str(error)) from error
+            return cls.read(adapter.resolve().parent, "train")
+        except InputError as error:
+            if error.code == "E-RUN-MISSING":
+                return None
+            raise
 
     def write(self, folder: Path) -> None:
         """Write ``run.json``."""
@@ -173,22 +159,19 @@ class RunRecord(Section):
     def to_json(self) -> dict[str, Any]:
         """The keys in the order in which they are written."""
         found = super().to_json()
+        if self.flip_flop_version is None:
+            del found["flip_flop_version"]
         if self.kind == "train":  # the format of 0.1.0: a training's times come last
             found |= {name: found.pop(name) for name in ("created", "seconds")}
         return found
 
 
 def this_process(started: float) -> dict[str, Any]:
-    """What a record says of the process that writes it, as arguments of :class:`RunRecord`.
-
-    Args:
-        started: ``time.monotonic()`` when the run began.
-    """
+    """Arguments of :class:`RunRecord` about this process, whose run began at ``time.monotonic() == started``."""
     seconds = time.monotonic() - started
-    created = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)
     return {
         "command": command(),
-        "created": created.isoformat(timespec="seconds"),
+        "created": now(seconds_ago=seconds),
         "versions": versions(),
         "hardware": hardware(),
         "seconds": round(seconds, 2),
@@ -199,17 +182,10 @@ def _broken(path: Path, why: str) -> InputError:
     return InputError("E-RUN-BROKEN", f"{path} {why}.", "Restore it, or run it again into a new folder.")
 
 
-def _load(path: Path) -> object:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _broken(path, f"is not readable JSON ({type(error).__name__})") from error
-
-
 def _value(value: object, kind: Any, name: str) -> Any:
     """A JSON value as a field of this type holds it."""
-    if get_origin(kind) is UnionType:
-        kind = next((each for each in get_args(kind) if value is not None and each is not type(None)), type(None))
+    if get_origin(kind) is UnionType:  # with None
+        kind = type(None) if value is None else get_args(kind)[0]
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if isinstance(origin, type) and issubclass(origin, Section):
         try:
@@ -221,7 +197,7 @@ def _value(value: object, kind: Any, name: str) -> Any:
     accepted: Any = {Literal: str, tuple: list, float: (int, float), Any: object}.get(origin, origin)
     if not isinstance(value, accepted) or (origin is Literal and value not in arguments):
         raise ValueError(f"has the value {value!r} for {name!r}")
-    return float(value) if origin is float else value
+    return value
 
 
 def _plain(value: Any) -> Any:

@@ -12,18 +12,15 @@ DEMO_NOTE = (
     "works; they say nothing about the paper's claim or about your model."
 )
 # Joiners carry meaning in emoji and in several scripts, and reorder nothing.
-_HARMLESS = frozenset("\n\t\u200c\u200d")
+_JOINERS = "\u200c\u200d"
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def visible(text: str, *, one_line: bool = False) -> str:
-    r"""Text in which control, bidirectional and lone surrogate characters stand as escapes.
+    r"""Untrusted text with control, bidirectional and lone surrogate characters as escapes; Markup is left as it is.
 
     HTML escaping leaves U+202E in place, which turns a name around on the screen, and a terminal obeys ESC.
-
-    Args:
-        text: Text from a template, a data set or a record: untrusted. Markup is left as it is.
-        one_line: Whether newlines and tabs are escaped too, for names and table cells.
+    ``one_line`` is for names and table cells: newlines and tabs are escaped too.
 
     Example:
         >>> print(visible("gpt\u202e4"))
@@ -33,7 +30,7 @@ def visible(text: str, *, one_line: bool = False) -> str:
     """
     if isinstance(text, Markup):
         return text
-    kept = frozenset("\u200c\u200d") if one_line else _HARMLESS
+    kept = _JOINERS if one_line else _JOINERS + "\n\t"
     return "".join(
         character if character in kept or unicodedata.category(character) not in _INVISIBLE else _escape(character)
         for character in text
@@ -41,22 +38,17 @@ def visible(text: str, *, one_line: bool = False) -> str:
 
 
 def _escape(character: str) -> str:
-    if character in "\n\t\r":
-        return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}[character]
     code = ord(character)
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+    short = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    return short.get(character) or (f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}")
 
 
 def align_columns(
     lines: Sequence[Sequence[str]], *, num_left: int | None = None, indent: str = "", rule: bool = False
 ) -> str:
-    """Lines of cells with their columns under one another, and nothing invisible in them.
+    """Lines of cells, the heading first, with their columns aligned: ``num_left`` of them flush left, by default all.
 
-    Args:
-        lines: The cells of each line, the heading first.
-        num_left: How many columns are flush left, the others flush right; by default all.
-        indent: What every line begins with.
-        rule: Whether dashes stand below the heading.
+    ``rule`` puts dashes below the heading.
 
     Example:
         >>> print(align_columns([["run", "F1"], ["base", "8.1"]], num_left=1, rule=True))
@@ -69,12 +61,9 @@ def align_columns(
     if rule:
         cells.insert(1, ["-" * width for width in widths])
     left = len(widths) if num_left is None else num_left
+    flush = "<" * left + ">" * (len(widths) - left)
     padded = (
-        [
-            cell.ljust(width) if at < left else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        for line in cells
+        [f"{cell:{side}{width}}" for cell, side, width in zip(line, flush, widths, strict=True)] for line in cells
     )
     return "\n".join((indent + "  ".join(line)).rstrip() for line in padded)
 
@@ -117,27 +106,16 @@ def points(difference: float | None, decimals: int = 1, *, scale: int = 100) -> 
     if difference is None:
         return MISSING
     digits = f"{abs(scale * difference):.{decimals}f}"
-    sign = "±" if float(digits) == 0 else "+" if difference > 0 else "−"
-    return f"{sign}{digits}"
+    return ("±" if float(digits) == 0 else "+" if difference > 0 else "−") + digits
 
 
 def percent_interval(interval: tuple[float, float] | None, decimals: int = 1, *, scale: int = 100) -> str:
-    """The ends of a metric's interval.
-
-    Example:
-        >>> percent_interval((0.72, 0.785))
-        '72.0 to 78.5'
-    """
+    """The ends of a metric's interval: ``72.0 to 78.5``."""
     return MISSING if interval is None else " to ".join(percent(end, decimals, scale=scale) for end in interval)
 
 
 def point_interval(interval: tuple[float, float] | None, decimals: int = 1, *, scale: int = 100) -> str:
-    """The ends of a difference's interval.
-
-    Example:
-        >>> point_interval((0.176, 0.22))
-        '+17.6 to +22.0'
-    """
+    """The ends of a difference's interval: ``+17.6 to +22.0``."""
     return MISSING if interval is None else " to ".join(points(end, decimals, scale=scale) for end in interval)
 
 

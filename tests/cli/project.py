@@ -1,7 +1,10 @@
 """A user's folder: a task file of four templates, a labelled CSV, and unlabelled JSONL to train on."""
 
 import json
+import re
 from pathlib import Path
+
+CODE = re.compile(r"[A-Z]-[A-Z]+(-[A-Z]+)*: ")
 
 TASK = """\
 name: tickets
@@ -15,6 +18,20 @@ templates:
   - {name: terse, jinja: "{{ text }}", answer_choices: "Never ||| Yes"}
 """
 WORDS = ("room", "staff", "food", "hotel", "wifi")
+
+
+def record(run):
+    return json.loads((Path(run) / "run.json").read_text(encoding="utf-8"))
+
+
+def one_line(result, code: str, *words: str) -> None:
+    """A mistake's one line, and nothing beside it."""
+    assert (result.code, result.out) == (2, "")
+    assert result.err.count("\n") == 1, result.err
+    assert result.err.startswith(f"{code}: "), result.err
+    assert len(CODE.findall(result.err)) == 1, result.err
+    assert result.err.endswith((".\n", "?\n")), result.err
+    assert all(word in result.err for word in words), (words, result.err)
 
 
 def ticket(number: int) -> dict[str, object]:

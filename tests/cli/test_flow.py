@@ -8,6 +8,8 @@ import signal
 import pytest
 from safetensors.torch import load_file
 
+from tests.cli.project import record
+
 CONFIG = """\
 num_train_epochs: 1
 learning_rate: 1e-2
@@ -20,10 +22,6 @@ per_device_train_batch_size: 4
 def read(path):
     with open(path, encoding="utf-8") as file:
         return file.read()
-
-
-def record(run):
-    return json.loads(read(f"{run}/run.json"))
 
 
 @pytest.fixture
@@ -72,9 +70,10 @@ def test_from_a_first_audit_to_predictions(flip_flop, model, project, train):
     assert after["model"]["digest"] == record("runs/base")["model"]["digest"]
 
     for kind in ("html", "md", "csv", "txt"):
-        shown = flip_flop("report", "runs/base", "runs/after", "--out", f"report.{kind}")
+        shown = flip_flop("report", "runs/base", "runs/after", "--out", f"report.{kind}", "--title", "Desks & rooms")
         assert (shown.code, shown.out, shown.err) == (0, f"report.{kind}\n", "")
     assert "base → f2c" in read("report.html")
+    assert "Desks &amp; rooms" in read("report.html")
     assert [line.split()[1] for line in read("report.md").splitlines()[-2:]] == ["base", "f2c"]
     assert [line.split()[0] for line in read("report.txt").splitlines()[-2:]] == ["base", "f2c"]
     rows = list(csv.DictReader(read("report.csv").splitlines()))
@@ -89,15 +88,8 @@ def test_from_a_first_audit_to_predictions(flip_flop, model, project, train):
     assert len(votes) == 12
     assert {row["vote"] for row in votes} <= {"0", "1"}
     assert flip_flop(*predict, "--input", "train.jsonl", "--out", "votes.jsonl").code == 0
-    assert [str(json.loads(line)["vote"]) for line in read("votes.jsonl").splitlines()] == [
-        row["vote"] for row in votes
-    ]
-
-
-def test_a_title_heads_the_report(flip_flop, model, project):
-    flip_flop("audit", "--model", model, "--task", "tickets.yaml", "--out", "base", "--quiet")
-    assert flip_flop("report", "base", "--out", "report.html", "--title", "Tickets & rooms").code == 0
-    assert "Tickets &amp; rooms" in read("report.html")
+    lines = [json.loads(line) for line in read("votes.jsonl").splitlines()]
+    assert [str(line["vote"]) for line in lines] == [row["vote"] for row in votes]
 
 
 @pytest.mark.parametrize("method", ["cce", "swarm"])

@@ -2,29 +2,14 @@
 
 import json
 import os
-import re
 
 import pytest
 
-from tests.cli.project import TASK, make_project
+from tests.cli.project import TASK, make_project, one_line
 
-CODE = re.compile(r"[A-Z]-[A-Z]+(-[A-Z]+)*: ")
 AUDIT = ("audit", "--model", "MODEL", "--task", "tickets.yaml", "--out", "out")
 TRAIN = ("train", "--model", "MODEL", "--task", "tickets.yaml", "--out", "out", "--quiet")
 PREDICT = ("predict", "--model", "MODEL", "--task", "tickets.yaml", "--input", "test.csv")
-
-
-def one_line(result, code: str, *words: str) -> None:
-    """The mistake's one line, and nothing beside it."""
-    assert result.code == 2, result
-    lines = result.err.splitlines()
-    assert len(lines) == 1, result.err
-    assert lines[0].startswith(f"{code}: "), lines[0]
-    assert len(CODE.findall(lines[0])) == 1, lines[0]
-    assert lines[0].endswith((".", "?")), lines[0]
-    for word in words:
-        assert word in lines[0], (word, lines[0])
-    assert result.out == ""
 
 
 def write(**files):
@@ -126,18 +111,23 @@ MISTAKES = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def run(flip_flop, model):
+    """A command of the table above, with the model's path in it."""
+    return lambda words, *more: flip_flop(*(model if word == "MODEL" else word for word in words), *more)
+
+
 def files(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line_with_its_code_and_leaves_nothing(flip_flop, project, model, mistake):
+def test_a_mistake_is_one_line_with_its_code_and_leaves_nothing(run, project, mistake):
     change, command, code, words = MISTAKES[mistake]
     if change is not None:
         change(project)
     before = files(project)
-    result = flip_flop(*(model if word == "MODEL" else word for word in command))
-    one_line(result, code, *words)
+    one_line(run(command), code, *words)
     assert files(project) == before
     assert not (project / "out").exists()
 
@@ -152,13 +142,12 @@ templates:
 
 
 @pytest.mark.parametrize("method", ["f2c", "cce"])
-def test_training_without_any_consensus_is_refused(flip_flop, project, model, method):
-    (project / "tickets.yaml").write_text(REVERSED)
+def test_training_without_any_consensus_is_refused(run, project, method):
     lines = (project / "train.jsonl").read_text().splitlines(keepends=True)
     (project / "train.jsonl").write_text("".join(lines[:6]))
     (project / "other.jsonl").write_text("".join(lines[6:]))
     (project / "tickets.yaml").write_text(REVERSED.replace("validation: train", "validation: other"))
-    result = flip_flop(*(model if word == "MODEL" else word for word in TRAIN), "--method", method)
+    result = run(TRAIN, "--method", method)
     assert result.code == 2
     *notes, last = result.err.splitlines()
     assert last.startswith("E-NO-CONSENSUS: No instance of 6 ")
@@ -167,48 +156,44 @@ def test_training_without_any_consensus_is_refused(flip_flop, project, model, me
     assert files(project / "out") == {".lock": b""}
 
 
-def test_a_folder_in_which_training_was_refused_can_be_used_again(flip_flop, project, model):
-    train = [model if word == "MODEL" else word for word in TRAIN]
+def test_a_folder_in_which_training_was_refused_can_be_used_again(run, project):
     for name in ("train", "validation"):
         (project / f"{name}.jsonl").write_text(json.dumps({"text": f"a room to {name} in"}) + "\n")
     (project / "tickets.yaml").write_text(REVERSED.replace("validation: train", "validation: validation"))
-    assert "E-NO-CONSENSUS" in flip_flop(*train).err
+    assert "E-NO-CONSENSUS" in run(TRAIN).err
     make_project(project)
-    assert flip_flop(*train, "--max-steps", "1", "--lora-r", "4").code == 0
+    assert run(TRAIN, "--max-steps", "1", "--lora-r", "4").code == 0
 
 
-def test_training_on_a_prompt_longer_than_the_context_is_refused(flip_flop, project, model):
+def test_training_on_a_prompt_longer_than_the_context_is_refused(run, project):
     with (project / "train.jsonl").open("a") as file:
         file.write(json.dumps({"text": "good " * 300}) + "\n")
-    result = flip_flop(*(model if word == "MODEL" else word for word in TRAIN))
+    result = run(TRAIN)
     assert result.code == 2
     assert result.err.splitlines()[-1].startswith("E-TOO-LONG: Instance 'train-13'")
     assert os.listdir(project / "out") == [".lock"]
 
 
 @pytest.mark.parametrize("command", [AUDIT, TRAIN])
-def test_a_folder_that_holds_something_else_is_refused_and_kept(flip_flop, project, model, command):
+def test_a_folder_that_holds_something_else_is_refused_and_kept(run, project, command):
     (project / "out").mkdir()
     (project / "out" / "thesis.txt").write_text("precious")
-    extra = ["--overwrite"] if command is AUDIT else ["--resume"]
-    for more in ([], extra):
-        result = flip_flop(*(model if word == "MODEL" else word for word in command), *more)
-        one_line(result, "E-OUT-USED", "out is not empty")
+    for more in ([], ["--overwrite" if command is AUDIT else "--resume"]):
+        one_line(run(command, *more), "E-OUT-USED", "out is not empty")
     assert [name for name in os.listdir(project / "out") if name != ".lock"] == ["thesis.txt"]
 
 
 @pytest.mark.parametrize("command", [AUDIT, TRAIN])
-def test_an_output_path_that_is_a_file_is_refused_and_kept(flip_flop, project, model, command):
+def test_an_output_path_that_is_a_file_is_refused_and_kept(run, project, command):
     (project / "out").write_text("precious")
-    one_line(flip_flop(*(model if word == "MODEL" else word for word in command)), "E-OUT-PATH", "is a file")
+    one_line(run(command), "E-OUT-PATH", "is a file")
     assert (project / "out").read_text() == "precious"
 
 
-def test_a_run_that_is_there_is_not_replaced_unasked(flip_flop, project, model):
-    audit = [model if word == "MODEL" else word for word in AUDIT]
-    assert flip_flop(*audit).code == 0
+def test_a_run_that_is_there_is_not_replaced_unasked(run, project):
+    assert run(AUDIT).code == 0
     before = files(project / "out")
-    one_line(flip_flop(*audit), "E-OUT-USED", "--overwrite")
+    one_line(run(AUDIT), "E-OUT-USED", "--overwrite")
     assert files(project / "out") == before
 
 

@@ -11,6 +11,7 @@ from flip_flop.cli.options import DataOptions, ModelOptions, TaskOptions, option
 from flip_flop.errors import InputError, nearest
 from flip_flop.options import ScoringOptions, option
 
+SHARED = ("metrics", "scores", "gold", "instance_ids", "template_names")  # what an audit and a report's run both hold
 ALIASES = {"agreement": "observed_agreement"}
 
 
@@ -52,7 +53,7 @@ def audit_command(
     click.echo(render_text(comparison_rows([found])))
     if not run.quiet:
         click.echo(f"\n{run.out}: next, flip-flop report {run.out} --out report.html")
-    missed = [text for text in (_missed(found.metrics, *threshold) for threshold in thresholds) if text]
+    missed = list(filter(None, (_missed(found.metrics, *threshold) for threshold in thresholds)))
     for text in missed:
         click.echo(text, err=True)
     return 1 if missed else 0
@@ -67,11 +68,8 @@ def _threshold(text: str) -> tuple[str, float]:
     except ValueError:
         minimum = math.nan
     if not 0 <= minimum <= 1:  # NaN too: nothing is below it, and the check would always pass
-        raise InputError(
-            "E-FAIL-UNDER",
-            f"--fail-under {text!r} is not METRIC=VALUE with a number from 0 to 1.",
-            "Write, for example, --fail-under agreement=0.9.",
-        )
+        message = f"--fail-under {text!r} is not METRIC=VALUE with a number from 0 to 1."
+        raise InputError("E-FAIL-UNDER", message, "Write, for example, --fail-under agreement=0.9.")
     known = [*ALIASES, *(metric.name for metric in METRICS.values() if metric.higher_is_better)]
     if name not in known:
         raise InputError("E-FAIL-UNDER", f"--fail-under takes no metric {name!r}.", nearest(name, known))

@@ -70,14 +70,13 @@ def _clear(out: Path, overwrite: bool) -> None:
     from flip_flop.demo.run import METHODS
 
     found = {item.name for item in out.iterdir()} if out.is_dir() else set()
-    if not found:
-        return
-    if not overwrite:
+    if found and not overwrite:
         raise InputError("E-OUT-USED", f"{out} is not empty.", "Give another --out, or add --overwrite to a demo's.")
     if foreign := sorted(found - {"base", "report.html", *METHODS}):
         message = f"{out} holds {foreign[0]}, which is not from a demo."
         raise InputError("E-OUT-USED", message, "Give another --out.")
-    shutil.rmtree(out)
+    if found:
+        shutil.rmtree(out)
 
 
 def _rebuild(out: Path) -> int:

@@ -34,8 +34,7 @@ class LazyGroup(click.Group):
         """``<verb>_command`` of ``flip_flop.cli.<verb>``."""
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"flip_flop.cli.{cmd_name}")
-        command: click.Command = getattr(module, f"{cmd_name}_command")
+        command: click.Command = vars(importlib.import_module(f"flip_flop.cli.{cmd_name}"))[f"{cmd_name}_command"]
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -65,8 +64,8 @@ def main() -> None:
         print("stopped", file=sys.stderr)
         sys.exit(130)
     except OSError as error:
-        name = f" {error.filename}" if error.filename else ""
-        print(f"E-OS: {error.strerror or error}{name}. Fix it and run the command again.", file=sys.stderr)
+        where = f" {error.filename}" if error.filename else ""
+        print(f"E-OS: {error.strerror or error}{where}. Fix it and run the command again.", file=sys.stderr)
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
 

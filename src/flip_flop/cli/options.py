@@ -13,6 +13,7 @@ from flip_flop.options import option
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel
     from flip_flop.tasks import Task
+    from flip_flop.tasks.catalog import CatalogData
 
 Command = Callable[..., Any]
 
@@ -24,18 +25,6 @@ def options(*groups: type) -> Callable[[Command], Command]:
     flag, ``Literal`` a choice, ``tuple[str, ...]`` one that may be repeated. Its metadata, from
     :func:`flip_flop.options.option`, may hold ``help``; ``short`` (``-m``); ``flag`` where that is not the field's
     name; ``min`` of a whole number; and click's own ``metavar``, ``envvar`` and ``type``.
-
-    Example:
-        >>> @dataclass(frozen=True, kw_only=True)
-        ... class Tea:
-        ...     sort: Literal["green", "black"] = option("green", help="Which leaves.")
-        ...     minutes: int = option(short="-m", min=1)
-        >>> @click.command()
-        ... @options(Tea)
-        ... def brew(tea):
-        ...     print(tea)
-        >>> brew(["-m", "3"], standalone_mode=False)
-        Tea(sort='green', minutes=3)
     """
 
     def decorate(function: Command) -> Command:
@@ -86,7 +75,7 @@ class BaseModelOptions:
     model: str = option(short="-m", help="A hub name, a folder, or `demo` for the embedded model.")
     revision: str | None = option(None, help="The model's commit, branch or tag on the hub.")
     dtype: str = option("auto", help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.")
-    device: str = option("auto", help="cpu, cuda, cuda:1, ...")
+    device: str = option("auto", help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")
 
     def load(self, adapter: Path | None = None) -> "LoadedModel":
         """Load the model; transformers shows no bar and no warning."""
@@ -148,3 +137,9 @@ class DataOptions:
         from flip_flop.tasks import load_task
 
         return load_task(task, templates=templates, hub_mirror=self.hub_mirror, story_cloze_dir=self.story_cloze_dir)
+
+    def open_paper(self, name: str, seed: int = 0) -> "CatalogData":
+        """Load a dataset of the paper, with what is known of its rows and its dropped templates."""
+        from flip_flop.tasks.catalog import catalog_data
+
+        return catalog_data(name, hub_mirror=self.hub_mirror, story_cloze_dir=self.story_cloze_dir, seed=seed)

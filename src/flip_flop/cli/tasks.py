@@ -20,7 +20,7 @@ def tasks_command() -> None:
     """The paper's datasets: which there are, where they come from, and whether they are what the paper used."""
 
 
-@tasks_command.command("list")
+@tasks_command.command("list", short_help="Names and sizes, as in the paper.")
 def list_command() -> int:
     """Names, labels, templates and sizes, as the paper's table prints them; no data is read."""
     from flip_flop.tasks.catalog import catalog_entry, catalog_names
@@ -32,13 +32,13 @@ def list_command() -> int:
     return 0
 
 
-@tasks_command.command("show")
+@tasks_command.command("show", short_help="A dataset's source, fields, labels and splits.")
 @click.argument("task")
 @options(DataOptions)
 def show_command(data: DataOptions, task: str) -> int:
     """Where a dataset comes from, its fields, labels and splits; and its templates, where its rows are available."""
     from flip_flop.metrics import resolve_average
-    from flip_flop.tasks.catalog import catalog_data, catalog_entry
+    from flip_flop.tasks.catalog import catalog_entry
 
     entry = catalog_entry(task)
     train, test = entry.train_from, entry.test_from
@@ -54,40 +54,32 @@ def show_command(data: DataOptions, task: str) -> int:
     ):
         click.echo(f"{key + ':':11}{value}")
     try:
-        dataset = catalog_data(task, hub_mirror=data.hub_mirror, story_cloze_dir=data.story_cloze_dir)
+        dataset = data.open_paper(task)
     except InputError as error:
         click.echo(f"\nwhich templates are kept depends on the rows, which are not available:\n{error}")
-        return 0
-    click.echo(_details(dataset))
+    else:
+        click.echo(_details(dataset))
     return 0
 
 
-@tasks_command.command("check")
+@tasks_command.command("check", short_help="Compare what is found with the paper's table.")
 @click.argument("tasks", nargs=-1)
 @options(DataOptions)
-@click.option(
-    "--seed",
-    type=int,
-    default=0,
-    show_default=True,
-    help="For the splits; audit and train use 0.",
-)
+@click.option("--seed", default=0, show_default=True, help="For the splits; audit and train use 0.")
 def check_command(data: DataOptions, tasks: Sequence[str], seed: int) -> int:
     """Rows per split, templates and labels, and in parentheses those of the paper's table where they differ.
 
     Without a name, all datasets. Exit status 1 where a number differs for no known reason, or where rows are not
     available; StoryCloze, which its owners give to each user, may be missing.
     """
-    from flip_flop.tasks.catalog import catalog_data, catalog_entry, catalog_names, compare
+    from flip_flop.tasks.catalog import catalog_entry, catalog_names, compare
 
     entries = [catalog_entry(name) for name in tasks or catalog_names()]
     found: dict[str, Comparison] = {}
     missing: dict[str, InputError] = {}
     for entry in entries:
         try:
-            dataset = catalog_data(
-                entry.name, hub_mirror=data.hub_mirror, story_cloze_dir=data.story_cloze_dir, seed=seed
-            )
+            found[entry.name] = compare(data.open_paper(entry.name, seed))
         except InputError as error:
             if error.code == "E-TPL-FETCH":  # it is the same for every dataset
                 raise
@@ -95,14 +87,9 @@ def check_command(data: DataOptions, tasks: Sequence[str], seed: int) -> int:
             if "ConnectionError" in error.message:  # the next one would wait as long for the same answer
                 click.echo("the hub cannot be reached: the other datasets are not tried", err=True)
                 break
-        else:
-            found[entry.name] = compare(dataset)
     click.echo(align_columns([list(COLUMNS), *(_cells(entry, found.get(entry.name)) for entry in entries)]))
-    click.echo()
-    for line in _notes(list(found.values())):
-        click.echo(line)
-    for name, refusal in missing.items():
-        click.echo(f"{name}: {refusal}")
+    refusals = [f"{name}: {error}" for name, error in missing.items()]
+    click.echo("\n".join(["", *_notes(list(found.values())), *refusals]))
     is_complete = not missing or (set(missing) == {"storycloze"} and data.story_cloze_dir is None)
     return 0 if is_complete and not any(comparison.unexplained for comparison in found.values()) else 1
 
@@ -119,15 +106,11 @@ def _cells(entry: "CatalogEntry", comparison: "Comparison | None") -> list[str]:
 
 def _notes(comparisons: Sequence["Comparison"]) -> list[str]:
     """Why numbers differ, a line for each dataset."""
-    lines = []
     same = [comparison.name for comparison in comparisons if comparison.found == comparison.paper]
-    if same:
-        lines.append(f"as in the paper's table: {', '.join(same)}")
+    lines = [f"as in the paper's table: {', '.join(same)}"] if same else []
     for comparison in comparisons:
-        reasons = list(comparison.reasons)
-        if comparison.unexplained:
-            reasons.append(f"no known reason: {', '.join(comparison.unexplained)}")
-        if reasons:
+        unknown = [f"no known reason: {', '.join(comparison.unexplained)}"] if comparison.unexplained else []
+        if reasons := [*comparison.reasons, *unknown]:
             lines.append(f"{comparison.name}: {'; '.join(reasons)}")
     return lines
 
@@ -142,7 +125,6 @@ def _details(data: "CatalogData") -> str:
             f"{name} {100 * gold.count(index) / len(gold):.1f} %" for index, name in enumerate(data.entry.label_names)
         )
         lines.append(f"  {split:11}{len(rows):6} rows ({shares})")
-    lines += ["", "templates:"]
-    lines += [f"  {template.name}" for template in data.task.templates]
+    lines += ["", "templates:", *(f"  {template.name}" for template in data.task.templates)]
     lines += [f"  not {name}: {reason}" for name, reason in data.dropped_templates]
     return "\n".join(lines)

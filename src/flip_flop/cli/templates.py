@@ -22,7 +22,7 @@ class ShowOptions(TemplateOptions):
     """What ``show`` shows."""
 
     instance: str = option("1", short="-n", help="Its number in the split, or its id.")
-    split: str = option("test")
+    split: str = option("test", help="Which split it is in.")
     seed: int = option(0, help="For templates that draw at random.")
 
 
@@ -42,12 +42,7 @@ def templates_command() -> None:
 
 
 @templates_command.command("fetch", short_help="Put PromptSource's templates into the user's cache.")
-@click.option(
-    "--from",
-    "source",
-    type=click.Path(path_type=Path),
-    help="The archive, or the folder that it unpacks to, where there is no network.",
-)
+@click.option("--from", "source", type=click.Path(path_type=Path), help="Without a network: the archive or its folder.")
 def fetch_command(source: Path | None) -> int:
     """Put PromptSource's templates into the user's cache, once.
 
@@ -70,20 +65,17 @@ def list_command(data: DataOptions, task: str) -> int:
 
     TASK is a dataset of the paper (`flip-flop tasks list`), a task file, or `demo`.
     """
-    from flip_flop.tasks.catalog import catalog_data, catalog_names
+    from flip_flop.tasks.catalog import catalog_names
 
-    dropped: dict[str, str] = {}
-    if task in catalog_names():
-        dataset = catalog_data(task, hub_mirror=data.hub_mirror, story_cloze_dir=data.story_cloze_dir)
-        found, dropped = dataset.task, dict(dataset.dropped_templates)
-    else:
-        found = data.open(task, "all")
+    dataset = data.open_paper(task) if task in catalog_names() else None
+    found = data.open(task, "all") if dataset is None else dataset.task
+    dropped = () if dataset is None else dataset.dropped_templates
     lines = [
         (name, "held out" if name in found.held_out_templates else "kept", template.answer_choices or "")
         for name, template in zip(found.templates.names, found.templates, strict=True)
     ]
     if dropped:
-        lines = sorted(lines + [(name, "dropped", reason) for name, reason in dropped.items()])
+        lines = sorted([*lines, *((name, "dropped", reason) for name, reason in dropped)])
     click.echo(f"{found.name}: {len(found.templates)} templates kept, {len(dropped)} dropped")
     click.echo(align_columns([["template", "", "answers, or why not"], *lines], indent="  "))
     return 0
@@ -96,9 +88,8 @@ def show_command(show: ShowOptions, data: DataOptions, task: str) -> int:
     """One instance of TASK under every template, as a model gets it, with the answers; * is the gold one."""
     found = data.open(task, show.templates)
     instances = found.instances(show.split, seed=show.seed, need_labels=False)
-    by_id = {each.id: each for each in instances}
-    by_number = {str(number): each for number, each in enumerate(instances, start=1)}
-    chosen = by_id.get(show.instance) or by_number.get(show.instance)
+    by_name = {str(number): each for number, each in enumerate(instances, start=1)}
+    chosen = (by_name | {each.id: each for each in instances}).get(show.instance)
     if chosen is None:
         message = f"{found.name}, {show.split}, has no instance {show.instance!r}."
         raise InputError("E-DATA-INSTANCE", message, f"Give a number from 1 to {len(instances)}, or an id.")
@@ -120,7 +111,8 @@ def lint_command(lint: LintOptions, data: DataOptions, tasks: tuple[str, ...]) -
     """
     encode = None if lint.model is None else _encoder(lint.model, lint.revision)
     failed = False
-    names = [name for given in tasks for name in _task_files(given)]
+    files = {given: sorted(map(str, Path(given).glob("*.y*ml"))) for given in tasks}  # of a folder; none of a file
+    names = [name for given in tasks for name in files[given] or [given]]
     for name in names:
         try:
             failed |= _lint(name, data.open(name, "all"), lint, encode)
@@ -130,11 +122,6 @@ def lint_command(lint: LintOptions, data: DataOptions, tasks: tuple[str, ...]) -
             click.echo(str(error), err=True)
             failed = True
     return 2 if failed else 0
-
-
-def _task_files(given: str) -> list[str]:
-    folder = Path(given)
-    return sorted(str(path) for path in folder.glob("*.y*ml")) or [given] if folder.is_dir() else [given]
 
 
 def _lint(name: str, task: "Task", lint: LintOptions, encode: "Encode | None") -> bool:
@@ -152,8 +139,8 @@ def _lint(name: str, task: "Task", lint: LintOptions, encode: "Encode | None") -
         encode=encode,
     )
     errors = sum(finding.is_error for finding in findings)
-    counted = {"template": len(task.templates), "row": len(rows), "error": errors, "warning": len(findings) - errors}
-    click.echo(f"{name}: {', '.join(count(number, noun) for noun, number in counted.items())}")
+    read = f"{count(len(task.templates), 'template')}, {count(len(rows), 'row')}"
+    click.echo(f"{name}: {read}, {count(errors, 'error')}, {count(len(findings) - errors, 'warning')}")
     if findings:
         click.echo(align_columns([["code", "template", "what"], *_lines(findings)], indent="  "))
     return errors > 0

@@ -61,7 +61,7 @@ def train_command(
     from flip_flop.training import load_training_data, make_config, train
     from flip_flop.training.distributed import rank
 
-    settings = read_settings(run.config) | parse_flags(ctx.args)
+    settings = _read_settings(run.config) | _parse_flags(ctx.args)
     for name in settings:
         if flag := OWNED.get(name.replace("-", "_")):
             raise InputError("E-CONFIG-KEY", f"{name} cannot be set as a setting.", f"It is set by {flag}.")
@@ -71,8 +71,7 @@ def train_command(
     if model.device not in ("auto", "cpu", "cuda"):
         message = f"Training takes no --device {model.device}."
         raise InputError("E-MODEL-DEVICE", message, "Set CUDA_VISIBLE_DEVICES, and use cuda or auto.")
-    source = "the command line" if run.config is None else f"{run.config} and the command line"
-    config = make_config(settings, source)
+    config = make_config(settings, f"{run.config} and the command line" if run.config else "the command line")
     if run.out.is_file():
         raise InputError("E-OUT-PATH", f"{run.out} is a file.", "Give a folder.")
     chosen = data.open(task.task, task.templates)
@@ -81,19 +80,14 @@ def train_command(
     result = train(model.load(), rows, config, run.out, resume=run.resume, quiet=run.quiet)
     if result.stopped_by is not None:
         return 128 + int(result.stopped_by)
-    adapter = run.out / "adapter"  # as typed
     if rank() == 0:
-        next_step = f"flip-flop audit --model {model.model} --adapter {adapter} --task {task.task} --out ..."
-        click.echo(f"{adapter}: next, {next_step}")
+        adapter = run.out / "adapter"  # as typed
+        audit = f"flip-flop audit --model {model.model} --adapter {adapter} --task {task.task} --out ..."
+        click.echo(f"{adapter}: next, {audit}")
     return 0
 
 
-def read_settings(path: Path | None) -> dict[str, Any]:
-    """The settings in a YAML file; none without one.
-
-    Raises:
-        InputError: ``E-CONFIG-FILE``.
-    """
+def _read_settings(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     from flip_flop.strict_yaml import read_yaml
@@ -106,11 +100,11 @@ def read_settings(path: Path | None) -> dict[str, Any]:
     return settings
 
 
-def parse_flags(arguments: Sequence[str]) -> dict[str, str]:
+def _parse_flags(arguments: Sequence[str]) -> dict[str, str]:
     """``--name value``, ``--name=value`` and ``--name`` (for true) as settings.
 
     Example:
-        >>> parse_flags(["--learning-rate", "1e-4", "--bf16", "--seed=3"])
+        >>> _parse_flags(["--learning-rate", "1e-4", "--bf16", "--seed=3"])
         {'learning-rate': '1e-4', 'bf16': 'true', 'seed': '3'}
     """
     settings: dict[str, str] = {}
@@ -123,6 +117,5 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, str]:
         elif name is None:
             raise InputError("E-CONFIG-KEY", f"{argument!r} follows no flag.", "Write --name value.")
         else:
-            settings[name] = argument
-            name = None
+            settings[name], name = argument, None
     return settings

@@ -13,7 +13,7 @@ from transformers import PrinterCallback, ProgressCallback
 
 from flip_flop.files import new_folder, sha256_file, write_json
 from flip_flop.method import find_method
-from flip_flop.run_record import RUN_FILE, AdapterRecord, ModelRecord, RunRecord, this_process
+from flip_flop.run_record import RUN_FILE, AdapterRecord, RunRecord, this_process
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.tasks import Task
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
@@ -69,7 +69,7 @@ def train(
             data = load_training_data(data, config)
         config = copy.copy(config)
         config.output_dir = str((out / "checkpoints").resolve())
-        task, model = data.record, ModelRecord.from_json(loaded.record)
+        task, model = data.record, loaded.record
         plan = {
             "settings": resume_settings(config) | {"num_processes": world_size()},
             "task": {name: getattr(task, name) for name in ("digest", "instances_digest", "num_validation")},
@@ -137,7 +137,7 @@ def _run(
             kind="train",
             name=method.name,
             task=data.record,
-            model=ModelRecord.from_json(loaded.record),
+            model=loaded.record,
             adapter=AdapterRecord(path="adapter", digest=digest, method=method.name),
             scoring={
                 "delimiter": trainer.encoder.delimiter,
