@@ -10,7 +10,7 @@ from flip_flop.scoring import PromptEncoder
 from flip_flop.scoring.models import load_tokenizer
 from flip_flop.studies import preview
 from flip_flop.studies.folder import StudyFolder
-from flip_flop.studies.opening import model_folder
+from flip_flop.studies.keys import model_folder
 from flip_flop.studies.plan import Setup
 from flip_flop.studies.preview import Preview
 from flip_flop.studies.study import Settings, Subsets, load_study, narrow

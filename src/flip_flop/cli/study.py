@@ -58,15 +58,17 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     A unit is a training with its audits, or an audit of the base. Killed? Run the same command again: trainings go on
     from their checkpoints, complete cells are not run again. Exit code 1: some failed; each is named with its log.
     """
-    from flip_flop.studies.export import export_commands
     from flip_flop.studies.folder import StudyFolder
     from flip_flop.studies.keys import make_plan
-    from flip_flop.studies.launched import require_one_process
+    from flip_flop.studies.local import export_commands
     from flip_flop.studies.slurm import SlurmExecutor, sbatch_directives
     from flip_flop.studies.study import study_names
     from flip_flop.studies.tracker import Tracker
+    from flip_flop.studies.work import num_processes
 
-    require_one_process()
+    if num_processes() > 1:
+        message = f"A launcher has started {num_processes()} processes, and a study is run by one."
+        raise InputError("E-DISTRIBUTED", message, "Give the study the launcher: --launcher 'accelerate launch ...'.")
     launcher = how.launcher_words()
     study, setup = grid.study(name)
     gpus = 0 if how.gpus is None and setup.device == "cpu" else how.gpus
@@ -79,16 +81,8 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     path, tracker = folder.write_plan(plan), Tracker(plan, folder, quiet=quiet)
     command = [*PROGRAM, "work", str(path), "--unit"]
     if how.export is not None:
-        shipped = name in study_names()
-        tables = [
-            *PROGRAM,
-            "tables",
-            name if shipped else str(Path(name).resolve()),
-            "--model",
-            setup.model,
-            "--out",
-            str(folder.root),
-        ]
+        named = name if name in study_names() else str(Path(name).resolve())
+        tables = [*PROGRAM, "tables", named, "--model", setup.model, "--out", str(folder.root)]
         click.echo(f"{how.export}: {export_commands(tracker, command, tables, how.export, launcher)} commands")
         return 0
     tracker.forget_failures()

@@ -1,9 +1,8 @@
 """Who is at work on a unit: leases that outlive no holder, on one machine and on a shared file system.
 
-A file lock would do on a local disk, but several cluster file systems keep file locks to one node. A lease is a file
-that only one process can create, ``<unit>.<generation>``, touched by its holder every few seconds. A stale lease is
-never taken over: the next generation is created beside it, and again only one process can. Its holder removes the stale
-ones below it when it gives its own back.
+Several cluster file systems keep file locks to one node, so a lease is a file that only one process can create,
+``<unit>.<generation>``, touched by its holder every few seconds. A stale lease is never taken over: the next generation
+is created beside it, and again only one process can. Its holder removes the stale ones when it gives its own back.
 """
 
 import contextlib
@@ -64,13 +63,7 @@ def _start_time(process: int) -> str:
 
 
 class Leases:
-    """The leases of one folder, which is made when needed.
-
-    Args:
-        folder: Where they lie.
-        stale_seconds: A lease of another machine counts as long as it was touched within this time.
-        heartbeat_seconds: How often a holder touches its lease.
-    """
+    """The leases of one folder; one of another machine counts if it was touched within ``stale_seconds``."""
 
     def __init__(
         self, folder: Path, stale_seconds: float = STALE_SECONDS, heartbeat_seconds: float = HEARTBEAT_SECONDS
@@ -145,9 +138,7 @@ class Leases:
         holder = _read_holder(lease)
         # None: not yet written, or by a process that was killed while it wrote.
         alive = None if holder is None else holder.is_alive()
-        if alive is not None:
-            return not alive
-        return self._now() - touched > self.stale_seconds
+        return self._now() - touched > self.stale_seconds if alive is None else not alive
 
     def _now(self) -> float:
         """The file system's own clock: those of two machines may differ."""
