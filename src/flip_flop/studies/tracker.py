@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from flip_flop.progress import track
@@ -28,8 +28,7 @@ class RunOutcome:
 class Tracker:
     """Watches the cells of a plan until each is done, failed, or not run as its training failed.
 
-    Attributes:
-        open: The units that are not settled, with those of their cells that are not.
+    ``open`` holds the units that are not settled, with those of their cells that are not.
     """
 
     def __init__(self, plan: Plan, folder: StudyFolder, *, quiet: bool = False):
@@ -55,10 +54,9 @@ class Tracker:
     @contextlib.contextmanager
     def progress(self) -> Iterator[None]:
         """Show a bar on a terminal, or a line for each cell."""
-        counts = (len(self.plan.trainings), len(self.plan.audits), self.settled, self.total)
-        self.say("%s: %d trainings, %d audits; %d of these %d cells are done already", self.plan.study.name, *counts)
-        left = self.total - self.settled
-        with track(self.plan.study.name, left, "cells", quiet=self.quiet) as self._advance:
+        name, counts = self.plan.study.name, (len(self.plan.trainings), len(self.plan.audits), self.settled, self.total)
+        self.say("%s: %d trainings, %d audits; %d of these %d cells are done already", name, *counts)
+        with track(name, self.total - self.settled, "cells", quiet=self.quiet) as self._advance:
             yield
 
     def look(self, units: Iterable[Unit]) -> None:
@@ -117,11 +115,19 @@ def status_lines(plan: Plan, folder: StudyFolder) -> Iterator[str]:
     counts: dict[tuple[str, str], Counter[str]] = {}
     details = []
     for unit in plan.units:
-        for cell, state in _states(unit, folder).items():
+        is_running = folder.leases.is_held(unit.name)  # then the first cell that is neither done nor failed is
+        for cell in unit.cells:
+            reason = folder.failure(cell)
+            if folder.is_done(cell):
+                state = "done"
+            elif reason is not None:
+                state = "failed"
+            else:
+                state, is_running = "running" if is_running else "waiting", False
             counts.setdefault((cell.kind, cell.task_name), Counter())[state] += 1
             if state in ("running", "failed"):
-                reason = f": {folder.failure(cell)}" if state == "failed" else "."
-                details.append(f"{state}: {cell.kind} {cell.label}{reason} Log: {folder.log(unit)}")
+                why = f": {reason}" if state == "failed" else "."
+                details.append(f"{state}: {cell.kind} {cell.label}{why} Log: {folder.log(unit)}")
     rows: list[tuple[str, ...]] = [("", "task", *STATES)]
     rows += [(kind, task, *(str(found[state]) for state in STATES)) for (kind, task), found in sorted(counts.items())]
     total = sum(counts.values(), Counter())
@@ -130,28 +136,10 @@ def status_lines(plan: Plan, folder: StudyFolder) -> Iterator[str]:
     yield from sorted(details)
 
 
-def _states(unit: Unit, folder: StudyFolder) -> dict[Cell, str]:
-    """Each cell's state; of those of a unit that is being run the first one that is not done is running."""
-    is_running = folder.leases.is_held(unit.name)
-    states = {}
-    for cell in unit.cells:
-        if folder.is_done(cell):
-            states[cell] = "done"
-        elif folder.failure(cell) is not None:
-            states[cell] = "failed"
-        else:
-            states[cell] = "running" if is_running else "waiting"
-            is_running = False
-    return states
-
-
-def aligned(rows: Iterable[tuple[str, ...]], texts: int = 2) -> Iterator[str]:
-    """Lines of a table: so many columns of text, then numbers."""
-    rows = list(rows)
+def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Lines of a table: two columns of text, then numbers."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = (
-            cell.ljust(width) if column < texts else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  ".join(cells).rstrip()
+        padded = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        padded[:2] = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
+        yield "  ".join(padded).rstrip()
