@@ -96,7 +96,9 @@ def test_a_training_that_was_begun_with_something_else_says_which_folder_is_in_t
     made, folder = plan(small(methods=("cce",))), StudyFolder(tmp_path)
     training = made.trainings[0]
     run = folder.run(training)
-    run.mkdir(parents=True)
+    (run / "checkpoints").mkdir(parents=True)  # killed before its first step, it begins anew
+    assert states(made, folder) == [DONE]
+    (run / "run.json").unlink()
     (run / "plan.json").write_text(json.dumps({"settings": {"lora_r": 3}}))
     assert states(made, folder) == [FAILED]
     reason = folder.failure(training)
@@ -150,8 +152,8 @@ def test_a_failure_is_one_line_and_what_failed_is_tried_again(tmp_path, capsys, 
     monkeypatch.setattr(work, "open_model", real)
     tracker = Tracker(made, folder)
     tracker.look(made.units)
-    assert set(tracker.outcome.failed) == {base, training}
-    assert tracker.outcome.not_run == [audit]
+    assert set(tracker.failed) == {base, training}
+    assert tracker.not_run == [audit]
     assert len(list(tracker.error_lines())) == 4
     Tracker(made, folder).forget_failures()
     assert folder.failure(training) is None
@@ -167,14 +169,6 @@ def test_an_audit_that_fails_leaves_the_others_of_its_unit(tmp_path):
     assert run_unit(made, folder, unit) == FAILED
     assert [folder.is_done(cell) for cell in unit.cells] == [True, False, True]
     assert folder.failure(unit.audits[0]).startswith("E-STUDY-CHANGED: ")
-
-
-def test_a_training_that_was_killed_before_its_first_step_begins_anew(tmp_path):
-    made, folder = plan(small(methods=("cce",))), StudyFolder(tmp_path)
-    run = folder.run(made.trainings[0])
-    (run / "checkpoints").mkdir(parents=True)
-    (run / "survey.json").write_text("{}")
-    assert states(made, folder) == [DONE]
 
 
 def test_one_unit_by_name(done, capsys):

@@ -13,7 +13,7 @@ from flip_flop.errors import InputError
 
 if TYPE_CHECKING:
     from flip_flop.studies.folder import StudyFolder
-    from flip_flop.studies.plan import Plan, Setup
+    from flip_flop.studies.plan import Plan
     from flip_flop.studies.tracker import Tracker
 
 # Workers and Slurm's tasks run this very installation, whatever is on the path.
@@ -73,7 +73,7 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     study, setup = grid.study(name)
     gpus = 0 if how.gpus is None and setup.device == "cpu" else how.gpus
     directives = sbatch_directives(how.partition, how.time, gpus, how.mem, how.cpus, how.slurm)
-    on_gpu = _has_gpu(setup, how.executor) if gpus is None else gpus > 0
+    on_gpu = setup.device == "cuda" or how.executor == "slurm" or _has_gpu() if gpus is None else gpus > 0
     if how.export is not None and gpus is None and not on_gpu and setup.dtype == "auto":
         message = "--export without --dtype or --device: there is no GPU here, and may be one where the commands run."
         raise InputError("E-MODEL-DTYPE", message, "Give --device cpu or cuda, or --dtype.")
@@ -152,10 +152,9 @@ def _run_here(tracker: "Tracker", command: list[str], workers: int | None) -> No
 
 
 def _report(tracker: "Tracker") -> int:
-    """Name what failed, and return the exit code."""
     for line in tracker.error_lines():
         click.echo(line, err=True)
-    return 1 if tracker.outcome.failed else 0
+    return 1 if tracker.failed else 0
 
 
 def _last_run(folder: "StudyFolder", name: str, model: str | None) -> "Plan":
@@ -164,10 +163,7 @@ def _last_run(folder: "StudyFolder", name: str, model: str | None) -> "Plan":
     return folder.read_study(load_study(name), model_path(model) if model else None)
 
 
-def _has_gpu(setup: "Setup", executor: str) -> bool:
-    """Whether the cells will run on a GPU, as far as it is known here."""
-    if setup.device == "cuda" or executor == "slurm":
-        return True
+def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()

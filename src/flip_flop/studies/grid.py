@@ -53,11 +53,7 @@ class GridCell:
         return names
 
     def require_templates(self, available: int, task: str) -> None:
-        """Refuse to choose more templates than a task has.
-
-        Raises:
-            InputError: ``E-STUDY-TEMPLATES``.
-        """
+        """Refuse to choose more templates than a task has, with ``E-STUDY-TEMPLATES``."""
         if isinstance(self.templates, int) and self.templates > available:
             message = f"task {task!r} has {available} templates, fewer than the {self.templates} of template_subsets."
             raise InputError("E-STUDY-TEMPLATES", message, "Ask for fewer.")

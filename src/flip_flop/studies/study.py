@@ -39,10 +39,7 @@ class Subsets:
 
 @dataclass(frozen=True)
 class Settings:
-    """Fields of ``F2CConfig``: for all trainings, per method, per task, and those of the command line.
-
-    The later wins: ``common``, then ``methods``, ``tasks``, ``override``.
-    """
+    """Fields of ``F2CConfig``: for all trainings, per method, per task, and of the command line; the later wins."""
 
     common: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -50,13 +47,7 @@ class Settings:
     override: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, method: str, task: str) -> dict[str, Any]:
-        """The settings of one training; for the base, those that its scoring reads.
-
-        Example:
-            >>> settings = Settings({"learning_rate": 1e-4, "seed": 1}, tasks={"rte": {"learning_rate": 3e-4}})
-            >>> settings.of("f2c", "rte"), settings.of("f2c", "cb")
-            ({'learning_rate': 0.0003, 'seed': 1}, {'learning_rate': 0.0001, 'seed': 1})
-        """
+        """The settings of one training; for the base, those that its scoring reads."""
         layers = (self.common, self.methods.get(method, {}), self.tasks.get(task, {}), self.override)
         return {key.replace("-", "_"): value for layer in layers for key, value in layer.items()}
 
@@ -97,9 +88,7 @@ def study_names() -> tuple[str, ...]:
 
 
 def load_study(name: str) -> Study:
-    """Read a shipped study, or a user's file.
-
-    Task files are named relative to the study's file.
+    """Read a shipped study, or a user's file, which names task files relative to itself.
 
     Raises:
         InputError: ``E-STUDY-UNKNOWN``, ``E-STUDY-FILE``, ``E-STUDY-YAML``, ``E-STUDY-KEY`` or ``E-STUDY-VALUE``.
@@ -144,8 +133,7 @@ def narrow(
     if seeds is not None:
         study = replace(study, seeds=tuple(dict.fromkeys(_whole_number(seed, "--seeds") for seed in seeds)))
     override = _settings_block(dict(settings or {}), "--set")
-    limit = study.limit if limit is None else limit
-    return replace(study, limit=limit, settings=replace(study.settings, override=override))
+    return replace(study, limit=limit or study.limit, settings=replace(study.settings, override=override))
 
 
 def _parse(content: Any, where: str, folder: Path) -> Study:
@@ -179,8 +167,7 @@ def _parse(content: Any, where: str, folder: Path) -> Study:
 
 
 def _name(content: dict[str, Any], where: str, *, is_shipped: bool) -> str:
-    """A study's name, which is that of its folder, too."""
-    name = _text(content, "name", where) or ""
+    name = _text(content, "name", where) or ""  # which is that of its folder, too
     if not name or not all(letter.isalnum() or letter in "-_" for letter in name):
         raise InputError("E-STUDY-KEY", f"{where}: name is {name!r}.", "Use letters, digits, - and _.")
     if name.lower() in RESERVED or (not is_shipped and name.lower() in study_names()):
