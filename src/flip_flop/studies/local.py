@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
+
 from flip_flop.files import write_text
 from flip_flop.studies.plan import Unit
 from flip_flop.studies.tracker import Tracker
@@ -50,18 +52,11 @@ def export_commands(
 
 def worker_environments(device: str, count: int | None = None) -> list[dict[str, str]]:
     """What the environment of each worker adds: its GPU, or none; on GPUs another number of workers takes turns."""
-    devices = ([] if device == "cpu" else _visible_gpus()) or [""]
-    return [{"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} for index in range(count or len(devices))]
-
-
-def _visible_gpus() -> list[str]:
-    import torch
-
+    available = 0 if device == "cpu" else torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = torch.cuda.device_count()
-    if named is not None:
-        return [name.strip() for name in named.split(",") if name.strip()][:count]
-    return [str(index) for index in range(count)]
+    names = list(map(str, range(available))) if named is None else [name.strip() for name in named.split(",")]
+    devices = [name for name in names if name][:available] or [""]
+    return [{"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} for index in range(count or len(devices))]
 
 
 class LocalExecutor:
