@@ -37,6 +37,7 @@ def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
     assert study.settings.of("f2c", "rte") == {"learning_rate": "2e-4", "jsd_weight": 0.5}
     assert study.settings.of("f2c", own) == {"learning_rate": "3e-4", "jsd_weight": 0.5}
     assert study.settings.of("cce", "rte") == {"learning_rate": "1e-4"}
+    assert narrow(study, tasks=["own"]).tasks == (own,)
 
 
 @pytest.mark.parametrize(
@@ -63,16 +64,12 @@ def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
         ("limit: 7", "cross: [rte]", "E-STUDY-KEY", "two studies"),
         ("limit: 7", "limit: 7\nlimit: 8", "E-STUDY-YAML", "Fix"),
         ("limit: 7", "cross: [5]", "E-STUDY-KEY", "5, which is no name"),
-        ("limit: 7", "cross: {rte: 5}", "E-STUDY-KEY", "cross: ["),
         ("limit: 7", "5: 7", "E-STUDY-YAML", "5"),
-        ("rte: {train_first", "5: {train_first", "E-STUDY-YAML", "5"),
-        ("[base, f2c]", "[]", "E-STUDY-KEY", "at least one"),
         ("[2, all]", "[]", "E-STUDY-KEY", "at least one"),
         ("[3, 5]", "[3, 4294967296]", "E-STUDY-VALUE", "at most 4294967295"),
         ("name: mine", "name: trainings", "E-STUDY-VALUE", "another name"),
         ("name: mine", "name: Logs", "E-STUDY-VALUE", "all studies share"),
         ("name: mine", "name: study1", "E-STUDY-VALUE", "a shipped study has"),
-        ("limit: 7", "description: {a: 1}", "E-STUDY-KEY", "Quote"),
     ],
 )
 def test_a_mistake_is_one_line_with_a_code(tmp_path, old, new, code, hint):
@@ -103,9 +100,7 @@ def test_the_command_line_wins_over_the_file():
     "wrong",
     [
         {"tasks": ["rt"]},
-        {"tasks": ()},
         {"methods": ["f2"]},
-        {"methods": ()},
         {"seeds": ()},
         {"seeds": [0, -1]},
         {"seeds": [2**32]},
@@ -121,14 +116,8 @@ def test_a_mistake_on_the_command_line_is_one_line_too(wrong):
     assert narrow(load_study("study2"), seeds=[0, 2**32 - 1]).seeds == (0, 2**32 - 1)
 
 
-def test_a_task_file_goes_by_its_own_name_too(tmp_path):
-    study = load_study(write(tmp_path, GOOD))
-    assert narrow(study, tasks=["own"]).tasks == (str(tmp_path / "tasks" / "own.yaml"),)
-
-
 def test_the_later_layer_of_settings_wins():
-    layers = Settings(
-        {"a": 1, "b": 1, "c": 1, "d": 1}, {"cce": {"b": 2, "c": 2, "d": 2}}, {"rte": {"c": 3, "d": 3}}, {"d": 4}
-    )
+    all_four = {"a": 1, "b": 1, "c": 1, "d": 1}
+    layers = Settings(all_four, {"cce": {"b": 2, "c": 2, "d": 2}}, {"rte": {"c": 3, "d": 3}}, {"d": 4})
     assert layers.of("cce", "rte") == {"a": 1, "b": 2, "c": 3, "d": 4}
     assert layers.of("f2c", "cb") == {"a": 1, "b": 1, "c": 1, "d": 4}
