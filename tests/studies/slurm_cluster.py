@@ -58,16 +58,10 @@ def missing_programs() -> list[str]:
 
 
 class Cluster:
-    """Slurm's daemons, running until :meth:`stop`.
+    """Slurm's daemons, running until :meth:`stop`, in an empty folder with a short path: sockets lie in it."""
 
-    Args:
-        folder: An empty folder with a short path: sockets lie in it.
-        num_nodes: Each has one CPU.
-    """
-
-    def __init__(self, folder: Path, num_nodes: int = 2):
-        self.folder = folder
-        self.nodes = [f"node{index}" for index in range(1, num_nodes + 1)]
+    def __init__(self, folder: Path):
+        self.folder, self.nodes = folder, ["node1", "node2"]
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
         self.environment["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
         self._daemons: dict[str, subprocess.Popen] = {}
@@ -106,12 +100,10 @@ class Cluster:
         self._wait(lambda: self.states().count("idle") == len(self.nodes), "the nodes")
 
     def start_node(self, node: str) -> None:
-        """Start a node's daemon."""
         self._start(node, "slurmd", "-D", "-N", node, "-f", str(self.folder / "slurm.conf"))
 
     @property
     def client(self) -> dict[str, str]:
-        """What the environment of a client adds."""
         return {name: self.environment[name] for name in ("SLURM_CONF", "PATH")}
 
     def revive(self) -> None:
@@ -122,11 +114,9 @@ class Cluster:
         self._wait(lambda: self.states().count("idle") == len(self.nodes), "the nodes")
 
     def job_of(self, root: Path, unit: str) -> str:
-        """The job of a study's unit."""
         return str(json.loads((root / "slurm" / f"{unit}.json").read_text())["job"])
 
     def node_of(self, root: Path, unit: str) -> str:
-        """The node that a study's unit runs on."""
         return self.ask("squeue", "-h", "-r", "-o", "%N", "-j", self.job_of(root, unit)).strip()
 
     def requeued(self) -> list[str]:
@@ -139,12 +129,10 @@ class Cluster:
         return found
 
     def states(self) -> list[str]:
-        """The nodes' states."""
         found = self.ask("sinfo", "-h", "-N", "--partition=main", "-o", "%T")
         return [line.strip() for line in found.splitlines()]
 
     def ask(self, *command: str) -> str:
-        """What a client prints."""
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
         return done.stdout
 
@@ -213,7 +201,6 @@ def _step_daemons(tasks: list[int]) -> set[int]:
 
 
 def _with_environment(*words: str) -> list[int]:
-    """Processes whose environment holds all these words."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

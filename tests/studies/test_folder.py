@@ -60,18 +60,14 @@ def test_a_name_that_stands_for_another_commit_than_in_the_last_run_is_told(tmp_
     assert ("--revision 1 goes on with that" in caplog.text) == warned
 
 
-def test_two_models_with_the_same_last_word_have_two_folders(tmp_path):
-    folder = StudyFolder(tmp_path)
-    names = {folder.study(of(model)).name for model in ("a/tiny", "b/tiny", "/models/tiny", "tiny")}
-    assert len(names) == 4
-    assert all(name.startswith("small-tiny-") for name in names)
-
-
-def test_the_studys_name_is_enough_for_the_model_that_its_file_names(tmp_path):
+def test_a_study_has_its_name_alone_as_folder_for_the_model_of_its_file_and_digits_for_others(tmp_path):
     folder, named = StudyFolder(tmp_path), replace(BASE, model="demo")
     assert folder.study(of("demo", named)) == folder.root / "small"
     assert folder.study(of("a/tiny", named)).name.startswith("small-tiny-")
     assert folder.study(of("demo")).name.startswith("small-demo-")
+    names = {folder.study(of(model)).name for model in ("a/tiny", "b/tiny", "/models/tiny", "tiny")}
+    assert len(names) == 4
+    assert all(name.startswith("small-tiny-") for name in names)
 
 
 def test_a_folder_is_one_model_however_it_is_named(tmp_path, monkeypatch, capsys):

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from flip_flop.errors import InputError
 from flip_flop.studies.folder import StudyFolder
-from flip_flop.studies.launched import split_batch_across_ranks
 from flip_flop.studies.study import Settings
+from flip_flop.studies.work import split_batch_across_ranks
 from tests.studies.plans import SHORT, plan, small
 from tests.studies.running import ENVIRONMENT, here, write_study
 from tests.training.conftest import settings
@@ -86,9 +86,6 @@ def test_the_processes_share_the_instances_of_a_step(batch, accumulation, proces
     split_batch_across_ranks(config, processes)
     assert (config.per_device_train_batch_size, config.gradient_accumulation_steps) == shared
     assert shared[0] * shared[1] * processes == batch * accumulation
-
-
-def test_a_step_that_cannot_be_divided_evenly_is_refused():
     with pytest.raises(InputError, match=r"E-DISTRIBUTED: A step of 6 .* by 4 proc|E-DISTRIBUTED: .* that divides 6"):
         split_batch_across_ranks(settings(per_device_train_batch_size=6), 4)
 
@@ -105,10 +102,7 @@ def test_exported_trainings_are_launched_and_audits_of_the_base_are_not(tmp_path
         plan_path, flag, name, *redirect = command[command.index("-m") + len(own) :]
         assert (Path(plan_path).parent.name, flag) == ("plans", "--unit")
         assert redirect == [">>", str(tmp_path / "out" / "logs" / f"{name}.log"), "2>&1"]
-
-
-def test_a_launcher_of_this_installation_is_found_beside_its_python(tmp_path):
-    study, out, name = write_study(tmp_path), tmp_path / "list", Path(sys.executable).name
+    name = Path(sys.executable).name  # a launcher of this installation is found beside its Python
     for launcher, program in ((name, sys.executable), ("no-such-program -x", "no-such-program -x")):
         here("run", study, "--out", tmp_path / "o", "--device", "cpu", "--export", out, "--launcher", launcher)
         assert f"\n{program} -m flip_flop.cli.main" in out.read_text()

@@ -10,7 +10,7 @@ from flip_flop.scoring import PromptEncoder
 from flip_flop.scoring.models import load_tokenizer
 from flip_flop.studies import preview
 from flip_flop.studies.folder import StudyFolder
-from flip_flop.studies.opening import model_folder
+from flip_flop.studies.keys import model_folder
 from flip_flop.studies.plan import Setup
 from flip_flop.studies.preview import Preview
 from flip_flop.studies.study import Settings, Subsets, load_study, narrow
@@ -65,13 +65,10 @@ def test_tokens_are_those_of_the_packed_pass_and_times_those_of_finished_runs(tm
     assert found[-1].startswith("- Time: of finished runs of this model in ")
 
 
-def test_one_instance_is_timed_when_that_is_asked_for(tmp_path):
+def test_one_instance_is_timed_when_that_is_asked_for_and_else_no_model_is_loaded(tmp_path, monkeypatch):
     found = lines(small(), DEMO, tmp_path, timed=True)
     assert all(line.endswith((" s", " min")) for line in found[3:7])
     assert found[-1] == "- Time: one instance of each split, timed; a training step counts as 3 passes."
-
-
-def test_a_plan_loads_no_model(tmp_path, monkeypatch):
     monkeypatch.setattr(preview, "open_model", None)
     assert lines(small(), DEMO, tmp_path)
 

@@ -8,18 +8,11 @@ import pytest
 
 from flip_flop.studies.folder import StudyFolder, load_plan
 from flip_flop.studies.tables.notes import DEMO
+from tests.studies.plans import SHORT
 from tests.studies.running import run
 
 # One process for the whole file: its tests share two studies.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real_rows")]
-
-SETTINGS = {
-    "max_steps": 2,
-    "per_device_train_batch_size": 4,
-    "eval_strategy": "no",
-    "save_strategy": "no",
-    "logging_steps": 1,
-}
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +24,14 @@ def root(hub_mirror, promptsource_folder, tmp_path_factory) -> Path:
         "demo",
         "--device",
         "cpu",
-        "--hub-mirror",
-        hub_mirror,
         "--limit",
         "12",
+        "--hub-mirror",
+        hub_mirror,
         "--out",
         folder / "out",
     ]
-    for name, value in SETTINGS.items():
+    for name, value in SHORT.items():
         options += ["--set", f"{name}={value}"]
     # In processes of their own: here every call is checked, and choosing the templates takes hundreds of thousands.
     environment = {"FLIP_FLOP_PROMPTSOURCE": str(promptsource_folder), "XDG_CACHE_HOME": str(folder / "cache")}

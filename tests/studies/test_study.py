@@ -37,6 +37,7 @@ def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
     assert study.settings.of("f2c", "rte") == {"learning_rate": "2e-4", "jsd_weight": 0.5}
     assert study.settings.of("f2c", own) == {"learning_rate": "3e-4", "jsd_weight": 0.5}
     assert study.settings.of("cce", "rte") == {"learning_rate": "1e-4"}
+    assert narrow(study, tasks=["own"]).tasks == (own,)
 
 
 @pytest.mark.parametrize(
@@ -57,26 +58,18 @@ def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
         ("learning_rate: 1e-4", "seed: 4", "E-STUDY-VALUE", "seeds"),
         ("learning_rate: 1e-4", "method: cce", "E-STUDY-VALUE", "methods"),
         ("methods: {f2c", "methods: {base", "E-STUDY-VALUE", "swarm"),
-        ("{f2c: {learning_rate: 2e-4, jsd-weight: 0.5}}", "{f2c: 3}", "E-STUDY-KEY", "field: value"),
+        ("{f2c: {learning_rate: 2e-4, jsd-weight: 0.5}}", "{f2c: 3}", "E-STUDY-KEY", "key: value"),
         ("limit: 7", "limit: 0", "E-STUDY-VALUE", "at least 1"),
-        ("split: validation", "split: [a]", "E-STUDY-KEY", "name"),
+        ("split: validation", "split: [a]", "E-STUDY-KEY", "not a text"),
         ("limit: 7", "cross: [rte]", "E-STUDY-KEY", "two studies"),
         ("limit: 7", "limit: 7\nlimit: 8", "E-STUDY-YAML", "Fix"),
-        ("limit: 7", "cross: [5]", "E-STUDY-KEY", "5 is no name"),
-        ("limit: 7", "cross: {rte: 5}", "E-STUDY-KEY", "cross: ["),
+        ("limit: 7", "cross: [5]", "E-STUDY-KEY", "5, which is no name"),
         ("limit: 7", "5: 7", "E-STUDY-YAML", "5"),
-        ("rte: {train_first", "5: {train_first", "E-STUDY-YAML", "5"),
-        ("[base, f2c]", "[]", "E-STUDY-KEY", "at least one"),
         ("[2, all]", "[]", "E-STUDY-KEY", "at least one"),
         ("[3, 5]", "[3, 4294967296]", "E-STUDY-VALUE", "at most 4294967295"),
         ("name: mine", "name: trainings", "E-STUDY-VALUE", "another name"),
         ("name: mine", "name: Logs", "E-STUDY-VALUE", "all studies share"),
-        ("name: mine", "name: claims", "E-STUDY-VALUE", "another name"),
-        ("name: mine", "name: audits", "E-STUDY-VALUE", "another name"),
-        ("name: mine", "name: slurm", "E-STUDY-VALUE", "another name"),
         ("name: mine", "name: study1", "E-STUDY-VALUE", "a shipped study has"),
-        ("limit: 7", "description: {a: 1}", "E-STUDY-KEY", "a sentence"),
-        ("limit: 7", "description: 3", "E-STUDY-KEY", "a sentence"),
     ],
 )
 def test_a_mistake_is_one_line_with_a_code(tmp_path, old, new, code, hint):
@@ -90,16 +83,11 @@ def test_a_mistake_is_one_line_with_a_code(tmp_path, old, new, code, hint):
     assert "\n" not in str(error.value)
 
 
-def test_a_name_that_is_no_study_gets_the_nearest():
+def test_the_shipped_studies_are_named_and_a_name_that_is_none_gets_the_nearest():
     with pytest.raises(InputError, match=r"E-STUDY-UNKNOWN: .*Did you mean 'study1'\?"):
         load_study("stud1")
-
-
-def test_the_shipped_studies_are_those_of_the_paper_and_a_smoke_test():
-    assert study_names() == ("base_spread", "smoke", "study1", "study2", "study3")
     assert {load_study(name).name for name in study_names()} == set(study_names())
     assert load_study("smoke").model == "demo"
-    assert load_study("smoke").methods == ("base", "swarm", "cce", "f2c")
 
 
 def test_the_command_line_wins_over_the_file():
@@ -112,33 +100,24 @@ def test_the_command_line_wins_over_the_file():
     "wrong",
     [
         {"tasks": ["rt"]},
-        {"tasks": ()},
         {"methods": ["f2"]},
-        {"methods": ()},
         {"seeds": ()},
         {"seeds": [0, -1]},
         {"seeds": [2**32]},
         {"settings": {"seed": "1"}},
     ],
+    ids=str,
 )
 def test_a_mistake_on_the_command_line_is_one_line_too(wrong):
     with pytest.raises(InputError, match="E-STUDY-VALUE") as error:
         narrow(load_study("study2"), **wrong)
     assert "\n" not in str(error.value)
-
-
-def test_every_seed_that_numpy_takes_is_one():
+    # Every seed that NumPy takes is one.
     assert narrow(load_study("study2"), seeds=[0, 2**32 - 1]).seeds == (0, 2**32 - 1)
 
 
-def test_a_task_file_goes_by_its_own_name_too(tmp_path):
-    study = load_study(write(tmp_path, GOOD))
-    assert narrow(study, tasks=["own"]).tasks == (str(tmp_path / "tasks" / "own.yaml"),)
-
-
 def test_the_later_layer_of_settings_wins():
-    layers = Settings(
-        {"a": 1, "b": 1, "c": 1, "d": 1}, {"cce": {"b": 2, "c": 2, "d": 2}}, {"rte": {"c": 3, "d": 3}}, {"d": 4}
-    )
+    all_four = {"a": 1, "b": 1, "c": 1, "d": 1}
+    layers = Settings(all_four, {"cce": {"b": 2, "c": 2, "d": 2}}, {"rte": {"c": 3, "d": 3}}, {"d": 4})
     assert layers.of("cce", "rte") == {"a": 1, "b": 2, "c": 3, "d": 4}
     assert layers.of("f2c", "cb") == {"a": 1, "b": 1, "c": 1, "d": 4}

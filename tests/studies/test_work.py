@@ -13,7 +13,7 @@ from flip_flop.report import load_run
 from flip_flop.studies import work
 from flip_flop.studies.folder import StudyFolder, root_of
 from flip_flop.studies.local import LocalExecutor, worker_environments
-from flip_flop.studies.results import missing, read_results
+from flip_flop.studies.results import read_results
 from flip_flop.studies.study import Settings
 from flip_flop.studies.tracker import Tracker
 from flip_flop.studies.work import DONE, FAILED, run_unit
@@ -44,12 +44,11 @@ def test_what_is_done_is_an_ordinary_run_directory(done):
 
 def test_results_are_read_from_disk(done):
     made, folder = done
-    base, trained = read_results(folder.root, made)
-    assert missing(folder.root, made) == []
-    assert (base.method, base.source, base.seed, base.training) == ("base", None, None, None)
-    found = (trained.study, trained.task, trained.source, trained.seed, trained.num_templates, trained.held_out)
-    assert found == ("small", "clear_hotel_reviews", "clear_hotel_reviews", 0, None, False)
-    assert trained.metrics == json.loads((trained.run / "metrics.json").read_text())
+    base, trained = read_results(folder, made)
+    assert (base.method, base.source, base.seed, base.training) == ("base", "", None, None)
+    found = (trained.task, trained.source, trained.seed, trained.k, trained.held_out)
+    assert found == ("clear_hotel_reviews", "clear_hotel_reviews", 0, 5, False)
+    assert [base.run, trained.run] == [folder.run(cell) for cell in made.audits]
     assert trained.training == folder.run(made.trainings[0])
 
 
@@ -77,7 +76,7 @@ def test_a_record_that_is_not_complete_is_not_done(done, damage, tmp_path):
     else:
         own.write_text(json.dumps({"key": "0" * 64}))
     assert not copy.is_done(cell)
-    assert len(missing(copy.root, made)) == 2
+    assert [result.run for result in read_results(copy, made)] == [None, None]
     assert run_unit(made, copy, made.units[0]) == DONE
     assert copy.is_done(cell)
 
@@ -90,14 +89,16 @@ def test_an_audit_of_an_adapter_that_was_trained_anew_is_not_done(done, tmp_path
     record = copy.run(made.trainings[0]) / "run.json"
     record.write_text(record.read_text().replace('"digest": "', '"digest": "00'))
     assert (copy.is_done(base), copy.is_done(audit)) == (True, False)
-    assert missing(copy.root, made) == [audit.name]
+    assert [result.run for result in read_results(copy, made)] == [copy.run(base), None]
 
 
 def test_a_training_that_was_begun_with_something_else_says_which_folder_is_in_the_way(tmp_path):
     made, folder = plan(small(methods=("cce",))), StudyFolder(tmp_path)
     training = made.trainings[0]
     run = folder.run(training)
-    run.mkdir(parents=True)
+    (run / "checkpoints").mkdir(parents=True)  # killed before its first step, it begins anew
+    assert states(made, folder) == [DONE]
+    (run / "run.json").unlink()
     (run / "plan.json").write_text(json.dumps({"settings": {"lora_r": 3}}))
     assert states(made, folder) == [FAILED]
     reason = folder.failure(training)
@@ -109,7 +110,7 @@ def test_an_audit_scores_as_the_settings_say(tmp_path, monkeypatch):
     given = {}
 
     def audit(*arguments, **options):
-        given.update(options)
+        given.update(vars(arguments[2]))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(work, "audit", audit)
@@ -151,8 +152,8 @@ def test_a_failure_is_one_line_and_what_failed_is_tried_again(tmp_path, capsys, 
     monkeypatch.setattr(work, "open_model", real)
     tracker = Tracker(made, folder)
     tracker.look(made.units)
-    assert set(tracker.outcome.failed) == {base, training}
-    assert tracker.outcome.not_run == [audit]
+    assert set(tracker.failed) == {base, training}
+    assert tracker.not_run == [audit]
     assert len(list(tracker.error_lines())) == 4
     Tracker(made, folder).forget_failures()
     assert folder.failure(training) is None
@@ -168,14 +169,6 @@ def test_an_audit_that_fails_leaves_the_others_of_its_unit(tmp_path):
     assert run_unit(made, folder, unit) == FAILED
     assert [folder.is_done(cell) for cell in unit.cells] == [True, False, True]
     assert folder.failure(unit.audits[0]).startswith("E-STUDY-CHANGED: ")
-
-
-def test_a_training_that_was_killed_before_its_first_step_begins_anew(tmp_path):
-    made, folder = plan(small(methods=("cce",))), StudyFolder(tmp_path)
-    run = folder.run(made.trainings[0])
-    (run / "checkpoints").mkdir(parents=True)
-    (run / "survey.json").write_text("{}")
-    assert states(made, folder) == [DONE]
 
 
 def test_one_unit_by_name(done, capsys):

@@ -13,7 +13,7 @@ from flip_flop.errors import InputError
 
 if TYPE_CHECKING:
     from flip_flop.studies.folder import StudyFolder
-    from flip_flop.studies.plan import Plan, Setup
+    from flip_flop.studies.plan import Plan
     from flip_flop.studies.tracker import Tracker
 
 # Workers and Slurm's tasks run this very installation, whatever is on the path.
@@ -58,20 +58,22 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     A unit is a training with its audits, or an audit of the base. Killed? Run the same command again: trainings go on
     from their checkpoints, complete cells are not run again. Exit code 1: some failed; each is named with its log.
     """
-    from flip_flop.studies.export import export_commands
     from flip_flop.studies.folder import StudyFolder
     from flip_flop.studies.keys import make_plan
-    from flip_flop.studies.launched import require_one_process
+    from flip_flop.studies.local import export_commands
     from flip_flop.studies.slurm import SlurmExecutor, sbatch_directives
     from flip_flop.studies.study import study_names
     from flip_flop.studies.tracker import Tracker
+    from flip_flop.studies.work import num_processes
 
-    require_one_process()
+    if num_processes() > 1:
+        message = f"A launcher has started {num_processes()} processes, and a study is run by one."
+        raise InputError("E-DISTRIBUTED", message, "Give the study the launcher: --launcher 'accelerate launch ...'.")
     launcher = how.launcher_words()
     study, setup = grid.study(name)
     gpus = 0 if how.gpus is None and setup.device == "cpu" else how.gpus
     directives = sbatch_directives(how.partition, how.time, gpus, how.mem, how.cpus, how.slurm)
-    on_gpu = _has_gpu(setup, how.executor) if gpus is None else gpus > 0
+    on_gpu = setup.device == "cuda" or how.executor == "slurm" or _has_gpu() if gpus is None else gpus > 0
     if how.export is not None and gpus is None and not on_gpu and setup.dtype == "auto":
         message = "--export without --dtype or --device: there is no GPU here, and may be one where the commands run."
         raise InputError("E-MODEL-DTYPE", message, "Give --device cpu or cuda, or --dtype.")
@@ -79,16 +81,8 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     path, tracker = folder.write_plan(plan), Tracker(plan, folder, quiet=quiet)
     command = [*PROGRAM, "work", str(path), "--unit"]
     if how.export is not None:
-        shipped = name in study_names()
-        tables = [
-            *PROGRAM,
-            "tables",
-            name if shipped else str(Path(name).resolve()),
-            "--model",
-            setup.model,
-            "--out",
-            str(folder.root),
-        ]
+        named = name if name in study_names() else str(Path(name).resolve())
+        tables = [*PROGRAM, "tables", named, "--model", setup.model, "--out", str(folder.root)]
         click.echo(f"{how.export}: {export_commands(tracker, command, tables, how.export, launcher)} commands")
         return 0
     tracker.forget_failures()
@@ -158,10 +152,9 @@ def _run_here(tracker: "Tracker", command: list[str], workers: int | None) -> No
 
 
 def _report(tracker: "Tracker") -> int:
-    """Name what failed, and return the exit code."""
     for line in tracker.error_lines():
         click.echo(line, err=True)
-    return 1 if tracker.outcome.failed else 0
+    return 1 if tracker.failed else 0
 
 
 def _last_run(folder: "StudyFolder", name: str, model: str | None) -> "Plan":
@@ -170,10 +163,7 @@ def _last_run(folder: "StudyFolder", name: str, model: str | None) -> "Plan":
     return folder.read_study(load_study(name), model_path(model) if model else None)
 
 
-def _has_gpu(setup: "Setup", executor: str) -> bool:
-    """Whether the cells will run on a GPU, as far as it is known here."""
-    if setup.device == "cuda" or executor == "slurm":
-        return True
+def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class _List(click.ParamType):
-    """Values separated by commas."""
-
     def __init__(self, kind: Callable[[str], Any], name: str):
         self.kind, self.name = kind, name
 
@@ -49,7 +47,7 @@ class GridOptions(DataOptions):
     settings: tuple[str, ...] = option((), flag="set", metavar="FIELD=VALUE", help="Any field of F2CConfig.")
 
     def study(self, name: str) -> tuple["Study", "Setup"]:
-        """The study and its setup."""
+        """The study, and what it is run on."""
         from flip_flop.studies.plan import Setup
         from flip_flop.studies.study import load_study, narrow
 
@@ -88,11 +86,7 @@ class RunOptions:
     export: Path | None = option(None, help="Write the commands into this file; run nothing.")
 
     def launcher_words(self) -> list[str]:
-        """The words of ``--launcher``; a program of this very installation by its whole path.
-
-        Raises:
-            InputError: ``E-DISTRIBUTED``: the launcher has nothing to start, or is missing. ``E-STUDY-VALUE``.
-        """
+        """The words of ``--launcher``; a program of this very installation by its whole path."""
         if self.launcher is None:
             if self.gpus is not None and self.gpus > 1:
                 message = f"--gpus is {self.gpus}, and a training without --launcher is one process with one GPU."

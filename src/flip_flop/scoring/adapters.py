@@ -32,10 +32,11 @@ def load_adapter(model: nn.Module, adapter: Path, base: ModelRecord) -> tuple[nn
     """
     from peft import PeftModel
 
-    method = chat_template = None
+    method, known = None, {}
     trained = RunRecord.of_adapter(adapter)
     if trained is not None:
-        method, chat_template = (trained.training or {}).get("method"), trained.scoring.get("chat_template")
+        method = (trained.training or {}).get("method")
+        known = {"chat_template": trained.scoring.get("chat_template")}
         comparable = bool(trained.model.revision) == bool(base.revision)  # a hub's commit and files are not
         if comparable and trained.model.digest not in (None, base.digest):
             message = f"{adapter} was trained on {trained.model.name}, whose weights are not those of this model."
@@ -56,7 +57,7 @@ def load_adapter(model: nn.Module, adapter: Path, base: ModelRecord) -> tuple[nn
         )
     _check_tensors(peft_model, adapter)
     digest = sha256_file(adapter / WEIGHTS)
-    return peft_model, AdapterRecord(path=str(adapter), digest=digest, method=method, chat_template=chat_template)
+    return peft_model, AdapterRecord(path=str(adapter), digest=digest, method=method, extra=known)
 
 
 def _check_tensors(peft_model: nn.Module, adapter: Path) -> None:

@@ -35,8 +35,9 @@ class LoadedModel:
 
     def encoder(self, chat_template: ChatTemplate = "auto") -> PromptEncoder:
         """The encoder for this model; ``auto`` follows the training of an adapter that knows how it was trained."""
-        if chat_template == "auto" and self.adapter and self.adapter.chat_template is not None:
-            chat_template = "on" if self.adapter.chat_template else "off"
+        trained_with = self.adapter.extra.get("chat_template") if self.adapter else None
+        if chat_template == "auto" and trained_with is not None:
+            chat_template = "on" if trained_with else "off"
         return PromptEncoder.of(self.model, self.tokenizer, chat_template)
 
 

@@ -18,11 +18,7 @@ CELL = "cell.json"
 
 
 class StudyFolder:
-    """``trainings/``, ``audits/``, ``logs/``, ``claims/`` (the leases), and a folder for each study and model.
-
-    Args:
-        root: The folder of all studies.
-    """
+    """``trainings/``, ``audits/``, ``logs/``, ``claims/`` (the leases), and a folder for each study and model."""
 
     def __init__(self, root: Path):
         self.root = root.resolve()
@@ -92,8 +88,14 @@ class StudyFolder:
 
         Workers read the former: another run may start the same study with other seeds meanwhile.
         """
-        record, folder = asdict(plan), self.study(plan)
-        _warn_of_another_revision(_read(folder / "study.json"), record)
+        record, folder, now = asdict(plan), self.study(plan), plan.setup.revision
+        was = _read(folder / "study.json").get("setup", {}).get("revision")
+        if was and now and was != now:
+            log.warning(
+                "W-STUDY-MODEL: %s is at commit %s, and was at %s in the study's last run, of which nothing serves "
+                "here. --revision %s goes on with that.",
+                *(plan.setup.model, now, was, was),
+            )
         path = folder / "plans" / f"{sha256_json(record)[:12]}.json"
         if not path.is_file():
             write_json(path, record)
@@ -158,20 +160,6 @@ def load_plan(path: Path) -> Plan:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{path} is not a study's plan ({type(error).__name__})."
         raise InputError("E-STUDY-BROKEN", message, "Run the study again: complete cells stay.") from error
-
-
-def _warn_of_another_revision(before: dict[str, Any], record: dict[str, Any]) -> None:
-    """Say where a name on the hub stands for another commit than in the study's last run: all would be run anew."""
-    was, now = (each.get("setup", {}).get("revision") for each in (before, record))
-    if was and now and was != now:
-        log.warning(
-            "W-STUDY-MODEL: %s is at commit %s, and was at %s in the study's last run, of which nothing serves here. "
-            "--revision %s goes on with that.",
-            record["setup"]["model"],
-            now,
-            was,
-            was,
-        )
 
 
 def _adapter(run: Path) -> str | None:

@@ -10,49 +10,39 @@ from flip_flop.tasks import Task
 
 
 @dataclass(frozen=True)
-class TrainCell:
-    """One training, on the first so many templates that the task does not hold out; None is all of them."""
+class GridCell:
+    """One training, or one audit of the base or of what a training leaves.
 
+    Attributes:
+        kind: ``"train"`` or ``"audit"``.
+        templates: To train on the first so many that the task does not hold out, or to audit the last so many of all,
+            or these; None is all that the task does not hold out.
+    """
+
+    kind: str
     method: str
     task: str
-    seed: int
-    first: int | None = None
+    templates: int | tuple[str, ...] | None = None
+    seed: int | None = None
+    training: "GridCell | None" = None
 
-    def templates(self, task: Task) -> tuple[str, ...]:
-        """The names of the templates to train on.
-
-        Raises:
-            InputError: ``E-STUDY-TEMPLATES``: the task has too few.
-        """
-        names = task.training_templates.names
-        require_templates(self.first, len(names), task.name)
-        return names[: self.first]
-
-
-@dataclass(frozen=True)
-class AuditCell:
-    """One audit: of the base, or of what a training leaves; on the last so many templates of all, or on these."""
-
-    method: str
-    task: str
-    held_out: int | tuple[str, ...] | None = None
-    training: TrainCell | None = None
-
-    def templates(self, task: Task) -> tuple[str, ...]:
-        """The names of the templates to audit.
+    def template_names(self, task: Task) -> tuple[str, ...]:
+        """The templates to train on or to audit.
 
         Raises:
-            InputError: ``E-STUDY-TEMPLATES``: the task has too few, or only a part of them was trained on, so that
-                they are neither unseen nor seen. ``E-TPL-UNKNOWN``.
+            InputError: ``E-STUDY-TEMPLATES``: the task has too few, or only a part of those to audit was trained on, so
+                that they are neither unseen nor seen. ``E-TPL-UNKNOWN``.
         """
-        if self.held_out is None:
-            return task.training_templates.names
-        if isinstance(self.held_out, tuple):
-            names = task.templates.select(self.held_out).names
+        own = task.training_templates.names
+        if self.templates is None:
+            return own
+        if isinstance(self.templates, tuple):
+            names = task.templates.select(self.templates).names
         else:
-            require_templates(self.held_out, len(task.templates), task.name)
-            names = task.templates.names[-self.held_out :]
-        trained = self.training.templates(task) if self.training and self.training.task == self.task else ()
+            names = own if self.kind == "train" else task.templates.names
+            self.require_templates(len(names), task.name)
+            names = names[: self.templates] if self.kind == "train" else names[-self.templates :]
+        trained = self.training.template_names(task) if self.training and self.training.task == self.task else ()
         shared = [name for name in names if name in trained]
         if shared and len(shared) < len(names):
             message = (
@@ -62,68 +52,50 @@ class AuditCell:
             raise InputError("E-STUDY-TEMPLATES", message, "Train on fewer, or hold out fewer or others.")
         return names
 
-
-def require_templates(wanted: int | tuple[str, ...] | None, available: int, task: str) -> None:
-    """Refuse to choose more templates than a task has.
-
-    Raises:
-        InputError: ``E-STUDY-TEMPLATES``.
-    """
-    if isinstance(wanted, int) and wanted > available:
-        message = f"task {task!r} has {available} templates, fewer than the {wanted} of template_subsets."
-        raise InputError("E-STUDY-TEMPLATES", message, "Ask for fewer.")
+    def require_templates(self, available: int, task: str) -> None:
+        """Refuse to choose more templates than a task has, with ``E-STUDY-TEMPLATES``."""
+        if isinstance(self.templates, int) and self.templates > available:
+            message = f"task {task!r} has {available} templates, fewer than the {self.templates} of template_subsets."
+            raise InputError("E-STUDY-TEMPLATES", message, "Ask for fewer.")
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A study's cells, each once."""
-
-    trainings: tuple[TrainCell, ...]
-    audits: tuple[AuditCell, ...]
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """All tasks that are trained on or audited, each once."""
-        audited, trained = (cell.task for cell in self.audits), (cell.task for cell in self.trainings)
-        return tuple(dict.fromkeys([*audited, *trained]))
-
-
-def expand(study: Study) -> Grid:
-    """Every training and every audit of a study.
+def expand(study: Study) -> tuple[GridCell, ...]:
+    """Every training and every audit of a study, each once, a training before its audits.
 
     Example:
+        >>> from collections import Counter
         >>> from flip_flop.studies.study import load_study
-        >>> grid = expand(load_study("study1"))
-        >>> len(grid.trainings), len(grid.audits)
-        (33, 44)
+        >>> Counter(cell.kind for cell in expand(load_study("study1")))
+        Counter({'audit': 44, 'train': 33})
 
     Raises:
         InputError: ``E-STUDY-VALUE``: a method is asked for and no task is left for it.
     """
-    audits = tuple(dict.fromkeys(_audits(study)))
-    trainings = tuple(dict.fromkeys(cell.training for cell in audits if cell.training is not None))
-    if not trainings and any(method != BASE.name for method in study.methods):
+    cells = [cell for audit in _audits(study) for cell in (audit.training, audit) if cell is not None]
+    if all(cell.kind == "audit" for cell in cells) and any(method != BASE.name for method in study.methods):
         message = f"study {study.name}: of these tasks none is trained on while another one is audited."
         raise InputError("E-STUDY-VALUE", message, "Name a task of its cross and another one, or the base alone.")
-    return Grid(trainings, audits)
+    return tuple(dict.fromkeys(cells))
 
 
-def _audits(study: Study) -> Iterator[AuditCell]:
+def _audits(study: Study) -> Iterator[GridCell]:
     for task in study.tasks:
         subsets = study.template_subsets.get(task)
         held_out = subsets.held_out if subsets else None
         if BASE.name in study.methods:
-            yield AuditCell(BASE.name, task, held_out)
+            yield GridCell("audit", BASE.name, task, held_out)
         if study.cross is None:
             for training in _trainings(study, task, subsets.train_first if subsets else (None,)):
-                yield AuditCell(training.method, task, held_out, training)
+                yield GridCell("audit", training.method, task, held_out, training=training)
     for source in study.cross or ():
         for training in _trainings(study, source, (None,)):
             for target in study.tasks:
                 if target != source:
-                    yield AuditCell(training.method, target, None, training)
+                    yield GridCell("audit", training.method, target, training=training)
 
 
-def _trainings(study: Study, task: str, firsts: tuple[int | None, ...]) -> Iterator[TrainCell]:
+def _trainings(study: Study, task: str, firsts: tuple[int | None, ...]) -> Iterator[GridCell]:
     trained = [method for method in study.methods if method != BASE.name]
-    return (TrainCell(method, task, seed, first) for method in trained for seed in study.seeds for first in firsts)
+    return (
+        GridCell("train", method, task, first, seed) for method in trained for seed in study.seeds for first in firsts
+    )

@@ -1,19 +1,20 @@
 """From a grid to cells with keys: a key is the digest of all that decides a result."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.method import BASE
-from flip_flop.studies.grid import AuditCell, Grid, TrainCell, expand
-from flip_flop.studies.opening import model_folder, open_task
+from flip_flop.scoring import LoadedModel, load_model
+from flip_flop.scoring.models import EMBEDDED_MODEL
+from flip_flop.studies.grid import GridCell, expand
 from flip_flop.studies.plan import Cell, Plan, Setup
 from flip_flop.studies.study import Study
-from flip_flop.tasks import Task, require_templates_for_training
+from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
 from flip_flop.training.plan import EXECUTION_ONLY, recorded_settings, resume_settings
 
@@ -28,6 +29,17 @@ _LOCATIONS = ("source", "mirror", "revision", "branch")
 SCORING = ("chat_template", "backend", "batch_tokens")
 
 
+def open_task(name: str, setup: Setup) -> Task:
+    """A task of a study, with all its templates."""
+    mirror, stories = (None if path is None else Path(path) for path in (setup.hub_mirror, setup.story_cloze_dir))
+    return load_task(name, templates="all", hub_mirror=mirror, story_cloze_dir=stories)
+
+
+def open_model(setup: Setup, adapter: Path | None) -> LoadedModel:
+    """The model of a study, with an adapter or without."""
+    return load_model(setup.model, adapter=adapter, revision=setup.revision, dtype=setup.dtype, device=setup.device)
+
+
 def make_plan(study: Study, setup: Setup) -> Plan:
     """Load every task of a study once, and give every cell its key. No model is loaded.
 
@@ -39,21 +51,21 @@ def make_plan(study: Study, setup: Setup) -> Plan:
     model = identify_model(setup)
     setup = replace(setup, revision=model.get("revision"))  # what the key names is what the cells load
     tasks: dict[str, Task] = {}
-    named: dict[str, str] = {}
-    for reference in grid.tasks:
+    for reference in dict.fromkeys(cell.task for cell in grid):
         tasks[reference] = _open(reference, study, setup)
-        other = named.setdefault(tasks[reference].name, reference)
+        name = tasks[reference].name
+        other = next(known for known, task in tasks.items() if task.name == name)
         if other != reference:
-            message = f"{other} and {reference} are both named {tasks[reference].name!r}."
+            message = f"{other} and {reference} are both named {name!r}."
             raise InputError("E-STUDY-TASK", message, "Give one of them another name.")
-    maker = _CellMaker(study, setup, model, tasks)
+    made: dict[GridCell, Cell] = {}
     cells: dict[str, Cell] = {}
-    trained = {training: maker.training(training) for training in grid.trainings}
-    for audit in grid.audits:
-        training = None if audit.training is None else trained[audit.training]
-        for cell in (training, maker.audit(audit, training)):
-            if cell is not None:
-                cells.setdefault(cell.key, cell)
+    for cell in grid:
+        task = tasks[cell.task]
+        chosen = choose(task, cell.template_names(task))
+        draft = _draft(cell, study, task, chosen, made[cell.training] if cell.training else None)
+        made[cell] = replace(draft, key=cell_key(draft, chosen, setup, model))
+        cells.setdefault(made[cell].key, made[cell])
     return Plan(study, setup, model, tuple(cells.values()))
 
 
@@ -69,71 +81,52 @@ def _open(reference: str, study: Study, setup: Setup) -> Task:
         raise InputError(error.code, error.message, hint) from error
 
 
-@dataclass(frozen=True)
-class _CellMaker:
-    study: Study
-    setup: Setup
-    model: Mapping[str, Any]
-    tasks: Mapping[str, Task]
-
-    def training(self, cell: TrainCell) -> Cell:
-        task = self.tasks[cell.task]
-        names = cell.templates(task)
-        require_templates_for_training(choose(task, names))
-        return self._cell(
-            cell,
-            kind="train",
-            label=f"{_plain(cell.method)}-{_plain(task.name)}-seed{cell.seed}{_suffix(task, names)}",
-            source=task.name,
-            seed=cell.seed,
-            num_templates=len(names) if cell.task in self.study.template_subsets else None,
-            held_out=False,
-            training=None,
-            settings=self.study.settings.of(cell.method, cell.task) | {"method": cell.method, "seed": cell.seed},
-            split="train",
-        )
-
-    def audit(self, cell: AuditCell, training: Cell | None) -> Cell:
-        task = self.tasks[cell.task]
-        names = cell.templates(task)
-        config = training_config(self.study.settings.of(BASE.name, cell.task))
-        suffix = _suffix(task, names)
+def _draft(cell: GridCell, study: Study, task: Task, chosen: Task, training: Cell | None) -> Cell:
+    """A cell without its key; ``chosen`` is the task with the cell's templates."""
+    names = chosen.templates.names
+    suffix, name = _suffix(task, names), _plain(task.name)
+    settings = study.settings.of(cell.method, cell.task) | {"method": cell.method, "seed": cell.seed}
+    if cell.kind == "train":
+        require_templates_for_training(chosen)
+        label = f"{_plain(cell.method)}-{name}-seed{cell.seed}{suffix}"
+    else:
+        config = training_config(study.settings.of(BASE.name, cell.task))
+        settings = {name: getattr(config, name) for name in SCORING}
         if training is None:
-            label = f"{BASE.name}-{_plain(task.name)}{suffix}"
+            label = f"{BASE.name}-{name}{suffix}"
         elif training.task != cell.task:
-            label = f"{training.label}-on-{_plain(task.name)}{suffix}"
+            label = f"{training.label}-on-{name}{suffix}"
         else:
             label = training.label + (f"-on{suffix}" if suffix else "")
-        of_training = ("task_name", "seed", "num_templates", "key")
-        source, seed, num_templates, key = (training and getattr(training, name) for name in of_training)
-        return self._cell(
-            cell,
-            kind="audit",
-            label=label,
-            source=source,
-            seed=seed,
-            num_templates=num_templates,
-            held_out=cell.held_out is not None and not set(names) & set(training.templates if training else ()),
-            training=key,
-            settings={name: getattr(config, name) for name in SCORING},
-            split=self.study.split,
-        )
+    source, varies = (task.name if cell.kind == "train" else None), cell.task in study.template_subsets
+    return Cell(
+        key="",
+        kind=cell.kind,
+        label=label,
+        method=cell.method,
+        task=cell.task,
+        task_name=task.name,
+        source=training.task_name if training else source,
+        seed=training.seed if training else cell.seed,
+        num_templates=training.num_templates if training else len(names) if source and varies else None,
+        held_out=cell.kind == "audit"
+        and cell.templates is not None
+        and not set(names) & set(training.templates if training else ()),
+        templates=names,
+        training=training.key if training else None,
+        settings=settings,
+        limit=study.limit,
+        split="train" if cell.kind == "train" else study.split,
+    )
 
-    def _cell(self, cell: TrainCell | AuditCell, **others: Any) -> Cell:
-        task = self.tasks[cell.task]
-        names = cell.templates(task)
-        own: dict[str, Any] = {"method": cell.method, "task": cell.task, "task_name": task.name, "templates": names}
-        draft = Cell(key="", limit=self.study.limit, **own, **others)
-        return replace(draft, key=cell_key(draft, choose(task, names), self.setup, self.model))
 
-
-def check_settings(study: Study, grid: Grid) -> None:
+def check_settings(study: Study, grid: Sequence[GridCell]) -> None:
     """Resolve the settings of every training: their mistakes come before the tasks' seconds.
 
     Raises:
         InputError: ``E-CONFIG-KEY`` or ``E-CONFIG-VALUE``.
     """
-    for method, task in dict.fromkeys((cell.method, cell.task) for cell in grid.trainings):
+    for method, task in dict.fromkeys((cell.method, cell.task) for cell in grid if cell.kind == "train"):
         training_config(study.settings.of(method, task) | {"method": method}, f"study {study.name}")
 
 
@@ -145,6 +138,12 @@ def training_config(settings: Mapping[str, Any], source: str = "the study's sett
 def choose(task: Task, names: tuple[str, ...]) -> Task:
     """The task with these templates, none of them held out: who names a template wants it."""
     return replace(task.with_templates(names), held_out_templates=())
+
+
+def model_folder(name: str) -> Path | None:
+    """The folder that a model's name stands for; None for one on the hub."""
+    folder = EMBEDDED_MODEL if name == "demo" else Path(name)
+    return folder if folder.is_dir() else None
 
 
 def identify_model(setup: Setup) -> dict[str, Any]:
@@ -182,7 +181,10 @@ def _commit(name: str, revision: str) -> str | None:
 
 def cell_key(cell: Cell, task: Task, setup: Setup, model: Mapping[str, Any]) -> str:
     """The digest of what decides a cell's result: never the study's name, nor where anything lies."""
-    splits = ["train", *(["validation"] if "validation" in task.data else [])] if cell.kind == "train" else [cell.split]
+    is_training = cell.kind == "train"
+    splits = ["train", *({"validation"} & set(task.data))] if is_training else [cell.split]
+    data = {split: dict(task.rows(split).provenance) for split in splits}
+    scoring = {name: value for name, value in cell.settings.items() if name not in EXECUTION_ONLY}
     inputs = {
         "scheme": SCHEME,
         "kind": cell.kind,
@@ -190,19 +192,18 @@ def cell_key(cell: Cell, task: Task, setup: Setup, model: Mapping[str, Any]) -> 
         "dtype": setup.dtype,
         "task": task.digest(),
         "id_field": task.id_field,
-        "data": {split: _content(task.rows(split).provenance) for split in splits},
+        "data": {
+            split: {name: value for name, value in found.items() if name not in _LOCATIONS}
+            for split, found in data.items()
+        },
         "limit": cell.limit,
         "training": cell.training,
-        "settings": (_of_training if cell.kind == "train" else _of_scoring)(cell.settings) | RETIRED,
+        "settings": (_deciding(cell.settings) if is_training else scoring) | RETIRED,
     }
     return sha256_json(inputs)
 
 
-def _content(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in provenance.items() if name not in _LOCATIONS}
-
-
-def _of_training(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The method's own settings, the main inherited ones, and those of the rest that are given and not the defaults.
 
     Not all of ``TrainingArguments``: a field that a new version of the library adds is no reason to train again.
@@ -212,10 +213,6 @@ def _of_training(settings: Mapping[str, Any]) -> dict[str, Any]:
     given = {name for name in decisive if name in settings and decisive[name] != defaults[name]}
     names = (given | set(recorded_settings(config))) & set(decisive)
     return {name: decisive[name] for name in sorted(names)}
-
-
-def _of_scoring(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in EXECUTION_ONLY}
 
 
 def _suffix(task: Task, names: tuple[str, ...]) -> str:

@@ -1,9 +1,8 @@
 """Who is at work on a unit: leases that outlive no holder, on one machine and on a shared file system.
 
-A file lock would do on a local disk, but several cluster file systems keep file locks to one node. A lease is a file
-that only one process can create, ``<unit>.<generation>``, touched by its holder every few seconds. A stale lease is
-never taken over: the next generation is created beside it, and again only one process can. Its holder removes the stale
-ones below it when it gives its own back.
+Several cluster file systems keep file locks to one node, so a lease is a file that only one process can create,
+``<unit>.<generation>``, touched by its holder every few seconds. A stale lease is never taken over: the next generation
+is created beside it, and again only one process can. Its holder removes the stale ones when it gives its own back.
 """
 
 import contextlib
@@ -64,18 +63,10 @@ def _start_time(process: int) -> str:
 
 
 class Leases:
-    """The leases of one folder, which is made when needed.
+    """The leases of one folder; one of another machine counts if it was touched within ``STALE_SECONDS``."""
 
-    Args:
-        folder: Where they lie.
-        stale_seconds: A lease of another machine counts as long as it was touched within this time.
-        heartbeat_seconds: How often a holder touches its lease.
-    """
-
-    def __init__(
-        self, folder: Path, stale_seconds: float = STALE_SECONDS, heartbeat_seconds: float = HEARTBEAT_SECONDS
-    ):
-        self.folder, self.stale_seconds, self.heartbeat_seconds = folder, stale_seconds, heartbeat_seconds
+    def __init__(self, folder: Path, heartbeat_seconds: float = HEARTBEAT_SECONDS):
+        self.folder, self.heartbeat_seconds = folder, heartbeat_seconds
 
     def is_held(self, name: str) -> bool:
         """Whether a living process is at work on this."""
@@ -85,7 +76,7 @@ class Leases:
     def holder(self, name: str) -> Holder | None:
         """Who is at work on this; None where nobody is, or the lease does not say."""
         newest = self._newest(name)
-        return None if newest is None or self._is_stale(newest) else _read_holder(newest)
+        return _read_holder(newest) if newest is not None and not self._is_stale(newest) else None
 
     @contextlib.contextmanager
     def acquire(self, name: str) -> Iterator[bool]:
@@ -145,9 +136,7 @@ class Leases:
         holder = _read_holder(lease)
         # None: not yet written, or by a process that was killed while it wrote.
         alive = None if holder is None else holder.is_alive()
-        if alive is not None:
-            return not alive
-        return self._now() - touched > self.stale_seconds
+        return self._now() - touched > STALE_SECONDS if alive is None else not alive
 
     def _now(self) -> float:
         """The file system's own clock: those of two machines may differ."""

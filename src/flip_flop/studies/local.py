@@ -1,11 +1,16 @@
-"""The local executor: a process per unit, as many at a time as there are GPUs, or one on the CPU."""
+"""Units on this machine: a process for each, as many at a time as there are GPUs, or one on the CPU; or commands."""
 
 import os
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import torch
+
+from flip_flop.files import write_text
 from flip_flop.studies.plan import Unit
 from flip_flop.studies.tracker import Tracker
 from flip_flop.studies.work import BUSY, STOPPED, SUPERVISED, terminable, waiting_for
@@ -15,21 +20,43 @@ POLL_SECONDS, RETRY_SECONDS = 0.2, 2.0
 # For all workers together: each may have to end a step and write a checkpoint.
 STOP_SECONDS = 180.0
 
+EXPORT_HEAD = """\
+# Study {study}: {total} units, each a training with its audits or an audit of the base; {open} are not done.
+# One after the other: sh {file}
+# Four at a time: grep -v '^#' {file} | xargs -d '\\n' -P 4 -n 1 sh -c
+# Several at a time on a machine with GPUs: all take the first one, unless each line is given one of its own,
+# with CUDA_VISIBLE_DEVICES.
+# The weights are loaded in {dtype}; --device cpu or cuda, or --dtype, decides that.
+"""
+
+
+def export_commands(
+    tracker: Tracker, command: Sequence[str], tables: Sequence[str], out: Path, launcher: Sequence[str] = ()
+) -> int:
+    """Write a command for each unit that is not done, to be run in any order, and return their number.
+
+    ``command`` runs a unit, whose name follows; a training's ``launcher`` stands in its first word's place, which is
+    the interpreter. ``tables`` is the command that writes the tables.
+    """
+    plan, folder, file = tracker.plan, tracker.folder, shlex.quote(out.name)
+    study, total, dtype = plan.study.name, len(plan.units), plan.setup.dtype
+    text = EXPORT_HEAD.format(study=study, total=total, open=len(tracker.open), file=file, dtype=dtype)
+    (folder.root / "logs").mkdir(parents=True, exist_ok=True)
+    for unit in tracker.open:
+        start = launcher if unit.training else ()
+        words = [*start, *command[1 if start else 0 :], unit.name]
+        text += f"{shlex.join(words)} >> {shlex.quote(str(folder.log(unit)))} 2>&1\n"
+    write_text(out, f"{text}# At the end, tables and figures:\n# {shlex.join(tables)}\n")
+    return len(tracker.open)
+
 
 def worker_environments(device: str, count: int | None = None) -> list[dict[str, str]]:
     """What the environment of each worker adds: its GPU, or none; on GPUs another number of workers takes turns."""
-    devices = ([] if device == "cpu" else _visible_gpus()) or [""]
-    return [{"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} for index in range(count or len(devices))]
-
-
-def _visible_gpus() -> list[str]:
-    import torch
-
+    available = 0 if device == "cpu" else torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = torch.cuda.device_count()
-    if named is not None:
-        return [name.strip() for name in named.split(",") if name.strip()][:count]
-    return [str(index) for index in range(count)]
+    names = list(map(str, range(available))) if named is None else [name.strip() for name in named.split(",")]
+    devices = [name for name in names if name][:available] or [""]
+    return [{"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} for index in range(count or len(devices))]
 
 
 class LocalExecutor:

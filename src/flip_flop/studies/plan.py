@@ -24,12 +24,7 @@ class Setup:
     story_cloze_dir: str | None = None
 
     def with_dtype(self, *, on_gpu: bool) -> "Setup":
-        """With ``auto`` resolved by where the cells will run, so that no table mixes data types.
-
-        Example:
-            >>> Setup("demo").with_dtype(on_gpu=False).dtype
-            'float32'
-        """
+        """With ``auto`` resolved by where the cells will run, so that no table mixes data types."""
         return replace(self, dtype="bfloat16" if on_gpu else "float32") if self.dtype == "auto" else self
 
 
@@ -40,13 +35,11 @@ class Cell:
     Attributes:
         key: The digest of all that decides its result.
         kind: ``"train"`` or ``"audit"``.
-        label: Its name for people: the same wherever the key is the same.
-        task: What is trained on, or audited: as the study names it; ``task_name`` is the task's own name.
+        task: As the study names it; ``task_name`` is the task's own name.
         source: The name of the task trained on; None for the base, as is the seed.
         num_templates: How many templates were trained on, where the study varies it.
         held_out: None of the audited templates was trained on.
         training: The key of the training that is audited.
-        settings: Of the training, or those of the scoring.
     """
 
     key: str
@@ -80,13 +73,17 @@ class Cell:
 class Unit:
     """What one process runs: a training with its audits, or one audit of the base."""
 
-    training: Cell | None
-    audits: tuple[Cell, ...]
+    cells: tuple[Cell, ...]
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
-        """The training, where there is one, and the audits."""
-        return self.audits if self.training is None else (self.training, *self.audits)
+    def training(self) -> Cell | None:
+        """The training; None for an audit of the base."""
+        return self.cells[0] if self.cells[0].kind == "train" else None
+
+    @property
+    def audits(self) -> tuple[Cell, ...]:
+        """The audits, in order."""
+        return self.cells if self.training is None else self.cells[1:]
 
     @property
     def name(self) -> str:
@@ -96,7 +93,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study's cells: what is to be run, and on what."""
+    """A study's cells, and what they are run on."""
 
     study: Study
     setup: Setup
@@ -116,11 +113,10 @@ class Plan:
     @functools.cached_property
     def units(self) -> tuple[Unit, ...]:
         """Each training with its audits, and each audit of the base, in the order of the cells."""
-        audits: dict[str, list[Cell]] = {cell.key: [] for cell in self.cells if cell.training is None}
-        for cell in self.audits:
-            audits[cell.training or cell.key].append(cell)
-        first = {cell.key: cell for cell in self.cells if cell.training is None}
-        return tuple(Unit(cell if cell.kind == "train" else None, tuple(audits[key])) for key, cell in first.items())
+        groups: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            groups.setdefault(cell.training or cell.key, []).append(cell)
+        return tuple(Unit(tuple(cells)) for cells in groups.values())
 
     def unit(self, name: str) -> Unit:
         """The unit of this name.

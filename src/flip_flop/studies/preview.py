@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flip_flop.errors import InputError
+from flip_flop.method import BASE
 from flip_flop.scoring import LoadedModel, PromptEncoder, score
 from flip_flop.scoring.models import load_tokenizer
 from flip_flop.studies.folder import StudyFolder
-from flip_flop.studies.grid import AuditCell, TrainCell, expand, require_templates
-from flip_flop.studies.keys import check_settings, choose, training_config
-from flip_flop.studies.opening import model_folder, open_model, open_task
+from flip_flop.studies.grid import GridCell, expand
+from flip_flop.studies.keys import check_settings, choose, model_folder, open_model, open_task, training_config
 from flip_flop.studies.plan import Setup
 from flip_flop.studies.study import Study
 from flip_flop.studies.tracker import aligned
@@ -40,23 +40,18 @@ class Size:
 
 
 class Preview:
-    """The lines of a study's plan.
-
-    Args:
-        study: The study.
-        setup: Its model, and where data are.
-        folder: Where finished runs are.
-        timed: Load the model and time one instance of each split, instead.
+    """The lines of a study's plan; ``timed`` loads the model and times one instance of each split.
 
     Raises:
         InputError: ``E-STUDY-TEMPLATES``. Errors of a task that is not in the catalog, of a setting, or of the model.
     """
 
     def __init__(self, study: Study, setup: Setup, folder: StudyFolder, *, timed: bool = False):
-        self.study, self.setup, self.folder, self.grid = study, setup, folder, expand(study)
-        check_settings(study, self.grid)
+        self.study, self.setup, self.folder = study, setup, folder
+        self.cells = sorted(expand(study), key=lambda cell: cell.method != BASE.name)
+        check_settings(study, self.cells)
         self.loaded: LoadedModel | None = open_model(setup, None) if timed else None
-        self.tasks = {name: self._open(name) for name in self.grid.tasks}
+        self.tasks = {name: self._open(name) for name in dict.fromkeys(cell.task for cell in self.cells)}
         self.encoder: PromptEncoder | None = None
         try:
             tokenizer = load_tokenizer(str(model_folder(setup.model) or setup.model), setup.revision)
@@ -70,26 +65,20 @@ class Preview:
         yield ""
         rows = [("", "cell", "rows", "templates", "tokens", "time")]
         times: list[float | None] = []
-        for cell in self._cells():
-            size, kind = self._size(cell), "train" if isinstance(cell, TrainCell) else "audit"
+        for cell in self.cells:
+            size = self._size(cell)
             times.append(self._seconds(cell, size))
-            counts = (f"{size.rows:,}{size.mark}", str(size.templates))
             tokens = "-" if size.tokens is None else f"{size.tokens * size.rows / 1e6:,.1f} M"
-            rows.append((kind, _label(cell), *counts, tokens, _duration(times[-1])))
+            counts = (f"{size.rows:,}{size.mark}", str(size.templates), tokens)
+            rows.append((cell.kind, _label(cell), *counts, _duration(times[-1])))
         known = [seconds for seconds in times if seconds is not None]
-        trainings, audits = len(self.grid.trainings), len(self.grid.audits)
-        units = trainings + sum(cell.training is None for cell in self.grid.audits)
-        total = _duration(sum(known) if len(known) == len(times) else None)
-        rows.append(("all", f"{units} units: {trainings} trainings, {audits} audits", "", "", "", total))
+        trainings = sum(cell.kind == "train" for cell in self.cells)
+        units = sum(cell.training is None for cell in self.cells)
+        counted = f"{units} units: {trainings} trainings, {len(self.cells) - trainings} audits"
+        rows.append(("all", counted, "", "", "", _duration(sum(known) if len(known) == len(times) else None)))
         yield from aligned(rows)
         yield ""
         yield from (f"- {note}" for note in self._notes())
-
-    def _cells(self) -> Iterator[TrainCell | AuditCell]:
-        for training in (None, *self.grid.trainings):
-            if training is not None:
-                yield training
-            yield from (audit for audit in self.grid.audits if audit.training == training)
 
     def _open(self, name: str) -> Task | None:
         try:
@@ -102,13 +91,12 @@ class Preview:
                 raise
             return None
 
-    def _size(self, cell: TrainCell | AuditCell) -> Size:
-        split, wanted = ("train", cell.first) if isinstance(cell, TrainCell) else (self.study.split, cell.held_out)
-        task = self.tasks[cell.task]
+    def _size(self, cell: GridCell) -> Size:
+        split, task = "train" if cell.kind == "train" else self.study.split, self.tasks[cell.task]
         if task is not None:
-            return self._measure(cell.task, cell.templates(task), split)
-        paper = catalog_entry(cell.task).paper
-        require_templates(wanted, paper["templates"], cell.task)
+            return self._measure(cell.task, cell.template_names(task), split)
+        paper, wanted = catalog_entry(cell.task).paper, cell.templates
+        cell.require_templates(paper["templates"], cell.task)
         templates = len(wanted) if isinstance(wanted, tuple) else wanted or paper["templates"]
         return Size(min(paper[split], self.study.limit or paper[split]), templates, mark="*")
 
@@ -129,12 +117,12 @@ class Preview:
                 seconds = time.monotonic() - started
         return Size(min(rows, self.study.limit or rows), len(templates), tokens, seconds)
 
-    def _seconds(self, cell: TrainCell | AuditCell, size: Size) -> float | None:
+    def _seconds(self, cell: GridCell, size: Size) -> float | None:
         if self.loaded is None:
-            kind, task = "train" if isinstance(cell, TrainCell) else "audit", self.tasks[cell.task]
-            found = self._finished.get((kind, cell.method, task.name if task else cell.task, size.templates))
+            task = self.tasks[cell.task]
+            found = self._finished.get((cell.kind, cell.method, task.name if task else cell.task, size.templates))
             return sum(found) / len(found) * size.rows if found else None
-        if size.seconds is None or isinstance(cell, AuditCell):
+        if size.seconds is None or cell.kind == "audit":
             return size.seconds and size.seconds * size.rows
         config = training_config(self.study.settings.of(cell.method, cell.task) | {"method": cell.method})
         step = config.per_device_train_batch_size * config.gradient_accumulation_steps
@@ -168,15 +156,15 @@ class Preview:
             yield f"Time: of finished runs of this model in {self.folder.root}; or --timed, which loads the model."
 
 
-def _label(cell: TrainCell | AuditCell) -> str:
-    trained, task = (cell, cell.task) if isinstance(cell, TrainCell) else (cell.training, cell.task)
-    words = [f"{cell.method} on {_short(task)}"]
-    if trained is not None:
-        words += [f"trained on {_short(trained.task)}"] if trained.task != task else []
-        words += [f"seed {trained.seed}"]
-        words += [f"first {trained.first} templates"] if trained.first is not None else []
-    if isinstance(cell, AuditCell) and isinstance(cell.held_out, int):
-        words += [f"last {cell.held_out} templates"]
+def _label(cell: GridCell) -> str:
+    training = cell if cell.kind == "train" else cell.training
+    words = [f"{cell.method} on {_short(cell.task)}"]
+    if training is not None:
+        words += [f"trained on {_short(training.task)}"] if training.task != cell.task else []
+        words += [f"seed {training.seed}"]
+        words += [f"first {training.templates} templates"] if training.templates is not None else []
+    if cell.kind == "audit" and isinstance(cell.templates, int):
+        words += [f"last {cell.templates} templates"]
     return ", ".join(words)
 
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from flip_flop.errors import InputError
 from flip_flop.files import write_json, write_text
@@ -80,34 +81,31 @@ def sbatch_directives(
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
+@dataclass
 class SlurmExecutor:
     """Submits the units of a plan and waits for them. Killed, it leaves them in the queue; run again, it finds them.
 
-    Args:
-        tracker: Its folder is on a file system that all nodes share.
-        command: Runs a unit, whose name follows; it begins with the interpreter.
-        directives: From :func:`sbatch_directives`.
-        max_jobs: At a time.
-        launcher: What stands in the interpreter's place for a training.
+    The folder is on a file system that all nodes share. ``command`` runs a unit, whose name follows; a training's
+    ``launcher`` stands in its first word's place, which is the interpreter.
     """
 
-    def __init__(
-        self,
-        tracker: Tracker,
-        command: Sequence[str],
-        directives: Mapping[str, str],
-        max_jobs: int,
-        launcher: Sequence[str] = (),
-    ):
-        self.tracker, self.command, self.launcher = tracker, list(command), list(launcher)
-        self.folder, self.plan = tracker.folder, tracker.plan
-        self.directives, self.max_jobs = dict(directives), max_jobs
-        self.place = self.folder.root / "slurm"
+    tracker: Tracker
+    command: Sequence[str]
+    directives: Mapping[str, str]
+    max_jobs: int
+    launcher: Sequence[str] = ()
+
+    def __post_init__(self):
+        self.folder, self.plan = self.tracker.folder, self.tracker.plan
+        self.jobs = self.folder.root / "slurm"
         self.gone_since: dict[Unit, float] = {}
 
     def run(self) -> None:
         """Submit what is neither done nor in the queue, and wait until all of it is settled."""
-        _require_slurm()
+        for program in ("sbatch", "srun", "squeue"):
+            if shutil.which(program) is None:
+                hint = "Run it on a login node, or use --executor local, or --export."
+                raise InputError("E-STUDY-SLURM", f"--executor slurm: there is no {program} here.", hint)
         if not self.tracker.open:
             return
         queued = _queue()
@@ -131,8 +129,8 @@ class SlurmExecutor:
             "array": f"0-{len(units) - 1}%{self.max_jobs}",
             "signal": f"TERM@{WARNING_SECONDS}",
             "open-mode": "append",
-            "output": str(self.place / "%A_%a.log"),
-        } | self.directives
+            "output": str(self.jobs / "%A_%a.log"),
+        } | dict(self.directives)
         python, *command = self.command
         return SCRIPT.format(
             options="\n".join(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in directives.items()),
@@ -152,7 +150,7 @@ class SlurmExecutor:
         if not units:
             return
         units = sorted(units, key=lambda unit: unit.training is not None)  # the base's first: the script counts them
-        path = self.place / f"{self.folder.study(self.plan).name}.sh"
+        path = self.jobs / f"{self.folder.study(self.plan).name}.sh"
         write_text(path, self.script(units))
         done = subprocess.run(["sbatch", "--parsable", str(path)], capture_output=True, text=True)
         if done.returncode:
@@ -161,12 +159,12 @@ class SlurmExecutor:
         job = done.stdout.strip().partition(";")[0]
         for index, unit in enumerate(units):
             record = {"job": f"{job}_{index}", "cells": [cell.key for cell in unit.cells]}
-            write_json(self.place / f"{unit.name}.json", record)
+            write_json(self.jobs / f"{unit.name}.json", record)
 
     def _job(self, unit: Unit) -> str:
         """The job that a run in this folder has submitted last for these cells; empty where none has."""
         try:
-            record = json.loads((self.place / f"{unit.name}.json").read_text(encoding="utf-8"))
+            record = json.loads((self.jobs / f"{unit.name}.json").read_text(encoding="utf-8"))
             return str(record["job"]) if {cell.key for cell in unit.cells} <= set(record["cells"]) else ""
         except (OSError, ValueError, KeyError):
             return ""
@@ -180,16 +178,9 @@ class SlurmExecutor:
             if queued is None or job in queued or self.folder.leases.is_held(unit.name):
                 self.gone_since.pop(unit, None)
             elif time.monotonic() - self.gone_since.setdefault(unit, time.monotonic()) > GRACE_SECONDS:
-                reason = f"its job {job} ended without a result; see {self.place / job}.log, too."
+                reason = f"its job {job} ended without a result; see {self.jobs / job}.log, too."
                 self.tracker.give_up(unit, f"{reason} Run again, a training goes on from its last checkpoint.")
         return bool(self.tracker.open)
-
-
-def _require_slurm() -> None:
-    for program in ("sbatch", "srun", "squeue"):
-        if shutil.which(program) is None:
-            hint = "Run it on a login node, or use --executor local, or --export."
-            raise InputError("E-STUDY-SLURM", f"--executor slurm: there is no {program} here.", hint)
 
 
 def _queue() -> set[str] | None:

@@ -1,16 +1,21 @@
 """A study as its file says it: tasks x methods x seeds x templates, and settings. Read strictly."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.method import BASE, METHODS, find_method
-from flip_flop.strict_yaml import read_yaml
-from flip_flop.studies.fields import Fields, require_known, whole_number
+from flip_flop.strict_yaml import mapping_of, read_yaml, text_of
+
+_mapping = functools.partial(mapping_of, code="E-STUDY-KEY")
+_text = functools.partial(text_of, code="E-STUDY-KEY")
 
 CATALOG = Path(__file__).parent / "catalog"
+# The largest seed that NumPy takes.
+MAX_SEED = 2**32 - 1
 # Folders beside the studies' own.
 RESERVED = ("trainings", "audits", "logs", "claims", "slurm")
 # Settings of a training that the grid decides, and by what.
@@ -34,10 +39,7 @@ class Subsets:
 
 @dataclass(frozen=True)
 class Settings:
-    """Fields of ``F2CConfig``: for all trainings, per method, per task, and those of the command line.
-
-    The later wins: ``common``, then ``methods``, ``tasks``, ``override``.
-    """
+    """Fields of ``F2CConfig``: for all trainings, per method, per task, and of the command line; the later wins."""
 
     common: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -45,13 +47,7 @@ class Settings:
     override: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, method: str, task: str) -> dict[str, Any]:
-        """The settings of one training; for the base, those that its scoring reads.
-
-        Example:
-            >>> settings = Settings({"learning_rate": 1e-4, "seed": 1}, tasks={"rte": {"learning_rate": 3e-4}})
-            >>> settings.of("f2c", "rte"), settings.of("f2c", "cb")
-            ({'learning_rate': 0.0003, 'seed': 1}, {'learning_rate': 0.0001, 'seed': 1})
-        """
+        """The settings of one training; for the base, those that its scoring reads."""
         layers = (self.common, self.methods.get(method, {}), self.tasks.get(task, {}), self.override)
         return {key.replace("-", "_"): value for layer in layers for key, value in layer.items()}
 
@@ -61,10 +57,7 @@ class Study:
     """A grid of trainings and audits.
 
     Attributes:
-        name: Its folder's name, and its tables'.
-        tasks: Names that :func:`~flip_flop.tasks.load_task` takes.
         methods: ``base``, names of :data:`~flip_flop.method.METHODS`, ``package.module:name``.
-        model: Unless the command line names another.
         cross: Tasks to train on, each adapter being audited on every *other* task; None trains and audits on the same.
         template_subsets: By task; a task without an entry takes all templates that it does not hold out.
         limit: A uniform sample of this many instances, in trainings and audits.
@@ -95,9 +88,7 @@ def study_names() -> tuple[str, ...]:
 
 
 def load_study(name: str) -> Study:
-    """Read a shipped study, or a user's file.
-
-    Task files are named relative to the study's file.
+    """Read a shipped study, or a user's file, which names task files relative to itself.
 
     Raises:
         InputError: ``E-STUDY-UNKNOWN``, ``E-STUDY-FILE``, ``E-STUDY-YAML``, ``E-STUDY-KEY`` or ``E-STUDY-VALUE``.
@@ -132,7 +123,7 @@ def narrow(
     if tasks is not None:
         # A task file may be named without its folder.
         references = {Path(task).stem: task for task in study.tasks} | {task: task for task in study.tasks}
-        require_known(tasks, list(references), f"--tasks, study {study.name}")
+        _require_known(tasks, references, f"--tasks, study {study.name}")
         tasks = [references[task] for task in tasks]
         sources = None if study.cross is None else tuple(task for task in study.cross if task in tasks)
         subsets = {task: chosen for task, chosen in study.template_subsets.items() if task in tasks}
@@ -140,102 +131,125 @@ def narrow(
     if methods is not None:
         study = replace(study, methods=_known_methods(methods, "--methods"))
     if seeds is not None:
-        study = replace(study, seeds=tuple(dict.fromkeys(whole_number(seed, "--seeds") for seed in seeds)))
-    override = _settings_block(Fields(dict(settings or {}), "--set"))
-    limit = study.limit if limit is None else limit
-    return replace(study, limit=limit, settings=replace(study.settings, override=override))
+        study = replace(study, seeds=tuple(dict.fromkeys(_whole_number(seed, "--seeds") for seed in seeds)))
+    override = _settings_block(dict(settings or {}), "--set")
+    return replace(study, limit=limit or study.limit, settings=replace(study.settings, override=override))
+
+
+def _parse(content: Any, where: str, folder: Path) -> Study:
+    content = _mapping(content, where, [item.name for item in fields(Study)])
+    tasks, cross = _names(content, "tasks", where), _names(content, "cross", where)
+    subsets = _block(content, "template_subsets", where)
+    if not tasks:
+        raise InputError("E-STUDY-KEY", f"{where} has no tasks.", "List at least one.")
+    _require_known(cross, tasks, f"{where}, cross")
+    _require_known(subsets, tasks, f"{where}, template_subsets")
+    if cross and subsets:
+        raise InputError("E-STUDY-KEY", f"{where} has cross and template_subsets.", "Make two studies of it.")
+    methods = _known_methods(_names(content, "methods", where), f"{where}, methods") or (BASE.name, *METHODS)
+    # A task file is named by its whole path; a name stays a name.
+    files = {task for task in tasks if task.endswith((".yaml", ".yml")) or "/" in task}
+    paths = {task: str((folder / task).resolve()) if task in files else task for task in tasks}
+    limit = content.get("limit")
+    return Study(
+        name=_name(content, where, is_shipped=folder == CATALOG),
+        tasks=tuple(paths.values()),
+        methods=methods,
+        seeds=tuple(_whole_number(seed, f"{where}: a seed") for seed in _list(content, "seeds", where)) or (0,),
+        model=_text(content, "model", where) or None,
+        description=_text(content, "description", where) or "",
+        cross=tuple(paths[task] for task in cross) or None,
+        template_subsets={paths[task]: _subsets(subsets, task, f"{where}, template_subsets") for task in subsets},
+        settings=_settings(_block(content, "settings", where), f"{where}, settings", methods, paths),
+        limit=None if limit is None else _whole_number(limit, f"{where}: limit", 1),
+        split=_text(content, "split", where) or "test",
+    )
+
+
+def _name(content: dict[str, Any], where: str, *, is_shipped: bool) -> str:
+    name = _text(content, "name", where) or ""  # which is that of its folder, too
+    if not name or not all(letter.isalnum() or letter in "-_" for letter in name):
+        raise InputError("E-STUDY-KEY", f"{where}: name is {name!r}.", "Use letters, digits, - and _.")
+    if name.lower() in RESERVED or (not is_shipped and name.lower() in study_names()):
+        owner = "all studies share" if name.lower() in RESERVED else "a shipped study has"
+        hint = f"Give another name: this is a folder that {owner}."
+        raise InputError("E-STUDY-VALUE", f"{where}: name is {name!r}.", hint)
+    return name
+
+
+def _subsets(subsets: dict[str, Any], task: str, where: str) -> Subsets:
+    content, where = _block(subsets, task, where), f"{where}, {task}"
+    if set(content) != {"train_first", "held_out"} or not (firsts := _list(content, "train_first", where)):
+        raise InputError("E-STUDY-KEY", f"{where}: {content!r}.", "Write {train_first: [5, 10, all], held_out: 5}.")
+    numbers = tuple(None if first == "all" else _whole_number(first, f"{where}: train_first", 2) for first in firsts)
+    if isinstance(content["held_out"], list):
+        return Subsets(numbers, _names(content, "held_out", where))
+    return Subsets(numbers, _whole_number(content["held_out"], f"{where}: held_out", 1))
+
+
+def _settings(content: dict[str, Any], where: str, methods: Sequence[str], paths: Mapping[str, str]) -> Settings:
+    trained = [name for name in dict.fromkeys([*METHODS, *methods]) if name != BASE.name]
+    groups: dict[str, dict[str, Any]] = {}
+    for key, known in (("methods", trained), ("tasks", list(paths))):
+        group, inside = _block(content, key, where), f"{where}, {key}"
+        _require_known(group, known, inside)
+        blocks = {name: _settings_block(_block(group, name, inside), f"{inside}, {name}") for name in group}
+        groups[key] = {paths[name] if key == "tasks" else name: block for name, block in blocks.items()}
+    common = {key: value for key, value in content.items() if key not in groups}
+    return Settings(_settings_block(common, where), groups["methods"], groups["tasks"])
+
+
+def _settings_block(content: dict[str, Any], where: str) -> dict[str, Any]:
+    for key in content:
+        if owner := OWNED.get(key.replace("-", "_")):
+            raise InputError("E-STUDY-VALUE", f"{where}: {key} cannot be set here.", f"It is set by {owner}.")
+    return content
 
 
 def _known_methods(names: Sequence[str], where: str) -> tuple[str, ...]:
     """Methods of the table, the base, and a user's own as ``package.module:name``."""
-    require_known([name for name in names if ":" not in name], (BASE.name, *METHODS), where)
+    _require_known([name for name in names if ":" not in name], (BASE.name, *METHODS), where)
     for name in names:
         if ":" in name:
             find_method(name)
     return tuple(dict.fromkeys(names))
 
 
-def _parse(content: Any, where: str, folder: Path) -> Study:
-    if not isinstance(content, dict):
-        raise InputError("E-STUDY-KEY", f"{where} does not hold a study.", "Write name:, tasks: and more.")
-    known = [item.name for item in fields(Study)]
-    for key in content:
-        if key not in known:
-            raise InputError("E-STUDY-KEY", f"{where} has an unknown key {key!r}.", nearest(key, known))
-    read = Fields(content, where)
-    tasks, cross, subsets = read.names("tasks"), read.names("cross"), read.mapping("template_subsets")
-    if not tasks:
-        raise InputError("E-STUDY-KEY", f"{where} has no tasks.", "List at least one.")
-    require_known(cross, tasks, f"{where}, cross")
-    require_known(subsets.content, tasks, subsets.where)
-    if cross and subsets.content:
-        raise InputError("E-STUDY-KEY", f"{where} has cross and template_subsets.", "Make two studies of it.")
-    methods = _known_methods(read.names("methods"), f"{where}, methods") or (BASE.name, *METHODS)
-    paths = {task: _task_path(task, folder) for task in tasks}
-    return Study(
-        name=_name(read, is_shipped=folder == CATALOG),
-        tasks=tuple(paths.values()),
-        methods=methods,
-        seeds=tuple(whole_number(seed, f"{where}: a seed") for seed in read.items("seeds")) or (0,),
-        model=read.text("model"),
-        description=read.text("description") or "",
-        cross=tuple(paths[task] for task in cross) or None,
-        template_subsets={paths[task]: _subsets(subsets.mapping(task)) for task in subsets.content},
-        settings=_settings(read.mapping("settings"), methods, paths),
-        limit=read.number("limit", 1),
-        split=str(read.text("split", "test")),
-    )
+def _block(content: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    """The mapping under a key; empty where the key is missing."""
+    value = content.get(key)
+    return _mapping({} if value is None else value, f"{where}, {key}")
 
 
-def _task_path(task: str, folder: Path) -> str:
-    """A task file's whole path; a name stays a name."""
-    is_file = task.endswith((".yaml", ".yml")) or "/" in task
-    return str((folder / task).resolve()) if is_file else task
+def _list(content: dict[str, Any], key: str, where: str) -> list[Any]:
+    """The list under a key, without repetitions; empty where the key is missing."""
+    value = content.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not value:
+        hint = f"Write {key}: [..., ...] with at least one, or leave it out."
+        raise InputError("E-STUDY-KEY", f"{where}: {key} is {value!r}.", hint)
+    for index, item in enumerate(value):
+        if item in value[:index]:
+            raise InputError("E-STUDY-VALUE", f"{where}: {key} holds {item!r} twice.", "Remove one.")
+    return value
 
 
-def _name(read: Fields, *, is_shipped: bool) -> str:
-    """A study's name, which is that of its folder, too."""
-    name = read.text("name") or ""
-    if not name or not all(letter.isalnum() or letter in "-_" for letter in name):
-        raise read.refuse("name", "Use letters, digits, - and _.")
-    if name.lower() in RESERVED or (not is_shipped and name.lower() in study_names()):
-        owner = "all studies share" if name.lower() in RESERVED else "a shipped study has"
-        raise read.refuse("name", f"Give another name: this is a folder that {owner}.", "E-STUDY-VALUE")
-    return name
+def _names(content: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
+    for item in _list(content, key, where):
+        if not isinstance(item, str) or not item.strip():
+            raise InputError("E-STUDY-KEY", f"{where}: {key} holds {item!r}, which is no name.", "Quote it.")
+    return tuple(_list(content, key, where))
 
 
-def _subsets(read: Fields) -> Subsets:
-    if set(read.content) != {"train_first", "held_out"}:
-        hint = "Write {train_first: [5, 10, all], held_out: 5}."
-        raise InputError("E-STUDY-KEY", f"{read.where}: {read.content!r}.", hint)
-    firsts = tuple(
-        None if first == "all" else whole_number(first, f"{read.where}: train_first", 2)
-        for first in read.items("train_first")
-    )
-    if not firsts:
-        raise read.refuse("train_first", "Give at least one number, or all.", "E-STUDY-VALUE")
-    if isinstance(read.content["held_out"], list):
-        return Subsets(firsts, read.names("held_out"))
-    return Subsets(firsts, whole_number(read.content["held_out"], f"{read.where}: held_out", 1))
+def _whole_number(value: Any, where: str, minimum: int = 0) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= MAX_SEED:
+        return value
+    hint = f"Give a whole number of at least {minimum} and at most {MAX_SEED}."
+    raise InputError("E-STUDY-VALUE", f"{where} is {value!r}.", hint)
 
 
-def _settings(read: Fields, methods: Sequence[str], paths: Mapping[str, str]) -> Settings:
-    trained = [name for name in dict.fromkeys([*METHODS, *methods]) if name != BASE.name]
-    groups: dict[str, dict[str, Any]] = {}
-    for key, known in (("methods", trained), ("tasks", list(paths))):
-        group = read.mapping(key)
-        require_known(group.content, known, group.where)
-        groups[key] = {name: _settings_block(group.mapping(name)) for name in group.content}
-    common = Fields({key: value for key, value in read.content.items() if key not in groups}, read.where)
-    return Settings(
-        _settings_block(common), groups["methods"], {paths[task]: block for task, block in groups["tasks"].items()}
-    )
-
-
-def _settings_block(read: Fields) -> dict[str, Any]:
-    for key in read.content:
-        owner = OWNED.get(str(key).replace("-", "_"))
-        if owner is not None:
-            message = f"{read.where}: {key} cannot be set here."
-            raise InputError("E-STUDY-VALUE", message, f"It is set by {owner}.")
-    return dict(read.content)
+def _require_known(names: Iterable[str], known: Iterable[str], where: str) -> None:
+    for name in names:
+        if name not in known:
+            raise InputError("E-STUDY-VALUE", f"{where}: there is no {name!r}.", nearest(name, known))

@@ -4,8 +4,7 @@ import contextlib
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from flip_flop.progress import track
 from flip_flop.studies.folder import StudyFolder
@@ -16,32 +15,25 @@ log = logging.getLogger("flip_flop")
 STATES = ("done", "running", "failed", "waiting")
 
 
-@dataclass
-class RunOutcome:
-    """What became of a study's cells: done (whenever, by whichever process), failed and why, or not run."""
-
-    done: list[Cell] = field(default_factory=list)
-    failed: dict[Cell, str] = field(default_factory=dict)
-    not_run: list[Cell] = field(default_factory=list)
-
-
 class Tracker:
     """Watches the cells of a plan until each is done, failed, or not run as its training failed.
 
-    Attributes:
-        open: The units that are not settled, with those of their cells that are not.
+    ``done`` (by whichever process), ``failed`` with the reason, and ``not_run`` say what became of them; ``open`` holds
+    the units that are not settled, with those of their cells that are not.
     """
 
     def __init__(self, plan: Plan, folder: StudyFolder, *, quiet: bool = False):
         self.plan, self.folder, self.quiet = plan, folder, quiet
-        self.outcome = RunOutcome()
+        self.done: list[Cell] = []
+        self.failed: dict[Cell, str] = {}
+        self.not_run: list[Cell] = []
         self.open: dict[Unit, list[Cell]] = {}
         for unit in plan.units:
             left = [cell for cell in unit.cells if not folder.is_done(cell)]
-            self.outcome.done += [cell for cell in unit.cells if cell not in left]
+            self.done += [cell for cell in unit.cells if cell not in left]
             if left:
                 self.open[unit] = left
-        self.total, self.settled = len(plan.cells), len(self.outcome.done)
+        self.total, self.settled = len(plan.cells), len(self.done)
         self._told: set[str] = set()
         self._advance: Callable[[int], object] = lambda done: None
 
@@ -55,10 +47,9 @@ class Tracker:
     @contextlib.contextmanager
     def progress(self) -> Iterator[None]:
         """Show a bar on a terminal, or a line for each cell."""
-        counts = (len(self.plan.trainings), len(self.plan.audits), self.settled, self.total)
-        self.say("%s: %d trainings, %d audits; %d of these %d cells are done already", self.plan.study.name, *counts)
-        left = self.total - self.settled
-        with track(self.plan.study.name, left, "cells", quiet=self.quiet) as self._advance:
+        name, counts = self.plan.study.name, (len(self.plan.trainings), len(self.plan.audits), self.settled, self.total)
+        self.say("%s: %d trainings, %d audits; %d of these %d cells are done already", name, *counts)
+        with track(name, self.total - self.settled, "cells", quiet=self.quiet) as self._advance:
             yield
 
     def look(self, units: Iterable[Unit]) -> None:
@@ -67,20 +58,22 @@ class Tracker:
             for cell in list(self.open.get(unit, [])):
                 reason = self.folder.failure(cell)
                 if self.folder.is_done(cell):
-                    self.outcome.done.append(cell)
+                    self.done.append(cell)
                     self._settle(unit, cell, f"{self.folder.seconds(cell):.0f} s")
                 elif reason is not None:
-                    self.outcome.failed[cell] = reason
+                    self.failed[cell] = reason
                     self._settle(unit, cell, f"failed: {reason}")
-                elif unit.training in self.outcome.failed:
-                    self._not_run(unit, cell)
+                elif unit.training in self.failed:
+                    self.not_run.append(cell)
+                    self._settle(unit, cell)
 
     def give_up(self, unit: Unit, reason: str) -> None:
         """Mark the first cell that is not settled as failed; the others of the unit were not run."""
         self.folder.fail(self.open[unit][0], reason)
         self.look([unit])
         for cell in list(self.open.get(unit, [])):
-            self._not_run(unit, cell)
+            self.not_run.append(cell)
+            self._settle(unit, cell)
 
     def say(self, words: str, *values: object) -> None:
         """A line for the user, said once."""
@@ -88,11 +81,7 @@ class Tracker:
             self._told.add(words % values)
             log.info(words, *values)
 
-    def _not_run(self, unit: Unit, cell: Cell) -> None:
-        self.outcome.not_run.append(cell)
-        self._settle(unit, cell, "not run")
-
-    def _settle(self, unit: Unit, cell: Cell, words: str) -> None:
+    def _settle(self, unit: Unit, cell: Cell, words: str = "not run") -> None:
         self.open[unit].remove(cell)
         if not self.open[unit]:
             del self.open[unit]
@@ -104,12 +93,12 @@ class Tracker:
     def error_lines(self) -> Iterator[str]:
         """One line for each cell that failed, with its log, and one for those that were not run."""
         logs = {cell: self.folder.log(unit) for unit in self.plan.units for cell in unit.cells}
-        for cell, reason in self.outcome.failed.items():
+        for cell, reason in self.failed.items():
             yield f"failed: {cell.kind} {cell.label}: {reason} Log: {logs[cell]}"
-        if self.outcome.not_run:
-            yield f"not run: {', '.join(f'{cell.kind} {cell.label}' for cell in self.outcome.not_run)}"
-        if self.outcome.failed:
-            yield f"{len(self.outcome.done)} cells are done. Run the same command again to try the others once more."
+        if self.not_run:
+            yield f"not run: {', '.join(f'{cell.kind} {cell.label}' for cell in self.not_run)}"
+        if self.failed:
+            yield f"{len(self.done)} cells are done. Run the same command again to try the others once more."
 
 
 def status_lines(plan: Plan, folder: StudyFolder) -> Iterator[str]:
@@ -117,11 +106,19 @@ def status_lines(plan: Plan, folder: StudyFolder) -> Iterator[str]:
     counts: dict[tuple[str, str], Counter[str]] = {}
     details = []
     for unit in plan.units:
-        for cell, state in _states(unit, folder).items():
+        is_running = folder.leases.is_held(unit.name)  # then the first cell that is neither done nor failed is
+        for cell in unit.cells:
+            reason = folder.failure(cell)
+            if folder.is_done(cell):
+                state = "done"
+            elif reason is not None:
+                state = "failed"
+            else:
+                state, is_running = "running" if is_running else "waiting", False
             counts.setdefault((cell.kind, cell.task_name), Counter())[state] += 1
             if state in ("running", "failed"):
-                reason = f": {folder.failure(cell)}" if state == "failed" else "."
-                details.append(f"{state}: {cell.kind} {cell.label}{reason} Log: {folder.log(unit)}")
+                why = f": {reason}" if state == "failed" else "."
+                details.append(f"{state}: {cell.kind} {cell.label}{why} Log: {folder.log(unit)}")
     rows: list[tuple[str, ...]] = [("", "task", *STATES)]
     rows += [(kind, task, *(str(found[state]) for state in STATES)) for (kind, task), found in sorted(counts.items())]
     total = sum(counts.values(), Counter())
@@ -130,28 +127,10 @@ def status_lines(plan: Plan, folder: StudyFolder) -> Iterator[str]:
     yield from sorted(details)
 
 
-def _states(unit: Unit, folder: StudyFolder) -> dict[Cell, str]:
-    """Each cell's state; of those of a unit that is being run the first one that is not done is running."""
-    is_running = folder.leases.is_held(unit.name)
-    states = {}
-    for cell in unit.cells:
-        if folder.is_done(cell):
-            states[cell] = "done"
-        elif folder.failure(cell) is not None:
-            states[cell] = "failed"
-        else:
-            states[cell] = "running" if is_running else "waiting"
-            is_running = False
-    return states
-
-
-def aligned(rows: Iterable[tuple[str, ...]], texts: int = 2) -> Iterator[str]:
-    """Lines of a table: so many columns of text, then numbers."""
-    rows = list(rows)
+def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Lines of a table: two columns of text, then numbers."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = (
-            cell.ljust(width) if column < texts else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  ".join(cells).rstrip()
+        padded = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        padded[:2] = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
+        yield "  ".join(padded).rstrip()

@@ -1,7 +1,13 @@
-"""The work of one process: one unit, leased, trained, audited, each cell marked as done."""
+"""The work of one unit: leased, trained, audited, each cell marked as done; in one process or in several.
+
+Of several processes that ``accelerate launch`` or ``torchrun`` has started the main one alone has the lease, finishes
+cells and audits. The others train with it, and learn from it what to do over the process group and not from the file
+system, which may show another node's file late.
+"""
 
 import contextlib
 import gc
+import math
 import os
 import shutil
 import signal
@@ -11,19 +17,17 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.options import ScoringOptions
 from flip_flop.provenance import now
 from flip_flop.scoring import LoadedModel
-from flip_flop.studies import launched
 from flip_flop.studies.folder import StudyFolder
-from flip_flop.studies.keys import cell_key, choose
-from flip_flop.studies.opening import open_model, open_task
+from flip_flop.studies.keys import cell_key, choose, open_model, open_task
 from flip_flop.studies.plan import Cell, Plan, Unit
 from flip_flop.tasks import Task
 from flip_flop.training import F2CConfig, load_training_data, make_config, train
@@ -39,6 +43,16 @@ RETRY_SECONDS = 2.0
 TRAIN = "train"
 
 
+def num_processes() -> int:
+    """How many processes a launcher has started; 1 without one."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main_process() -> bool:
+    """Whether this is the process that speaks for all."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def run_unit(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
     """Run what is not done of a unit, and return the exit status.
 
@@ -46,7 +60,7 @@ def run_unit(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
     does not. A supervised process stops when its standard input ends, which is when its supervisor is dead.
     """
     runner = _UnitRunner(plan, folder, unit)
-    if launched.num_processes() > 1:
+    if num_processes() > 1:
         return runner.run_launched()
     supervised = SUPERVISED in os.environ
     if supervised:
@@ -79,14 +93,37 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
+def split_batch_across_ranks(config: F2CConfig, processes: int) -> None:
+    """Divide a step's instances among the processes: a training is the same in one process and in several.
+
+    Raises:
+        InputError: ``E-DISTRIBUTED``: they cannot be divided.
+    """
+    step = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    each, rest = divmod(step, processes)
+    if rest:
+        message = f"A step of {step} instances cannot be divided evenly among {processes} processes."
+        raise InputError("E-DISTRIBUTED", message, f"Launch a number of processes that divides {step}.")
+    config.per_device_train_batch_size = math.gcd(config.per_device_train_batch_size, each)
+    config.gradient_accumulation_steps = each // config.per_device_train_batch_size
+
+
 def _stop_with_supervisor() -> None:
     sys.stdin.read()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _broadcast_from_rank0(word: str | None = None) -> str:
+    words = [word]
+    dist.broadcast_object_list(words, src=0)
+    assert words[0] is not None, "rank 0 gives a string"
+    return words[0]
+
+
 class _UnitRunner:
     def __init__(self, plan: Plan, folder: StudyFolder, unit: Unit):
         self.plan, self.folder, self.unit = plan, folder, unit
+        self._on_cpu = plan.setup.device == "cpu" or not torch.cuda.is_available()
         self._opened: tuple[str, Task] | None = None
         self._told = False
 
@@ -109,10 +146,13 @@ class _UnitRunner:
         """In one of several processes: the main one runs the unit, the others train with it and do nothing else."""
         training = self.unit.training
         if training is None:  # one process's work: no process group begins
-            return self.run() if launched.is_main_process() else DONE
-        launched.begin_group(training.settings, on_cpu=self._on_cpu)
-        if not launched.is_main_process():
-            word = launched.broadcast_from_rank0()
+            return self.run() if is_main_process() else DONE
+        # The process group begins here: settings are resolved for a CPU when a cell's key is checked, and that would
+        # begin a CPU's group.
+        own = {name: value for name, value in training.settings.items() if name.startswith("ddp")}
+        make_config(own | {"use_cpu": self._on_cpu})
+        if not is_main_process():
+            word = _broadcast_from_rank0()
             return (DONE if self._train(training) else STOPPED) if word == TRAIN else int(word)
         with terminable():
             status = self.run()
@@ -123,9 +163,9 @@ class _UnitRunner:
 
     def _tell(self, word: str) -> None:
         """Tell the other processes once whether to train with this one."""
-        if launched.num_processes() > 1 and not self._told:
+        if num_processes() > 1 and not self._told:
             self._told = True
-            launched.broadcast_from_rank0(word)
+            _broadcast_from_rank0(word)
 
     def _run_cell(self, cell: Cell) -> int:
         """Run a cell; whatever it dies of, others go on."""
@@ -151,10 +191,6 @@ class _UnitRunner:
         print(f"{cell.kind} {cell.label}: {time.monotonic() - started:.0f} s", file=sys.stderr)
         return DONE
 
-    @property
-    def _on_cpu(self) -> bool:
-        return self.plan.setup.device == "cpu" or not torch.cuda.is_available()
-
     def _open(self, cell: Cell) -> Task:
         if self._opened is None or self._opened[0] != cell.task:
             self._opened = (cell.task, open_task(cell.task, self.plan.setup))
@@ -164,15 +200,19 @@ class _UnitRunner:
             raise InputError("E-STUDY-CHANGED", message, "Run the study again: what is unchanged is not run again.")
         return task
 
-    def _load(self, adapter: Path | None) -> LoadedModel:
+    def _load(self, training: Cell | None) -> LoadedModel:
+        """The base, or what a training has left."""
+        adapter = None if training is None else self.folder.run(training) / "adapter"
         loaded = open_model(self.plan.setup, adapter)
         if loaded.record.is_demo:
             torch.set_num_threads(1)  # the products of so small a model are not worth a second thread's waiting
         return loaded
 
     def _train(self, cell: Cell) -> bool:
-        task, config, out = self._open(cell), self._config(cell), self.folder.run(cell)
-        if launched.is_main_process():
+        task, out = self._open(cell), self.folder.run(cell)
+        config = make_config(dict(cell.settings) | {"use_cpu": self._on_cpu}, cell.label)
+        split_batch_across_ranks(config, num_processes())
+        if is_main_process():
             if out.is_dir() and not any((out / name).exists() for name in ("plan.json", "run.json")):
                 shutil.rmtree(out)  # killed before there was anything to go on with
             self._tell(TRAIN)
@@ -186,15 +226,9 @@ class _UnitRunner:
             raise InputError(error.code, error.message, hint) from error
         return run.stopped_by is None
 
-    def _config(self, cell: Cell) -> F2CConfig:
-        config = make_config(dict(cell.settings) | {"use_cpu": self._on_cpu}, cell.label)
-        launched.split_batch_across_ranks(config, launched.num_processes())
-        return config
-
     def _audit(self, cell: Cell) -> None:
-        training = self.unit.training
-        adapter = None if training is None else self.folder.run(training) / "adapter"
         split = self._open(cell).render(cell.split, limit=cell.limit)
         known = {item.name for item in fields(ScoringOptions)}  # a plan of the past may hold settings since removed
         scoring = ScoringOptions(**{name: value for name, value in cell.settings.items() if name in known})
-        audit(self._load(adapter), split, scoring, name=cell.method, quiet=True).write(self.folder.run(cell))
+        loaded = self._load(self.unit.training)
+        audit(loaded, split, scoring, name=cell.method, quiet=True).write(self.folder.run(cell))

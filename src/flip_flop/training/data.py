@@ -52,7 +52,9 @@ def load_training_data(task: Task, config: F2CConfig, *, limit: int | None = Non
     if not train:
         raise InputError("E-DATA-TOO-FEW", "No training instance is left.", "Add rows that differ from the others.")
     record = TaskRecord.from_json(replace(rendered, instances=train).record)
-    return TrainingData(train, validation, replace(record, num_validation=len(validation), num_dropped=dropped))
+    return TrainingData(
+        train, validation, replace(record, extra={"num_validation": len(validation), "num_dropped": dropped})
+    )
 
 
 class InstanceDataset(Dataset[EncodedInstance]):

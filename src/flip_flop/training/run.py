@@ -72,7 +72,7 @@ def train(
         task, model = data.record, loaded.record
         plan = {
             "settings": resume_settings(config) | {"num_processes": world_size()},
-            "task": {name: getattr(task, name) for name in ("digest", "instances_digest", "num_validation")},
+            "task": {name: task.to_json()[name] for name in ("digest", "instances_digest", "num_validation")},
             "model": {"digest": model.digest, "dtype": model.dtype},
         }
         wait_for_all()  # until rank 0 holds the lock
