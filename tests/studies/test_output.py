@@ -55,7 +55,7 @@ def test_the_page_shows_every_table_and_figure_and_its_links_are_there(tmp_path)
     out = tmp_path / "out"
     files = write_outputs(study1(Maker(tmp_path / "runs", is_demo=True)), STUDY, out)
     page = files[0].read_text(encoding="utf-8")
-    assert page.startswith("# made\n\nMade rows, nothing else.\n\n**The model is the embedded one, a toy")
+    assert page.startswith("# made\n\nMade rows, nothing else.\n\n**The model is a toy")
     linked = set(re.findall(r"\]\(([^)]+)\)", page))
     assert all((out / target).is_file() for target in linked)
     assert {f"figures/{path.name}" for path in files if path.suffix == ".png"} <= linked

@@ -11,10 +11,10 @@ from flip_flop.studies.frame import make_frame
 from flip_flop.studies.output import make_tables
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names, table1, table2
 from flip_flop.studies.tables.methods import changes_table, methods_table
-from flip_flop.studies.tables.notes import DEMO
 from flip_flop.studies.tables.table import render_csv, render_markdown
 from flip_flop.studies.tables.templates import spread_table, unseen_table
 from flip_flop.studies.tables.transfer import pairs_table, transfer_table
+from flip_flop.text import DEMO_NOTE
 from tests.studies.made_results import (
     MODEL,
     Maker,
@@ -202,7 +202,7 @@ def test_a_toys_table_says_that_it_is_a_toys(tmp_path, is_demo):
     transfer = [result for result in study2(other) if result.method != "base"]
     tables = list(make_tables(make_frame([*study1(maker), *transfer, *study3(maker, "cb")])))
     assert len(tables) == 7
-    assert all((DEMO in table.notes) == is_demo for table in tables)
+    assert all((DEMO_NOTE in table.notes) == is_demo for table in tables)
 
 
 def test_fewer_seeds_and_collapse_are_said(tmp_path):
@@ -261,7 +261,7 @@ def test_a_users_names_cannot_break_a_table():
 def test_without_the_papers_tasks_there_are_no_columns_for_its_numbers():
     table = changes_table(made_frame(*({**audit, "task": f"my_{audit['task']}"} for audit in paper_audits())))
     assert "paper" not in [column.heading for column in table.columns]
-    assert {len(row.cells) for row in table.rows} == {len(table.columns)}
+    assert {len(row) for row in table.rows if row} == {len(table.columns)}
     own = made_frame(*({**audit, "source": f"my_{audit['source']}"} for audit in transfer_audits()))
     headings = [column.heading for column in transfer_table(own, "f2c").columns]
     assert headings == ["trained on", *["Δ", "P/N"] * 3]
@@ -271,7 +271,7 @@ def test_another_methods_transfer_stands_in_its_own_file_without_the_papers_numb
     frame = made_frame(*({**audit, "method": "cce"} for audit in transfer_audits()))
     table = transfer_table(frame, "cce")
     assert (table.name, table.title) == ("table2_transfer_cce", "Transfer to other tasks under CCE")
-    assert not any(cell.is_paper for row in table.rows for cell in row.cells)
+    assert not any(cell.is_paper for row in table.rows for cell in row)
     assert transfer_table(TRANSFER, "f2c").title == "Transfer to other tasks under F2C (the paper's Table 2)"
     line = "The paper gives its pairs only as heat maps."
     assert line in pairs_table(TRANSFER, "f2c").notes

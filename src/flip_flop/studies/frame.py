@@ -33,7 +33,6 @@ TEMPLATE_F1 = "template_f1"
 CELL = ["setting", "method", "source", "task", "k", "held_out", "template_names"]
 _KNOWN_METHODS = {BASE.name: BASE, **METHODS}
 _INTERVAL = ["change_low", "change_high"]
-_NO_RECORD = {"model": "", "is_demo": False, "split": "", "instances": 0, "collapsed": False}
 
 
 def make_frame(results: Sequence[Result]) -> pd.DataFrame:
@@ -65,7 +64,8 @@ def make_frame(results: Sequence[Result]) -> pd.DataFrame:
 def _values(found: Run | None, compared: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What differs between the rows of one audit."""
     if found is None:
-        return [_NO_RECORD | {"metric": metric, "template": "", "value": math.nan} for metric in KEPT]
+        record = {"model": "", "is_demo": False, "split": "", "instances": 0, "collapsed": False, "template": ""}
+        return [record | {"metric": metric} for metric in KEPT]
     record = {
         "model": str(found.record["model"].get("name")),
         "is_demo": found.record["model"].get("is_demo") is True,

@@ -13,13 +13,11 @@ from flip_flop.studies.frame import in_setting, make_frame, methods_of, template
 from flip_flop.studies.results import Result
 from flip_flop.studies.study import Study
 from flip_flop.studies.tables.checkpoints import checkpoints_table, read_choices
-from flip_flop.studies.tables.latex import render_latex
 from flip_flop.studies.tables.methods import changes_table, methods_table
-from flip_flop.studies.tables.notes import DEMO
-from flip_flop.studies.tables.table import Table, render_csv, render_markdown
+from flip_flop.studies.tables.table import Table, render_csv, render_latex, render_markdown
 from flip_flop.studies.tables.templates import spread_table, unseen_table
 from flip_flop.studies.tables.transfer import pairs_table, transfer_table
-from flip_flop.text import markdown_cell
+from flip_flop.text import DEMO_NOTE, markdown_cell
 
 if TYPE_CHECKING:
     from flip_flop.studies.figures import Plot
@@ -108,7 +106,7 @@ def _page(frame: pd.DataFrame, study: Study, tables: Sequence[Table], plots: Seq
     if study.description:
         parts.append(markdown_cell(study.description))
     if frame["is_demo"].any():
-        parts.append(f"**{DEMO}**")
+        parts.append(f"**{DEMO_NOTE}**")
     parts += [f"{render_markdown(each).rstrip()}\n\n{_links('tables', each.name, ('csv', 'tex'))}" for each in tables]
     for plot in plots:
         image = f"![{markdown_cell(plot.alt)}](figures/{plot.name}.png)"
