@@ -92,9 +92,9 @@ def _compare(metric: str, base: Run | None, runs: Sequence[Run]) -> dict[str, fl
 def average_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     """The seeds of each cell together: a row for each metric of each cell that has a complete audit.
 
-    Columns: those of a cell; metric; seeds and values (tuples); mean; std_over_seeds (the sample standard deviation,
-    NaN for one seed); base; change (of the mean from it), change_low, change_high; improvement (the change in the
-    direction that is better); split, instances and templates (how many were audited); collapsed.
+    Columns: those of a cell; metric; seeds, values (tuples), mean, std_over_seeds (NaN for one seed); base; change (of
+    the mean), change_low, change_high, improvement (its sign turned where less is better); split, instances, templates
+    (how many); collapsed.
     """
     done = frame[frame["is_done"] & (frame["metric"] != TEMPLATE_F1)]
     groups = done.groupby([*CELL, "metric"], sort=False)
@@ -147,7 +147,7 @@ def pairs_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def method_title(method: str) -> str:
-    """A method's name in tables: its title, or the name of one that is not ours."""
+    """A method's title; for one that is not ours its name."""
     return _KNOWN_METHODS[method].title if method in _KNOWN_METHODS else method
 
 

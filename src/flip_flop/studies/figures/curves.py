@@ -18,13 +18,13 @@ MIN_SPAN = 4.0  # points
 DASHED = (0, (4, 2))
 
 
-def draw_curves(frame: pd.DataFrame) -> Plot | None:
-    """Two rows of panels, one column for each task; ``None`` where study 3 has nothing yet."""
+def draw_curves(frame: pd.DataFrame) -> list[Plot]:
+    """A plot with two rows of panels, one column for each task; none where study 3 has nothing yet."""
     cells = average_seeds(in_setting(frame, "unseen"))
     trained = cells[cells["method"] != BASE.name]
     methods = methods_of(trained)
     if not methods:
-        return None
+        return []
     # The mean of F1 and its sigma over templates side by side, by cell.
     wide = cells.pivot(index=["task", "templates", "method", "k", "held_out"], columns="metric", values="mean")
     wide = (100 * wide).reset_index()
@@ -50,7 +50,7 @@ def draw_curves(frame: pd.DataFrame) -> Plot | None:
         figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
     names = ", ".join(axis_name(task) for task, _ in eval_sets)
     alt = f"Mean F1 with its band of one sigma, and agreement, over the number of templates trained on: {names}."
-    return Plot("unseen_templates", "Held-out templates after training on the first K", figure, alt)
+    return [Plot("unseen_templates", "Held-out templates after training on the first K", figure, alt)]
 
 
 def _panel(axes: Axes, cells: pd.DataFrame, methods: Sequence[str], metric: str) -> None:
