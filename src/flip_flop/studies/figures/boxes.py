@@ -27,7 +27,7 @@ def _only_base(values: Values, tasks: Sequence[str]) -> Plot:
     with page(COLUMN, 0.55 + 0.21 * len(tasks)) as figure:
         axes = figure.subplots()
         for position, task in enumerate(tasks):
-            _box(axes, values[BASE.name, task], BASE.name, position, 0.62, "horizontal")
+            _box(axes, values[BASE.name, task], BASE.name, float(position), 0.62, "horizontal")
         axes.set_yticks(range(len(tasks)), [axis_name(task) for task in tasks])
         axes.set_ylim(len(tasks) - 0.4, -0.6)
         axes.set_xlim(*_limits(values))
@@ -76,7 +76,7 @@ def _box(
 ) -> None:
     axes.boxplot(
         [values],
-        positions=[float(position)],
+        positions=[position],
         widths=width,
         orientation=orientation,
         patch_artist=True,
@@ -87,7 +87,7 @@ def _box(
         whiskerprops={"color": GREY, "linewidth": 0.6},
         capprops={"color": GREY, "linewidth": 0.6},
     )
-    dots = [[float(position)] * len(values), values]
+    dots = [[position] * len(values), values]
     x, y = dots if orientation == "vertical" else dots[::-1]
     axes.plot(x, y, "o", color=GREY, markersize=1.6, markeredgewidth=0, alpha=0.8)
 
