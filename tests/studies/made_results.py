@@ -23,6 +23,8 @@ def make_training(folder: Path, method: str, log: list[dict] | None = None, **se
     folder.mkdir(parents=True)
     record = {
         "kind": "train",
+        "task": {"name": "made", "labels": [], "digest": "", "split": "train", "templates": []},
+        "model": {"name": MODEL},
         "training": {"method": method, "max_share_drift": 0.2, "selected_by": "mean_f1"} | settings,
     }
     (folder / "run.json").write_text(json.dumps(record))

@@ -20,25 +20,22 @@ def choice_of(path, log=None, **training):
     return choose(make_training(path / "training", "f2c", log, **training))
 
 
-def test_mean_f1_takes_the_first_of_the_best(tmp_path):
+def test_mean_f1_takes_the_first_of_the_best_and_agreement_the_best_that_has_not_collapsed(tmp_path):
     chosen = choice_of(tmp_path)
     assert (chosen["mean_f1_step"], chosen["mean_f1_value"], chosen["mean_f1_agreement"]) == (3, 0.80, 0.75)
-
-
-def test_agreement_takes_the_best_that_has_not_collapsed(tmp_path):
-    chosen = choice_of(tmp_path)
     assert (chosen["agreement_step"], chosen["agreement_value"]) == (6, 0.85)
     assert chosen["agreement_drift"] == pytest.approx(0.10)
-
-
-def test_the_guard_is_the_trainings_own(tmp_path):
-    assert choice_of(tmp_path, max_share_drift=0.5)["agreement_step"] == 9
+    assert choice_of(tmp_path / "a", max_share_drift=0.5)["agreement_step"] == 9
     assert choice_of(tmp_path / "b", **DRIFTED)["agreement_step"] is None
 
 
 def test_the_base_itself_is_no_candidate(tmp_path):
     choice = choice_of(tmp_path, [evaluation(0, 0.99, 0.99), evaluation(4, 0.5, 0.5)])
     assert choice["mean_f1_step"] == choice["agreement_step"] == 4
+
+
+def test_a_training_behind_several_audits_is_read_once(tmp_path):
+    assert len(read_choices(make_frame(study2(Maker(tmp_path))))) == 2
 
 
 def table_of(tmp_path, *trainings):
@@ -59,10 +56,6 @@ def test_the_table_says_what_choosing_without_labels_costs(tmp_path):
     text = render_markdown(table_of(tmp_path, {}, {"log": [evaluation(0, 0.5, 0.5), evaluation(2, 0.6, 0.9)]}))
     assert "| F2C | RTE, 10 templates | 0 | 3 | 80.00 | 75.00 | 5.00 | 6 | 80.00 | 85.00 | 10.00 |" in text
     assert "the same checkpoint in 1 of 2 trainings; choosing without labels moves validation mean F1 by ±0.00" in text
-
-
-def test_a_training_behind_several_audits_is_read_once(tmp_path):
-    assert len(read_choices(make_frame(study2(Maker(tmp_path))))) == 2
 
 
 @pytest.mark.parametrize("file", ["run.json", "log.jsonl"])

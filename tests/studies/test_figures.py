@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matplotlib.patches import Rectangle
 
 from flip_flop.studies.figures import draw_boxes, draw_curves, draw_heatmaps
 from flip_flop.studies.figures.heatmaps import SCALE, luminance
@@ -40,6 +39,15 @@ def transfer_maps():
     return draw_heatmaps(made_frame(*transfer_audits()), "f2c")
 
 
+def numbered_cells(plot):
+    """Each number of a heat map with the cell that it stands in."""
+    axes = plot.figure.axes[0]
+    for text in axes.texts:
+        x, y = text.get_position()
+        (cell,) = [c for c in axes.patches if c.get_x() < x < c.get_x() + 1 and c.get_y() < y < c.get_y() + 1]
+        yield text, cell
+
+
 def every_plot():
     return make_plots(made_frame(*with_f1(), *transfer_audits()))
 
@@ -67,11 +75,7 @@ def test_a_heat_map_holds_every_change_with_its_sign():
 def test_better_is_green_for_sigma_too_where_lower_is_better():
     maps = {plot.name: plot for plot in transfer_maps()}
     for name, better_sign in (("transfer_mean_f1", "+"), ("transfer_f1_std", "−")):
-        axes = maps[name].figure.axes[0]
-        cells = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
-        for text in axes.texts:
-            x, y = text.get_position()
-            (cell,) = [c for c in cells if c.get_x() < x < c.get_x() + 1 and c.get_y() < y < c.get_y() + 1]
+        for text, cell in numbered_cells(maps[name]):
             red, green, _, _ = cell.get_facecolor()
             if abs(float(text.get_text().replace("−", "-"))) > 0.5:
                 assert (green > red) == text.get_text().startswith(better_sign)
@@ -100,10 +104,7 @@ def test_better_and_worse_of_equal_size_differ_for_eyes_that_confuse_red_and_gre
 
 def test_numbers_in_cells_have_contrast():
     for plot in transfer_maps():
-        axes = plot.figure.axes[0]
-        for text in axes.texts:
-            x, y = text.get_position()
-            (cell,) = [c for c in axes.patches if c.get_x() < x < c.get_x() + 1 and c.get_y() < y < c.get_y() + 1]
+        for text, cell in numbered_cells(plot):
             light = luminance(cell.get_facecolor()[:3])
             ink = 1.0 if text.get_color() == "white" else 0.0
             assert (max(light, ink) + 0.05) / (min(light, ink) + 0.05) >= 4.2  # WCAG asks 3 of large, 4.5 of small type
@@ -125,7 +126,8 @@ def test_without_gold_labels_there_is_no_box():
 
 def test_study_3_draws_f1_with_its_band_and_agreement_over_k(tmp_path):
     results = study3(Maker(tmp_path))
-    top, bottom = draw_curves(make_frame(results)).figure.axes
+    (plot,) = draw_curves(make_frame(results))
+    top, bottom = plot.figure.axes
     metrics = [metrics_of(result) for result in results]
     for axes, metric in ((top, "mean_f1"), (bottom, "observed_agreement")):
         curve = next(line for line in axes.lines if len(line.get_xdata()) == 3)
@@ -141,7 +143,7 @@ def test_study_3_draws_f1_with_its_band_and_agreement_over_k(tmp_path):
 
 
 def test_nothing_lies_outside_a_plot_or_on_another_label(tmp_path):
-    for plot in [*every_plot(), draw_curves(make_frame(study3(Maker(tmp_path))))]:
+    for plot in [*every_plot(), *draw_curves(make_frame(study3(Maker(tmp_path))))]:
         canvas = plot.figure.canvas
         canvas.draw()
         renderer = canvas.get_renderer()
@@ -153,15 +155,11 @@ def test_nothing_lies_outside_a_plot_or_on_another_label(tmp_path):
                 boxes = [label.get_window_extent(renderer) for label in labels if label.get_text()]
                 inside = [box for box in boxes if box.width]
                 assert not any(a.overlaps(b) for n, a in enumerate(inside) for b in inside[n + 1 :]), plot.name
-            for text in [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]:
-                if text.get_text():
-                    box = text.get_window_extent(renderer)
-                    assert box.x0 >= -1, (plot.name, text)
-                    assert box.x1 <= page.x1 + 1, (plot.name, text)
-        for legend in plot.figure.legends:
-            box = legend.get_window_extent(renderer)
-            assert box.x0 >= -1, plot.name
-            assert box.x1 <= page.x1 + 1, plot.name
+            texts = [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]
+            for drawn in [*(text for text in texts if text.get_text()), *plot.figure.legends]:
+                box = drawn.get_window_extent(renderer)
+                assert box.x0 >= -1, (plot.name, drawn)
+                assert box.x1 <= page.x1 + 1, (plot.name, drawn)
 
 
 def test_a_name_with_a_dollar_sign_or_of_any_length_is_only_a_name():
@@ -188,6 +186,7 @@ def test_a_curve_that_does_not_move_gets_an_axis_of_a_few_points():
     values = {"mean_f1": 0.0, "f1_std": 0.0, "observed_agreement": 1.0}
     base = {"method": "base", "task": "rte", "setting": "unseen", "values": values}
     trained = base | {"method": "f2c", "k": 5, "held_out": True}
-    for axes in draw_curves(made_frame(base, trained)).figure.axes:
+    (plot,) = draw_curves(made_frame(base, trained))
+    for axes in plot.figure.axes:
         low, high = axes.get_ylim()
         assert high - low > 3.99

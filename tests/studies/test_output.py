@@ -12,6 +12,7 @@ from flip_flop.studies.study import Study
 from tests.studies.made_results import Maker, study1, study2, study3
 
 STUDY = Study("made", ("rte",), description="Made rows, nothing else.")
+SPREAD, BOXES = ["base_spread"], ["f1_over_templates_base"]
 MAPS = ["transfer_f1_std", "transfer_mean_f1", "transfer_observed_agreement"]
 
 
@@ -26,28 +27,17 @@ def base_alone(maker):
 @pytest.mark.parametrize(
     ("study", "tables", "figures"),
     [
-        (
-            study1,
-            ["base_spread", "selection", "table1_changes", "table1_methods"],
-            ["f1_over_templates", "f1_over_templates_base"],
-        ),
-        (
-            study2,
-            ["base_spread", "selection", "table2_pairs", "table2_transfer"],
-            ["f1_over_templates_base", *MAPS],
-        ),
+        (study1, [*SPREAD, "selection", "table1_changes", "table1_methods"], ["f1_over_templates", *BOXES]),
+        (study2, [*SPREAD, "selection", "table2_pairs", "table2_transfer"], [*BOXES, *MAPS]),
         (study3, ["selection", "study3_unseen_templates"], ["unseen_templates"]),
-        (base_alone, ["base_spread"], ["f1_over_templates_base"]),
+        (base_alone, SPREAD, BOXES),
     ],
 )
 def test_each_study_gives_its_tables_and_figures(tmp_path, study, tables, figures):
     files = write_outputs(study(Maker(tmp_path / "runs")), STUDY, tmp_path / "out")
     assert (names(files, "tables"), names(files, "figures")) == (tables, figures)
-    kinds = {
-        folder: sorted({path.suffix for path in files if path.parent.name == folder})
-        for folder in ("tables", "figures")
-    }
-    assert kinds == {"tables": [".csv", ".md", ".tex"], "figures": [".pdf", ".png", ".svg"]}
+    for folder, kinds in {"tables": {".csv", ".md", ".tex"}, "figures": {".pdf", ".png", ".svg"}}.items():
+        assert {path.suffix for path in files if path.parent.name == folder} == kinds
     assert sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file()) == sorted(files)
 
 
@@ -55,7 +45,7 @@ def test_the_page_shows_every_table_and_figure_and_its_links_are_there(tmp_path)
     out = tmp_path / "out"
     files = write_outputs(study1(Maker(tmp_path / "runs", is_demo=True)), STUDY, out)
     page = files[0].read_text(encoding="utf-8")
-    assert page.startswith("# made\n\nMade rows, nothing else.\n\n**The model is the embedded one, a toy")
+    assert page.startswith("# made\n\nMade rows, nothing else.\n\n**The model is a toy")
     linked = set(re.findall(r"\]\(([^)]+)\)", page))
     assert all((out / target).is_file() for target in linked)
     assert {f"figures/{path.name}" for path in files if path.suffix == ".png"} <= linked

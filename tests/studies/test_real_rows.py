@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flip_flop.studies.folder import StudyFolder, load_plan
-from flip_flop.studies.tables.notes import DEMO
+from flip_flop.text import DEMO_NOTE
 from tests.studies.plans import SHORT
 from tests.studies.running import run
 
@@ -84,5 +84,5 @@ def test_what_was_trained_for_study_3_serves_study_2(root):
 def test_every_table_says_that_the_models_figures_say_nothing_about_the_paper(root, study):
     pages = [place(root, study) / "index.md", *(place(root, study) / "tables").glob("*.md")]
     assert len(pages) > 2
-    assert "say nothing about the paper's claim" in DEMO
-    assert all(DEMO in page.read_text() for page in pages)
+    assert "say nothing about the paper's claim" in DEMO_NOTE
+    assert all(DEMO_NOTE in page.read_text() for page in pages)

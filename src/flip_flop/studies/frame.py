@@ -34,7 +34,6 @@ TEMPLATE_F1 = "template_f1"
 CELL = ["setting", "method", "source", "task", "k", "held_out", "template_names"]
 _KNOWN_METHODS = {BASE.name: BASE, **METHODS}
 _INTERVAL = ["change_low", "change_high"]
-_NO_RECORD = {"model": "", "is_demo": False, "split": "", "instances": 0, "collapsed": False}
 
 
 def make_frame(results: Sequence[Result]) -> pd.DataFrame:
@@ -66,7 +65,8 @@ def make_frame(results: Sequence[Result]) -> pd.DataFrame:
 def _values(found: Audit | None, compared: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What differs between the rows of one audit."""
     if found is None:
-        return [_NO_RECORD | {"metric": metric, "template": "", "value": math.nan} for metric in KEPT]
+        record = {"model": "", "is_demo": False, "split": "", "instances": 0, "collapsed": False, "template": ""}
+        return [record | {"metric": metric} for metric in KEPT]
     record = {
         "model": found.record.model.name,
         "is_demo": found.record.model.is_demo,
@@ -93,9 +93,9 @@ def _compare(metric: str, base: Audit | None, runs: Sequence[Audit]) -> dict[str
 def average_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     """The seeds of each cell together: a row for each metric of each cell that has a complete audit.
 
-    Columns: those of a cell; metric; seeds and values (tuples); mean; std_over_seeds (the sample standard deviation,
-    NaN for one seed); base; change (of the mean from it), change_low, change_high; improvement (the change in the
-    direction that is better); split, instances and templates (how many were audited); collapsed.
+    Columns: those of a cell; metric; seeds, values (tuples), mean, std_over_seeds (NaN for one seed); base; change (of
+    the mean), change_low, change_high, improvement (its sign turned where less is better); split, instances, templates
+    (how many); collapsed.
     """
     done = frame[frame["is_done"] & (frame["metric"] != TEMPLATE_F1)]
     groups = done.groupby([*CELL, "metric"], sort=False)
@@ -148,7 +148,7 @@ def pairs_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def method_title(method: str) -> str:
-    """A method's name in tables: its title, or the name of one that is not ours."""
+    """A method's title; for one that is not ours its name."""
     return _KNOWN_METHODS[method].title if method in _KNOWN_METHODS else method
 
 

@@ -13,13 +13,11 @@ from flip_flop.studies.frame import in_setting, make_frame, methods_of, template
 from flip_flop.studies.results import Result
 from flip_flop.studies.study import Study
 from flip_flop.studies.tables.checkpoints import checkpoints_table, read_choices
-from flip_flop.studies.tables.latex import render_latex
 from flip_flop.studies.tables.methods import changes_table, methods_table
-from flip_flop.studies.tables.notes import DEMO
-from flip_flop.studies.tables.table import Table, render_csv, render_markdown
+from flip_flop.studies.tables.table import Table, render_csv, render_latex, render_markdown
 from flip_flop.studies.tables.templates import spread_table, unseen_table
 from flip_flop.studies.tables.transfer import pairs_table, transfer_table
-from flip_flop.text import markdown_cell
+from flip_flop.text import DEMO_NOTE, markdown_cell
 
 if TYPE_CHECKING:
     from flip_flop.studies.figures import Plot
@@ -33,10 +31,8 @@ FORMATS = ("pdf", "svg", "png")
 def write_outputs(results: Sequence[Result], study: Study, out: Path) -> list[Path]:
     """Write the tables and figures that a study's complete audits suffice for, and ``index.md`` with all of them.
 
-    Older tables and figures that are not written this time are removed: the study was another one then.
-
-    Audits that are not complete are named below the tables. Returns the files written, ``index.md`` first; none where
-    no audit is complete.
+    Tables and figures of an earlier time that are not written now are removed; audits that are not complete are named
+    below the tables. Returns the files written, ``index.md`` first; none where no audit is complete.
 
     Raises:
         InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a run that cannot be read.
@@ -73,8 +69,7 @@ def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
         yield unseen_table(frame)
     if len(template_f1(own[own["method"] == BASE.name])):
         yield spread_table(frame)
-    choices = read_choices(frame)
-    if len(choices):
+    if len(choices := read_choices(frame)):
         yield checkpoints_table(frame, choices)
 
 
@@ -92,10 +87,10 @@ def make_plots(frame: pd.DataFrame) -> list["Plot"]:
         return []
     f1 = template_f1(frame)
     of_base = f1["method"] == BASE.name
-    boxes = ([draw_boxes(f1[of_base])] if of_base.any() else []) + ([] if of_base.all() else [draw_boxes(f1)])
-    maps = [plot for method in _transferred(frame) for plot in draw_heatmaps(frame, method)]
-    curves = draw_curves(frame)
-    return [*boxes, *maps, *([] if curves is None else [curves])]
+    plots = ([draw_boxes(f1[of_base])] if of_base.any() else []) + ([] if of_base.all() else [draw_boxes(f1)])
+    for method in _transferred(frame):
+        plots += draw_heatmaps(frame, method)
+    return plots + draw_curves(frame)
 
 
 def _transferred(frame: pd.DataFrame) -> list[str]:
@@ -108,7 +103,7 @@ def _page(frame: pd.DataFrame, study: Study, tables: Sequence[Table], plots: Seq
     if study.description:
         parts.append(markdown_cell(study.description))
     if frame["is_demo"].any():
-        parts.append(f"**{DEMO}**")
+        parts.append(f"**{DEMO_NOTE}**")
     parts += [f"{render_markdown(each).rstrip()}\n\n{_links('tables', each.name, ('csv', 'tex'))}" for each in tables]
     for plot in plots:
         image = f"![{markdown_cell(plot.alt)}](figures/{plot.name}.png)"

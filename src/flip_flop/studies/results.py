@@ -13,10 +13,9 @@ from flip_flop.studies.plan import Plan
 class Result:
     """One audit of a study's grid.
 
-    ``method`` is ``base`` or what was trained with; ``source`` the task trained on (study 2: another one), empty for
-    the base; ``k`` how many templates were trained on, 0 for the base; ``template_names`` those audited; ``held_out``
-    says that none of them was trained on. ``run`` is the audit's directory, ``None`` as long as it is not complete;
-    ``training`` the training's, and ``seed`` too is its own: ``None`` for the base.
+    ``source`` is the task trained on, ``k`` the number of templates trained on, ``seed`` and ``training`` its seed and
+    directory: empty, 0 and ``None`` for the base. ``template_names`` are those audited; ``held_out`` says that none of
+    them was trained on. ``run`` is the audit's directory, ``None`` as long as it is not complete.
     """
 
     method: str

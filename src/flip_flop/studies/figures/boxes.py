@@ -1,7 +1,7 @@
 """F1 over templates: one box for each task and method, every template a dot."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -15,11 +15,7 @@ Values = Mapping[tuple[str, str], list[float]]
 
 
 def draw_boxes(f1: pd.DataFrame) -> Plot:
-    """Box plots of F1 over templates: of the base alone as in the paper's appendix, or of every method.
-
-    Args:
-        f1: Columns method, task, f1, a row for each template.
-    """
+    """Box plots of :func:`~flip_flop.studies.frame.template_f1`: of the base alone, as in the paper, or by method."""
     groups = f1.groupby(["method", "task"], sort=False)["f1"]
     values = {key: [100 * value for value in own] for key, own in groups}
     methods, tasks = methods_of(f1), tasks_of(f1)
@@ -31,9 +27,7 @@ def _only_base(values: Values, tasks: Sequence[str]) -> Plot:
     with page(COLUMN, 0.55 + 0.21 * len(tasks)) as figure:
         axes = figure.subplots()
         for position, task in enumerate(tasks):
-            own = values[BASE.name, task]
-            _box(axes, own, BASE.name, {"positions": [float(position)], "widths": 0.62, "orientation": "horizontal"})
-            _dots(axes, own, [float(position)] * len(own))
+            _box(axes, values[BASE.name, task], BASE.name, float(position), 0.62, "horizontal")
         axes.set_yticks(range(len(tasks)), [axis_name(task) for task in tasks])
         axes.set_ylim(len(tasks) - 0.4, -0.6)
         axes.set_xlim(*_limits(values))
@@ -52,9 +46,7 @@ def _several_methods(values: Values, methods: Sequence[str], tasks: Sequence[str
             for index, method in enumerate(methods):
                 if (method, task) in values:
                     position = center + step * (index - (len(methods) - 1) / 2)
-                    own = values[method, task]
-                    _box(axes, own, method, {"positions": [position], "widths": step * 0.8})
-                    _dots(axes, [position] * len(own), own)
+                    _box(axes, values[method, task], method, position, step * 0.8)
         for center in range(1, len(tasks)):
             axes.axvline(center - 0.5, color=FAINT, linewidth=0.5)
         names = [axis_name(task) for task in tasks]
@@ -74,9 +66,19 @@ def _several_methods(values: Values, methods: Sequence[str], tasks: Sequence[str
     return Plot("f1_over_templates", "F1 over templates by method", figure, alt)
 
 
-def _box(axes: Axes, values: Sequence[float], method: str, where: dict[str, Any]) -> None:
+def _box(
+    axes: Axes,
+    values: list[float],
+    method: str,
+    position: float,
+    width: float,
+    orientation: Literal["vertical", "horizontal"] = "vertical",
+) -> None:
     axes.boxplot(
-        [list(values)],
+        [values],
+        positions=[position],
+        widths=width,
+        orientation=orientation,
         patch_artist=True,
         showfliers=False,
         manage_ticks=False,
@@ -84,11 +86,9 @@ def _box(axes: Axes, values: Sequence[float], method: str, where: dict[str, Any]
         medianprops={"color": "black", "linewidth": 1.2, "solid_capstyle": "butt"},
         whiskerprops={"color": GREY, "linewidth": 0.6},
         capprops={"color": GREY, "linewidth": 0.6},
-        **where,
     )
-
-
-def _dots(axes: Axes, x: Sequence[float], y: Sequence[float]) -> None:
+    dots = [[position] * len(values), values]
+    x, y = dots if orientation == "vertical" else dots[::-1]
     axes.plot(x, y, "o", color=GREY, markersize=1.6, markeredgewidth=0, alpha=0.8)
 
 

@@ -47,7 +47,7 @@ class Plot:
 
 @contextlib.contextmanager
 def page(width: float, height: float) -> Iterator[Figure]:
-    """An empty figure of this size in inches, in the house's style."""
+    """An empty figure of this size in inches."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)

@@ -26,6 +26,7 @@ Pair = tuple[str, str]
 WORSE, EVEN, BETTER = "#f08a4b", "#fbfbf7", "#005a46"
 SCALE = LinearSegmentedColormap.from_list("worse_better", [WORSE, EVEN, BETTER])
 _ALT = "Heat map of the change in {} by task trained on (rows) and evaluated on (columns), {} of {} pairs."
+_HATCHED: dict[str, Any] = {"facecolor": FAINT, "edgecolor": GREY, "hatch": "////", "linewidth": 0}
 _SIDE = 0.5  # a cell's width in inches, where the page has room
 _HEIGHT = 0.235
 _MIN_WIDTH = 2.7  # the title's
@@ -49,8 +50,9 @@ def draw_heatmaps(frame: pd.DataFrame, method: str) -> list[Plot]:
 
 
 def _draw(changes: Mapping[Pair, float], pairs: Sequence[Pair], metric: str) -> Figure:
-    sources = list(dict.fromkeys(source for source, _ in pairs))
-    targets = _in_order(pairs)
+    sources, targets = (list(dict.fromkeys(tasks)) for tasks in zip(*pairs, strict=True))
+    # Sources first, as the rows stand, so that the empty diagonal runs down; then those that are targets only.
+    targets = [task for task in dict.fromkeys([*sources, *targets]) if task in targets]
     bound = float(max(1, math.ceil(max(abs(change) for change in changes.values()))))
     width = min(PAGE, max(_MIN_WIDTH, 1.6 + _SIDE * len(targets)))
     longest = max(len(axis_name(task)) for task in targets)
@@ -59,12 +61,15 @@ def _draw(changes: Mapping[Pair, float], pairs: Sequence[Pair], metric: str) -> 
         axes = figure.subplots()
         for row, source in enumerate(sources):
             for column, target in enumerate(targets):
-                if (source, target) in changes:
-                    change = changes[source, target]
-                    _cell(axes, row, column, change, SCALE((direction(metric) * change / bound + 1) / 2))
+                change = changes.get((source, target))
+                if change is not None:
+                    colour = SCALE((direction(metric) * change / bound + 1) / 2)
+                    axes.add_patch(Rectangle((column, row), 1, 1, facecolor=colour, edgecolor="white", linewidth=0.8))
+                    ink = "white" if luminance(colour[:3]) < 0.2 else "black"
+                    centre: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6.5}
+                    axes.text(column + 0.5, row + 0.53, points(change / 100), color=ink, **centre)
                 elif (source, target) in pairs:
-                    hatched: dict[str, Any] = {"facecolor": FAINT, "edgecolor": GREY, "hatch": "////", "linewidth": 0}
-                    axes.add_patch(Rectangle((column, row), 1, 1, **hatched))
+                    axes.add_patch(Rectangle((column, row), 1, 1, **_HATCHED))
         axes.set_xlim(0, len(targets))
         axes.set_ylim(len(sources), 0)
         axes.set_xticks(np.arange(len(targets)) + 0.5, [axis_name(task) for task in targets])
@@ -76,28 +81,13 @@ def _draw(changes: Mapping[Pair, float], pairs: Sequence[Pair], metric: str) -> 
         axes.set_ylabel("trained on")
         _colour_bar(figure, axes, bound, metric)
         if len(changes) < len(pairs):
-            handle = Patch(facecolor=FAINT, edgecolor=GREY, hatch="////", linewidth=0, label="not there yet")
+            handle = Patch(**_HATCHED, label="not there yet")
             if width > COLUMN + 1:
                 corner: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1}
                 axes.legend(handles=[handle], frameon=False, **corner)
             else:
                 figure.legend(handles=[handle], loc="outside lower right", frameon=False)
     return figure
-
-
-def _in_order(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Sources first, as the rows stand, so that the empty diagonal runs down; then those that are targets only."""
-    sources = [source for source, _ in pairs]
-    targets = {target for _, target in pairs}
-    ordered = [*(source for source in sources if source in targets), *(target for _, target in pairs)]
-    return list(dict.fromkeys(ordered))
-
-
-def _cell(axes: Axes, row: int, column: int, change: float, colour: tuple[float, ...]) -> None:
-    axes.add_patch(Rectangle((column, row), 1, 1, facecolor=colour, edgecolor="white", linewidth=0.8))
-    ink = "white" if luminance(colour[:3]) < 0.2 else "black"
-    text = points(change / 100)
-    axes.text(column + 0.5, row + 0.53, text, color=ink, ha="center", va="center", fontsize=6.5)
 
 
 def _colour_bar(figure: Figure, axes: Axes, bound: float, metric: str) -> None:

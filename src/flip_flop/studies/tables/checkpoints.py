@@ -10,9 +10,10 @@ import pandas as pd
 
 from flip_flop.errors import InputError
 from flip_flop.metrics import share_drift
+from flip_flop.run_record import RunRecord
 from flip_flop.studies.frame import average_seeds, method_order, task_order, task_title
-from flip_flop.studies.tables import layout, notes
-from flip_flop.studies.tables.table import Column, Table, TableCell, TableRow
+from flip_flop.studies.tables import layout
+from flip_flop.studies.tables.table import Column, Table, TableCell
 from flip_flop.text import MISSING, count, points
 
 # Each rule's metric, and the columns of what it takes.
@@ -34,8 +35,8 @@ def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
         "No checkpoint within max_share_drift": (scored["is_guarded"] & scored["agreement_step"].isna()).sum(),
         "The log does not hold the base's votes, so the guard is unknown": (~scored["is_guarded"]).sum(),
     }
-    caption = notes.join(
-        notes.about(frame, average_seeds(frame)[:0]),
+    notes = layout.join(
+        layout.about(frame, average_seeds(frame)[:0]),
         "Numbers are of the validation split, percent; a rule takes the first of the best. Agreement counts only while "
         "drift is within max_share_drift. Drift: how far the label shares are from the base's majority votes (total "
         "variation).",
@@ -44,19 +45,17 @@ def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
         f"choosing without labels moves validation mean F1 by {cost} on average.",
         [f"{reason}: {count(int(number_of), 'training')}." for reason, number_of in reasons.items() if number_of],
     )
-    headings = [Column(heading, is_text=True) for heading in ("method", "trained on", "seed")]
-    headings += [Column(text, group=_TITLES[rule]) for rule in RULES for text in ("step", "mean F1", "P_o", "drift")]
-    rows = [_row(choice) for choice in choices.to_dict("records")]
+    rows = []
+    for choice in choices.to_dict("records"):
+        trained = TableCell(f"{task_title(choice['task'])}, {choice['templates']} templates", is_name=True)
+        row = [layout.method_cell(choice["method"]), trained, TableCell(str(choice["seed"]))]
+        for step, *values in ([choice[column] for column in columns] for columns in RULES.values()):
+            row += map(TableCell, [MISSING if pd.isna(step) else str(step), *map(layout.number, values)])
+        rows.append(row)
+    columns = [Column(heading, is_text=True) for heading in ("method", "trained on", "seed")]
+    columns += [Column(text, group=_TITLES[rule]) for rule in RULES for text in ("step", "mean F1", "P_o", "drift")]
     records = choices.drop(columns=["num_candidates", "is_guarded"])
-    return Table("selection", "Checkpoints by either rule of selection", headings, rows, caption, records)
-
-
-def _row(choice: dict[str, Any]) -> TableRow:
-    trained = TableCell(f"{task_title(choice['task'])}, {choice['templates']} templates", is_name=True)
-    cells = [layout.method_cell(choice["method"]), trained, TableCell(str(choice["seed"]))]
-    for step, *values in ([choice[column] for column in columns] for columns in RULES.values()):
-        cells += [TableCell(MISSING if pd.isna(step) else str(step)), *map(TableCell, map(layout.number, values))]
-    return TableRow(tuple(cells))
+    return Table("selection", "Checkpoints by either rule of selection", columns, rows, notes, records)
 
 
 def read_choices(frame: pd.DataFrame) -> pd.DataFrame:
@@ -84,8 +83,7 @@ def choose(training: Path) -> dict[str, Any]:
     ``mean_f1`` is the paper's rule, and needs labels. ``agreement`` counts only where the label shares have not drifted
     from the base's majority votes further than ``max_share_drift``.
     """
-    record = _read_json(training / "run.json")
-    settings = record.get("training") or {}
+    settings = RunRecord.read(training, "train").training or {}
     checkpoints = read_checkpoints(training / "log.jsonl")
     limit = float(settings.get("max_share_drift", 0.0))
     found: dict[str, Any] = {"selected_by": str(settings.get("selected_by", "")), "max_share_drift": limit}
@@ -99,8 +97,19 @@ def choose(training: Path) -> dict[str, Any]:
 
 def read_checkpoints(log: Path) -> pd.DataFrame:
     """The evaluated checkpoints, in order: step, mean_f1, agreement, drift (NaN where the base was not scored)."""
-    lines = [line for line in _read_json(log) if isinstance(line, dict)]
-    evaluations = {int(line["step"]): line for line in lines if "eval_observed_agreement" in line and "step" in line}
+    try:
+        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except FileNotFoundError as error:
+        hint = "Run the study again: it trains what is missing."
+        raise InputError("E-RUN-MISSING", f"{log.parent} has no {log.name}.", hint) from error
+    except (OSError, ValueError) as error:
+        hint = "Remove its folder and run the study again."
+        raise InputError("E-RUN-BROKEN", f"{log} is not the log of a training.", hint) from error
+    evaluations = {
+        int(line["step"]): line
+        for line in lines
+        if isinstance(line, dict) and "eval_observed_agreement" in line and "step" in line
+    }
     base = _shares(evaluations.pop(0, {}), "eval_vote_share_")
     rows = []
     for step, line in sorted(evaluations.items()):
@@ -113,20 +122,3 @@ def read_checkpoints(log: Path) -> pd.DataFrame:
 def _shares(line: Mapping[str, Any], prefix: str) -> np.ndarray:
     found = {int(key.removeprefix(prefix)): value for key, value in line.items() if key.startswith(prefix)}
     return np.array([found[label] for label in sorted(found)], dtype=np.float64)
-
-
-def _read_json(path: Path) -> Any:
-    """The content of a JSON file, an object, or of a file with one JSON value per line, a list."""
-    is_log = path.suffix == ".jsonl"
-    try:
-        text = path.read_text(encoding="utf-8")
-        content = [json.loads(line) for line in text.splitlines() if line.strip()] if is_log else json.loads(text)
-        if not isinstance(content, list if is_log else dict):
-            raise ValueError("no JSON object")
-    except FileNotFoundError as error:
-        hint = "Run the study again: it trains what is missing."
-        raise InputError("E-RUN-MISSING", f"{path.parent} has no {path.name}.", hint) from error
-    except (OSError, ValueError) as error:
-        hint = "Remove its folder and run the study again."
-        raise InputError("E-RUN-BROKEN", f"{path} is not the record of a training.", hint) from error
-    return content

@@ -12,8 +12,9 @@ from flip_flop.method import BASE
 from flip_flop.metrics import METRICS
 from flip_flop.studies.frame import average_seeds, direction, in_setting, methods_of, task_title, tasks_of
 from flip_flop.studies.paper import PAPER_METRICS, in_table1, table1
-from flip_flop.studies.tables import layout, notes
-from flip_flop.studies.tables.table import Column, Table, TableCell, TableRow
+from flip_flop.studies.tables import layout
+from flip_flop.studies.tables.layout import number, win_loss
+from flip_flop.studies.tables.table import Column, Row, Table, TableCell
 from flip_flop.text import count, points
 
 _RECORDS = ["method", "task", "metric", "mean", "std_over_seeds", "seeds", "change", "change_low", "change_high"]
@@ -26,36 +27,31 @@ def methods_table(frame: pd.DataFrame) -> Table:
     signed = cells["mean"] * cells["metric"].map(direction)
     cells["mark"] = signed.groupby([cells["task"], cells["metric"]]).transform(layout.mark_extremes)
     has_vote = bool(found.loc[(found["method"] == BASE.name) & (found["metric"] == "vote_f1"), "mean"].notna().any())
-    rows: list[list[TableCell]] = []
+    rows: list[Row] = []
     for (method, metric), line in cells.groupby(["method", "metric"], sort=False):
-        if metric in PAPER_METRICS or (has_vote and method == BASE.name):
-            texts = [
-                layout.number(mean, std=std) for mean, std in zip(line["mean"], line["std_over_seeds"], strict=True)
+        is_paper, head = metric in PAPER_METRICS, layout.method_cell(method)
+        if is_paper or (has_vote and method == BASE.name):
+            own = [
+                TableCell(number(each.mean, std=each.std_over_seeds), each.mark if is_paper else "")
+                for each in line.itertuples()
             ]
-            marks = line["mark"] if metric in PAPER_METRICS else [""] * len(tasks)
-            row = [layout.method_cell(method), TableCell(METRICS[metric].title), *map(TableCell, texts, marks)]
-            rows.append([*row, TableCell(_average(line["mean"]))])
-        if metric in PAPER_METRICS and in_table1([method], tasks):
-            printed = ["paper", *map(layout.number, line["paper"]), _average(line["paper"])]
-            rows.append([layout.method_cell(method), *(TableCell(text, is_paper=True) for text in printed)])
-    caption = notes.join(
-        notes.about(frame, found),
-        notes.deviation(found),
+            rows.append([head, TableCell(METRICS[metric].title), *own, TableCell(_average(line["mean"]))])
+        if is_paper and in_table1([method], tasks):
+            printed = ["paper", *map(number, line["paper"]), _average(line["paper"])]
+            rows.append([head, *(TableCell(text, is_paper=True) for text in printed)])
+    notes = layout.join(
+        layout.about(frame, found),
+        layout.deviation(found),
         "Percent. Best per task and metric: bold; worst: italics, or red. An average stands where no task is missing.",
         has_vote and "Vote F1: the base's majority over its templates, which takes no training.",
-        in_table1(methods, tasks) and notes.paper("Below each number", found),
-        notes.missing(frame, "own", [TableRow(tuple(row[:-1])) for row in rows]),
+        in_table1(methods, tasks) and layout.paper_notes("Below each number", found),
+        layout.missing(frame, "own", [row[:-1] for row in rows]),
     )
     columns = [Column("", is_text=True)] * 2 + [Column(task_title(task), is_name=True) for task in tasks]
+    columns += [Column("average")]
     seeds = found["seeds"].map(lambda seeds: " ".join(str(seed) for seed in seeds if not pd.isna(seed)))
-    return Table(
-        "table1_methods",
-        "Methods on their own task (the paper's Table 1)",
-        [*columns, Column("average")],
-        layout.group_rows(rows),
-        caption,
-        _with_paper(found.assign(seeds=seeds))[_RECORDS],
-    )
+    records, title = _with_paper(found.assign(seeds=seeds))[_RECORDS], "Methods on their own task (the paper's Table 1)"
+    return Table("table1_methods", title, columns, layout.group_rows(rows), notes, records)
 
 
 def changes_table(frame: pd.DataFrame) -> Table:
@@ -63,23 +59,29 @@ def changes_table(frame: pd.DataFrame) -> Table:
     found, cells, methods, tasks = _own(frame)
     methods = [method for method in methods if method != BASE.name]
     has_paper = in_table1(methods, tasks)
-    parts, averages = {**layout.CHANGE, **(layout.PAPER_CHANGE if has_paper else {})}, average_changes(cells)
-    rows: list[list[TableCell]] = []
-    for method in methods:
-        for task, line in cells[cells["method"] == method].groupby("task", sort=False):
-            rows.append([layout.method_cell(method), layout.task_cell(task), *layout.metric_cells(line, parts)])
-        own = averages[averages["method"] == method]
-        rows += [[layout.method_cell(method), *line] for line in _average_lines(own, len(tasks), parts)]
-    of_tasks = [TableRow(tuple(row)) for row in rows if row[1].is_name]
-    caption = notes.join(
-        notes.about(frame, found[found["method"] != BASE.name]),
+    printed: layout.Parts = {"paper": lambda each: number(each.paper_change, points)}
+    parts, averages = layout.CHANGE | (printed if has_paper else {}), average_changes(cells)
+    of_tasks = {
+        method: [
+            [layout.task_cell(task), *layout.metric_cells(line, parts)]
+            for task, line in own.groupby("task", sort=False)
+        ]
+        for method, own in cells.groupby("method", sort=False)
+    }
+    rows = [
+        [layout.method_cell(method), *row]
+        for method in methods
+        for row in [*of_tasks[method], *_average_rows(averages[averages["method"] == method], len(tasks), parts)]
+    ]
+    notes = layout.join(
+        layout.about(frame, found[found["method"] != BASE.name]),
         "Points against the base. Lower sigma_F1 is better, and counts as better.",
-        notes.INTERVAL,
-        has_paper and [*notes.paper(notes.BESIDE, found), "Its averages: over the same tasks."],
-        notes.missing(frame, "own", of_tasks),
+        layout.INTERVAL_NOTE,
+        has_paper and [*layout.paper_notes("In the columns named paper", found), "Its averages: over the same tasks."],
+        layout.missing(frame, "own", [row for method in methods for row in of_tasks[method]]),
     )
     columns = layout.metric_columns(["", ""], parts)
-    return Table("table1_changes", "Changes against the base", columns, layout.group_rows(rows), caption, averages)
+    return Table("table1_changes", "Changes against the base", columns, layout.group_rows(rows), notes, averages)
 
 
 def average_changes(cells: pd.DataFrame) -> pd.DataFrame:
@@ -89,12 +91,10 @@ def average_changes(cells: pd.DataFrame) -> pd.DataFrame:
     for (method, metric), own in trained.groupby(["method", "metric"], sort=False):
         compared = own[own["change"].notna()]
         printed = compared if compared["paper_change"].notna().all() else compared[:0]
-        paper = average_change(printed["paper_change"], metric).items()
-        row = {"method": method, "metric": metric, "tasks": len(compared)}
-        row |= average_change(compared["change"], metric)
-        rows.append(row | {f"paper_{name}": value for name, value in paper})
-    counts = ["better", "worse", "paper_better", "paper_worse"]
-    return pd.DataFrame(rows).astype(dict.fromkeys(counts, "Int64"))
+        paper = average_change(printed["paper_change"], metric)
+        row = {"method": method, "metric": metric, "tasks": len(compared)} | average_change(compared["change"], metric)
+        rows.append(row | {f"paper_{name}": value for name, value in paper.items()})
+    return pd.DataFrame(rows).astype(dict.fromkeys(["better", "worse", "paper_better", "paper_worse"], "Int64"))
 
 
 def average_change(changes: pd.Series, metric: str) -> dict[str, Any]:
@@ -105,26 +105,22 @@ def average_change(changes: pd.Series, metric: str) -> dict[str, Any]:
     return {"mean_change": fmean(changes), "better": int((gains > 0).sum()), "worse": int((gains < 0).sum())}
 
 
-def _average_lines(averages: pd.DataFrame, num_tasks: int, shown: layout.Parts) -> list[list[TableCell]]:
+def _average_rows(averages: pd.DataFrame, num_tasks: int, shown: Iterable[str]) -> list[Row]:
     most = int(averages["tasks"].max())
     size = count(num_tasks, "task") if most == num_tasks else f"{most} of {count(num_tasks, 'task')}"
 
-    def mean(each: Any) -> TableCell:
+    def mean(each: Any) -> str:
         # A task without labels has agreement and no F1.
         fewer = f" over {count(each.tasks, 'task')}" if 0 < each.tasks < most else ""
-        return TableCell(layout.number(each.mean_change, points, each.metric) + fewer)
+        return number(each.mean_change, points) + fewer
 
-    blank: layout.Parts = {layout.INTERVAL: lambda each: TableCell()}
-    means: layout.Parts = {
-        "Δ": mean,
-        "paper": lambda each: TableCell(layout.number(each.paper_mean_change, points, each.metric), is_paper=True),
-    }
+    means: layout.Parts = {"Δ": mean, "paper": lambda each: number(each.paper_mean_change, points)}
     counts: layout.Parts = {
-        "Δ": lambda each: TableCell(layout.win_loss(each.better, each.worse)),
-        "paper": lambda each: TableCell(layout.win_loss(each.paper_better, each.paper_worse), is_paper=True),
+        "Δ": lambda each: win_loss(each.better, each.worse),
+        "paper": lambda each: win_loss(each.paper_better, each.paper_worse),
     }
     return [
-        [TableCell(title), *layout.metric_cells(averages, {heading: {**blank, **parts}[heading] for heading in shown})]
+        [TableCell(title), *layout.metric_cells(averages, {part: parts.get(part, lambda each: "") for part in shown})]
         for title, parts in ((f"average, {size}", means), ("better/worse", counts))
     ]
 
@@ -141,6 +137,6 @@ def _with_paper(cells: pd.DataFrame) -> pd.DataFrame:
     return cells.merge(table1()[[*on, "paper", "paper_change"]], how="left", on=on)
 
 
-def _average(values: Iterable[float]) -> str:
+def _average(values: pd.Series) -> str:
     """The mean over tasks, where none is missing."""
-    return layout.number(math.nan if any(map(math.isnan, values)) else fmean(values))
+    return number(math.nan if values.isna().any() else fmean(values))

@@ -1,5 +1,7 @@
-"""A table as it is printed, before it is Markdown or LaTeX; and its numbers for CSV."""
+"""A table as it is printed, its numbers for CSV, and how it is written: Markdown, CSV, LaTeX with booktabs."""
 
+import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,6 +11,32 @@ import pandas as pd
 from flip_flop.text import MISSING, markdown_cell, spreadsheet_cell, visible
 
 Mark = Literal["best", "worst", ""]
+PREAMBLE = r"% Needs \usepackage{booktabs}, \usepackage{graphicx} and \usepackage[dvipsnames]{xcolor}."
+_ESCAPES = {character: rf"\{character}" for character in "{}&%$#_"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\char34{}",
+    "`": r"\textasciigrave{}",
+    "[": "{[}",  # after \\ this and the next would be read as its arguments
+    "*": "{*}",
+    "]": "{]}",
+    "−": "$-$",
+    "±": r"$\pm$",
+    "–": "--",
+    "Δ": r"$\Delta$",
+}
+_SYMBOLS = {
+    "mean F1": r"$\overline{F_1}$",
+    "sigma_F1": r"$\sigma_{F_1}$",
+    "P_o": r"$P_o$",
+    "F2C": r"F$^2$C",
+    "F1": r"$F_1$",
+}
+_WORDS = re.compile("|".join(map(re.escape, _SYMBOLS)))
 
 
 @dataclass(frozen=True)
@@ -31,57 +59,118 @@ class Column:
     is_name: bool = False
 
 
-@dataclass(frozen=True)
-class TableRow:
-    """A row; ``rule`` draws a line above it."""
-
-    cells: tuple[TableCell, ...]
-    rule: bool = False
+Row = Sequence[TableCell]
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
     """A table, the notes below it, and its numbers in long form for CSV: fractions in full, NaN for no answer.
 
-    ``name`` is the files' name; ``is_wide`` spans both columns of a page.
+    ``name`` is the files' name; an empty row is a rule; ``is_wide`` spans both columns of a page.
     """
 
     name: str
     title: str
     columns: Sequence[Column]
-    rows: Sequence[TableRow]
+    rows: Sequence[Row]
     notes: Sequence[str]
     records: pd.DataFrame
     is_wide: bool = True
 
 
+def render_csv(table: Table) -> str:
+    """The numbers of the table, with fractions from 0 to 1 in full."""
+    return table.records.map(spreadsheet_cell).to_csv(index=False, lineterminator="\n")
+
+
 def render_markdown(table: Table) -> str:
     """The table in Markdown: best bold, worst in italics."""
-    heads = [_heading(column) for column in table.columns]
+    headings = [TableCell(f"{each.group} {each.heading}".strip(), is_name=each.is_name) for each in table.columns]
     rules = ["---" if column.is_text else "---:" for column in table.columns]
-    lines = [heads, rules, *([_markdown(cell) for cell in row.cells] for row in table.rows)]
+    lines = [map(_markdown, headings), rules, *(map(_markdown, row) for row in table.rows if row)]
     grid = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     notes = "\n".join(f"- {_name(note)}" for note in table.notes)
     return f"### {markdown_cell(table.title)}\n\n{grid}\n\n{notes}\n"
-
-
-def render_csv(table: Table) -> str:
-    """The numbers of the table, with fractions from 0 to 1 in full."""
-    plain = table.records.map(lambda value: spreadsheet_cell(value) if isinstance(value, str) else value)
-    return plain.to_csv(index=False, lineterminator="\n")
 
 
 def _name(text: str) -> str:
     return markdown_cell(visible(text, one_line=True))
 
 
-def _heading(column: Column) -> str:
-    text = f"{column.group} {column.heading}".strip()
-    return _name(text) if column.is_name else text
-
-
 def _markdown(cell: TableCell) -> str:
     text = _name(cell.text) if cell.is_name else cell.text
-    if cell.is_paper and text:
-        return f"({text})" if text != MISSING else text
+    if cell.is_paper and text not in ("", MISSING):
+        return f"({text})"
     return {"best": f"**{text}**", "worst": f"*{text}*", "": text}[cell.mark]
+
+
+def render_latex(table: Table) -> str:
+    r"""The table as a float, to be read with ``\input``; it shrinks to the width of the page where it has to.
+
+    Marked as in the paper: best bold and green, worst red.
+    """
+    kind, width = ("table*", r"\linewidth") if table.is_wide else ("table", r"\columnwidth")
+    layout = "".join("l" if column.is_text else "r" for column in table.columns)
+    headings = [TableCell(column.heading, is_name=column.is_name) for column in table.columns]
+    lines = [
+        PREAMBLE,
+        rf"\begin{{{kind}}}[t]",
+        r"  \centering",
+        r"  \footnotesize",
+        r"  \setlength{\tabcolsep}{3.7pt}",
+        r"  \sbox0{%",
+        rf"  \begin{{tabular}}{{{layout}}}",
+        r"    \toprule",
+        *_groups(table.columns),
+        _latex_row(headings),
+        r"    \midrule",
+        *(_latex_row(row) if row else r"    \midrule" for row in table.rows),
+        r"    \bottomrule",
+        r"  \end{tabular}}%",
+        rf"  \ifdim\wd0>{width}\resizebox{{{width}}}{{!}}{{\usebox0}}\else\usebox0\fi",
+        rf"  \caption{{{_words(table.title)}. {' '.join(map(_words, table.notes))}}}",
+        rf"  \label{{tab:{re.sub('[^a-z0-9]+', '-', table.name)}}}",
+        rf"\end{{{kind}}}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def escape(text: str) -> str:
+    r"""A name in LaTeX, letter by letter.
+
+    Example:
+        >>> print(escape("50% of a_b & [c]"))
+        50\% of a\_b \& {[}c{]}
+    """
+    return "".join(_ESCAPES.get(character, character) for character in visible(text, one_line=True))
+
+
+def _words(text: str) -> str:
+    """Words of ours: titles of metrics become mathematics."""
+    parts = _WORDS.split(text)
+    symbols = [_SYMBOLS[found] for found in _WORDS.findall(text)]
+    return "".join(escape(part) + symbol for part, symbol in itertools.zip_longest(parts, symbols, fillvalue=""))
+
+
+def _groups(columns: Sequence[Column]) -> list[str]:
+    """The line above the headings, and the rules below its groups."""
+    cells, rules, end = [], [], 0
+    for name, members in itertools.groupby(columns, lambda column: column.group):
+        size = len(list(members))
+        cells += [rf"\multicolumn{{{size}}}{{c}}{{{_words(name)}}}"] if name else [""] * size
+        rules += [rf"\cmidrule(lr){{{end + 1}-{end + size}}}"] if name else []
+        end += size
+    return [f"    {' & '.join(cells)} \\\\", f"    {' '.join(rules)}"] if rules else []
+
+
+def _latex_row(row: Row) -> str:
+    return f"    {' & '.join(map(_latex, row))} \\\\"
+
+
+def _latex(cell: TableCell) -> str:
+    text = escape(cell.text) if cell.is_name else _words(cell.text)
+    if cell.is_paper and text:
+        return rf"{{\scriptsize\textcolor{{gray}}{{{text}}}}}"
+    if cell.mark == "best":
+        return rf"\textbf{{\textcolor{{ForestGreen}}{{{text}}}}}"
+    return rf"\textcolor{{BrickRed}}{{{text}}}" if cell.mark == "worst" else text
