@@ -78,6 +78,8 @@ def test_a_name_does_not_depend_on_the_label_or_on_outer_white_space() -> None:
     made = [{"text": "tea ", "uid": 1, "label": 0}, {"text": "tea", "uid": 2, "label": 1}, {"text": "ice", "label": 0}]
     named = [name_rows(RowsSource([row], "x").load(), "train", None, ["text"]).ids for row in made]
     assert named[0] == named[1] != named[2]
+    equal = name_rows(RowsSource(made[:2], "x").load(), "train", None, ["text"]).ids
+    assert equal == (named[0][0], f"{named[0][0]}-2")
 
 
 def test_rows_with_two_equal_answers_are_in_no_split() -> None:

@@ -28,7 +28,6 @@ class Task:
         labels: The label field's values, in the order of the answer choices; None without gold labels.
         f1: ``"binary"`` (F1 of label 1), ``"macro"``, or ``"auto"``: binary for two labels.
         id_field: The field that names an instance; without it a row is named by its split and number.
-        held_out_templates: Templates that training leaves out.
 
     Raises:
         InputError: ``E-TASK-KEY``, ``E-TPL-UNKNOWN`` or ``E-LABEL-DUP``.

@@ -36,15 +36,12 @@ class CatalogEntry:
         repo: The repository on the hub; None where the rows come from files.
         files: The name of each official split's file where the owners give it out themselves.
         train_from: The official split that is divided into train and validation.
-        test_from: The official split that is the test split.
-        templates: Their folder in PromptSource.
         id_field: A field that names a row within its split; without it a row is named by its content.
         named_by: Without an ``id_field``, the fields whose texts name a row; never the label's.
         labels: Its values, in the order of the answer choices.
         validation: How many rows of ``train_from`` are held out; None for as many as ``test_from`` has.
-        max_test: At most this many are tested on; None for all.
         paper: The paper's table: ``train``, ``validation``, ``test``, ``templates``, ``labels``.
-        table_note: Why the official rows cannot give the paper's table, if they cannot.
+        table_note: Why the official rows cannot give the paper's table.
     """
 
     name: str

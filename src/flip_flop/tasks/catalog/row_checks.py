@@ -54,7 +54,7 @@ def check_rows(
 
 
 def _read(path: Path, candidates: Sequence[SourceTemplate], num_rows: int) -> tuple[TemplateFilter, Duplicates] | None:
-    """What is cached under this name; None where there is nothing, or nothing that this code would write."""
+    """What is cached; None where there is nothing, or nothing that this code would write."""
     try:
         found = json.loads(path.read_bytes())
         templates = {each.name: each.template for each in candidates if isinstance(each.template, Template)}
