@@ -67,8 +67,8 @@ def consensus_of(trainer, instance):
 
 
 @pytest.mark.parametrize("number", range(5))
-@pytest.mark.parametrize("kind", ["cce", "f2c"])
-def test_a_step_computes_each_beginning_once_and_derives_it_once(tmp_path, kind, number):
+@pytest.mark.parametrize("kind", ["cce", "f2c", "swarm"])
+def test_a_step_computes_each_beginning_once_and_derives_once_what_its_loss_reads(tmp_path, kind, number):
     instance = made_instances()[number]
     trainer = made_trainer(tmp_path, **LOSSES[kind])
     label = consensus_of(trainer, instance)
@@ -76,17 +76,13 @@ def test_a_step_computes_each_beginning_once_and_derives_it_once(tmp_path, kind,
     counter = Counter(trainer.adapted)
     step(trainer, [instance])
     tokens, rows = len(inputs_of(pairs(instance))), len(rows_of(pairs(instance)))
-    expected = (tokens, 0, rows, 0) if label is None else (tokens, tokens, rows, len(rows_of(pairs(instance, label))))
+    if kind == "swarm":  # it reads all labels, and needs no consensus
+        expected = (tokens, tokens, rows, rows)
+    elif label is None:
+        expected = (tokens, 0, rows, 0)
+    else:
+        expected = (tokens, tokens, rows, len(rows_of(pairs(instance, label))))
     assert counter.found() == expected
-
-
-def test_a_loss_that_reads_all_labels_derives_all_of_their_rows(tmp_path):
-    instance = made_instances()[0]
-    trainer = made_trainer(tmp_path, **LOSSES["swarm"])
-    counter = Counter(trainer.adapted)
-    step(trainer, [instance])
-    tokens, rows = len(inputs_of(pairs(instance))), len(rows_of(pairs(instance)))
-    assert counter.found() == (tokens, tokens, rows, rows)
 
 
 def test_instances_without_a_consensus_cost_no_backward_where_each_has_its_own_row(tmp_path):
@@ -107,9 +103,6 @@ def test_a_separate_vote_pass_costs_a_forward_and_no_backward(tmp_path):
     step(trainer, [instance])
     tokens = len(inputs_of(pairs(instance)))
     assert counter.found()[:2] == (2 * tokens, tokens)
-
-
-# ---- rows ----
 
 
 @pytest.mark.parametrize("row_tokens", [1, 130, 100_000])
