@@ -78,12 +78,6 @@ def test_no_cut_is_cheaper(batch, call_cells):
     assert sum(cost(trie, run, call_cells) for run in found) == cheapest
 
 
-@given(batches())
-def test_calls_that_cost_nothing_are_one_for_each_chain(batch):
-    trie = joined(batch)
-    assert nodes_of(plan_blocks(trie, 0.0)) == chains(trie)
-
-
 def long_prompt(length):
     """One template, two labels: a chain of the prompt, and two branches of an answer each."""
     return build_trie([[(tuple(range(length)), (1, 2, 3)), (tuple(range(length)), (4, 5))]])

@@ -14,23 +14,16 @@ NOT_THERE = "lm-eval, of the development group, is not installed"
 Instance = pytest.importorskip("lm_eval.api.instance", reason=NOT_THERE).Instance
 HFLM = pytest.importorskip("lm_eval.models.huggingface", reason=NOT_THERE).HFLM
 
-BACKENDS = ["padded", "packed"]
-
-
-@pytest.fixture(params=ARCHITECTURES)
-def architecture(request):
-    return request.param
+pytestmark = [
+    pytest.mark.parametrize("backend", ["padded", "packed"]),
+    pytest.mark.parametrize("architecture", ARCHITECTURES),
+]
 
 
 @pytest.fixture(params=TOKENIZERS)
 def tokenizer(request):
     # lm-eval gives a tokenizer without a pad token one.
     return copy.deepcopy(TOKENIZERS[request.param]())
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    return request.param
 
 
 def peer(model, tokenizer, **settings):

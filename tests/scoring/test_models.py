@@ -11,9 +11,10 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, T5Config
 
 from flip_flop.errors import InputError
+from flip_flop.options import ScoringOptions
 from flip_flop.prompts import RenderedInstance
 from flip_flop.run_record import RunRecord, TaskRecord
-from flip_flop.scoring import PromptEncoder, ScoringOptions, load_model, score
+from flip_flop.scoring import PromptEncoder, load_model, score
 from tests.evaluation.saved import save_tiny
 from tests.exact import assert_scores
 from tests.scoring.oracle import naive_scores

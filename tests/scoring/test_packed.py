@@ -5,7 +5,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from flip_flop.scoring import attention
 from flip_flop.scoring.answers import packed_states, padded_states
@@ -21,9 +20,6 @@ EVERY_ARCHITECTURE = [*ARCHITECTURES, *MORE_ARCHITECTURES]
 
 def exact_model(architecture):
     return in_float64(tiny_model(architecture))
-
-
-# ---- a whole model, against its own attention under a dense mask ----
 
 
 def dense_states(model, trie):
@@ -43,25 +39,25 @@ def gradients_of(model, states):
     return torch.autograd.grad((states * weights).sum(), parameters)
 
 
+def assert_same_states_and_gradients(model, found, expected):
+    assert relative(found, expected) < EXACT
+    for gradient, slow in zip(gradients_of(model, found), gradients_of(model, expected), strict=True):
+        assert relative(gradient, slow) < EXACT
+
+
 @pytest.mark.parametrize("call_cost", CALL_COSTS)
 @pytest.mark.parametrize("architecture", EVERY_ARCHITECTURE)
 def test_states_and_gradients_of_a_packed_row_are_those_under_a_dense_mask(monkeypatch, architecture, call_cost):
     set_call_cost(monkeypatch, call_cost)
     model, trie = exact_model(architecture), made_trie()
-    found, expected = packed_states(model, trie), dense_states(model, trie)
-    assert relative(found, expected) < EXACT
-    for gradient, slow in zip(gradients_of(model, found), gradients_of(model, expected), strict=True):
-        assert relative(gradient, slow) < EXACT
+    assert_same_states_and_gradients(model, packed_states(model, trie), dense_states(model, trie))
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 60, 10_000])
 @pytest.mark.parametrize("architecture", EVERY_ARCHITECTURE)
 def test_states_and_gradients_of_padded_sequences_are_those_of_the_packed_row(architecture, batch_tokens):
     model, trie = exact_model(architecture), made_trie()
-    found, expected = padded_states(model, trie, batch_tokens), packed_states(model, trie)
-    assert relative(found, expected) < EXACT
-    for gradient, slow in zip(gradients_of(model, found), gradients_of(model, expected), strict=True):
-        assert relative(gradient, slow) < EXACT
+    assert_same_states_and_gradients(model, padded_states(model, trie, batch_tokens), packed_states(model, trie))
 
 
 @pytest.mark.parametrize("architecture", EVERY_ARCHITECTURE)
@@ -90,21 +86,11 @@ def test_bfloat16_runs_and_is_near():
     assert all(gradient.isfinite().all() for gradient in gradients_of(model, found))
 
 
-# ---- dropout of the attention's own weights ----
-
-
-def gpt2(drop):
-    config = GPT2Config(
-        n_embd=32, n_layer=2, n_head=4, n_positions=64, vocab_size=50, bos_token_id=0, eos_token_id=0,
-        attn_pdrop=drop, embd_pdrop=0.0, resid_pdrop=0.0,
-    )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return GPT2LMHeadModel._from_config(config, attn_implementation="sdpa")
-
-
 def test_attention_that_drops_weights_does_so_in_training_alone():
-    trie, model = made_trie(), gpt2(0.4).double()
+    trie, model = made_trie(), exact_model("gpt2")
+    for name, part in model.named_modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.4 if name.endswith("attn_dropout") else 0.0
     assert relative(packed_states(model.eval(), trie), dense_states(model, trie)) < EXACT
     model.train()
     with torch.random.fork_rng(devices=[]):
@@ -115,9 +101,6 @@ def test_attention_that_drops_weights_does_so_in_training_alone():
     assert torch.equal(first, again)
     assert relative(first, second) > 1e-3
     assert all(gradient.isfinite().all() for gradient in gradients_of(model, first))
-
-
-# ---- the model is as it was ----
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

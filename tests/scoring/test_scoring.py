@@ -16,17 +16,8 @@ from tests.scoring.made import instances
 from tests.scoring.oracle import naive_scores
 from tests.tiny import ARCHITECTURES, MORE_ARCHITECTURES, TOKENIZERS, byte_bpe, tiny_model
 
-BACKENDS = ["packed", "padded"]
-
-
-@pytest.fixture(params=[*ARCHITECTURES, *MORE_ARCHITECTURES])
-def architecture(request):
-    return request.param
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    return request.param
+every_architecture = pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE_ARCHITECTURES])
+both_backends = pytest.mark.parametrize("backend", ["packed", "padded"])
 
 
 @functools.cache
@@ -37,6 +28,8 @@ def model_instances_and_naive_scores(architecture, kind):
 
 
 @pytest.mark.parametrize("tokenizer_kind", TOKENIZERS)
+@both_backends
+@every_architecture
 def test_scores_are_the_mean_log_probability_of_the_answers_own_tokens(architecture, tokenizer_kind, backend):
     model, encoded, expected = model_instances_and_naive_scores(architecture, tokenizer_kind)
     table = score_instances(model, encoded, backend=backend, quiet=True)
@@ -46,6 +39,8 @@ def test_scores_are_the_mean_log_probability_of_the_answers_own_tokens(architect
     assert_scores(model, table.scores, expected)
 
 
+@both_backends
+@every_architecture
 def test_in_float32_scores_are_as_near_as_its_products_are(architecture, backend):
     _, encoded, expected = model_instances_and_naive_scores(architecture, "byte_bpe")
     model = tiny_model(architecture)
@@ -54,6 +49,8 @@ def test_in_float32_scores_are_as_near_as_its_products_are(architecture, backend
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 30, 150, 100_000])
+@both_backends
+@every_architecture
 def test_scores_depend_neither_on_the_batch_size_nor_on_the_order(architecture, backend, batch_tokens):
     model, encoded, expected = model_instances_and_naive_scores(architecture, "byte_bpe")
     order = [3, 0, 4, 2, 1]
@@ -96,6 +93,7 @@ def test_the_log_softmax_is_float32_whatever_the_models_dtype():
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 100_000])
+@both_backends
 def test_only_answer_rows_reach_the_head_each_once(backend, batch_tokens):
     model = tiny_model("qwen2")
     encoded = instances(byte_bpe())
@@ -115,6 +113,7 @@ def test_only_answer_rows_reach_the_head_each_once(backend, batch_tokens):
     assert all(part.dim() == 2 for part in rows)
 
 
+@both_backends
 def test_an_audits_forward_holds_no_tensor_of_batch_sequence_vocabulary(backend):
     model = tiny_model("qwen2", vocab_size=3001)
     encoded = instances(byte_bpe())

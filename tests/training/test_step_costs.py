@@ -100,9 +100,6 @@ def test_a_separate_vote_pass_costs_a_forward_and_no_backward(tmp_path):
     assert counter.found()[:2] == (2 * tokens, tokens)
 
 
-# ---- rows ----
-
-
 @pytest.mark.parametrize("row_tokens", [1, 130, 100_000])
 def test_a_micro_batch_is_cut_into_rows_and_never_through_an_instance(tmp_path, monkeypatch, row_tokens):
     instances = made_instances()
