@@ -54,7 +54,7 @@ slurm: slurm-programs $(VENV)/.installed-dev  ## the studies' tests against a re
 	PATH="$(SLURM_PATH)" $(BIN)/pytest --quiet -rs tests/studies/test_slurm.py
 
 # Scoring and the training step against their peers, interleaved, with equality checked; see benchmarks/README.md.
-# glibc is told to keep what is freed: else each large tensor is given back, and its pages are asked for anew.
+# glibc is told to keep what is freed: else each large tensor is given back, and its pages are asked for again.
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=8000000000
 bench: $(VENV)/.installed-dev       ## a smoke run, then the toy model; about half an hour on two cores
 	$(BIN)/python -m benchmarks.run --smoke --out out/bench/smoke.json

@@ -35,7 +35,7 @@ def run(tmp_path):
 
 @pytest.mark.slow
 def test_the_method_of_the_page_trains_and_logs_its_term(run, tmp_path):
-    (line,) = re.findall(r"^    flip-flop (train .*)$", EXTEND, flags=re.MULTILINE)
+    (line,) = re.findall(r"^    PYTHONPATH=. flip-flop (train .*)$", EXTEND, flags=re.MULTILINE)
     run("-m", "flip_flop.cli.main", *line.split(), "--limit", "24", "--logging-steps", "1", "--quiet")
     log = [json.loads(each) for each in (tmp_path / "out/margin/log.jsonl").read_text().splitlines()]
     assert all(entry["margin"] > 0 for entry in log if "loss" in entry)

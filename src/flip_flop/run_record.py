@@ -56,7 +56,7 @@ class TemplateRecord(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRecord(Section):
-    """The task, its templates and the data of one split, by digest; see :func:`flip_flop.tasks.record.describe_task`.
+    """The task, its templates and the data of one split, by digest; see :attr:`flip_flop.tasks.RenderedSplit.record`.
 
     ``instances_digest`` tells two samples of one file apart.
     """
