@@ -1,5 +1,6 @@
 """A method of one's own: one function and one Method, given as an object or as module:name."""
 
+import copy
 import json
 
 import pytest
@@ -41,6 +42,7 @@ def test_a_run_with_it_is_recorded_by_name_and_can_be_resumed(tmp_path, method):
         train(load_tiny(), make_task(), settings(method=method, max_steps=2), tmp_path, resume=resume, quiet=True)
     record, plan = (json.loads((tmp_path / name).read_text()) for name in ("run.json", "plan.json"))
     name = find_method(method).name
+    assert copy.deepcopy(method) is method  # as settings are copied
     assert (record["name"], record["adapter"]["method"], record["training"]["method"]) == (name, name, name)
     assert plan["settings"]["method"] == (NAMED if method == NAMED else name)
     assert '"worst"' in (tmp_path / "log.jsonl").read_text()
@@ -75,6 +77,12 @@ def test_what_is_no_method_is_refused_in_one_line(method, words):
     with pytest.raises(InputError, match=f"E-CONFIG-VALUE: .*{words}") as caught:
         settings(method=method)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", [None, 3, ["f2c"]])
+def test_a_method_of_another_type_is_refused_with_the_names(method):
+    with pytest.raises(InputError, match="E-CONFIG-VALUE: method is .* Use one of swarm, cce, f2c"):
+        find_method(method)
 
 
 def test_an_answer_reads_the_same_whatever_was_read_before(tmp_path):

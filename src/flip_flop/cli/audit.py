@@ -11,7 +11,6 @@ from flip_flop.cli.options import DataOptions, ModelOptions, TaskOptions, option
 from flip_flop.errors import InputError, nearest
 from flip_flop.options import ScoringOptions, option
 
-SHARED = ("metrics", "scores", "gold", "instance_ids", "template_names")  # what an audit and a report's run both hold
 ALIASES = {"agreement": "observed_agreement"}
 
 

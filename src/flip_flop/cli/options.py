@@ -78,13 +78,9 @@ class BaseModelOptions:
     device: str = option("auto", help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")
 
     def load(self, adapter: Path | None = None) -> "LoadedModel":
-        """Load the model; transformers shows no bar and no warning."""
-        from transformers.utils import logging
-
+        """Load the model."""
         from flip_flop.scoring import load_model
 
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
         return load_model(self.model, adapter=adapter, revision=self.revision, dtype=self.dtype, device=self.device)
 
 

@@ -44,6 +44,9 @@ class Method:
         """Pickled by name: settings are pickled beside checkpoints, and a loss may be a local function."""
         return str, (self.name,)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Method":
+        return self
+
 
 # What every method is compared with: the model before training. Okabe and Ito's colours, which differ for every kind of
 # colour vision; the base has none.
@@ -55,12 +58,14 @@ METHODS = {
 }
 
 
-def find_method(method: str | Method) -> Method:
+def find_method(method: object) -> Method:
     """The method of this name, the one at ``package.module:name``, or the method itself.
 
     Raises:
         InputError: ``E-CONFIG-VALUE`` where there is none, or where it has no loss or the name of another method.
     """
+    if not isinstance(method, str | Method):
+        raise InputError("E-CONFIG-VALUE", f"method is {method!r}.", f"Use one of {', '.join(METHODS)}.")
     found = method if isinstance(method, Method) else METHODS.get(method) or _imported(method)
     if found.loss is None or METHODS.get(found.name, found) is not found:
         reason = "has no loss" if found.loss is None else "is the name of another method"

@@ -1,14 +1,15 @@
 """`study plan`: a study's cells with rows, templates and tokens that are counted, and times that were measured."""
 
+import contextlib
 import functools
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from flip_flop.errors import InputError
-from flip_flop.method import BASE
+from flip_flop.method import BASE, find_method
+from flip_flop.run_record import RunRecord
 from flip_flop.scoring import LoadedModel, PromptEncoder, score
 from flip_flop.scoring.models import load_tokenizer
 from flip_flop.studies.folder import StudyFolder
@@ -120,7 +121,8 @@ class Preview:
     def _seconds(self, cell: GridCell, size: Size) -> float | None:
         if self.loaded is None:
             task = self.tasks[cell.task]
-            found = self._finished.get((cell.kind, cell.method, task.name if task else cell.task, size.templates))
+            name = find_method(cell.method).name if cell.kind == "train" else cell.method
+            found = self._finished.get((cell.kind, name, task.name if task else cell.task, size.templates))
             return sum(found) / len(found) * size.rows if found else None
         if size.seconds is None or cell.kind == "audit":
             return size.seconds and size.seconds * size.rows
@@ -134,11 +136,11 @@ class Preview:
         """Seconds per row of finished runs of this model, by kind, method, task and number of templates."""
         found: dict[tuple[str, str, str, int], list[float]] = {}
         for path in self.folder.root.glob("*/*/run.json"):
-            record = json.loads(path.read_text(encoding="utf-8"))
-            if record["model"]["name"] == self.setup.model:
-                task = record["task"]
-                key = (record["kind"], record["name"], task["name"], len(task["templates"]))
-                found.setdefault(key, []).append(record["seconds"] / max(task["num_instances"], 1))
+            with contextlib.suppress(InputError):  # what is no run of ours has no time
+                record = RunRecord.read(path.parent)
+                if record.model.name == self.setup.model and record.seconds is not None:
+                    key = (record.kind, str(record.name), record.task.name, len(record.task.templates))
+                    found.setdefault(key, []).append(record.seconds / max(record.task.num_instances, 1))
         return found
 
     def _notes(self) -> Iterator[str]:
