@@ -81,7 +81,7 @@ def test_what_is_no_method_is_refused_in_one_line(method, words):
 
 @pytest.mark.parametrize("method", [None, 3, ["f2c"]])
 def test_a_method_of_another_type_is_refused_with_the_names(method):
-    with pytest.raises(InputError, match="E-CONFIG-VALUE: method is .* Use one of swarm, cce, f2c"):
+    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: method is .* Use one of swarm, cce, f2c"):
         find_method(method)
 
 
