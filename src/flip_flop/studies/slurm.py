@@ -48,7 +48,8 @@ status=$?
 if [[ $status == 143 && ${{SLURM_RESTART_COUNT:-0}} -lt {restarts} ]] &&
     [[ $(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T) == RUNNING ]]; then
     echo "queued again, to go on from the last checkpoint"
-    scontrol requeue "$SLURM_JOB_ID"
+    # Slurm ends this script. Were it to end first, the job could count as failed, and would not be queued again.
+    scontrol requeue "$SLURM_JOB_ID" && sleep 300
 fi
 exit $status
 """
