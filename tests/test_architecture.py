@@ -81,3 +81,24 @@ def test_there_is_no_utils():
 def test_annotations_are_not_postponed(path):
     # A postponed annotation is a string, which the shape checks of the test run skip silently.
     assert "__future__.annotations" not in imports_of(path)
+
+
+def test_a_function_has_at_most_eight_parameters_but_the_trainers_constructor():
+    found = set()
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                if len([each for each in given if each.arg not in ("self", "cls")]) > 8:
+                    found.add(f"{path.relative_to(SOURCE)}: {node.name}")
+    assert found == {"training/trainer.py: __init__"}
+
+
+def test_no_two_classes_have_one_name():
+    names = [
+        node.name
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert len(names) == len(set(names))
