@@ -13,10 +13,10 @@ import torch
 from flip_flop.files import write_text
 from flip_flop.studies.plan import Unit
 from flip_flop.studies.tracker import Tracker
-from flip_flop.studies.work import BUSY, STOPPED, SUPERVISED, terminable, waiting_for
+from flip_flop.studies.work import BUSY, RETRY_SECONDS, STOPPED, SUPERVISED, terminable, waiting_for
 
-# Between two looks at the workers; and at units that other processes are at work on, while nothing runs here.
-POLL_SECONDS, RETRY_SECONDS = 0.2, 2.0
+# Between two looks at the workers.
+POLL_SECONDS = 0.2
 # For all workers together: each may have to end a step and write a checkpoint.
 STOP_SECONDS = 180.0
 

@@ -17,9 +17,9 @@ from flip_flop.studies.grid import GridCell, expand
 from flip_flop.studies.keys import check_settings, choose, model_folder, open_model, open_task, training_config
 from flip_flop.studies.plan import Setup
 from flip_flop.studies.study import Study
-from flip_flop.studies.tracker import aligned
 from flip_flop.tasks import Task
 from flip_flop.tasks.catalog import catalog_entry, catalog_names
+from flip_flop.text import align_columns
 
 # What a catalog's task answers where its rows or templates are not available.
 UNAVAILABLE = ("E-DATA-HUB", "E-DATA-FILE", "E-DATA-STORYCLOZE", "E-TPL-FETCH")
@@ -77,7 +77,7 @@ class Preview:
         units = sum(cell.training is None for cell in self.cells)
         counted = f"{units} units: {trainings} trainings, {len(self.cells) - trainings} audits"
         rows.append(("all", counted, "", "", "", _duration(sum(known) if len(known) == len(times) else None)))
-        yield from aligned(rows)
+        yield from align_columns(rows, num_left=2).splitlines()
         yield ""
         yield from (f"- {note}" for note in self._notes())
 

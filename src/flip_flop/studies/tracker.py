@@ -4,11 +4,12 @@ import contextlib
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from flip_flop.progress import track
 from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.plan import Cell, Plan, Unit
+from flip_flop.text import align_columns
 
 log = logging.getLogger("flip_flop")
 
@@ -123,14 +124,5 @@ def status_lines(plan: Plan, folder: StudyFolder) -> Iterator[str]:
     rows += [(kind, task, *(str(found[state]) for state in STATES)) for (kind, task), found in sorted(counts.items())]
     total = sum(counts.values(), Counter())
     rows.append(("all", "", *(str(total[state]) for state in STATES)))
-    yield from aligned(rows)
+    yield from align_columns(rows, num_left=2).splitlines()
     yield from sorted(details)
-
-
-def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Lines of a table: two columns of text, then numbers."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        padded = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        padded[:2] = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
-        yield "  ".join(padded).rstrip()
