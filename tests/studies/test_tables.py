@@ -85,7 +85,9 @@ def test_the_papers_number_stands_below_each_cell():
 
 
 def test_table_2_from_a_made_grid_prints_the_papers_counts_and_means():
-    rows = rows_of(render_markdown(transfer_table(TRANSFER, "f2c")))
+    table = transfer_table(TRANSFER, "f2c")
+    assert table.records["improvement"].tolist() == pytest.approx(table.records["paper_improvement"].tolist(), abs=6e-6)
+    rows = rows_of(render_markdown(table))
     assert [row[0] for row in rows[2:]] == [
         "All (80 pairs)",
         *(dataset_names()[source] for source in table2()["source"].unique() if source != "all"),

@@ -11,15 +11,8 @@ from flip_flop.files import write_bytes, write_text
 from flip_flop.method import BASE
 from flip_flop.studies.frame import in_setting, methods_of, template_f1
 from flip_flop.studies.study import Study
+from flip_flop.studies.tables import grids
 from flip_flop.studies.tables.checkpoints import checkpoints_table, read_choices
-from flip_flop.studies.tables.grids import (
-    changes_table,
-    methods_table,
-    pairs_table,
-    spread_table,
-    transfer_table,
-    unseen_table,
-)
 from flip_flop.studies.tables.table import Table, render_csv, render_latex, render_markdown
 from flip_flop.text import DEMO_NOTE, markdown_cell
 
@@ -63,15 +56,15 @@ def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
     """The tables that apply."""
     own = in_setting(frame, "own")
     if set(methods_of(own)) - {BASE.name}:
-        yield methods_table(frame)
-        yield changes_table(frame)
+        yield grids.methods_table(frame)
+        yield grids.changes_table(frame)
     for method in _transferred(frame):
-        yield transfer_table(frame, method)
-        yield pairs_table(frame, method)
+        yield grids.transfer_table(frame, method)
+        yield grids.pairs_table(frame, method)
     if in_setting(frame, "unseen")["is_done"].any():
-        yield unseen_table(frame)
+        yield grids.unseen_table(frame)
     if len(template_f1(own[own["method"] == BASE.name])):
-        yield spread_table(frame)
+        yield grids.spread_table(frame)
     if len(choices := read_choices(frame)):
         yield checkpoints_table(frame, choices)
 
