@@ -75,7 +75,8 @@ def test_a_missing_pair_is_hatched_and_the_own_task_is_empty(tmp_path):
 def test_better_and_worse_of_equal_size_differ_for_eyes_that_confuse_red_and_green(kind, strength):
     colours = np.array([SCALE((1 + sign * strength) / 2)[:3] for sign in (1, -1)])
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(linear @ np.array(np.matrix(CONFUSIONS[kind])).T, 0, 1)
+    confusion = np.array([row.split() for row in CONFUSIONS[kind].split(";")], dtype=float)
+    seen = np.clip(linear @ confusion.T, 0, 1)
     better, worse = 116 * (seen @ [0.2126, 0.7152, 0.0722]) ** (1 / 3) - 16
     assert worse - better > 20 * strength  # CIE L*, in which 2.3 is just noticeable
     hues = ((seen[:, 0] + seen[:, 1]) / 2 - seen[:, 2]) / seen.sum(axis=1)  # blue against yellow, what is left
