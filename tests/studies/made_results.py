@@ -1,4 +1,4 @@
-"""Results made up from a seed: run directories as audits and trainings leave them, and frames without any file."""
+"""Results made up from a seed: a study's folder as trainings and audits leave it, and frames without any file."""
 
 import json
 from pathlib import Path
@@ -6,17 +6,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from flip_flop.studies.frame import KEPT, TEMPLATE_F1
+from flip_flop.files import sha256_text
+from flip_flop.studies.folder import StudyFolder
+from flip_flop.studies.frame import KEPT, TEMPLATE_F1, make_frame
 from flip_flop.studies.paper import dataset_names, table1, table2
-from flip_flop.studies.results import Result
+from flip_flop.studies.plan import Cell, Plan, Setup
+from flip_flop.studies.study import Study
 from tests.report.made_runs import make_scores, write_run
 
 PULLS = {"base": 0.0, "swarm": 0.3, "cce": 0.7, "f2c": 0.8}
 MODEL = "Qwen/Qwen2.5-3B-Instruct"
-
-
-def templates(number: int, first: int = 0) -> list[tuple[str, str, str]]:
-    return [(f"t{index:02d}", f"{{{{ text }}}} {index}?", "No ||| Yes") for index in range(first, first + number)]
 
 
 def make_training(folder: Path, method: str, log: list[dict] | None = None, **settings) -> Path:
@@ -26,6 +25,7 @@ def make_training(folder: Path, method: str, log: list[dict] | None = None, **se
         "task": {"name": "made", "labels": [], "digest": "", "split": "train", "templates": []},
         "model": {"name": MODEL},
         "training": {"method": method, "max_share_drift": 0.2, "selected_by": "mean_f1"} | settings,
+        "adapter": {"digest": "9e" * 32},  # the made audits'
     }
     (folder / "run.json").write_text(json.dumps(record))
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log or evaluations()))
@@ -50,60 +50,90 @@ def evaluations() -> list[dict]:
 
 
 class Maker:
-    """Writes run directories below a folder, and gives their results."""
+    """A study's folder and plan, which grow by an audit, with its training, at each call."""
 
-    def __init__(self, root: Path, *, num_instances: int = 37, is_demo: bool = False, model: str = MODEL):
-        self.root, self.num_instances = root, num_instances
-        self.options = {"is_demo": is_demo, "model": model}
+    def __init__(self, root: Path, *, num_instances: int = 37, is_demo: bool = False):
+        self.folder, self.num_instances, self.is_demo = StudyFolder(root), num_instances, is_demo
+        self.cells: dict[str, Cell] = {}
 
-    def audit(self, method, task, *, source=None, seed=None, k=10, held_out=False, shown=6, **more) -> Result:
-        """``shown``: how many templates are audited, or (how many, the first one's number)."""
-        count, first = shown if isinstance(shown, tuple) else (shown, 0)
-        pull = more.pop("pull", PULLS[method])
-        own = sum(map(ord, task))
-        scores, gold = make_scores(own + 1000 * (seed or 0), self.num_instances, count, 2, pull)
-        if seed is not None:  # the same instances as the base's, answered otherwise
-            _, gold = make_scores(own, self.num_instances, count, 2, pull)
-        if more.pop("no_gold", False):
-            gold = np.full_like(gold, -1)
-        run = self.root / "audits" / f"{method}-{task}-{source}-{seed}-{k}-{count}-{first}"
-        options = self.options | {"task": task, "digest": f"{own:064x}"}
-        write_run(run, method, scores, gold, templates(count, first), labels=("no", "yes"), **options)
-        names = tuple(name for name, _, _ in templates(count, first))
-        if method == "base":
-            return Result(method, task, "", None, 0, False, names, run, None)
-        source = source or task
-        training = self.root / "trainings" / f"{method}-{source}-{seed}-{k}"
-        if not training.exists():
-            make_training(training, method, **more)
-        return Result(method, task, source, seed, k, held_out, names, run, training)
+    @property
+    def plan(self) -> Plan:
+        study = Study("made", ("rte",), description="Made rows, nothing else.")
+        return Plan(study, Setup(MODEL), {}, tuple(self.cells.values()))
+
+    def frame(self) -> pd.DataFrame:
+        return make_frame(self.folder, self.plan)
+
+    def audit(self, method, task, *, source=None, seed=None, k=10, held_out=False, shown=(6, 0), **more) -> None:
+        """``shown``: how many templates are audited, and the first one's number."""
+        source, training = None if method == "base" else source or task, None
+        if source:
+            training = self._cell("train", method, source, source, seed, held_out, _names(k, 0), None)
+            if not self.folder.run(training).exists():
+                log = {name: more[name] for name in ("log", "max_share_drift") if name in more}
+                make_training(self.folder.run(training), method, **log)
+                self.folder.finish(training)
+        cell = self._cell("audit", method, task, source, seed, held_out, _names(*shown), training)
+        if more.get("is_done", True):
+            own, pull = sum(map(ord, task)), more.get("pull", PULLS.get(method, 0.5))
+            scores, _ = make_scores(own + 1000 * (seed or 0), self.num_instances, shown[0], 2, pull)
+            gold = make_scores(own, self.num_instances, shown[0], 2, pull)[1]  # the same instances for every seed
+            gold = np.full_like(gold, -1) if more.get("no_gold") else gold
+            options = {"task": task, "digest": f"{own:064x}", "model": MODEL, "is_demo": self.is_demo}
+            templates = [(name, f"{{{{ text }}}} {name}?", "No ||| Yes") for name in _names(*shown)]
+            options |= {"labels": ("no", "yes"), "method": method if training else None}
+            write_run(self.folder.run(cell), method, scores, gold, templates, **options)
+            self.folder.finish(cell, training)
+
+    def _cell(self, kind, method, task, source, seed, held_out, names, training) -> Cell:
+        key = sha256_text(repr((kind, method, task, source, seed, names, training and training.key)))
+        where = (method, task, task, source, None if source is None else seed, None, held_out, names)
+        label, trained = f"{method}-{task}".replace(":", "_"), training.key if training else None
+        return self.cells.setdefault(key, Cell(key, kind, label, *where, trained, {}, None, "test"))
+
+    def lose(self, **which) -> None:
+        """Audits of these attributes are no longer complete."""
+        for cell in self._audits(**which):
+            (self.folder.run(cell) / "run.json").unlink()
+
+    def metrics(self, **which) -> list[dict]:
+        """Of each audit of these attributes."""
+        return [json.loads((self.folder.run(cell) / "metrics.json").read_text()) for cell in self._audits(**which)]
+
+    def runs(self, **which) -> list[Path]:
+        return [self.folder.run(cell) for cell in self._audits(**which)]
+
+    def _audits(self, **which) -> list[Cell]:
+        return [cell for cell in self.plan.audits if all(getattr(cell, name) == value for name, value in which.items())]
 
 
-def metrics_of(result: Result) -> dict:
-    return json.loads((result.run / "metrics.json").read_text())
+def _names(number: int, first: int) -> tuple[str, ...]:
+    return tuple(f"t{index:02d}" for index in range(first, first + number))
 
 
-def study1(maker: Maker, tasks=("rte", "copa", "my_task"), seeds=(0, 1)) -> list[Result]:
-    results = [maker.audit("base", task) for task in tasks]
-    for method in ("swarm", "cce", "f2c"):
-        results += [maker.audit(method, task, seed=seed) for task in tasks for seed in seeds]
-    return results
+def study1(maker: Maker, tasks=("rte", "copa", "my_task"), seeds=(0, 1), methods=("swarm", "cce", "f2c")) -> Maker:
+    for task in tasks:
+        maker.audit("base", task)
+        for method in methods:
+            for seed in seeds:
+                maker.audit(method, task, seed=seed)
+    return maker
 
 
-def study2(maker: Maker, tasks=("rte", "copa", "wsc"), sources=("rte", "copa")) -> list[Result]:
-    results = [maker.audit("base", task) for task in tasks]
-    pairs = [(source, task) for source in sources for task in tasks if task != source]
-    return results + [maker.audit("f2c", task, source=source, seed=0) for source, task in pairs]
+def study2(maker: Maker, tasks=("rte", "copa", "wsc"), sources=("rte", "copa")) -> Maker:
+    for task in tasks:
+        maker.audit("base", task)
+        for source in sources:
+            if source != task:
+                maker.audit("f2c", task, source=source, seed=0)
+    return maker
 
 
-def study3(maker: Maker, task="rte") -> list[Result]:
-    shown = (4, 6)
-    return [
-        maker.audit("base", task, shown=shown),
-        maker.audit("f2c", task, seed=0, k=3, held_out=True, shown=shown, pull=0.4),
-        maker.audit("f2c", task, seed=0, k=6, held_out=True, shown=shown, pull=0.6),
-        maker.audit("f2c", task, seed=0, shown=shown),
-    ]
+def study3(maker: Maker, task="rte") -> Maker:
+    maker.audit("base", task, shown=(4, 6))
+    for k, pull in ((3, 0.4), (6, 0.6), (10, 0.8)):
+        maker.audit("f2c", task, seed=0, k=k, held_out=k < 10, shown=(4, 6), pull=pull)
+    return maker
 
 
 def made_frame(*audits: dict) -> pd.DataFrame:
@@ -116,10 +146,8 @@ def made_frame(*audits: dict) -> pd.DataFrame:
         row |= {"model": MODEL, "is_demo": False, "split": "test", "instances": 100, "collapsed": False}
         row |= {"position": position, "change_low": np.nan, "change_high": np.nan, "training": None} | audit
         values, base, f1 = (row.pop(part, {}) for part in ("values", "base", "f1"))
-        rows += [
-            row | {"metric": metric, "template": "", "value": values.get(metric), "base": base.get(metric)}
-            for metric in KEPT
-        ]
+        own = {metric: {"value": values.get(metric), "base": base.get(metric)} for metric in KEPT}
+        rows += [row | {"metric": metric, "template": ""} | found for metric, found in own.items()]
         rows += [row | {"metric": TEMPLATE_F1, "template": name, "value": value} for name, value in f1.items()]
     return pd.DataFrame(rows).astype({"seed": "Int64", "value": float, "base": float})
 

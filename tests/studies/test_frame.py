@@ -1,6 +1,5 @@
-"""From run directories to one frame: seeds together, each beside the base on the same instances and templates."""
+"""From a study's folder to one frame: seeds together, each beside the base on the same instances and templates."""
 
-from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
@@ -8,13 +7,13 @@ import pytest
 
 from flip_flop.metrics import observed_agreement, paired_bootstrap_interval
 from flip_flop.report import load_run
-from flip_flop.studies.frame import average_seeds, make_frame, methods_of, template_f1
-from tests.studies.made_results import Maker, metrics_of, study1, study2, study3
+from flip_flop.studies.frame import average_seeds, methods_of, template_f1
+from tests.studies.made_results import Maker, study1, study2, study3
 
 
-def averaged(results, method, task):
+def averaged(maker, method, task):
     """The averaged row of each metric."""
-    cells = average_seeds(make_frame(results))
+    cells = average_seeds(maker.frame())
     found = cells[(cells["method"] == method) & (cells["task"] == task)]
     return {cell.metric: cell for cell in found.itertuples()}
 
@@ -25,89 +24,88 @@ def cells_of(frame, setting, *columns):
 
 
 def test_the_seeds_of_a_method_stand_together_as_mean_and_sample_deviation(tmp_path):
-    results = study1(Maker(tmp_path), tasks=("rte", "wsc"), seeds=(0, 1, 2))
-    values = [metrics_of(r)["mean_f1"] for r in results if (r.method, r.task) == ("cce", "wsc")]
-    cell = averaged(results, "cce", "wsc")["mean_f1"]
+    maker = study1(Maker(tmp_path), tasks=("rte", "wsc"), seeds=(0, 1, 2))
+    values = [metrics["mean_f1"] for metrics in maker.metrics(method="cce", task="wsc")]
+    cell = averaged(maker, "cce", "wsc")["mean_f1"]
     assert cell.seeds == (0, 1, 2)
     mean = sum(values) / 3
     assert cell.mean == pytest.approx(mean)
     assert cell.std_over_seeds == pytest.approx((sum((v - mean) ** 2 for v in values) / 2) ** 0.5)
-    (base,) = [metrics_of(r)["mean_f1"] for r in results if (r.method, r.task) == ("base", "wsc")]
-    assert cell.change == cell.improvement == pytest.approx(mean - base)
-    sigma = averaged(results, "f2c", "rte")["f1_std"]
+    (base,) = maker.metrics(method="base", task="wsc")
+    assert cell.change == cell.improvement == pytest.approx(mean - base["mean_f1"])
+    sigma = averaged(maker, "f2c", "rte")["f1_std"]
     assert sigma.change < 0 < sigma.improvement
 
 
 def test_the_interval_resamples_the_same_instances_in_the_base_and_in_every_seed(tmp_path):
-    results = [r for r in study1(Maker(tmp_path), tasks=("rte",)) if r.method in ("base", "f2c")]
-    runs = [load_run(result.run).predictions for result in results]
-    before, after = [runs[0], runs[0]], runs[1:]
+    maker = study1(Maker(tmp_path), tasks=("rte",), methods=("f2c",))
+    before, *after = [load_run(run).predictions for run in maker.runs()]
     assert len(after) == 2
 
     def slow(*arrays):
         return fmean(observed_agreement(array) for array in arrays)
 
-    expected = paired_bootstrap_interval(slow, before, after)
-    cell = averaged(results, "f2c", "rte")["observed_agreement"]
+    expected = paired_bootstrap_interval(slow, [before, before], after)
+    cell = averaged(maker, "f2c", "rte")["observed_agreement"]
     assert (cell.change_low, cell.change_high) == pytest.approx(expected)
 
 
 def test_what_was_trained_on_another_task_is_transfer(tmp_path):
-    frame = make_frame(study2(Maker(tmp_path)))
+    frame = study2(Maker(tmp_path)).frame()
     pairs = [("rte", "copa"), ("rte", "wsc"), ("copa", "rte"), ("copa", "wsc")]
     assert sorted(cells_of(frame, "transfer", "source", "task")) == sorted(pairs)
     assert methods_of(frame[frame["setting"] == "own"]) == ["base"]
     assert frame.loc[(frame["setting"] == "transfer") & (frame["template"] == ""), "base"].notna().all()
 
 
-@pytest.mark.parametrize("others", [lambda maker: [], study2])
+@pytest.mark.parametrize("others", [lambda maker: maker, study2])
 def test_study_3_has_the_base_and_the_training_on_all_templates_at_its_ends(tmp_path, others):
-    frame = make_frame([*others(Maker(tmp_path)), *study3(Maker(tmp_path / "three"))])
+    frame = study3(others(Maker(tmp_path))).frame()
     expected = [("base", 0, False), ("f2c", 3, True), ("f2c", 6, True), ("f2c", 10, False)]
     assert cells_of(frame, "unseen", "method", "k", "held_out") == expected
     assert cells_of(frame, "own", "method") == [("base",)] * (3 if others is study2 else 0)
 
 
 def test_runs_on_other_instances_are_not_compared(tmp_path):
-    base = Maker(tmp_path / "a", num_instances=30).audit("base", "rte")
-    after = Maker(tmp_path / "b", num_instances=31).audit("f2c", "rte", seed=0)
-    cell = averaged([base, after], "f2c", "rte")["mean_f1"]
+    maker = Maker(tmp_path)
+    maker.audit("base", "rte")
+    maker.num_instances = 31
+    maker.audit("f2c", "rte", seed=0)
+    cell = averaged(maker, "f2c", "rte")["mean_f1"]
     assert np.isnan([cell.change, cell.change_low, cell.change_high]).all()
 
 
 def test_without_gold_labels_there_is_agreement_and_no_f1(tmp_path):
     maker = Maker(tmp_path)
-    results = [maker.audit("base", "mine", no_gold=True), maker.audit("f2c", "mine", seed=0, no_gold=True)]
-    cells = averaged(results, "f2c", "mine")
+    maker.audit("base", "mine", no_gold=True)
+    maker.audit("f2c", "mine", seed=0, no_gold=True)
+    cells = averaged(maker, "f2c", "mine")
     assert np.isnan(cells["mean_f1"].mean)
     assert not np.isnan(cells["observed_agreement"].change)
-    assert template_f1(make_frame(results)).empty
+    assert template_f1(maker.frame()).empty
 
 
 def test_an_audit_that_is_not_complete_has_rows_without_values(tmp_path):
-    maker = Maker(tmp_path)
-    base, done = maker.audit("base", "rte"), maker.audit("f2c", "rte", seed=0)
-    lost = [replace(done, seed=1, run=None), replace(done, task="cb", source="cb", run=None)]
-    frame = make_frame([lost[1], base, done, lost[0]])
+    maker = study1(Maker(tmp_path), tasks=("cb", "rte"), methods=("f2c",))
+    maker.lose(method="f2c", task="cb", seed=0)
+    maker.lose(method="f2c", task="rte", seed=1)
+    frame = maker.frame()
     missing = frame[~frame["is_done"] & (frame["metric"] == "mean_f1")].sort_values("position")
-    assert list(zip(missing["task"], missing["seed"], missing["setting"], strict=True)) == [
-        ("cb", 0, "own"),
-        ("rte", 1, "own"),
-    ]
+    expected = [("cb", 0, "own"), ("rte", 1, "own")]
+    assert list(zip(missing["task"], missing["seed"], missing["setting"], strict=True)) == expected
     assert missing["value"].isna().all()
-    assert averaged([lost[1], base, done, lost[0]], "f2c", "rte")["mean_f1"].seeds == (0,)
+    assert averaged(maker, "f2c", "rte")["mean_f1"].seeds == (0,)
 
 
 def test_each_template_has_its_mean_over_seeds(tmp_path):
-    results = study1(Maker(tmp_path), tasks=("rte",))
-    per_seed = [metrics_of(r)["f1_per_template"] for r in results if r.method == "swarm"]
-    f1 = template_f1(make_frame(results))
+    maker = study1(Maker(tmp_path), tasks=("rte",))
+    f1 = template_f1(maker.frame())
     f1 = f1[f1["method"] == "swarm"].set_index("template")["f1"]
     assert list(f1.index) == [f"t{index:02d}" for index in range(6)]
-    assert f1["t02"] == pytest.approx(np.mean([each["t02"] for each in per_seed]))
+    per_seed = [metrics["f1_per_template"]["t02"] for metrics in maker.metrics(method="swarm")]
+    assert f1["t02"] == pytest.approx(np.mean(per_seed))
 
 
 def test_the_base_comes_first_then_our_methods_then_others_by_name(tmp_path):
-    results = study1(Maker(tmp_path), tasks=("rte",), seeds=(0,))
-    others = [replace(results[-1], method=name, run=None) for name in ("zeta", "mine.losses:alpha")]
-    assert methods_of(make_frame([*others, *results])) == ["base", "swarm", "cce", "f2c", "mine.losses:alpha", "zeta"]
+    maker = study1(Maker(tmp_path), tasks=("rte",), seeds=(0,), methods=("zeta", "f2c", "mine.losses:alpha", "swarm"))
+    assert methods_of(maker.frame()) == ["base", "swarm", "f2c", "mine.losses:alpha", "zeta"]

@@ -2,17 +2,13 @@
 
 import pytest
 
-from flip_flop.studies.frame import average_seeds
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names, table1, table2, text
-from flip_flop.studies.tables.methods import average_change
-from flip_flop.studies.tables.transfer import average_transfers
+from flip_flop.studies.tables.grids import average_changes
 from flip_flop.tasks.catalog import catalog_names
-from tests.studies.made_results import made_frame, transfer_audits
 
 
-def changes(method, metric):
-    found = table1()
-    return found.loc[(found["method"] == method) & (found["metric"] == metric), "paper_change"]
+def printed_changes():
+    return average_changes(table1(), "method", "paper_change").set_index(["method", "metric"])
 
 
 def test_table_1_has_four_methods_on_eleven_datasets():
@@ -27,12 +23,11 @@ def test_the_mean_changes_of_table_1_are_those_of_the_text(method, metric):
     values = table1().set_index(["method", "task", "metric"])["paper"]
     total = sum(100 * (values[method, task, metric] - values["base", task, metric]) for task in dataset_names())
     assert f"{total / 11:.2f}" == f"{text()[f'{method} {metric} change']:.2f}"
-    assert 100 * average_change(changes(method, metric), metric)["mean_change"] == pytest.approx(total / 11)
+    assert 100 * printed_changes().loc[(method, metric), "mean_change"] == pytest.approx(total / 11)
 
 
 def test_f2c_raises_mean_f1_on_9_of_11_datasets_and_agreement_12_points_more_than_swarm():
-    found = average_change(changes("f2c", "mean_f1"), "mean_f1")
-    assert found["better"] == text()["f2c tasks with higher mean_f1"] == 9
+    assert printed_changes().loc[("f2c", "mean_f1"), "better"] == text()["f2c tasks with higher mean_f1"] == 9
     margin = text()["f2c observed_agreement change"] - text()["swarm observed_agreement change"]
     assert margin == pytest.approx(text()["f2c over swarm observed_agreement"])
 
@@ -45,13 +40,3 @@ def test_table_2_first_row_is_the_mean_and_the_sum_of_the_others(metric):
     assert 100 * rows["paper_improvement"].mean() == pytest.approx(100 * every["paper_improvement"], abs=0.0006)
     assert (rows["paper_better"].sum(), rows["paper_worse"].sum()) == (every["paper_better"], every["paper_worse"])
     assert (rows["paper_better"] + rows["paper_worse"] == 10).all()
-
-
-def test_a_made_grid_of_80_pairs_gives_table_2_with_its_p_and_n_counts():
-    found = average_transfers(average_seeds(made_frame(*transfer_audits())))
-    assert list(found["source"].unique()) == list(table2()["source"].unique())
-    assert set(found.loc[found["source"] == "all", "pairs"]) == {80}
-    both = found.merge(table2(), on=["source", "metric"])
-    assert (both["better"] == both["paper_better"]).all()
-    assert (both["worse"] == both["paper_worse"]).all()
-    assert both["improvement"].to_numpy() == pytest.approx(both["paper_improvement"].to_numpy(), abs=6e-6)

@@ -6,19 +6,22 @@ import io
 import pytest
 
 from flip_flop.metrics import METRICS
-from flip_flop.studies.frame import make_frame
 from flip_flop.studies.output import make_tables
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names, table1, table2
-from flip_flop.studies.tables.methods import changes_table, methods_table
+from flip_flop.studies.tables.grids import (
+    changes_table,
+    methods_table,
+    pairs_table,
+    spread_table,
+    transfer_table,
+    unseen_table,
+)
 from flip_flop.studies.tables.table import render_csv, render_markdown
-from flip_flop.studies.tables.templates import spread_table, unseen_table
-from flip_flop.studies.tables.transfer import pairs_table, transfer_table
 from flip_flop.text import DEMO_NOTE
 from tests.studies.made_results import (
     MODEL,
     Maker,
     made_frame,
-    metrics_of,
     paper_audits,
     study1,
     study2,
@@ -68,7 +71,7 @@ def test_best_and_worst_are_those_that_the_paper_marks():
     for (method, metric), row in zip(lines, body, strict=True):
         for task, text in zip(dataset_names(), row[2:-1], strict=True):
             cell = printed.loc[(method, task, metric)]
-            around = {"best": "**", "worst": "*", "": ""}[cell["paper_mark"]]
+            around = "**" if metric in cell["best"].split() else "*" if metric in cell["worst"].split() else ""
             assert text == f"{around}{100 * cell['paper']:.2f}{around}", (method, task, metric)
 
 
@@ -82,7 +85,9 @@ def test_the_papers_number_stands_below_each_cell():
 
 
 def test_table_2_from_a_made_grid_prints_the_papers_counts_and_means():
-    rows = rows_of(render_markdown(transfer_table(TRANSFER, "f2c")))
+    table = transfer_table(TRANSFER, "f2c")
+    assert table.records["improvement"].tolist() == pytest.approx(table.records["paper_improvement"].tolist(), abs=6e-6)
+    rows = rows_of(render_markdown(table))
     assert [row[0] for row in rows[2:]] == [
         "All (80 pairs)",
         *(dataset_names()[source] for source in table2()["source"].unique() if source != "all"),
@@ -162,9 +167,9 @@ def test_where_no_base_was_audited_there_is_no_change():
 
 
 def test_seeds_are_printed_as_mean_and_spread_and_said_below(tmp_path):
-    results = study1(Maker(tmp_path), tasks=("rte", "my_task"), seeds=(3, 5))
-    text = render_markdown(methods_table(make_frame(results)))
-    values = [100 * metrics_of(r)["f1_std"] for r in results if (r.method, r.task) == ("cce", "my_task")]
+    maker = study1(Maker(tmp_path), tasks=("rte", "my_task"), seeds=(3, 5))
+    text = render_markdown(methods_table(maker.frame()))
+    values = [100 * metrics["f1_std"] for metrics in maker.metrics(method="cce", task="my_task")]
     mean, std = sum(values) / 2, abs(values[0] - values[1]) / 2**0.5
     row = next(row for n, row in enumerate(rows_of(text)) if rows_of(text)[n - 2][0] == "CCE")
     assert row[3].strip("*") == f"{mean:.2f} ± {std:.2f}"
@@ -174,24 +179,23 @@ def test_seeds_are_printed_as_mean_and_spread_and_said_below(tmp_path):
 
 
 def test_the_bases_free_vote_stands_beside_its_mean_f1(tmp_path):
-    results = study1(Maker(tmp_path), tasks=("rte",))
-    rows = rows_of(render_markdown(methods_table(make_frame(results))))
-    row = next(row for row in rows if row[1] == "vote F1")
-    assert row[2] == f"{100 * metrics_of(results[0])['vote_f1']:.2f}"
+    maker = study1(Maker(tmp_path), tasks=("rte",))
+    row = next(row for row in rows_of(render_markdown(methods_table(maker.frame()))) if row[1] == "vote F1")
+    assert row[2] == f"{100 * maker.metrics(method='base')[0]['vote_f1']:.2f}"
 
 
 @pytest.mark.parametrize("is_demo", [True, False])
 def test_a_toys_table_says_that_it_is_a_toys(tmp_path, is_demo):
-    maker, other = (Maker(tmp_path / name, is_demo=is_demo) for name in "ab")
-    transfer = [result for result in study2(other) if result.method != "base"]
-    tables = list(make_tables(make_frame([*study1(maker), *transfer, *study3(maker, "cb")])))
+    maker = study3(study2(study1(Maker(tmp_path, is_demo=is_demo))), "cb")
+    tables = list(make_tables(maker.frame()))
     assert len(tables) == 7
     assert all((DEMO_NOTE in table.notes) == is_demo for table in tables)
 
 
 def test_fewer_seeds_and_collapse_are_said(tmp_path):
-    results = study1(Maker(tmp_path), tasks=("rte", "copa"), seeds=(0, 1))
-    frame = make_frame([r for r in results if (r.method, r.task, r.seed) != ("cce", "copa", 1)])
+    maker = study1(Maker(tmp_path), tasks=("rte", "copa"))
+    maker.lose(method="cce", task="copa", seed=1)
+    frame = maker.frame()
     frame["collapsed"] = (frame["method"] == "f2c") & (frame["task"] == "rte") & (frame["seed"] == 0)
     notes = methods_table(frame).notes
     assert "Over fewer seeds than the others: CCE on COPA (1)." in notes
@@ -199,16 +203,17 @@ def test_fewer_seeds_and_collapse_are_said(tmp_path):
 
 
 def test_study_3_prints_each_k_beside_the_base_and_all(tmp_path):
-    results = study3(Maker(tmp_path))
-    table = unseen_table(make_frame(results))
+    maker = study3(Maker(tmp_path))
+    table = unseen_table(maker.frame())
     rows = rows_of(render_markdown(table))[2:]
     assert [row[1] for row in rows] == ["base", "F2C, 3 templates", "F2C, 6 templates", "F2C, 10 templates (seen)"]
-    values = [100 * metrics_of(result)["observed_agreement"] for result in results]
+    values = [100 * metrics["observed_agreement"] for metrics in maker.metrics()]
     assert [row[7] for row in rows] == [f"{value:.2f}" for value in values]
     assert rows[1][8].replace("−", "-") == f"{values[1] - values[0]:+.2f}"
     line = "Rows marked (seen): trained on these templates too."
     assert line in table.notes
-    assert line not in unseen_table(make_frame(results[:-1])).notes
+    maker.lose(held_out=False, method="f2c")
+    assert line not in unseen_table(maker.frame()).notes
 
 
 def test_the_bases_quartiles_and_their_mean_range_stand_beside_the_papers():
@@ -223,11 +228,11 @@ def test_the_bases_quartiles_and_their_mean_range_stand_beside_the_papers():
 
 
 def test_csv_has_fractions_in_full_and_empty_cells(tmp_path):
-    results = study1(Maker(tmp_path), tasks=("rte", "my_task"), seeds=(0,))
-    lines = list(csv.DictReader(io.StringIO(render_csv(methods_table(make_frame(results))))))
+    maker = study1(Maker(tmp_path), tasks=("rte", "my_task"), seeds=(0,))
+    lines = list(csv.DictReader(io.StringIO(render_csv(methods_table(maker.frame())))))
     line_of = {"method": "f2c", "task": "rte", "metric": "mean_f1"}
     line = next(line for line in lines if line_of.items() <= line.items())
-    (metrics,) = [metrics_of(r) for r in results if (r.method, r.task) == ("f2c", "rte")]
+    (metrics,) = maker.metrics(method="f2c", task="rte")
     assert float(line["mean"]) == metrics["mean_f1"]
     assert (line["paper"], line["std_over_seeds"], line["seeds"]) == ("0.8155", "", "0")
     assert float(line["change_low"]) <= float(line["change"]) <= float(line["change_high"])
@@ -248,10 +253,10 @@ def test_a_users_names_cannot_break_a_table():
 
 def test_without_the_papers_tasks_there_are_no_columns_for_its_numbers():
     table = changes_table(made_frame(*({**audit, "task": f"my_{audit['task']}"} for audit in paper_audits())))
-    assert "paper" not in [column.heading for column in table.columns]
+    assert "paper" not in [column.text for column in table.columns]
     assert {len(row) for row in table.rows if row} == {len(table.columns)}
     own = made_frame(*({**audit, "source": f"my_{audit['source']}"} for audit in transfer_audits()))
-    headings = [column.heading for column in transfer_table(own, "f2c").columns]
+    headings = [column.text for column in transfer_table(own, "f2c").columns]
     assert headings == ["trained on", *["Δ", "P/N"] * 3]
 
 
@@ -259,7 +264,7 @@ def test_another_methods_transfer_stands_in_its_own_file_without_the_papers_numb
     frame = made_frame(*({**audit, "method": "cce"} for audit in transfer_audits()))
     table = transfer_table(frame, "cce")
     assert (table.name, table.title) == ("table2_transfer_cce", "Transfer to other tasks under CCE")
-    assert not any(cell.is_paper for row in table.rows for cell in row)
+    assert not any(cell.style == "paper" for row in table.rows for cell in row)
     assert transfer_table(TRANSFER, "f2c").title == "Transfer to other tasks under F2C (the paper's Table 2)"
     line = "The paper gives its pairs only as heat maps."
     assert line in pairs_table(TRANSFER, "f2c").notes

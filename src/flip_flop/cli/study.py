@@ -170,16 +170,16 @@ def _has_gpu() -> bool:
 
 
 def _write_outputs(folder: "StudyFolder", plan: "Plan", quiet: bool) -> None:
+    from flip_flop.studies.frame import make_frame
     from flip_flop.studies.output import write_outputs
-    from flip_flop.studies.results import read_results
 
-    results = read_results(folder, plan)
-    missing = sum(result.run is None for result in results)
-    if missing == len(results):
+    frame = make_frame(folder, plan)
+    is_done = frame.groupby("position")["is_done"].first()
+    if not is_done.any():
         click.echo("no audit is complete: there is nothing to show", err=True)
         return
-    written = write_outputs(results, plan.study, folder.study(plan))
-    if missing:
-        click.echo(f"{missing} of {len(results)} audits are not complete: their cells are blank", err=True)
+    written = write_outputs(frame, plan.study, folder.study(plan))
+    if not is_done.all():
+        click.echo(f"{(~is_done).sum()} of {len(is_done)} audits are not complete: their cells are blank", err=True)
     if not quiet:
         click.echo("\n".join(str(path) for path in written))

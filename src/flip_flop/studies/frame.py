@@ -1,7 +1,10 @@
 """A study's results as one long frame, a row for each audit and metric: tables and plots are made of it alone.
 
-Its columns: those of :class:`~flip_flop.studies.results.Result`, and
+Its columns:
 
+- ``method``, ``task``, ``seed``; ``source``, the task trained on, ``k``, the number of templates trained on, and
+  ``training``, its directory: empty, 0 and ``None`` for the base;
+- ``template_names``: those audited; ``held_out``: none of them was trained on;
 - ``setting``: ``own``, audited on the task trained on; ``transfer``, on another one; ``unseen``, on templates that some
   training of the study has not seen, with the base and the trainings on all templates as the two ends of study 3;
 - ``position``: the audit's in the study's grid;
@@ -14,18 +17,19 @@ Its columns: those of :class:`~flip_flop.studies.results.Result`, and
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, Literal
 
 import pandas as pd
 
-from flip_flop.evaluation.run_directory import Audit
+from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.method import BASE, METHODS
 from flip_flop.metrics import METRICS
-from flip_flop.report import load_run, mean_difference, what_differs
+from flip_flop.report import mean_difference, what_differs
+from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names
-from flip_flop.studies.results import Result
+from flip_flop.studies.plan import Plan
 
 Setting = Literal["own", "transfer", "unseen"]
 KEPT = (*PAPER_METRICS, "vote_f1")
@@ -36,29 +40,44 @@ _KNOWN_METHODS = {BASE.name: BASE, **METHODS}
 _INTERVAL = ["change_low", "change_high"]
 
 
-def make_frame(results: Sequence[Result]) -> pd.DataFrame:
+def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
     """The long frame of a study's audits, sorted by method, task trained on, task audited, templates, K and seed.
 
     Raises:
         InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for an audit that cannot be read.
     """
-    runs = {result.run: load_run(result.run) for result in results if result.run is not None}
-    unseen = {result.eval_set for result in results if result.held_out}
-    cells: dict[Any, list[Result]] = {}
-    for each in sorted(results, key=_order):
-        cells.setdefault((each.method, each.source, each.k, each.held_out, each.eval_set), []).append(each)
-    bases = {each.eval_set: runs[each.run] for each in results if each.method == BASE.name and each.run}
-    positions = {result: position for position, result in enumerate(results)}
+    # Numbers are compared within the same task and templates, and never across.
+    unseen = {(cell.task_name, cell.templates) for cell in plan.audits if cell.training and cell.held_out}
+    cells: dict[Any, list[dict[str, Any]]] = {}
+    runs: dict[Any, Audit] = {}
+    bases: dict[Any, Audit] = {}
+    for position, cell in enumerate(plan.audits):
+        training, eval_set = plan.training_of(cell), (cell.task_name, cell.templates)
+        own: Setting = "own" if cell.source in (None, cell.task_name) else "transfer"
+        audit: dict[str, Any] = {
+            "setting": "unseen" if eval_set in unseen else own,
+            "method": cell.method,
+            "source": cell.source or "",
+            "task": cell.task_name,
+            "k": len(training.templates) if training else 0,
+            "held_out": training is not None and cell.held_out,
+            "template_names": cell.templates,
+            "seed": cell.seed,
+            "training": folder.run(training) if training else None,
+            "position": position,
+            "is_done": folder.is_done(cell),
+        }
+        cells.setdefault(tuple(audit[name] for name in CELL), []).append(audit)
+        if audit["is_done"]:
+            runs[position] = load_run(folder.run(cell))
+            bases |= {} if training else {eval_set: runs[position]}
     rows = []
-    for members in cells.values():
-        first, done = members[0], [runs[each.run] for each in members if each.run]
-        own: Setting = "own" if first.source in ("", first.task) else "transfer"
-        shared = {"setting": "unseen" if first.eval_set in unseen else own}
-        base = None if first.method == BASE.name else bases.get(first.eval_set)
+    for members in sorted(cells.values(), key=_order):
+        first, done = members[0], [runs[each["position"]] for each in members if each["is_done"]]
+        base = bases.get((first["task"], first["template_names"])) if first["training"] else None
         compared = {metric: _compare(metric, base, done) for metric in KEPT}
-        for member in members:
-            audit = vars(member) | shared | {"position": positions[member], "is_done": member.run is not None}
-            rows += [audit | row for row in _values(runs[member.run] if member.run else None, compared)]
+        for audit in sorted(members, key=lambda audit: audit["seed"] or 0):
+            rows += [audit | row for row in _values(runs.get(audit["position"]), compared)]
     return pd.DataFrame(rows).astype({"seed": "Int64", **dict.fromkeys(["value", "base", *_INTERVAL], float)})
 
 
@@ -66,7 +85,7 @@ def _values(found: Audit | None, compared: Mapping[str, Any]) -> list[dict[str, 
     """What differs between the rows of one audit."""
     if found is None:
         record = {"model": "", "is_demo": False, "split": "", "instances": 0, "collapsed": False, "template": ""}
-        return [record | {"metric": metric} for metric in KEPT]
+        return [record | {"metric": metric} | dict.fromkeys(["value", "base", *_INTERVAL]) for metric in KEPT]
     record = {
         "model": found.record.model.name,
         "is_demo": found.record.model.is_demo,
@@ -90,6 +109,12 @@ def _compare(metric: str, base: Audit | None, runs: Sequence[Audit]) -> dict[str
     return {"base": base.metrics[metric], "change_low": low, "change_high": high}
 
 
+def _order(members: Sequence[Mapping[str, Any]]) -> Any:
+    first = members[0]
+    source = task_order(first["source"]) if first["source"] else (-1, "")
+    return method_order(first["method"]), source, task_order(first["task"]), len(first["template_names"]), first["k"]
+
+
 def average_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     """The seeds of each cell together: a row for each metric of each cell that has a complete audit.
 
@@ -98,11 +123,15 @@ def average_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     (how many); collapsed.
     """
     done = frame[frame["is_done"] & (frame["metric"] != TEMPLATE_F1)]
-    groups = done.groupby([*CELL, "metric"], sort=False)
-    shared = {name: (name, "first") for name in ("base", *_INTERVAL, "split", "instances")}
-    value, std = ("value", fmean), ("value", lambda values: sample_std(values.tolist()))
-    lists = {"seeds": ("seed", tuple), "values": ("value", tuple), "collapsed": ("collapsed", "any")}
-    cells = groups.agg(mean=value, std_over_seeds=std, **shared, **lists).reset_index()
+    cells = done.groupby([*CELL, "metric"], sort=False).agg(
+        mean=("value", fmean),
+        std_over_seeds=("value", lambda values: sample_std(values.tolist())),
+        seeds=("seed", tuple),
+        values=("value", tuple),
+        collapsed=("collapsed", "any"),
+        **{name: (name, "first") for name in ("base", *_INTERVAL, "split", "instances")},
+    )
+    cells = cells.reset_index()
     cells["templates"] = [len(names) for names in cells["template_names"]]
     cells["change"] = cells["mean"] - cells["base"]
     cells["improvement"] = cells["change"] * cells["metric"].map(direction).astype(int)
@@ -143,8 +172,7 @@ def tasks_of(frame: pd.DataFrame) -> list[str]:
 
 def pairs_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
     """The pairs of a task trained on and another one audited, in the order of tables."""
-    found: Iterable[tuple[str, str]] = set(zip(frame["source"], frame["task"], strict=True))
-    return sorted(found, key=lambda pair: tuple(map(task_order, pair)))
+    return sorted({*zip(frame["source"], frame["task"], strict=True)}, key=lambda pair: [*map(task_order, pair)])
 
 
 def method_title(method: str) -> str:
@@ -162,11 +190,6 @@ def method_order(method: str) -> tuple[int, str]:
     return _rank(method, _KNOWN_METHODS)
 
 
-def file_name(name: str, method: str) -> str:
-    """A file on transfer: the paper's is F2C's, another method's has its name."""
-    return name if method == "f2c" else f"{name}_{re.sub('[^A-Za-z0-9._-]+', '_', method)}"
-
-
 def task_title(task: str) -> str:
     """A task's name in tables: the paper's where it is one of its datasets."""
     return dataset_names().get(task, task)
@@ -181,7 +204,6 @@ def _rank(name: str, known: Mapping[str, Any]) -> tuple[int, str]:
     return (list(known).index(name) if name in known else len(known), name)
 
 
-def _order(result: Result) -> Any:
-    source = task_order(result.source) if result.source else (-1, "")
-    ranks = (method_order(result.method), source, task_order(result.task))
-    return *ranks, len(result.template_names), result.k, -1 if result.seed is None else result.seed
+def file_name(name: str, method: str) -> str:
+    """A file on transfer: the paper's is F2C's, another method's has its name."""
+    return name if method == "f2c" else f"{name}_{re.sub('[^A-Za-z0-9._-]+', '_', method)}"

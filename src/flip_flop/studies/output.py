@@ -9,14 +9,11 @@ import pandas as pd
 
 from flip_flop.files import write_bytes, write_text
 from flip_flop.method import BASE
-from flip_flop.studies.frame import in_setting, make_frame, methods_of, template_f1
-from flip_flop.studies.results import Result
+from flip_flop.studies.frame import in_setting, methods_of, template_f1
 from flip_flop.studies.study import Study
+from flip_flop.studies.tables import grids
 from flip_flop.studies.tables.checkpoints import checkpoints_table, read_choices
-from flip_flop.studies.tables.methods import changes_table, methods_table
 from flip_flop.studies.tables.table import Table, render_csv, render_latex, render_markdown
-from flip_flop.studies.tables.templates import spread_table, unseen_table
-from flip_flop.studies.tables.transfer import pairs_table, transfer_table
 from flip_flop.text import DEMO_NOTE, markdown_cell
 
 if TYPE_CHECKING:
@@ -28,7 +25,7 @@ RENDERERS = {"md": render_markdown, "csv": render_csv, "tex": render_latex}
 FORMATS = ("pdf", "svg", "png")
 
 
-def write_outputs(results: Sequence[Result], study: Study, out: Path) -> list[Path]:
+def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
     """Write the tables and figures that a study's complete audits suffice for, and ``index.md`` with all of them.
 
     Tables and figures of an earlier time that are not written now are removed; audits that are not complete are named
@@ -37,9 +34,8 @@ def write_outputs(results: Sequence[Result], study: Study, out: Path) -> list[Pa
     Raises:
         InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a run that cannot be read.
     """
-    if all(result.run is None for result in results):
+    if not frame["is_done"].any():
         return []
-    frame = make_frame(results)
     tables, plots = list(make_tables(frame)), make_plots(frame)
     files = {
         out / "tables" / f"{table.name}.{kind}": render(table).encode("utf-8")
@@ -60,15 +56,15 @@ def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
     """The tables that apply."""
     own = in_setting(frame, "own")
     if set(methods_of(own)) - {BASE.name}:
-        yield methods_table(frame)
-        yield changes_table(frame)
+        yield grids.methods_table(frame)
+        yield grids.changes_table(frame)
     for method in _transferred(frame):
-        yield transfer_table(frame, method)
-        yield pairs_table(frame, method)
+        yield grids.transfer_table(frame, method)
+        yield grids.pairs_table(frame, method)
     if in_setting(frame, "unseen")["is_done"].any():
-        yield unseen_table(frame)
+        yield grids.unseen_table(frame)
     if len(template_f1(own[own["method"] == BASE.name])):
-        yield spread_table(frame)
+        yield grids.spread_table(frame)
     if len(choices := read_choices(frame)):
         yield checkpoints_table(frame, choices)
 

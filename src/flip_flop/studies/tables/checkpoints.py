@@ -35,8 +35,8 @@ def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
         "No checkpoint within max_share_drift": (scored["is_guarded"] & scored["agreement_step"].isna()).sum(),
         "The log does not hold the base's votes, so the guard is unknown": (~scored["is_guarded"]).sum(),
     }
-    notes = layout.join(
-        layout.about(frame, average_seeds(frame)[:0]),
+    notes = layout.Selection(frame, frame[:0], average_seeds(frame)[:0]).notes(
+        [],
         "Numbers are of the validation split, percent; a rule takes the first of the best. Agreement counts only while "
         "drift is within max_share_drift. Drift: how far the label shares are from the base's majority votes (total "
         "variation).",
@@ -46,12 +46,12 @@ def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
         [f"{reason}: {count(int(number_of), 'training')}." for reason, number_of in reasons.items() if number_of],
     )
     rows = []
-    for choice in choices.to_dict("records"):
-        trained = TableCell(f"{task_title(choice['task'])}, {choice['templates']} templates", is_name=True)
-        row = [layout.method_cell(choice["method"]), trained, TableCell(str(choice["seed"]))]
-        for step, *values in ([choice[column] for column in columns] for columns in RULES.values()):
-            row += map(TableCell, [MISSING if pd.isna(step) else str(step), *map(layout.number, values)])
-        rows.append(row)
+    for each in choices.itertuples():
+        trained = TableCell(f"{task_title(each.task)}, {each.templates} templates", "name")
+        texts = [str(each.seed)]
+        for step, *values in ([getattr(each, column) for column in columns] for columns in RULES.values()):
+            texts += [MISSING if pd.isna(step) else str(step), *map(layout.number, values)]
+        rows.append([layout.method_head(each), trained, *map(TableCell, texts)])
     columns = [Column(heading, is_text=True) for heading in ("method", "trained on", "seed")]
     columns += [Column(text, group=_TITLES[rule]) for rule in RULES for text in ("step", "mean F1", "P_o", "drift")]
     records = choices.drop(columns=["num_candidates", "is_guarded"])

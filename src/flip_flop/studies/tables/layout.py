@@ -1,14 +1,14 @@
-"""What tables are laid out with: numbers as printed, the columns under each metric, rows in groups, marks, notes."""
+"""What tables are laid out with: numbers as printed, the cells under each metric, rows in groups, marks, notes."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from flip_flop.method import BASE
 from flip_flop.metrics import METRICS
-from flip_flop.studies.frame import KEPT, Setting, in_setting, method_title, task_title
+from flip_flop.studies.frame import KEPT, Setting, average_seeds, in_setting, method_title, task_title
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names
 from flip_flop.studies.tables.table import Column, Row, TableCell
 from flip_flop.tasks.catalog import catalog_entry
@@ -21,7 +21,7 @@ INTERVAL_NOTE = "95% CI: paired bootstrap over instances; it says nothing about 
 Parts = dict[str, Callable[[Any], str]]
 
 
-def number(value: Any, write: Callable[[float, int], str] = percent, std: float = math.nan) -> str:
+def number(value: Any, write: Callable[[float, int], str] = percent, std: Any = None) -> str:
     """A number as printed, with its spread over seeds; a dash where there is none.
 
     Example:
@@ -38,46 +38,50 @@ def win_loss(better: Any, worse: Any) -> str:
     return MISSING if pd.isna(better) else f"{better}/{worse}"
 
 
-def _interval(cell: Any) -> str:
-    return "" if math.isnan(cell.change_low) else point_interval((cell.change_low, cell.change_high), DECIMALS)
+CHANGE: Parts = {
+    "Δ": lambda cell: "" if cell.method == BASE.name else number(cell.change, points),
+    "95% CI": lambda cell: (
+        "" if pd.isna(cell.change_low) else point_interval((cell.change_low, cell.change_high), DECIMALS)
+    ),
+}
 
 
-CHANGE: Parts = {"Δ": lambda cell: "" if cell.method == BASE.name else number(cell.change, points), "95% CI": _interval}
+def method_head(each: Any) -> TableCell:
+    """The first cell of a method's rows: our titles are words of ours."""
+    title = method_title(each.method)
+    return TableCell(title, "name" if title == each.method else "")
 
 
-def method_cell(method: str) -> TableCell:
-    """A method's name: our titles are words of ours."""
-    return TableCell(method_title(method), is_name=method_title(method) == method)
+def task_head(each: Any) -> TableCell:
+    """The cell of the task audited."""
+    return TableCell(task_title(each.task), "name")
 
 
-def task_cell(task: str) -> TableCell:
-    """A task's name."""
-    return TableCell(task_title(task), is_name=True)
+def source_head(each: Any) -> TableCell:
+    """The cell of the task trained on."""
+    return TableCell(task_title(each.source), "name")
 
 
-def metric_columns(heads: Sequence[str], parts: Parts) -> list[Column]:
-    """Columns of text, and these parts under each metric."""
-    return [Column(head, is_text=True) for head in heads] + [
-        Column(heading, group=METRICS[metric].title) for metric, heading in _parts(parts)
-    ]
+def pivot(
+    cells: pd.DataFrame, by: Sequence[str], heads: Sequence[tuple[str, Callable[[Any], TableCell]]], parts: Parts
+) -> tuple[list[Column], list[Row]]:
+    """A row for each group of ``cells``, which have one of each metric: the ``heads``, and the parts of each metric.
 
-
-def metric_cells(cells: pd.DataFrame, parts: Parts) -> list[TableCell]:
-    """The cells below them, from one row of each metric; the ``mark`` of a row is its change's."""
-    found = {cell.metric: cell for cell in cells.itertuples()}
-    return [
-        TableCell(
-            parts[heading](found[metric]),
-            mark=getattr(found[metric], "mark", "") if heading == "Δ" else "",
-            is_paper=heading.startswith("paper"),
-        )
-        for metric, heading in _parts(parts)
-    ]
-
-
-def _parts(parts: Parts) -> list[tuple[str, str]]:
+    A head is its heading, and its cell of any row of the group; the ``mark`` of a row is its change's.
+    """
     every = [(metric, heading) for metric in PAPER_METRICS for heading in parts]
-    return [(metric, heading) for metric, heading in every if heading != "95% CI" or METRICS[metric].has_interval]
+    shown = [(metric, heading) for metric, heading in every if heading != "95% CI" or METRICS[metric].has_interval]
+    columns = [Column(heading, is_text=True) for heading, _ in heads]
+    columns += [Column(heading, group=METRICS[metric].title) for metric, heading in shown]
+    rows: list[Row] = []
+    for _, group in cells.groupby(list(by), sort=False):
+        found = {cell.metric: cell for cell in group.itertuples()}
+        row = [head(found[PAPER_METRICS[0]]) for _, head in heads]
+        for metric, heading in shown:
+            mark: Any = getattr(found[metric], "mark", "") if heading == "Δ" else ""
+            row.append(TableCell(parts[heading](found[metric]), "paper" if heading.startswith("paper") else mark))
+        rows.append(row)
+    return columns, rows
 
 
 def fill(cells: pd.DataFrame, names: Sequence[str], wanted: Iterable[tuple[str, ...]]) -> pd.DataFrame:
@@ -110,63 +114,78 @@ def group_rows(rows: Iterable[Row]) -> list[Row]:
     return grouped
 
 
-def join(*parts: Any) -> list[str]:
-    """Notes: each part one, or a list of them, or nothing where its condition does not hold."""
-    return [line for part in parts if part for line in ([part] if isinstance(part, str) else part)]
+@dataclass(frozen=True)
+class Selection:
+    """What a table shows of a study's frame: the audits ``asked`` for, and those complete as averaged ``cells``."""
+
+    frame: pd.DataFrame
+    asked: pd.DataFrame
+    cells: pd.DataFrame
+
+    def notes(self, rows: Iterable[Row], *own: Any) -> list[str]:
+        """The notes below a table: about its cells, its ``own``, and what is missing in its ``rows``.
+
+        A note of its own is one, or several, or nothing where its condition does not hold.
+        """
+        texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
+        deviation = any(" ± " in text for text in texts) and "±: sample standard deviation over training seeds."
+        return _join(*self._about(), deviation, *own, *self._missing(texts.count(MISSING)))
+
+    def paper_notes(self, where: str, *more: str) -> list[str]:
+        """Whose the second number is, and which tasks were audited on other instances than the paper's."""
+        other = {}
+        for each in _once(self.cells).itertuples():
+            printed = catalog_entry(each.task).paper["test"] if each.task in dataset_names() else None
+            if printed is not None and (each.instances, each.split) != (printed, "test"):
+                found = f"{each.instances:,} of {each.split}"
+                other[each.task] = f"{task_title(each.task)} {found} (the paper: {printed:,} of test)"
+        return _join(
+            f"{where}, in grey or in brackets: the paper's own, of Qwen2.5-3B-Instruct on its test splits.",
+            other and f"Not the paper's instances: {', '.join(other.values())}.",
+            *more,
+        )
+
+    def _about(self) -> list[str]:
+        """Model, seeds, sizes, collapse; and that a toy is a toy."""
+        done, cells = self.frame[self.frame["is_done"]].sort_values("position", kind="stable"), _once(self.cells)
+        seeds = sorted({seed for each in cells["seeds"] for seed in each if not pd.isna(seed)})
+        seed_words = f"; {count(len(seeds), 'training seed')} ({', '.join(map(str, seeds))})" if seeds else ""
+        sizes = {each.task: f"{each.instances:,} x {each.templates}" for each in cells.itertuples()}
+        size_words = ", ".join(f"{task_title(task)} {size}" for task, size in sizes.items())
+        trained = cells[cells["method"] != BASE.name].itertuples()
+        fewer = [f"{_words(each)} ({len(each.seeds)})" for each in trained if len(each.seeds) < len(seeds)]
+        collapsed = [_words(each) for each in cells[cells["collapsed"].astype(bool)].itertuples()]
+        return _join(
+            f"Model: {', '.join(done['model'].unique())}{seed_words}.",
+            sizes and f"Instances x templates, split {' and '.join(sorted(cells['split'].unique()))}: {size_words}.",
+            fewer and f"Over fewer seeds than the others: {_listed(fewer)}.",
+            collapsed and f"Collapsed, one label nearly everywhere: {_listed(collapsed)}.",
+            done["is_demo"].any() and DEMO_NOTE,
+        )
+
+    def _missing(self, dashes: int) -> list[str]:
+        """How many cells of the study's own are a dash, which tasks have no labels, and which audits are not done."""
+        asked = self.asked
+        without = asked["is_done"] & (asked["metric"] == "mean_f1") & asked["value"].isna()
+        unlabelled = asked.loc[without, "task"].unique()
+        bases = in_setting(self.frame, "own", BASE.name)[: None if (asked["setting"] == "transfer").any() else 0]
+        left = pd.concat([_once(part[~part["is_done"]]).sort_values("position") for part in (asked, bases)])
+        names = [_words(each) + ("" if pd.isna(each.seed) else f", seed {each.seed}") for each in left.itertuples()]
+        return _join(
+            dashes and f"{count(dashes, 'cell')} without a number (a dash).",
+            len(unlabelled) and f"Without labels, hence without F1: {', '.join(map(task_title, unlabelled))}.",
+            names and f"{count(len(names), 'audit')} of this table not done yet: {_listed(names)}.",
+        )
 
 
-def about(frame: pd.DataFrame, cells: pd.DataFrame) -> list[str]:
-    """Notes on a table's cells: model, seeds, sizes, collapse; and that a toy is a toy."""
-    done, cells = frame[frame["is_done"]].sort_values("position", kind="stable"), _once(cells)
-    seeds = sorted({seed for each in cells["seeds"] for seed in each if not pd.isna(seed)})
-    seed_words = f"; {count(len(seeds), 'training seed')} ({', '.join(map(str, seeds))})" if seeds else ""
-    sizes = {each.task: f"{each.instances:,} x {each.templates}" for each in cells.itertuples()}
-    size_words = ", ".join(f"{task_title(task)} {size}" for task, size in sizes.items())
-    trained = cells[cells["method"] != BASE.name]
-    fewer = [f"{_words(each)} ({len(each.seeds)})" for each in trained.itertuples() if len(each.seeds) < len(seeds)]
-    collapsed = [_words(each) for each in cells[cells["collapsed"].astype(bool)].itertuples()]
-    return join(
-        f"Model: {', '.join(done['model'].unique())}{seed_words}.",
-        sizes and f"Instances x templates, split {' and '.join(sorted(cells['split'].unique()))}: {size_words}.",
-        fewer and f"Over fewer seeds than the others: {_listed(fewer)}.",
-        collapsed and f"Collapsed, one label nearly everywhere: {_listed(collapsed)}.",
-        done["is_demo"].any() and DEMO_NOTE,
-    )
-
-
-def paper_notes(where: str, cells: pd.DataFrame) -> list[str]:
-    """Whose the second number is, and which of these cells' tasks were audited on other instances than the paper's."""
-    other = {}
-    for each in _once(cells).itertuples():
-        printed = catalog_entry(each.task).paper["test"] if each.task in dataset_names() else None
-        if printed is not None and (each.instances, each.split) != (printed, "test"):
-            found = f"{each.instances:,} of {each.split}"
-            other[each.task] = f"{task_title(each.task)} {found} (the paper: {printed:,} of test)"
-    return join(
-        f"{where}, in grey or in brackets: the paper's own, of Qwen2.5-3B-Instruct on its test splits.",
-        other and f"Not the paper's instances: {', '.join(other.values())}.",
-    )
-
-
-def deviation(cells: pd.DataFrame) -> str:
-    """What ± means, where some method has several seeds."""
-    several = any(len(each) > 1 for each in cells["seeds"])
-    return "±: sample standard deviation over training seeds." if several else ""
-
-
-def missing(frame: pd.DataFrame, setting: Setting, rows: Iterable[Row], method: str | None = None) -> list[str]:
-    """How many cells of the study's own are a dash, which tasks have no labels, and which audits are not done yet."""
+def select(frame: pd.DataFrame, setting: Setting, method: str | None = None) -> Selection:
+    """The audits of one setting, and of one method where it is given."""
     asked = in_setting(frame, setting, method)
-    dashes = sum(cell.text == MISSING and not cell.is_paper for row in rows for cell in row)
-    unlabelled = asked.loc[asked["is_done"] & (asked["metric"] == "mean_f1") & asked["value"].isna(), "task"].unique()
-    bases = in_setting(frame, "own", BASE.name).iloc[: None if setting == "transfer" else 0]
-    left = pd.concat([_once(part[~part["is_done"]]).sort_values("position") for part in (asked, bases)])
-    names = [_words(each) + ("" if pd.isna(each.seed) else f", seed {each.seed}") for each in left.itertuples()]
-    return join(
-        dashes and f"{count(dashes, 'cell')} without a number (a dash).",
-        len(unlabelled) and f"Without labels, hence without F1: {', '.join(map(task_title, unlabelled))}.",
-        names and f"{count(len(names), 'audit')} of this table not done yet: {_listed(names)}.",
-    )
+    return Selection(frame, asked, average_seeds(asked))
+
+
+def _join(*parts: Any) -> list[str]:
+    return [line for part in parts if part for line in ([part] if isinstance(part, str) else part)]
 
 
 def _once(rows: pd.DataFrame) -> pd.DataFrame:

@@ -10,25 +10,15 @@ import pandas as pd
 
 from flip_flop.text import MISSING, markdown_cell, spreadsheet_cell, visible
 
-Mark = Literal["best", "worst", ""]
+Style = Literal["", "name", "paper", "best", "worst"]
 PREAMBLE = r"% Needs \usepackage{booktabs}, \usepackage{graphicx} and \usepackage[dvipsnames]{xcolor}."
-_ESCAPES = {character: rf"\{character}" for character in "{}&%$#_"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\char34{}",
-    "`": r"\textasciigrave{}",
-    "[": "{[}",  # after \\ this and the next would be read as its arguments
-    "*": "{*}",
-    "]": "{]}",
-    "−": "$-$",
-    "±": r"$\pm$",
-    "–": "--",
-    "Δ": r"$\Delta$",
-}
+_ESCAPES = str.maketrans(
+    {character: rf"\{character}" for character in "{}&%$#_"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "`": r"\textasciigrave{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\char34{}"}
+    | {"[": "{[}", "*": "{*}", "]": "{]}"}  # after \\ the first two would be read as its arguments
+    | {"−": "$-$", "±": r"$\pm$", "–": "--", "Δ": r"$\Delta$"}
+)
 _SYMBOLS = {
     "mean F1": r"$\overline{F_1}$",
     "sigma_F1": r"$\sigma_{F_1}$",
@@ -36,27 +26,28 @@ _SYMBOLS = {
     "F2C": r"F$^2$C",
     "F1": r"$F_1$",
 }
-_WORDS = re.compile("|".join(map(re.escape, _SYMBOLS)))
+_LATEX_STYLES = {
+    "best": r"\textbf{\textcolor{ForestGreen}{%s}}",
+    "worst": r"\textcolor{BrickRed}{%s}",
+    "paper": r"{\scriptsize\textcolor{gray}{%s}}",
+}
+_TOKENS = re.compile("|".join([*map(re.escape, _SYMBOLS), "."]), re.DOTALL)
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """One cell: ``is_paper`` is the paper's number; ``is_name`` comes from a user's file, with no words of ours."""
+    """One cell: a ``name`` comes from a user's file, with no words of ours; ``paper`` is the paper's number."""
 
     text: str = ""
-    mark: Mark = ""
-    is_name: bool = False
-    is_paper: bool = False
+    style: Style = ""
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(TableCell):
     """A column's heading; neighbours with the same group stand under it together."""
 
-    heading: str
     group: str = ""
     is_text: bool = False
-    is_name: bool = False
 
 
 Row = Sequence[TableCell]
@@ -85,7 +76,7 @@ def render_csv(table: Table) -> str:
 
 def render_markdown(table: Table) -> str:
     """The table in Markdown: best bold, worst in italics."""
-    headings = [TableCell(f"{each.group} {each.heading}".strip(), is_name=each.is_name) for each in table.columns]
+    headings = [TableCell(f"{each.group} {each.text}".strip(), each.style) for each in table.columns]
     rules = ["---" if column.is_text else "---:" for column in table.columns]
     lines = [map(_markdown, headings), rules, *(map(_markdown, row) for row in table.rows if row)]
     grid = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -98,10 +89,10 @@ def _name(text: str) -> str:
 
 
 def _markdown(cell: TableCell) -> str:
-    text = _name(cell.text) if cell.is_name else cell.text
-    if cell.is_paper and text not in ("", MISSING):
-        return f"({text})"
-    return {"best": f"**{text}**", "worst": f"*{text}*", "": text}[cell.mark]
+    if cell.style == "name":
+        return _name(cell.text)
+    around = {"best": "**%s**", "worst": "*%s*", "paper": "(%s)"}.get(cell.style, "%s")
+    return cell.text if cell.text in ("", MISSING) else around % cell.text
 
 
 def render_latex(table: Table) -> str:
@@ -111,7 +102,6 @@ def render_latex(table: Table) -> str:
     """
     kind, width = ("table*", r"\linewidth") if table.is_wide else ("table", r"\columnwidth")
     layout = "".join("l" if column.is_text else "r" for column in table.columns)
-    headings = [TableCell(column.heading, is_name=column.is_name) for column in table.columns]
     lines = [
         PREAMBLE,
         rf"\begin{{{kind}}}[t]",
@@ -122,7 +112,7 @@ def render_latex(table: Table) -> str:
         rf"  \begin{{tabular}}{{{layout}}}",
         r"    \toprule",
         *_groups(table.columns),
-        _latex_row(headings),
+        _latex_row(table.columns),
         r"    \midrule",
         *(_latex_row(row) if row else r"    \midrule" for row in table.rows),
         r"    \bottomrule",
@@ -142,14 +132,12 @@ def escape(text: str) -> str:
         >>> print(escape("50% of a_b & [c]"))
         50\% of a\_b \& {[}c{]}
     """
-    return "".join(_ESCAPES.get(character, character) for character in visible(text, one_line=True))
+    return visible(text, one_line=True).translate(_ESCAPES)
 
 
 def _words(text: str) -> str:
     """Words of ours: titles of metrics become mathematics."""
-    parts = _WORDS.split(text)
-    symbols = [_SYMBOLS[found] for found in _WORDS.findall(text)]
-    return "".join(escape(part) + symbol for part, symbol in itertools.zip_longest(parts, symbols, fillvalue=""))
+    return "".join(_SYMBOLS.get(token) or escape(token) for token in _TOKENS.findall(text))
 
 
 def _groups(columns: Sequence[Column]) -> list[str]:
@@ -168,9 +156,5 @@ def _latex_row(row: Row) -> str:
 
 
 def _latex(cell: TableCell) -> str:
-    text = escape(cell.text) if cell.is_name else _words(cell.text)
-    if cell.is_paper and text:
-        return rf"{{\scriptsize\textcolor{{gray}}{{{text}}}}}"
-    if cell.mark == "best":
-        return rf"\textbf{{\textcolor{{ForestGreen}}{{{text}}}}}"
-    return rf"\textcolor{{BrickRed}}{{{text}}}" if cell.mark == "worst" else text
+    text = escape(cell.text) if cell.style == "name" else _words(cell.text)
+    return _LATEX_STYLES.get(cell.style, "%s") % text if text else ""

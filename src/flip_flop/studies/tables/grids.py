@@ -1,0 +1,291 @@
+"""The tables of a grid: Table 1, Table 2, study 3, and how far the base's F1 spreads over templates."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flip_flop.method import BASE
+from flip_flop.metrics import METRICS
+from flip_flop.studies import paper
+from flip_flop.studies.frame import (
+    CELL,
+    direction,
+    file_name,
+    method_title,
+    methods_of,
+    pairs_of,
+    sample_std,
+    task_order,
+    task_title,
+    tasks_of,
+    template_f1,
+)
+from flip_flop.studies.paper import PAPER_METRICS, table1, table2
+from flip_flop.studies.tables import layout
+from flip_flop.studies.tables.layout import Selection, method_head, number, select, source_head, task_head, win_loss
+from flip_flop.studies.tables.table import Column, Row, Table, TableCell
+from flip_flop.text import MISSING, count, points
+
+ALL = "all"
+WIDE_RANGE = 0.15  # the paper counts the datasets whose interquartile range exceeds this
+QUANTILES = {"min": 0, "Q1": 0.25, "median": 0.5, "Q3": 0.75, "max": 1}
+_CHANGES = ["mean", "std_over_seeds", "change", "change_low", "change_high"]
+_PAIRED = ["better", "worse", "paper_better", "paper_worse"]
+
+
+def methods_table(frame: pd.DataFrame) -> Table:
+    """Methods in rows, tasks in columns, the paper's number below each cell."""
+    shown, cells = _own(frame)
+    is_vote = (cells["metric"] == "vote_f1") & (cells["method"] == BASE.name)
+    has_vote = bool(cells.loc[is_vote, "mean"].notna().any())
+    lines = cells[cells["metric"].isin(PAPER_METRICS) | (is_vote & has_vote)]
+    signed = lines["mean"].where(lines["metric"] != "vote_f1") * lines["metric"].map(direction)
+    lines = lines.assign(mark=signed.groupby([lines["task"], lines["metric"]]).transform(layout.mark_extremes))
+    rows: list[Row] = []
+    for (_, metric), line in lines.groupby(["method", "metric"], sort=False):
+        head = method_head(line.iloc[0])
+        own = [TableCell(number(each.mean, std=each.std_over_seeds), each.mark) for each in line.itertuples()]
+        rows.append([head, TableCell(METRICS[metric].title), *own, TableCell(_average(line["mean"]))])
+        if line["paper"].notna().any():
+            printed = ["paper", *map(number, line["paper"]), _average(line["paper"])]
+            rows.append([head, *(TableCell(text, "paper") for text in printed)])
+    notes = shown.notes(
+        [row[:-1] for row in rows],
+        "Percent. Best per task and metric: bold; worst: italics, or red. An average stands where no task is missing.",
+        has_vote and "Vote F1: the base's majority over its templates, which takes no training.",
+        cells["paper"].notna().any() and shown.paper_notes("Below each number"),
+    )
+    tasks = [Column(task_title(task), "name") for task in tasks_of(shown.asked)]
+    columns = [*[Column(is_text=True)] * 2, *tasks, Column("average")]
+    seeds = shown.cells["seeds"].map(lambda seeds: " ".join(str(seed) for seed in seeds if not pd.isna(seed)))
+    mean, std, *changes = _CHANGES
+    names = ["method", "task", "metric", mean, std, "seeds", *changes, "paper", "paper_change"]
+    records = _with_paper(shown.cells.assign(seeds=seeds))[[*names, "split", "instances", "templates"]]
+    title = "Methods on their own task (the paper's Table 1)"
+    return Table("table1_methods", title, columns, layout.group_rows(rows), notes, records)
+
+
+def changes_table(frame: pd.DataFrame) -> Table:
+    """Tasks in rows, by method; below them the average and the P/N counts, beside the paper's over the same tasks."""
+    shown, cells = _own(frame)
+    cells = cells[cells["method"] != BASE.name]
+    has_paper, num_tasks = cells["paper"].notna().any(), cells["task"].nunique()
+    averages = average_over_tasks(cells)
+    most = averages.groupby("method")["tasks"].max()
+
+    def size(each: Any) -> TableCell:
+        tasks = count(num_tasks, "task")
+        return TableCell(f"average, {tasks if most[each.method] == num_tasks else f'{most[each.method]} of {tasks}'}")
+
+    def mean(each: Any) -> str:  # a task without labels has agreement and no F1
+        fewer = f" over {count(each.tasks, 'task')}" if 0 < each.tasks < most[each.method] else ""
+        return number(each.mean_change, points) + fewer
+
+    def pivot(lines: pd.DataFrame, by: list[str], head: Any, own: Any, interval: Any, printed: Any) -> Any:
+        parts = {"Δ": own, "95% CI": interval} | ({"paper": printed} if has_paper else {})
+        return layout.pivot(lines, by, [("", method_head), ("", head)], parts)
+
+    change, interval = layout.CHANGE.values()
+    columns, rows = pivot(
+        cells, ["method", "task"], task_head, change, interval, lambda each: number(each.paper_change, points)
+    )
+    notes = replace(shown, cells=shown.cells[shown.cells["method"] != BASE.name]).notes(
+        rows,
+        "Points against the base. Lower sigma_F1 is better, and counts as better.",
+        layout.INTERVAL_NOTE,
+        has_paper and shown.paper_notes("In the columns named paper", "Its averages: over the same tasks."),
+    )
+    for head, own, printed in (
+        (size, mean, lambda each: number(each.paper_mean_change, points)),
+        (
+            lambda each: TableCell("better/worse"),
+            lambda each: win_loss(each.better, each.worse),
+            lambda each: win_loss(each.paper_better, each.paper_worse),
+        ),
+    ):
+        rows += pivot(averages, ["method"], head, own, lambda each: "", printed)[1]
+    methods = [row[0] for row in rows]
+    rows.sort(key=lambda row: methods.index(row[0]))
+    return Table("table1_changes", "Changes against the base", columns, layout.group_rows(rows), notes, averages)
+
+
+def transfer_table(frame: pd.DataFrame, method: str) -> Table:
+    """One row for all pairs and one for each source, in the paper's layout, with its numbers beside."""
+    shown, has_paper = _transfer(frame, method)
+    averages, sources = average_transfers(shown.cells), dict.fromkeys(source for source, _ in pairs_of(shown.asked))
+    lines = layout.fill(averages, ["source"], [(source,) for source in [ALL, *sources]])
+    lines = lines.merge(table2() if has_paper else table2()[:0], how="left", on=["source", "metric"])
+    of_sources = lines["improvement"].where(lines["source"] != ALL)
+    lines["mark"] = of_sources.groupby(lines["metric"]).transform(layout.mark_extremes).replace("worst", "")
+    every = TableCell(f"All ({count(int(averages['pairs'].max()) if len(averages) else 0, 'pair')})")
+    parts: layout.Parts = {
+        "Δ": lambda each: number(each.improvement, points, each.std_over_seeds),
+        "P/N": lambda each: win_loss(each.better, each.worse),
+    }
+    if has_paper:  # with three decimals, as the paper prints it
+        parts |= {
+            "paper Δ": lambda each: MISSING if pd.isna(each.paper_improvement) else points(each.paper_improvement, 3),
+            "paper P/N": lambda each: win_loss(each.paper_better, each.paper_worse),
+        }
+    head = ("trained on", lambda each: every if each.source == ALL else source_head(each))
+    columns, rows = layout.pivot(lines, ["source"], [head], parts)
+    notes = shown.notes(
+        rows,
+        "Mean change on the targets in points, as an improvement: for sigma_F1, how much lower it is. "
+        "P/N: targets better and worse than the base; an unchanged one is neither. Best source: bold.",
+        has_paper
+        and shown.paper_notes(
+            "In the columns named paper", "Its rows: means over 10 targets each, and over all of its 80 pairs."
+        ),
+    )
+    title = f"Transfer to other tasks under {method_title(method)}" + " (the paper's Table 2)" * (method == "f2c")
+    records = lines[lines["improvement"].notna()].drop(columns="mark")
+    return Table(file_name("table2_transfer", method), title, columns, [rows[0], [], *rows[1:]], notes, records)
+
+
+def pairs_table(frame: pd.DataFrame, method: str) -> Table:
+    """Every pair with its changes and their intervals."""
+    shown, has_paper = _transfer(frame, method)
+    cells = layout.fill(shown.cells, ["source", "task"], pairs_of(shown.asked)).assign(method=method)
+    heads = [("trained on", source_head), ("evaluated on", task_head)]
+    columns, rows = layout.pivot(cells, ["source", "task"], heads, layout.CHANGE)
+    notes = shown.notes(
+        rows,
+        "Points against the base; lower sigma_F1 is better.",
+        layout.INTERVAL_NOTE,
+        has_paper and "The paper gives its pairs only as heat maps.",
+    )
+    records = cells[cells["metric"].isin(PAPER_METRICS)].rename(columns={"task": "target"})
+    records = records[["method", "source", "target", "metric", *_CHANGES]]
+    title = f"Transfer by pair under {method_title(method)}"
+    return Table(file_name("table2_pairs", method), title, columns, layout.group_rows(rows), notes, records)
+
+
+def unseen_table(frame: pd.DataFrame) -> Table:
+    """By task and K: the metrics on templates that the training never saw, and their changes."""
+    shown = select(frame, "unseen")
+    cells = shown.cells.sort_values("task", key=lambda tasks: tasks.map(task_order), kind="stable")
+    seen = np.where(cells["held_out"] | (cells["method"] == BASE.name), "", " (seen)")
+
+    def trained(each: Any) -> TableCell:
+        words = f"{method_title(each.method)}, {each.k} templates{each.seen}"
+        return TableCell("base" if each.method == BASE.name else words)
+
+    parts = {"%": lambda cell: number(cell.mean, std=cell.std_over_seeds), **layout.CHANGE}
+    columns, rows = layout.pivot(cells.assign(seen=seen), CELL, [("task", task_head), ("trained on", trained)], parts)
+    notes = replace(shown, cells=cells).notes(
+        rows,
+        "All rows of a task are audited on the same templates, the ones held out from training on the first K.",
+        seen.any() and "Rows marked (seen): trained on these templates too.",
+        "Changes are in points against the base; lower sigma_F1 is better. " + layout.INTERVAL_NOTE,
+        "The paper gives this study as a plot, without numbers.",
+    )
+    names = ["task", "method", "templates_trained_on", "held_out", "templates", "metric", *_CHANGES]
+    records = cells[cells["metric"].isin(PAPER_METRICS)].rename(columns={"k": "templates_trained_on"})[names]
+    title = "Unseen templates after training on the first K (the paper's study 3)"
+    return Table("study3_unseen_templates", title, columns, layout.group_rows(rows), notes, records)
+
+
+def spread_table(frame: pd.DataFrame) -> Table:
+    """F1 over templates of the base: quartiles by task, and their mean range beside the paper's."""
+    own, bases = select(frame, "own"), select(frame, "own", BASE.name)
+    shown, tasks, stated = replace(bases, asked=own.asked), tasks_of(own.asked), paper.text()
+    f1, has_paper = template_f1(bases.asked), any(task in paper.dataset_names() for task in tasks)
+    found = quartiles(f1).reindex(tasks)
+    ranges = found["Q3-Q1"].dropna()
+    below = [
+        ("mean", number(fmean(ranges)), f"{stated['base mean interquartile range']:.2f}"),
+        (
+            "above 15 points",
+            f"{(ranges > WIDE_RANGE).sum()} of {len(ranges)}",
+            f"{stated['base tasks with interquartile range above 15']:.0f} of 11",
+        ),
+    ]
+
+    def row(head: TableCell, own: Sequence[str], theirs: str = "") -> Row:
+        return [head, *map(TableCell, own), *[TableCell(theirs, "paper")] * has_paper]
+
+    rows = [row(TableCell(task_title(each[0]), "name"), [*map(number, each[1:])]) for each in found.itertuples()]
+    rows += [row(TableCell(head), [*[""] * len(QUANTILES), own], theirs) for head, own, theirs in below]
+    whose = shown.paper_notes("Beside the mean range", "Its mean range: over its eleven datasets.")
+    notes = shown.notes(rows, "F1 over templates, percent; quartiles by linear interpolation.", has_paper and whose)
+    columns = [Column("task", is_text=True), *map(Column, [*found.columns, *["paper"] * has_paper])]
+    title, records = "F1 of the base over templates (the paper's appendix)", f1.drop(columns="method")
+    rows = [*rows[: len(tasks)], [], *rows[len(tasks) :]]
+    return Table("base_spread", title, columns, rows, notes, records, is_wide=False)
+
+
+def quartiles(f1: pd.DataFrame) -> pd.DataFrame:
+    """By task: the smallest, the quartiles (linear interpolation) and the largest F1, and the interquartile range."""
+    groups = f1.groupby("task", sort=False)["f1"]
+    found = {task: np.quantile(values, list(QUANTILES.values())).round(12) for task, values in groups}
+    frame = pd.DataFrame.from_dict(found, orient="index", columns=list(QUANTILES))
+    return frame.assign(**{"Q3-Q1": frame["Q3"] - frame["Q1"]})
+
+
+def average_changes(cells: pd.DataFrame, by: str, column: str = "change") -> pd.DataFrame:
+    """By group and metric: the number of known changes, their mean, and how many are better and worse: 0 is neither."""
+    known = cells[cells[column].notna() & cells["metric"].isin(PAPER_METRICS)]
+    gain = known[column] * known["metric"].map(direction).astype(int)
+    groups = known.assign(better=gain > 0, worse=gain < 0).groupby([by, "metric"], sort=False)
+    sums = {"better": ("better", "sum"), "worse": ("worse", "sum")}
+    return groups.agg(number=(column, "size"), mean_change=(column, fmean), **sums).reset_index()
+
+
+def average_over_tasks(cells: pd.DataFrame) -> pd.DataFrame:
+    """:func:`average_changes` by method, with ``tasks`` their number; and the paper's, where it has the same tasks."""
+    known = layout.fill(average_changes(cells, "method"), ["method"], [(method,) for method in methods_of(cells)])
+    known = known[known["metric"].isin(PAPER_METRICS)].rename(columns={"number": "tasks"})
+    known["tasks"] = known["tasks"].fillna(0).astype(int)
+    printed = average_changes(cells[cells["change"].notna()], "method", "paper_change")
+    printed = printed.rename(columns={"number": "tasks"} | {name: f"paper_{name}" for name in printed.columns[3:]})
+    return known.merge(printed, how="left", on=["method", "metric", "tasks"]).astype(dict.fromkeys(_PAIRED, "Int64"))
+
+
+def average_transfers(cells: pd.DataFrame) -> pd.DataFrame:
+    """By source and metric, over all targets with a base: the mean improvement, its spread over seeds, the P/N counts.
+
+    The source ``all`` has all pairs. The spread is of the mean over the pairs, where all have the same seeds.
+    """
+
+    def spread(own: pd.DataFrame) -> float:
+        by_seed = zip(*own["values"], strict=True) if own["seeds"].nunique() == 1 else ()
+        return sample_std([*map(fmean, by_seed)])
+
+    known = cells[cells["change"].notna() & cells["metric"].isin(PAPER_METRICS)]
+    every = pd.concat([known.assign(source=ALL), known])
+    found = average_changes(every, "source")
+    found["pairs"] = found.groupby("source")["number"].transform("max")
+    found["improvement"] = found["mean_change"] * found["metric"].map(direction).astype(int) + 0.0  # never minus zero
+    found["std_over_seeds"] = [spread(own) for _, own in every.groupby(["source", "metric"], sort=False)]
+    columns = ["source", "metric", "pairs", "improvement", "std_over_seeds", "better", "worse"]
+    return found[columns].astype(dict.fromkeys(["pairs", "better", "worse"], "Int64"))
+
+
+def _own(frame: pd.DataFrame) -> tuple[Selection, pd.DataFrame]:
+    """What was audited on the task trained on; its cells with a row for whatever is missing, beside the paper's."""
+    shown = select(frame, "own")
+    wanted = itertools.product(methods_of(shown.asked), tasks_of(shown.asked))
+    return shown, _with_paper(layout.fill(shown.cells, ["method", "task"], wanted))
+
+
+def _with_paper(cells: pd.DataFrame) -> pd.DataFrame:
+    keys = ["method", "task", "metric"]
+    return cells.merge(table1()[[*keys, "paper", "paper_change"]], how="left", on=keys)
+
+
+def _average(values: pd.Series) -> str:
+    """The mean over tasks, where none is missing."""
+    return number(math.nan if values.isna().any() else fmean(values))
+
+
+def _transfer(frame: pd.DataFrame, method: str) -> tuple[Selection, bool]:
+    """A method's pairs, and whether the paper's Table 2 is of these."""
+    shown = select(frame, "transfer", method)
+    return shown, method == "f2c" and bool(table2()["source"].isin(shown.asked["source"]).any())
