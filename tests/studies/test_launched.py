@@ -11,10 +11,11 @@ from safetensors.torch import load_file
 
 from flip_flop.errors import InputError
 from flip_flop.studies.folder import StudyFolder
+from flip_flop.studies.leases import STALE_SECONDS
 from flip_flop.studies.study import Settings
 from flip_flop.studies.work import split_batch_across_ranks
 from tests.studies.plans import SHORT, plan, small
-from tests.studies.running import ENVIRONMENT, here, write_study
+from tests.studies.running import ENVIRONMENT, here, write_lease, write_study
 from tests.training.conftest import settings
 
 # Four whole steps of an epoch; without dropout, whose masks go by what is computed together.
@@ -45,7 +46,10 @@ def planned(tmp_path):
 def test_two_processes_train_what_one_does(planned, tmp_path):
     made, folder, path = planned
     (unit,), (training, audit) = made.units, made.cells
+    # Their job was killed on another machine, and queued again before its lease was stale.
+    write_lease(folder.root / "claims", unit.name, age=STALE_SECONDS - 15, boot_id="another")
     code, out = launch(path, unit)
+    assert out.count(f"waiting for {unit.name}, held by process ") == 1
     assert (code, out.count(f"train {training.label}: "), out.count(f"audit {audit.label}: ")) == (0, 1, 1), out
     assert (out.count("---- "), out.count("first votes over")) == (1, 1)
     assert folder.is_done(training)
@@ -122,7 +126,8 @@ def test_a_launcher_with_nothing_to_start_is_refused(tmp_path, options, expected
         here("run", write_study(tmp_path), "--out", tmp_path / "out", *options)
 
 
-def test_a_study_that_is_itself_started_by_a_launcher_is_refused(tmp_path, monkeypatch):
+def test_a_study_that_is_itself_started_by_a_launcher_is_refused(planned, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="E-DISTRIBUTED: A launcher has started 2 processes"):
-        here("run", write_study(tmp_path), "--out", tmp_path / "out")
+    for arguments in (("run", write_study(tmp_path), "--out", tmp_path / "out"), ("work", planned[2])):
+        with pytest.raises(InputError, match="E-DISTRIBUTED: A launcher has started 2 processes"):
+            here(*arguments)

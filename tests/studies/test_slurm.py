@@ -37,20 +37,23 @@ def test_slurm_is_asked_for_what_the_command_line_says():
             sbatch_directives(None, time, 0, None, None, more)
 
 
-def test_the_script_launches_a_training_and_not_an_audit_of_the_base(tmp_path):
-    made = plan()
-    launcher, program = ["launch", "-n4"], tmp_path / "srun"
-    executor = SlurmExecutor(Tracker(made, StudyFolder(tmp_path)), ["py", "-m", "ff", "--unit"], {}, 3, launcher)
-    script = tmp_path / "script.sh"
-    script.write_text(executor.script(made.units))
-    assert "#SBATCH --array=0-1%3\n" in script.read_text()
-    program.write_text('#!/bin/sh\necho "$@"\nexit 3\n')
-    program.chmod(0o755)
-    for index, (unit, started) in enumerate(zip(made.units, ("py -m ff", "launch -n4 -m ff"), strict=True)):
-        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": str(index)}
-        assert subprocess.run(["bash", script], env=environment).returncode == 3
-        log = (tmp_path / "logs" / f"{unit.name}.log").read_text()
-        assert log.endswith(f"step {started} --unit {unit.name}\n")
+def test_a_training_is_launched_and_an_audit_of_the_base_is_one_process_with_one_gpu(tmp_path, monkeypatch):
+    made, folder = plan(), StudyFolder(tmp_path / "out")
+    commands = {"sbatch": "echo 7", "srun": 'echo "$@"; exit 3', "squeue": ":"}
+    for name, command in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{command}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    executor = SlurmExecutor(Tracker(made, folder), ["py", "-m", "ff"], {"gpus-per-node": "4"}, 3, ["launch", "-n4"])
+    monkeypatch.setattr(executor, "_look", lambda: False)
+    executor.run()
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
+    expected = (("small.sh", "py -m ff", 1), ("small-launched.sh", "launch -n4 -m ff", 4))
+    for unit, (name, started, gpus) in zip(made.units, expected, strict=True):
+        script = folder.root / "slurm" / name
+        assert {"#SBATCH --array=0-0%3", f"#SBATCH --gpus-per-node={gpus}"} < set(script.read_text().splitlines())
+        assert subprocess.run(["bash", script]).returncode == 3
+        assert folder.log(unit).read_text().endswith(f"step {started} --unit {unit.name}\n")
 
 
 def test_where_there_is_no_slurm_one_line_says_so(tmp_path):

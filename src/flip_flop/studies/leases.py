@@ -33,9 +33,14 @@ class Holder:
         return f"process {self.process} on {self.host}"
 
     @classmethod
+    def of(cls, process: int) -> "Holder":
+        """The process of this number on this machine."""
+        return cls(_boot_id(), process, _start_time(process), socket.gethostname())
+
+    @classmethod
     def me(cls) -> "Holder":
         """This process."""
-        return cls(_boot_id(), os.getpid(), _start_time(os.getpid()), socket.gethostname())
+        return cls.of(os.getpid())
 
     def is_alive(self) -> bool | None:
         """Whether the process is running; None where it cannot be seen: elsewhere, or without /proc."""
@@ -74,9 +79,14 @@ class Leases:
         return newest is not None and not self._is_stale(newest)
 
     def holder(self, name: str) -> Holder | None:
-        """Who is at work on this; None where nobody is, or the lease does not say."""
+        """Who has the newest lease, dead or alive; None where there is none, or it does not say."""
         newest = self._newest(name)
-        return _read_holder(newest) if newest is not None and not self._is_stale(newest) else None
+        return None if newest is None else _read_holder(newest)
+
+    def left_by(self, holder: Holder) -> set[str]:
+        """What a process that is dead was at work on."""
+        leases = [path for path in self.folder.glob("*.*") if path.suffix[1:].isdigit()]
+        return {path.stem for path in leases if _read_holder(path) == holder}
 
     @contextlib.contextmanager
     def acquire(self, name: str) -> Iterator[bool]:
@@ -101,9 +111,9 @@ class Leases:
 
     def _create(self, name: str) -> Path | None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        newest = self._newest(name)
-        if newest is not None and not self._is_stale(newest):
+        if self.is_held(name):
             return None
+        newest = self._newest(name)
         mine = self.folder / f"{name}.{0 if newest is None else _generation(newest) + 1}"
         try:
             with mine.open("x", encoding="utf-8") as file:
