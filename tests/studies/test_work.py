@@ -13,7 +13,6 @@ from flip_flop.report import load_run
 from flip_flop.studies import work
 from flip_flop.studies.folder import StudyFolder, root_of
 from flip_flop.studies.local import LocalExecutor, worker_environments
-from flip_flop.studies.results import read_results
 from flip_flop.studies.study import Settings
 from flip_flop.studies.tracker import Tracker
 from flip_flop.studies.work import DONE, FAILED, run_unit
@@ -43,16 +42,6 @@ def test_what_is_done_is_an_ordinary_run_directory(done):
     assert (folder.run(made.trainings[0]) / "adapter" / "adapter_model.safetensors").is_file()
 
 
-def test_results_are_read_from_disk(done):
-    made, folder = done
-    base, trained = read_results(folder, made)
-    assert (base.method, base.source, base.seed, base.training) == ("base", "", None, None)
-    found = (trained.task, trained.source, trained.seed, trained.k, trained.held_out)
-    assert found == ("clear_hotel_reviews", "clear_hotel_reviews", 0, 5, False)
-    assert [base.run, trained.run] == [folder.run(cell) for cell in made.audits]
-    assert trained.training == folder.run(made.trainings[0])
-
-
 def test_nothing_is_opened_for_a_unit_that_is_done(done, monkeypatch):
     def never(*arguments):
         raise AssertionError("it was opened")
@@ -77,7 +66,6 @@ def test_a_record_that_is_not_complete_is_not_done(done, damage, tmp_path):
     else:
         own.write_text(json.dumps({"key": "0" * 64}))
     assert not copy.is_done(cell)
-    assert [result.run for result in read_results(copy, made)] == [None, None]
     assert run_unit(made, copy, made.units[0]) == DONE
     assert copy.is_done(cell)
 
@@ -90,7 +78,6 @@ def test_an_audit_of_an_adapter_that_was_trained_anew_is_not_done(done, tmp_path
     record = copy.run(made.trainings[0]) / "run.json"
     record.write_text(record.read_text().replace('"digest": "', '"digest": "00'))
     assert (copy.is_done(base), copy.is_done(audit)) == (True, False)
-    assert [result.run for result in read_results(copy, made)] == [copy.run(base), None]
 
 
 def test_a_training_that_was_begun_with_something_else_says_which_folder_is_in_the_way(tmp_path):

@@ -241,7 +241,7 @@ class _UnitRunner:
         if self._opened is None or self._opened[0] != cell.task:
             self._opened = (cell.task, open_task(cell.task, self.plan.setup))
         task = choose(self._opened[1], cell.templates)
-        if cell_key(cell, task, self.plan.setup, self.plan.model_identity) != cell.key:
+        if cell_key(self.plan, cell, task) != cell.key:
             message = f"the data, templates or settings of {cell.task} are no longer those of {cell.label}."
             raise InputError("E-STUDY-CHANGED", message, "Run the study again: what is unchanged is not run again.")
         return task
@@ -263,7 +263,7 @@ class _UnitRunner:
                 shutil.rmtree(out)  # killed before there was anything to go on with
             self._tell(TRAIN)
         try:
-            data = load_training_data(task, config, limit=cell.limit)
+            data = load_training_data(task, config, limit=self.plan.study.limit)
             run = train(self._load(None), data, config, out, resume=True, quiet=True)
         except InputError as error:
             if error.code != "E-RESUME-CHANGED":
@@ -273,7 +273,7 @@ class _UnitRunner:
         return run.stopped_by is None
 
     def _audit(self, cell: Cell) -> None:
-        split = self._open(cell).render(cell.split, limit=cell.limit)
+        split = self._open(cell).render(self.plan.study.split, limit=self.plan.study.limit)
         known = {item.name for item in fields(ScoringOptions)}  # a plan of the past may hold settings since removed
         scoring = ScoringOptions(**{name: value for name, value in cell.settings.items() if name in known})
         loaded = self._load(self.unit.training)
