@@ -27,7 +27,7 @@ settings:
 limit: 26
 """
 # Long enough for something to be killed in the middle of a training.
-LONG = STUDY.replace("max_steps: 6", "max_steps: 96").replace("_steps: 2", "_steps: 8")
+LONG = STUDY.replace("max_steps: 6", "max_steps: 48").replace("_steps: 2", "_steps: 6")
 COMMAND = [sys.executable, "-m", "flip_flop.cli.main", "study"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 

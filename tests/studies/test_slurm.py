@@ -17,10 +17,11 @@ from tests.studies.running import LONG, attempts, here, outcome, start, tables, 
 from tests.studies.slurm_cluster import Cluster, missing_programs
 from tests.waiting import wait_for
 
-# Two trainings for two nodes; LONG is one of them.
-GRID = LONG.replace("[base, cce]", "[base, cce, f2c]")
-FAILING = LONG.replace("settings:\n", "settings:\n  methods: {f2c: {optim: galore_adamw}}\n")
-FAILING = FAILING.replace("[base, cce]", "[cce, f2c]").replace("max_steps: 96", "max_steps: 4000")
+# What Slurm does takes seconds. Two trainings for two nodes, and one of them.
+ONE = LONG.replace("max_steps: 48", "max_steps: 120").replace("_steps: 6", "_steps: 10")
+GRID = ONE.replace("[base, cce]", "[base, cce, f2c]")
+FAILING = ONE.replace("settings:\n", "settings:\n  methods: {f2c: {optim: galore_adamw}}\n")
+FAILING = FAILING.replace("[base, cce]", "[cce, f2c]").replace("max_steps: 120", "max_steps: 4000")
 OPTIONS = ("--executor", "slurm", "--device", "cpu", "--time", "30", "--cpus", "1", "--partition", "main")
 
 pytestmark = pytest.mark.xdist_group("slurm")  # one Slurm for all
@@ -151,11 +152,11 @@ def test_a_study_that_loses_a_node_gives_the_results_of_the_local_executor(clust
 
 @pytest.mark.slow
 def test_a_job_that_slurm_stops_goes_on_from_its_checkpoint_and_a_study_that_was_killed_finds_it(cluster, begin, local):
-    process, root = begin(LONG)
+    process, root = begin(ONE)
     unit = begun(root)
     process.kill()
     process.communicate()
-    process, _ = begin(LONG, root)
+    process, _ = begin(ONE, root)
     for stop in (run_out_of_time, pre_empt):
         before = set(whole_checkpoints(root))
         stop(cluster, root, unit)

@@ -77,17 +77,18 @@ def run_open_units(plan: Plan, folder: StudyFolder) -> int:
     tracker = Tracker(plan, folder, quiet=True)
     with terminable():
         threading.Thread(target=_stop_with_supervisor, daemon=True).start()
-        while tracker.open:
+        while True:
+            tracker.look()
+            if not tracker.open:
+                return DONE
             unit = next((unit for unit in tracker.open if not folder.leases.is_held(unit.name)), None)
             if unit is None:
                 time.sleep(RETRY_SECONDS)
-            else:
-                with _output_to(folder.log(unit)):
-                    status = _UnitRunner(plan, folder, unit).run()
-                if status in (FAILED, STOPPED):
-                    return BUSY if status == FAILED else STOPPED
-            tracker.look()
-    return DONE
+                continue
+            with _output_to(folder.log(unit)):
+                status = _UnitRunner(plan, folder, unit).run()
+            if status in (FAILED, STOPPED):
+                return BUSY if status == FAILED else STOPPED
 
 
 def waiting_for(folder: StudyFolder, unit: Unit) -> str:
