@@ -111,9 +111,9 @@ class Leases:
 
     def _create(self, name: str) -> Path | None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self.is_held(name):
-            return None
         newest = self._newest(name)
+        if newest is not None and not self._is_stale(newest):
+            return None
         mine = self.folder / f"{name}.{0 if newest is None else _generation(newest) + 1}"
         try:
             with mine.open("x", encoding="utf-8") as file:
