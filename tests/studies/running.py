@@ -71,7 +71,7 @@ def write_lease(folder: Path, name: str, generation: int = 0, age: float = 0.0, 
     """A lease of this process, or of one that differs from it, last touched some seconds ago."""
     folder.mkdir(exist_ok=True, parents=True)
     path = folder / f"{name}.{generation}"
-    path.write_text(json.dumps(vars(Holder.me()) | changes))
+    path.write_text(json.dumps(vars(Holder.of(os.getpid())) | changes))
     os.utime(path, (time.time() - age, time.time() - age))
     return path
 

@@ -24,7 +24,7 @@ WHOLE |= {"save_strategy": "steps", "save_steps": 2}
 
 
 def launch(path, unit, lease=None):
-    """A unit's command in two processes: its exit status, and what they said; a lease is stale when it is waited for."""
+    """A unit's command in two processes: its exit status and output; a lease is stale when it is waited for."""
     launcher = "-m torch.distributed.run --standalone --nproc-per-node 2 -m flip_flop.cli.main study work"
     command, said = [sys.executable, *launcher.split(), str(path), "--unit", unit.name], path.with_suffix(".txt")
     with said.open("w") as file:

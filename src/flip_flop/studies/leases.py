@@ -37,11 +37,6 @@ class Holder:
         """The process of this number on this machine."""
         return cls(_boot_id(), process, _start_time(process), socket.gethostname())
 
-    @classmethod
-    def me(cls) -> "Holder":
-        """This process."""
-        return cls.of(os.getpid())
-
     def is_alive(self) -> bool | None:
         """Whether the process is running; None where it cannot be seen: elsewhere, or without /proc."""
         if self.boot_id != _boot_id() or not Path("/proc/self/stat").exists():
@@ -106,7 +101,7 @@ class Leases:
             for path in self._generations(name):
                 below = _generation(path) < _generation(mine)
                 # Of a holder that was asleep for so long that it counted as dead, the lease may be another's by now.
-                if (below and self._is_stale(path)) or (path == mine and _read_holder(path) == Holder.me()):
+                if (below and self._is_stale(path)) or (path == mine and _read_holder(path) == Holder.of(os.getpid())):
                     path.unlink(missing_ok=True)
 
     def _create(self, name: str) -> Path | None:
@@ -117,7 +112,7 @@ class Leases:
         mine = self.folder / f"{name}.{0 if newest is None else _generation(newest) + 1}"
         try:
             with mine.open("x", encoding="utf-8") as file:
-                json.dump(vars(Holder.me()), file)
+                json.dump(vars(Holder.of(os.getpid())), file)
         except FileExistsError:  # another one was faster
             return None
         # Between the look and the lease others may have come and gone, and one of another number may be at work.
