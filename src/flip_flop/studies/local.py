@@ -76,8 +76,8 @@ class LocalExecutor:
         with terminable():
             try:
                 while self.tracker.open or self.workers:
-                    for index, environment in enumerate(self.environments[: len(self.tracker.open)]):
-                        if index not in self.workers:
+                    for index, environment in enumerate(self.environments):
+                        if index not in self.workers and len(self.workers) < len(self.tracker.open):
                             self.workers[index] = self._start(environment)
                     time.sleep(POLL_SECONDS)
                     self.tracker.look()
