@@ -86,8 +86,9 @@ def begin(cluster, tmp_path_factory):
     processes = []
 
     def begin(text, root=None):
-        cluster.revive()
-        root = root or tmp_path_factory.mktemp("study") / "out"
+        if root is None:
+            cluster.revive()
+            root = tmp_path_factory.mktemp("study") / "out"
         processes.append(start("run", write_study(root.parent, text), "--out", root, *OPTIONS, **cluster.client))
         return processes[-1], root
 
