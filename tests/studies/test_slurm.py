@@ -128,6 +128,11 @@ def begun(root):
     return wait_for(lambda: whole_checkpoints(root))[0].parents[2].name
 
 
+def newest_step(root):
+    """The step of the last whole checkpoint."""
+    return max((int(path.parent.name.removeprefix("checkpoint-")) for path in whole_checkpoints(root)), default=0)
+
+
 def run_out_of_time(cluster, root, unit):
     """The signal before the end of a job's time."""
     cluster.ask("scancel", "--signal=TERM", cluster.job_of(root, unit))
@@ -158,17 +163,16 @@ def test_a_job_that_slurm_stops_goes_on_from_its_checkpoint_and_a_study_that_was
     process.kill()
     process.communicate()
     process, _ = begin(ONE, root)
+    log, stopped = root / "logs" / f"{unit}.log", []
     for stop in (run_out_of_time, pre_empt):
-        before = set(whole_checkpoints(root))
+        wait_for(lambda before=max(map(int, stopped), default=0): newest_step(root) > before)
         stop(cluster, root, unit)
         wait_for(cluster.requeued, seconds=120)
-        wait_for(lambda before=before: len(set(whole_checkpoints(root)) - before) > 1)
+        stopped = re.findall(r"stopped by a signal at step (\d+)", log.read_text())
     assert "failed" not in end(process)
     found = outcome(root)
     assert (len(found), found.items() <= local[0].items()) == (3, True)
-    log = (root / "logs" / f"{unit}.log").read_text()
-    stopped = re.findall(r"stopped by a signal at step (\d+)", log)
-    assert (len(stopped), re.findall(r"resuming from checkpoint-(\d+)\n", log)) == (2, stopped)
+    assert (len(stopped), re.findall(r"resuming from checkpoint-(\d+)\n", log.read_text())) == (2, stopped)
     assert sorted(attempts(root).items()) == sorted((name, 3 if name == unit else 1) for name in attempts(root))
 
 
