@@ -163,12 +163,13 @@ def test_a_job_that_slurm_stops_goes_on_from_its_checkpoint_and_a_study_that_was
     process.kill()
     process.communicate()
     process, _ = begin(ONE, root)
-    log, stopped = root / "logs" / f"{unit}.log", []
+    log, last = root / "logs" / f"{unit}.log", 0
     for stop in (run_out_of_time, pre_empt):
-        wait_for(lambda before=max(map(int, stopped), default=0): newest_step(root) > before)
+        wait_for(lambda before=last: newest_step(root) > before)
         stop(cluster, root, unit)
         wait_for(cluster.requeued, seconds=120)
         stopped = re.findall(r"stopped by a signal at step (\d+)", log.read_text())
+        last = int(stopped[-1])
     assert "failed" not in end(process)
     found = outcome(root)
     assert (len(found), found.items() <= local[0].items()) == (3, True)
