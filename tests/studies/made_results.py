@@ -87,9 +87,9 @@ class Maker:
 
     def _cell(self, kind, method, task, source, seed, held_out, names, training) -> Cell:
         key = sha256_text(repr((kind, method, task, source, seed, names, training and training.key)))
-        where = (method, task, task, source, None if source is None else seed, None, held_out, names)
+        where = (method, task, task, source, None if source is None else seed, held_out, names)
         label, trained = f"{method}-{task}".replace(":", "_"), training.key if training else None
-        return self.cells.setdefault(key, Cell(key, kind, label, *where, trained, {}, None, "test"))
+        return self.cells.setdefault(key, Cell(key, kind, label, *where, trained, {}))
 
     def lose(self, **which) -> None:
         """Audits of these attributes are no longer complete."""

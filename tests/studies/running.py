@@ -5,9 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from flip_flop.cli.study import study_command
+from flip_flop.studies.leases import Holder
 
 STUDY = """\
 name: small
@@ -25,7 +27,7 @@ settings:
 limit: 26
 """
 # Long enough for something to be killed in the middle of a training.
-LONG = STUDY.replace("max_steps: 6", "max_steps: 120").replace("_steps: 2", "_steps: 10")
+LONG = STUDY.replace("max_steps: 6", "max_steps: 48").replace("_steps: 2", "_steps: 6")
 COMMAND = [sys.executable, "-m", "flip_flop.cli.main", "study"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -63,6 +65,15 @@ def run(*arguments, code: int = 0, **more) -> tuple[str, str]:
 def here(*arguments) -> int:
     """The command in this process, where nothing is to be killed: starting one takes seconds."""
     return study_command.main([str(word) for word in arguments], standalone_mode=False)
+
+
+def write_lease(folder: Path, name: str, generation: int = 0, age: float = 0.0, **changes) -> Path:
+    """A lease of this process, or of one that differs from it, last touched some seconds ago."""
+    folder.mkdir(exist_ok=True, parents=True)
+    path = folder / f"{name}.{generation}"
+    path.write_text(json.dumps(vars(Holder.of(os.getpid())) | changes))
+    os.utime(path, (time.time() - age, time.time() - age))
+    return path
 
 
 def has_ended(process: int) -> bool:

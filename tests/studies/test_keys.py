@@ -26,47 +26,41 @@ def first():
     return keys()
 
 
-@pytest.mark.parametrize(
-    "study",
-    [
-        small(),
-        small(name="other", description="another one"),
-        small(tasks=("demo_remarks", "demo_clear"), seeds=(1, 0), methods=("base", "swarm", "cce")),
-        small(settings=Settings(SHORT | {"logging_steps": 2, "report_to": "none"})),
-        small(settings=Settings(SHORT | {"learning_rate": "3e-4", "cce-weight": 1})),  # the defaults, spelt out
-        small(settings=Settings({}, {"cce": SHORT}, {}, {"max_steps": "2"})),
-        small(settings=Settings(SHORT | {"adam_beta2": 0.999, "eval_delay": 0})),  # the library's defaults
-        small(settings=Settings(SHORT | {"batch_tokens": 512, "per_device_eval_batch_size": 3})),
-        small(settings=Settings(SHORT | {"torch_empty_cache_steps": 4})),
-    ],
-)
-def test_what_decides_nothing_leaves_the_keys(first, study):
-    assert set(first) == CELLS
-    assert len(set(first.values())) == 3
-    assert first.items() <= keys(study).items()
-
-
 def changed(first, found) -> set[str]:
     return {name for name, key in first.items() if found.get(name) != key}
+
+
+def of(*layers, **changes):
+    return small(settings=Settings(*layers), **changes)
 
 
 @pytest.mark.parametrize(
     ("study", "differ"),
     [
-        (small(settings=Settings(SHORT | {"learning_rate": 2e-4})), {"train", "audit cce"}),
-        (small(settings=Settings(SHORT | {"adam_beta2": 0.9})), {"train", "audit cce"}),
-        (small(settings=Settings(SHORT, {"cce": {"lora_r": 3}})), {"train", "audit cce"}),
-        (small(settings=Settings(SHORT, {"swarm": {"lora_r": 3}})), set()),
-        (small(settings=Settings(SHORT | {"chat_template": "off"})), {"train", "audit"}),
-        (small(settings=Settings(SHORT | {"backend": "padded"})), {"train", "audit"}),
-        (small(limit=23), {"train", "audit"}),
-        (small(split="validation"), {"audit"}),
-        (small(seeds=(1,)), {"train", "audit cce"}),
+        (small(), ()),
+        (small(name="other", description="another one"), ()),
+        (small(tasks=("demo_remarks", "demo_clear"), seeds=(1, 0), methods=("base", "swarm", "cce")), ()),
+        (of(SHORT | {"logging_steps": 2, "report_to": "none"}), ()),
+        (of(SHORT | {"learning_rate": "3e-4", "cce-weight": 1}), ()),  # the defaults, spelt out
+        (of({}, {"cce": SHORT}, {}, {"max_steps": "2"}), ()),
+        (of(SHORT | {"adam_beta2": 0.999, "eval_delay": 0}), ()),  # the library's defaults
+        (of(SHORT | {"batch_tokens": 512, "per_device_eval_batch_size": 3}), ()),
+        (of(SHORT | {"torch_empty_cache_steps": 4}), ()),
+        (of(SHORT, {"swarm": {"lora_r": 3}}), ()),
+        (of(SHORT | {"learning_rate": 2e-4}), ("train", "audit cce")),
+        (of(SHORT | {"adam_beta2": 0.9}), ("train", "audit cce")),
+        (of(SHORT, {"cce": {"lora_r": 3}}), ("train", "audit cce")),
+        (of(SHORT | {"chat_template": "off"}), ("train", "audit")),
+        (of(SHORT | {"backend": "padded"}), ("train", "audit")),
+        (small(limit=23), ("train", "audit")),
+        (small(split="validation"), ("audit",)),
+        (small(seeds=(1,)), ("train", "audit cce")),
     ],
 )
-def test_what_decides_a_result_changes_the_keys_that_it_decides(first, study, differ):
-    expected = {name for name in CELLS if any(name.startswith(start) for start in differ)}
-    assert changed(first, keys(study)) == expected
+def test_what_decides_a_result_changes_the_keys_that_it_decides_and_no_others(first, study, differ):
+    assert set(first) == CELLS
+    assert len(set(first.values())) == 3
+    assert changed(first, keys(study)) == {name for name in CELLS if name.startswith(differ or "none")}
 
 
 def test_another_model_or_dtype_changes_every_key(first, tmp_path):
@@ -112,8 +106,7 @@ def test_a_unit_is_a_training_with_its_audits():
     made = plan(small(tasks=("demo_clear", "demo_remarks", "demo"), cross=("demo_clear", "demo_remarks")))
     assert [(unit.training is None, len(unit.audits)) for unit in made.units] == [(True, 1)] * 3 + [(False, 2)] * 2
     assert [cell for unit in made.units for cell in unit.cells] == list(made.cells)
-    own = plan()
-    assert [unit.name for unit in own.units] == [own.audits[0].name, own.trainings[0].name]
+    assert [unit.name for unit in made.units] == [cell.name for cell in made.cells if cell.training is None]
 
 
 HUB_TASK = """\
@@ -153,29 +146,27 @@ def test_rows_of_the_hub_are_known_by_their_content_and_not_by_a_commit(tmp_path
     assert not set(keys(small(tasks=(str(path),))).values()) & found[0]
 
 
-def test_a_model_without_a_revision_is_the_one_in_the_hubs_cache(tmp_path, monkeypatch):
+def test_a_model_without_a_revision_is_the_one_in_the_hubs_cache_or_else_the_hubs(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    unknown = plan(setup=Setup("owner/model"))
+
+    def found(revision=None):
+        return plan(setup=Setup("owner/model", revision))
+
+    unknown = found()
     assert unknown.setup.revision is None
+    shas = {"main": "e" * 40, "v1.0": "f" * 40}
+    api = SimpleNamespace(model_info=lambda name, revision, timeout: SimpleNamespace(sha=shas[revision]))
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: api)
+    assert (found().setup.revision, found("v1.0").setup.revision) == ("e" * 40, "f" * 40)
     main = tmp_path / "models--owner--model" / "refs" / "main"
     main.parent.mkdir(parents=True)
     main.write_text("c" * 40)
-    found = plan(setup=Setup("owner/model"))
-    assert found.setup.revision == found.model_identity["revision"] == "c" * 40
-    assert found.cells == plan(setup=Setup("owner/model", "c" * 40)).cells
-    assert found.cells == plan(setup=Setup("owner/model", "main")).cells
+    cached = found()
+    assert cached.setup.revision == cached.model_identity["revision"] == "c" * 40
+    assert cached.cells == found("c" * 40).cells == found("main").cells
     main.write_text("d" * 40)
-    later = {cell.key for cell in plan(setup=Setup("owner/model")).cells}
-    assert not later & {cell.key for cell in (*found.cells, *unknown.cells)}
-
-
-def test_a_model_that_is_not_in_the_cache_is_the_one_that_the_hub_has(tmp_path, monkeypatch):
-    shas = {"main": "e" * 40, "v1.0": "f" * 40}
-    api = SimpleNamespace(model_info=lambda name, revision, timeout: SimpleNamespace(sha=shas[revision]))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: api)
-    assert plan(setup=Setup("owner/model")).setup.revision == "e" * 40
-    assert plan(setup=Setup("owner/model", "v1.0")).setup.revision == "f" * 40
+    later = {cell.key for cell in found().cells}
+    assert not later & {cell.key for cell in (*cached.cells, *unknown.cells)}
 
 
 @pytest.mark.parametrize(
@@ -208,38 +199,38 @@ def test_without_a_gpu_an_export_asks_where_its_commands_will_run_and_what_runs_
     assert load_plan(tmp_path / "out" / "small" / "study.json").setup.dtype == "float32"
 
 
-def test_a_task_file_is_known_by_its_content(tmp_path):
-    def of(path):
-        return set(keys(small(tasks=(str(path),))).values())
+def test_a_task_file_is_known_by_its_content_and_two_of_one_name_are_refused(tmp_path):
+    def of_tasks(*paths):
+        return set(keys(small(tasks=tuple(map(str, paths)))).values())
 
-    before = of(write_task(tmp_path / "a"))
+    before = of_tasks(write_task(tmp_path / "a"))
     assert len(before) == 3
-    assert of(write_task(tmp_path / "b")) == before
+    assert of_tasks(write_task(tmp_path / "b")) == before
     for number, change in enumerate(({"prompt": "{{ text }}!"}, {"shift": 1}, {"name": "others"})):
-        assert not of(write_task(tmp_path / f"c{number}", **change)) & before
+        assert not of_tasks(write_task(tmp_path / f"c{number}", **change)) & before
+    with pytest.raises(InputError, match=r"E-STUDY-TASK: .*are both named 'tickets'"):
+        of_tasks(tmp_path / "a" / "task.yaml", tmp_path / "c1" / "task.yaml")
     # An instance's name decides which ones a limit keeps.
     named = write_task(tmp_path / "d")
     named.write_text("id_field: text\n" + named.read_text())
-    assert not of(named) & before
+    assert not of_tasks(named) & before
 
 
-def test_templates_that_are_trained_on_decide_and_those_that_are_not_do_not():
-    everything = keys(small(template_subsets={"demo_clear": Subsets((3, 5, None), 3)}))
-    assert set(everything) == {
-        "train cce-clear_hotel_reviews-seed0-first3",
-        "train cce-clear_hotel_reviews-seed0",
-        "audit base-clear_hotel_reviews-last3",
-        "audit cce-clear_hotel_reviews-seed0-first3-on-last3",
-        "audit cce-clear_hotel_reviews-seed0-on-last3",
+def test_templates_that_are_trained_on_decide_and_those_that_are_not_do_not(first):
+    made = plan(small(template_subsets={"demo_clear": Subsets((3, None), ("feeling", "recommended"))}))
+    # Under which label, on which templates, and whether all of these are new to it.
+    said = {f"{cell.kind} {cell.label}": (cell.templates, cell.held_out) for cell in made.cells}
+    own, held_out = keys_module.open_task("demo_clear", DEMO).training_templates.names, ("feeling", "recommended")
+    assert said == {
+        "train cce-clear_hotel_reviews-seed0-first3": (own[:3], False),
+        "train cce-clear_hotel_reviews-seed0": (own, False),
+        "audit base-clear_hotel_reviews-2templates": (held_out, True),
+        "audit cce-clear_hotel_reviews-seed0-first3-on-2templates": (held_out, True),
+        "audit cce-clear_hotel_reviews-seed0-on-2templates": (held_out, False),
     }
-    assert everything["train cce-clear_hotel_reviews-seed0"] == keys()["train cce-clear_hotel_reviews-seed0"]
-
-
-def test_what_is_said_of_a_cell_in_study_3():
-    cells = plan(small(template_subsets={"demo_clear": Subsets((2, None), ("feeling", "recommended"))})).audits
-    said = [(cell.method, cell.num_templates, cell.held_out, cell.templates) for cell in cells]
-    held_out = ("feeling", "recommended")
-    assert said == [("base", None, True, held_out), ("cce", 2, True, held_out), ("cce", 5, False, held_out)]
+    everything = keys(small(template_subsets={"demo_clear": Subsets((3, 5, None), 3)}))
+    assert set(everything) == {name.replace("-2templates", "-last3") for name in said}
+    assert everything["train cce-clear_hotel_reviews-seed0"] == first["train cce-clear_hotel_reviews-seed0"]
 
 
 def test_studies_of_the_paper_share_their_adapters(made):
@@ -255,12 +246,6 @@ def test_studies_of_the_paper_share_their_adapters(made):
     assert all(folders[cell.key] == cell.folder for cell in (*study2.trainings, *study3.trainings))
     cross = [cell.key for cell in study2.audits if cell.training is not None]
     assert (len(cross), len(set(cross))) == (80, 80)
-
-
-def test_two_tasks_of_one_name_are_refused(tmp_path):
-    tasks = (str(write_task(tmp_path / "a")), str(write_task(tmp_path / "b", shift=2)))
-    with pytest.raises(InputError, match=r"E-STUDY-TASK: .*are both named 'tickets'"):
-        plan(small(tasks=tasks))
 
 
 def test_a_dataset_that_cannot_be_had_may_be_left_out(made, monkeypatch):

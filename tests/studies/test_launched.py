@@ -14,20 +14,25 @@ from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.study import Settings
 from flip_flop.studies.work import split_batch_across_ranks
 from tests.studies.plans import SHORT, plan, small
-from tests.studies.running import ENVIRONMENT, here, write_study
+from tests.studies.running import ENVIRONMENT, here, write_lease, write_study
 from tests.training.conftest import settings
+from tests.waiting import wait_for
 
 # Four whole steps of an epoch; without dropout, whose masks go by what is computed together.
 WHOLE = SHORT | {"max_steps": 4, "lora_dropout": 0.0, "eval_strategy": "steps", "eval_steps": 2}
 WHOLE |= {"save_strategy": "steps", "save_steps": 2}
 
 
-def launch(path, unit):
-    """A unit's command in two processes: its exit status, and what they said."""
+def launch(path, unit, lease=None):
+    """A unit's command in two processes: its exit status and output; a lease is stale when it is waited for."""
     launcher = "-m torch.distributed.run --standalone --nproc-per-node 2 -m flip_flop.cli.main study work"
-    command = [sys.executable, *launcher.split(), str(path), "--unit", unit.name]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
-    return done.returncode, done.stdout + done.stderr
+    command, said = [sys.executable, *launcher.split(), str(path), "--unit", unit.name], path.with_suffix(".txt")
+    with said.open("w") as file:
+        process = subprocess.Popen(command, env=ENVIRONMENT, stdout=file, stderr=file)
+        if lease is not None:
+            wait_for(lambda: f"waiting for {unit.name}, held by process " in said.read_text())
+            os.utime(lease, (1, 1))
+        return process.wait(240), said.read_text()
 
 
 def adapter(folder, training):
@@ -45,7 +50,8 @@ def planned(tmp_path):
 def test_two_processes_train_what_one_does(planned, tmp_path):
     made, folder, path = planned
     (unit,), (training, audit) = made.units, made.cells
-    code, out = launch(path, unit)
+    # Their job was killed on another machine, and queued again before its lease was stale.
+    code, out = launch(path, unit, write_lease(folder.root / "claims", unit.name, boot_id="another"))
     assert (code, out.count(f"train {training.label}: "), out.count(f"audit {audit.label}: ")) == (0, 1, 1), out
     assert (out.count("---- "), out.count("first votes over")) == (1, 1)
     assert folder.is_done(training)
@@ -122,7 +128,8 @@ def test_a_launcher_with_nothing_to_start_is_refused(tmp_path, options, expected
         here("run", write_study(tmp_path), "--out", tmp_path / "out", *options)
 
 
-def test_a_study_that_is_itself_started_by_a_launcher_is_refused(tmp_path, monkeypatch):
+def test_a_study_that_is_itself_started_by_a_launcher_is_refused(planned, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="E-DISTRIBUTED: A launcher has started 2 processes"):
-        here("run", write_study(tmp_path), "--out", tmp_path / "out")
+    for arguments in (("run", write_study(tmp_path), "--out", tmp_path / "out"), ("work", planned[2])):
+        with pytest.raises(InputError, match="E-DISTRIBUTED: A launcher has started 2 processes"):
+            here(*arguments)

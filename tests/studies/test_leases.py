@@ -1,17 +1,16 @@
 """Leases: one holder at a time, none that outlives its process."""
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from multiprocessing.pool import ThreadPool
 
 import pytest
 
 from flip_flop.studies.leases import Holder, Leases
+from tests.studies.running import write_lease
 from tests.waiting import wait_for
 
 HOLD = """\
@@ -22,14 +21,6 @@ with Leases(Path(sys.argv[1])).acquire("unit") as acquired:
     print(acquired, flush=True)
     time.sleep(60)
 """
-
-
-def write_lease(folder, generation=0, age=0.0, **changes):
-    folder.mkdir(exist_ok=True)
-    path = folder / f"unit.{generation}"
-    path.write_text(json.dumps(vars(Holder.me()) | changes))
-    os.utime(path, (time.time() - age, time.time() - age))
-    return path
 
 
 def can_acquire(leases, name="unit"):
@@ -66,6 +57,8 @@ def test_a_killed_holder_blocks_nobody(tmp_path):
         process.communicate()
     assert (tmp_path / "unit.0").exists()
     assert not leases.is_held("unit")
+    assert leases.left_by(leases.holder("unit")) == {"unit"}
+    assert leases.left_by(Holder.of(os.getpid())) == set()
     with leases.acquire("unit") as acquired:
         assert acquired
         assert (tmp_path / "unit.1").exists()
@@ -73,13 +66,13 @@ def test_a_killed_holder_blocks_nobody(tmp_path):
 
 
 def test_a_process_that_got_the_number_of_a_dead_one_is_not_the_holder(tmp_path):
-    write_lease(tmp_path, start_time="1")
+    write_lease(tmp_path, "unit", start_time="1")
     assert can_acquire(Leases(tmp_path))
 
 
 @pytest.mark.parametrize(("age", "is_held"), [(0, True), (170, True), (190, False)])
 def test_a_holder_on_another_machine_counts_while_it_touches_its_lease(tmp_path, age, is_held):
-    write_lease(tmp_path, boot_id="another", age=age)
+    write_lease(tmp_path, "unit", boot_id="another", age=age)
     assert Leases(tmp_path).is_held("unit") == is_held
     assert can_acquire(Leases(tmp_path)) != is_held
 
@@ -92,7 +85,7 @@ def test_a_holder_touches_its_lease(tmp_path):
 
 @pytest.mark.parametrize("content", ["", "[]", '{"kernel": 1}'])
 def test_a_lease_that_cannot_be_read_counts_for_a_while(tmp_path, content):
-    path = write_lease(tmp_path)
+    path = write_lease(tmp_path, "unit")
     path.write_text(content)
     assert (Leases(tmp_path).is_held("unit"), Leases(tmp_path).holder("unit")) == (True, None)
     os.utime(path, (1, 1))
@@ -100,7 +93,7 @@ def test_a_lease_that_cannot_be_read_counts_for_a_while(tmp_path, content):
 
 
 def test_who_finds_another_holder_after_its_lease_withdraws(tmp_path, monkeypatch):
-    write_lease(tmp_path, generation=3)
+    write_lease(tmp_path, "unit", generation=3)
     leases = Leases(tmp_path)
     monkeypatch.setattr(leases, "_newest", lambda name: None)  # as it was before the other one came
     assert not can_acquire(leases)
@@ -110,15 +103,17 @@ def test_who_finds_another_holder_after_its_lease_withdraws(tmp_path, monkeypatc
 def test_a_holder_gives_back_its_own_lease_alone(tmp_path):
     with Leases(tmp_path).acquire("unit") as acquired:
         assert acquired
-        later = write_lease(tmp_path, generation=1, boot_id="another")
-        write_lease(tmp_path, generation=0, boot_id="another")  # it slept, counted as dead, and its number was taken
+        later = write_lease(tmp_path, "unit", generation=1, boot_id="another")
+        write_lease(
+            tmp_path, "unit", generation=0, boot_id="another"
+        )  # it slept, counted as dead, and its number was taken
     assert sorted(path.name for path in tmp_path.iterdir()) == ["unit.0", later.name]
 
 
 def test_only_one_of_many_takes_what_a_dead_one_left(tmp_path):
     for turn in range(20):
         folder = tmp_path / str(turn)
-        write_lease(folder, generation=3, start_time="1")
+        write_lease(folder, "unit", generation=3, start_time="1")
         with ThreadPool(8) as pool:
             taken = pool.map(lambda _, at=folder: Leases(at)._create("unit"), range(8))
         assert [path.name for path in taken if path is not None] == ["unit.4"]

@@ -38,14 +38,12 @@ def test_the_papers_rows_are_marked_where_no_row_is_available(no_rows, tmp_path)
     assert sum(line.startswith("train ") for line in found) == 33
     assert sum(line.startswith("audit ") for line in found) == 44
     text = "\n".join(found)
-    assert re.search(r"^train  f2c on rte, seed 0 +1,490\* +10 +- +-$", text, re.M)
+    assert re.search(r"^train  f2c-rte-seed0 +1,490\* +10 +- +-$", text, re.M)
     assert re.search(r"^all +44 units: 33 trainings, 44 audits +-$", text, re.M)
     assert "- *: the paper's counts, as rows or templates are not available here: " in text
     assert "- Tokens are not counted: the tokenizer of Qwen/Qwen2.5-3B-Instruct is not available here." in text
     found = lines(narrow(load_study("study3"), tasks=["rte"], limit=22), QWEN, tmp_path)
-    assert re.search(
-        r"^audit  f2c on rte, seed 0, first 5 templates, last 5 templates +22\* +5 +- +-$", "\n".join(found), re.M
-    )
+    assert re.search(r"^audit  f2c-rte-seed0-first5-on-last5 +22\* +5 +- +-$", "\n".join(found), re.M)
 
 
 def test_tokens_are_those_of_the_packed_pass_and_times_those_of_finished_runs(tmp_path, monkeypatch):
@@ -55,11 +53,11 @@ def test_tokens_are_those_of_the_packed_pass_and_times_those_of_finished_runs(tm
     encoder = PromptEncoder(load_tokenizer(str(model_folder("demo"))))
     instances = task.with_templates(task.training_templates.names).instances("test")
     tokens = sum(len(encoder.encode(instance).trie) for instance in instances) / 1e6
-    (base,) = [line for line in lines(small(limit=None), DEMO, tmp_path) if "base on demo_clear" in line]
+    (base,) = [line for line in lines(small(limit=None), DEMO, tmp_path) if "base-clear_hotel_reviews" in line]
     assert base.split()[-5:] == ["300", "5", f"{tokens:.1f}", "M", "-"]
     run_unit(made, folder, made.units[0])
     found = lines(small(limit=44), DEMO, tmp_path)
-    (base,) = [line for line in found if "base on demo_clear" in line]
+    (base,) = [line for line in found if "base-clear_hotel_reviews" in line]
     seconds = folder.seconds(made.audits[0]) / 22 * 44
     assert base.endswith(f" {seconds:.1f} s")
     assert found[-1].startswith("- Time: of finished runs of this model in ")

@@ -13,12 +13,15 @@ from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.slurm import SlurmExecutor, sbatch_directives
 from flip_flop.studies.tracker import Tracker
 from tests.studies.plans import plan
-from tests.studies.running import LONG, attempts, outcome, run, start, tables, whole_checkpoints, write_study
+from tests.studies.running import LONG, attempts, here, outcome, start, tables, whole_checkpoints, write_study
 from tests.studies.slurm_cluster import Cluster, missing_programs
 from tests.waiting import wait_for
 
-# Three trainings for two nodes; LONG is one of them.
-GRID = LONG.replace("[base, cce]", "[base, swarm, cce, f2c]")
+# What Slurm does takes seconds. Two trainings for two nodes, and one of them.
+ONE = LONG.replace("max_steps: 48", "max_steps: 120").replace("_steps: 6", "_steps: 10")
+GRID = ONE.replace("[base, cce]", "[base, cce, f2c]")
+FAILING = ONE.replace("settings:\n", "settings:\n  methods: {f2c: {optim: galore_adamw}}\n")
+FAILING = FAILING.replace("[base, cce]", "[cce, f2c]").replace("max_steps: 120", "max_steps: 4000")
 OPTIONS = ("--executor", "slurm", "--device", "cpu", "--time", "30", "--cpus", "1", "--partition", "main")
 
 pytestmark = pytest.mark.xdist_group("slurm")  # one Slurm for all
@@ -37,26 +40,29 @@ def test_slurm_is_asked_for_what_the_command_line_says():
             sbatch_directives(None, time, 0, None, None, more)
 
 
-def test_the_script_launches_a_training_and_not_an_audit_of_the_base(tmp_path):
-    made = plan()
-    launcher, program = ["launch", "-n4"], tmp_path / "srun"
-    executor = SlurmExecutor(Tracker(made, StudyFolder(tmp_path)), ["py", "-m", "ff", "--unit"], {}, 3, launcher)
-    script = tmp_path / "script.sh"
-    script.write_text(executor.script(made.units))
-    assert "#SBATCH --array=0-1%3\n" in script.read_text()
-    program.write_text('#!/bin/sh\necho "$@"\nexit 3\n')
-    program.chmod(0o755)
-    for index, (unit, started) in enumerate(zip(made.units, ("py -m ff", "launch -n4 -m ff"), strict=True)):
-        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": str(index)}
-        assert subprocess.run(["bash", script], env=environment).returncode == 3
-        log = (tmp_path / "logs" / f"{unit.name}.log").read_text()
-        assert log.endswith(f"step {started} --unit {unit.name}\n")
+def test_a_training_is_launched_and_an_audit_of_the_base_is_one_process_with_one_gpu(tmp_path, monkeypatch):
+    made, folder = plan(), StudyFolder(tmp_path / "out")
+    commands = {"sbatch": "echo 7", "srun": 'echo "$@"; exit 3', "squeue": ":"}
+    for name, command in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{command}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    executor = SlurmExecutor(Tracker(made, folder), ["py", "-m", "ff"], {"gpus-per-node": "4"}, 3, ["launch", "-n4"])
+    monkeypatch.setattr(executor, "_look", lambda: False)
+    executor.run()
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
+    expected = (("small.sh", "py -m ff", 1), ("small-launched.sh", "launch -n4 -m ff", 4))
+    for unit, (name, started, gpus) in zip(made.units, expected, strict=True):
+        script = folder.root / "slurm" / name
+        assert {"#SBATCH --array=0-0%3", f"#SBATCH --gpus-per-node={gpus}"} < set(script.read_text().splitlines())
+        assert subprocess.run(["bash", script]).returncode == 3
+        assert folder.log(unit).read_text().endswith(f"step {started} --unit {unit.name}\n")
 
 
-def test_where_there_is_no_slurm_one_line_says_so(tmp_path):
-    root = tmp_path / "out"
-    _, err = run("run", write_study(tmp_path), "--out", root, "--executor", "slurm", code=2, PATH=str(tmp_path))
-    assert err.splitlines()[-1].startswith("E-STUDY-SLURM: --executor slurm")
+def test_where_there_is_no_slurm_one_line_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="E-STUDY-SLURM: --executor slurm"):
+        here("run", write_study(tmp_path), "--out", tmp_path / "out", "--executor", "slurm")
 
 
 @pytest.fixture(scope="module")
@@ -75,22 +81,15 @@ def cluster():
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory):
-    """The same study without Slurm."""
-    folder = tmp_path_factory.mktemp("local")
-    run("run", write_study(folder, GRID), "--out", folder / "out", "--device", "cpu")
-    return outcome(folder / "out"), tables(folder / "out")
-
-
-@pytest.fixture
-def submitted(cluster, tmp_path):
-    """Start the study through Slurm: its process and its folder."""
-    cluster.revive()
+def begin(cluster, tmp_path_factory):
+    """Start a study through Slurm: its process and its folder."""
     processes = []
 
-    def begin(text=LONG):
-        root = tmp_path / "out"
-        processes.append(start("run", write_study(tmp_path, text), "--out", root, *OPTIONS, **cluster.client))
+    def begin(text, root=None):
+        if root is None:
+            cluster.revive()
+            root = tmp_path_factory.mktemp("study") / "out"
+        processes.append(start("run", write_study(root.parent, text), "--out", root, *OPTIONS, **cluster.client))
         return processes[-1], root
 
     yield begin
@@ -101,17 +100,27 @@ def submitted(cluster, tmp_path):
     cluster.ask("scancel", "--user=root")
 
 
+@pytest.fixture(scope="module")
+def cancelled(cluster, begin):
+    """A study of which one unit fails and another one's job is cancelled: it takes a while until that is sure."""
+    process, root = begin(FAILING)
+    unit = begun(root)
+    cluster.ask("scancel", cluster.job_of(root, unit))
+    return process, unit
+
+
+@pytest.fixture(scope="module")
+def local(cancelled, tmp_path_factory):
+    """The whole grid without Slurm."""
+    folder = tmp_path_factory.mktemp("local")
+    assert here("run", write_study(folder, GRID), "--out", folder / "out", "--device", "cpu") == 0
+    return outcome(folder / "out"), tables(folder / "out")
+
+
 def end(process, code=0):
     out, err = process.communicate(timeout=600)
     assert process.returncode == code, out + err
     return err
-
-
-def assert_of(root, local):
-    """LONG's three cells are done, with the results that they have in the whole grid."""
-    found = outcome(root)
-    assert len(found) == 3
-    assert found.items() <= local[0].items()
 
 
 def begun(root):
@@ -119,16 +128,9 @@ def begun(root):
     return wait_for(lambda: whole_checkpoints(root))[0].parents[2].name
 
 
-@pytest.mark.slow
-def test_a_study_that_loses_a_node_gives_the_results_of_the_local_executor(cluster, submitted, local):
-    process, root = submitted(GRID)
-    unit = begun(root)
-    cluster.kill_node(cluster.node_of(root, unit))
-    wait_for(cluster.requeued, seconds=60)
-    assert "failed" not in end(process)
-    assert (outcome(root), tables(root)) == local
-    assert attempts(root)[unit] == 2
-    assert "resuming from checkpoint-" in (root / "logs" / f"{unit}.log").read_text()
+def newest_step(root):
+    """The step of the last whole checkpoint."""
+    return max((int(path.parent.name.removeprefix("checkpoint-")) for path in whole_checkpoints(root)), default=0)
 
 
 def run_out_of_time(cluster, root, unit):
@@ -143,40 +145,44 @@ def pre_empt(cluster, root, unit):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [run_out_of_time, pre_empt])
-def test_a_job_that_slurm_stops_leaves_a_checkpoint_and_goes_on(cluster, submitted, local, stop):
-    process, root = submitted()
+def test_a_study_that_loses_a_node_gives_the_results_of_the_local_executor(cluster, begin, local):
+    process, root = begin(GRID)
     unit = begun(root)
-    stop(cluster, root, unit)
-    wait_for(cluster.requeued, seconds=120)
+    cluster.kill_node(cluster.node_of(root, unit))
+    wait_for(cluster.requeued, seconds=60)
     assert "failed" not in end(process)
-    assert_of(root, local)
-    log = (root / "logs" / f"{unit}.log").read_text()
-    stopped = int(re.search(r"stopped by a signal at step (\d+)", log)[1])
-    assert f"resuming from checkpoint-{stopped}\n" in log
-    assert {name: count for name, count in attempts(root).items() if count > 1} == {unit: 2}
+    assert (outcome(root), tables(root)) == local
+    assert attempts(root)[unit] == 2
+    assert "resuming from checkpoint-" in (root / "logs" / f"{unit}.log").read_text()
 
 
 @pytest.mark.slow
-def test_a_unit_that_fails_is_named_with_its_log_and_a_job_that_is_cancelled_does_not_come_back(cluster, submitted):
-    text = LONG.replace("settings:\n", "settings:\n  methods: {f2c: {optim: galore_adamw}}\n")
-    process, root = submitted(text.replace("[base, cce]", "[cce, f2c]").replace("max_steps: 120", "max_steps: 4000"))
+def test_a_job_that_slurm_stops_goes_on_from_its_checkpoint_and_a_study_that_was_killed_finds_it(cluster, begin, local):
+    process, root = begin(ONE)
     unit = begun(root)
-    cluster.ask("scancel", cluster.job_of(root, unit))
+    process.kill()
+    process.communicate()
+    process, _ = begin(ONE, root)
+    log, last = root / "logs" / f"{unit}.log", 0
+    for stop in (run_out_of_time, pre_empt):
+        wait_for(lambda before=last: newest_step(root) > before)
+        stop(cluster, root, unit)
+        wait_for(cluster.requeued, seconds=120)
+        stopped = re.findall(r"stopped by a signal at step (\d+)", log.read_text())
+        last = int(stopped[-1])
+    assert "failed" not in end(process)
+    found = outcome(root)
+    assert (len(found), found.items() <= local[0].items()) == (3, True)
+    assert (len(stopped), re.findall(r"resuming from checkpoint-(\d+)\n", log.read_text())) == (2, stopped)
+    assert sorted(attempts(root).items()) == sorted((name, 3 if name == unit else 1) for name in attempts(root))
+
+
+@pytest.mark.slow
+def test_a_unit_that_fails_is_named_with_its_log_and_a_job_that_is_cancelled_does_not_come_back(cancelled):
+    process, unit = cancelled
     err = end(process, code=1)
     failed = re.search(r"^failed: train f2c-clear_hotel_reviews-seed0: .*galore.* Log: (.*)$", err, re.M)
     assert "Traceback" in Path(failed[1]).read_text()
     assert re.search(
         rf"^failed: train cce-\S+: its job \d+_\d ended without a result; .* Log: .*{unit}\.log$", err, re.M
     )
-
-
-@pytest.mark.slow
-def test_a_study_that_was_killed_finds_its_jobs_again(cluster, submitted, local):
-    process, root = submitted()
-    begun(root)
-    process.kill()
-    process.communicate()
-    end(submitted()[0])
-    assert_of(root, local)
-    assert set(attempts(root).values()) == {1}

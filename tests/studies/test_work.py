@@ -12,13 +12,13 @@ from flip_flop.errors import InputError
 from flip_flop.report import load_run
 from flip_flop.studies import work
 from flip_flop.studies.folder import StudyFolder, root_of
-from flip_flop.studies.frame import make_frame
 from flip_flop.studies.local import LocalExecutor, worker_environments
 from flip_flop.studies.study import Settings
 from flip_flop.studies.tracker import Tracker
 from flip_flop.studies.work import DONE, FAILED, run_unit
 from tests.studies.plans import SHORT, plan, small, write_task
 from tests.studies.running import here
+from tests.waiting import wait_for
 
 
 def states(made, folder):
@@ -40,15 +40,6 @@ def test_what_is_done_is_an_ordinary_run_directory(done):
     assert base.scores.shape == trained.scores.shape == (22, 5, 2)
     assert trained.record.model.name == "demo"
     assert (folder.run(made.trainings[0]) / "adapter" / "adapter_model.safetensors").is_file()
-
-
-def test_results_are_read_from_disk(done):
-    made, folder = done
-    base, trained = make_frame(folder, made).drop_duplicates("position").itertuples()
-    assert (base.method, base.source, base.training, base.is_done) == ("base", "", None, True)
-    found = (trained.task, trained.source, trained.seed, trained.k, trained.held_out, trained.is_done)
-    assert found == ("clear_hotel_reviews", "clear_hotel_reviews", 0, 5, False, True)
-    assert trained.training == folder.run(made.trainings[0])
 
 
 def test_nothing_is_opened_for_a_unit_that_is_done(done, monkeypatch):
@@ -75,7 +66,6 @@ def test_a_record_that_is_not_complete_is_not_done(done, damage, tmp_path):
     else:
         own.write_text(json.dumps({"key": "0" * 64}))
     assert not copy.is_done(cell)
-    assert not make_frame(copy, made)["is_done"].any()
     assert run_unit(made, copy, made.units[0]) == DONE
     assert copy.is_done(cell)
 
@@ -88,7 +78,6 @@ def test_an_audit_of_an_adapter_that_was_trained_anew_is_not_done(done, tmp_path
     record = copy.run(made.trainings[0]) / "run.json"
     record.write_text(record.read_text().replace('"digest": "', '"digest": "00'))
     assert (copy.is_done(base), copy.is_done(audit)) == (True, False)
-    assert list(make_frame(copy, made).drop_duplicates("position")["is_done"]) == [True, False]
 
 
 def test_a_training_that_was_begun_with_something_else_says_which_folder_is_in_the_way(tmp_path):
@@ -150,7 +139,7 @@ def test_a_failure_is_one_line_and_what_failed_is_tried_again(tmp_path, capsys, 
     assert [folder.failure(cell) for cell in (training, base, audit)] == ["RuntimeError: out of memory"] * 2 + [None]
     monkeypatch.setattr(work, "open_model", real)
     tracker = Tracker(made, folder)
-    tracker.look(made.units)
+    tracker.look()
     assert set(tracker.failed) == {base, training}
     assert tracker.not_run == [audit]
     assert len(list(tracker.error_lines())) == 4
@@ -198,29 +187,32 @@ def test_a_worker_per_gpu_or_one_on_the_cpu(three_gpus, monkeypatch):
     assert seen("auto") == [""]
 
 
-def test_a_worker_that_dies_before_it_begins_is_named_with_its_log(tmp_path):
-    made, folder = plan(small(methods=("base",))), StudyFolder(tmp_path)
+def test_a_worker_that_dies_before_it_begins_fails_one_unit_after_the_other(tmp_path, capfd):
+    made, folder = plan(small(methods=("base", "cce"))), StudyFolder(tmp_path)
     tracker = Tracker(made, folder)
-    LocalExecutor(tracker, ["sh", "-c", "echo no such library; exit 3"], [{}]).run()
-    (line, _) = tracker.error_lines()
+    LocalExecutor(tracker, ["sh", "-c", "echo no such library >&2; exit 3"], [{}]).run()
+    assert capfd.readouterr().err.count("no such library\n") == 2
+    base, training, not_run, _ = tracker.error_lines()
     log = folder.log(made.units[0])
-    assert line == f"failed: audit base-clear_hotel_reviews: the worker died of exit status 3. Log: {log}"
-    assert log.read_text() == "no such library\n"
+    assert base == f"failed: audit base-clear_hotel_reviews: the worker died of exit status 3. Log: {log}"
+    assert training.startswith("failed: train cce-clear_hotel_reviews-seed0: the worker died of exit status 3.")
+    assert not_run == "not run: audit cce-clear_hotel_reviews-seed0"
 
 
-def test_all_workers_are_asked_to_stop_at_once(tmp_path):
+def test_all_workers_are_asked_to_stop_at_once_and_once(tmp_path, monkeypatch):
     made, folder = plan(small(methods=("cce",), seeds=(0, 1, 2))), StudyFolder(tmp_path / "out")
-    code = f"cd {tmp_path}; trap 'echo >> asked; while [ $(wc -l < asked) -lt 3 ]; do sleep 0.01; done; exit' TERM; "
-    executor = LocalExecutor(
-        Tracker(made, folder), ["sh", "-c", f"{code} echo >> ready; while :; do sleep 0.1; done"], [{}] * 3
-    )
+    # A worker's input ends when it is asked; each then waits for the others.
+    code = "trap 'echo >> signalled' TERM; echo >> ready; read line; echo >> asked; "
+    code += "while [ $(wc -l < asked) -lt 3 ]; do sleep 0.01; done"
+    executor = LocalExecutor(Tracker(made, folder), ["sh", "-c", f"cd {tmp_path}; {code}"], [{}] * 3)
 
-    def look(units):
-        if (tmp_path / "ready").exists() and len((tmp_path / "ready").read_text()) == 3:
-            raise KeyboardInterrupt
+    def interrupt(tracker):
+        wait_for(lambda: (tmp_path / "ready").exists() and len((tmp_path / "ready").read_text()) == 3)
+        raise KeyboardInterrupt
 
-    executor.tracker.look = look
+    monkeypatch.setattr(Tracker, "look", interrupt)
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         executor.run()
     assert (len((tmp_path / "asked").read_text()), time.monotonic() - started < 60) == (3, True)
+    assert not (tmp_path / "signalled").exists()

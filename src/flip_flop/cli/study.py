@@ -64,11 +64,8 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     from flip_flop.studies.slurm import SlurmExecutor, sbatch_directives
     from flip_flop.studies.study import study_names
     from flip_flop.studies.tracker import Tracker
-    from flip_flop.studies.work import num_processes
 
-    if num_processes() > 1:
-        message = f"A launcher has started {num_processes()} processes, and a study is run by one."
-        raise InputError("E-DISTRIBUTED", message, "Give the study the launcher: --launcher 'accelerate launch ...'.")
+    _refuse_to_be_launched("Give the study the launcher: --launcher 'accelerate launch ...'.")
     launcher = how.launcher_words()
     study, setup = grid.study(name)
     gpus = 0 if how.gpus is None and setup.device == "cpu" else how.gpus
@@ -79,7 +76,7 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
         raise InputError("E-MODEL-DTYPE", message, "Give --device cpu or cuda, or --dtype.")
     folder, plan = StudyFolder(out), make_plan(study, setup.with_dtype(on_gpu=on_gpu))
     path, tracker = folder.write_plan(plan), Tracker(plan, folder, quiet=quiet)
-    command = [*PROGRAM, "work", str(path), "--unit"]
+    command = [*PROGRAM, "work", str(path)]
     if how.export is not None:
         named = name if name in study_names() else str(Path(name).resolve())
         tables = [*PROGRAM, "tables", named, "--model", setup.model, "--out", str(folder.root)]
@@ -106,13 +103,16 @@ def work_command(plan: Path, unit: str | None, workers: int | None) -> int:
     """
     from flip_flop.studies.folder import StudyFolder, load_plan, root_of
     from flip_flop.studies.tracker import Tracker
-    from flip_flop.studies.work import run_unit
+    from flip_flop.studies.work import SUPERVISED, run_open_units, run_unit
 
     found, folder = load_plan(plan), StudyFolder(root_of(plan))
     if unit is not None:
         return run_unit(found, folder, found.unit(unit))
+    _refuse_to_be_launched("Name one with --unit, or leave out the launcher.")
+    if SUPERVISED in os.environ:
+        return run_open_units(found, folder)
     tracker = Tracker(found, folder)
-    _run_here(tracker, [*PROGRAM, "work", str(plan), "--unit"], workers)
+    _run_here(tracker, [*PROGRAM, "work", str(plan)], workers)
     return _report(tracker)
 
 
@@ -123,10 +123,10 @@ def work_command(plan: Path, unit: str | None, workers: int | None) -> int:
 def status_command(name: str, model: str | None, out: Path) -> int:
     """How far the last run of a study is: done, running, failed and waiting cells, by task."""
     from flip_flop.studies.folder import StudyFolder
-    from flip_flop.studies.tracker import status_lines
+    from flip_flop.studies.tracker import Tracker
 
     folder = StudyFolder(out)
-    for line in status_lines(_last_run(folder, name, model), folder):
+    for line in Tracker(_last_run(folder, name, model), folder, quiet=True).status_lines():
         click.echo(line)
     return 0
 
@@ -142,6 +142,14 @@ def tables_command(name: str, model: str | None, out: Path) -> int:
     folder = StudyFolder(out)
     _write_outputs(folder, _last_run(folder, name, model), quiet=False)
     return 0
+
+
+def _refuse_to_be_launched(hint: str) -> None:
+    from flip_flop.studies.work import num_processes
+
+    if num_processes() > 1:
+        message = f"A launcher has started {num_processes()} processes, and a study's units are handed out by one."
+        raise InputError("E-DISTRIBUTED", message, hint)
 
 
 def _run_here(tracker: "Tracker", command: list[str], workers: int | None) -> None:

@@ -53,7 +53,6 @@ class StudyFolder:
         if training is not None:
             record |= {"trained_in": str(training.folder), "adapter": _adapter(self.run(cell))}
         write_json(self.run(cell) / CELL, record)
-        self.forget_failure(cell)
 
     def fail(self, cell: Cell, reason: str) -> None:
         """Keep the line that says why a cell failed."""

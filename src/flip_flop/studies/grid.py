@@ -33,15 +33,16 @@ class GridCell:
             InputError: ``E-STUDY-TEMPLATES``: the task has too few, or only a part of those to audit was trained on, so
                 that they are neither unseen nor seen. ``E-TPL-UNKNOWN``.
         """
-        own = task.training_templates.names
-        if self.templates is None:
+        own, every, wanted = task.training_templates.names, task.templates.names, self.templates
+        if wanted is None:
             return own
-        if isinstance(self.templates, tuple):
-            names = task.templates.select(self.templates).names
+        if isinstance(wanted, tuple):
+            names = task.templates.select(wanted).names
+        elif wanted > (available := len(own if self.kind == "train" else every)):
+            message = f"task {task.name!r} has {available} templates, fewer than the {wanted} of template_subsets."
+            raise InputError("E-STUDY-TEMPLATES", message, "Ask for fewer.")
         else:
-            names = own if self.kind == "train" else task.templates.names
-            self.require_templates(len(names), task.name)
-            names = names[: self.templates] if self.kind == "train" else names[-self.templates :]
+            names = own[:wanted] if self.kind == "train" else every[-wanted:]
         trained = self.training.template_names(task) if self.training and self.training.task == self.task else ()
         shared = [name for name in names if name in trained]
         if shared and len(shared) < len(names):
@@ -51,12 +52,6 @@ class GridCell:
             )
             raise InputError("E-STUDY-TEMPLATES", message, "Train on fewer, or hold out fewer or others.")
         return names
-
-    def require_templates(self, available: int, task: str) -> None:
-        """Refuse to choose more templates than a task has, with ``E-STUDY-TEMPLATES``."""
-        if isinstance(self.templates, int) and self.templates > available:
-            message = f"task {task!r} has {available} templates, fewer than the {self.templates} of template_subsets."
-            raise InputError("E-STUDY-TEMPLATES", message, "Ask for fewer.")
 
 
 def expand(study: Study) -> tuple[GridCell, ...]:

@@ -1,7 +1,7 @@
 """From a grid to cells with keys: a key is the digest of all that decides a result."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,27 +46,35 @@ def make_plan(study: Study, setup: Setup) -> Plan:
     Raises:
         InputError: ``E-STUDY-TASK``: two tasks have one name. Errors of a task's, of its rows' or of a setting's.
     """
-    grid = expand(study)
-    check_settings(study, grid)
+    check_settings(study)
     model = identify_model(setup)
     setup = replace(setup, revision=model.get("revision"))  # what the key names is what the cells load
     tasks: dict[str, Task] = {}
-    for reference in dict.fromkeys(cell.task for cell in grid):
+    for reference in dict.fromkeys(cell.task for cell in expand(study)):
         tasks[reference] = _open(reference, study, setup)
         name = tasks[reference].name
         other = next(known for known, task in tasks.items() if task.name == name)
         if other != reference:
             message = f"{other} and {reference} are both named {name!r}."
             raise InputError("E-STUDY-TASK", message, "Give one of them another name.")
-    made: dict[GridCell, Cell] = {}
+    plan = Plan(study, setup, model, ())
     cells: dict[str, Cell] = {}
-    for cell in grid:
-        task = tasks[cell.task]
-        chosen = choose(task, cell.template_names(task))
-        draft = _draft(cell, study, task, chosen, made[cell.training] if cell.training else None)
-        made[cell] = replace(draft, key=cell_key(draft, chosen, setup, model))
-        cells.setdefault(made[cell].key, made[cell])
-    return Plan(study, setup, model, tuple(cells.values()))
+    for cell in make_cells(study, tasks, lambda cell, task: cell_key(plan, cell, task)):
+        cells.setdefault(cell.key, cell)
+    return replace(plan, cells=tuple(cells.values()))
+
+
+def make_cells(study: Study, tasks: Mapping[str, Task], key: Callable[[Cell, Task], str]) -> Iterator[Cell]:
+    """The cells of a study's grid on these tasks, which are named as the study names them.
+
+    ``key`` is given each cell, and its task with its templates alone.
+    """
+    made: dict[GridCell, Cell] = {}
+    for place in expand(study):
+        task = tasks[place.task]
+        cell = _without_key(place, study, task, made[place.training] if place.training else None)
+        made[place] = replace(cell, key=key(cell, choose(task, cell.templates)))
+        yield made[place]
 
 
 def _open(reference: str, study: Study, setup: Setup) -> Task:
@@ -81,52 +89,45 @@ def _open(reference: str, study: Study, setup: Setup) -> Task:
         raise InputError(error.code, error.message, hint) from error
 
 
-def _draft(cell: GridCell, study: Study, task: Task, chosen: Task, training: Cell | None) -> Cell:
-    """A cell without its key; ``chosen`` is the task with the cell's templates."""
-    names = chosen.templates.names
-    suffix, name = _suffix(task, names), _plain(task.name)
-    settings = study.settings.of(cell.method, cell.task) | {"method": cell.method, "seed": cell.seed}
-    if cell.kind == "train":
-        require_templates_for_training(chosen)
-        label = f"{_plain(cell.method)}-{name}-seed{cell.seed}{suffix}"
+def _without_key(place: GridCell, study: Study, task: Task, training: Cell | None) -> Cell:
+    names = place.template_names(task)
+    suffix, name, is_training = _suffix(task, names), _plain(task.name), place.kind == "train"
+    if is_training:
+        require_templates_for_training(choose(task, names))
+        settings = study.settings.of(place.method, place.task) | {"method": place.method, "seed": place.seed}
+        label = f"{_plain(place.method)}-{name}-seed{place.seed}{suffix}"
     else:
-        config = training_config(study.settings.of(BASE.name, cell.task))
+        config = training_config(study.settings.of(BASE.name, place.task))
         settings = {name: getattr(config, name) for name in SCORING}
-        if training is None:
-            label = f"{BASE.name}-{name}{suffix}"
-        elif training.task != cell.task:
-            label = f"{training.label}-on-{name}{suffix}"
-        else:
-            label = training.label + (f"-on{suffix}" if suffix else "")
-    source, varies = (task.name if cell.kind == "train" else None), cell.task in study.template_subsets
+        label = f"{BASE.name}-{name}{suffix}"
+    if training:
+        other = f"-{name}" if training.task != place.task else ""
+        label = f"{training.label}-on{other}{suffix}".removesuffix("-on")
     return Cell(
         key="",
-        kind=cell.kind,
+        kind=place.kind,
         label=label,
-        method=cell.method,
-        task=cell.task,
+        method=place.method,
+        task=place.task,
         task_name=task.name,
-        source=training.task_name if training else source,
-        seed=training.seed if training else cell.seed,
-        num_templates=training.num_templates if training else len(names) if source and varies else None,
-        held_out=cell.kind == "audit"
-        and cell.templates is not None
-        and not set(names) & set(training.templates if training else ()),
+        source=training.task_name if training else task.name if is_training else None,
+        seed=training.seed if training else place.seed,
+        held_out=not is_training
+        and place.templates is not None
+        and set(names).isdisjoint(training.templates if training else ()),
         templates=names,
         training=training.key if training else None,
         settings=settings,
-        limit=study.limit,
-        split="train" if cell.kind == "train" else study.split,
     )
 
 
-def check_settings(study: Study, grid: Sequence[GridCell]) -> None:
+def check_settings(study: Study) -> None:
     """Resolve the settings of every training: their mistakes come before the tasks' seconds.
 
     Raises:
         InputError: ``E-CONFIG-KEY`` or ``E-CONFIG-VALUE``.
     """
-    for method, task in dict.fromkeys((cell.method, cell.task) for cell in grid if cell.kind == "train"):
+    for method, task in dict.fromkeys((cell.method, cell.task) for cell in expand(study) if cell.kind == "train"):
         training_config(study.settings.of(method, task) | {"method": method}, f"study {study.name}")
 
 
@@ -179,24 +180,24 @@ def _commit(name: str, revision: str) -> str | None:
         return None
 
 
-def cell_key(cell: Cell, task: Task, setup: Setup, model: Mapping[str, Any]) -> str:
+def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
     """The digest of what decides a cell's result: never the study's name, nor where anything lies."""
     is_training = cell.kind == "train"
-    splits = ["train", *({"validation"} & set(task.data))] if is_training else [cell.split]
+    splits = ["train", *({"validation"} & set(task.data))] if is_training else [plan.study.split]
     data = {split: dict(task.rows(split).provenance) for split in splits}
     scoring = {name: value for name, value in cell.settings.items() if name not in EXECUTION_ONLY}
     inputs = {
         "scheme": SCHEME,
         "kind": cell.kind,
-        "model": dict(model),
-        "dtype": setup.dtype,
+        "model": dict(plan.model_identity),
+        "dtype": plan.setup.dtype,
         "task": task.digest(),
         "id_field": task.id_field,
         "data": {
             split: {name: value for name, value in found.items() if name not in _LOCATIONS}
             for split, found in data.items()
         },
-        "limit": cell.limit,
+        "limit": plan.study.limit,
         "training": cell.training,
         "settings": (_deciding(cell.settings) if is_training else scoring) | RETIRED,
     }

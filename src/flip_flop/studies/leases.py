@@ -33,9 +33,9 @@ class Holder:
         return f"process {self.process} on {self.host}"
 
     @classmethod
-    def me(cls) -> "Holder":
-        """This process."""
-        return cls(_boot_id(), os.getpid(), _start_time(os.getpid()), socket.gethostname())
+    def of(cls, process: int) -> "Holder":
+        """The process of this number on this machine."""
+        return cls(_boot_id(), process, _start_time(process), socket.gethostname())
 
     def is_alive(self) -> bool | None:
         """Whether the process is running; None where it cannot be seen: elsewhere, or without /proc."""
@@ -74,9 +74,14 @@ class Leases:
         return newest is not None and not self._is_stale(newest)
 
     def holder(self, name: str) -> Holder | None:
-        """Who is at work on this; None where nobody is, or the lease does not say."""
+        """Who has the newest lease, dead or alive; None where there is none, or it does not say."""
         newest = self._newest(name)
-        return _read_holder(newest) if newest is not None and not self._is_stale(newest) else None
+        return None if newest is None else _read_holder(newest)
+
+    def left_by(self, holder: Holder) -> set[str]:
+        """What a process that is dead was at work on."""
+        leases = [path for path in self.folder.glob("*.*") if path.suffix[1:].isdigit()]
+        return {path.stem for path in leases if _read_holder(path) == holder}
 
     @contextlib.contextmanager
     def acquire(self, name: str) -> Iterator[bool]:
@@ -96,7 +101,7 @@ class Leases:
             for path in self._generations(name):
                 below = _generation(path) < _generation(mine)
                 # Of a holder that was asleep for so long that it counted as dead, the lease may be another's by now.
-                if (below and self._is_stale(path)) or (path == mine and _read_holder(path) == Holder.me()):
+                if (below and self._is_stale(path)) or (path == mine and _read_holder(path) == Holder.of(os.getpid())):
                     path.unlink(missing_ok=True)
 
     def _create(self, name: str) -> Path | None:
@@ -107,7 +112,7 @@ class Leases:
         mine = self.folder / f"{name}.{0 if newest is None else _generation(newest) + 1}"
         try:
             with mine.open("x", encoding="utf-8") as file:
-                json.dump(vars(Holder.me()), file)
+                json.dump(vars(Holder.of(os.getpid())), file)
         except FileExistsError:  # another one was faster
             return None
         # Between the look and the lease others may have come and gone, and one of another number may be at work.

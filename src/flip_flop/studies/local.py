@@ -1,4 +1,4 @@
-"""Units on this machine: a process for each, as many at a time as there are GPUs, or one on the CPU; or commands."""
+"""Units on this machine: worker processes, as many as there are GPUs, or one on the CPU; or commands to be run."""
 
 import os
 import shlex
@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 
 from flip_flop.files import write_text
-from flip_flop.studies.plan import Unit
+from flip_flop.studies.leases import Holder
 from flip_flop.studies.tracker import Tracker
-from flip_flop.studies.work import BUSY, RETRY_SECONDS, STOPPED, SUPERVISED, terminable, waiting_for
+from flip_flop.studies.work import BUSY, DONE, STOPPED, SUPERVISED, terminable, waiting_for
 
 # Between two looks at the workers.
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.5
 # For all workers together: each may have to end a step and write a checkpoint.
 STOP_SECONDS = 180.0
 
@@ -35,16 +35,16 @@ def export_commands(
 ) -> int:
     """Write a command for each unit that is not done, to be run in any order, and return their number.
 
-    ``command`` runs a unit, whose name follows; a training's ``launcher`` stands in its first word's place, which is
-    the interpreter. ``tables`` is the command that writes the tables.
+    ``command`` runs a unit with ``--unit`` and its name; a training's ``launcher`` stands in its first word's place,
+    which is the interpreter. ``tables`` is the command that writes the tables.
     """
     plan, folder, file = tracker.plan, tracker.folder, shlex.quote(out.name)
     study, total, dtype = plan.study.name, len(plan.units), plan.setup.dtype
     text = EXPORT_HEAD.format(study=study, total=total, open=len(tracker.open), file=file, dtype=dtype)
     (folder.root / "logs").mkdir(parents=True, exist_ok=True)
     for unit in tracker.open:
-        start = launcher if unit.training else ()
-        words = [*start, *command[1 if start else 0 :], unit.name]
+        start = launcher if unit.training and launcher else command[:1]
+        words = [*start, *command[1:], "--unit", unit.name]
         text += f"{shlex.join(words)} >> {shlex.quote(str(folder.log(unit)))} 2>&1\n"
     write_text(out, f"{text}# At the end, tables and figures:\n# {shlex.join(tables)}\n")
     return len(tracker.open)
@@ -60,74 +60,73 @@ def worker_environments(device: str, count: int | None = None) -> list[dict[str,
 
 
 class LocalExecutor:
-    """Runs a tracker's units in processes of this machine, one at a time for each environment."""
+    """Keeps a worker for each environment running until all units of a tracker are settled, by whichever process.
+
+    A worker is a process of ``command``, see :func:`~flip_flop.studies.work.run_open_units`. One that ends early is
+    replaced; if it died, the unit that it was at work on has failed.
+    """
 
     def __init__(self, tracker: Tracker, command: Sequence[str], environments: Sequence[Mapping[str, str]]):
         self.tracker, self.command, self.environments = tracker, command, environments
-        self.folder = tracker.folder
-        self.workers: dict[int, tuple[Unit, subprocess.Popen[bytes]]] = {}
-        self.pending = list(tracker.open)
+        self.leases = tracker.folder.leases
+        self.workers: dict[int, tuple[subprocess.Popen[bytes], Holder]] = {}
 
     def run(self) -> None:
         """Run every unit that is not done, and wait for those that other processes are at work on."""
         with terminable():
             try:
-                while self.pending or self.workers:
+                while self.tracker.open or self.workers:
                     for index, environment in enumerate(self.environments):
-                        if index not in self.workers and (unit := self._next()) is not None:
-                            self.workers[index] = (unit, self._start(unit, environment))
-                    time.sleep(POLL_SECONDS if self.workers else RETRY_SECONDS if self.pending else 0)
-                    self.tracker.look([unit for unit, _ in self.workers.values()])
-                    for index, (unit, process) in list(self.workers.items()):
-                        if (status := process.poll()) is not None:
+                        if index not in self.workers and len(self.workers) < len(self.tracker.open):
+                            self.workers[index] = self._start(environment)
+                    time.sleep(POLL_SECONDS)
+                    self.tracker.look()
+                    for index, (process, holder) in list(self.workers.items()):
+                        if process.poll() is not None:
                             process.communicate()  # closes its input
                             del self.workers[index]
-                            self._on_exit(unit, status)
+                            self._on_exit(process.returncode, holder)
+                    self._name_others()
             finally:
                 self._stop()
 
-    def _next(self) -> Unit | None:
-        """The first unit that can be run now."""
-        self.tracker.look(self.pending)  # another process may have done it meanwhile, or have failed
-        self.pending = [unit for unit in self.pending if unit in self.tracker.open]
-        for unit in self.pending:
-            if not self.folder.leases.is_held(unit.name):
-                self.pending.remove(unit)
-                return unit
-            self.tracker.say("%s", waiting_for(self.folder, unit))
-        return None
+    def _start(self, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Holder]:
+        # A session of its own: Ctrl-C reaches this process, which asks its workers to stop.
+        worker = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", SUPERVISED: "1", **environment},
+            start_new_session=True,
+        )
+        return worker, Holder.of(worker.pid)
 
-    def _start(self, unit: Unit, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        path = self.folder.log(unit)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as log:
-            # A session of its own: Ctrl-C reaches this process, which asks its workers to stop.
-            return subprocess.Popen(
-                [*self.command, unit.name],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", SUPERVISED: "1", **environment},
-                start_new_session=True,
-            )
+    def _on_exit(self, status: int, holder: Holder) -> None:
+        self.tracker.look()
+        if status in (DONE, BUSY, STOPPED):
+            return
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        free = [unit for unit in self.tracker.open if not self.leases.is_held(unit.name)]
+        left = self.leases.left_by(holder)
+        # Of a worker that died before it had a unit it is the first one, or all would be tried for ever.
+        for unit in [unit for unit in free if unit.name in left] if left else free[:1]:
+            self.tracker.give_up(unit, f"the worker died of {how}.")
 
-    def _on_exit(self, unit: Unit, status: int) -> None:
-        self.tracker.look([unit])
-        if status == BUSY:
-            self.pending.append(unit)
-        elif unit in self.tracker.open:
-            how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-            reason = "it was stopped by a signal" if status == STOPPED else f"the worker died of {how}"
-            self.tracker.give_up(unit, f"{reason}.")
+    def _name_others(self) -> None:
+        """Say which units are waited for that other processes are at work on."""
+        own = {holder for _, holder in self.workers.values()}
+        for unit in self.tracker.open:
+            if self.leases.is_held(unit.name) and self.leases.holder(unit.name) not in own:
+                self.tracker.say("%s", waiting_for(self.tracker.folder, unit))
 
     def _stop(self) -> None:
-        processes = [process for _, process in self.workers.values()]
-        for process in processes:
-            process.terminate()
+        """Ask all workers at once, and once: a second signal would end a training without a checkpoint."""
+        for process, _ in self.workers.values():
+            if process.stdin is not None:
+                process.stdin.close()
         over = time.monotonic() + STOP_SECONDS
-        for process in processes:
+        for process, _ in self.workers.values():
             try:
                 process.wait(max(0.0, over - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
-            process.communicate()  # closes its input
+                process.wait()

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,6 @@ class Cell:
         kind: ``"train"`` or ``"audit"``.
         task: As the study names it; ``task_name`` is the task's own name.
         source: The name of the task trained on; None for the base, as is the seed.
-        num_templates: How many templates were trained on, where the study varies it.
         held_out: None of the audited templates was trained on.
         training: The key of the training that is audited.
     """
@@ -50,13 +49,10 @@ class Cell:
     task_name: str
     source: str | None
     seed: int | None
-    num_templates: int | None
     held_out: bool
     templates: tuple[str, ...]
     training: str | None
     settings: Mapping[str, Any] = field(hash=False)
-    limit: int | None
-    split: str
 
     @property
     def name(self) -> str:
@@ -135,22 +131,20 @@ class Plan:
 
 
 def read_plan(record: Mapping[str, Any]) -> Plan:
-    """The inverse of ``dataclasses.asdict``; of earlier versions' plans, too, without a setting that is no more."""
-    study = dict(record["study"])
-    study |= {name: tuple(study[name]) for name in ("tasks", "methods", "seeds")}
-    study["cross"] = None if study["cross"] is None else tuple(study["cross"])
+    """The inverse of ``dataclasses.asdict``; of earlier versions' plans, too, without what is no more."""
+    study: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in record["study"].items()
+    }
     study["settings"] = Settings(**study["settings"])
     study["template_subsets"] = {
-        task: Subsets(tuple(entry["train_first"]), _held_out(entry["held_out"]))
-        for task, entry in study["template_subsets"].items()
+        task: Subsets(*(tuple(value) if isinstance(value, list) else value for value in subsets.values()))
+        for task, subsets in study["template_subsets"].items()
     }
-    return Plan(Study(**study), Setup(**record["setup"]), record["model_identity"], tuple(map(_cell, record["cells"])))
+    cells = tuple(map(_cell, record["cells"]))
+    return Plan(Study(**study), Setup(**record["setup"]), record["model_identity"], cells)
 
 
 def _cell(record: Mapping[str, Any]) -> Cell:
-    settings = {name: value for name, value in record["settings"].items() if name != "fast_linear"}
-    return Cell(**{**record, "settings": settings, "templates": tuple(record["templates"])})
-
-
-def _held_out(value: int | list[str]) -> int | tuple[str, ...]:
-    return tuple(value) if isinstance(value, list) else value
+    known = {item.name: record[item.name] for item in fields(Cell)}
+    known["settings"] = {name: value for name, value in record["settings"].items() if name != "fast_linear"}
+    return Cell(**known | {"templates": tuple(record["templates"])})

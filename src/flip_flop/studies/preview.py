@@ -4,18 +4,25 @@ import contextlib
 import functools
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 from flip_flop.errors import InputError
 from flip_flop.method import BASE, find_method
+from flip_flop.prompts import Template, TemplateSet
 from flip_flop.run_record import RunRecord
 from flip_flop.scoring import LoadedModel, PromptEncoder, score
 from flip_flop.scoring.models import load_tokenizer
 from flip_flop.studies.folder import StudyFolder
-from flip_flop.studies.grid import GridCell, expand
-from flip_flop.studies.keys import check_settings, choose, model_folder, open_model, open_task, training_config
-from flip_flop.studies.plan import Setup
+from flip_flop.studies.grid import expand
+from flip_flop.studies.keys import (
+    check_settings,
+    choose,
+    make_cells,
+    model_folder,
+    open_model,
+    open_task,
+    training_config,
+)
+from flip_flop.studies.plan import Cell, Setup
 from flip_flop.studies.study import Study
 from flip_flop.tasks import Task
 from flip_flop.tasks.catalog import catalog_entry, catalog_names
@@ -29,17 +36,6 @@ SAMPLE = 32
 STEP_PASSES = 3
 
 
-@dataclass(frozen=True)
-class Size:
-    """A cell's rows and templates, and of one instance the tokens and the seconds of a pass; None where unknown."""
-
-    rows: int
-    templates: int
-    tokens: float | None = None
-    seconds: float | None = None
-    mark: str = ""
-
-
 class Preview:
     """The lines of a study's plan; ``timed`` loads the model and times one instance of each split.
 
@@ -49,39 +45,44 @@ class Preview:
 
     def __init__(self, study: Study, setup: Setup, folder: StudyFolder, *, timed: bool = False):
         self.study, self.setup, self.folder = study, setup, folder
-        self.cells = sorted(expand(study), key=lambda cell: cell.method != BASE.name)
-        check_settings(study, self.cells)
+        check_settings(study)
         self.loaded: LoadedModel | None = open_model(setup, None) if timed else None
-        self.tasks = {name: self._open(name) for name in dict.fromkeys(cell.task for cell in self.cells)}
+        self.tasks = {name: self._open(name) for name in dict.fromkeys(cell.task for cell in expand(study))}
+        cells = make_cells(study, self.tasks, lambda cell, task: cell.label)
+        self.cells = sorted(cells, key=lambda cell: cell.method != BASE.name)
         self.encoder: PromptEncoder | None = None
-        try:
+        with contextlib.suppress(InputError):
             tokenizer = load_tokenizer(str(model_folder(setup.model) or setup.model), setup.revision)
             self.encoder = PromptEncoder(tokenizer, training_config(study.settings.common).chat_template)
-        except InputError:
-            pass
 
     def lines(self) -> Iterator[str]:
         """A line for each cell, each training followed by its audits; the sums; how it was counted."""
         yield f"{self.study.name}: {self.study.description}".rstrip(": ")
         yield ""
-        rows = [("", "cell", "rows", "templates", "tokens", "time")]
-        times: list[float | None] = []
+        rows, times = [("", "cell", "rows", "templates", "tokens", "time")], []
         for cell in self.cells:
-            size = self._size(cell)
-            times.append(self._seconds(cell, size))
-            tokens = "-" if size.tokens is None else f"{size.tokens * size.rows / 1e6:,.1f} M"
-            counts = (f"{size.rows:,}{size.mark}", str(size.templates), tokens)
-            rows.append((cell.kind, _label(cell), *counts, _duration(times[-1])))
-        known = [seconds for seconds in times if seconds is not None]
+            split, task = "train" if cell.kind == "train" else self.study.split, self.tasks[cell.task]
+            tokens = seconds = None
+            if task.data:
+                available, tokens, seconds = self._measure(cell.task, cell.templates, split)
+            else:
+                available = catalog_entry(cell.task).paper[split]
+            count, mark = min(available, self.study.limit or available), "" if task.data else "*"
+            times.append(self._duration(cell, count, seconds))
+            total = "-" if tokens is None else f"{tokens * count / 1e6:,.1f} M"
+            templates = str(len(cell.templates))
+            rows.append((cell.kind, cell.label, f"{count:,}{mark}", templates, total, _words(times[-1])))
         trainings = sum(cell.kind == "train" for cell in self.cells)
         units = sum(cell.training is None for cell in self.cells)
         counted = f"{units} units: {trainings} trainings, {len(self.cells) - trainings} audits"
-        rows.append(("all", counted, "", "", "", _duration(sum(known) if len(known) == len(times) else None)))
+        known = [seconds for seconds in times if seconds is not None]
+        rows.append(("all", counted, "", "", "", _words(sum(known) if len(known) == len(times) else None)))
         yield from align_columns(rows, num_left=2).splitlines()
         yield ""
         yield from (f"- {note}" for note in self._notes())
 
-    def _open(self, name: str) -> Task | None:
+    def _open(self, name: str) -> Task:
+        """A task; where its rows or templates are not available, one of the paper's by its numbers, without rows."""
         try:
             task = open_task(name, self.setup)
             for split in {"train", self.study.split} & set(task.data):
@@ -90,22 +91,15 @@ class Preview:
         except InputError as error:
             if name not in catalog_names() or error.code not in UNAVAILABLE:  # a user's own task is not the paper's
                 raise
-            return None
-
-    def _size(self, cell: GridCell) -> Size:
-        split, task = "train" if cell.kind == "train" else self.study.split, self.tasks[cell.task]
-        if task is not None:
-            return self._measure(cell.task, cell.template_names(task), split)
-        paper, wanted = catalog_entry(cell.task).paper, cell.templates
-        cell.require_templates(paper["templates"], cell.task)
-        templates = len(wanted) if isinstance(wanted, tuple) else wanted or paper["templates"]
-        return Size(min(paper[split], self.study.limit or paper[split]), templates, mark="*")
+            subsets = self.study.template_subsets.get(name)
+            named = subsets.held_out if subsets and isinstance(subsets.held_out, tuple) else ()
+            names = [*map(str, range(catalog_entry(name).paper["templates"] - len(named))), *named]
+            return Task(name, TemplateSet(tuple(Template(name, "{{ text }}", "No ||| Yes") for name in names)))
 
     @functools.cache  # noqa: B019 - a preview is one command's
-    def _measure(self, name: str, templates: tuple[str, ...], split: str) -> Size:
-        own = self.tasks[name]
-        assert own is not None
-        task = choose(own, templates)
+    def _measure(self, name: str, templates: tuple[str, ...], split: str) -> tuple[int, float | None, float | None]:
+        """A split's rows, and of one instance the tokens and the seconds of a pass, where they are known."""
+        task = choose(self.tasks[name], templates)
         rows = len(task.rows(split))
         sample = task.instances(split, limit=min(SAMPLE, rows))
         tokens = seconds = None
@@ -116,20 +110,20 @@ class Preview:
                 started = time.monotonic()
                 score(self.loaded, sample[:1], label="timed", quiet=True)
                 seconds = time.monotonic() - started
-        return Size(min(rows, self.study.limit or rows), len(templates), tokens, seconds)
+        return rows, tokens, seconds
 
-    def _seconds(self, cell: GridCell, size: Size) -> float | None:
+    def _duration(self, cell: Cell, rows: int, seconds: float | None) -> float | None:
+        """The seconds of a cell, from those of one instance's pass or of finished runs."""
         if self.loaded is None:
-            task = self.tasks[cell.task]
             name = find_method(cell.method).name if cell.kind == "train" else cell.method
-            found = self._finished.get((cell.kind, name, task.name if task else cell.task, size.templates))
-            return sum(found) / len(found) * size.rows if found else None
-        if size.seconds is None or cell.kind == "audit":
-            return size.seconds and size.seconds * size.rows
+            found = self._finished.get((cell.kind, name, cell.task_name, len(cell.templates)))
+            return sum(found) / len(found) * rows if found else None
+        if seconds is None or cell.kind == "audit":
+            return seconds and seconds * rows
         config = training_config(self.study.settings.of(cell.method, cell.task) | {"method": cell.method})
         step = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        instances = config.max_steps * step if config.max_steps > 0 else config.num_train_epochs * size.rows
-        return size.seconds * instances * STEP_PASSES
+        instances = config.max_steps * step if config.max_steps > 0 else config.num_train_epochs * rows
+        return seconds * instances * STEP_PASSES
 
     @functools.cached_property
     def _finished(self) -> dict[tuple[str, str, str, int], list[float]]:
@@ -144,7 +138,7 @@ class Preview:
         return found
 
     def _notes(self) -> Iterator[str]:
-        absent = [name for name, task in self.tasks.items() if task is None]
+        absent = [name for name, task in self.tasks.items() if not task.data]
         if absent:
             yield f"*: the paper's counts, as rows or templates are not available here: {', '.join(absent)}."
         if self.encoder is None:
@@ -158,23 +152,7 @@ class Preview:
             yield f"Time: of finished runs of this model in {self.folder.root}; or --timed, which loads the model."
 
 
-def _label(cell: GridCell) -> str:
-    training = cell if cell.kind == "train" else cell.training
-    words = [f"{cell.method} on {_short(cell.task)}"]
-    if training is not None:
-        words += [f"trained on {_short(training.task)}"] if training.task != cell.task else []
-        words += [f"seed {training.seed}"]
-        words += [f"first {training.templates} templates"] if training.templates is not None else []
-    if cell.kind == "audit" and isinstance(cell.templates, int):
-        words += [f"last {cell.templates} templates"]
-    return ", ".join(words)
-
-
-def _short(task: str) -> str:
-    return Path(task).stem if "/" in task else task
-
-
-def _duration(seconds: float | None) -> str:
+def _words(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     for unit, length in (("h", 3600), ("min", 60)):

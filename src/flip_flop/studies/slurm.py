@@ -1,4 +1,4 @@
-"""The Slurm executor: one array script, submitted with sbatch and watched until all its units are settled."""
+"""The Slurm executor: an array script, submitted with sbatch and watched until all its units are settled."""
 
 import json
 import re
@@ -33,15 +33,13 @@ units=(
 unit=${{units[$SLURM_ARRAY_TASK_ID]}}
 mkdir -p {logs}
 exec >> {logs}/"$unit".log 2>&1
-start=({launcher})
-[[ $SLURM_ARRAY_TASK_ID -lt {num_base} ]] && start=({python})  # an audit of the base: one process's work
 export PYTHONUNBUFFERED=1 TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${{TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-75}}
 
 # Slurm sends SIGTERM to a job's step, not to this script: at the beginning of a pre-emption's grace, and {warning} s
 # before the time limit. Training stops with a checkpoint; a launcher then ends with a status of its own.
 step='trap "stopped=1" TERM; "$@" & wait $!; status=$?; [[ $stopped ]] && {{ wait $!; status=143; }}; exit $status'
 srun --ntasks=1 ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
-    bash -c "$step" step "${{start[@]}}" {command} "$unit"
+    bash -c "$step" step {command} --unit "$unit"
 status=$?
 
 # A job that scancel has ended, or a pre-emption without grace, is not RUNNING any more.
@@ -86,8 +84,8 @@ def sbatch_directives(
 class SlurmExecutor:
     """Submits the units of a plan and waits for them. Killed, it leaves them in the queue; run again, it finds them.
 
-    The folder is on a file system that all nodes share. ``command`` runs a unit, whose name follows; a training's
-    ``launcher`` stands in its first word's place, which is the interpreter.
+    The folder is on a file system that all nodes share. ``command`` runs a unit with ``--unit`` and its name; a
+    training's ``launcher`` stands in its first word's place, which is the interpreter.
     """
 
     tracker: Tracker
@@ -123,8 +121,8 @@ class SlurmExecutor:
             self.tracker.say(words, " ".join(left))
             raise
 
-    def script(self, units: Sequence[Unit]) -> str:
-        """The array script of these units."""
+    def script(self, units: Sequence[Unit], *, is_launched: bool) -> str:
+        """The array script of these units; one process of those that are not launched needs one GPU."""
         directives = {
             "job-name": self.plan.study.name,
             "array": f"0-{len(units) - 1}%{self.max_jobs}",
@@ -132,35 +130,36 @@ class SlurmExecutor:
             "open-mode": "append",
             "output": str(self.jobs / "%A_%a.log"),
         } | dict(self.directives)
-        python, *command = self.command
+        if self.launcher and not is_launched and "gpus-per-node" in directives:
+            directives["gpus-per-node"] = "1"
+        start = self.launcher if is_launched else self.command[:1]
         return SCRIPT.format(
             options="\n".join(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in directives.items()),
             study=self.plan.study.name,
             count=len(units),
             units="\n".join(f"    {shlex.quote(unit.name)}" for unit in units),
             logs=shlex.quote(str(self.folder.root / "logs")),
-            launcher=shlex.join(self.launcher or [python]),
-            python=shlex.quote(python),
-            num_base=sum(unit.training is None for unit in units),
-            command=shlex.join(command),
+            command=shlex.join([*start, *self.command[1:]]),
             warning=WARNING_SECONDS,
             restarts=MAX_RESTARTS,
         )
 
     def _submit(self, units: Sequence[Unit]) -> None:
-        if not units:
-            return
-        units = sorted(units, key=lambda unit: unit.training is not None)  # the base's first: the script counts them
-        path = self.jobs / f"{self.folder.study(self.plan).name}.sh"
-        write_text(path, self.script(units))
-        done = subprocess.run(["sbatch", "--parsable", str(path)], capture_output=True, text=True)
-        if done.returncode:
-            reason = " ".join(done.stderr.split())[-300:].rstrip(".")
-            raise InputError("E-STUDY-SLURM", f"sbatch refused {path}: {reason}.", "See sbatch's own words.")
-        job = done.stdout.strip().partition(";")[0]
-        for index, unit in enumerate(units):
-            record = {"job": f"{job}_{index}", "cells": [cell.key for cell in unit.cells]}
-            write_json(self.jobs / f"{unit.name}.json", record)
+        """Submit an array of all, or where a launcher starts trainings, one of these and one of the base's audits."""
+        for is_launched in (False, True):
+            chosen = [unit for unit in units if (bool(self.launcher) and unit.training is not None) == is_launched]
+            if not chosen:
+                continue
+            path = self.jobs / f"{self.folder.study(self.plan).name}{'-launched' if is_launched else ''}.sh"
+            write_text(path, self.script(chosen, is_launched=is_launched))
+            done = subprocess.run(["sbatch", "--parsable", str(path)], capture_output=True, text=True)
+            if done.returncode:
+                reason = " ".join(done.stderr.split())[-300:].rstrip(".")
+                raise InputError("E-STUDY-SLURM", f"sbatch refused {path}: {reason}.", "See sbatch's own words.")
+            job = done.stdout.strip().partition(";")[0]
+            for index, unit in enumerate(chosen):
+                record = {"job": f"{job}_{index}", "cells": [cell.key for cell in unit.cells]}
+                write_json(self.jobs / f"{unit.name}.json", record)
 
     def _job(self, unit: Unit) -> str:
         """The job that a run in this folder has submitted last for these cells; empty where none has."""
@@ -172,7 +171,7 @@ class SlurmExecutor:
 
     def _look(self) -> bool:
         """Settle what has ended, and say whether anything is left."""
-        self.tracker.look(list(self.tracker.open))
+        self.tracker.look()
         queued = _queue()
         for unit in list(self.tracker.open):
             job = self._job(unit)

@@ -4,7 +4,8 @@ import contextlib
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from flip_flop.progress import track
 from flip_flop.studies.folder import StudyFolder
@@ -17,7 +18,7 @@ STATES = ("done", "running", "failed", "waiting")
 
 
 class Tracker:
-    """Watches the cells of a plan until each is done, failed, or not run as its training failed.
+    """Watches the cells of a plan until each is done, failed, or not run as another one of its unit failed.
 
     ``done`` (by whichever process), ``failed`` with the reason, and ``not_run`` say what became of them; ``open`` holds
     the units that are not settled, with those of their cells that are not.
@@ -34,9 +35,13 @@ class Tracker:
             self.done += [cell for cell in unit.cells if cell not in left]
             if left:
                 self.open[unit] = left
-        self.total, self.settled = len(plan.cells), len(self.done)
         self._told: set[str] = set()
         self._advance: Callable[[int], object] = lambda done: None
+
+    @property
+    def num_settled(self) -> int:
+        """How many cells are not open any more."""
+        return len(self.done) + len(self.failed) + len(self.not_run)
 
     def forget_failures(self) -> None:
         """What failed in earlier runs is tried again."""
@@ -48,15 +53,17 @@ class Tracker:
     @contextlib.contextmanager
     def progress(self) -> Iterator[None]:
         """Show a bar on a terminal, or a line for each cell."""
-        name, counts = self.plan.study.name, (len(self.plan.trainings), len(self.plan.audits), self.settled, self.total)
+        name, total = self.plan.study.name, len(self.plan.cells)
+        counts = (len(self.plan.trainings), len(self.plan.audits), self.num_settled, total)
         self.say("%s: %d trainings, %d audits; %d of these %d cells are done already", name, *counts)
-        with track(name, self.total - self.settled, "cells", quiet=self.quiet) as self._advance:
+        with track(name, total - self.num_settled, "cells", quiet=self.quiet) as self._advance:
             yield
 
-    def look(self, units: Iterable[Unit]) -> None:
-        """Settle the cells of these units that are done or have failed by now, or whose training has failed."""
-        for unit in units:
-            for cell in list(self.open.get(unit, [])):
+    def look(self) -> None:
+        """Settle the cells that are done or have failed by now, and those that nobody runs any more after a failure."""
+        for unit, cells in list(self.open.items()):
+            is_held = self.folder.leases.is_held(unit.name)  # asked first: what is done after that, the next look finds
+            for cell in list(cells):
                 reason = self.folder.failure(cell)
                 if self.folder.is_done(cell):
                     self.done.append(cell)
@@ -64,17 +71,14 @@ class Tracker:
                 elif reason is not None:
                     self.failed[cell] = reason
                     self._settle(unit, cell, f"failed: {reason}")
-                elif unit.training in self.failed:
+                elif not is_held and not self.failed.keys().isdisjoint(unit.cells):
                     self.not_run.append(cell)
-                    self._settle(unit, cell)
+                    self._settle(unit, cell, "not run")
 
     def give_up(self, unit: Unit, reason: str) -> None:
-        """Mark the first cell that is not settled as failed; the others of the unit were not run."""
+        """Mark the first cell that is not settled as failed, for all processes: the others of its unit are not run."""
         self.folder.fail(self.open[unit][0], reason)
-        self.look([unit])
-        for cell in list(self.open.get(unit, [])):
-            self.not_run.append(cell)
-            self._settle(unit, cell)
+        self.look()
 
     def say(self, words: str, *values: object) -> None:
         """A line for the user, said once."""
@@ -82,47 +86,39 @@ class Tracker:
             self._told.add(words % values)
             log.info(words, *values)
 
-    def _settle(self, unit: Unit, cell: Cell, words: str = "not run") -> None:
+    def _settle(self, unit: Unit, cell: Cell, words: str) -> None:
         self.open[unit].remove(cell)
         if not self.open[unit]:
             del self.open[unit]
-        self.settled += 1
         self._advance(1)
         if not self.quiet and not sys.stderr.isatty():
-            log.info("[%d/%d] %s %s: %s", self.settled, self.total, cell.kind, cell.label, words)
+            log.info("[%d/%d] %s %s: %s", self.num_settled, len(self.plan.cells), cell.kind, cell.label, words)
 
     def error_lines(self) -> Iterator[str]:
         """One line for each cell that failed, with its log, and one for those that were not run."""
-        logs = {cell: self.folder.log(unit) for unit in self.plan.units for cell in unit.cells}
         for cell, reason in self.failed.items():
-            yield f"failed: {cell.kind} {cell.label}: {reason} Log: {logs[cell]}"
+            yield f"failed: {cell.kind} {cell.label}: {reason} Log: {self._log(cell)}"
         if self.not_run:
             yield f"not run: {', '.join(f'{cell.kind} {cell.label}' for cell in self.not_run)}"
         if self.failed:
             yield f"{len(self.done)} cells are done. Run the same command again to try the others once more."
 
+    def status_lines(self) -> Iterator[str]:
+        """A table of states by kind and task, then the failed and the running cells by name."""
+        self.look()
+        running = [cells[0] for unit, cells in self.open.items() if self.folder.leases.is_held(unit.name)]
+        states = dict.fromkeys(self.plan.cells, "waiting")
+        for state, cells in (("done", self.done), ("running", running), ("failed", self.failed)):
+            states |= dict.fromkeys(cells, state)
+        counts = Counter((cell.kind, cell.task_name, state) for cell, state in states.items())
+        total = Counter(states.values())
+        rows: list[tuple[str, ...]] = [("", "task", *STATES)]
+        for kind, task in sorted({found[:2] for found in counts}):
+            rows.append((kind, task, *(str(counts[kind, task, state]) for state in STATES)))
+        rows.append(("all", "", *(str(total[state]) for state in STATES)))
+        yield from align_columns(rows, num_left=2).splitlines()
+        details = [f"running: {cell.kind} {cell.label}. Log: {self._log(cell)}" for cell in running]
+        yield from sorted([*details, *(line for line in self.error_lines() if line.startswith("failed"))])
 
-def status_lines(plan: Plan, folder: StudyFolder) -> Iterator[str]:
-    """A table of states by kind and task, then the failed and the running cells by name."""
-    counts: dict[tuple[str, str], Counter[str]] = {}
-    details = []
-    for unit in plan.units:
-        is_running = folder.leases.is_held(unit.name)  # then the first cell that is neither done nor failed is
-        for cell in unit.cells:
-            reason = folder.failure(cell)
-            if folder.is_done(cell):
-                state = "done"
-            elif reason is not None:
-                state = "failed"
-            else:
-                state, is_running = "running" if is_running else "waiting", False
-            counts.setdefault((cell.kind, cell.task_name), Counter())[state] += 1
-            if state in ("running", "failed"):
-                why = f": {reason}" if state == "failed" else "."
-                details.append(f"{state}: {cell.kind} {cell.label}{why} Log: {folder.log(unit)}")
-    rows: list[tuple[str, ...]] = [("", "task", *STATES)]
-    rows += [(kind, task, *(str(found[state]) for state in STATES)) for (kind, task), found in sorted(counts.items())]
-    total = sum(counts.values(), Counter())
-    rows.append(("all", "", *(str(total[state]) for state in STATES)))
-    yield from align_columns(rows, num_left=2).splitlines()
-    yield from sorted(details)
+    def _log(self, cell: Cell) -> Path:
+        return next(self.folder.log(unit) for unit in self.plan.units if cell in unit.cells)

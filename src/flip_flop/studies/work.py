@@ -1,4 +1,4 @@
-"""The work of one unit: leased, trained, audited, each cell marked as done; in one process or in several.
+"""The work of a unit: leased, trained, audited, each cell marked as done; in one process or in several.
 
 Of several processes that ``accelerate launch`` or ``torchrun`` has started the main one alone has the lease, finishes
 cells and audits. The others train with it, and learn from it what to do over the process group and not from the file
@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -28,17 +29,19 @@ from flip_flop.provenance import now
 from flip_flop.scoring import LoadedModel
 from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.keys import cell_key, choose, open_model, open_task
+from flip_flop.studies.leases import HEARTBEAT_SECONDS, STALE_SECONDS
 from flip_flop.studies.plan import Cell, Plan, Unit
+from flip_flop.studies.tracker import Tracker
 from flip_flop.tasks import Task
 from flip_flop.training import F2CConfig, load_training_data, make_config, train
 
-# Exit statuses: a unit is done; some of its cells failed; another process is at work on it (the system's "try again
+# Exit statuses: what is to be done is done; cells failed; the rest is for another process (the system's "try again
 # later"); a signal stopped it, a training with a checkpoint.
 DONE, FAILED, BUSY, STOPPED = 0, 1, 75, 128 + signal.SIGTERM
 # Set in the environment of a process that a supervisor has started.
 SUPERVISED = "FLIP_FLOP_SUPERVISED"
 # How long to wait before asking again for a unit that another process is at work on.
-RETRY_SECONDS = 2.0
+RETRY_SECONDS = 1.0
 # What rank 0 broadcasts when a training begins; else it is an exit status.
 TRAIN = "train"
 
@@ -54,23 +57,38 @@ def is_main_process() -> bool:
 
 
 def run_unit(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
-    """Run what is not done of a unit, and return the exit status.
+    """Run what is not done of a unit, and return the exit status; waits where another process is at work on it.
 
-    Where another process is at work on it, a lone process waits; one of several, or one that a supervisor has started,
-    does not. A supervised process stops when its standard input ends, which is when its supervisor is dead.
+    One of several processes waits only until it is known whether the other one is alive.
     """
     runner = _UnitRunner(plan, folder, unit)
     if num_processes() > 1:
         return runner.run_launched()
-    supervised = SUPERVISED in os.environ
-    if supervised:
-        threading.Thread(target=_stop_with_supervisor, daemon=True).start()
     with terminable():
-        if (status := runner.run()) == BUSY and not supervised:
-            print(waiting_for(folder, unit), file=sys.stderr)
-            while (status := runner.run()) == BUSY:
+        return runner.run_when_free(math.inf)
+
+
+def run_open_units(plan: Plan, folder: StudyFolder) -> int:
+    """Run open units that nobody is at work on, one after the other, until all are settled by whichever process.
+
+    This is a worker, which stops when its standard input ends: that is when its supervisor asks for it, or is dead.
+    After a failure it leaves the others to a new process, by :data:`BUSY`: a GPU's context may be broken.
+    """
+    tracker = Tracker(plan, folder, quiet=True)
+    with terminable():
+        threading.Thread(target=_stop_with_supervisor, daemon=True).start()
+        while True:
+            tracker.look()
+            if not tracker.open:
+                return DONE
+            unit = next((unit for unit in tracker.open if not folder.leases.is_held(unit.name)), None)
+            if unit is None:
                 time.sleep(RETRY_SECONDS)
-        return status
+                continue
+            with _output_to(folder.log(unit)):
+                status = _UnitRunner(plan, folder, unit).run()
+            if status in (FAILED, STOPPED):
+                return BUSY if status == FAILED else STOPPED
 
 
 def waiting_for(folder: StudyFolder, unit: Unit) -> str:
@@ -83,7 +101,8 @@ def terminable() -> Iterator[None]:
     """SIGTERM ends this process in order, as Ctrl-C does: leases are given back, workers are stopped."""
 
     def stop(number: int, frame: object) -> None:
-        print("stopped", file=sys.stderr)
+        if SUPERVISED not in os.environ:
+            print("stopped", file=sys.stderr)
         raise SystemExit(128 + number)
 
     previous = signal.signal(signal.SIGTERM, stop)
@@ -113,6 +132,22 @@ def _stop_with_supervisor() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+@contextlib.contextmanager
+def _output_to(log: Path) -> Iterator[None]:
+    """What this process and its libraries print goes to the end of a log."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    own = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
+    with log.open("ab") as file:
+        for descriptor in own:
+            os.dup2(file.fileno(), descriptor)
+    try:
+        yield
+    finally:
+        for descriptor, before in own.items():
+            os.dup2(before, descriptor)
+            os.close(before)
+
+
 def _broadcast_from_rank0(word: str | None = None) -> str:
     words = [word]
     dist.broadcast_object_list(words, src=0)
@@ -133,6 +168,8 @@ class _UnitRunner:
         with self.folder.leases.acquire(self.unit.name) as acquired:
             if not acquired:
                 return BUSY
+            for cell in self.unit.cells:  # or whoever watches would count them as failed now
+                self.folder.forget_failure(cell)
             print(f"---- {now()}, process {os.getpid()}")
             status = DONE
             for cell in self.unit.cells:
@@ -141,6 +178,16 @@ class _UnitRunner:
                     return found
                 status = max(status, found)
             return status
+
+    def run_when_free(self, seconds: float) -> int:
+        """Run the unit; where another process is at work on it, wait for so long."""
+        status, over = self.run(), time.monotonic() + seconds
+        if status == BUSY and seconds:
+            print(waiting_for(self.folder, self.unit), file=sys.stderr)
+        while status == BUSY and time.monotonic() < over:
+            time.sleep(RETRY_SECONDS)
+            status = self.run()
+        return status
 
     def run_launched(self) -> int:
         """In one of several processes: the main one runs the unit, the others train with it and do nothing else."""
@@ -154,8 +201,9 @@ class _UnitRunner:
         if not is_main_process():
             word = _broadcast_from_rank0()
             return (DONE if self._train(training) else STOPPED) if word == TRAIN else int(word)
-        with terminable():
-            status = self.run()
+        holder = self.folder.leases.holder(self.unit.name)
+        with terminable():  # a job that was killed and queued again finds a lease of its own
+            status = self.run_when_free(0 if holder and holder.is_alive() else STALE_SECONDS + HEARTBEAT_SECONDS)
         if status == BUSY:
             print(f"not run: {waiting_for(self.folder, self.unit)}", file=sys.stderr)
         self._tell(str(status))
@@ -169,7 +217,6 @@ class _UnitRunner:
 
     def _run_cell(self, cell: Cell) -> int:
         """Run a cell; whatever it dies of, others go on."""
-        self.folder.forget_failure(cell)
         started = time.monotonic()
         try:
             if cell.kind == "audit":
@@ -195,7 +242,7 @@ class _UnitRunner:
         if self._opened is None or self._opened[0] != cell.task:
             self._opened = (cell.task, open_task(cell.task, self.plan.setup))
         task = choose(self._opened[1], cell.templates)
-        if cell_key(cell, task, self.plan.setup, self.plan.model_identity) != cell.key:
+        if cell_key(self.plan, cell, task) != cell.key:
             message = f"the data, templates or settings of {cell.task} are no longer those of {cell.label}."
             raise InputError("E-STUDY-CHANGED", message, "Run the study again: what is unchanged is not run again.")
         return task
@@ -217,7 +264,7 @@ class _UnitRunner:
                 shutil.rmtree(out)  # killed before there was anything to go on with
             self._tell(TRAIN)
         try:
-            data = load_training_data(task, config, limit=cell.limit)
+            data = load_training_data(task, config, limit=self.plan.study.limit)
             run = train(self._load(None), data, config, out, resume=True, quiet=True)
         except InputError as error:
             if error.code != "E-RESUME-CHANGED":
@@ -227,7 +274,7 @@ class _UnitRunner:
         return run.stopped_by is None
 
     def _audit(self, cell: Cell) -> None:
-        split = self._open(cell).render(cell.split, limit=cell.limit)
+        split = self._open(cell).render(self.plan.study.split, limit=self.plan.study.limit)
         known = {item.name for item in fields(ScoringOptions)}  # a plan of the past may hold settings since removed
         scoring = ScoringOptions(**{name: value for name, value in cell.settings.items() if name in known})
         loaded = self._load(self.unit.training)
