@@ -1,5 +1,6 @@
 """No network, one thread, warnings are errors; and names that every docstring example may use."""
 
+import gc
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -24,6 +25,12 @@ torch.set_num_threads(1)
 # How long an example takes says nothing on a machine that others use, too.
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+
+
+def pytest_collection_finish():
+    """What is imported stays: the collector, which each training calls, need not look through it again."""
+    gc.freeze()
+
 
 SHARED_HUB = Path(__file__).parents[2] / "shared" / "hub"
 
