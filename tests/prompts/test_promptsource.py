@@ -99,6 +99,7 @@ def test_an_unknown_dataset_is_named_with_its_nearest(tmp_path: Path) -> None:
         read_promptsource(folder, "food/../drinks")
 
 
+@pytest.mark.slow
 def test_each_of_the_279_files_and_2085_templates_is_read_or_refused_with_a_reason(promptsource_folder: Path) -> None:
     names = promptsource_names(promptsource_folder)
     if len(names) != 279:

@@ -9,6 +9,7 @@ import sys
 import pytest
 from safetensors.torch import load_file
 
+from flip_flop.cli.main import main
 from tests.waiting import wait_for
 
 # Every epoch of 4 * 8 instances is whole steps for one process of 8 and for two of 4.
@@ -34,20 +35,19 @@ def task_file(tmp_path):
     return path
 
 
-def launch(num_processes, task_file, out, *flags, wait=True):
+def arguments(task_file, out, num_processes):
     settings = ["--model", "demo", "--task", str(task_file), "--method", "f2c", "--out", str(out), "--device", "cpu"]
-    settings += ["--num-train-epochs", "2", "--logging-steps", "1", "--divergence-space", "labels"]
-    settings += ["--per-device-train-batch-size", str(8 // num_processes), *flags]
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
-    command = [sys.executable, *launcher * (num_processes > 1), "-m", "flip_flop.cli.main", "train", *settings]
+    settings += ["--num-train-epochs", "6", "--logging-steps", "1", "--divergence-space", "labels"]
+    return ["train", *settings, "--per-device-train-batch-size", str(8 // num_processes)]
+
+
+def launch(task_file, out, *flags):
+    """Two processes."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "-m", "flip_flop.cli.main", *arguments(task_file, out, 2), *flags]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, **pipes, env=environment, start_new_session=True)
-    if not wait:
-        return process
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
-    return output, errors
+    return subprocess.Popen(command, **pipes, env=environment, start_new_session=True)
 
 
 def losses(out):
@@ -56,31 +56,31 @@ def losses(out):
 
 
 @pytest.mark.slow
-def test_two_processes_take_the_same_steps_as_one(tmp_path, task_file):
-    launch(1, task_file, tmp_path / "one")
-    output, errors = launch(2, task_file, tmp_path / "two")
-    assert output.count("next, flip-flop audit") == 1
-    assert errors.count("first votes") == 1
-    ours, theirs = losses(tmp_path / "two"), losses(tmp_path / "one")
-    assert len(ours) == len(theirs) == 2 * ROWS // 8
-    for mine, other in zip(ours, theirs, strict=True):
-        assert mine == pytest.approx(other, rel=2e-3, abs=2e-4)
-    one, two = (load_file(tmp_path / run / "adapter" / "adapter_model.safetensors") for run in ("one", "two"))
-    size = max(float(tensor.abs().max()) for tensor in one.values())
-    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 0.02 * size
-    assert json.loads((tmp_path / "two" / "run.json").read_text())["kind"] == "train"
-
-
-@pytest.mark.slow
-def test_two_processes_stop_at_one_step_on_a_signal_and_go_on_from_it(tmp_path, task_file):
-    out = tmp_path / "two"
-    process = launch(2, task_file, out, "--num-train-epochs", "40", wait=False)
-    log = out / "log.jsonl"
+def test_two_processes_stop_at_one_step_on_a_signal_and_go_on_from_it_and_take_the_steps_of_one(
+    tmp_path, task_file, monkeypatch
+):
+    one, two = tmp_path / "one", tmp_path / "two"
+    process, log = launch(task_file, two), two / "log.jsonl"
     wait_for(lambda: log.exists() and '"loss"' in log.read_text())
     os.killpg(process.pid, signal.SIGTERM)
-    process.communicate(timeout=120)
-    assert list((out / "checkpoints").glob("checkpoint-*/MANIFEST.json"))
-    assert not (out / "run.json").exists()
-    _, errors = launch(2, task_file, out, "--num-train-epochs", "40", "--resume")
+    _, errors = process.communicate(timeout=120)
+    assert errors.count("first votes") == 1
+    assert list((two / "checkpoints").glob("checkpoint-*/MANIFEST.json"))
+    assert not (two / "run.json").exists()
+
+    resumed = launch(task_file, two, "--resume")
+    output, errors = resumed.communicate(timeout=240)
+    assert resumed.returncode == 0, errors
     assert "resuming from checkpoint-" in errors
-    assert (out / "run.json").exists()
+    assert output.count("next, flip-flop audit") == 1
+    assert json.loads((two / "run.json").read_text())["kind"] == "train"
+
+    monkeypatch.setattr(sys, "argv", ["flip-flop", *arguments(task_file, one, 1)])
+    main()
+    ours, theirs = losses(two), losses(one)
+    assert len(ours) == len(theirs) == 6 * ROWS // 8
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine == pytest.approx(other, rel=2e-3, abs=2e-4)
+    adapters = [load_file(run / "adapter" / "adapter_model.safetensors") for run in (one, two)]
+    size = max(float(tensor.abs().max()) for tensor in adapters[0].values())
+    assert max(float((adapters[0][name] - adapters[1][name]).abs().max()) for name in adapters[0]) < 0.02 * size

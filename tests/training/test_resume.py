@@ -140,32 +140,27 @@ def test_nothing_valid_is_deleted_for_a_checkpoint_without_a_manifest(tmp_path):
     assert corrupt == {tmp_path / "checkpoint-2": "it was not finished"}
 
 
-# Begun anew, it stays in its sixth step until it is killed.
+# It stays in its sixth step until it is killed.
 SCRIPT = """
 import sys, time, torch
 torch.set_num_threads(1)
 from pathlib import Path
 from flip_flop.training.trainer import F2CTrainer
 from tests.training.test_resume import run
-resume, whole_step = "--resume" in sys.argv, F2CTrainer.training_step
+whole_step = F2CTrainer.training_step
 def step(self, *arguments, **keywords):
-    if self.state.global_step == 5 and not resume:
+    if self.state.global_step == 5:
         time.sleep(120)
     return whole_step(self, *arguments, **keywords)
 F2CTrainer.training_step = step
-run(Path(sys.argv[1]), resume=resume)
+run(Path(sys.argv[1]))
 """
-
-
-def start(out, *flags):
-    root = Path(__file__).parents[2]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(out), *flags], cwd=root, env=environment)
 
 
 @pytest.mark.slow
 def test_kill_9_in_the_middle_then_resume_gives_the_same_adapter(out, uninterrupted):
-    process = start(out)
+    command, environment = [sys.executable, "-c", SCRIPT, str(out)], os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment)
     manifest = out / "checkpoints" / "checkpoint-4" / "MANIFEST.json"
     wait_for(lambda: manifest.exists() or process.poll() is not None)
     assert manifest.exists()
@@ -173,5 +168,5 @@ def test_kill_9_in_the_middle_then_resume_gives_the_same_adapter(out, uninterrup
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "run.json").exists()
-    assert start(out, "--resume").wait() == 0
+    run(out, resume=True)
     assert adapter_bytes(out) == uninterrupted
