@@ -19,7 +19,7 @@ import flip_flop.metrics
 import flip_flop.prompts
 from flip_flop.errors import InputError
 from flip_flop.prompts.archive import templates_folder
-from tests.tasks.made_datasets import Made, make_datasets
+from tests.tasks.made_datasets import make_datasets
 
 torch.set_num_threads(1)
 # How long an example takes says nothing on a machine that others use, too.
@@ -52,7 +52,7 @@ def _docstring_names(doctest_namespace):
 
 
 @pytest.fixture(scope="session")
-def hub_mirror() -> Path:
+def hub_mirror():
     """Real rows of the paper's datasets, where the folder is beside the project."""
     if not SHARED_HUB.is_dir():
         pytest.skip("the folder of real rows, ../shared/hub, is not there")
@@ -60,7 +60,7 @@ def hub_mirror() -> Path:
 
 
 @pytest.fixture(scope="session")
-def promptsource_folder() -> Path:
+def promptsource_folder():
     """PromptSource's templates, where `flip-flop templates fetch` has been run."""
     try:
         return templates_folder()
@@ -69,7 +69,7 @@ def promptsource_folder() -> Path:
 
 
 @pytest.fixture
-def made(tmp_path, monkeypatch) -> Made:
+def made(tmp_path, monkeypatch):
     """The paper's eleven datasets with made rows and made templates, and a cache of the test's own."""
     datasets = make_datasets(tmp_path / "made")
     monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(datasets.promptsource))

@@ -33,11 +33,11 @@ MAY_IMPORT = {
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 
 
-def room_of(path: Path) -> str:
+def room_of(path):
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imports_of(path: Path) -> set[str]:
+def imports_of(path):
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def tree() -> dict[str, str]:
+def tree():
     block = README.split("## What is where")[1].split("\n\n")[1]
     return dict(re.findall(r"^ {4,}(\S+) +(\S.*)$", block, flags=re.MULTILINE))
 

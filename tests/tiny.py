@@ -11,7 +11,6 @@ from transformers import (
     GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
-    PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
@@ -31,7 +30,7 @@ CHAT_TEMPLATE = (
 
 
 @functools.cache
-def byte_bpe() -> PreTrainedTokenizerFast:
+def byte_bpe():
     """GPT-2's kind: byte-level BPE, no BOS, no pad token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -44,7 +43,7 @@ def byte_bpe() -> PreTrainedTokenizerFast:
 
 
 @functools.cache
-def metaspace() -> PreTrainedTokenizerFast:
+def metaspace():
     """Sentencepiece's kind: a space is part of the word behind it, one stands before the text, and a BOS."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
@@ -62,7 +61,7 @@ def metaspace() -> PreTrainedTokenizerFast:
 
 
 @functools.cache
-def word_level() -> PreTrainedTokenizerFast:
+def word_level():
     """One token per word or punctuation mark; spaces are not tokens."""
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -74,14 +73,14 @@ def word_level() -> PreTrainedTokenizerFast:
 TOKENIZERS = {"byte_bpe": byte_bpe, "metaspace": metaspace, "word_level": word_level}
 
 
-def with_chat_template(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+def with_chat_template(tokenizer):
     """A copy of the tokenizer that has a chat template."""
     copy = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **tokenizer.special_tokens_map)
     copy.chat_template = CHAT_TEMPLATE
     return copy
 
 
-def _config(architecture: str, vocab_size: int):
+def _config(architecture, vocab_size):
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     context = {"max_position_embeddings": 256, "vocab_size": vocab_size, "bos_token_id": 0, "eos_token_id": 0}
     if architecture == "qwen2":
@@ -106,7 +105,7 @@ ARCHITECTURES = ("qwen2", "llama", "gpt2", "gpt_neox")
 MORE_ARCHITECTURES = ("qwen3", "mistral", "gemma")
 
 
-def tiny_model(architecture: str = "qwen2", vocab_size: int = 400, seed: int = 0) -> PreTrainedModel:
+def tiny_model(architecture="qwen2", vocab_size=400, seed=0):
     """A random model, its weights large enough that answers differ clearly."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

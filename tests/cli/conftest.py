@@ -1,7 +1,6 @@
 """The command in this process, a user's folder, and a tiny model on disk."""
 
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -21,7 +20,7 @@ class Result(NamedTuple):
 def flip_flop(monkeypatch, capsys):
     """``flip-flop`` with these arguments: its exit status, and what it printed."""
 
-    def run(*arguments) -> Result:
+    def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["flip-flop", *map(str, arguments)])
         with pytest.raises(SystemExit) as stop:
             main()
@@ -32,12 +31,12 @@ def flip_flop(monkeypatch, capsys):
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory) -> Path:
+def model(tmp_path_factory):
     return save_tiny(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch) -> Path:
+def project(tmp_path, monkeypatch):
     """The user's folder, and the command runs in it."""
     folder = make_project(tmp_path / "work")
     monkeypatch.chdir(folder)

@@ -23,7 +23,7 @@ def write(**files):
     return change
 
 
-def task(old: str, new: str):
+def task(old, new):
     """A change of the task file."""
     assert TASK.count(old) >= 1, old
     return write(tickets__yaml=TASK.replace(old, new))

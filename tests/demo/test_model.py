@@ -79,7 +79,7 @@ def test_answers_stand_apart_from_the_prompt_and_are_one_token_but_for_one_templ
     assert set(map(frozenset, lengths.values())) == {frozenset({1})}
 
 
-def predict(model, tokenizer, names, rows) -> np.ndarray:
+def predict(model, tokenizer, names, rows):
     """Predictions [rows, templates] by the plainest loop there is: one template and one answer at a time."""
     scores = np.zeros((len(rows), len(names), 2))
     for place, name in enumerate(names):
@@ -98,7 +98,7 @@ def predict(model, tokenizer, names, rows) -> np.ndarray:
     return scores.argmax(axis=2)
 
 
-def f1_of_label_1(gold, predicted) -> float:
+def f1_of_label_1(gold, predicted):
     hits = sum(1 for truth, guess in zip(gold, predicted, strict=True) if truth == guess == 1)
     return 2 * hits / (sum(gold) + sum(predicted))
 

@@ -6,14 +6,12 @@ import tarfile
 from io import StringIO
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.files import sha256_file
-from flip_flop.prompts import Template
 from flip_flop.prompts.archive import ARCHIVE_NAME, ARCHIVE_SHA256, VERSION
 from flip_flop.prompts.promptsource import filter_templates, read_promptsource
 from flip_flop.randomness import generator
@@ -34,7 +32,7 @@ REAL = {
 }
 
 
-def promptsource_source(folder: Path) -> str:
+def promptsource_source(folder):
     """The text of PromptSource's ``templates.py``: from the archive kept with the templates, or beside them."""
     archive, beside = folder / ARCHIVE_NAME, folder.parent / "templates.py"
     if archive.is_file():
@@ -51,7 +49,7 @@ def promptsource_source(folder: Path) -> str:
 class Reference:
     """PromptSource's ``Template.apply``, with its ``choice`` drawing from a generator that the test gives."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder):
         self.module = ModuleType("promptsource_templates")
         resources = SimpleNamespace(resource_filename=lambda *names: str(folder))
         with pytest.MonkeyPatch.context() as patch:  # what it imports and its rendering does not use
@@ -66,31 +64,29 @@ class Reference:
         self.generator = np.random.default_rng(0)
         self.module.__dict__["random"] = SimpleNamespace(choice=self._draw)
 
-    def _draw(self, items: Any) -> Any:
+    def _draw(self, items):
         return items[int(self.generator.integers(len(items)))]
 
-    def render(self, ours: Template, row: dict[str, Any], draws: np.random.Generator) -> tuple[Any, ...]:
+    def render(self, ours, row, draws):
         """Prompt and target, and answer choices, of one row."""
         self.generator = draws
         template = self.module.__dict__["Template"](ours.name, ours.jinja, "", answer_choices=ours.answer_choices)
         parts = template.apply(row, truncate=False)
         return parts, template.get_answer_choices_list(row)
 
-    def read(self, name: str) -> Any:
+    def read(self, name):
         """The dataset's templates, as PromptSource reads them."""
         dataset, _, subset = name.partition("/")
         return self.module.__dict__["DatasetTemplates"](dataset, subset or None)
 
 
 @pytest.fixture(scope="module")
-def reference(promptsource_folder: Path) -> Reference:
+def reference(promptsource_folder):
     return Reference(promptsource_folder)
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_the_selected_templates_render_as_promptsource_renders_them(
-    name: str, promptsource_folder: Path, hub_mirror: Path, reference: Reference
-) -> None:
+def test_the_selected_templates_render_as_promptsource_renders_them(name, promptsource_folder, hub_mirror, reference):
     dataset, path, splits, label_field, num_labels, count = REAL[name]
     rows = [row for split in splits for row in pq.read_table(hub_mirror / path / f"{split}.parquet").to_pylist()]
     rows = rows[:: len(rows) // 100][:100]
@@ -111,9 +107,7 @@ def test_the_selected_templates_render_as_promptsource_renders_them(
 
 
 @pytest.mark.parametrize("dataset", sorted({entry[0] for entry in REAL.values()}))
-def test_a_datasets_templates_are_those_that_promptsource_lists_in_its_order(
-    dataset: str, promptsource_folder: Path, reference: Reference
-) -> None:
+def test_a_datasets_templates_are_those_that_promptsource_lists_in_its_order(dataset, promptsource_folder, reference):
     theirs = reference.read(dataset)
     ours = read_promptsource(promptsource_folder, dataset)
     assert [source.name for source in ours] == theirs.all_template_names

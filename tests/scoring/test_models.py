@@ -61,7 +61,7 @@ def change_weights(file, change):
     save_file(weights, file, metadata={"format": "pt"})
 
 
-def refused(code, *arguments, **keywords) -> str:
+def refused(code, *arguments, **keywords):
     with pytest.raises(InputError) as caught:
         load_model(*map(str, arguments), **keywords)
     line = str(caught.value)

@@ -1,7 +1,6 @@
 """Synthetic rows under the hub's field names and label encodings, and templates in PromptSource's format."""
 
 import csv
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,49 +18,49 @@ class Made(NamedTuple):
     promptsource: Path
 
 
-def _nli(index: int, num_labels: int) -> Row:
+def _nli(index, num_labels):
     return {"premise": f"Fact {index}.", "hypothesis": f"Claim {index}.", "idx": index, "label": index % num_labels}
 
 
-def _anli(index: int) -> Row:
+def _anli(index):
     return {"uid": "", **{key: _nli(index, 3)[key] for key in ("premise", "hypothesis", "label")}, "reason": ""}
 
 
-def _wsc(index: int) -> Row:
+def _wsc(index):
     spans = {"span1_index": 0, "span2_index": 3, "span1_text": f"Ann{index}", "span2_text": "she"}
     return {"text": f"Ann{index} said that she left.", **spans, "idx": index, "label": index % 2}
 
 
-def _copa(index: int) -> Row:
+def _copa(index):
     choices = {"choice1": f"It rained {index} times.", "choice2": f"It was dry {index} times."}
     question = "cause" if index % 3 else "effect"
     return {"premise": f"Lawn {index} was wet.", **choices, "question": question, "idx": index, "label": index % 2}
 
 
-def _wic(index: int) -> Row:
+def _wic(index):
     places = {"start1": 0, "start2": 0, "end1": 1, "end2": 1}
     sentences = {"sentence1": f"A bank, {index}.", "sentence2": f"The bank, {index}."}
     return {"word": "bank", **sentences, **places, "idx": index, "label": index % 2}
 
 
-def _winogrande(index: int) -> Row:
+def _winogrande(index):
     return {"sentence": f"Gap {index}: _ won.", "option1": "Ann", "option2": "Bob", "answer": str(index % 2 + 1)}
 
 
-def _hellaswag(index: int) -> Row:
+def _hellaswag(index):
     context = {"ctx_a": f"She ran {index} miles.", "ctx_b": "Then", "ctx": f"She ran {index} miles. Then"}
     endings = [f"{word} {index}" for word in ("she slept", "she ate", "it rained", "he swam")]
     sources = {"source_id": "x", "split": "val", "split_type": "indomain"}
     return {"ind": index, "activity_label": "Run", **context, "endings": endings, **sources, "label": str(index % 4)}
 
 
-def _story_cloze(index: int) -> Row:
+def _story_cloze(index):
     sentences = {f"InputSentence{number}": f'Sentence {number}, "of {index}".' for number in range(1, 5)}
     endings = {f"RandomFifthSentenceQuiz{number}": f"Ending {number} of {index}." for number in (1, 2)}
     return {"InputStoryid": f"s{index}", **sentences, **endings, "AnswerRightEnding": index % 2 + 1}
 
 
-def _nli_texts(choices: str) -> list[tuple[str, str, str, bool]]:
+def _nli_texts(choices):
     return [
         ("b claim", "{{premise}} Then: {{hypothesis}}? ||| {{ answer_choices[label] }}", choices, True),
         ("a truth", "{{hypothesis}} Given {{premise}}? ||| {{ answer_choices[label] }}", choices, True),
@@ -71,7 +70,7 @@ def _nli_texts(choices: str) -> list[tuple[str, str, str, bool]]:
 
 _STORY_ENDINGS = "{{sentence_quiz1}} ||| {{sentence_quiz2}}"
 # PromptSource's folder: names, texts, answers, whether it is the original task.
-_TEXTS: dict[str, list[tuple[str, str, str, bool]]] = {
+_TEXTS = {
     "super_glue/rte": _nli_texts("Yes ||| No"),
     "super_glue/cb": _nli_texts("Yes ||| No ||| Maybe"),
     "anli": _nli_texts("Yes ||| Maybe ||| No"),
@@ -103,7 +102,7 @@ _TEXTS: dict[str, list[tuple[str, str, str, bool]]] = {
     ],
 }
 # Name: the path in the mirror, and a function of a row's number.
-MADE: dict[str, tuple[str, Callable[[int], Row]]] = {
+MADE = {
     "rte": ("aps/super_glue/rte", lambda index: _nli(index, 2)),
     "cb": ("aps/super_glue/cb", lambda index: _nli(index, 3)),
     "anli": ("facebook/anli/plain_text", _anli),
@@ -120,12 +119,12 @@ CSV_FILES = (
 )
 
 
-def write_rows(path: Path, rows: list[Row]) -> None:
+def write_rows(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
 
 
-def write_mirror(folder: Path, *, train: int = 60, test: int = 23) -> Path:
+def write_mirror(folder, *, train=60, test=23):
     """Every dataset of the hub, with so many rows; train and test have none in common."""
     for name, (place, make) in MADE.items():
         for train_split, test_split in SPLITS.get(name, [("train", "validation")]):
@@ -134,7 +133,7 @@ def write_mirror(folder: Path, *, train: int = 60, test: int = 23) -> Path:
     return folder
 
 
-def write_story_cloze(folder: Path, *, train: int = 60, test: int = 23) -> Path:
+def write_story_cloze(folder, *, train=60, test=23):
     folder.mkdir(parents=True, exist_ok=True)
     for name, numbers in zip(CSV_FILES, (range(train), range(1000, 1000 + test)), strict=True):
         with (folder / name).open("w", newline="", encoding="utf-8") as file:
@@ -144,7 +143,7 @@ def write_story_cloze(folder: Path, *, train: int = 60, test: int = 23) -> Path:
     return folder
 
 
-def write_promptsource(folder: Path) -> Path:
+def write_promptsource(folder):
     for place, templates in _TEXTS.items():
         path = folder / place / "templates.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +151,7 @@ def write_promptsource(folder: Path) -> Path:
     return folder
 
 
-def templates_yaml(place: str, templates: list[tuple[str, str, str, bool]]) -> str:
+def templates_yaml(place, templates):
     entries = [
         f"""\
   id-{number}: !Template
@@ -168,6 +167,6 @@ def templates_yaml(place: str, templates: list[tuple[str, str, str, bool]]) -> s
     return f"dataset: {place.split('/')[0]}\ntemplates:\n{''.join(entries)}"
 
 
-def make_datasets(folder: Path) -> Made:
+def make_datasets(folder):
     mirror, stories = write_mirror(folder / "hub"), write_story_cloze(folder / "stories")
     return Made(mirror, stories, write_promptsource(folder / "promptsource"))
