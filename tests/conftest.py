@@ -7,16 +7,17 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import socket
+import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
 
-import flip_flop.method
-import flip_flop.metrics
-import flip_flop.prompts
+from flip_flop import method, metrics, prompts
+from flip_flop.cli.main import main
 from flip_flop.errors import InputError
 from flip_flop.prompts.archive import templates_folder
 from tests.tasks.made_datasets import make_datasets
@@ -47,7 +48,7 @@ def _no_network(monkeypatch):
 @pytest.fixture(autouse=True)
 def _docstring_names(doctest_namespace):
     doctest_namespace.update(np=np, torch=torch)
-    for package in (flip_flop.method, flip_flop.metrics, flip_flop.prompts):
+    for package in (method, metrics, prompts):
         doctest_namespace.update({name: getattr(package, name) for name in package.__all__})
 
 
@@ -77,3 +78,23 @@ def made(tmp_path, monkeypatch):
     for variable in ("FLIP_FLOP_HUB_MIRROR", "FLIP_FLOP_STORY_CLOZE"):
         monkeypatch.delenv(variable, raising=False)
     return datasets
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def flip_flop(monkeypatch, capsys):
+    """``flip-flop`` with these arguments: its exit status, and what it printed."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["flip-flop", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        printed = capsys.readouterr()
+        return Result(stop.value.code or 0, printed.out, printed.err)
+
+    return run

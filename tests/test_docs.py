@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from flip_flop import audit, load_model, load_task
-from flip_flop.cli.main import main
 from flip_flop.metrics import METRICS
 
 ROOT = Path(__file__).parents[1]
@@ -32,10 +31,9 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_method_of_the_page_trains_and_logs_its_term(folder, monkeypatch):
-    (line,) = re.findall(r"^    PYTHONPATH=. (flip-flop train .*)$", EXTEND, flags=re.MULTILINE)
-    monkeypatch.setattr(sys, "argv", [*line.split(), "--limit", "24", "--logging-steps", "1", "--quiet"])
-    main()
+def test_the_method_of_the_page_trains_and_logs_its_term(folder, flip_flop):
+    (line,) = re.findall(r"^    PYTHONPATH=. flip-flop (train .*)$", EXTEND, flags=re.MULTILINE)
+    assert flip_flop(*line.split(), "--limit", "24", "--logging-steps", "1", "--quiet").code == 0
     log = [json.loads(each) for each in (folder / "out/margin/log.jsonl").read_text().splitlines()]
     assert all(entry["margin"] > 0 for entry in log if "loss" in entry)
     assert json.loads((folder / "out/margin/run.json").read_text())["name"] == "margin"

@@ -80,38 +80,44 @@ def with_chat_template(tokenizer):
     return copy
 
 
-def _config(architecture, vocab_size):
-    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-    context = {"max_position_embeddings": 256, "vocab_size": vocab_size, "bos_token_id": 0, "eos_token_id": 0}
-    if architecture == "qwen2":
-        return Qwen2Config(**shape, **context, num_key_value_heads=2, tie_word_embeddings=True)
-    if architecture == "llama":
-        return LlamaConfig(**shape, **context, num_key_value_heads=2)
-    if architecture == "gpt_neox":
-        return GPTNeoXConfig(**shape, **context)
-    if architecture == "gpt2":
-        return GPT2Config(n_embd=32, n_layer=2, n_head=4, **context)
-    if architecture == "qwen3":
-        return Qwen3Config(**shape, **context, num_key_value_heads=2, head_dim=12, tie_word_embeddings=True)
-    if architecture == "mistral":
-        return MistralConfig(**shape, **context, num_key_value_heads=1, sliding_window=None)
-    if architecture == "gemma":
-        return GemmaConfig(**shape, **context, num_key_value_heads=1, head_dim=16, pad_token_id=None)
-    raise ValueError(architecture)
-
-
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+CONTEXT = {"max_position_embeddings": 256, "bos_token_id": 0, "eos_token_id": 0}
+GROUPED = SHAPE | CONTEXT | {"num_key_value_heads": 2}
+ONE_KEY_HEAD = SHAPE | CONTEXT | {"num_key_value_heads": 1}
+CONFIGS = {
+    "qwen2": (Qwen2Config, GROUPED | {"tie_word_embeddings": True}),
+    "llama": (LlamaConfig, GROUPED),
+    "gpt_neox": (GPTNeoXConfig, SHAPE | CONTEXT),
+    "gpt2": (GPT2Config, CONTEXT | {"n_embd": 32, "n_layer": 2, "n_head": 4}),
+    "qwen3": (Qwen3Config, GROUPED | {"head_dim": 12, "tie_word_embeddings": True}),
+    "mistral": (MistralConfig, ONE_KEY_HEAD | {"sliding_window": None}),
+    "gemma": (GemmaConfig, ONE_KEY_HEAD | {"head_dim": 16, "pad_token_id": None}),
+}
 ARCHITECTURES = ("qwen2", "llama", "gpt2", "gpt_neox")
 # Heads whose width is not the model's divided by their number, one key head for all, norms of queries and keys.
 MORE_ARCHITECTURES = ("qwen3", "mistral", "gemma")
 
 
-def tiny_model(architecture="qwen2", vocab_size=400, seed=0):
-    """A random model, its weights large enough that answers differ clearly."""
+def random_model(config, seed=0, **options):
+    """Its weights are large enough that answers differ clearly."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(_config(architecture, vocab_size), attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(config, **options)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() > 1:
                     parameter.normal_(0.0, 0.15)
     return model.eval()
+
+
+def tiny_model(architecture="qwen2", vocab_size=400, seed=0):
+    kind, settings = CONFIGS[architecture]
+    return random_model(kind(**settings, vocab_size=vocab_size), seed, attn_implementation="sdpa")
+
+
+def save_tiny(folder, *, seed=0, tokenizer=None, architecture="qwen2"):
+    """A tiny model on disk, as a user has it: config, safetensors, tokenizer."""
+    tokenizer = tokenizer or byte_bpe()
+    tiny_model(architecture, len(tokenizer), seed=seed).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -64,15 +64,6 @@ def test_check_waits_once_for_a_hub_that_cannot_be_reached(flip_flop, made):
     assert result.out.count("E-DATA-HUB") == 1
 
 
-def test_an_unknown_name_is_named_with_its_nearest(flip_flop, project):
-    for arguments in (["tasks", "check", "rtee"], ["audit", "--model", "demo", "--task", "rtee", "--out", "r"]):
-        result = flip_flop(*arguments)
-        assert result.code == 2
-        assert "E-TASK-UNKNOWN" in result.err
-        assert "Did you mean 'rte'?" in result.err
-    assert "Known: anli_r1, anli_r2, anli_r3, cb, copa, demo, demo_clear, demo_remarks, hellaswag," in result.err
-
-
 def test_a_dataset_by_name_is_audited(flip_flop, made, model, tmp_path):
     out = tmp_path / "run"
     result = flip_flop(

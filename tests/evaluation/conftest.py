@@ -6,7 +6,7 @@ from transformers.utils import logging as transformers_logging
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.scoring import load_model
 from flip_flop.tasks import RowsSource, Task
-from tests.evaluation.saved import save_tiny
+from tests.tiny import save_tiny
 
 TEMPLATES = (
     Template("plain", "{{ text }} Good, bad or neither?", "Bad ||| Good ||| Neither"),

@@ -44,10 +44,9 @@ def predictions(loaded, task, source):
     return predict(loaded, task.render_file(source), quiet=True)
 
 
-def test_probabilities_are_those_of_naive_scores_and_sum_to_one(loaded, task, predictions):
+def test_probabilities_are_those_of_naive_scores_and_the_vote_is_the_label_of_most_templates(loaded, predictions):
     encoder = PromptEncoder(byte_bpe())
-    instances = make_task().instances("test")
-    naive = naive_scores(loaded.model, [encoder.encode(instance) for instance in instances])
+    naive = naive_scores(loaded.model, [encoder.encode(row) for row in make_task().instances("test")])
     assert len(predictions) == 5
     for row, scores in zip(predictions, naive, strict=True):
         assert list(row["templates"]) == ["plain", "truth", "long", "terse"]
@@ -56,12 +55,6 @@ def test_probabilities_are_those_of_naive_scores_and_sum_to_one(loaded, task, pr
             assert found["probs"] == pytest.approx([math.exp(value) / total for value in own], abs=3e-6)
             assert sum(found["probs"]) == pytest.approx(1, abs=3e-6)
             assert found["label"] == LABELS[own.index(max(own))]
-
-
-def test_the_vote_is_the_label_of_most_templates(loaded, task, predictions):
-    encoder = PromptEncoder(byte_bpe())
-    naive = naive_scores(loaded.model, [encoder.encode(row) for row in make_task().instances("test")])
-    for row, scores in zip(predictions, naive, strict=True):
         answers = [found["label"] for found in row["templates"].values()]
         assert row["vote"] == LABELS[oracle.majority_vote(scores)]
         assert row["vote_share"] == answers.count(row["vote"]) / 4

@@ -1,13 +1,13 @@
 """Lint: each thing that it looks for is found, named by template and row, and only that."""
 
-import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import LONG, LintRow, lint_templates
 from flip_flop.prompts.promptsource import filter_templates, read_promptsource
-from tests.prompts.test_promptsource_rendering import REAL
+from flip_flop.tasks.catalog import catalog_entry
+from tests.prompts.test_promptsource_rendering import REAL, official_rows
 
 PLAIN = Template("plain", "Is {{ x }} good? ||| {{ answer_choices[y] }}", "No ||| Yes")
 
@@ -101,13 +101,12 @@ def test_what_the_tokenizer_refuses_is_a_finding():
 
 @pytest.mark.parametrize("name", REAL)
 def test_the_papers_templates_have_no_errors_on_real_rows(name, promptsource_folder, hub_mirror):
-    dataset, path, splits, label_field, num_labels, _ = REAL[name]
-    table = pq.read_table(hub_mirror / path / f"{splits[1]}.parquet").slice(0, 60).to_pylist()
-    labels = {"1": 0, "2": 1} if name == "winogrande" else {str(label): label for label in range(num_labels)}
-    on = [LintRow(f"row {number}", row, labels[str(row[label_field])]) for number, row in enumerate(table, start=1)]
-    candidates = read_promptsource(promptsource_folder, dataset)
-    kept = filter_templates(candidates, table, label_field=label_field, num_labels=num_labels).kept
-    findings = lint_templates(kept, on, label_field=label_field, num_labels=num_labels)
+    entry, table = catalog_entry(name), official_rows(name, hub_mirror)[1][:60]
+    labels = {str(label): index for index, label in enumerate(entry.labels)}
+    settings = {"label_field": entry.label_field, "num_labels": len(labels)}
+    on = [LintRow(f"row {n}", row, labels[str(row[entry.label_field])]) for n, row in enumerate(table, start=1)]
+    kept = filter_templates(read_promptsource(promptsource_folder, entry.templates), table, **settings).kept
+    findings = lint_templates(kept, on, **settings)
     assert not [finding for finding in findings if finding.is_error]
     expected = {"W-TPL-RANDOM"} if name == "hellaswag" else set()
     assert {finding.code for finding in findings} - {"W-TPL-CHOICE-PREFIX"} == expected

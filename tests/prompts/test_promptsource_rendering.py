@@ -8,28 +8,24 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.files import sha256_file
 from flip_flop.prompts.archive import ARCHIVE_NAME, ARCHIVE_SHA256, VERSION
 from flip_flop.prompts.promptsource import filter_templates, read_promptsource
 from flip_flop.randomness import generator
+from flip_flop.tasks.catalog import catalog_entry, catalog_names
 
-# Dataset of PromptSource's, rows of the hub mirror, label field: everything with real rows.
-SPLITS = ("train", "validation")
-REAL = {
-    "anli_r1": ("anli", "facebook/anli/plain_text", ("train_r1", "dev_r1"), "label", 3, 15),
-    "anli_r2": ("anli", "facebook/anli/plain_text", ("train_r2", "dev_r2"), "label", 3, 15),
-    "anli_r3": ("anli", "facebook/anli/plain_text", ("train_r3", "dev_r3"), "label", 3, 15),
-    "cb": ("super_glue/cb", "aps/super_glue/cb", SPLITS, "label", 3, 15),
-    "rte": ("super_glue/rte", "aps/super_glue/rte", SPLITS, "label", 2, 10),
-    "wic": ("super_glue/wic", "aps/super_glue/wic", SPLITS, "label", 2, 10),
-    "wsc": ("super_glue/wsc.fixed", "aps/super_glue/wsc.fixed", SPLITS, "label", 2, 10),
-    "copa": ("super_glue/copa", "aps/super_glue/copa", SPLITS, "label", 2, 8),
-    "hellaswag": ("hellaswag", "Rowan/hellaswag/default", SPLITS, "label", 4, 4),
-    "winogrande": ("winogrande/winogrande_xl", "allenai/winogrande/winogrande_xl", SPLITS, "answer", 2, 5),
-}
+REAL = [name for name in catalog_names() if name != "storycloze"]  # has real rows
+
+
+def official_rows(name, hub_mirror):
+    """The rows of a dataset's two official splits."""
+    entry = catalog_entry(name)
+    return [
+        [row.fields for row in entry.source(split, hub_mirror=hub_mirror, story_cloze_dir=None).load().rows]
+        for split in (entry.train_from, entry.test_from)
+    ]
 
 
 def promptsource_source(folder):
@@ -87,16 +83,16 @@ def reference(promptsource_folder):
 
 @pytest.mark.parametrize("name", REAL)
 def test_the_selected_templates_render_as_promptsource_renders_them(name, promptsource_folder, hub_mirror, reference):
-    dataset, path, splits, label_field, num_labels, count = REAL[name]
-    rows = [row for split in splits for row in pq.read_table(hub_mirror / path / f"{split}.parquet").to_pylist()]
+    entry = catalog_entry(name)
+    rows = [row for split in official_rows(name, hub_mirror) for row in split]
     rows = rows[:: len(rows) // 100][:100]
-    sources = {source.name: source for source in read_promptsource(promptsource_folder, dataset)}
-    kept = filter_templates(list(sources.values()), rows, label_field=label_field, num_labels=num_labels).kept
-    assert len(kept) == count
+    settings = {"label_field": entry.label_field, "num_labels": len(entry.labels)}
+    kept = filter_templates(read_promptsource(promptsource_folder, entry.templates), rows, **settings).kept
+    assert len(kept) == entry.paper["templates"]
     for number, row in enumerate(rows):
         targets = set()
         for template in kept:
-            prompt, choices = template.render(row, label_field, instance_id=str(number), seed=3)
+            prompt, choices = template.render(row, entry.label_field, instance_id=str(number), seed=3)
             draws = generator(3, "prompt", str(number), template.name)
             (theirs, target), their_choices = reference.render(template, row, draws)
             assert prompt == theirs, template.name
@@ -106,7 +102,7 @@ def test_the_selected_templates_render_as_promptsource_renders_them(name, prompt
         assert len(targets) == 1, "the templates do not agree on which answer is right"
 
 
-@pytest.mark.parametrize("dataset", sorted({entry[0] for entry in REAL.values()}))
+@pytest.mark.parametrize("dataset", sorted({catalog_entry(name).templates for name in REAL}))
 def test_a_datasets_templates_are_those_that_promptsource_lists_in_its_order(dataset, promptsource_folder, reference):
     theirs = reference.read(dataset)
     ours = read_promptsource(promptsource_folder, dataset)

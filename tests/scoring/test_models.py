@@ -15,10 +15,9 @@ from flip_flop.options import ScoringOptions
 from flip_flop.prompts import RenderedInstance
 from flip_flop.run_record import RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder, load_model, score
-from tests.evaluation.saved import save_tiny
 from tests.exact import assert_scores
 from tests.scoring.oracle import naive_scores
-from tests.tiny import byte_bpe, tiny_model, word_level
+from tests.tiny import byte_bpe, save_tiny, tiny_model
 
 QUERY = "model.layers.0.self_attn.q_proj.weight"
 
@@ -111,13 +110,6 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path, architecture):
     for file in folder.glob("tokenizer*"):
         file.unlink()
     refused("E-MODEL-TOKENIZER", folder)
-
-
-def test_a_tokenizer_of_another_model_is_refused_before_it_is_scored(base, tmp_path):
-    folder = save_tiny(tmp_path / "small", tokenizer=word_level())
-    byte_bpe().save_pretrained(folder)
-    with pytest.raises(InputError, match=r"E-MODEL-TOKENIZER: .*vocabulary"):
-        score(load_model(str(folder)), instances())
 
 
 def _pickle(folder):
@@ -234,14 +226,3 @@ def test_an_adapter_with_a_broken_config_or_cut_short_is_refused(base, run):
     config.write_text(whole)
     _cut_short(run / "adapter" / "adapter_model.safetensors")
     refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")
-
-
-def test_an_adapter_in_a_run_whose_record_is_broken_is_refused(base, run):
-    (run / "run.json").write_text('{"kind": "tra')
-    assert "run.json" in refused("E-RUN-BROKEN", base, adapter=run / "adapter")
-
-
-@pytest.mark.parametrize("content", ["[]", '{"kind": "audit", "model": {"digest": "another"}}'])
-def test_a_record_that_is_no_trainings_says_nothing_of_an_adapter(base, run, content):
-    (run / "run.json").write_text(content)
-    assert load_model(str(base), adapter=run / "adapter").adapter.method is None

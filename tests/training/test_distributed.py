@@ -9,7 +9,7 @@ import sys
 import pytest
 from safetensors.torch import load_file
 
-from flip_flop.cli.main import main
+from tests.cli.project import make_project
 from tests.waiting import wait_for
 
 # Every epoch of 4 * 8 instances is whole steps for one process of 8 and for two of 4.
@@ -18,26 +18,17 @@ ROWS = 32
 
 @pytest.fixture
 def task_file(tmp_path):
+    folder = make_project(tmp_path / "project")
     rows = [{"text": f"The room was {'not ' * (number % 3 == 0)}good, {number}."} for number in range(ROWS)]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     # One row for two processes: one of them has nothing to score.
-    (tmp_path / "validation.jsonl").write_text('{"text": "Fine stay 0"}\n')
-    path = tmp_path / "task.yaml"
-    path.write_text(
-        "name: made\n"
-        "data: {train: train.jsonl, validation: validation.jsonl}\n"
-        "labels: [0, 1]\n"
-        "templates:\n"
-        '  - {name: a, jinja: "{{ text }} Is this review positive?", answer_choices: "No ||| Yes"}\n'
-        '  - {name: b, jinja: "Review: {{ text }} True or false: a happy guest.", answer_choices: "False ||| True"}\n'
-        '  - {name: c, jinja: "{{ text }} The guest was", answer_choices: "unhappy ||| happy"}\n'
-    )
-    return path
+    (folder / "validation.csv").write_text("text\nFine stay 0\n")
+    return folder / "tickets.yaml"
 
 
 def arguments(task_file, out, num_processes):
     settings = ["--model", "demo", "--task", str(task_file), "--method", "f2c", "--out", str(out), "--device", "cpu"]
-    settings += ["--num-train-epochs", "6", "--logging-steps", "1", "--divergence-space", "labels"]
+    settings += ["--num-train-epochs", "3", "--logging-steps", "1", "--divergence-space", "labels"]
     return ["train", *settings, "--per-device-train-batch-size", str(8 // num_processes)]
 
 
@@ -57,7 +48,7 @@ def losses(out):
 
 @pytest.mark.slow
 def test_two_processes_stop_at_one_step_on_a_signal_and_go_on_from_it_and_take_the_steps_of_one(
-    tmp_path, task_file, monkeypatch
+    tmp_path, task_file, flip_flop
 ):
     one, two = tmp_path / "one", tmp_path / "two"
     process, log = launch(task_file, two), two / "log.jsonl"
@@ -75,10 +66,9 @@ def test_two_processes_stop_at_one_step_on_a_signal_and_go_on_from_it_and_take_t
     assert output.count("next, flip-flop audit") == 1
     assert json.loads((two / "run.json").read_text())["kind"] == "train"
 
-    monkeypatch.setattr(sys, "argv", ["flip-flop", *arguments(task_file, one, 1)])
-    main()
+    assert flip_flop(*arguments(task_file, one, 1)).code == 0
     ours, theirs = losses(two), losses(one)
-    assert len(ours) == len(theirs) == 6 * ROWS // 8
+    assert len(ours) == len(theirs) == 3 * ROWS // 8
     for mine, other in zip(ours, theirs, strict=True):
         assert mine == pytest.approx(other, rel=2e-3, abs=2e-4)
     adapters = [load_file(run / "adapter" / "adapter_model.safetensors") for run in (one, two)]

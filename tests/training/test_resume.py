@@ -44,16 +44,11 @@ def interrupted(out, monkeypatch, step):
 
 
 @pytest.mark.parametrize("step", [1, 4, 5, 8])
-def test_resume_goes_on_with_the_same_result_as_an_uninterrupted_run(out, monkeypatch, uninterrupted, step):
+def test_resume_goes_on_with_the_same_result_and_log_as_an_uninterrupted_run(out, monkeypatch, uninterrupted, step):
     interrupted(out, monkeypatch, step)
     assert not (out / "run.json").exists()
     run(out, resume=True)
     assert adapter_bytes(out) == uninterrupted
-
-
-def test_the_log_of_a_resumed_run_has_every_step_once(out, monkeypatch):
-    interrupted(out, monkeypatch, 5)
-    run(out, resume=True)
     assert [entry["step"] for entry in log_of(out, "loss")] == list(range(1, 10))
     assert [entry["step"] for entry in log_of(out, "eval_selection")] == [0, 2, 4, 6, 8, 9]
 
@@ -83,10 +78,15 @@ def test_a_complete_run_is_not_run_again(out, uninterrupted):
     assert adapter_bytes(out) == uninterrupted
 
 
-def test_resume_with_another_setting_is_refused_by_name(out, monkeypatch):
-    interrupted(out, monkeypatch, 3)
+def test_a_run_that_is_there_is_not_begun_again_unasked_nor_resumed_as_another_run(out, monkeypatch):
+    interrupted(out, monkeypatch, 1)
+    with pytest.raises(InputError, match=r"E-OUT-USED: .*Add --resume"):
+        run(out)
     with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*settings\.learning_rate \(0.01, now 0.1\)"):
         run(out, resume=True, learning_rate=0.1)
+    config = settings(**EVERY_TWO_STEPS, num_train_epochs=3)
+    with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*task.instances_digest"):
+        train(load_tiny(), make_task(11), config, out, resume=True, quiet=True)
 
 
 def test_a_run_that_wanted_memory_goes_on_with_smaller_batches(out, monkeypatch):
@@ -98,26 +98,6 @@ def test_a_run_that_wanted_memory_goes_on_with_smaller_batches(out, monkeypatch)
     run(out, resume=True, batch_tokens=256, per_device_eval_batch_size=1, torch_empty_cache_steps=1)
     assert (out / "run.json").exists()
     assert [entry["step"] for entry in log_of(out, "loss")] == list(range(1, 10))
-
-
-def test_resume_with_other_rows_is_refused(out, monkeypatch):
-    interrupted(out, monkeypatch, 3)
-    with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*task.instances_digest"):
-        train(load_tiny(), make_task(11), settings(**EVERY_TWO_STEPS, num_train_epochs=3), out, resume=True, quiet=True)
-
-
-def test_a_folder_in_use_is_refused(out):
-    out.mkdir()
-    (out / "thesis.txt").write_text("precious")
-    with pytest.raises(InputError, match=r"E-OUT-USED: .*thesis\.txt"):
-        run(out)
-    assert (out / "thesis.txt").read_text() == "precious"
-
-
-def test_a_run_that_is_there_is_not_begun_again_unasked(out, monkeypatch):
-    interrupted(out, monkeypatch, 1)
-    with pytest.raises(InputError, match=r"E-OUT-USED: .*Add --resume"):
-        run(out)
 
 
 def test_rotation_keeps_the_newest_and_the_best(tmp_path):

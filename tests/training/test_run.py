@@ -13,7 +13,17 @@ from flip_flop.training import train
 from flip_flop.training.callbacks import StopOnSignal
 from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checkpoints import latest_valid
-from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, record_of, rows, settings
+from tests.training.conftest import (
+    adapter_bytes,
+    before_step,
+    load_tiny,
+    log_of,
+    make_task,
+    record_of,
+    rows,
+    settings,
+    signal_in,
+)
 
 
 def with_train_rows(made):
@@ -40,37 +50,30 @@ def chosen(out):
     return record_of(out)["training"]["selected_checkpoint"]
 
 
-def signal_in(patch, step):
-    """Send this process a signal in the middle of a step."""
-    before_step(patch, step - 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
-
-
-@pytest.mark.parametrize(
-    ("step", "strategies"), [(2, {}), (3, {}), (5, {}), (3, BY_STEPS), (6, BY_STEPS), (6, APART), (5, ONE)]
-)
+# Of 9 steps, of which 3 and 6 are an epoch's last.
+@pytest.mark.parametrize(("strategies", "steps"), [({}, (2, 3, 5)), (BY_STEPS, (3, 6)), (APART, (6,)), (ONE, (5,))])
 def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapter(
-    tmp_path, monkeypatch, step, strategies
+    tmp_path, monkeypatch, strategies, steps
 ):
-    """12 instances in batches of 4: steps 3 and 6 are an epoch's last."""
-
     def run(out, resume=False):
         config = settings(num_train_epochs=3, learning_rate=3e-3, **strategies)
         return train(load_tiny(), make_task(), config, out, resume=resume, quiet=True)
 
     whole = tmp_path / "whole"
     run(whole)
-    out = tmp_path / "stopped"
-    with monkeypatch.context() as patch:
-        signal_in(patch, step)
-        stopped = run(out)
-    assert (stopped.stopped_by, stopped.adapter) == (signal.SIGTERM, None)
-    assert not (out / "run.json").exists()
-    assert latest_valid(out / "checkpoints")[0] == out / "checkpoints" / f"checkpoint-{step}"
-    run(out, resume=True)
-    assert adapter_bytes(out) == adapter_bytes(whole)
-    assert chosen(out) == chosen(whole)
-    evaluated = [[entry["step"] for entry in log_of(path, "eval_mean_f1")] for path in (whole, out)]
-    assert evaluated[0] == evaluated[1]
+    for step in steps:
+        out = tmp_path / str(step)
+        with monkeypatch.context() as patch:
+            signal_in(patch, step)
+            stopped = run(out)
+        assert (stopped.stopped_by, stopped.adapter) == (signal.SIGTERM, None)
+        assert not (out / "run.json").exists()
+        assert latest_valid(out / "checkpoints")[0] == out / "checkpoints" / f"checkpoint-{step}"
+        run(out, resume=True)
+        assert adapter_bytes(out) == adapter_bytes(whole)
+        assert chosen(out) == chosen(whole)
+        evaluated = [[entry["step"] for entry in log_of(path, "eval_mean_f1")] for path in (whole, out)]
+        assert evaluated[0] == evaluated[1]
 
 
 def test_a_signal_in_the_last_step_leaves_the_run_as_it_is(tmp_path, monkeypatch):
@@ -156,17 +159,6 @@ def test_what_a_killed_writer_left_is_removed(out):
 def test_scores_that_are_not_finite_stop_the_training_by_name(out):
     with pytest.raises(InputError, match=r"E-NONFINITE: Step \d+: .*instance .*Lower --learning-rate"):
         train(load_tiny(), make_task(), settings(learning_rate=1e30, max_grad_norm=0), out, quiet=True)
-
-
-def test_no_consensus_anywhere_is_refused_before_training(out):
-    from flip_flop.prompts import Template, TemplateSet
-
-    pair = TemplateSet(
-        (Template("one", "{{ text }}. Good?", "No ||| Yes"), Template("two", "{{ text }}. Good?", "Yes ||| No"))
-    )
-    task = Task("split", pair, {"train": RowsSource(rows(12), "made rows")})
-    with pytest.raises(InputError, match="E-NO-CONSENSUS"):
-        train(load_tiny(), task, settings(), out, quiet=True)
 
 
 def test_the_initial_votes_are_of_a_sample_of_all_rows_not_the_first():
