@@ -38,12 +38,20 @@ AUDIT = {
     "hardware": {"gpu": None},
     "seconds": 1.43,
 }
-TRAINING = AUDIT | {
+TRAINING = {
     "kind": "train",
     "name": "f2c",
+    "command": "flip-flop train",
     "task": TASK | {"num_validation": 2, "num_dropped": 0},
+    "model": MODEL,
     "adapter": {"path": "adapter", "digest": "23", "method": "f2c"},
+    "scoring": {"delimiter": " "},
     "training": {"method": "f2c", "fast_linear": False, "survey": {"num_instances": 3}},
+    "seed": 0,
+    "versions": {},
+    "hardware": {},
+    "created": "2026-11-22T07:58:44+00:00",
+    "seconds": 40.25,
 }
 ADAPTED = AUDIT | {"adapter": {"path": "a", "digest": "23", "method": None, "chat_template": False}}
 NEWER = AUDIT | {"task": TASK | {"language": "en"}, "model": MODEL | {"heads": 4}, "note": {"of": ["later"]}}

@@ -39,6 +39,7 @@ def process(*arguments):
     return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COMMAND.exists(), reason="the package is not installed beside this Python")
 def test_the_installed_command_runs_and_refuses(project, model):
     shown = process("--version")

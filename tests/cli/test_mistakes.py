@@ -1,6 +1,5 @@
 """Every mistake is one line on standard error that begins with its code, exit status 2, and nothing left behind."""
 
-import json
 import os
 
 import pytest
@@ -81,6 +80,9 @@ MISTAKES = {
     ),
     "predict into a folder": (None, (*PREDICT, "--out", "."), "E-OUT-PATH", ["is a folder"]),
     "predict below a file": (None, (*PREDICT, "--out", "test.csv/out.csv"), "E-OUT-PATH", ["Cannot write to"]),
+    "audit below a file": (
+        None, ("audit", "-m", "MODEL", "-t", "tickets.yaml", "-o", "test.csv/out"), "E-OUT-PATH", ["test.csv"],
+    ),
     "report of no run": (None, ("report", "runs", "--out", "out.html"), "E-RUN-MISSING", ["runs"]),
     "report of a foreign folder": (None, ("report", ".", "--out", "out.html"), "E-RUN-MISSING", ["run.json"]),
     "report as a spreadsheet": (None, ("report", ".", "--out", "out.xlsx"), "E-OUT-KIND", [".html"]),
@@ -130,15 +132,6 @@ def test_training_without_any_consensus_is_refused(run, project, method):
     assert "Traceback" not in result.err
     assert all(note.startswith(("first votes: ", "W-")) for note in notes)
     assert files(project / "out") == {".lock": b""}
-
-
-def test_training_on_a_prompt_longer_than_the_context_is_refused(run, project):
-    with (project / "train.jsonl").open("a") as file:
-        file.write(json.dumps({"text": "good " * 300}) + "\n")
-    result = run(TRAIN)
-    assert result.code == 2
-    assert result.err.splitlines()[-1].startswith("E-TOO-LONG: Instance 'train-13'")
-    assert os.listdir(project / "out") == [".lock"]
 
 
 @pytest.mark.parametrize("command", [AUDIT, TRAIN])

@@ -8,12 +8,11 @@ from peft import LoraConfig, get_peft_model
 
 from flip_flop.evaluation.audit import audit
 from flip_flop.metrics import summarise
-from flip_flop.prompts import Template
 from flip_flop.run_record import RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder, load_model
-from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
+from tests.evaluation.conftest import make_rows, make_task
 from tests.scoring.oracle import naive_scores
-from tests.tiny import byte_bpe, save_tiny
+from tests.tiny import byte_bpe
 
 
 @pytest.fixture(scope="module")
@@ -55,29 +54,6 @@ def test_the_record_has_what_it_takes_to_measure_again(found, loaded):
     assert {"machine", "processor", "cpu_count", "gpu"} <= record["hardware"].keys()
     json.dumps(record, allow_nan=False)
     json.dumps(found.metrics, allow_nan=False)
-
-
-def test_a_digest_changes_with_what_it_is_of_and_with_nothing_else(loaded, found, tmp_path):
-    def differ(other):
-        pairs = zip(found.record.task.templates, other.record.task.templates, strict=True)
-        (mine, model), (theirs, its) = ((each.record.task, each.record.model) for each in (found, other))
-        return {
-            "task": mine.digest != theirs.digest,
-            "templates": [a.digest != b.digest for a, b in pairs],
-            "data": mine.data["sha256"] != theirs.data["sha256"],
-            "instances": mine.instances_digest != theirs.instances_digest,
-            "model": model.digest != its.digest,
-        }
-
-    same = {"task": False, "templates": [False] * 4, "data": False, "instances": False, "model": False}
-    changed = Template("truth", "True, false or maybe? {{ text }}", "False ||| True ||| Maybe")
-    other = audit(loaded, make_task(templates=(TEMPLATES[0], changed, *TEMPLATES[2:])), quiet=True)
-    assert differ(other) == same | {"task": True, "templates": [False, True, False, False], "instances": True}
-    rows = make_rows()
-    rows[3]["text"] += " Very."
-    assert differ(audit(loaded, make_task(rows), quiet=True)) == same | {"data": True, "instances": True}
-    model = load_model(str(save_tiny(tmp_path / "other", seed=4)))
-    assert differ(audit(model, make_task(), quiet=True)) == same | {"model": True}
 
 
 def test_gold_labels_change_no_score_and_need_not_be_there(loaded, found):

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.evaluation.predict import check_target, predict, write_predictions
+from flip_flop.evaluation.predict import predict, write_predictions
 from flip_flop.prompts import Template
 from flip_flop.scoring import PromptEncoder
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
@@ -121,15 +121,3 @@ def test_no_cell_is_a_formula_to_a_spreadsheet(loaded, tmp_path, start):
     assert cells.count(f"'{bad}") >= 1
     write_predictions(found, task.labels, tmp_path / "out.jsonl")
     assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["vote"] == bad
-
-
-def test_another_kind_of_file_a_folder_and_the_input_itself_are_refused(source, tmp_path):
-    with pytest.raises(InputError, match="E-OUT-KIND"):
-        check_target(tmp_path / "out.xlsx", source)
-    with pytest.raises(InputError, match="E-OUT-KIND"):
-        write_predictions([], LABELS, tmp_path / "out.xlsx")
-    with pytest.raises(InputError, match=r"E-OUT-PATH: .*folder"):
-        check_target(tmp_path, source)
-    with pytest.raises(InputError, match=r"E-OUT-PATH: .*the input itself"):
-        check_target(source, source)
-    check_target(tmp_path / "out.csv", source)

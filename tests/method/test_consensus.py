@@ -43,11 +43,6 @@ def test_equation_5_gives_a_tie_of_votes_to_the_lowest_label_index():
     assert not found.exists
 
 
-def test_a_single_template_is_its_own_consensus():
-    found = find_consensus(torch.tensor([[-3.0, -1.0]]))
-    assert (found.label.item(), found.exists.item()) == (1, True)
-
-
 def test_instances_of_a_batch_do_not_influence_each_other():
     scores = torch.tensor(random_of("batch").normal(size=(2, 3, 5, 4)))
     found = find_consensus(scores)

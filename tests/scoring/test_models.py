@@ -54,9 +54,10 @@ def run(trained, tmp_path):
     return shutil.copytree(trained, tmp_path / "run")
 
 
-def change_weights(file, change):
+def change(folder, change_weights):
+    (file,) = folder.glob("*.safetensors")
     weights = load_file(file)
-    change(weights)
+    change_weights(weights)
     save_file(weights, file, metadata={"format": "pt"})
 
 
@@ -88,7 +89,7 @@ def test_the_digest_is_of_the_weights_and_nothing_else(base, copy, tmp_path):
     (copy / "notes.txt").write_text("mine")
     digest = load_model(str(base)).record.digest
     assert load_model(str(copy)).record.digest == digest
-    change_weights(copy / "model.safetensors", lambda weights: weights[QUERY].mul_(1.5))
+    change(copy, lambda weights: weights[QUERY].mul_(1.5))
     assert load_model(str(copy)).record.digest != digest
 
 
@@ -121,14 +122,6 @@ def _cut_short(file):
     file.write_bytes(file.read_bytes()[:-100])
 
 
-def _lose_a_tensor(folder):
-    change_weights(folder / "model.safetensors", lambda weights: weights.pop(QUERY))
-
-
-def _reshape_a_tensor(folder):
-    change_weights(folder / "model.safetensors", lambda weights: weights.update({QUERY: torch.zeros(8, 9)}))
-
-
 def _write_bert(folder):
     BertConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2).save_pretrained(folder)
 
@@ -143,8 +136,11 @@ DAMAGES = {
     ),
     "an empty file": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "E-MODEL-FILE", "weights"),
     "weights cut short": (lambda folder: _cut_short(folder / "model.safetensors"), "E-MODEL-FILE", "weights"),
-    "a missing tensor": (_lose_a_tensor, "E-MODEL-FILE", QUERY),
-    "a tensor of another shape": (_reshape_a_tensor, "E-MODEL-FILE", QUERY),
+    "a missing tensor": (lambda folder: change(folder, lambda weights: weights.pop(QUERY)), "E-MODEL-FILE", QUERY),
+    "a tensor of another shape": (
+        lambda folder: change(folder, lambda weights: weights.update({QUERY: torch.zeros(8, 9)})),
+        "E-MODEL-FILE", QUERY,
+    ),
     "an encoder-decoder": (lambda folder: T5Config().save_pretrained(folder), "E-MODEL-KIND", "encoder-decoder"),
     "no causal LM": (_write_bert, "E-MODEL-FILE", "weights"),
     "a broken config": (lambda folder: (folder / "config.json").write_text("{"), "E-MODEL-FILE", "model"),
@@ -194,26 +190,21 @@ def test_an_adapter_of_another_base_is_refused(tmp_path, run):
     assert "was trained on" in line
 
 
-def _drop(weights):
-    weights.pop(next(key for key in weights if "q_proj.lora_A" in key))
-
-
-def _poison(weights):
-    weights[next(key for key in weights if "v_proj.lora_B" in key)][0, 0] = float("nan")
-
-
-def _reshape(weights):
-    weights[next(key for key in weights if "q_proj.lora_A" in key)] = torch.zeros(3, 5)
-
-
-def _deepen(weights):
-    key = next(key for key in weights if "layers.1.self_attn.q_proj.lora_A" in key)
-    weights[key.replace("layers.1", "layers.9")] = weights[key].clone()
-
-
-@pytest.mark.parametrize("damage", [_drop, _poison, _reshape, _deepen])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda weights, key: weights.pop(key),
+        lambda weights, key: weights[key].fill_(float("nan")),
+        lambda weights, key: weights.update({key: torch.zeros(3, 5)}),
+        lambda weights, key: weights.update({key.replace("layers.1", "layers.9"): weights[key].clone()}),
+    ],
+    ids=["gone", "nan", "of another shape", "of a layer that is not there"],
+)
 def test_an_adapter_whose_tensors_do_not_fit_is_refused(base, run, damage):
-    change_weights(run / "adapter" / "adapter_model.safetensors", damage)
+    def change_one(weights):
+        damage(weights, next(key for key in weights if "layers.1.self_attn.q_proj.lora_A" in key))
+
+    change(run / "adapter", change_one)
     assert "lora_" in refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")
 
 

@@ -2,17 +2,20 @@
 
 import os
 import signal
+from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.tasks import RowsSource, Task
+from flip_flop.scoring import PromptEncoder
+from flip_flop.tasks import RowsSource
 from flip_flop.training import run as run_module
 from flip_flop.training import train
 from flip_flop.training.callbacks import StopOnSignal
 from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checkpoints import latest_valid
+from flip_flop.training.checks import SAMPLE_SIZE, initial_vote_stats
+from tests.tiny import byte_bpe, tiny_model
 from tests.training.conftest import (
     adapter_bytes,
     before_step,
@@ -26,17 +29,12 @@ from tests.training.conftest import (
 )
 
 
-def with_train_rows(made):
-    task = make_task()
-    data = {"train": RowsSource(made, "made rows")}
-    return Task(task.name, task.templates, data, task.labels, task.label_field, held_out_templates=("held",))
-
-
 def test_gold_labels_replaced_by_poison_change_nothing_in_a_whole_run(tmp_path):
     results = []
     for number, labels in enumerate([[0, 1], [1, 1], [None, None]]):
         made = [row | {"label": labels[index % 2]} for index, row in enumerate(rows(15))]
-        train(load_tiny(), with_train_rows(made), settings(select_by="last"), tmp_path / str(number), quiet=True)
+        task = replace(make_task(), data={"train": RowsSource(made, "made rows")})
+        train(load_tiny(), task, settings(select_by="last"), tmp_path / str(number), quiet=True)
         results.append(adapter_bytes(tmp_path / str(number)))
     assert results[0] == results[1] == results[2]
 
@@ -141,18 +139,13 @@ def test_an_adapter_that_collapsed_at_every_checkpoint_is_not_shipped_in_silence
     assert training["base_value"] is not None
 
 
-def test_a_mistake_that_is_fixed_leaves_the_folder_free(out):
+def test_a_mistake_that_is_fixed_leaves_the_folder_free_and_what_a_killed_writer_left_is_removed(out):
     with pytest.raises(InputError, match="E-CHAT-TEMPLATE"):
         train(load_tiny(), make_task(), settings(chat_template="on"), out, quiet=True)
-    train(load_tiny(), make_task(), settings(num_train_epochs=1), out, quiet=True)
-    assert (out / "run.json").exists()
-
-
-def test_what_a_killed_writer_left_is_removed(out):
-    out.mkdir()
     (out / ".plan.json.1234.tmp").write_text("{")
     (out / ".adapter.1234.tmp").mkdir()
     train(load_tiny(), make_task(), settings(num_train_epochs=1), out, quiet=True)
+    assert (out / "run.json").exists()
     assert not list(out.glob(".*.tmp"))
 
 
@@ -161,14 +154,9 @@ def test_scores_that_are_not_finite_stop_the_training_by_name(out):
         train(load_tiny(), make_task(), settings(learning_rate=1e30, max_grad_norm=0), out, quiet=True)
 
 
-def test_the_initial_votes_are_of_a_sample_of_all_rows_not_the_first():
-    from flip_flop.scoring import PromptEncoder
-    from flip_flop.training.checks import SAMPLE_SIZE, initial_vote_stats
-    from tests.tiny import byte_bpe, tiny_model
-
+def test_the_initial_votes_are_of_a_sample():
     instances = make_task(SAMPLE_SIZE + 60).with_templates(["plain", "truth"]).instances("train")
-    encoder = PromptEncoder(byte_bpe())
-    encoded = [encoder.encode(instance) for instance in instances]
+    encoded = [PromptEncoder(byte_bpe()).encode(instance) for instance in instances]
     found = initial_vote_stats(tiny_model("qwen2"), encoded, settings(method="swarm"))
     assert found["num_instances"] == SAMPLE_SIZE
-    np.testing.assert_allclose(sum(found["case_shares"]), 1)
+    assert sum(found["case_shares"]) == pytest.approx(1)
