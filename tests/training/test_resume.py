@@ -15,6 +15,7 @@ from flip_flop.training.checkpoints import latest_valid, rotate, write_manifest
 from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, settings
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.slow
 # 12 instances in batches of 4: 3 steps an epoch, a checkpoint every 2, so that one lies within an epoch.
 EVERY_TWO_STEPS = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
 
@@ -137,7 +138,6 @@ run(Path(sys.argv[1]))
 """
 
 
-@pytest.mark.slow
 def test_kill_9_in_the_middle_then_resume_gives_the_same_adapter(out, uninterrupted):
     command, environment = [sys.executable, "-c", SCRIPT, str(out)], os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment)
