@@ -1,4 +1,4 @@
-"""The embedded tasks: reviews that are the same for everyone, differ between splits, and read well; and templates."""
+"""The embedded tasks: reviews that are the same for everyone, differ between splits, and read well."""
 
 import re
 
