@@ -9,7 +9,7 @@ import sys
 import pytest
 from safetensors.torch import load_file
 
-from tests.cli.project import make_project
+from tests.cli.project import TASK, make_project
 from tests.waiting import wait_for
 
 # Every epoch of 4 * 8 instances is whole steps for one process of 8 and for two of 4.
@@ -23,6 +23,7 @@ def task_file(tmp_path):
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     # One row for two processes: one of them has nothing to score.
     (folder / "validation.csv").write_text("text\nFine stay 0\n")
+    (folder / "tickets.yaml").write_text(TASK.replace("label_field: urgent\n", ""))
     return folder / "tickets.yaml"
 
 
