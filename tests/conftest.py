@@ -1,29 +1,37 @@
 """No network, one thread, warnings are errors; and names that every docstring example may use."""
 
+import gc
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import socket
+import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
 
-import flip_flop.method
-import flip_flop.metrics
-import flip_flop.prompts
+from flip_flop import method, metrics, prompts
+from flip_flop.cli.main import main
 from flip_flop.errors import InputError
 from flip_flop.prompts.archive import templates_folder
-from tests.tasks.made_datasets import Made, make_datasets
+from tests.tasks.made_datasets import make_datasets
 
 torch.set_num_threads(1)
 # How long an example takes says nothing on a machine that others use, too.
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+
+
+def pytest_collection_finish():
+    """What is imported stays: the collector, which each training calls, need not look through it again."""
+    gc.freeze()
+
 
 SHARED_HUB = Path(__file__).parents[2] / "shared" / "hub"
 
@@ -40,12 +48,12 @@ def _no_network(monkeypatch):
 @pytest.fixture(autouse=True)
 def _docstring_names(doctest_namespace):
     doctest_namespace.update(np=np, torch=torch)
-    for package in (flip_flop.method, flip_flop.metrics, flip_flop.prompts):
+    for package in (method, metrics, prompts):
         doctest_namespace.update({name: getattr(package, name) for name in package.__all__})
 
 
 @pytest.fixture(scope="session")
-def hub_mirror() -> Path:
+def hub_mirror():
     """Real rows of the paper's datasets, where the folder is beside the project."""
     if not SHARED_HUB.is_dir():
         pytest.skip("the folder of real rows, ../shared/hub, is not there")
@@ -53,7 +61,7 @@ def hub_mirror() -> Path:
 
 
 @pytest.fixture(scope="session")
-def promptsource_folder() -> Path:
+def promptsource_folder():
     """PromptSource's templates, where `flip-flop templates fetch` has been run."""
     try:
         return templates_folder()
@@ -62,7 +70,7 @@ def promptsource_folder() -> Path:
 
 
 @pytest.fixture
-def made(tmp_path, monkeypatch) -> Made:
+def made(tmp_path, monkeypatch):
     """The paper's eleven datasets with made rows and made templates, and a cache of the test's own."""
     datasets = make_datasets(tmp_path / "made")
     monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(datasets.promptsource))
@@ -70,3 +78,23 @@ def made(tmp_path, monkeypatch) -> Made:
     for variable in ("FLIP_FLOP_HUB_MIRROR", "FLIP_FLOP_STORY_CLOZE"):
         monkeypatch.delenv(variable, raising=False)
     return datasets
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def flip_flop(monkeypatch, capsys):
+    """``flip-flop`` with these arguments: its exit status, and what it printed."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["flip-flop", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        printed = capsys.readouterr()
+        return Result(stop.value.code or 0, printed.out, printed.err)
+
+    return run

@@ -31,15 +31,16 @@ MAY_IMPORT = {
 }
 
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+NODES = {path: list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in MODULES}
 
 
-def room_of(path: Path) -> str:
+def room_of(path):
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imports_of(path: Path) -> set[str]:
+def imports_of(path):
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in NODES[path]:
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -86,7 +87,7 @@ def test_annotations_are_not_postponed(path):
 def test_a_function_has_at_most_eight_parameters_but_the_trainers_constructor():
     found = set()
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in NODES[path]:
             if isinstance(node, ast.FunctionDef):
                 given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 if len([each for each in given if each.arg not in ("self", "cls")]) > 8:
@@ -95,10 +96,5 @@ def test_a_function_has_at_most_eight_parameters_but_the_trainers_constructor():
 
 
 def test_no_two_classes_have_one_name():
-    names = [
-        node.name
-        for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
-    ]
+    names = [node.name for nodes in NODES.values() for node in nodes if isinstance(node, ast.ClassDef)]
     assert len(names) == len(set(names))

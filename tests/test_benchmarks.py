@@ -18,6 +18,7 @@ from benchmarks.workload import SHAPES, count_tokens, digest, make_instances
 from flip_flop.scoring import EncodedAnswer, EncodedInstance
 from tests.exact import assert_scores, float32_bound
 
+pytestmark = pytest.mark.slow
 TINY = MODELS["tiny"]
 
 

@@ -13,7 +13,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CODE = r"[EW]-[A-Z]+(?:-[A-Z]+)*"
 
 
-def raised() -> set[str]:
+def raised():
     """Codes at the beginning of a string: an error's code, or a warning's line."""
     return {code for path in SOURCES for code in re.findall(rf'"({CODE})(?=[":])', path.read_text(encoding="utf-8"))}
 

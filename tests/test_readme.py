@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 import pytest
 
-from flip_flop.cli.main import VERBS, cli
+from flip_flop.cli.main import cli
 from flip_flop.tasks.catalog import catalog_names
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def tree() -> dict[str, str]:
+def tree():
     block = README.split("## What is where")[1].split("\n\n")[1]
     return dict(re.findall(r"^ {4,}(\S+) +(\S.*)$", block, flags=re.MULTILINE))
 
@@ -57,11 +57,6 @@ def test_every_linked_file_is_there():
     links = re.findall(r"\]\(([^)#:]+)\)", README)
     assert links
     assert all((ROOT / link).exists() for link in links)
-
-
-def test_every_verb_has_a_line_of_help():
-    for verb in VERBS:
-        assert cli.get_command(click.Context(cli), verb).help
 
 
 def test_the_task_in_the_readme_is_read_by_the_program(tmp_path):

@@ -1,7 +1,5 @@
 """YAML is read strictly: a fault in it is the input's, with its file and line."""
 
-from pathlib import Path
-
 import pytest
 
 from flip_flop.errors import InputError
@@ -15,7 +13,7 @@ TAGGED = [
 
 
 @pytest.mark.parametrize("value", TAGGED)
-def test_an_explicit_tag_is_refused_with_file_and_line(value: str, tmp_path: Path) -> None:
+def test_an_explicit_tag_is_refused_with_file_and_line(value, tmp_path):
     path = tmp_path / "task.yaml"
     path.write_text(f"name: x\nlabels: {value}\n")
     with pytest.raises(InputError, match=r"^E-TASK-YAML: .*task.yaml line 2: "):
@@ -33,7 +31,7 @@ def test_an_explicit_tag_is_refused_with_file_and_line(value: str, tmp_path: Pat
         ("!!bool foo: 1\n", 1, "the tag !!bool is not allowed"),
     ],
 )
-def test_what_hides_or_multiplies_values_is_refused(text: str, line: int, words: str, tmp_path: Path) -> None:
+def test_what_hides_or_multiplies_values_is_refused(text, line, words, tmp_path):
     path = tmp_path / "task.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=rf"^E-TASK-YAML: .*task.yaml line {line}: {words}"):
@@ -41,14 +39,14 @@ def test_what_hides_or_multiplies_values_is_refused(text: str, line: int, words:
 
 
 @pytest.mark.parametrize("value", ["2024-99-99", "0x_", "1" + ":00" * 200 + ".5"])
-def test_a_value_that_looks_like_a_number_and_is_none_is_the_inputs_fault(value: str, tmp_path: Path) -> None:
+def test_a_value_that_looks_like_a_number_and_is_none_is_the_inputs_fault(value, tmp_path):
     path = tmp_path / "task.yaml"
     path.write_text(f"name: {value}\n")
     with pytest.raises(InputError, match=r"^E-TASK-YAML: .*task.yaml"):
         read_yaml(path)
 
 
-def test_values_without_tags_are_read_as_yaml_reads_them(tmp_path: Path) -> None:
+def test_values_without_tags_are_read_as_yaml_reads_them(tmp_path):
     path = tmp_path / "task.yaml"
     path.write_text("a: [1, 2.5, yes, x, '1', ~]\nb: {c: d}\n")
     assert read_yaml(path) == {"a": [1, 2.5, True, "x", "1", None], "b": {"c": "d"}}

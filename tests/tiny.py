@@ -11,7 +11,6 @@ from transformers import (
     GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
-    PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
@@ -31,7 +30,7 @@ CHAT_TEMPLATE = (
 
 
 @functools.cache
-def byte_bpe() -> PreTrainedTokenizerFast:
+def byte_bpe():
     """GPT-2's kind: byte-level BPE, no BOS, no pad token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -44,7 +43,7 @@ def byte_bpe() -> PreTrainedTokenizerFast:
 
 
 @functools.cache
-def metaspace() -> PreTrainedTokenizerFast:
+def metaspace():
     """Sentencepiece's kind: a space is part of the word behind it, one stands before the text, and a BOS."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
@@ -62,7 +61,7 @@ def metaspace() -> PreTrainedTokenizerFast:
 
 
 @functools.cache
-def word_level() -> PreTrainedTokenizerFast:
+def word_level():
     """One token per word or punctuation mark; spaces are not tokens."""
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -74,45 +73,51 @@ def word_level() -> PreTrainedTokenizerFast:
 TOKENIZERS = {"byte_bpe": byte_bpe, "metaspace": metaspace, "word_level": word_level}
 
 
-def with_chat_template(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+def with_chat_template(tokenizer):
     """A copy of the tokenizer that has a chat template."""
     copy = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **tokenizer.special_tokens_map)
     copy.chat_template = CHAT_TEMPLATE
     return copy
 
 
-def _config(architecture: str, vocab_size: int):
-    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-    context = {"max_position_embeddings": 256, "vocab_size": vocab_size, "bos_token_id": 0, "eos_token_id": 0}
-    if architecture == "qwen2":
-        return Qwen2Config(**shape, **context, num_key_value_heads=2, tie_word_embeddings=True)
-    if architecture == "llama":
-        return LlamaConfig(**shape, **context, num_key_value_heads=2)
-    if architecture == "gpt_neox":
-        return GPTNeoXConfig(**shape, **context)
-    if architecture == "gpt2":
-        return GPT2Config(n_embd=32, n_layer=2, n_head=4, **context)
-    if architecture == "qwen3":
-        return Qwen3Config(**shape, **context, num_key_value_heads=2, head_dim=12, tie_word_embeddings=True)
-    if architecture == "mistral":
-        return MistralConfig(**shape, **context, num_key_value_heads=1, sliding_window=None)
-    if architecture == "gemma":
-        return GemmaConfig(**shape, **context, num_key_value_heads=1, head_dim=16, pad_token_id=None)
-    raise ValueError(architecture)
-
-
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+CONTEXT = {"max_position_embeddings": 256, "bos_token_id": 0, "eos_token_id": 0}
+GROUPED = SHAPE | CONTEXT | {"num_key_value_heads": 2}
+ONE_KEY_HEAD = SHAPE | CONTEXT | {"num_key_value_heads": 1}
+CONFIGS = {
+    "qwen2": (Qwen2Config, GROUPED | {"tie_word_embeddings": True}),
+    "llama": (LlamaConfig, GROUPED),
+    "gpt_neox": (GPTNeoXConfig, SHAPE | CONTEXT),
+    "gpt2": (GPT2Config, CONTEXT | {"n_embd": 32, "n_layer": 2, "n_head": 4}),
+    "qwen3": (Qwen3Config, GROUPED | {"head_dim": 12, "tie_word_embeddings": True}),
+    "mistral": (MistralConfig, ONE_KEY_HEAD | {"sliding_window": None}),
+    "gemma": (GemmaConfig, ONE_KEY_HEAD | {"head_dim": 16, "pad_token_id": None}),
+}
 ARCHITECTURES = ("qwen2", "llama", "gpt2", "gpt_neox")
 # Heads whose width is not the model's divided by their number, one key head for all, norms of queries and keys.
 MORE_ARCHITECTURES = ("qwen3", "mistral", "gemma")
 
 
-def tiny_model(architecture: str = "qwen2", vocab_size: int = 400, seed: int = 0) -> PreTrainedModel:
-    """A random model, its weights large enough that answers differ clearly."""
+def random_model(config, seed=0, **options):
+    """Its weights are large enough that answers differ clearly."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(_config(architecture, vocab_size), attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(config, **options)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() > 1:
                     parameter.normal_(0.0, 0.15)
     return model.eval()
+
+
+def tiny_model(architecture="qwen2", vocab_size=400, seed=0):
+    kind, settings = CONFIGS[architecture]
+    return random_model(kind(**settings, vocab_size=vocab_size), seed, attn_implementation="sdpa")
+
+
+def save_tiny(folder, *, seed=0, tokenizer=None, architecture="qwen2"):
+    """A tiny model on disk, as a user has it: config, safetensors, tokenizer."""
+    tokenizer = tokenizer or byte_bpe()
+    tiny_model(architecture, len(tokenizer), seed=seed).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -1,43 +1,18 @@
-"""The command in this process, a user's folder, and a tiny model on disk."""
-
-import sys
-from pathlib import Path
-from typing import NamedTuple
+"""A user's folder, and a tiny model on disk."""
 
 import pytest
 
-from flip_flop.cli.main import main
 from tests.cli.project import make_project
-from tests.evaluation.saved import save_tiny
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def flip_flop(monkeypatch, capsys):
-    """``flip-flop`` with these arguments: its exit status, and what it printed."""
-
-    def run(*arguments) -> Result:
-        monkeypatch.setattr(sys, "argv", ["flip-flop", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        printed = capsys.readouterr()
-        return Result(stop.value.code or 0, printed.out, printed.err)
-
-    return run
+from tests.tiny import save_tiny
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory) -> Path:
+def model(tmp_path_factory):
     return save_tiny(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch) -> Path:
+def project(tmp_path, monkeypatch):
     """The user's folder, and the command runs in it."""
     folder = make_project(tmp_path / "work")
     monkeypatch.chdir(folder)

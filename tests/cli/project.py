@@ -24,7 +24,7 @@ def record(run):
     return json.loads((Path(run) / "run.json").read_text(encoding="utf-8"))
 
 
-def one_line(result, code: str, *words: str) -> None:
+def one_line(result, code, *words):
     """A mistake's one line, and nothing beside it."""
     assert (result.code, result.out) == (2, "")
     assert result.err.count("\n") == 1, result.err
@@ -34,16 +34,16 @@ def one_line(result, code: str, *words: str) -> None:
     assert all(word in result.err for word in words), (words, result.err)
 
 
-def ticket(number: int) -> dict[str, object]:
+def ticket(number):
     text = f"the {WORDS[number % 5]} was {'not ' * (number % 3 == 0)}good, number {number}"
     return {"text": text, "urgent": number % 2}
 
 
-def csv_of(numbers) -> str:
+def csv_of(numbers):
     return "text,urgent\n" + "".join('"{text}",{urgent}\n'.format(**ticket(number)) for number in numbers)
 
 
-def make_project(folder: Path) -> Path:
+def make_project(folder):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tickets.yaml").write_text(TASK)
     (folder / "test.csv").write_text(csv_of(range(9)))

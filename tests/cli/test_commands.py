@@ -14,12 +14,8 @@ from flip_flop.cli.main import VERBS
 from flip_flop.evaluation.audit import audit as audit_function
 from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS
-from flip_flop.scoring import PromptEncoder
-from flip_flop.tasks import load_task
 from tests.cli.project import TASK, one_line, record
-from tests.evaluation.saved import save_tiny
-from tests.scoring.oracle import naive_scores
-from tests.tiny import byte_bpe, tiny_model, with_chat_template
+from tests.tiny import byte_bpe, save_tiny, with_chat_template
 
 # The package gives its function the module's name.
 AUDITING = sys.modules[audit_function.__module__]
@@ -43,6 +39,7 @@ def process(*arguments):
     return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COMMAND.exists(), reason="the package is not installed beside this Python")
 def test_the_installed_command_runs_and_refuses(project, model):
     shown = process("--version")
@@ -97,15 +94,6 @@ def test_an_audit_prints_a_table_and_leaves_a_run(audit, model):
         assert file["scores"].shape == (9, 4, 2)
 
 
-def test_a_tokenizer_without_a_pad_token_gives_the_scores_of_each_answer_alone(audit):
-    assert byte_bpe().pad_token is None
-    assert audit("--batch-tokens", "64").code == 0
-    encoder = PromptEncoder(byte_bpe())
-    naive = naive_scores(tiny_model(), [encoder.encode(row) for row in load_task("tickets.yaml").instances("test")])
-    with np.load("out/scores.npz") as file:
-        np.testing.assert_allclose(file["scores"], naive, rtol=0, atol=2e-6)
-
-
 def test_quiet_prints_the_table_only(audit):
     result = audit("--quiet", "--name", "mine")
     assert result.err == ""
@@ -113,7 +101,7 @@ def test_quiet_prints_the_table_only(audit):
     assert result.out.splitlines()[-1].startswith("mine ")
 
 
-@pytest.mark.parametrize("metric", ["agreement", "observed_agreement", "mean_f1", "vote_accuracy"])
+@pytest.mark.parametrize("metric", ["agreement", "mean_f1"])
 def test_a_run_below_its_threshold_exits_with_1_and_stays(audit, metric):
     audit("-q")
     value = metrics("out")["observed_agreement" if metric == "agreement" else metric]
@@ -150,35 +138,15 @@ def test_templates_are_chosen_by_name_in_the_order_given(audit):
     assert record("two")["task"]["digest"] != record("out")["task"]["digest"]
 
 
-def test_held_out_templates_are_audited_when_they_are_asked_for(audit, project):
-    (project / "tickets.yaml").write_text(TASK + "held_out_templates: [long, truth]\n")
-    names = {}
-    for choice in ("", "--templates=all", "--templates=held_out"):
-        assert audit("-q", "--overwrite", *choice.split()).code == 0
-        names[choice] = " ".join(template["name"] for template in record("out")["task"]["templates"])
-    assert names == {
-        "": "plain terse",
-        "--templates=all": "plain truth long terse",
-        "--templates=held_out": "long truth",
-    }
-
-
 def test_a_limit_is_the_same_sample_each_time(audit):
     samples = []
-    for out, seed in (("a", 1), ("b", 1), ("c", 2), ("d", 3), ("e", 4)):
+    for out, seed in (("a", 1), ("b", 1), ("c", 2)):
         assert audit("-q", "--limit", "4", "--seed", seed, out=out).code == 0
         with np.load(f"{out}/scores.npz") as file:
             samples.append((tuple(file["instance_ids"]), file["scores"].tobytes()))
     assert samples[0] == samples[1]
-    assert len({ids for ids, _ in samples}) > 1
+    assert samples[0] != samples[2]
     assert record("a")["task"]["num_instances"] == 4
-
-
-def test_overwrite_replaces_a_run(audit):
-    assert audit("-q").code == 0
-    assert audit("-q", "--limit", "4", "--overwrite").code == 0
-    assert metrics("out")["num_instances"] == 4
-    assert sorted(os.listdir(".")) == ["out", "test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
 
 
 def test_a_chat_template_is_used_where_there_is_one(audit, tmp_path):

@@ -3,12 +3,12 @@
 import csv
 import json
 import os
-import signal
 
 import pytest
 from safetensors.torch import load_file
 
 from tests.cli.project import record
+from tests.training.conftest import signal_in
 
 CONFIG = """\
 num_train_epochs: 1
@@ -100,14 +100,6 @@ def test_the_other_methods_and_a_sample_are_a_flag_away(train, method):
     assert (run["name"], run["training"]["steps"], run["task"]["num_instances"]) == (method, 1, 6)
 
 
-def test_a_run_that_is_there_is_not_trained_again_unasked(train):
-    assert train("--max-steps", "1", "--quiet").code == 0
-    refused = train("--max-steps", "1", "--quiet")
-    assert refused.code == 2
-    assert refused.err.startswith("E-OUT-USED: ")
-    assert "runs/f2c holds a run already. Add --resume to go on with it" in refused.err
-
-
 def test_without_a_validation_split_a_part_of_the_training_rows_is_held_out(train, project):
     text = (project / "tickets.yaml").read_text()
     (project / "tickets.yaml").write_text(text.replace("validation: validation.csv, ", ""))
@@ -117,24 +109,14 @@ def test_without_a_validation_split_a_part_of_the_training_rows_is_held_out(trai
     assert record("runs/f2c")["training"]["selected_by"] == "agreement"
 
 
-def test_a_signal_stops_with_143_and_resume_gives_the_whole_runs_adapter(train, monkeypatch):
-    from flip_flop.training import F2CTrainer
-
+def test_a_signal_stops_with_143_and_resume_gives_the_whole_runs_adapter(train, project, monkeypatch):
     assert train("--seed", "3", out="whole").code == 0
-    whole_step = F2CTrainer.training_step
-
-    def step(self, *arguments, **keywords):
-        if self.state.global_step == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return whole_step(self, *arguments, **keywords)
-
     with monkeypatch.context() as patch:
-        patch.setattr(F2CTrainer, "training_step", step)
+        signal_in(patch, 2)
         stopped = train("--seed", "3", "--quiet")
     assert stopped.code == 143
     assert "stopped by a signal at step 2; --resume goes on from there" in stopped.err
     assert not os.path.exists("runs/f2c/run.json")
     assert train("--seed", "3", "--resume").code == 0
     adapter = "adapter/adapter_model.safetensors"
-    with open(f"whole/{adapter}", "rb") as whole, open(f"runs/f2c/{adapter}", "rb") as resumed:
-        assert whole.read() == resumed.read()
+    assert (project / "whole" / adapter).read_bytes() == (project / "runs/f2c" / adapter).read_bytes()

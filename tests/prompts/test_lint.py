@@ -1,35 +1,31 @@
 """Lint: each thing that it looks for is found, named by template and row, and only that."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
-from flip_flop.prompts.lint import LONG, Finding, LintRow, lint_templates
+from flip_flop.prompts.lint import LONG, LintRow, lint_templates
 from flip_flop.prompts.promptsource import filter_templates, read_promptsource
-from tests.prompts.test_promptsource_rendering import REAL
+from flip_flop.tasks.catalog import catalog_entry
+from tests.prompts.test_promptsource_rendering import REAL, official_rows
 
 PLAIN = Template("plain", "Is {{ x }} good? ||| {{ answer_choices[y] }}", "No ||| Yes")
 
 
-def rows(count: int = 4, **more: Any) -> list[LintRow]:
+def rows(count=4, **more):
     return [LintRow(f"test line {n + 2}", {"x": f"tea {n}", "y": n % 2, **more}, n % 2) for n in range(count)]
 
 
-def lint(*templates: Template, on: Sequence[LintRow] | None = None, **more: Any) -> list[Finding]:
+def lint(*templates, on=None, **more):
     settings = {"label_field": "y", "num_labels": 2, **more}
     return lint_templates(TemplateSet(templates), rows() if on is None else on, **settings)
 
 
-def found(*templates: Template, **more: Any) -> list[tuple[str, str, str, int]]:
+def found(*templates, **more):
     return [(each.code, each.template, each.row, each.num_rows) for each in lint(*templates, **more)]
 
 
-def test_good_templates_are_left_in_peace() -> None:
+def test_good_templates_are_left_in_peace():
     truth = Template("truth", "{{ x }} is good.", "False ||| True")
     assert found(PLAIN, truth, Template("t", "{{ x }}", "a ||| b")) == []
     assert found(PLAIN, on=[]) == []
@@ -60,13 +56,11 @@ def test_good_templates_are_left_in_peace() -> None:
         (Template("odd", "{{ x }}" + "a" * LONG, "No ||| Yes"), "W-TPL-LONG", "test line 2", 4),
     ],
 )  # fmt: skip
-def test_a_fault_is_named_with_its_template_and_first_row_and_counted(
-    odd: Template, code: str, row: str, count: int
-) -> None:
+def test_a_fault_is_named_with_its_template_and_first_row_and_counted(odd, code, row, count):
     assert found(PLAIN, odd) == [(code, "odd", row, count)]
 
 
-def test_errors_come_first_and_then_the_order_of_the_templates() -> None:
+def test_errors_come_first_and_then_the_order_of_the_templates():
     constant = Template("a", "Is it?", "No ||| Yes")
     empty = Template("b", "{{ x[:0] }}", "No ||| Yes")
     listed = lint(constant, empty, Template("c", "No {{ drink }}", "No ||| Yes"), on=rows(drinks="a"))
@@ -75,18 +69,18 @@ def test_errors_come_first_and_then_the_order_of_the_templates() -> None:
     assert listed[1].message == "there is no field 'drink'. Did you mean 'drinks'?"  # says the row once
 
 
-def test_a_reversed_order_that_both_targets_confirm_is_a_reversed_question_and_no_fault() -> None:
+def test_a_reversed_order_that_both_targets_confirm_is_a_reversed_question_and_no_fault():
     reversed_question = Template("odd", "Is {{ x }} bad? ||| {{ answer_choices[y] }}", "Yes ||| No")
     assert found(PLAIN, reversed_question) == []
     assert found(PLAIN, reversed_question, on=rows(1)) == [("W-TPL-LABEL-ORDER", "odd", "", 1)]
 
 
-def test_rows_without_a_gold_label_say_nothing_of_the_order() -> None:
+def test_rows_without_a_gold_label_say_nothing_of_the_order():
     odd = Template("odd", "{{ x }}? ||| {{ answer_choices[1 - y] }}", "No ||| Yes")
     assert found(odd, on=[row._replace(gold=None) for row in rows()]) == []
 
 
-def test_a_field_that_stands_for_the_label_in_other_words_is_a_leak_by_another_name() -> None:
+def test_a_field_that_stands_for_the_label_in_other_words_is_a_leak_by_another_name():
     told = [row._replace(fields={**row.fields, "mood": "good" if row.gold else "bad"}) for row in rows(20)]
     leaky = Template("leaky", "{{ x }} was {{ mood }}?", "No ||| Yes")
     assert found(PLAIN, leaky, on=told) == [("W-TPL-LABEL-TWIN", "leaky", "", 1)]
@@ -94,28 +88,25 @@ def test_a_field_that_stands_for_the_label_in_other_words_is_a_leak_by_another_n
 
 
 @pytest.mark.parametrize(("tokens", "listed"), [([[1], [2]], []), ([[1, 2], [1, 2]], ["E-LABEL-TOKENS"])])
-def test_answers_of_the_same_tokens_cannot_be_told_apart(tokens: list[list[int]], listed: list[str]) -> None:
+def test_answers_of_the_same_tokens_cannot_be_told_apart(tokens, listed):
     assert [each.code for each in lint(PLAIN, encode=lambda prompt, choices: tokens)] == listed
 
 
-def test_what_the_tokenizer_refuses_is_a_finding() -> None:
-    def refuse(prompt: str, choices: tuple[str, ...]) -> list[list[int]]:
+def test_what_the_tokenizer_refuses_is_a_finding():
+    def refuse(prompt, choices):
         raise InputError("E-TOO-LONG", "Instance '', template number 1 has 9 tokens.", "Shorten it.")
 
     assert found(PLAIN, encode=refuse) == [("E-TOO-LONG", "plain", "test line 2", 4)]
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_the_papers_templates_have_no_errors_on_real_rows(
-    name: str, promptsource_folder: Path, hub_mirror: Path
-) -> None:
-    dataset, path, splits, label_field, num_labels, _ = REAL[name]
-    table = pq.read_table(hub_mirror / path / f"{splits[1]}.parquet").slice(0, 60).to_pylist()
-    labels = {"1": 0, "2": 1} if name == "winogrande" else {str(label): label for label in range(num_labels)}
-    on = [LintRow(f"row {number}", row, labels[str(row[label_field])]) for number, row in enumerate(table, start=1)]
-    candidates = read_promptsource(promptsource_folder, dataset)
-    kept = filter_templates(candidates, table, label_field=label_field, num_labels=num_labels).kept
-    findings = lint_templates(kept, on, label_field=label_field, num_labels=num_labels)
+def test_the_papers_templates_have_no_errors_on_real_rows(name, promptsource_folder, hub_mirror):
+    entry, table = catalog_entry(name), official_rows(name, hub_mirror)[1][:60]
+    labels = {str(label): index for index, label in enumerate(entry.labels)}
+    settings = {"label_field": entry.label_field, "num_labels": len(labels)}
+    on = [LintRow(f"row {n}", row, labels[str(row[entry.label_field])]) for n, row in enumerate(table, start=1)]
+    kept = filter_templates(read_promptsource(promptsource_folder, entry.templates), table, **settings).kept
+    findings = lint_templates(kept, on, **settings)
     assert not [finding for finding in findings if finding.is_error]
     expected = {"W-TPL-RANDOM"} if name == "hellaswag" else set()
     assert {finding.code for finding in findings} - {"W-TPL-CHOICE-PREFIX"} == expected

@@ -1,7 +1,6 @@
 """PromptSource's YAML: exactly two tags, every template read or refused; and one rule for which of them are used."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -11,25 +10,25 @@ from flip_flop.prompts.promptsource import SourceTemplate, filter_templates, pro
 from tests.prompts.test_archive import YAML
 
 
-def write(folder: Path, text: str, name: str = "drinks") -> Path:
+def write(folder, text, name="drinks"):
     path = folder / name / "templates.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return folder
 
 
-def second(name: str) -> str:
+def second(name):
     """A second template behind the first."""
     return YAML.split("templates:\n")[1].replace("1a", "2b").replace("name: plain", f"name: {name}")
 
 
-def test_a_template_is_read_with_what_it_says_of_itself(tmp_path: Path) -> None:
+def test_a_template_is_read_with_what_it_says_of_itself(tmp_path):
     (source,) = read_promptsource(write(tmp_path, YAML), "drinks")
     assert (source.name, source.original_task) == ("plain", True)
     assert source.template.render({"drink": "Tea", "label": 1}, "label") == ("Tea?", ("No", "Yes"))
 
 
-def test_templates_come_by_name(tmp_path: Path) -> None:
+def test_templates_come_by_name(tmp_path):
     folder = write(tmp_path, YAML + second("Odd") + second("other").replace("2b", "3c"))
     assert [source.name for source in read_promptsource(folder, "drinks")] == ["Odd", "other", "plain"]
 
@@ -52,16 +51,14 @@ def test_templates_come_by_name(tmp_path: Path) -> None:
         ("[Accuracy]", "&a [Accuracy]\n      choices: *a", 10, "an alias"),
     ],
 )
-def test_what_is_not_as_it_should_be_is_refused_with_file_and_line(
-    old: str, new: str, line: int, words: str, tmp_path: Path
-) -> None:
+def test_what_is_not_as_it_should_be_is_refused_with_file_and_line(old, new, line, words, tmp_path):
     folder = write(tmp_path, YAML.replace(old, new, 1))
     with pytest.raises(InputError, match=rf"E-TPL-YAML: .*drinks/templates.yaml line {line}: .*{words}"):
         read_promptsource(folder, "drinks")
 
 
 @pytest.mark.parametrize("text", ["", "templates: []", "templates: {1a: {name: plain}}", "- a", "dataset: drinks"])
-def test_a_file_that_holds_no_templates_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_that_holds_no_templates_is_refused(text, tmp_path):
     with pytest.raises(InputError, match=r"E-TPL-YAML: .*holds no templates"):
         read_promptsource(write(tmp_path, text), "drinks")
 
@@ -75,9 +72,7 @@ def test_a_file_that_holds_no_templates_is_refused(text: str, tmp_path: Path) ->
         ("a ||| b ||| c", "E-TPL-PARTS"),
     ],
 )
-def test_a_template_that_cannot_be_used_is_refused_with_a_code_and_leaves_the_others(
-    jinja: str, code: str, tmp_path: Path
-) -> None:
+def test_a_template_that_cannot_be_used_is_refused_with_a_code_and_leaves_the_others(jinja, code, tmp_path):
     odd = second("odd").replace("{{ drink }}? ||| {{ answer_choices[label] }}", jinja)
     odd_source, plain = read_promptsource(write(tmp_path, YAML + odd), "drinks")
     assert odd_source.template.code == code
@@ -85,12 +80,12 @@ def test_a_template_that_cannot_be_used_is_refused_with_a_code_and_leaves_the_ot
     assert isinstance(plain.template, Template)
 
 
-def test_two_templates_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_templates_of_one_name_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"E-TPL-NAME-DUP: .*'plain'"):
         read_promptsource(write(tmp_path, YAML + second("plain")), "drinks")
 
 
-def test_an_unknown_dataset_is_named_with_its_nearest(tmp_path: Path) -> None:
+def test_an_unknown_dataset_is_named_with_its_nearest(tmp_path):
     folder = write(write(tmp_path, YAML), YAML, "food/hot")
     assert promptsource_names(folder) == ("drinks", "food/hot")
     with pytest.raises(InputError, match=r"E-TPL-UNKNOWN: .*'drink'. Did you mean 'drinks'\?"):
@@ -99,7 +94,8 @@ def test_an_unknown_dataset_is_named_with_its_nearest(tmp_path: Path) -> None:
         read_promptsource(folder, "food/../drinks")
 
 
-def test_each_of_the_279_files_and_2085_templates_is_read_or_refused_with_a_reason(promptsource_folder: Path) -> None:
+@pytest.mark.slow
+def test_each_of_the_279_files_and_2085_templates_is_read_or_refused_with_a_reason(promptsource_folder):
     names = promptsource_names(promptsource_folder)
     if len(names) != 279:
         pytest.skip("FLIP_FLOP_PROMPTSOURCE names another folder than PromptSource 0.2.3")
@@ -129,7 +125,7 @@ def test_each_of_the_279_files_and_2085_templates_is_read_or_refused_with_a_reas
 ROWS = [{"x": "tea", "y": 1, "extra": "a"}, {"x": "", "y": 0, "extra": "b"}]
 
 
-def source(name: str, jinja: str, choices: str | None = "No ||| Yes", *, original: bool = True) -> SourceTemplate:
+def source(name, jinja, choices="No ||| Yes", *, original=True):
     return SourceTemplate(name, jinja, choices, original, Template(name, jinja, choices))
 
 
@@ -147,32 +143,32 @@ def source(name: str, jinja: str, choices: str | None = "No ||| Yes", *, origina
         (source("t", "{{ x }}?", "a ||| b ||| c"), "row 1: 3 answer choices for 2 labels (E-TPL-LABELCOUNT)"),
     ],
 )
-def test_a_template_is_dropped_with_its_reason(candidate: SourceTemplate, reason: str) -> None:
+def test_a_template_is_dropped_with_its_reason(candidate, reason):
     plain, other = source("plain", "{{ x }}?"), source("another", "{{ x }}!")
     found = filter_templates([plain, candidate, other], ROWS, label_field="y", num_labels=2)
     assert found.kept.names == ("plain", "another")
     assert found.dropped == (("t", reason),)
 
 
-def test_a_refused_template_is_dropped_with_its_refusal() -> None:
+def test_a_refused_template_is_dropped_with_its_refusal():
     refusal = InputError("E-TPL-UNSAFE", "template 'odd', line 1: the method 'append' is not allowed.")
     odd = SourceTemplate("odd", "{{ x.append(1) }}", "No ||| Yes", True, refusal)
     dropped = filter_templates([odd], ROWS, label_field="y").dropped
     assert dropped == (("odd", "line 1: the method 'append' is not allowed (E-TPL-UNSAFE)"),)
 
 
-def test_a_template_that_has_failed_is_not_rendered_again() -> None:
+def test_a_template_that_has_failed_is_not_rendered_again():
     rows = iter([{"x": "tea"}, {"x": "tea"}, {"x": ""}, *[{"x": "tea"}] * 9])
     assert len(filter_templates([source("t", "{{ x }}")], rows, label_field=None).kept) == 0
     assert len(list(rows)) == 9
 
 
-def test_two_equal_answers_are_the_rows_fault_and_drop_no_template() -> None:
+def test_two_equal_answers_are_the_rows_fault_and_drop_no_template():
     candidate = source("t", "{{ a }}?", "{{ a }} ||| {{ b }}")
     assert filter_templates([candidate], [{"a": "x", "b": "x"}], label_field=None).kept.names == ("t",)
 
 
-def test_the_rule_gives_five_templates_on_rows_of_storyclozes_shape(promptsource_folder: Path) -> None:
+def test_the_rule_gives_five_templates_on_rows_of_storyclozes_shape(promptsource_folder):
     sentences = {f"input_sentence_{index}": f"Sentence {index}." for index in range(1, 5)}
     endings = {"sentence_quiz1": "Ending 3.", "sentence_quiz2": "Another ending 3.", "answer_right_ending": 1}
     rows = [{**sentences, **endings, "story_id": "3"}]

@@ -1,39 +1,34 @@
 """A development test against PromptSource's own code, run from its archive: its text, byte for byte, on real rows."""
 
+import functools
 import sys
 import tarfile
 from io import StringIO
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.files import sha256_file
-from flip_flop.prompts import Template
 from flip_flop.prompts.archive import ARCHIVE_NAME, ARCHIVE_SHA256, VERSION
 from flip_flop.prompts.promptsource import filter_templates, read_promptsource
 from flip_flop.randomness import generator
+from flip_flop.tasks.catalog import catalog_entry, catalog_names
 
-# Dataset of PromptSource's, rows of the hub mirror, label field: everything with real rows.
-SPLITS = ("train", "validation")
-REAL = {
-    "anli_r1": ("anli", "facebook/anli/plain_text", ("train_r1", "dev_r1"), "label", 3, 15),
-    "anli_r2": ("anli", "facebook/anli/plain_text", ("train_r2", "dev_r2"), "label", 3, 15),
-    "anli_r3": ("anli", "facebook/anli/plain_text", ("train_r3", "dev_r3"), "label", 3, 15),
-    "cb": ("super_glue/cb", "aps/super_glue/cb", SPLITS, "label", 3, 15),
-    "rte": ("super_glue/rte", "aps/super_glue/rte", SPLITS, "label", 2, 10),
-    "wic": ("super_glue/wic", "aps/super_glue/wic", SPLITS, "label", 2, 10),
-    "wsc": ("super_glue/wsc.fixed", "aps/super_glue/wsc.fixed", SPLITS, "label", 2, 10),
-    "copa": ("super_glue/copa", "aps/super_glue/copa", SPLITS, "label", 2, 8),
-    "hellaswag": ("hellaswag", "Rowan/hellaswag/default", SPLITS, "label", 4, 4),
-    "winogrande": ("winogrande/winogrande_xl", "allenai/winogrande/winogrande_xl", SPLITS, "answer", 2, 5),
-}
+REAL = [name for name in catalog_names() if name != "storycloze"]  # has real rows
 
 
-def promptsource_source(folder: Path) -> str:
+def official_rows(name, hub_mirror):
+    """The rows of a dataset's two official splits."""
+    entry = catalog_entry(name)
+    return [
+        [row.fields for row in entry.source(split, hub_mirror=hub_mirror, story_cloze_dir=None).load().rows]
+        for split in (entry.train_from, entry.test_from)
+    ]
+
+
+def promptsource_source(folder):
     """The text of PromptSource's ``templates.py``: from the archive kept with the templates, or beside them."""
     archive, beside = folder / ARCHIVE_NAME, folder.parent / "templates.py"
     if archive.is_file():
@@ -50,7 +45,7 @@ def promptsource_source(folder: Path) -> str:
 class Reference:
     """PromptSource's ``Template.apply``, with its ``choice`` drawing from a generator that the test gives."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder):
         self.module = ModuleType("promptsource_templates")
         resources = SimpleNamespace(resource_filename=lambda *names: str(folder))
         with pytest.MonkeyPatch.context() as patch:  # what it imports and its rendering does not use
@@ -59,44 +54,45 @@ class Reference:
             exec(compile(promptsource_source(folder), "promptsource/templates.py", "exec"), self.module.__dict__)
         # It leaves its files open, which the tests' settings count as a fault.
         self.module.__dict__["open"] = lambda path, mode: StringIO(Path(path).read_text(encoding="utf-8"))
+        # It compiles a template for every row.
+        environment = self.module.__dict__["env"]
+        environment.from_string = functools.cache(environment.from_string)
         self.generator = np.random.default_rng(0)
         self.module.__dict__["random"] = SimpleNamespace(choice=self._draw)
 
-    def _draw(self, items: Any) -> Any:
+    def _draw(self, items):
         return items[int(self.generator.integers(len(items)))]
 
-    def render(self, ours: Template, row: dict[str, Any], draws: np.random.Generator) -> tuple[Any, ...]:
+    def render(self, ours, row, draws):
         """Prompt and target, and answer choices, of one row."""
         self.generator = draws
         template = self.module.__dict__["Template"](ours.name, ours.jinja, "", answer_choices=ours.answer_choices)
         parts = template.apply(row, truncate=False)
         return parts, template.get_answer_choices_list(row)
 
-    def read(self, name: str) -> Any:
+    def read(self, name):
         """The dataset's templates, as PromptSource reads them."""
         dataset, _, subset = name.partition("/")
         return self.module.__dict__["DatasetTemplates"](dataset, subset or None)
 
 
 @pytest.fixture(scope="module")
-def reference(promptsource_folder: Path) -> Reference:
+def reference(promptsource_folder):
     return Reference(promptsource_folder)
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_the_selected_templates_render_as_promptsource_renders_them(
-    name: str, promptsource_folder: Path, hub_mirror: Path, reference: Reference
-) -> None:
-    dataset, path, splits, label_field, num_labels, count = REAL[name]
-    rows = [row for split in splits for row in pq.read_table(hub_mirror / path / f"{split}.parquet").to_pylist()]
+def test_the_selected_templates_render_as_promptsource_renders_them(name, promptsource_folder, hub_mirror, reference):
+    entry = catalog_entry(name)
+    rows = [row for split in official_rows(name, hub_mirror) for row in split]
     rows = rows[:: len(rows) // 100][:100]
-    sources = {source.name: source for source in read_promptsource(promptsource_folder, dataset)}
-    kept = filter_templates(list(sources.values()), rows, label_field=label_field, num_labels=num_labels).kept
-    assert len(kept) == count
+    settings = {"label_field": entry.label_field, "num_labels": len(entry.labels)}
+    kept = filter_templates(read_promptsource(promptsource_folder, entry.templates), rows, **settings).kept
+    assert len(kept) == entry.paper["templates"]
     for number, row in enumerate(rows):
         targets = set()
         for template in kept:
-            prompt, choices = template.render(row, label_field, instance_id=str(number), seed=3)
+            prompt, choices = template.render(row, entry.label_field, instance_id=str(number), seed=3)
             draws = generator(3, "prompt", str(number), template.name)
             (theirs, target), their_choices = reference.render(template, row, draws)
             assert prompt == theirs, template.name
@@ -106,10 +102,8 @@ def test_the_selected_templates_render_as_promptsource_renders_them(
         assert len(targets) == 1, "the templates do not agree on which answer is right"
 
 
-@pytest.mark.parametrize("dataset", sorted({entry[0] for entry in REAL.values()}))
-def test_a_datasets_templates_are_those_that_promptsource_lists_in_its_order(
-    dataset: str, promptsource_folder: Path, reference: Reference
-) -> None:
+@pytest.mark.parametrize("dataset", sorted({catalog_entry(name).templates for name in REAL}))
+def test_a_datasets_templates_are_those_that_promptsource_lists_in_its_order(dataset, promptsource_folder, reference):
     theirs = reference.read(dataset)
     ours = read_promptsource(promptsource_folder, dataset)
     assert [source.name for source in ours] == theirs.all_template_names

@@ -19,23 +19,23 @@ PLAIN = Template("plain", "{{ text }} Is it? ||| {{ answer_choices[label] }}", "
 TERSE = Template("terse", "{{ text }}:", "false ||| true")
 
 
-def instance(fields: dict[str, object], *templates: Template, **more: object) -> RenderedInstance:
+def instance(fields, *templates, **more):
     settings = {"id": "test-1", "label": None, "num_labels": 2, "label_field": None, "row": "a.csv line 2"} | more
-    return render_instance(fields, TemplateSet(templates), **settings)  # type: ignore[arg-type]
+    return render_instance(fields, TemplateSet(templates), **settings)
 
 
-def test_the_target_behind_the_separator_is_not_rendered_and_may_read_the_label() -> None:
+def test_the_target_behind_the_separator_is_not_rendered_and_may_read_the_label():
     assert PLAIN.render({"text": "Tea.", "label": 1}, "label") == ("Tea. Is it?", ("No", "Yes"))
     assert PLAIN.render({"text": "Tea."}, "label") == ("Tea. Is it?", ("No", "Yes"))
 
 
-def test_the_prompt_ends_at_the_separator_inside_an_if() -> None:
+def test_the_prompt_ends_at_the_separator_inside_an_if():
     template = Template("t", "{% if a %}A ||| {{ x }}{% else %}B{% endif %} tail", "No ||| Yes")
     assert template.render({"a": True}, None)[0] == "A"
     assert template.render({"a": False}, None)[0] == "B tail"
 
 
-def test_prompts_and_choices_lose_their_outer_white_space() -> None:
+def test_prompts_and_choices_lose_their_outer_white_space():
     template = Template("t", "\n  {{ text }} \n||| x", " No  |||\n Yes ")
     assert template.render({"text": " a  b "}, None) == ("a  b", ("No", "Yes"))
 
@@ -44,7 +44,7 @@ def test_prompts_and_choices_lose_their_outer_white_space() -> None:
     "jinja",
     ["{{ label }}", "{% if label == 1 %}a{% endif %}", "{{ label + 1 }} ||| x", "{{ {'a': (1, [label])} }}"],
 )
-def test_a_prompt_or_answers_that_read_the_gold_label_are_refused(jinja: str) -> None:
+def test_a_prompt_or_answers_that_read_the_gold_label_are_refused(jinja):
     template = Template("t", jinja, "No ||| Yes")
     with pytest.raises(InputError, match=r"E-TPL-LABEL-LEAK: template 't', a.csv line 2: .*'label'"):
         template.render({"text": "x", "label": 1}, "label", row="a.csv line 2")
@@ -52,21 +52,21 @@ def test_a_prompt_or_answers_that_read_the_gold_label_are_refused(jinja: str) ->
         Template("t", "x", f"{jinja.split('|||')[0]} ||| Yes").render({"text": "x", "label": 1}, "label")
 
 
-def test_a_loop_variable_may_bear_the_label_fields_name() -> None:
+def test_a_loop_variable_may_bear_the_label_fields_name():
     template = Template("t", "{% for label in answer_choices %}- {{ label }}\n{% endfor %}", "No ||| Yes")
     assert template.render({"label": 1}, "label")[0] == "- No\n- Yes"
 
 
 @given(st.text(alphabet="ab|\n \r%#}'", max_size=20))
 @settings(max_examples=300)
-def test_answers_without_jinja_are_what_jinja_would_make_of_them(choices: str) -> None:
+def test_answers_without_jinja_are_what_jinja_would_make_of_them(choices):
     plain, rendered = Template("t", "x", f"a{choices}"), Template("t", "x", f"a{choices}{{# #}}")
     assert plain.render({}, None)[1] == rendered.render({}, None)[1]
 
 
 @given(st.lists(st.text(alphabet="ab|\n ", min_size=1).map(str.strip).filter(bool), min_size=2, max_size=5))
 @settings(max_examples=200)
-def test_a_separator_in_the_text_of_a_row_never_invents_a_label(endings: list[str]) -> None:
+def test_a_separator_in_the_text_of_a_row_never_invents_a_label(endings):
     joined = Template("t", "{{ endings|join(' ||| ') }} ||| x", "{{ endings | join('|||') }}")
     prompt, choices = joined.render({"endings": endings}, None)
     assert list(choices) == endings
@@ -76,7 +76,7 @@ def test_a_separator_in_the_text_of_a_row_never_invents_a_label(endings: list[st
     assert rendered == (f"{endings[1]}?", (endings[0], endings[1]))
 
 
-def test_two_separators_in_one_text_are_refused_and_one_per_branch_is_not() -> None:
+def test_two_separators_in_one_text_are_refused_and_one_per_branch_is_not():
     with pytest.raises(InputError, match="E-TPL-PARTS: template 't'"):
         Template("t", "a ||| b ||| c", "No ||| Yes")
     with pytest.raises(InputError, match="E-TPL-PARTS"):
@@ -84,11 +84,11 @@ def test_two_separators_in_one_text_are_refused_and_one_per_branch_is_not() -> N
     Template("t", "{% if a %}a ||| b{% else %}c ||| d{% endif %}", "No ||| Yes")
 
 
-def test_a_random_choice_depends_on_the_instance_the_template_and_the_seed_alone() -> None:
+def test_a_random_choice_depends_on_the_instance_the_template_and_the_seed_alone():
     jinja, choices = "{{ range(1000)|list|choice }} {{ choice(range(1000)) }}", "No ||| Yes"
     first = Template("t", jinja, choices)
 
-    def draw(template: Template, instance_id: str, seed: int) -> str:
+    def draw(template, instance_id, seed):
         return template.render({}, None, instance_id=instance_id, seed=seed)[0]
 
     drawn = draw(first, "a", 0), draw(first, "b", 0), draw(first, "a", 1), draw(Template("u", jinja, choices), "a", 0)
@@ -97,14 +97,14 @@ def test_a_random_choice_depends_on_the_instance_the_template_and_the_seed_alone
     assert draw(first, "a", 0) == drawn[0]
 
 
-def test_a_template_without_answer_choices_or_a_field_of_this_name_is_refused() -> None:
+def test_a_template_without_answer_choices_or_a_field_of_this_name_is_refused():
     with pytest.raises(InputError, match="E-TPL-NOCHOICES: template 't'"):
         Template("t", "x", None).render({}, None)
     with pytest.raises(InputError, match=r"E-DATA-COLUMN: a.csv line 2.*'answer_choices'"):
         instance({"answer_choices": "x"}, PLAIN)
 
 
-def test_the_digest_changes_with_every_part_and_with_the_order() -> None:
+def test_the_digest_changes_with_every_part_and_with_the_order():
     changed = [
         Template("other", PLAIN.jinja, PLAIN.answer_choices),
         Template("plain", PLAIN.jinja + "!", PLAIN.answer_choices),
@@ -114,7 +114,7 @@ def test_the_digest_changes_with_every_part_and_with_the_order() -> None:
     assert TemplateSet((PLAIN, TERSE)).digest() != TemplateSet((TERSE, PLAIN)).digest()
 
 
-def test_a_set_keeps_the_order_given_selects_by_name_and_survives_pickling() -> None:
+def test_a_set_keeps_the_order_given_selects_by_name_and_survives_pickling():
     templates = TemplateSet((TERSE, PLAIN))
     assert templates.names == ("terse", "plain")
     assert pickle.loads(pickle.dumps(templates)) == templates
@@ -128,7 +128,7 @@ def test_a_set_keeps_the_order_given_selects_by_name_and_survives_pickling() -> 
         TemplateSet((PLAIN, TERSE)).select(["plane"])
 
 
-def test_an_instance_has_one_prompt_per_template_and_one_choice_per_label() -> None:
+def test_an_instance_has_one_prompt_per_template_and_one_choice_per_label():
     assert instance({"text": "Tea.", "label": "x"}, PLAIN, TERSE, label=1, label_field="label") == RenderedInstance(
         "test-1", ("Tea. Is it?", "Tea.:"), (("No", "Yes"), ("false", "true")), 1
     )
@@ -147,9 +147,7 @@ def test_an_instance_has_one_prompt_per_template_and_one_choice_per_label() -> N
         ("x", "No", "E-TPL-LABELCOUNT", "1 answer choices for 2 labels"),
     ],
 )
-def test_an_instance_that_cannot_be_scored_names_the_template_and_the_row(
-    jinja: str, choices: str, code: str, words: str
-) -> None:
+def test_an_instance_that_cannot_be_scored_names_the_template_and_the_row(jinja, choices, code, words):
     with pytest.raises(InputError) as refusal:
         instance({"text": "Tea"}, PLAIN, Template("odd", jinja, choices))
     assert refusal.value.code == code
@@ -158,19 +156,19 @@ def test_an_instance_that_cannot_be_scored_names_the_template_and_the_row(
     assert refusal.value.hint
 
 
-def test_without_declared_labels_all_templates_have_as_many_choices_as_the_first() -> None:
+def test_without_declared_labels_all_templates_have_as_many_choices_as_the_first():
     three = Template("three", "x", "a ||| b ||| c")
     assert instance({}, three, num_labels=None).choices == (("a", "b", "c"),)
     with pytest.raises(InputError, match=r"E-TPL-LABELCOUNT: template 'terse'.*2 answer choices for 3 labels"):
         instance({"text": "x"}, three, TERSE, num_labels=None)
 
 
-def test_a_row_of_more_than_a_million_characters_is_too_big() -> None:
+def test_a_row_of_more_than_a_million_characters_is_too_big():
     with pytest.raises(InputError, match=r"E-ROW-TOO-BIG: a.csv line 2"):
         instance({"text": "a" * (1 << 20)}, PLAIN)
 
 
-def test_templates_that_answer_in_other_words_are_noticed_but_not_row_dependent_choices() -> None:
+def test_templates_that_answer_in_other_words_are_noticed_but_not_row_dependent_choices():
     assert templates_differ_in_answer_words([instance({"text": "x"}, PLAIN, TERSE)])
     endings = [Template(name, name, "{{ a }} ||| {{ b }}") for name in ("t", "u", "v")]
     assert not templates_differ_in_answer_words([instance({"a": "x", "b": str(i)}, *endings) for i in range(3)])

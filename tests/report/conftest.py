@@ -1,17 +1,15 @@
-from pathlib import Path
-
 import pytest
 
 from tests.report.made_runs import TEMPLATES, demo_runs, hostile_runs, make_scores, write_run
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory) -> list[Path]:
+def demo(tmp_path_factory):
     return demo_runs(tmp_path_factory.mktemp("demo"))
 
 
 @pytest.fixture(scope="session")
-def hostile(tmp_path_factory) -> list[Path]:
+def hostile(tmp_path_factory):
     return hostile_runs(tmp_path_factory.mktemp("hostile"))
 
 

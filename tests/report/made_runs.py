@@ -1,7 +1,5 @@
 """Run directories made up from a seed: the shapes and the size of the numbers are those of a real audit."""
 
-from pathlib import Path
-
 import numpy as np
 
 from flip_flop.evaluation.run_directory import Audit
@@ -21,7 +19,7 @@ TEMPLATES = (
 )
 
 
-def make_scores(seed: int, num_instances: int, num_templates: int, num_labels: int, pull: float, shift: float = 0.0):
+def make_scores(seed, num_instances, num_templates, num_labels, pull, shift=0.0):
     """Scores whose templates share ``pull`` of what they think, and gold labels."""
     random = np.random.default_rng(seed)
     truth = random.normal(size=(num_instances, 1, num_labels))
@@ -35,7 +33,7 @@ def make_scores(seed: int, num_instances: int, num_templates: int, num_labels: i
     return scores.astype(np.float32), truth[:, 0].argmax(axis=-1).astype(np.int64)
 
 
-def write_run(folder: Path, name: str, scores, gold, templates, *, labels, method=None, **extra) -> Path:
+def write_run(folder, name, scores, gold, templates, *, labels, method=None, **extra):
     names = tuple(template[0] for template in templates)
     ids = tuple(f"test-{i:04d}" for i in range(len(scores)))
     adapter = {"path": f"demo/train-{method}/adapter", "digest": "9e" * 32, "method": method} if method else None
@@ -90,7 +88,7 @@ def write_run(folder: Path, name: str, scores, gold, templates, *, labels, metho
     return found.write(folder)
 
 
-def demo_runs(root: Path) -> list[Path]:
+def demo_runs(root):
     """Four audits of the demo's shape, and two of its held-out templates."""
     labels = ("negative", "positive")
     runs = []
@@ -114,7 +112,7 @@ def demo_runs(root: Path) -> list[Path]:
 HOSTILE = "</script><b>bold\u202e\x1b[31m</b>&\"'"
 
 
-def hostile_runs(root: Path) -> list[Path]:
+def hostile_runs(root):
     """Two audits of three labels without gold, whose every name wants to break the page."""
     templates = [(f"{HOSTILE}{index}", "{{ text }}" + HOSTILE, f"a ||| {HOSTILE} ||| c") for index in range(5)]
     labels = ("entail", HOSTILE, "neutral")

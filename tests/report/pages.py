@@ -8,13 +8,13 @@ VOID = frozenset({"meta", "br", "hr", "img", "link", "input"})
 class Page(HTMLParser):
     """A strict reader: notes every tag that is opened and not closed, or closed and not opened."""
 
-    def __init__(self, text: str):
+    def __init__(self, text):
         super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.faults: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.tables: list[list[list[str]]] = []
+        self.open = []
+        self.faults = []
+        self.tags = []
+        self.words = []
+        self.tables = []
         self.feed(text)
         self.close()
         self.faults += [f"{tag} is never closed" for tag in self.open]
@@ -49,11 +49,11 @@ class Page(HTMLParser):
             self.tables[-1][-1][-1] += data
 
     @property
-    def text(self) -> str:
+    def text(self):
         """The page's words, white space made single."""
         return " ".join(" ".join(self.words).split())
 
-    def table(self, corner: str, column: str) -> list[list[str]]:
+    def table(self, corner, column):
         """The first table whose heading has both cells."""
         for table in self.tables:
             if table and corner in table[0] and any(column in cell for cell in table[0]):

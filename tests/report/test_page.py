@@ -120,8 +120,14 @@ def test_without_gold_labels_the_report_shows_agreement_and_says_that_f1_needs_l
     assert "Mean F1" not in page.text
 
 
-def test_one_run_alone_is_reported_without_a_comparison(make_run, tmp_path):
-    page = report_of(tmp_path, make_run())
+def test_one_run_alone_is_reported_without_a_comparison_and_without_prompt_texts(make_run, tmp_path):
+    toy, real = make_run("toy"), make_run("real", is_demo=False)
+    (real / "examples.jsonl").unlink()
+    page = report_of(tmp_path, real)
+    assert "kept no prompt texts" in page.text
+    assert DEMO_NOTE not in page.text
+    page = report_of(tmp_path, toy)
+    assert DEMO_NOTE in page.text
     assert page.faults == []
     assert "→" not in page.text
     assert "Free vote F1" in page.text
@@ -178,11 +184,6 @@ def test_a_collapsed_run_is_flagged_and_never_best(make_run, tmp_path):
     assert "(best)" not in agreement[1]
 
 
-def test_the_toy_model_is_called_a_toy(make_run, tmp_path):
-    assert DEMO_NOTE in report_of(tmp_path, make_run("toy")).text
-    assert DEMO_NOTE not in report_of(tmp_path, make_run("real", is_demo=False)).text
-
-
 def test_at_most_twenty_examples_are_shown_and_bad_kinds_among_them(demo_page):
     main = demo_page[: demo_page.index("Compared separately")]
     examples = [1 for tag, attributes in Page(main).tags if attributes.get("class") == "example"]
@@ -193,12 +194,6 @@ def test_at_most_twenty_examples_are_shown_and_bad_kinds_among_them(demo_page):
 
 def test_the_same_runs_give_the_same_bytes(demo, demo_page, tmp_path):
     assert write_report(demo, tmp_path / "again.html").read_text(encoding="utf-8") == demo_page
-
-
-def test_a_run_without_prompt_texts_is_still_reported(make_run, tmp_path):
-    run = make_run()
-    (run / "examples.jsonl").unlink()
-    assert "kept no prompt texts" in report_of(tmp_path, run).text
 
 
 def test_the_report_names_what_was_run_and_how_to_run_it_again(demo_page):

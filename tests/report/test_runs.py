@@ -1,11 +1,9 @@
 import json
 import shutil
-import sys
 
 import numpy as np
 import pytest
 
-from flip_flop.cli.main import main
 from flip_flop.errors import InputError
 from flip_flop.metrics import METRICS, Metric
 from flip_flop.report import group_runs, load_run, mean_difference, require_comparable, what_differs, write_report
@@ -161,7 +159,7 @@ def test_a_run_from_before_a_metric_has_no_value_of_it(make_run, tmp_path):
     assert columns[2][at].startswith(f"{runs[1].value('posix'):.2f}")
 
 
-def test_a_metric_of_ones_own_is_in_the_report_and_in_the_gate(make_run, tmp_path, monkeypatch, capsys):
+def test_a_metric_of_ones_own_is_in_the_report_and_in_the_gate(make_run, tmp_path, monkeypatch, flip_flop):
     answers = Metric("first_share", "first", lambda data: float((data.predictions == 0).mean()), "First label", "How.")
     monkeypatch.setitem(METRICS, "first_share", answers)
     before, after = make_run(), make_run("f2c", pull=0.9)
@@ -169,13 +167,11 @@ def test_a_metric_of_ones_own_is_in_the_report_and_in_the_gate(make_run, tmp_pat
     assert change.interval[0] <= change.value <= change.interval[1]
     page = Page(write_report([before, after], tmp_path / "report.html").read_text(encoding="utf-8"))
     assert page.table("Run", "First label")
-    audit = ["audit", "--model", "demo", "--task", "demo", "--limit", "4", "--out", str(tmp_path / "out"), "--quiet"]
-    monkeypatch.setattr(sys, "argv", ["flip-flop", *audit, "--fail-under", "first_share=1"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 1
+    audit = ("audit", "--model", "demo", "--task", "demo", "--limit", "4", "--out", tmp_path / "out", "--quiet")
+    result = flip_flop(*audit, "--fail-under", "first_share=1")
+    assert result.code == 1
     share = load_run(tmp_path / "out").value("first_share")
-    assert f"first_share is {share:.4f}, under 1" in capsys.readouterr().err
+    assert f"first_share is {share:.4f}, under 1" in result.err
 
 
 def test_a_report_needs_a_run(tmp_path):

@@ -92,12 +92,6 @@ def test_a_long_chain_is_cut_into_pieces(length, pieces):
     assert [block.keys for block in chain] == [((0, block.stop),) for block in chain]
 
 
-def test_a_branch_begins_at_the_prompt_that_it_answers_or_joins_the_block_before_it_where_calls_are_dear():
-    trie = long_prompt(100)
-    assert [block.keys for block in plan_blocks(trie, 0.0)] == [((0, 102),), ((0, 100), (102, 103))]
-    assert [(block.start, block.stop, block.keys) for block in plan_blocks(trie, 1e9)] == [(0, 103, ((0, 103),))]
-
-
 def test_a_mask_that_takes_much_memory_is_not_made_whatever_a_call_costs(monkeypatch):
     monkeypatch.setattr(blocks_module, "MAX_CELLS", 200 * 200)
     trie = long_prompt(600)

@@ -26,10 +26,6 @@ def tokenizer(request):
     return copy.deepcopy(TOKENIZERS[request.param]())
 
 
-def peer(model, tokenizer, **settings):
-    return HFLM(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=4, **settings)
-
-
 def ours(model, encoded, backend):
     table = score_instances(model, encoded, backend=backend, quiet=True)
     assert table.backend == backend
@@ -48,24 +44,13 @@ def assert_same(model, table, log_likelihoods):
 
 
 @pytest.mark.parametrize("logits_cache", [True, False])
-def test_the_same_tokens_score_as_lm_eval_scores_them(architecture, tokenizer, backend, logits_cache):
-    model = in_float64(tiny_model(architecture, len(tokenizer)))
-    encoded = instances(tokenizer)
-    requests = [
-        (("", ""), list(answer.context), list(answer.tokens))
-        for instance in encoded
-        for template in instance.answers
-        for answer in template
-    ]
-    harness = peer(model, tokenizer, logits_cache=logits_cache)
-    assert_same(model, ours(model, encoded, backend), harness._loglikelihood_tokens(requests, disable_tqdm=True))
-
-
-def test_the_same_texts_score_as_lm_eval_scores_them(architecture, tokenizer, backend):
+def test_the_same_texts_are_the_same_tokens_and_score_as_lm_eval_scores_them(
+    architecture, tokenizer, backend, logits_cache
+):
     model = in_float64(tiny_model(architecture, len(tokenizer)))
     encoder = PromptEncoder(tokenizer)
     encoded = instances(tokenizer)
-    harness = peer(model, tokenizer)
+    harness = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=4, logits_cache=logits_cache)
     requests = []
     for row, instance in zip(rows(), encoded, strict=True):
         for prompt, choices, answers in zip(row.prompts, row.choices, instance.answers, strict=True):

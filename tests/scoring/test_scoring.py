@@ -5,15 +5,17 @@ import functools
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
 
 from flip_flop.errors import InputError
-from flip_flop.scoring import attention, score_instances
+from flip_flop.scoring import EncodedAnswer, EncodedInstance, attention, score_instances
 from flip_flop.scoring.answers import answer_states
 from flip_flop.scoring.causal_lm import check_head, head_logits
 from flip_flop.scoring.support import choose_backend
 from tests.exact import EXACT, ROUNDED, assert_scores, in_float64
 from tests.scoring.made import instances
 from tests.scoring.oracle import naive_scores
+from tests.scoring.tries import batches
 from tests.tiny import ARCHITECTURES, MORE_ARCHITECTURES, TOKENIZERS, byte_bpe, tiny_model
 
 every_architecture = pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE_ARCHITECTURES])
@@ -30,13 +32,17 @@ def model_instances_and_naive_scores(architecture, kind):
 @pytest.mark.parametrize("tokenizer_kind", TOKENIZERS)
 @both_backends
 @every_architecture
-def test_scores_are_the_mean_log_probability_of_the_answers_own_tokens(architecture, tokenizer_kind, backend):
+def test_scores_are_the_mean_log_probability_of_the_answers_own_tokens_in_any_order_and_batch(
+    architecture, tokenizer_kind, backend
+):
     model, encoded, expected = model_instances_and_naive_scores(architecture, tokenizer_kind)
-    table = score_instances(model, encoded, backend=backend, quiet=True)
-    assert table.scores.shape == (5, 3, 2)
-    assert table.scores.dtype == np.float32
-    assert table.backend == backend
-    assert_scores(model, table.scores, expected)
+    for batch_tokens, order in ((1, [3, 0, 4, 2, 1]), (150, [4, 2, 0, 1, 3]), (100_000, [0, 1, 2, 3, 4])):
+        chosen = [encoded[number] for number in order]
+        table = score_instances(model, chosen, backend=backend, batch_tokens=batch_tokens, quiet=True)
+        assert table.scores.shape == (5, 3, 2)
+        assert table.scores.dtype == np.float32
+        assert table.backend == backend
+        assert_scores(model, table.scores, expected[order])
 
 
 @both_backends
@@ -48,15 +54,17 @@ def test_in_float32_scores_are_as_near_as_its_products_are(architecture, backend
     assert_scores(model, scores, expected)
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 30, 150, 100_000])
+@settings(max_examples=25)
+@given(batches())
 @both_backends
-@every_architecture
-def test_scores_depend_neither_on_the_batch_size_nor_on_the_order(architecture, backend, batch_tokens):
-    model, encoded, expected = model_instances_and_naive_scores(architecture, "byte_bpe")
-    order = [3, 0, 4, 2, 1]
-    chosen = [encoded[number] for number in order]
-    scores = score_instances(model, chosen, backend=backend, batch_tokens=batch_tokens, quiet=True).scores
-    assert_scores(model, scores, expected[order])
+def test_any_answers_in_one_batch_score_as_each_alone(backend, batch):
+    model = model_instances_and_naive_scores("qwen2", "byte_bpe")[0]
+    encoded = [
+        EncodedInstance(str(number), tuple(tuple(EncodedAnswer(*pair) for pair in row) for row in answers))
+        for number, answers in enumerate(batch)
+    ]
+    table = score_instances(model, encoded, backend=backend, batch_tokens=100_000, quiet=True)
+    assert_scores(model, table.scores, naive_scores(model, encoded))
 
 
 @pytest.mark.parametrize(("batch_tokens", "rows"), [(1, 5), (100_000, 1)])

@@ -23,7 +23,7 @@ def tokenizer(request):
     return TOKENIZERS[request.param]()
 
 
-def spanning_tokenizer() -> PreTrainedTokenizerFast:
+def spanning_tokenizer():
     """``a`` and ``b`` make one token ``ab``: at a join of the two a token spans it."""
     vocabulary = {"a": 0, "b": 1, "ab": 2, " ": 3, "c": 4, "<end>": 5}
     tokenizer = Tokenizer(models.BPE(vocabulary, [("a", "b")]))

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from flip_flop.scoring.answers import AnswerStates
 from flip_flop.scoring.trie import build_trie
-from tests.scoring.tries import batches, expected_prefixes, joined, path, spelled
+from tests.scoring.tries import batches, expected_prefixes, joined, spelled
 
 # 2 templates, 3 labels; the second label of the second template has a prompt of its own.
 EXAMPLE = [
@@ -42,46 +42,6 @@ def test_there_is_one_node_for_each_distinct_prefix_of_each_instance(batch):
     assert all(trie.parent[node] < node for node in range(len(trie)))
     assert all(trie.parent[node] < trie.num_prompt for node in range(trie.num_prompt))
     assert trie.depth.tolist() == [len(word) - 1 for word in words(trie)]
-
-
-@given(batches())
-def test_enter_and_leave_tell_whether_one_node_stands_before_another(batch):
-    trie = joined(batch)
-    for b in range(len(trie)):
-        assert [a for a in range(len(trie)) if trie.enter[a] <= trie.enter[b] < trie.leave[a]] == path(trie, b)
-
-
-@given(batches())
-def test_each_answer_token_is_predicted_by_what_stands_before_it_in_its_own_instance(batch):
-    trie = joined(batch)
-    pairs = [[pair for template in answers for pair in template] for answers in batch]
-    spelt = words(trie)
-    expected = [prompt + answer[:j] for own in pairs for prompt, answer in own for j in range(len(answer))]
-    assert [spelt[node] for node in trie.token_node] == expected
-    assert trie.token_target.tolist() == [token for own in pairs for _, answer in own for token in answer]
-    assert trie.token_counts.shape == (len(batch), len(batch[0]), len(batch[0][0]))
-    assert trie.token_counts.ravel().tolist() == [len(answer) for own in pairs for _, answer in own]
-    sizes = [len(build_trie(answers)) for answers in batch]
-    owner = np.repeat(np.arange(len(batch)), trie.token_counts.sum(axis=(1, 2)))
-    assert (np.searchsorted(np.cumsum(sizes), trie.enter[trie.token_node], side="right") == owner).all()
-
-
-@given(batches())
-def test_the_sequences_are_those_that_begin_no_other_and_hold_every_node(batch):
-    trie = joined(batch)
-    sequences, sequence_of = trie.sequences()
-    expected = []
-    for answers in batch:
-        every = expected_prefixes(answers)
-        expected += [word for word in every if not any(other[:-1] == word for other in every)]
-    assert sorted(map(tuple, sequences)) == sorted(expected)
-    for node, word in enumerate(words(trie)):
-        assert tuple(sequences[sequence_of[node]][: len(word)]) == word
-    # Twins in two instances spell alike: each node is found in a sequence of its own instance.
-    leaves = sorted(set(range(len(trie))) - set(trie.parent.tolist()), key=lambda leaf: trie.enter[leaf])
-    assert [path(trie, leaves[number])[0] for number in sequence_of] == [
-        path(trie, node)[0] for node in range(len(trie))
-    ]
 
 
 def answers_of(trie):

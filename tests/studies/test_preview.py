@@ -15,7 +15,6 @@ from flip_flop.studies.plan import Setup
 from flip_flop.studies.preview import Preview
 from flip_flop.studies.study import Settings, Subsets, load_study, narrow
 from flip_flop.studies.work import run_unit
-from tests.cli.conftest import flip_flop  # noqa: F401 - a fixture
 from tests.studies.plans import DEMO, plan, small, write_task
 
 QWEN = Setup("Qwen/Qwen2.5-3B-Instruct")
@@ -96,7 +95,7 @@ def test_templates_that_the_run_would_refuse_are_refused(tmp_path, no_rows):
             lines(replace(study, template_subsets={"rte": subsets}), QWEN, tmp_path)
 
 
-def test_plan_from_the_command_line(flip_flop, no_rows):  # noqa: F811 - the fixture
+def test_plan_from_the_command_line(flip_flop, no_rows):
     shown = flip_flop("study", "plan", "study2", "--model", QWEN.model)
     assert shown.code == 0
     assert "19 units: 8 trainings, 91 audits" in shown.out

@@ -1,14 +1,16 @@
 """Synthetic rows under the hub's field names and label encodings, and templates in PromptSource's format."""
 
 import csv
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet
 
-Row = dict[str, Any]
+from flip_flop.tasks.catalog import catalog_entry, catalog_names
+
+NUM_TRAIN, NUM_TEST = 60, 23
+CSV_FILES = tuple(catalog_entry("storycloze").files.values())
 
 
 class Made(NamedTuple):
@@ -19,49 +21,33 @@ class Made(NamedTuple):
     promptsource: Path
 
 
-def _nli(index: int, num_labels: int) -> Row:
-    return {"premise": f"Fact {index}.", "hypothesis": f"Claim {index}.", "idx": index, "label": index % num_labels}
+def make_row(name, n):
+    """Row ``n`` of a dataset."""
+    nli = {"premise": f"Fact {n}.", "hypothesis": f"Claim {n}."}
+    wsc = {"span1_index": 0, "span2_index": 3, "span1_text": f"Ann{n}", "span2_text": "she"}
+    copa = {"choice1": f"It rained {n} times.", "choice2": f"It was dry {n} times."}
+    wic = {"word": "bank", "sentence1": f"A bank, {n}.", "sentence2": f"The bank, {n}."}
+    ran = {"ctx_a": f"She ran {n} miles.", "ctx_b": "Then", "ctx": f"She ran {n} miles. Then"}
+    endings = [f"{words} {n}" for words in ("she slept", "she ate", "it rained", "he swam")]
+    source = {"source_id": "x", "split": "val", "split_type": "indomain"}
+    story = {f"InputSentence{number}": f'Sentence {number}, "of {n}".' for number in range(1, 5)}
+    story |= {f"RandomFifthSentenceQuiz{number}": f"Ending {number} of {n}." for number in (1, 2)}
+    indexed = {"idx": n, "label": n % 2}
+    rows = {
+        "rte": nli | indexed,
+        "cb": nli | {"idx": n, "label": n % 3},
+        "anli": {"uid": "", **nli, "label": n % 3, "reason": ""},
+        "wsc": {"text": f"Ann{n} said that she left.", **wsc, **indexed},
+        "copa": {"premise": f"Lawn {n} was wet.", **copa, "question": "cause" if n % 3 else "effect", **indexed},
+        "wic": wic | {"start1": 0, "start2": 0, "end1": 1, "end2": 1} | indexed,
+        "winogrande": {"sentence": f"Gap {n}: _ won.", "option1": "Ann", "option2": "Bob", "answer": str(n % 2 + 1)},
+        "hellaswag": {"ind": n, "activity_label": "Run", **ran, "endings": endings, **source, "label": str(n % 4)},
+        "storycloze": {"InputStoryid": f"s{n}", **story, "AnswerRightEnding": n % 2 + 1},
+    }
+    return rows[name.split("_")[0]]
 
 
-def _anli(index: int) -> Row:
-    return {"uid": "", **{key: _nli(index, 3)[key] for key in ("premise", "hypothesis", "label")}, "reason": ""}
-
-
-def _wsc(index: int) -> Row:
-    spans = {"span1_index": 0, "span2_index": 3, "span1_text": f"Ann{index}", "span2_text": "she"}
-    return {"text": f"Ann{index} said that she left.", **spans, "idx": index, "label": index % 2}
-
-
-def _copa(index: int) -> Row:
-    choices = {"choice1": f"It rained {index} times.", "choice2": f"It was dry {index} times."}
-    question = "cause" if index % 3 else "effect"
-    return {"premise": f"Lawn {index} was wet.", **choices, "question": question, "idx": index, "label": index % 2}
-
-
-def _wic(index: int) -> Row:
-    places = {"start1": 0, "start2": 0, "end1": 1, "end2": 1}
-    sentences = {"sentence1": f"A bank, {index}.", "sentence2": f"The bank, {index}."}
-    return {"word": "bank", **sentences, **places, "idx": index, "label": index % 2}
-
-
-def _winogrande(index: int) -> Row:
-    return {"sentence": f"Gap {index}: _ won.", "option1": "Ann", "option2": "Bob", "answer": str(index % 2 + 1)}
-
-
-def _hellaswag(index: int) -> Row:
-    context = {"ctx_a": f"She ran {index} miles.", "ctx_b": "Then", "ctx": f"She ran {index} miles. Then"}
-    endings = [f"{word} {index}" for word in ("she slept", "she ate", "it rained", "he swam")]
-    sources = {"source_id": "x", "split": "val", "split_type": "indomain"}
-    return {"ind": index, "activity_label": "Run", **context, "endings": endings, **sources, "label": str(index % 4)}
-
-
-def _story_cloze(index: int) -> Row:
-    sentences = {f"InputSentence{number}": f'Sentence {number}, "of {index}".' for number in range(1, 5)}
-    endings = {f"RandomFifthSentenceQuiz{number}": f"Ending {number} of {index}." for number in (1, 2)}
-    return {"InputStoryid": f"s{index}", **sentences, **endings, "AnswerRightEnding": index % 2 + 1}
-
-
-def _nli_texts(choices: str) -> list[tuple[str, str, str, bool]]:
+def _nli_texts(choices):
     return [
         ("b claim", "{{premise}} Then: {{hypothesis}}? ||| {{ answer_choices[label] }}", choices, True),
         ("a truth", "{{hypothesis}} Given {{premise}}? ||| {{ answer_choices[label] }}", choices, True),
@@ -71,7 +57,7 @@ def _nli_texts(choices: str) -> list[tuple[str, str, str, bool]]:
 
 _STORY_ENDINGS = "{{sentence_quiz1}} ||| {{sentence_quiz2}}"
 # PromptSource's folder: names, texts, answers, whether it is the original task.
-_TEXTS: dict[str, list[tuple[str, str, str, bool]]] = {
+_TEXTS = {
     "super_glue/rte": _nli_texts("Yes ||| No"),
     "super_glue/cb": _nli_texts("Yes ||| No ||| Maybe"),
     "anli": _nli_texts("Yes ||| Maybe ||| No"),
@@ -102,49 +88,38 @@ _TEXTS: dict[str, list[tuple[str, str, str, bool]]] = {
         ("end", "{{input_sentence_2}} {{input_sentence_3}} The end:", _STORY_ENDINGS, True),
     ],
 }
-# Name: the path in the mirror, and a function of a row's number.
-MADE: dict[str, tuple[str, Callable[[int], Row]]] = {
-    "rte": ("aps/super_glue/rte", lambda index: _nli(index, 2)),
-    "cb": ("aps/super_glue/cb", lambda index: _nli(index, 3)),
-    "anli": ("facebook/anli/plain_text", _anli),
-    "wsc": ("aps/super_glue/wsc.fixed", _wsc),
-    "copa": ("aps/super_glue/copa", _copa),
-    "wic": ("aps/super_glue/wic", _wic),
-    "winogrande": ("allenai/winogrande/winogrande_xl", _winogrande),
-    "hellaswag": ("Rowan/hellaswag/default", _hellaswag),
-}
-SPLITS = {"anli": [(f"train_r{k}", f"dev_r{k}") for k in (1, 2, 3)]}
-CSV_FILES = (
-    "cloze_test_val__spring2016 - cloze_test_ALL_val.csv",
-    "cloze_test_test__spring2016 - cloze_test_ALL_test.csv",
-)
 
 
-def write_rows(path: Path, rows: list[Row]) -> None:
+def write_rows(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
 
 
-def write_mirror(folder: Path, *, train: int = 60, test: int = 23) -> Path:
-    """Every dataset of the hub, with so many rows; train and test have none in common."""
-    for name, (place, make) in MADE.items():
-        for train_split, test_split in SPLITS.get(name, [("train", "validation")]):
-            write_rows(folder / place / f"{train_split}.parquet", [make(index) for index in range(train)])
-            write_rows(folder / place / f"{test_split}.parquet", [make(1000 + index) for index in range(test)])
+def rows_of(name):
+    """The rows of the two official splits, which have none in common."""
+    numbers = range(NUM_TRAIN), range(1000, 1000 + NUM_TEST)
+    return [[make_row(name, number) for number in part] for part in numbers]
+
+
+def write_mirror(folder):
+    for entry in map(catalog_entry, catalog_names()):
+        if entry.repo is not None:
+            for official, rows in zip((entry.train_from, entry.test_from), rows_of(entry.name), strict=True):
+                write_rows(folder / entry.repo / (entry.config or "default") / f"{official.split}.parquet", rows)
     return folder
 
 
-def write_story_cloze(folder: Path, *, train: int = 60, test: int = 23) -> Path:
+def write_story_cloze(folder):
     folder.mkdir(parents=True, exist_ok=True)
-    for name, numbers in zip(CSV_FILES, (range(train), range(1000, 1000 + test)), strict=True):
+    for name, rows in zip(CSV_FILES, rows_of("storycloze"), strict=True):
         with (folder / name).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(_story_cloze(0)))
+            writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
-            writer.writerows(_story_cloze(number) for number in numbers)
+            writer.writerows(rows)
     return folder
 
 
-def write_promptsource(folder: Path) -> Path:
+def write_promptsource(folder):
     for place, templates in _TEXTS.items():
         path = folder / place / "templates.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +127,7 @@ def write_promptsource(folder: Path) -> Path:
     return folder
 
 
-def templates_yaml(place: str, templates: list[tuple[str, str, str, bool]]) -> str:
+def templates_yaml(place, templates):
     entries = [
         f"""\
   id-{number}: !Template
@@ -168,6 +143,6 @@ def templates_yaml(place: str, templates: list[tuple[str, str, str, bool]]) -> s
     return f"dataset: {place.split('/')[0]}\ntemplates:\n{''.join(entries)}"
 
 
-def make_datasets(folder: Path) -> Made:
+def make_datasets(folder):
     mirror, stories = write_mirror(folder / "hub"), write_story_cloze(folder / "stories")
     return Made(mirror, stories, write_promptsource(folder / "promptsource"))

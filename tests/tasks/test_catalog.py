@@ -1,30 +1,28 @@
 """The paper's datasets by name, on made rows in the hub's schemas: these tests run anywhere."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.tasks import Task, load_task
+from flip_flop.tasks import load_task
 from flip_flop.tasks.catalog import catalog_data, catalog_entry, catalog_names, compare
-from tests.tasks.made_datasets import CSV_FILES, Made, Row, write_rows, write_story_cloze
+from tests.tasks.made_datasets import CSV_FILES, write_rows, write_story_cloze
 
 NAMES = catalog_names()
 
 
-def load(made: Made, name: str, seed: int = 0) -> Task:
+def load(made, name, seed=0):
     return load_task(name, hub_mirror=made.mirror, story_cloze_dir=made.stories, seed=seed)
 
 
-def change_rows(made: Made, path: str, change: Callable[[list[Row]], list[Row]]) -> None:
+def change_rows(made, path, change):
     file = made.mirror / f"{path}.parquet"
     write_rows(file, change(pq.read_table(file).to_pylist()))
 
 
-def test_there_are_eleven_and_their_data_files_agree_with_themselves() -> None:
+def test_there_are_eleven_and_their_data_files_agree_with_themselves():
     assert len(NAMES) == 11
     for name in NAMES:
         entry = catalog_entry(name)
@@ -35,7 +33,7 @@ def test_there_are_eleven_and_their_data_files_agree_with_themselves() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_papers_sizes_follow_from_the_official_ones_or_the_data_file_says_why_not(name: str) -> None:
+def test_the_papers_sizes_follow_from_the_official_ones_or_the_data_file_says_why_not(name):
     entry = catalog_entry(name)
     policy, train, test = entry.policy, entry.train_from.rows, entry.test_from.rows
     held_out = policy.held_out(train, test)
@@ -45,7 +43,7 @@ def test_the_papers_sizes_follow_from_the_official_ones_or_the_data_file_says_wh
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_dataset_loads_by_name_with_every_row_and_prompt_in_one_split_by_the_seed(name: str, made: Made) -> None:
+def test_a_dataset_loads_by_name_with_every_row_and_prompt_in_one_split_by_the_seed(name, made):
     task, labels = load(made, name), catalog_entry(name).labels
     splits = {split: task.instances(split) for split in ("train", "validation", "test")}
     for instances in splits.values():
@@ -62,7 +60,7 @@ def test_a_dataset_loads_by_name_with_every_row_and_prompt_in_one_split_by_the_s
     assert task.rows("test").ids == other.rows("test").ids
 
 
-def test_the_gold_label_is_the_index_of_the_row_and_never_in_the_prompt(made: Made) -> None:
+def test_the_gold_label_is_the_index_of_the_row_and_never_in_the_prompt(made):
     for name, answers in (("winogrande", ("Ann", "Bob")), ("copa", None), ("storycloze", None)):
         task = load(made, name)
         rows, instances = task.rows("test"), task.instances("test")
@@ -72,13 +70,13 @@ def test_the_gold_label_is_the_index_of_the_row_and_never_in_the_prompt(made: Ma
             assert answers is None or instance.choices[0] == answers
 
 
-def test_templates_are_the_original_ones_that_render_for_every_row_by_name(made: Made) -> None:
+def test_templates_are_the_original_ones_that_render_for_every_row_by_name(made):
     data = catalog_data("copa", hub_mirror=made.mirror)
     assert (data.task.templates.names, [name for name, _ in data.dropped_templates]) == (("other", "which"), ["causes"])
     assert load(made, "rte").templates.names == ("a truth", "b claim")
 
 
-def test_a_row_that_renders_like_a_test_row_is_left_out_of_train(made: Made) -> None:
+def test_a_row_that_renders_like_a_test_row_is_left_out_of_train(made):
     (row,) = load(made, "rte").rows("test").rows[4:5]
     # Its idx and its label differ: only what is rendered counts.
     other = row.fields | {"idx": 500, "label": 1 - row.fields["label"]}
@@ -90,8 +88,8 @@ def test_a_row_that_renders_like_a_test_row_is_left_out_of_train(made: Made) -> 
     assert data.task.rows("train").provenance["left_out"] == 1
 
 
-def test_rows_of_train_that_render_alike_all_stay_in_train(made: Made) -> None:
-    def repeat(rows: list[Row]) -> list[Row]:
+def test_rows_of_train_that_render_alike_all_stay_in_train(made):
+    def repeat(rows):
         return [*rows, *({**row, "idx": 100 + row["idx"]} for row in rows[:20])]
 
     change_rows(made, "aps/super_glue/rte/train", repeat)
@@ -102,7 +100,7 @@ def test_rows_of_train_that_render_alike_all_stay_in_train(made: Made) -> None:
         assert all(20 <= number < 60 for number in held_out)
 
 
-def test_what_all_rows_decide_is_kept_and_not_looked_for_again(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_all_rows_decide_is_kept_and_not_looked_for_again(made, monkeypatch):
     first = catalog_data("copa", hub_mirror=made.mirror)
     with monkeypatch.context() as patch:
         patch.setattr("flip_flop.tasks.catalog.row_checks.filter_templates", lambda *_, **__: pytest.fail("again"))
@@ -111,7 +109,7 @@ def test_what_all_rows_decide_is_kept_and_not_looked_for_again(made: Made, monke
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"kept": ["gone"], "dropped": [], "duplicates": {}}', '{"kept": ['])
-def test_a_damaged_cache_is_looked_past(content: str, made: Made, tmp_path: Path) -> None:
+def test_a_damaged_cache_is_looked_past(content, made, tmp_path):
     first = catalog_data("copa", hub_mirror=made.mirror)
     (kept,) = (tmp_path / "cache").rglob("copa-*.json")
     kept.write_text(content)
@@ -119,7 +117,7 @@ def test_a_damaged_cache_is_looked_past(content: str, made: Made, tmp_path: Path
     assert json.loads(kept.read_text())["kept"] == ["other", "which"]
 
 
-def test_other_rows_and_other_templates_are_looked_at_anew(made: Made, tmp_path: Path) -> None:
+def test_other_rows_and_other_templates_are_looked_at_anew(made, tmp_path):
     load(made, "copa")
     for split in ("train", "validation"):
         change_rows(made, f"aps/super_glue/copa/{split}", lambda rows: [{**row, "question": "cause"} for row in rows])
@@ -129,7 +127,7 @@ def test_other_rows_and_other_templates_are_looked_at_anew(made: Made, tmp_path:
     assert load(made, "copa").templates.names == ("other", "which")
 
 
-def test_the_record_holds_what_the_split_was_made_of(made: Made) -> None:
+def test_the_record_holds_what_the_split_was_made_of(made):
     task = load(made, "cb")
     provenance = {split: task.rows(split).provenance for split in ("train", "validation", "test")}
     assert provenance["test"]["source"] == "aps/super_glue (cb, validation)"
@@ -139,7 +137,7 @@ def test_the_record_holds_what_the_split_was_made_of(made: Made) -> None:
     json.dumps(provenance)
 
 
-def test_parts_are_said_to_be_parts(made: Made) -> None:
+def test_parts_are_said_to_be_parts(made):
     comparison = compare(catalog_data("anli_r3", hub_mirror=made.mirror))
     reasons = ("train_r3 has 60 of its 100,459 rows here", "dev_r3 has 23 of its 1,200 rows here")
     assert comparison.reasons == reasons
@@ -157,22 +155,20 @@ def test_parts_are_said_to_be_parts(made: Made) -> None:
         (lambda rows: rows[:1], "E-DATA-TOO-FEW"),
     ],
 )
-def test_rows_of_another_shape_or_too_few_are_refused(
-    change: Callable[[list[Row]], list[Row]], words: str, made: Made
-) -> None:
+def test_rows_of_another_shape_or_too_few_are_refused(change, words, made):
     change_rows(made, "aps/super_glue/rte/train", change)
     with pytest.raises(InputError, match=words):
         load(made, "rte")
 
 
-def test_an_unknown_name_is_refused() -> None:
+def test_an_unknown_name_is_refused():
     with pytest.raises(InputError, match=r"E-TASK-UNKNOWN: .*'hellaswagg'.*Did you mean 'hellaswag'\?"):
         catalog_entry("hellaswagg")
 
 
 def test_story_cloze_says_in_one_line_how_to_get_it_and_is_read_from_the_folder_that_the_environment_names(
-    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    made, tmp_path, monkeypatch
+):
     with pytest.raises(InputError, match=r"\AE-DATA-STORYCLOZE: .* Register at https://.*--story-cloze-dir[^\n]*\Z"):
         load_task("storycloze")
     with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* has no file 'cloze_test_val"):
@@ -185,7 +181,7 @@ def test_story_cloze_says_in_one_line_how_to_get_it_and_is_read_from_the_folder_
     assert task.instances("test")[0].choices[0] == ("Ending 1 of 1000.", "Ending 2 of 1000.")
 
 
-def test_another_file_of_story_clozes_owners_is_refused(made: Made) -> None:
+def test_another_file_of_story_clozes_owners_is_refused(made):
     path = made.stories / CSV_FILES[1]
     path.write_text(path.read_text().replace("AnswerRightEnding", "Answer"))
     with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* has no column 'AnswerRightEnding'"):

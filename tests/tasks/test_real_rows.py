@@ -10,6 +10,7 @@ from flip_flop.tasks.catalog import CatalogData, catalog_data, catalog_entry, ca
 
 NAMES = tuple(name for name in catalog_names() if name != "storycloze")
 OFFICIAL = {"cb": (194, 56, 56), "wic": (4428, 1000, 638)}
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real_rows")]  # each dataset is rendered once
 PARTS = ("anli_r1", "anli_r2", "anli_r3", "hellaswag", "winogrande")
 
 # Official split, id, template and the answer that a reader gives; the label fields' encodings all differ.

@@ -7,7 +7,6 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -21,13 +20,13 @@ from flip_flop.tasks import FileSource, HubSource, RowsSource
 from flip_flop.tasks.readers import read_csv_rows
 
 
-def load(folder: Path, name: str, content: str | bytes, **more: Any) -> list[dict[str, Any]]:
+def load(folder, name, content, **more):
     path = folder / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return [row.fields for row in FileSource(path, **more).load().rows]
 
 
-def test_every_csv_cell_stays_the_text_that_was_written(tmp_path: Path) -> None:
+def test_every_csv_cell_stays_the_text_that_was_written(tmp_path):
     cells = ["NA", "null", "None", "nan", "007", "1e5", "", " x ", "TRUE", "2020-01-01", "\u202e", "=1+1"]
     text = "id,cell\n" + "".join(f"{index},{cell}\n" for index, cell in enumerate(cells))
     assert [row["cell"] for row in load(tmp_path, "a.csv", text)] == cells
@@ -38,7 +37,7 @@ CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 
 @given(st.integers(1, 4).flatmap(lambda width: st.lists(st.lists(CELL, min_size=width, max_size=width), max_size=6)))
 @settings(max_examples=300)
-def test_csv_cells_equal_those_that_the_csv_module_wrote(table: list[list[str]]) -> None:
+def test_csv_cells_equal_those_that_the_csv_module_wrote(table):
     columns = [f"column {index}" for index in range(len(table[0]) if table else 2)]
     buffer = io.StringIO(newline="")
     csv.writer(buffer).writerows([columns, *table])
@@ -49,7 +48,7 @@ def test_csv_cells_equal_those_that_the_csv_module_wrote(table: list[list[str]])
 
 @given(st.text(alphabet='ab",\n\r\t', max_size=30))
 @settings(max_examples=300)
-def test_any_text_is_read_as_the_strict_csv_module_does_or_refused(text: str) -> None:
+def test_any_text_is_read_as_the_strict_csv_module_does_or_refused(text):
     try:
         rows = read_csv_rows(text, ",", "a.csv")
     except InputError:
@@ -58,7 +57,7 @@ def test_any_text_is_read_as_the_strict_csv_module_does_or_refused(text: str) ->
     assert [list(fields.values()) for _, fields in rows] == records[1:]
 
 
-def test_the_number_of_a_csv_row_is_the_line_where_it_begins(tmp_path: Path) -> None:
+def test_the_number_of_a_csv_row_is_the_line_where_it_begins(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('a,b\r\n1,"two\r\nlines"\r\n\r\n3,4\r\n', newline="")
     rows = FileSource(path).load()
@@ -67,7 +66,7 @@ def test_the_number_of_a_csv_row_is_the_line_where_it_begins(tmp_path: Path) -> 
     assert rows.rows[0].fields["b"] == "two\r\nlines"
 
 
-def test_tsv_jsonl_json_and_parquet_give_the_same_rows(tmp_path: Path) -> None:
+def test_tsv_jsonl_json_and_parquet_give_the_same_rows(tmp_path):
     expected = [{"a": "x, y", "b": "1"}, {"a": "z", "b": "2"}]
     assert load(tmp_path, "a.tsv", "a\tb\nx, y\t1\nz\t2\n") == expected
     assert load(tmp_path, "a.jsonl", '{"a": "x, y", "b": "1"}\n\n{"a": "z", "b": "2"}') == expected
@@ -76,12 +75,12 @@ def test_tsv_jsonl_json_and_parquet_give_the_same_rows(tmp_path: Path) -> None:
     assert [row.fields for row in FileSource(tmp_path / "a.parquet").load().rows] == expected
 
 
-def test_json_values_keep_their_types(tmp_path: Path) -> None:
+def test_json_values_keep_their_types(tmp_path):
     values = {"int": 10**23, "float": 0.5, "list": ["a", {"b": None}], "true": True}
     assert load(tmp_path, "a.jsonl", json.dumps(values)) == [values]
 
 
-def test_another_encoding_is_read_when_it_is_named_and_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+def test_another_encoding_is_read_when_it_is_named_and_a_byte_order_mark_is_no_text(tmp_path):
     assert load(tmp_path, "a.csv", b"\xef\xbb\xbfa,b\n1,2\n") == [{"a": "1", "b": "2"}]
     assert load(tmp_path, "a.csv", "a\nä\n".encode("latin-1"), encoding="latin-1") == [{"a": "ä"}]
     assert load(tmp_path, "b.csv", "a\nä\n".encode("utf-16"), encoding="utf-16") == [{"a": "ä"}]
@@ -127,9 +126,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("name", "content", "code", "words"), MISTAKES)
-def test_a_file_at_fault_is_refused_in_one_line_with_its_place(
-    tmp_path: Path, name: str, content: str | bytes, code: str, words: str
-) -> None:
+def test_a_file_at_fault_is_refused_in_one_line_with_its_place(tmp_path, name, content, code, words):
     with pytest.raises(InputError, match=rf"\A{code}: [^\n]*\Z") as refusal:
         load(tmp_path, name, content)
     assert words in str(refusal.value)
@@ -137,7 +134,7 @@ def test_a_file_at_fault_is_refused_in_one_line_with_its_place(
     assert refusal.value.hint
 
 
-def test_a_missing_file_is_named_with_its_nearest(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_its_nearest(tmp_path):
     (tmp_path / "tickets.csv").write_text("a\n1\n")
     with pytest.raises(InputError, match=r"E-DATA-FILE: .*ticket.csv. Did you mean 'tickets.csv'\?"):
         FileSource(tmp_path / "ticket.csv").load()
@@ -145,8 +142,8 @@ def test_a_missing_file_is_named_with_its_nearest(tmp_path: Path) -> None:
         FileSource(tmp_path / "no" / "folder.csv").load()
 
 
-def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> bytes:
+def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
+    def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
     (tmp_path / "a.csv").write_text("x")
@@ -155,13 +152,13 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pyt
         FileSource(tmp_path / "a.csv").load()
 
 
-def test_provenance_tells_files_apart_by_their_bytes(tmp_path: Path) -> None:
+def test_provenance_tells_files_apart_by_their_bytes(tmp_path):
     load(tmp_path, "a.csv", "a\n1\n2\n")
     path = tmp_path / "a.csv"
     assert FileSource(path).load().provenance == {"source": str(path), "sha256": sha256_file(path), "num_rows": 2}
 
 
-def test_rows_in_memory_are_numbered_and_hashed_by_their_content() -> None:
+def test_rows_in_memory_are_numbered_and_hashed_by_their_content():
     rows = [{"a": 1, "when": datetime.date(2020, 1, 1)}, {"a": 2, "when": None}]
     first, second = RowsSource(rows, "made up").load(), RowsSource(rows[::-1], "made up").load()
     assert [row.number for row in first.rows] == [1, 2]
@@ -174,7 +171,7 @@ def test_rows_in_memory_are_numbered_and_hashed_by_their_content() -> None:
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def test_a_mirror_is_read_instead_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirror_is_read_instead_of_the_hub(tmp_path, monkeypatch):
     folder = tmp_path / "owner" / "repo" / "rte"
     folder.mkdir(parents=True)
     pyarrow.parquet.write_table(pa.table({"premise": ["x"], "label": [1]}), folder / "validation.parquet")
@@ -190,7 +187,7 @@ def test_a_mirror_is_read_instead_of_the_hub(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ["../../etc default x", "a/b .. x", "a/b/c default x", "a/b d /etc/x", "a/b x x[:10]"])
-def test_a_data_set_name_is_no_way_out_of_the_mirror(name: str) -> None:
+def test_a_data_set_name_is_no_way_out_of_the_mirror(name):
     with pytest.raises(InputError, match="E-DATA-HUB"):
         HubSource(*name.split())
 
@@ -198,17 +195,17 @@ def test_a_data_set_name_is_no_way_out_of_the_mirror(name: str) -> None:
 class MadeHub:
     """Stands in for the hub: what it is asked, and what it has."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, main: Any, converted: Any) -> None:
-        self.asked: list[Any] = []
+    def __init__(self, monkeypatch, main, converted):
+        self.asked = []
         self.main, self.converted = main, converted
         monkeypatch.delenv("FLIP_FLOP_HUB_MIRROR", raising=False)
         monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=self.load_dataset))
         monkeypatch.setattr("huggingface_hub.HfApi", lambda: self)
 
-    def dataset_info(self, repo: str, revision: str | None, timeout: float) -> Any:
+    def dataset_info(self, repo, revision, timeout):
         return SimpleNamespace(sha=COMMIT)
 
-    def load_dataset(self, name: str, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+    def load_dataset(self, name, *args, **kwargs):
         self.asked.append((name, *args, kwargs))
         found = self.converted if name == "parquet" else self.main
         if isinstance(found, Exception):
@@ -217,16 +214,14 @@ class MadeHub:
 
 
 @pytest.mark.parametrize("revision", [None, "v1"])
-def test_the_commit_that_a_revision_stands_for_is_loaded_and_recorded(
-    revision: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commit_that_a_revision_stands_for_is_loaded_and_recorded(revision, monkeypatch):
     hub = MadeHub(monkeypatch, [{"a": 1}], [])
     rows = HubSource("owner/repo", "rte", "train", revision).load()
     assert hub.asked == [("owner/repo", "rte", {"split": "train", "revision": COMMIT})]
     assert rows.provenance["revision"] == COMMIT
 
 
-def test_a_data_set_that_is_a_script_is_read_from_the_hubs_own_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_that_is_a_script_is_read_from_the_hubs_own_copy(monkeypatch):
     script = RuntimeError("Dataset scripts are no longer supported, but found repo.py")
     hub = MadeHub(monkeypatch, script, [{"a": 1}, {"a": 2}])
     rows = HubSource("owner/repo", None, "train").load()
@@ -245,8 +240,8 @@ def test_a_data_set_that_is_a_script_is_read_from_the_hubs_own_copy(monkeypatch:
     ],
 )
 def test_without_a_network_at_a_pinned_revision_and_without_a_copy_the_first_error_is_told(
-    error: Exception, revision: str | None, asked: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    error, revision, asked, monkeypatch
+):
     hub = MadeHub(monkeypatch, error, [{"a": 1}] if asked == 1 else ValueError("no such file"))
     words = r"^E-DATA-HUB: owner/repo \(train\) could not .*: (no network|script)\. Check"
     with pytest.raises(InputError, match=words):

@@ -1,10 +1,7 @@
 """A task's instances: gold labels by index, ids, samples, held-out splits."""
 
-import random
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,21 +18,21 @@ PLAIN, TERSE = (
 TEMPLATES = TemplateSet((PLAIN, TERSE, Template("long", "Is this urgent? {{ text }}", "false ||| true")))
 
 
-def task(rows: list[dict[str, Any]], split: str = "test", **more: Any) -> Task:
+def task(rows, split="test", **more):
     keys = {"labels": (0, 1), "label_field": "urgent", **more}
     return Task("tickets", TEMPLATES, {split: RowsSource(rows, "tickets")}, **keys)
 
 
-def csv_task(folder: Path, text: str) -> Task:
+def csv_task(folder, text):
     (folder / "tickets.csv").write_text(text)
     return replace(task([]), data={"test": FileSource(folder / "tickets.csv")})
 
 
-def some(count: int) -> list[dict[str, Any]]:
+def some(count):
     return [{"text": f"ticket {index}", "urgent": index % 2} for index in range(count)]
 
 
-def test_instances_carry_every_template_and_the_labels_index(tmp_path: Path) -> None:
+def test_instances_carry_every_template_and_the_labels_index(tmp_path):
     instances = csv_task(tmp_path, "text,urgent\nfire,1\ntea,0\n").instances("test")
     assert [instance.id for instance in instances] == ["test-1", "test-2"]
     assert [instance.label for instance in instances] == [1, 0]
@@ -44,12 +41,12 @@ def test_instances_carry_every_template_and_the_labels_index(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("labels", "value", "index"), [((1, 2), "2", 1), (("1", "2"), 2, 1), (("b", "a"), "a", 1)])
-def test_a_label_is_compared_as_it_is_written(labels: tuple[int | str, ...], value: Any, index: int) -> None:
+def test_a_label_is_compared_as_it_is_written(labels, value, index):
     assert task([{"text": "x", "urgent": value}], labels=labels).instances("test")[0].label == index
 
 
 @pytest.mark.parametrize("value", [2, -1, "01", "1.0", 1.0, True, "yes", " 1", None, "", "  "])
-def test_a_label_that_is_blank_or_not_declared_is_refused_with_its_row_and_value(value: Any, tmp_path: Path) -> None:
+def test_a_label_that_is_blank_or_not_declared_is_refused_with_its_row_and_value(value, tmp_path):
     words = f"E-LABEL-UNDECLARED: tickets row 4: 'urgent' is {value!r}, which is not among the labels. Declared: 0, 1."
     if value is None or not str(value).strip():
         words = "E-LABEL-NULL: tickets row 4: the label 'urgent' is blank"
@@ -59,7 +56,7 @@ def test_a_label_that_is_blank_or_not_declared_is_refused_with_its_row_and_value
         csv_task(tmp_path, "text,urgent\nfire,1\ntea,\n").instances("test")
 
 
-def test_a_train_split_without_the_label_field_is_unlabelled_and_another_is_refused() -> None:
+def test_a_train_split_without_the_label_field_is_unlabelled_and_another_is_refused():
     rows = [{"text": "x"}, {"text": "y"}]
     assert [instance.label for instance in task(rows, "train").instances("train")] == [None, None]
     assert task(rows).instances("test", need_labels=False)[0].label is None
@@ -69,13 +66,13 @@ def test_a_train_split_without_the_label_field_is_unlabelled_and_another_is_refu
         task([{"text": "x", "urgnt": 1}]).instances("test")
 
 
-def test_a_missing_column_names_the_template_the_file_and_the_line(tmp_path: Path) -> None:
+def test_a_missing_column_names_the_template_the_file_and_the_line(tmp_path):
     words = r"E-TPL-UNDEFINED: template 'plain', .*/tickets.csv line 2: there is no field 'text'. Did you mean 'txt'\?"
     with pytest.raises(InputError, match=words):
         csv_task(tmp_path, "txt,urgent\nfire,1\n").instances("test")
 
 
-def test_a_task_without_gold_labels_takes_their_number_from_the_templates() -> None:
+def test_a_task_without_gold_labels_takes_their_number_from_the_templates():
     unlabelled = task(some(3), labels=None, label_field=None)
     assert [instance.label for instance in unlabelled.instances("test")] == [None] * 3
     varying = Template("t", "x", "{{ answers|join('|||') }}")
@@ -84,7 +81,7 @@ def test_a_task_without_gold_labels_takes_their_number_from_the_templates() -> N
         Task("t", TemplateSet((varying,)), {"test": rows}).instances("test")
 
 
-def test_an_id_field_names_the_instances_and_must_be_unique() -> None:
+def test_an_id_field_names_the_instances_and_must_be_unique():
     rows = [{**row, "key": f"k{index}"} for index, row in enumerate(some(3))]
     assert [instance.id for instance in task(rows, id_field="key").instances("test")] == ["k0", "k1", "k2"]
     with pytest.raises(InputError, match="E-DATA-DUPID: tickets row 4 has the key 'k1' of row 2"):
@@ -93,7 +90,7 @@ def test_an_id_field_names_the_instances_and_must_be_unique() -> None:
         task(rows, id_field="kee").instances("test")
 
 
-def test_a_limit_takes_a_sample_that_a_larger_one_contains_in_the_order_of_the_rows() -> None:
+def test_a_limit_takes_a_sample_that_a_larger_one_contains_in_the_order_of_the_rows():
     everything = task(some(60)).instances("test")
     twenty = task(some(60)).instances("test", limit=20)
     seven = task(some(60)).instances("test", limit=7)
@@ -106,7 +103,7 @@ def test_a_limit_takes_a_sample_that_a_larger_one_contains_in_the_order_of_the_r
         task(some(6)).instances("test", limit=0)
 
 
-def test_a_limit_is_a_uniform_sample() -> None:
+def test_a_limit_is_a_uniform_sample():
     counts = [0] * 20
     for seed in range(400):
         for item in task(some(20)).instances("test", limit=5, seed=seed):
@@ -115,7 +112,7 @@ def test_a_limit_is_a_uniform_sample() -> None:
     assert all(60 < count < 140 for count in counts)
 
 
-def test_a_rendered_split_has_its_labels_and_a_record() -> None:
+def test_a_rendered_split_has_its_labels_and_a_record():
     rendered = task([{"text": "a", "urgent": 1}, {"text": "b"}], "train").render("train", seed=3)
     assert rendered.gold.tolist() == [1, -1]
     record = rendered.record
@@ -128,7 +125,7 @@ def test_a_rendered_split_has_its_labels_and_a_record() -> None:
     assert len({each["instances_digest"] for each in (record, sample, task(some(9)).render("test").record)}) == 3
 
 
-def test_a_file_is_rendered_without_its_labels_and_an_unknown_split_is_refused(tmp_path: Path) -> None:
+def test_a_file_is_rendered_without_its_labels_and_an_unknown_split_is_refused(tmp_path):
     (tmp_path / "rows.csv").write_text("text,urgent\nfire,nonsense\ntea,1\n")
     rendered = task(some(2)).render_file(tmp_path / "rows.csv")
     assert [(each.id, each.label) for each in rendered.instances] == [("input-1", None), ("input-2", None)]
@@ -137,7 +134,7 @@ def test_a_file_is_rendered_without_its_labels_and_an_unknown_split_is_refused(t
         task(some(2)).rows("tset")
 
 
-def test_templates_are_selected_and_held_out_by_name() -> None:
+def test_templates_are_selected_and_held_out_by_name():
     held_out = task(some(2), held_out_templates=("terse",))
     assert held_out.training_templates.names == ("plain", "long")
     assert held_out.with_templates(["terse", "plain"]).held_out_templates == ("terse",)
@@ -146,7 +143,7 @@ def test_templates_are_selected_and_held_out_by_name() -> None:
         task(some(2), held_out_templates=("ters",))
 
 
-def test_the_digest_is_that_of_the_question_and_not_of_the_data() -> None:
+def test_the_digest_is_that_of_the_question_and_not_of_the_data():
     same = [task(some(2)), task(some(3))]
     other = [task(some(2), labels=(1, 0)), task(some(2), f1="macro"), task(some(2)).with_templates(["plain", "long"])]
     assert len({item.digest() for item in same}) == 1
@@ -164,16 +161,16 @@ def test_the_digest_is_that_of_the_question_and_not_of_the_data() -> None:
         ({"labels": (1, "1")}, "E-LABEL-DUP"),
     ],
 )
-def test_a_task_that_makes_no_sense_is_refused(keys: dict[str, Any], code: str) -> None:
+def test_a_task_that_makes_no_sense_is_refused(keys, code):
     with pytest.raises(InputError, match=code):
         Task(**{"name": "t", "templates": TEMPLATES, **keys})
 
 
-def rendered(labels: list[int | None]) -> list[RenderedInstance]:
+def rendered(labels):
     return [RenderedInstance(f"train-{i}", (f"p{i}",), (("a", "b"),), label) for i, label in enumerate(labels)]
 
 
-def test_a_tenth_is_held_out_stratified_at_most_a_thousand_and_at_least_one() -> None:
+def test_a_tenth_is_held_out_stratified_at_most_a_thousand_and_at_least_one():
     train, validation = holdout(rendered([0] * 150 + [1] * 50), seed=0)
     assert len(train) == 180
     assert sorted(instance.label or 0 for instance in validation) == [0] * 15 + [1] * 5
@@ -184,9 +181,7 @@ def test_a_tenth_is_held_out_stratified_at_most_a_thousand_and_at_least_one() ->
 
 @given(st.lists(st.sampled_from([0, 1, 2]), min_size=2, max_size=60), st.integers(0, 5), st.randoms())
 @settings(max_examples=100)
-def test_what_is_held_out_depends_on_the_ids_and_not_on_their_order(
-    labels: list[int | None], seed: int, shuffler: random.Random
-) -> None:
+def test_what_is_held_out_depends_on_the_ids_and_not_on_their_order(labels, seed, shuffler):
     instances = rendered(labels)
     train, validation = holdout(instances, seed=seed)
     assert sorted(item.id for item in train + validation) == sorted(item.id for item in instances)
@@ -199,12 +194,12 @@ def test_what_is_held_out_depends_on_the_ids_and_not_on_their_order(
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_nothing_left_to_train_on_is_refused(count: int) -> None:
+def test_nothing_left_to_train_on_is_refused(count):
     with pytest.raises(InputError, match="E-DATA-TOO-FEW"):
         holdout(rendered([None] * count), seed=0)
 
 
-def test_instances_that_render_alike_are_dropped_but_for_the_first() -> None:
+def test_instances_that_render_alike_are_dropped_but_for_the_first():
     rows = [*some(3), {"text": "ticket 1", "urgent": 0}, {"text": "ticket 1 ", "urgent": 1}]
     kept, dropped = deduplicate(task(rows).instances("test"))
     assert [instance.id for instance in kept] == ["test-1", "test-2", "test-3", "test-5"]

@@ -1,7 +1,5 @@
 """The user's task file: what it says, every way in which it can be wrong, and loading a task by file or name."""
 
-from pathlib import Path
-
 import pytest
 
 from flip_flop.errors import InputError
@@ -28,19 +26,19 @@ held_out_templates: [terse]
 """
 
 
-def write(folder: Path, text: str, name: str = "task.yaml") -> Path:
+def write(folder, text, name="task.yaml"):
     path = folder / name
     path.write_text(text)
     return path
 
 
-def refusal(path: Path) -> InputError:
+def refusal(path):
     with pytest.raises(InputError, match=r"\A[^\n]*\Z") as caught:
         read_task_file(path)
     return caught.value
 
 
-def test_a_task_file_becomes_a_task(tmp_path: Path) -> None:
+def test_a_task_file_becomes_a_task(tmp_path):
     (tmp_path / "labelled.csv").write_text("text,urgent\nfire,1\n")
     task = read_task_file(write(tmp_path, GOOD))
     assert (task.name, task.labels, task.label_field) == ("support_tickets", (0, 1), "urgent")
@@ -54,7 +52,7 @@ def test_a_task_file_becomes_a_task(tmp_path: Path) -> None:
     assert read_task_file(write(tmp_path, GOOD.replace("name: support_tickets\n", ""), "mine.yaml")).name == "mine"
 
 
-def test_data_may_come_from_the_hub_or_in_another_encoding(tmp_path: Path) -> None:
+def test_data_may_come_from_the_hub_or_in_another_encoding(tmp_path):
     data = (
         "data: {train: {path: a.csv, encoding: latin-1}, test: {repo: a/b, config: c, split: d, revision: e}, "
         "validation: {hub: {repo: a/b}}}"
@@ -71,8 +69,6 @@ DATA = "data: {train: unlabelled.jsonl, test: labelled.csv}"
 MISTAKES = [
     # The YAML itself.
     ("labels: [0, 1]", "labels: [0, 1", "E-TASK-YAML", "task.yaml line 6: "),
-    ("labels: [0, 1]", "labels: [0, 1]\nname: again", "E-TASK-YAML", "line 6: duplicate key 'name'"),
-    ("labels: [0, 1]", "1: 2", "E-TASK-YAML", "line 5: the key 1 is not a text"),
     ("name: support", "\tname: support", "E-TASK-YAML", "line 1"),
     # Keys.
     (GOOD, "- a\n- b\n", "E-TASK-KEY", "does not hold keys and values"),
@@ -119,16 +115,14 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("old", "new", "code", "words"), MISTAKES)
-def test_a_task_file_at_fault_is_refused_with_its_place(
-    tmp_path: Path, old: str, new: str, code: str, words: str
-) -> None:
+def test_a_task_file_at_fault_is_refused_with_its_place(tmp_path, old, new, code, words):
     assert old in GOOD
     error = refusal(write(tmp_path, GOOD.replace(old, new)))
     assert error.code == code, str(error)
     assert words in str(error)
 
 
-def test_a_file_that_is_not_utf8_very_large_or_missing_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_very_large_or_missing_is_refused(tmp_path):
     path = tmp_path / "task.yaml"
     path.write_bytes("name: ä".encode("latin-1"))
     assert "is not UTF-8 at byte 6" in str(refusal(path))
@@ -140,7 +134,7 @@ def test_a_file_that_is_not_utf8_very_large_or_missing_is_refused(tmp_path: Path
     assert refusal(tmp_path / "no" / "such.yaml").code == "E-TASK-FILE"
 
 
-def test_training_needs_two_templates_that_are_not_held_out(tmp_path: Path) -> None:
+def test_training_needs_two_templates_that_are_not_held_out(tmp_path):
     require_templates_for_training(read_task_file(write(tmp_path, GOOD)))
     short = read_task_file(write(tmp_path, GOOD.replace("[terse]", "[terse, long]")))
     with pytest.raises(InputError, match=r"E-TOO-FEW-TEMPLATES: .* 1 template to train on \(2 held out\)"):
@@ -158,15 +152,13 @@ def test_training_needs_two_templates_that_are_not_held_out(tmp_path: Path) -> N
         ("long, terse", ["long", "terse"], ()),
     ],
 )
-def test_templates_are_all_but_the_held_out_ones_unless_others_are_asked_for(
-    tmp_path: Path, templates: str | None, names: list[str], held_out: tuple[str, ...]
-) -> None:
+def test_templates_are_all_but_the_held_out_ones_unless_others_are_asked_for(tmp_path, templates, names, held_out):
     task = load_task(write(tmp_path, GOOD), templates=templates)
     assert task.templates.names == tuple(names)
     assert task.held_out_templates == held_out
 
 
-def test_templates_that_the_task_does_not_have_are_refused(tmp_path: Path) -> None:
+def test_templates_that_the_task_does_not_have_are_refused(tmp_path):
     path = write(tmp_path, GOOD.replace("held_out_templates: [terse]", ""))
     with pytest.raises(InputError, match="E-TPL-UNKNOWN: task 'support_tickets' has no held_out_templates"):
         load_task(path, templates="held_out")
@@ -174,7 +166,7 @@ def test_templates_that_the_task_does_not_have_are_refused(tmp_path: Path) -> No
         load_task(path, templates="plain,d")
 
 
-def test_an_unknown_name_is_named_with_its_nearest_and_all_names() -> None:
+def test_an_unknown_name_is_named_with_its_nearest_and_all_names():
     words = r"E-TASK-UNKNOWN: .*'rtee'.*Did you mean 'rte'\? Known: anli_r1.*demo, .*winogrande, wsc\."
     with pytest.raises(InputError, match=words):
         load_task("rtee")

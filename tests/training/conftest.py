@@ -1,6 +1,8 @@
 """A tiny random model, a small task, a training that takes a second, and what it leaves behind."""
 
 import json
+import os
+import signal
 
 import pytest
 import torch
@@ -84,6 +86,11 @@ def before_step(patch, step, act):
         return whole_step(self, *arguments, **keywords)
 
     patch.setattr(F2CTrainer, "training_step", changed)
+
+
+def signal_in(patch, step):
+    """Send this process a signal in the middle of a step."""
+    before_step(patch, step - 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 @pytest.fixture

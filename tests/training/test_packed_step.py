@@ -6,6 +6,7 @@ from flip_flop.training import F2CConfig
 from tests.exact import EXACT, float32_bound, in_float64
 from tests.training.naive_step import LOSSES, distance, made_instances, made_trainer, slow_step, step
 
+pytestmark = pytest.mark.slow
 # Its name changed in transformers 5.
 CHECKPOINTING = (
     "activation_checkpointing" if hasattr(F2CConfig, "activation_checkpointing") else "gradient_checkpointing"

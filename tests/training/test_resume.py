@@ -15,6 +15,7 @@ from flip_flop.training.checkpoints import latest_valid, rotate, write_manifest
 from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, settings
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.slow
 # 12 instances in batches of 4: 3 steps an epoch, a checkpoint every 2, so that one lies within an epoch.
 EVERY_TWO_STEPS = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
 
@@ -44,16 +45,11 @@ def interrupted(out, monkeypatch, step):
 
 
 @pytest.mark.parametrize("step", [1, 4, 5, 8])
-def test_resume_goes_on_with_the_same_result_as_an_uninterrupted_run(out, monkeypatch, uninterrupted, step):
+def test_resume_goes_on_with_the_same_result_and_log_as_an_uninterrupted_run(out, monkeypatch, uninterrupted, step):
     interrupted(out, monkeypatch, step)
     assert not (out / "run.json").exists()
     run(out, resume=True)
     assert adapter_bytes(out) == uninterrupted
-
-
-def test_the_log_of_a_resumed_run_has_every_step_once(out, monkeypatch):
-    interrupted(out, monkeypatch, 5)
-    run(out, resume=True)
     assert [entry["step"] for entry in log_of(out, "loss")] == list(range(1, 10))
     assert [entry["step"] for entry in log_of(out, "eval_selection")] == [0, 2, 4, 6, 8, 9]
 
@@ -83,10 +79,15 @@ def test_a_complete_run_is_not_run_again(out, uninterrupted):
     assert adapter_bytes(out) == uninterrupted
 
 
-def test_resume_with_another_setting_is_refused_by_name(out, monkeypatch):
-    interrupted(out, monkeypatch, 3)
+def test_a_run_that_is_there_is_not_begun_again_unasked_nor_resumed_as_another_run(out, monkeypatch):
+    interrupted(out, monkeypatch, 1)
+    with pytest.raises(InputError, match=r"E-OUT-USED: .*Add --resume"):
+        run(out)
     with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*settings\.learning_rate \(0.01, now 0.1\)"):
         run(out, resume=True, learning_rate=0.1)
+    config = settings(**EVERY_TWO_STEPS, num_train_epochs=3)
+    with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*task.instances_digest"):
+        train(load_tiny(), make_task(11), config, out, resume=True, quiet=True)
 
 
 def test_a_run_that_wanted_memory_goes_on_with_smaller_batches(out, monkeypatch):
@@ -98,26 +99,6 @@ def test_a_run_that_wanted_memory_goes_on_with_smaller_batches(out, monkeypatch)
     run(out, resume=True, batch_tokens=256, per_device_eval_batch_size=1, torch_empty_cache_steps=1)
     assert (out / "run.json").exists()
     assert [entry["step"] for entry in log_of(out, "loss")] == list(range(1, 10))
-
-
-def test_resume_with_other_rows_is_refused(out, monkeypatch):
-    interrupted(out, monkeypatch, 3)
-    with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*task.instances_digest"):
-        train(load_tiny(), make_task(11), settings(**EVERY_TWO_STEPS, num_train_epochs=3), out, resume=True, quiet=True)
-
-
-def test_a_folder_in_use_is_refused(out):
-    out.mkdir()
-    (out / "thesis.txt").write_text("precious")
-    with pytest.raises(InputError, match=r"E-OUT-USED: .*thesis\.txt"):
-        run(out)
-    assert (out / "thesis.txt").read_text() == "precious"
-
-
-def test_a_run_that_is_there_is_not_begun_again_unasked(out, monkeypatch):
-    interrupted(out, monkeypatch, 1)
-    with pytest.raises(InputError, match=r"E-OUT-USED: .*Add --resume"):
-        run(out)
 
 
 def test_rotation_keeps_the_newest_and_the_best(tmp_path):
@@ -140,32 +121,26 @@ def test_nothing_valid_is_deleted_for_a_checkpoint_without_a_manifest(tmp_path):
     assert corrupt == {tmp_path / "checkpoint-2": "it was not finished"}
 
 
-# Begun anew, it stays in its sixth step until it is killed.
+# It stays in its sixth step until it is killed.
 SCRIPT = """
 import sys, time, torch
 torch.set_num_threads(1)
 from pathlib import Path
 from flip_flop.training.trainer import F2CTrainer
 from tests.training.test_resume import run
-resume, whole_step = "--resume" in sys.argv, F2CTrainer.training_step
+whole_step = F2CTrainer.training_step
 def step(self, *arguments, **keywords):
-    if self.state.global_step == 5 and not resume:
+    if self.state.global_step == 5:
         time.sleep(120)
     return whole_step(self, *arguments, **keywords)
 F2CTrainer.training_step = step
-run(Path(sys.argv[1]), resume=resume)
+run(Path(sys.argv[1]))
 """
 
 
-def start(out, *flags):
-    root = Path(__file__).parents[2]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(out), *flags], cwd=root, env=environment)
-
-
-@pytest.mark.slow
 def test_kill_9_in_the_middle_then_resume_gives_the_same_adapter(out, uninterrupted):
-    process = start(out)
+    command, environment = [sys.executable, "-c", SCRIPT, str(out)], os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment)
     manifest = out / "checkpoints" / "checkpoint-4" / "MANIFEST.json"
     wait_for(lambda: manifest.exists() or process.poll() is not None)
     assert manifest.exists()
@@ -173,5 +148,5 @@ def test_kill_9_in_the_middle_then_resume_gives_the_same_adapter(out, uninterrup
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "run.json").exists()
-    assert start(out, "--resume").wait() == 0
+    run(out, resume=True)
     assert adapter_bytes(out) == uninterrupted

@@ -2,31 +2,39 @@
 
 import os
 import signal
+from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.tasks import RowsSource, Task
+from flip_flop.scoring import PromptEncoder
+from flip_flop.tasks import RowsSource
 from flip_flop.training import run as run_module
 from flip_flop.training import train
 from flip_flop.training.callbacks import StopOnSignal
 from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checkpoints import latest_valid
-from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, record_of, rows, settings
-
-
-def with_train_rows(made):
-    task = make_task()
-    data = {"train": RowsSource(made, "made rows")}
-    return Task(task.name, task.templates, data, task.labels, task.label_field, held_out_templates=("held",))
+from flip_flop.training.checks import SAMPLE_SIZE, initial_vote_stats
+from tests.tiny import byte_bpe, tiny_model
+from tests.training.conftest import (
+    adapter_bytes,
+    before_step,
+    load_tiny,
+    log_of,
+    make_task,
+    record_of,
+    rows,
+    settings,
+    signal_in,
+)
 
 
 def test_gold_labels_replaced_by_poison_change_nothing_in_a_whole_run(tmp_path):
     results = []
     for number, labels in enumerate([[0, 1], [1, 1], [None, None]]):
         made = [row | {"label": labels[index % 2]} for index, row in enumerate(rows(15))]
-        train(load_tiny(), with_train_rows(made), settings(select_by="last"), tmp_path / str(number), quiet=True)
+        task = replace(make_task(), data={"train": RowsSource(made, "made rows")})
+        train(load_tiny(), task, settings(select_by="last"), tmp_path / str(number), quiet=True)
         results.append(adapter_bytes(tmp_path / str(number)))
     assert results[0] == results[1] == results[2]
 
@@ -40,37 +48,30 @@ def chosen(out):
     return record_of(out)["training"]["selected_checkpoint"]
 
 
-def signal_in(patch, step):
-    """Send this process a signal in the middle of a step."""
-    before_step(patch, step - 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
-
-
-@pytest.mark.parametrize(
-    ("step", "strategies"), [(2, {}), (3, {}), (5, {}), (3, BY_STEPS), (6, BY_STEPS), (6, APART), (5, ONE)]
-)
+# Of 9 steps, of which 3 and 6 are an epoch's last.
+@pytest.mark.parametrize(("strategies", "steps"), [({}, (2, 3, 5)), (BY_STEPS, (3, 6)), (APART, (6,)), (ONE, (5,))])
 def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapter(
-    tmp_path, monkeypatch, step, strategies
+    tmp_path, monkeypatch, strategies, steps
 ):
-    """12 instances in batches of 4: steps 3 and 6 are an epoch's last."""
-
     def run(out, resume=False):
         config = settings(num_train_epochs=3, learning_rate=3e-3, **strategies)
         return train(load_tiny(), make_task(), config, out, resume=resume, quiet=True)
 
     whole = tmp_path / "whole"
     run(whole)
-    out = tmp_path / "stopped"
-    with monkeypatch.context() as patch:
-        signal_in(patch, step)
-        stopped = run(out)
-    assert (stopped.stopped_by, stopped.adapter) == (signal.SIGTERM, None)
-    assert not (out / "run.json").exists()
-    assert latest_valid(out / "checkpoints")[0] == out / "checkpoints" / f"checkpoint-{step}"
-    run(out, resume=True)
-    assert adapter_bytes(out) == adapter_bytes(whole)
-    assert chosen(out) == chosen(whole)
-    evaluated = [[entry["step"] for entry in log_of(path, "eval_mean_f1")] for path in (whole, out)]
-    assert evaluated[0] == evaluated[1]
+    for step in steps:
+        out = tmp_path / str(step)
+        with monkeypatch.context() as patch:
+            signal_in(patch, step)
+            stopped = run(out)
+        assert (stopped.stopped_by, stopped.adapter) == (signal.SIGTERM, None)
+        assert not (out / "run.json").exists()
+        assert latest_valid(out / "checkpoints")[0] == out / "checkpoints" / f"checkpoint-{step}"
+        run(out, resume=True)
+        assert adapter_bytes(out) == adapter_bytes(whole)
+        assert chosen(out) == chosen(whole)
+        evaluated = [[entry["step"] for entry in log_of(path, "eval_mean_f1")] for path in (whole, out)]
+        assert evaluated[0] == evaluated[1]
 
 
 def test_a_signal_in_the_last_step_leaves_the_run_as_it_is(tmp_path, monkeypatch):
@@ -138,18 +139,13 @@ def test_an_adapter_that_collapsed_at_every_checkpoint_is_not_shipped_in_silence
     assert training["base_value"] is not None
 
 
-def test_a_mistake_that_is_fixed_leaves_the_folder_free(out):
+def test_a_mistake_that_is_fixed_leaves_the_folder_free_and_what_a_killed_writer_left_is_removed(out):
     with pytest.raises(InputError, match="E-CHAT-TEMPLATE"):
         train(load_tiny(), make_task(), settings(chat_template="on"), out, quiet=True)
-    train(load_tiny(), make_task(), settings(num_train_epochs=1), out, quiet=True)
-    assert (out / "run.json").exists()
-
-
-def test_what_a_killed_writer_left_is_removed(out):
-    out.mkdir()
     (out / ".plan.json.1234.tmp").write_text("{")
     (out / ".adapter.1234.tmp").mkdir()
     train(load_tiny(), make_task(), settings(num_train_epochs=1), out, quiet=True)
+    assert (out / "run.json").exists()
     assert not list(out.glob(".*.tmp"))
 
 
@@ -158,25 +154,9 @@ def test_scores_that_are_not_finite_stop_the_training_by_name(out):
         train(load_tiny(), make_task(), settings(learning_rate=1e30, max_grad_norm=0), out, quiet=True)
 
 
-def test_no_consensus_anywhere_is_refused_before_training(out):
-    from flip_flop.prompts import Template, TemplateSet
-
-    pair = TemplateSet(
-        (Template("one", "{{ text }}. Good?", "No ||| Yes"), Template("two", "{{ text }}. Good?", "Yes ||| No"))
-    )
-    task = Task("split", pair, {"train": RowsSource(rows(12), "made rows")})
-    with pytest.raises(InputError, match="E-NO-CONSENSUS"):
-        train(load_tiny(), task, settings(), out, quiet=True)
-
-
-def test_the_initial_votes_are_of_a_sample_of_all_rows_not_the_first():
-    from flip_flop.scoring import PromptEncoder
-    from flip_flop.training.checks import SAMPLE_SIZE, initial_vote_stats
-    from tests.tiny import byte_bpe, tiny_model
-
+def test_the_initial_votes_are_of_a_sample():
     instances = make_task(SAMPLE_SIZE + 60).with_templates(["plain", "truth"]).instances("train")
-    encoder = PromptEncoder(byte_bpe())
-    encoded = [encoder.encode(instance) for instance in instances]
+    encoded = [PromptEncoder(byte_bpe()).encode(instance) for instance in instances]
     found = initial_vote_stats(tiny_model("qwen2"), encoded, settings(method="swarm"))
     assert found["num_instances"] == SAMPLE_SIZE
-    np.testing.assert_allclose(sum(found["case_shares"]), 1)
+    assert sum(found["case_shares"]) == pytest.approx(1)

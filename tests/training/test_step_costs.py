@@ -7,9 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flip_flop.scoring.answers import WORTHWHILE_FLOPS, pack, training_row_tokens
+from flip_flop.scoring.answers import pack
 from tests.method import oracle
-from tests.tiny import tiny_model
 from tests.training.naive_step import LOSSES, NO_CONSENSUS, made_instances, made_trainer, slow_scores, step
 
 
@@ -126,14 +125,3 @@ def test_groups_hold_every_size_largest_first_and_are_full(sizes, most, padded):
     tokens = (lambda group: group[0] * len(group)) if padded else sum
     assert all(len(group) == 1 or tokens(group) <= most for group in ordered)
     assert all(tokens([*group, following[0]]) > most for group, following in itertools.pairwise(ordered))
-
-
-@pytest.mark.parametrize(("flops", "most", "expected"), [(1.0, 4096, 1), (1e18, 4096, 4096), (None, 10**9, None)])
-def test_rows_of_training_are_short_where_the_model_is_large(monkeypatch, flops, most, expected):
-    model = tiny_model("qwen2")
-    embedding = model.get_input_embeddings().weight.numel()
-    weights = sum(value.numel() for value in model.parameters()) - embedding  # its head is its embedding
-    if flops is None:
-        flops, expected = 2.0 * weights * 777, 777
-    monkeypatch.setitem(WORTHWHILE_FLOPS, "cpu", flops)
-    assert training_row_tokens(model, most) == expected

@@ -60,12 +60,14 @@ def test_gold_labels_replaced_by_poison_change_nothing(tmp_path, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_backbone_weights_stay_frozen_and_the_adapters_move(tmp_path, method):
+def test_each_method_lowers_its_own_loss_and_moves_the_adapters_alone(tmp_path, method):
     model = tiny_model("qwen2")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    trainer = make_trainer(tmp_path, model=model, method=method)
+    trainer = make_trainer(tmp_path, model=model, method=method, num_train_epochs=8, lora_dropout=0.0)
     adapter = adapter_weights(trainer)
     trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert np.mean(losses[-2:]) < np.mean(losses[:2])
     after = {
         name.replace("base_model.model.", "").replace(".base_layer", ""): value
         for name, value in trainer.adapted.state_dict().items()
@@ -135,14 +137,6 @@ def test_a_separate_vote_pass_has_no_dropout(tmp_path):
     trainer.compute_loss(trainer.adapted, {"instances": encoded})
     assert_mass_is_logged(trainer, encoded)
     assert trainer.adapted.training
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_each_method_lowers_its_own_loss(tmp_path, method):
-    trainer = make_trainer(tmp_path, method=method, num_train_epochs=8, lora_dropout=0.0)
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert np.mean(losses[-2:]) < np.mean(losses[:2])
 
 
 def test_the_log_has_terms_cases_pseudo_labels_and_own_label_mass(tmp_path):
