@@ -8,26 +8,10 @@ import pytest
 from flip_flop.metrics import METRICS
 from flip_flop.studies.output import make_tables
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names, table1, table2
-from flip_flop.studies.tables.grids import (
-    changes_table,
-    methods_table,
-    pairs_table,
-    spread_table,
-    transfer_table,
-    unseen_table,
-)
+from flip_flop.studies.tables import grids
 from flip_flop.studies.tables.table import render_csv, render_markdown
 from flip_flop.text import DEMO_NOTE
-from tests.studies.made_results import (
-    MODEL,
-    Maker,
-    made_frame,
-    paper_audits,
-    study1,
-    study2,
-    study3,
-    transfer_audits,
-)
+from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3, transfer_audits
 
 PAPER = made_frame(*paper_audits())
 TRANSFER = made_frame(*transfer_audits())
@@ -52,7 +36,7 @@ def notes_of(markdown: str) -> list[str]:
     ],
 )
 def test_fed_with_the_papers_numbers_the_table_prints_its_headline(method, averages, better):
-    rows = rows_of(render_markdown(changes_table(PAPER)))
+    rows = rows_of(render_markdown(grids.changes_table(PAPER)))
     start = next(number for number, row in enumerate(rows) if row[0] == method)
     average, counts = rows[start + 11], rows[start + 12]
     assert average[1] == "average, 11 tasks"
@@ -62,7 +46,7 @@ def test_fed_with_the_papers_numbers_the_table_prints_its_headline(method, avera
 
 
 def test_best_and_worst_are_those_that_the_paper_marks():
-    rows = rows_of(render_markdown(methods_table(PAPER)))
+    rows = rows_of(render_markdown(grids.methods_table(PAPER)))
     assert rows[0] == ["", "", *dataset_names().values(), "average"]
     body = [row for row in rows[2:] if row[1] != "(paper)"]
     lines = [(method, metric) for method in ("base", "swarm", "cce", "f2c") for metric in PAPER_METRICS]
@@ -77,7 +61,7 @@ def test_best_and_worst_are_those_that_the_paper_marks():
 
 def test_the_papers_number_stands_below_each_cell():
     half = [a | {"values": {k: v / 2 for k, v in a["values"].items()}} for a in paper_audits() if a["task"] != "cb"]
-    rows = rows_of(render_markdown(methods_table(made_frame(*half, {"method": "base", "task": "mine"}))))
+    rows = rows_of(render_markdown(grids.methods_table(made_frame(*half, {"method": "base", "task": "mine"}))))
     column = rows[0].index("RTE")
     own, printed = next((row, rows[n + 1]) for n, row in enumerate(rows) if row[:2] == ["F2C", "mean F1"])
     assert (own[column], printed[column]) == ("**40.77**", "(81.55)")
@@ -85,7 +69,7 @@ def test_the_papers_number_stands_below_each_cell():
 
 
 def test_table_2_from_a_made_grid_prints_the_papers_counts_and_means():
-    table = transfer_table(TRANSFER, "f2c")
+    table = grids.transfer_table(TRANSFER, "f2c")
     assert table.records["improvement"].tolist() == pytest.approx(table.records["paper_improvement"].tolist(), abs=6e-6)
     rows = rows_of(render_markdown(table))
     assert [row[0] for row in rows[2:]] == [
@@ -107,13 +91,13 @@ def test_a_change_of_zero_is_neither_better_nor_worse():
     shared = {"method": "f2c", "source": "rte", "setting": "transfer", "base": {"mean_f1": 0.5}}
     values = {"cb": 0.5, "wsc": 0.6, "copa": 0.7, "wic": 0.4}
     audits = [shared | {"task": task, "values": {"mean_f1": value}} for task, value in values.items()]
-    assert rows_of(render_markdown(transfer_table(made_frame(*audits), "f2c")))[2][1:3] == ["+5.00", "2/1"]
+    assert rows_of(render_markdown(grids.transfer_table(made_frame(*audits), "f2c")))[2][1:3] == ["+5.00", "2/1"]
 
 
 def test_a_missing_cell_is_a_dash_and_is_counted_and_named():
     lost = {"is_done": False, "values": {}}
     frame = made_frame(*(a | (lost if (a["method"], a["task"]) == ("cce", "wsc") else {}) for a in paper_audits()))
-    text = render_markdown(methods_table(frame))
+    text = render_markdown(grids.methods_table(frame))
     rows = rows_of(text)
     column = rows[0].index("WSC")
     start = next(n for n, row in enumerate(rows) if row[0] == "CCE")
@@ -121,7 +105,7 @@ def test_a_missing_cell_is_a_dash_and_is_counted_and_named():
     assert [rows[start + n][-1] for n in (0, 2, 4)] == ["–"] * 3  # an average over ten is not one over eleven
     assert "3 cells without a number (a dash)." in notes_of(text)
     assert "1 audit of this table not done yet: CCE on WSC, seed 0." in notes_of(text)
-    averages = [row for row in rows_of(render_markdown(changes_table(frame))) if row[1].startswith("average")]
+    averages = [row for row in rows_of(render_markdown(grids.changes_table(frame))) if row[1].startswith("average")]
     assert [row[1] for row in averages] == ["average, 11 tasks", "average, 10 of 11 tasks", "average, 11 tasks"]
     assert averages[1][2] == averages[1][4].strip("()")  # the paper's average is over the same ten
 
@@ -130,7 +114,7 @@ def test_a_transfer_table_names_the_missing_audits_of_its_own_method_and_of_the_
     lost = {"task": "cb", "is_done": False, "values": {}}
     audits = [*transfer_audits(), {"method": "base"} | lost]
     audits += [{"method": m, "source": "rte", "setting": "transfer"} | lost for m in ("cce", "f2c")]
-    notes = transfer_table(made_frame(*audits), "f2c").notes
+    notes = grids.transfer_table(made_frame(*audits), "f2c").notes
     assert "2 audits of this table not done yet: F2C trained on RTE on CB, seed 0; Base on CB." in notes
 
 
@@ -141,7 +125,7 @@ def test_an_average_says_over_how_many_tasks_it_is_where_the_metrics_have_fewer(
         values = {metric: value + 0.1 for metric, value in base.items()}
         audits += [{"method": "base", "task": task, "values": base}]
         audits += [{"method": "f2c", "task": task, "values": values, "base": base}]
-    text = render_markdown(changes_table(made_frame(*audits)))
+    text = render_markdown(grids.changes_table(made_frame(*audits)))
     average = next(row for row in rows_of(text) if row[1].startswith("average"))
     assert average[1:3] == ["average, 3 tasks", "+10.00 over 2 tasks"]
     assert (average[4], average[5]) == ("+10.00 over 2 tasks", "+10.00")
@@ -154,21 +138,21 @@ def test_other_instances_than_the_papers_are_said_with_their_split():
         audits = paper_audits(split=split, instances=instances, template_names=tuple("abcdefghij"))
         frame = made_frame(*(audit for audit in audits if audit["task"] == "rte"))
         other = f"Not the paper's instances: RTE {instances} of {split} (the paper: 277 of test)."
-        for table in (methods_table(frame), changes_table(frame)):
+        for table in (grids.methods_table(frame), grids.changes_table(frame)):
             assert (other in table.notes) == ((split, instances) != ("test", 277))
             assert f"Instances x templates, split {split}: RTE {instances} x 10." in table.notes
 
 
 def test_where_no_base_was_audited_there_is_no_change():
     bare = [audit for audit in paper_audits(base={}) if audit["method"] == "f2c"]
-    rows = rows_of(render_markdown(changes_table(made_frame(*bare))))
+    rows = rows_of(render_markdown(grids.changes_table(made_frame(*bare))))
     assert rows[2][2] == "–"
     assert rows[-2][1:3] == ["average, 0 of 11 tasks", "–"]
 
 
 def test_seeds_are_printed_as_mean_and_spread_and_said_below(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("rte", "my_task"), seeds=(3, 5))
-    text = render_markdown(methods_table(maker.frame()))
+    text = render_markdown(grids.methods_table(maker.frame()))
     values = [100 * metrics["f1_std"] for metrics in maker.metrics(method="cce", task="my_task")]
     mean, std = sum(values) / 2, abs(values[0] - values[1]) / 2**0.5
     row = next(row for n, row in enumerate(rows_of(text)) if rows_of(text)[n - 2][0] == "CCE")
@@ -180,7 +164,7 @@ def test_seeds_are_printed_as_mean_and_spread_and_said_below(tmp_path):
 
 def test_the_bases_free_vote_stands_beside_its_mean_f1(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("rte",))
-    row = next(row for row in rows_of(render_markdown(methods_table(maker.frame()))) if row[1] == "vote F1")
+    row = next(row for row in rows_of(render_markdown(grids.methods_table(maker.frame()))) if row[1] == "vote F1")
     assert row[2] == f"{100 * maker.metrics(method='base')[0]['vote_f1']:.2f}"
 
 
@@ -197,14 +181,14 @@ def test_fewer_seeds_and_collapse_are_said(tmp_path):
     maker.lose(method="cce", task="copa", seed=1)
     frame = maker.frame()
     frame["collapsed"] = (frame["method"] == "f2c") & (frame["task"] == "rte") & (frame["seed"] == 0)
-    notes = methods_table(frame).notes
+    notes = grids.methods_table(frame).notes
     assert "Over fewer seeds than the others: CCE on COPA (1)." in notes
     assert "Collapsed, one label nearly everywhere: F2C on RTE." in notes
 
 
 def test_study_3_prints_each_k_beside_the_base_and_all(tmp_path):
     maker = study3(Maker(tmp_path))
-    table = unseen_table(maker.frame())
+    table = grids.unseen_table(maker.frame())
     rows = rows_of(render_markdown(table))[2:]
     assert [row[1] for row in rows] == ["base", "F2C, 3 templates", "F2C, 6 templates", "F2C, 10 templates (seen)"]
     values = [100 * metrics["observed_agreement"] for metrics in maker.metrics()]
@@ -213,14 +197,14 @@ def test_study_3_prints_each_k_beside_the_base_and_all(tmp_path):
     line = "Rows marked (seen): trained on these templates too."
     assert line in table.notes
     maker.lose(held_out=False, method="f2c")
-    assert line not in unseen_table(maker.frame()).notes
+    assert line not in grids.unseen_table(maker.frame()).notes
 
 
 def test_the_bases_quartiles_and_their_mean_range_stand_beside_the_papers():
     f1 = {"rte": [0.1, 0.2, 0.3, 0.4, 0.5], "cb": [0.2, 0.25, 0.3, 0.7], "mine": [0.5, 0.5]}
     named = {task: {str(n): value for n, value in enumerate(values)} for task, values in f1.items()}
     audits = [{"method": "base", "task": task, "f1": values} for task, values in named.items()]
-    rows = rows_of(render_markdown(spread_table(made_frame(*audits))))[2:]
+    rows = rows_of(render_markdown(grids.spread_table(made_frame(*audits))))[2:]
     assert rows[1] == ["RTE", "10.00", "20.00", "30.00", "40.00", "50.00", "20.00", ""]
     assert rows[0][:7] == ["CB", "20.00", "23.75", "27.50", "40.00", "70.00", "16.25"]
     assert (rows[3][0], rows[3][6:]) == ("mean", [f"{(20 + 16.25 + 0) / 3:.2f}", "(13.53)"])
@@ -229,7 +213,7 @@ def test_the_bases_quartiles_and_their_mean_range_stand_beside_the_papers():
 
 def test_csv_has_fractions_in_full_and_empty_cells(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("rte", "my_task"), seeds=(0,))
-    lines = list(csv.DictReader(io.StringIO(render_csv(methods_table(maker.frame())))))
+    lines = list(csv.DictReader(io.StringIO(render_csv(grids.methods_table(maker.frame())))))
     line_of = {"method": "f2c", "task": "rte", "metric": "mean_f1"}
     line = next(line for line in lines if line_of.items() <= line.items())
     (metrics,) = maker.metrics(method="f2c", task="rte")
@@ -243,29 +227,29 @@ def test_csv_has_fractions_in_full_and_empty_cells(tmp_path):
 def test_a_users_names_cannot_break_a_table():
     name = "a|b*[x](y)<b>_\u202e"
     audit = {"method": "base", "task": name, "values": dict.fromkeys(PAPER_METRICS, 0.5), "model": name}
-    text = render_markdown(methods_table(made_frame(audit, audit | {"method": "f2c"})))
+    text = render_markdown(grids.methods_table(made_frame(audit, audit | {"method": "f2c"})))
     assert text.splitlines()[2].replace("\\|", "").count("|") == 5
     assert "\u202e" not in text
     assert "<b>" not in text
-    table = methods_table(made_frame(audit | {"task": "=1+1"}))
+    table = grids.methods_table(made_frame(audit | {"task": "=1+1"}))
     assert "=1+1" not in render_csv(table).replace("'=1+1", "")
 
 
 def test_without_the_papers_tasks_there_are_no_columns_for_its_numbers():
-    table = changes_table(made_frame(*({**audit, "task": f"my_{audit['task']}"} for audit in paper_audits())))
+    table = grids.changes_table(made_frame(*({**audit, "task": f"my_{audit['task']}"} for audit in paper_audits())))
     assert "paper" not in [column.text for column in table.columns]
     assert {len(row) for row in table.rows if row} == {len(table.columns)}
     own = made_frame(*({**audit, "source": f"my_{audit['source']}"} for audit in transfer_audits()))
-    headings = [column.text for column in transfer_table(own, "f2c").columns]
+    headings = [column.text for column in grids.transfer_table(own, "f2c").columns]
     assert headings == ["trained on", *["Δ", "P/N"] * 3]
 
 
 def test_another_methods_transfer_stands_in_its_own_file_without_the_papers_numbers():
     frame = made_frame(*({**audit, "method": "cce"} for audit in transfer_audits()))
-    table = transfer_table(frame, "cce")
+    table = grids.transfer_table(frame, "cce")
     assert (table.name, table.title) == ("table2_transfer_cce", "Transfer to other tasks under CCE")
     assert not any(cell.style == "paper" for row in table.rows for cell in row)
-    assert transfer_table(TRANSFER, "f2c").title == "Transfer to other tasks under F2C (the paper's Table 2)"
+    assert grids.transfer_table(TRANSFER, "f2c").title == "Transfer to other tasks under F2C (the paper's Table 2)"
     line = "The paper gives its pairs only as heat maps."
-    assert line in pairs_table(TRANSFER, "f2c").notes
-    assert line not in pairs_table(frame, "cce").notes
+    assert line in grids.pairs_table(TRANSFER, "f2c").notes
+    assert line not in grids.pairs_table(frame, "cce").notes

@@ -87,30 +87,25 @@ def changes_table(frame: pd.DataFrame) -> Table:
         fewer = f" over {count(each.tasks, 'task')}" if 0 < each.tasks < most[each.method] else ""
         return number(each.mean_change, points) + fewer
 
-    def pivot(lines: pd.DataFrame, by: list[str], head: Any, own: Any, interval: Any, printed: Any) -> Any:
-        parts = {"Δ": own, "95% CI": interval} | ({"paper": printed} if has_paper else {})
+    def pivot(lines: pd.DataFrame, head: Any, own: Any, printed: Any) -> Any:
+        by = [name for name in ("method", "task") if name in lines]
+        parts = layout.CHANGE | {"Δ": own} | ({"paper": printed} if has_paper else {})
         return layout.pivot(lines, by, [("", method_head), ("", head)], parts)
 
-    change, interval = layout.CHANGE.values()
-    columns, rows = pivot(
-        cells, ["method", "task"], task_head, change, interval, lambda each: number(each.paper_change, points)
-    )
+    columns, rows = pivot(cells, task_head, layout.CHANGE["Δ"], lambda each: number(each.paper_change, points))
     notes = replace(shown, cells=shown.cells[shown.cells["method"] != BASE.name]).notes(
         rows,
         "Points against the base. Lower sigma_F1 is better, and counts as better.",
         layout.INTERVAL_NOTE,
         has_paper and shown.paper_notes("In the columns named paper", "Its averages: over the same tasks."),
     )
-    for head, own, printed in (
-        (size, mean, lambda each: number(each.paper_mean_change, points)),
-        (
-            lambda each: TableCell("better/worse"),
-            lambda each: win_loss(each.better, each.worse),
-            lambda each: win_loss(each.paper_better, each.paper_worse),
-        ),
-    ):
-        rows += pivot(averages, ["method"], head, own, lambda each: "", printed)[1]
     methods = [row[0] for row in rows]
+    rows += pivot(averages, size, mean, lambda each: number(each.paper_mean_change, points))[1]
+    counts = (
+        lambda each: win_loss(each.better, each.worse),
+        lambda each: win_loss(each.paper_better, each.paper_worse),
+    )
+    rows += pivot(averages, lambda each: TableCell("better/worse"), *counts)[1]
     rows.sort(key=lambda row: methods.index(row[0]))
     return Table("table1_changes", "Changes against the base", columns, layout.group_rows(rows), notes, averages)
 

@@ -41,7 +41,9 @@ def win_loss(better: Any, worse: Any) -> str:
 CHANGE: Parts = {
     "Δ": lambda cell: "" if cell.method == BASE.name else number(cell.change, points),
     "95% CI": lambda cell: (
-        "" if pd.isna(cell.change_low) else point_interval((cell.change_low, cell.change_high), DECIMALS)
+        ""
+        if pd.isna(getattr(cell, "change_low", None))
+        else point_interval((cell.change_low, cell.change_high), DECIMALS)
     ),
 }
 
