@@ -1,7 +1,7 @@
 """``flip-flop train``."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class TrainCommand(click.Command):
 
         inherited = {item.name for item in fields(TrainingArguments)}
         rows = [
-            (f"--{item.name.replace('_', '-')}", f"{item.metadata['help']}  [default: {item.default}]")
+            (f"--{item.name.replace('_', '-')}", f"{item.metadata['help']}  [default: {_default(item)}]")
             for item in fields(F2CConfig)
             if item.name not in inherited and item.name != "method"
         ]
@@ -85,6 +85,11 @@ def train_command(
         audit = f"flip-flop audit --model {model.model} --adapter {adapter} --task {task.task} --out ..."
         click.echo(f"{adapter}: next, {audit}")
     return 0
+
+
+def _default(item: Field[Any]) -> str:
+    of_protocols = (f"{item.metadata[name]} ({name})" for name in ("paper", "release") if name in item.metadata)
+    return ", ".join(of_protocols) or str(item.default)
 
 
 def _read_settings(path: Path | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from flip_flop.studies.plan import Cell, Plan, Setup
 from flip_flop.studies.study import Study
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
-from flip_flop.training.plan import EXECUTION_ONLY, recorded_settings, resume_settings
+from flip_flop.training.plan import EXECUTION_ONLY, FORMER, recorded_settings, resume_settings
 
 # Of this module's keys: another number makes all of them others.
 SCHEME = 1
@@ -206,13 +206,14 @@ def cell_key(cell: Cell, task: Task, setup: Setup, model: Mapping[str, Any]) -> 
 def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The method's own settings, the main inherited ones, and those of the rest that are given and not the defaults.
 
-    Not all of ``TrainingArguments``: a field that a new version of the library adds is no reason to train again.
+    Not all of ``TrainingArguments``: a field that a new version of the library adds is no reason to train again. Nor is
+    a setting of this package that was added since the first keys, as long as it has the value that all had then.
     """
     config = training_config(settings)
-    decisive, defaults = resume_settings(config), resume_settings(training_config({}))
+    decisive, defaults = resume_settings(config), resume_settings(training_config({})) | FORMER
     given = {name for name in decisive if name in settings and decisive[name] != defaults[name]}
     names = (given | set(recorded_settings(config))) & set(decisive)
-    return {name: decisive[name] for name in sorted(names)}
+    return {name: decisive[name] for name in sorted(names) if name not in FORMER or decisive[name] != FORMER[name]}
 
 
 def _suffix(task: Task, names: tuple[str, ...]) -> str:

@@ -106,6 +106,33 @@ class ShowProgress(TrainerCallback):
         self._bar.close()
 
 
+class StopEarly(TrainerCallback):
+    """Ends training when the unsupervised loss on validation has stopped falling, as the authors' release does.
+
+    Evaluations count that come after ``start`` steps: at the ``patience``-th one of them in a row without a loss below
+    all before it, those up to ``start`` included, training ends. What was logged decides: a resumed run decides alike.
+    """
+
+    def __init__(self, patience: int, start: int):
+        self.patience = patience
+        self.start = start
+
+    def on_evaluate(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """End the training where it is time."""
+        if self.is_due(state):
+            control.should_training_stop = True
+
+    def is_due(self, state: TrainerState) -> bool:
+        """Whether the evaluations so far end the training."""
+        best, without = math.inf, 0
+        for entry in state.log_history:
+            if "eval_loss" in entry:
+                lower = entry["eval_loss"] < best
+                best = entry["eval_loss"] if lower else best
+                without = 0 if lower else without + (entry["step"] > self.start)
+        return 0 < self.patience <= without
+
+
 class StopOnSignal(TrainerCallback):
     """SIGINT and SIGTERM: finish the step, write a checkpoint, stop. A second one stops a single process at once."""
 
