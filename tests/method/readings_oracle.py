@@ -120,7 +120,7 @@ def swarm(logits, still, targets, reading):
 
 
 def gradient(function, logits):
-    """The derivative by each logit, nested as the logits are; ``function`` gets (logits, the logits that stand still)."""
+    """The derivative by each logit, nested as they are; ``function`` gets (logits, the logits that stand still)."""
     return [
         [
             [

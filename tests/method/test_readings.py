@@ -1,4 +1,4 @@
-"""Each reading of the losses is the one written by hand, its values and its gradients, to the last digits of float64."""
+"""Each reading of the losses is the one written by hand, values and gradients, to the last digits of float64."""
 
 from dataclasses import asdict, dataclass
 from types import SimpleNamespace
@@ -165,9 +165,8 @@ def test_the_made_instances_have_all_cases_and_positions_that_not_all_templates_
 def test_the_bounds_of_line_10_differ_at_three_of_five_voters():
     """The release's own example, StoryCloze at |G| = 3: k is 2 instead of 3, and one voter follows the others."""
     scores = torch.tensor([[-1.0, -3.0], [-1.0, -2.0], [-1.0, -1.5], [-2.0, -1.0], [-2.0, -1.5]])
-    common = dict(unanimous_margin=1.0, max_cc_size=3, flip_weight_min=0.1, flip_weight_max=1.0, flip_temperature=1.0)
     sizes = {
-        bound: int(split_templates(scores, SplitSettings(**common, cc_size_bound=bound)).cc_mask.sum())
+        bound: int(split_templates(scores, SplitSettings(1.0, 3, 0.1, 1.0, 1.0, cc_size_bound=bound)).cc_mask.sum())
         for bound in ("templates", "group")
     }
     assert sizes == {"templates": 3, "group": 2}
