@@ -144,6 +144,7 @@ class Preview:
         return found
 
     def _notes(self) -> Iterator[str]:
+        yield f"Protocol: {self.study.protocol}."
         absent = [name for name, task in self.tasks.items() if task is None]
         if absent:
             yield f"*: the paper's counts, as rows or templates are not available here: {', '.join(absent)}."
