@@ -55,6 +55,11 @@ class Checkpoints(TrainerCallback):
             raise InputError("E-RESUME-BEST", f"The best checkpoint so far, {best}, cannot be used: {corruption}.")
         state.best_model_checkpoint = str(best)
 
+    def on_step_end(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """Evaluate the last step too, whatever ``eval_steps`` is: its checkpoint is written, and is a candidate."""
+        if state.global_step >= state.max_steps and args.eval_strategy == "steps":
+            control.should_evaluate = True
+
     def on_save(self, args, state: TrainerState, control, **kwargs) -> None:
         """Write the manifest when every process has written its random state."""
         wait_for_all()
