@@ -18,7 +18,7 @@ from flip_flop.method import find_method
 from flip_flop.run_record import RUN_FILE, AdapterRecord, RunRecord, this_process
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.tasks import Task
-from flip_flop.training.callbacks import LogFile, ShowProgress, StopEarly, StopOnSignal
+from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
 from flip_flop.training.checkpoints import latest_valid
 from flip_flop.training.checks import initial_vote_stats, log_passes, warn_of_answer_words
@@ -100,7 +100,6 @@ def _run(
     started = time.monotonic()
     warn_of_answer_words(data.train, config)
     stop, method = StopOnSignal(), find_method(config.method)
-    stop_early = StopEarly(config.early_stopping_patience, config.early_stopping_start)
     writing = [LogFile(out / "log.jsonl"), ShowProgress(method.name, quiet)] if rank() == 0 else []
     trainer = F2CTrainer(
         loaded.model,  # type: ignore[arg-type]
@@ -108,7 +107,7 @@ def _run(
         train_dataset=data.train,
         eval_dataset=data.validation,
         processing_class=loaded.tokenizer,
-        callbacks=[*writing, stop, stop_early],
+        callbacks=[*writing, stop],
     )
     trainer.template_names = [template.name for template in data.record.templates]
     trainer.f1 = data.record.f1
@@ -128,7 +127,7 @@ def _run(
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     finally:
         stop.restore()
-    ended = trainer.state.global_step == trainer.state.max_steps or stop_early.is_due(trainer.state)
+    ended = trainer.state.global_step == trainer.state.max_steps or trainer.stop_early.is_due(trainer.state)
     if stop.received is not None and not ended:
         log.info("stopped by a signal at step %d; --resume goes on from there", trainer.state.global_step)
         return TrainingRun(out, None, stop.received)

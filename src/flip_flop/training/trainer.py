@@ -25,7 +25,7 @@ from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.training import distributed
-from flip_flop.training.callbacks import Checkpoints
+from flip_flop.training.callbacks import Checkpoints, StopEarly
 from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
 from flip_flop.training.checks import require_dtype, require_one_device_each
 from flip_flop.training.config import F2CConfig
@@ -94,6 +94,7 @@ class F2CTrainer(Trainer):
         self.template_names: Sequence[str] | None = None
         self.f1: Average = "auto"
         self.statistics = StepStatistics()
+        self.stop_early = StopEarly(args.early_stopping_patience, args.early_stopping_start)
         self.method = find_method(args.method)
         evaluated = [] if self.eval_instances is None else self.eval_instances.instances
         gold = None if self.eval_instances is None else [instance.label for instance in evaluated]
@@ -106,7 +107,7 @@ class F2CTrainer(Trainer):
             train_dataset=self.train_instances,
             eval_dataset=self.eval_instances,
             processing_class=processing_class,
-            callbacks=[Checkpoints(keep), *(callbacks or [])],
+            callbacks=[Checkpoints(keep), self.stop_early, *(callbacks or [])],
             optimizers=optimizers,
         )
         # Only now the model is on its device, which decides how long a row should be.
@@ -250,9 +251,9 @@ class F2CTrainer(Trainer):
         mine = distributed.shard(instances) or instances[:1]  # also with more processes than instances, all take part
         own: list[float] = []
 
-        def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates) -> None:
+        def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
             # Of epoch 0 each time: evaluations are compared with each other, and so have the same teachers.
-            read = self._instances(self.adapted, encoded, states, states.scores(self.adapted), epoch=0)
+            read = self._instances(self.adapted, encoded, states, scores, epoch=0)
             own.extend(float(sum(self._loss_terms(each).values())) for each in read)
 
         table = score_instances(
