@@ -23,8 +23,9 @@ SCHEME = 1
 # A setting that is no more, and that all keys of this scheme hold.
 RETIRED = {"fast_linear": False}
 # Where rows were found, and under which name of a version; what they are, the digest of their content says. A commit
-# that leaves the rows alone is no reason to train again, and a node without a network does not learn the commit.
-_LOCATIONS = ("source", "mirror", "revision", "branch")
+# that leaves the rows alone is no reason to train again, and a node without a network does not learn the commit. Nor do
+# the splits' names matter, as the digests of their ids are there.
+_LOCATIONS = ("source", "mirror", "revision", "branch", "splits")
 # The settings that an audit shares with the trainings.
 SCORING = ("chat_template", "backend", "batch_tokens")
 
