@@ -74,7 +74,7 @@ def train_command(
     config = make_config(settings, f"{run.config} and the command line" if run.config else "the command line")
     if run.out.is_file():
         raise InputError("E-OUT-PATH", f"{run.out} is a file.", "Give a folder.")
-    chosen = data.open(task.task, task.templates)
+    chosen = data.open(task.task, task.templates, config.protocol)
     require_templates_for_training(chosen)
     rows = load_training_data(chosen, config, limit=run.limit)  # the data's errors come before the model's minutes
     result = train(model.load(), rows, config, run.out, resume=run.resume, quiet=run.quiet)

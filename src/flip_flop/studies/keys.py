@@ -30,10 +30,10 @@ _LOCATIONS = ("source", "mirror", "revision", "branch", "splits")
 SCORING = ("chat_template", "backend", "batch_tokens")
 
 
-def open_task(name: str, setup: Setup) -> Task:
-    """A task of a study, with all its templates."""
+def open_task(name: str, setup: Setup, protocol: str = "paper") -> Task:
+    """A task of a study, with all its templates, and with the rows and prompts of the study's protocol."""
     mirror, stories = (None if path is None else Path(path) for path in (setup.hub_mirror, setup.story_cloze_dir))
-    return load_task(name, templates="all", hub_mirror=mirror, story_cloze_dir=stories)
+    return load_task(name, templates="all", hub_mirror=mirror, story_cloze_dir=stories, protocol=protocol)
 
 
 def open_model(setup: Setup, adapter: Path | None) -> LoadedModel:
@@ -73,7 +73,7 @@ def make_plan(study: Study, setup: Setup) -> Plan:
 def _open(reference: str, study: Study, setup: Setup) -> Task:
     """A task of a study. Where it cannot be had, the others can be run without it, and the error says how."""
     try:
-        return open_task(reference, setup)
+        return open_task(reference, setup, study.protocol)
     except InputError as error:
         others = [task for task in study.tasks if task != reference]
         if not others or error.code == "E-TPL-FETCH":  # the templates of all

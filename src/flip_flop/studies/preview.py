@@ -83,7 +83,7 @@ class Preview:
 
     def _open(self, name: str) -> Task | None:
         try:
-            task = open_task(name, self.setup)
+            task = open_task(name, self.setup, self.study.protocol)
             for split in {"train", self.study.split} & set(task.data):
                 task.rows(split)
             return task
