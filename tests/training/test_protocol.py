@@ -1,6 +1,7 @@
 """The paper's protocol and the release's: what each sets, a whole step of the release, its stopping, its precision."""
 
 import copy
+import json
 import logging
 from dataclasses import asdict, fields
 
@@ -105,6 +106,26 @@ def test_how_many_passes_over_the_data_is_said_before_training(caplog, count, ch
     said, *warnings = caplog.messages
     assert line in said
     assert [text.startswith("W-PASSES: ") and warned in text for text in warnings] == [True] * bool(warned)
+
+
+def test_the_last_step_is_a_candidate_whatever_the_steps_between_evaluations(out):
+    config = settings(num_train_epochs=1, eval_strategy="steps", eval_steps=2)  # three steps
+    train(load_tiny(), make_task(), config, out, quiet=True)
+    assert [entry["step"] for entry in log_of(out, "eval_mean_f1")] == [0, 2, 3]
+    assert {path.name for path in (out / "checkpoints").iterdir()} == {"checkpoint-2", "checkpoint-3"}
+
+
+def test_a_run_of_an_earlier_version_is_resumed_though_its_record_lacks_the_new_settings(out, monkeypatch):
+    with monkeypatch.context() as patch:
+        signal_in(patch, 2)
+        train(load_tiny(), make_task(), settings(), out, quiet=True)
+    plan = json.loads((out / "plan.json").read_text())
+    for name in FORMER.keys() & BY_PROTOCOL.keys() | {"early_stopping_start"}:
+        del plan["settings"][name]
+    (out / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*settings\.jsd \('mean', now 'symmetric'\)"):
+        train(load_tiny(), make_task(), settings(jsd="symmetric"), out, resume=True, quiet=True)
+    assert train(load_tiny(), make_task(), settings(), out, resume=True, quiet=True).adapter is not None
 
 
 # ---- a whole step, against forwards of each pair alone and full logits ----
