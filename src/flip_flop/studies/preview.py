@@ -144,7 +144,6 @@ class Preview:
         return found
 
     def _notes(self) -> Iterator[str]:
-        yield f"Protocol: {self.study.protocol}."
         absent = [name for name, task in self.tasks.items() if task is None]
         if absent:
             yield f"*: the paper's counts, as rows or templates are not available here: {', '.join(absent)}."
@@ -153,6 +152,7 @@ class Preview:
         else:
             yield "Tokens: of one pass over the rows, the distinct ones of each instance, which the packed pass reads;"
             yield f"counted by the model's tokenizer on {SAMPLE} instances of each split."
+        yield f"Protocol: {self.study.protocol} (docs/release.md)."
         if self.loaded is not None:
             yield f"Time: one instance of each split, timed; a training step counts as {STEP_PASSES} passes."
         else:
