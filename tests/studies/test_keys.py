@@ -33,7 +33,7 @@ def first():
         small(name="other", description="another one"),
         small(tasks=("demo_remarks", "demo_clear"), seeds=(1, 0), methods=("base", "swarm", "cce")),
         small(settings=Settings(SHORT | {"logging_steps": 2, "report_to": "none"})),
-        small(settings=Settings(SHORT | {"learning_rate": "1e-5", "cce-weight": 1})),  # the defaults, spelt out
+        small(settings=Settings(SHORT | {"learning_rate": "3e-4", "cce-weight": 1})),  # the defaults, spelt out
         small(settings=Settings({}, {"cce": SHORT}, {}, {"max_steps": "2"})),
         small(settings=Settings(SHORT | {"adam_beta2": 0.999, "eval_delay": 0})),  # the library's defaults
         small(settings=Settings(SHORT | {"batch_tokens": 512, "per_device_eval_batch_size": 3})),
