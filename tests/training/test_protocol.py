@@ -81,7 +81,7 @@ def test_steps_decide_where_epochs_are_not_given(given, max_steps, epochs):
         ({}, ("steps", 5, "steps", 5)),
         ({"eval_steps": 50}, ("steps", 50, "steps", 50)),
         ({"eval_strategy": "epoch"}, ("epoch", None, "epoch", 500)),
-        ({"eval_strategy": "no"}, ("no", None, "steps", 500)),
+        ({"eval_strategy": "no"}, ("no", None, "steps", 5)),
         ({"eval_strategy": "no", "save_strategy": "no"}, ("no", None, "no", 500)),
     ],
 )

@@ -165,10 +165,13 @@ class F2CConfig(TrainingArguments):
             self.max_steps = self.max_steps if self.max_steps > 0 else MAX_STEPS
         if self.eval_steps is None and self.eval_strategy == "steps":
             self.eval_steps = 5
+        every = self.eval_steps or 500
         if self.save_strategy == "auto":
-            self.save_strategy = "steps" if self.eval_strategy == "no" else self.eval_strategy
+            self.save_strategy = self.eval_strategy
+            if self.eval_strategy == "no":
+                self.save_strategy, every = "steps", 5
         if self.save_steps < 0:
-            self.save_steps = self.eval_steps if self.save_strategy == "steps" and self.eval_steps else 500
+            self.save_steps = every
         if self.eval_strategy == "no":
             self.eval_on_start, self.early_stopping_patience = False, 0
         if self.select_by == "last" or self.eval_strategy == "no":
