@@ -165,7 +165,7 @@ class F2CConfig(TrainingArguments):
             self.max_steps = self.max_steps if self.max_steps > 0 else MAX_STEPS
         if self.eval_steps is None and self.eval_strategy == "steps":
             self.eval_steps = 5
-        every = self.eval_steps or 500
+        every = self.eval_steps if self.eval_steps is not None and self.eval_strategy == "steps" else 500
         if self.save_strategy == "auto":
             self.save_strategy = self.eval_strategy
             if self.eval_strategy == "no":
