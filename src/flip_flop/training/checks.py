@@ -55,7 +55,7 @@ def log_passes(num_instances: int, config: F2CConfig) -> None:
     log.info("at most %.3g passes over %d training instances, in %s", passes, num_instances, counted)
     if passes < 1:
         log.warning(
-            "W-PASSES: %d of the %d training instances are never seen. For all, set --num-train-epochs.",
+            "W-PASSES: %d of the %d training instances are never seen. For all of them, set --num-train-epochs 1.",
             round(num_instances * (1 - passes)),
             num_instances,
         )
@@ -73,7 +73,8 @@ def warn_of_answer_words(instances: Sequence[RenderedInstance], config: F2CConfi
     if pulls_words and pulls_words(config) and templates_differ_in_answer_words(instances[:SAMPLE_SIZE]):
         log.warning(
             "W-ANSWER-WORDS: the templates answer in different words, and divergences over the vocabulary pull "
-            "each toward the others' words. Watch own_label_mass, or use --divergence-space labels."
+            "each toward the others' words. Watch own_label_mass, or use --divergence-space labels (swarm: "
+            "--swarm-space labels)."
         )
 
 
