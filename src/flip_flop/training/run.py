@@ -111,7 +111,6 @@ def _run(
     )
     trainer.template_names = [template.name for template in data.record.templates]
     trainer.f1 = data.record.f1
-    log_passes(len(data.train), config)
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
     checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if begun else None
@@ -123,6 +122,7 @@ def _run(
         trainer.args.eval_on_start = False
     if rank() == 0:  # from here on the folder holds a run: all mistakes of the user's have been found
         write_json(out / PLAN, plan)
+        log_passes(len(data.train), config)
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     finally:
