@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import flip_flop.method.consensus
 from benchmarks.peers import mean_of_targets, naive_log_probs, naive_scores, strong_log_probs, strong_scores
-from flip_flop.method import Consensus, aggregate_answer_log_probs, f2c_loss, split_templates
+from flip_flop.method import Consensus, Reading, answer_distributions, f2c_loss, split_templates
 from flip_flop.scoring import EncodedAnswer, EncodedInstance
 from flip_flop.training import F2CConfig
 
@@ -78,13 +78,12 @@ def _loss(
 ) -> Tensor:
     """Eq. 10 of one instance, from ``[tokens, vocab]`` for each template's consensus answer."""
     split = split_templates(torch.from_numpy(scores).to(log_probs[0].device), config.split_settings)
-    distributions = [aggregate_answer_log_probs(part, reading=config.answer_aggregation) for part in log_probs]
     terms = f2c_loss(
         -torch.stack([mean_of_targets(part, answer) for part, answer in zip(log_probs, answers, strict=True)]),
-        torch.stack(distributions),
+        answer_distributions(log_probs, config.answer_aggregation),
         split,
         cce_weight=config.cce_weight,
         jsd_weight=config.jsd_weight,
-        detach_cc_mixture=config.detach_cc_mixture,
+        reading=Reading.of(config),
     )
     return torch.stack(list(terms.values())).sum()

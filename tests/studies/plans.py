@@ -9,6 +9,7 @@ from flip_flop.studies.study import Settings, Study
 
 SHORT = {
     "max_steps": 2,
+    "learning_rate": 3e-4,
     "per_device_train_batch_size": 4,
     "eval_strategy": "no",
     "save_strategy": "no",

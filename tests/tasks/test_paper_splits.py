@@ -102,4 +102,5 @@ def test_rows_that_one_template_does_not_tell_apart_are_not_divided_between_trai
     train = rows([("1", "1"), ("1", "2"), ("1", "1"), ("2", "2"), ("3", "3"), ("3", "3 ")], "train")
     test = rows([("2", "2"), ("1", "3"), ("3", "4"), ("2", "2")], "dev")
     # Row 3 stands in test, twice, under both templates; 0, 1 and 2 share a, and 4 and 5 share both.
-    assert find_duplicates(train, test, TEMPLATES, "label") == Duplicates(in_test=(3,), within_train=(0, 1, 2, 4, 5))
+    found = find_duplicates(train, test, TEMPLATES, "label")
+    assert (found.in_test, found.within_train) == ((3,), (0, 1, 2, 4, 5))

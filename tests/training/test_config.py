@@ -37,7 +37,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one():
         ({"max_cc_size": 2.5}, "max_cc_size is 2.5. It must be a whole number"),
         ({"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0"),
         (
-            {"eval_strategy": "steps", "eval_steps": 50, "save_strategy": "steps"},
+            {"eval_strategy": "steps", "eval_steps": 50, "save_strategy": "steps", "save_steps": 500},
             r"save_steps is 500\. It must be eval_steps, 50",
         ),
         ({"lr_scheduler_type": "wavy"}, "lr_scheduler_type|wavy"),

@@ -85,16 +85,15 @@ def test_an_answer_reads_the_same_whatever_was_read_before(tmp_path):
         ways = {
             "alone": lambda: None,
             "with scores": instance.scores,
-            "with words": lambda: instance.vocab_log_probs(label),
+            "with words": lambda: instance.answer_log_probs(label),
         }
         for way, prepare in ways.items():
             prepare()
             read.setdefault(way, []).append(torch.stack([instance.nll(label), instance.nll(label, "sum")]))
         scores, counts = instance.scores()[:, label], instance.token_counts[:, label]
         read.setdefault("by hand", []).append(torch.stack([-scores, -scores * counts]))
-        assert torch.allclose(
-            instance.vocab_log_probs(label).exp().sum(-1), torch.ones(()).double(), rtol=0, atol=1e-12
-        )
+        for rows in instance.answer_log_probs(label):
+            assert torch.allclose(rows.exp().sum(-1), torch.ones(()).double(), rtol=0, atol=1e-12)
         assert not hasattr(instance, "label")
         return {"nll": instance.nll(label).mean()}
 

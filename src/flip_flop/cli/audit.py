@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from flip_flop.cli.options import DataOptions, ModelOptions, TaskOptions, options
+from flip_flop.cli.options import ModelOptions, RowOptions, TaskOptions, options
 from flip_flop.errors import InputError, nearest
 from flip_flop.options import ScoringOptions, option
 
@@ -31,9 +31,9 @@ class AuditOptions:
 
 
 @click.command("audit")
-@options(ModelOptions, TaskOptions, AuditOptions, ScoringOptions, DataOptions)
+@options(ModelOptions, TaskOptions, AuditOptions, ScoringOptions, RowOptions)
 def audit_command(
-    model: ModelOptions, task: TaskOptions, run: AuditOptions, scoring: ScoringOptions, data: DataOptions
+    model: ModelOptions, task: TaskOptions, run: AuditOptions, scoring: ScoringOptions, data: RowOptions
 ) -> int:
     """Measure how consistently a model answers a task over its templates, and how well.
 
@@ -46,7 +46,7 @@ def audit_command(
     thresholds = [_threshold(text) for text in run.fail_under]
     check_out(run.out, overwrite=run.overwrite)
     # The data's errors come before the model's minutes.
-    split = data.open(task.task, task.templates).render(run.split, limit=run.limit, seed=run.seed)
+    split = data.open(task.task, task.templates, data.protocol).render(run.split, limit=run.limit, seed=run.seed)
     found = audit(model.load(model.adapter), split, scoring, name=run.name, seed=run.seed, quiet=run.quiet)
     found.write(run.out)
     click.echo(render_text(comparison_rows([found])))

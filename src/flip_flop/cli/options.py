@@ -124,18 +124,42 @@ class DataOptions:
         help="The folder of StoryCloze's two CSV files, which its owners give out.",
     )
 
-    def open(self, task: str, templates: str | None) -> "Task":
-        """Load a task with the templates that ``--templates`` asks for.
+    def open(self, task: str, templates: str | None, protocol: str = "paper") -> "Task":
+        """Load a task with the templates that ``--templates`` asks for, with the rows and prompts of a protocol.
 
         A dataset's rows are divided with seed 0, whatever ``--seed`` is: what one run trains on must not be what
         another run is chosen by.
         """
         from flip_flop.tasks import load_task
 
-        return load_task(task, templates=templates, hub_mirror=self.hub_mirror, story_cloze_dir=self.story_cloze_dir)
+        return load_task(
+            task,
+            templates=templates,
+            hub_mirror=self.hub_mirror,
+            story_cloze_dir=self.story_cloze_dir,
+            protocol=protocol,
+        )
 
-    def open_paper(self, name: str, seed: int = 0) -> "CatalogData":
+    def open_paper(self, name: str, seed: int = 0, protocol: str = "paper") -> "CatalogData":
         """Load a dataset of the paper, with what is known of its rows and its dropped templates."""
         from flip_flop.tasks.catalog import catalog_data
+        from flip_flop.tasks.protocols import row_protocol
 
-        return catalog_data(name, hub_mirror=self.hub_mirror, story_cloze_dir=self.story_cloze_dir, seed=seed)
+        rules = row_protocol(protocol)
+        return catalog_data(
+            name,
+            hub_mirror=self.hub_mirror,
+            story_cloze_dir=self.story_cloze_dir,
+            seed=seed,
+            splits=rules.splits,
+            prompt_value_limit=rules.prompt_value_limit,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(DataOptions):
+    """Where the paper's datasets are read from, and by which protocol they are divided and rendered."""
+
+    protocol: Literal["paper", "release"] = option(
+        "paper", help="Rows and prompts as the paper's text has them, or as the authors' release has them."
+    )

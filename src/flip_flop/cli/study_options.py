@@ -44,14 +44,16 @@ class GridOptions(DataOptions):
     methods: tuple[str, ...] | None = option(None, type=NAMES, help="base, swarm, cce, f2c, package.module:name.")
     seeds: tuple[int, ...] | None = option(None, type=NUMBERS, help="The trainings' seeds.")
     limit: int | None = option(None, min=1, help="A uniform sample of this size per split.")
+    protocol: str | None = option(None, help="paper or release: readings, and settings per dataset (docs/release.md).")
     settings: tuple[str, ...] = option((), flag="set", metavar="FIELD=VALUE", help="Any field of F2CConfig.")
 
     def study(self, name: str) -> tuple["Study", "Setup"]:
         """The study, and what it is run on."""
         from flip_flop.studies.plan import Setup
+        from flip_flop.studies.release import with_protocol
         from flip_flop.studies.study import load_study, narrow
 
-        narrower = {key: getattr(self, key) for key in ("tasks", "methods", "seeds", "limit")}
+        narrower = {key: getattr(self, key) for key in ("tasks", "methods", "seeds", "limit", "protocol")}
         study = narrow(load_study(name), **narrower, settings=dict(map(_setting, self.settings)))
         named = self.model or study.model
         if named is None:
@@ -59,7 +61,7 @@ class GridOptions(DataOptions):
         if self.device not in ("auto", "cpu", "cuda"):
             message = f"A study takes no --device {self.device}."
             raise InputError("E-MODEL-DEVICE", message, "Set CUDA_VISIBLE_DEVICES, and use cuda or auto.")
-        study = replace(study, model=study.model and model_path(study.model))
+        study = with_protocol(replace(study, model=study.model and model_path(study.model)), named)
         folders = (self.hub_mirror, self.story_cloze_dir)
         mirror, stories = (None if folder is None else str(folder.resolve()) for folder in folders)
         return study, Setup(model_path(named), self.revision, self.dtype, self.device, mirror, stories)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flip_flop.cli.options import DataOptions, options
+from flip_flop.cli.options import DataOptions, RowOptions, options
 from flip_flop.errors import InputError
 from flip_flop.text import align_columns
 
@@ -17,7 +17,7 @@ COLUMNS = ("task", "train", "validation", "test", "templates", "labels")
 
 @click.group("tasks")
 def tasks_command() -> None:
-    """The paper's datasets: which there are, where they come from, and whether they are what the paper used."""
+    """The paper's datasets: which there are, where they come from, and whether they are what is published."""
 
 
 @tasks_command.command("list", short_help="Names and sizes, as in the paper.")
@@ -34,14 +34,15 @@ def list_command() -> int:
 
 @tasks_command.command("show", short_help="A dataset's source, fields, labels and splits.")
 @click.argument("task")
-@options(DataOptions)
-def show_command(data: DataOptions, task: str) -> int:
+@options(RowOptions)
+def show_command(data: RowOptions, task: str) -> int:
     """Where a dataset comes from, its fields, labels and splits; and its templates, where its rows are available."""
     from flip_flop.metrics import resolve_average
     from flip_flop.tasks.catalog import catalog_entry
+    from flip_flop.tasks.protocols import row_protocol
 
     entry = catalog_entry(task)
-    train, test = entry.train_from, entry.test_from
+    train, test, splits = entry.train_from, entry.test_from, row_protocol(data.protocol).splits
     labels = ", ".join(f"{label!r} {name}" for label, name in zip(entry.labels, entry.label_names, strict=True))
     for key, value in (
         (entry.name, entry.description),
@@ -49,12 +50,12 @@ def show_command(data: DataOptions, task: str) -> int:
         ("fields", ", ".join(entry.fields)),
         ("labels", f"{entry.label_field}: {labels}"),
         ("f1", "of label 1" if resolve_average(entry.f1, len(entry.labels)) == "binary" else "macro"),
-        ("splits", entry.policy.describe(train.split, test.split)),
+        ("splits", entry.policy.describe(train.split, test.split, splits)),
         ("templates", f"PromptSource, {entry.templates}"),
     ):
         click.echo(f"{key + ':':11}{value}")
     try:
-        dataset = data.open_paper(task)
+        dataset = data.open_paper(task, protocol=data.protocol)
     except InputError as error:
         click.echo(f"\nwhich templates are kept depends on the rows, which are not available:\n{error}")
     else:
@@ -62,24 +63,28 @@ def show_command(data: DataOptions, task: str) -> int:
     return 0
 
 
-@tasks_command.command("check", short_help="Compare what is found with the paper's table.")
+@tasks_command.command("check", short_help="Compare what is found with what is published.")
 @click.argument("tasks", nargs=-1)
 @options(DataOptions)
-@click.option("--seed", default=0, show_default=True, help="For the splits; audit and train use 0.")
-def check_command(data: DataOptions, tasks: Sequence[str], seed: int) -> int:
-    """Rows per split, templates and labels, and in parentheses those of the paper's table where they differ.
+@click.option("--protocol", type=click.Choice(["paper", "release"]), help="By default both, one after the other.")
+@click.option("--seed", default=0, show_default=True, help="For the paper's splits; audit and train use 0.")
+def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None, seed: int) -> int:
+    """Rows per split, templates and labels, and in parentheses the published ones where they differ.
 
-    Without a name, all datasets. Exit status 1 where a number differs for no known reason, or where rows are not
-    available; StoryCloze, which its owners give to each user, may be missing.
+    The paper's splits stand beside its table, the release's beside its own sizes. Without a name, all datasets. Exit
+    status 1 where a number differs for no known reason, or where rows are not available; StoryCloze, which its owners
+    give to each user, may be missing.
     """
     from flip_flop.tasks.catalog import catalog_entry, catalog_names, compare
+    from flip_flop.tasks.protocols import row_protocols
 
     entries = [catalog_entry(name) for name in tasks or catalog_names()]
-    found: dict[str, Comparison] = {}
+    protocols = [each for each in row_protocols().values() if protocol in (None, each.name)]
+    found: dict[str, list[Comparison]] = {}
     missing: dict[str, InputError] = {}
     for entry in entries:
         try:
-            found[entry.name] = compare(data.open_paper(entry.name, seed))
+            found[entry.name] = [compare(data.open_paper(entry.name, seed, each.name)) for each in protocols]
         except InputError as error:
             if error.code == "E-TPL-FETCH":  # it is the same for every dataset
                 raise
@@ -87,27 +92,29 @@ def check_command(data: DataOptions, tasks: Sequence[str], seed: int) -> int:
             if "ConnectionError" in error.message:  # the next one would wait as long for the same answer
                 click.echo("the hub cannot be reached: the other datasets are not tried", err=True)
                 break
-    click.echo(align_columns([list(COLUMNS), *(_cells(entry, found.get(entry.name)) for entry in entries)]))
-    refusals = [f"{name}: {error}" for name, error in missing.items()]
-    click.echo("\n".join(["", *_notes(list(found.values())), *refusals]))
+    for place, each in enumerate(protocols):
+        comparisons = {name: of_protocols[place] for name, of_protocols in found.items()}
+        cells = [_cells(entry, comparisons.get(entry.name), each.splits) for entry in entries]
+        click.echo(align_columns([list(COLUMNS), *cells]))
+        click.echo("\n".join(["", f"protocol {each.name}: {each.source}", *_notes(list(comparisons.values())), ""]))
+    click.echo("\n".join(f"{name}: {error}" for name, error in missing.items()), nl=bool(missing))
     is_complete = not missing or (set(missing) == {"storycloze"} and data.story_cloze_dir is None)
-    return 0 if is_complete and not any(comparison.unexplained for comparison in found.values()) else 1
+    return 0 if is_complete and not any(each.unexplained for both in found.values() for each in both) else 1
 
 
-def _cells(entry: "CatalogEntry", comparison: "Comparison | None") -> list[str]:
-    """What was found, with the paper's number in parentheses where it differs."""
+def _cells(entry: "CatalogEntry", comparison: "Comparison | None", splits: str) -> list[str]:
+    """What was found, with the published number in parentheses where it differs."""
     cells = [entry.name]
-    for column in COLUMNS[1:]:
+    for column, published in entry.published(splits).items():
         here = None if comparison is None else comparison.found[column]
-        paper = entry.paper[column]
-        cells.append(str(here) if here == paper else f"{'-' if here is None else here} ({paper})")
+        cells.append(str(here) if here == published else f"{'-' if here is None else here} ({published})")
     return cells
 
 
 def _notes(comparisons: Sequence["Comparison"]) -> list[str]:
     """Why numbers differ, a line for each dataset."""
-    same = [comparison.name for comparison in comparisons if comparison.found == comparison.paper]
-    lines = [f"as in the paper's table: {', '.join(same)}"] if same else []
+    same = [comparison.name for comparison in comparisons if comparison.found == comparison.published]
+    lines = [f"as published: {', '.join(same)}"] if same else []
     for comparison in comparisons:
         unknown = [f"no known reason: {', '.join(comparison.unexplained)}"] if comparison.unexplained else []
         if reasons := [*comparison.reasons, *unknown]:

@@ -1,7 +1,7 @@
 """``flip-flop train``."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class TrainCommand(click.Command):
 
         inherited = {item.name for item in fields(TrainingArguments)}
         rows = [
-            (f"--{item.name.replace('_', '-')}", f"{item.metadata['help']}  [default: {item.default}]")
+            (f"--{item.name.replace('_', '-')}", f"{item.metadata['help']}  [default: {_default(item)}]")
             for item in fields(F2CConfig)
             if item.name not in inherited and item.name != "method"
         ]
@@ -74,7 +74,7 @@ def train_command(
     config = make_config(settings, f"{run.config} and the command line" if run.config else "the command line")
     if run.out.is_file():
         raise InputError("E-OUT-PATH", f"{run.out} is a file.", "Give a folder.")
-    chosen = data.open(task.task, task.templates)
+    chosen = data.open(task.task, task.templates, config.protocol)
     require_templates_for_training(chosen)
     rows = load_training_data(chosen, config, limit=run.limit)  # the data's errors come before the model's minutes
     result = train(model.load(), rows, config, run.out, resume=run.resume, quiet=run.quiet)
@@ -85,6 +85,11 @@ def train_command(
         audit = f"flip-flop audit --model {model.model} --adapter {adapter} --task {task.task} --out ..."
         click.echo(f"{adapter}: next, {audit}")
     return 0
+
+
+def _default(item: Field[Any]) -> str:
+    of_protocols = (f"{item.metadata[name]} ({name})" for name in ("paper", "release") if name in item.metadata)
+    return ", ".join(of_protocols) or str(item.default)
 
 
 def _read_settings(path: Path | None) -> dict[str, Any]:

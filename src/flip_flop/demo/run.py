@@ -18,8 +18,14 @@ COMMON = {
     "use_cpu": True,
     "per_device_train_batch_size": 8,
     "learning_rate": 3e-4,
+    "lr_scheduler_type": "linear",
+    "weight_decay": 0.0,
     "num_train_epochs": 3,
+    "eval_strategy": "epoch",
     "logging_steps": 21,
+    "unanimous_margin": 1.0,
+    "max_cc_size": 4,
+    "flip_temperature": 1.0,
 }
 F2C = {"method": "f2c", "jsd_weight": 1.0, "flip_weight_min": 0.1, "flip_weight_max": 1.0}
 METHODS: dict[str, dict[str, Any]] = {

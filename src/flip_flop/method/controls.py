@@ -3,12 +3,15 @@
 import math
 import statistics
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from flip_flop.method.consensus import find_consensus
+
+CcSizeBound = Literal["templates", "group"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +40,8 @@ class SplitSettings:
         flip_weight_min: :math:`f_{\min}`, at least 0.
         flip_weight_max: :math:`f_{\max}`, at least :math:`f_{\min}`.
         flip_temperature: :math:`t`, above 0, in nats.
+        cc_size_bound: Line 10. ``templates``: :math:`k = \min(k_{\max}, V - 1)`, the paper's; ``group``:
+            :math:`k = \min(k_{\max}, |G| - 1)`, the release's row "k, line 10".
 
     Raises:
         ValueError: A setting is out of its range.
@@ -47,6 +52,7 @@ class SplitSettings:
     flip_weight_min: float
     flip_weight_max: float
     flip_temperature: float
+    cc_size_bound: CcSizeBound = "templates"
 
     def __post_init__(self) -> None:
         # Written as `not (...)`, so that a NaN fails each of them.
@@ -113,7 +119,8 @@ def split_templates(scores: Float[Tensor, "templates labels"], settings: SplitSe
         return split(2, majority_mask, empty, 0.0)  # line 7
     if majority_size < 2:  # line 8
         return split(3, empty, empty, 0.0)  # line 9
-    cc_size = min(settings.max_cc_size, num_templates - 1)  # line 10
+    bound = num_templates if settings.cc_size_bound == "templates" else majority_size
+    cc_size = min(settings.max_cc_size, bound - 1)  # line 10
     if cc_size < 2:  # line 11
         return split(3, empty, empty, 0.0)  # line 12
 

@@ -1,13 +1,12 @@
 """Distributions, as normalised log-probabilities over the vocabulary or the labels, and their divergences in nats."""
 
 import math
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Aggregation = Literal["mean_log_prob", "mean_prob"]
+from flip_flop.method.reading import Aggregation
 
 
 def at_least_float32(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -103,7 +102,7 @@ def aggregate_answer_log_probs(
     possible at every position. Gradients flow.
 
     Raises:
-        ValueError: The answer has no token, or ``reading`` is neither of the two.
+        ValueError: The answer has no token, or ``reading`` is neither of the two (``per_position`` makes no one of it).
 
     Example:
         >>> two_tokens = torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log()

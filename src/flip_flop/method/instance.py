@@ -1,15 +1,13 @@
 """What a method may read of one training instance."""
 
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from flip_flop.method.consensus import Consensus
 from flip_flop.method.controls import TemplateSplit
-from flip_flop.method.divergences import Aggregation
-
-Reduction = Literal["mean", "sum"]
+from flip_flop.method.reading import Reduction
 
 
 @runtime_checkable
@@ -42,8 +40,8 @@ class Instance(Protocol):
         """Negative log-likelihood of a label's answer under each template: its tokens' mean or sum."""
         ...
 
-    def vocab_log_probs(self, label: int, reading: Aggregation = "mean_log_prob") -> Float[Tensor, "templates vocab"]:
-        """A label's answer as a distribution over the vocabulary (:func:`aggregate_answer_log_probs`)."""
+    def answer_log_probs(self, label: int) -> list[Float[Tensor, "_positions vocab"]]:
+        """A label's answer under each template: the distribution over the vocabulary at each of its tokens."""
         ...
 
     def random(self, purpose: str) -> DrawsPermutations:

@@ -10,8 +10,20 @@ from torch import Tensor
 
 from flip_flop.method.consensus import label_log_probs
 from flip_flop.method.controls import TemplateSplit
-from flip_flop.method.divergences import at_least_float32, jensen_shannon_divergence, kl_divergence, mixture_log_probs
+from flip_flop.method.distributions import (
+    Distributions,
+    answer_distributions,
+    as_distributions,
+    divergence_from_mixture,
+    forward_kl,
+    reverse_kl,
+    symmetric_kl,
+)
+from flip_flop.method.divergences import at_least_float32
 from flip_flop.method.instance import Instance
+from flip_flop.method.reading import FlipDirection, JsdForm, Reading
+
+PAPER = Reading()
 
 
 def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Float[Tensor, ""]:
@@ -32,36 +44,53 @@ def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Fl
     return weight * at_least_float32(consensus_nll).mean()
 
 
-def jsd_loss(cc_log_probs: Float[Tensor, "distributions outcomes"], *, weight: float) -> Float[Tensor, ""]:
+def jsd_loss(
+    cc: Float[Tensor, "distributions outcomes"] | Distributions, *, weight: float, form: JsdForm = "mean"
+) -> Float[Tensor, ""]:
     r"""Agreement within the CC set of one instance.
 
     .. math::
-        \mathcal L_{\text{jsd}}(i) = \beta_{\text{jsd}} \, \mathrm{JSD}(\{\mathbf q^\star_{i,t}\}_{t \in T_i})
+        \text{mean:} \quad \mathcal L_{\text{jsd}}(i) = \beta_{\text{jsd}} \,
+        \frac{1}{|T_i|} \sum_{t \in T_i} \mathrm{KL}(\mathbf q^\star_{i,t} \,\|\, \bar{\mathbf q}^{T\star}_i)
 
-    Eq. 8 of the F2C paper, from the log-probabilities of the CC set's templates. Gradients flow through all of it,
-    the mixture included. Exactly 0 for an empty CC set, for one template, and for a weight of 0.
+        \text{symmetric:} \quad \mathcal L_{\text{jsd}}(i) = \beta_{\text{jsd}} \,
+        \frac{1}{|T_i|} \sum_{t \in T_i} \tfrac12 \bigl(
+        \mathrm{KL}(\mathbf q^\star_{i,t} \,\|\, \bar{\mathbf q}^{T\star}_i)
+        + \mathrm{KL}(\bar{\mathbf q}^{T\star}_i \,\|\, \mathbf q^\star_{i,t}) \bigr)
+
+    ``mean`` is Eq. 8 of the F2C paper, the Jensen-Shannon divergence; ``symmetric`` is the release's row "JSD". From
+    the distributions of the CC set's templates. Gradients flow through all of it, the mixture included, in both forms.
+    Exactly 0 for an empty CC set, for one template, and for a weight of 0.
 
     Example:
         >>> jsd_loss(torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log(), weight=0.5)
         tensor(0.1840)
     """
-    if weight == 0 or cc_log_probs.shape[0] == 0:
-        return _zero(cc_log_probs)
-    return weight * jensen_shannon_divergence(cc_log_probs)
+    cc = as_distributions(cc)
+    if weight == 0 or len(cc.log_probs) == 0:
+        return _zero(cc.log_probs)
+    divergence = {"mean": forward_kl, "symmetric": symmetric_kl}[form]
+    return weight * divergence_from_mixture(cc, cc, divergence, detach=False)
 
 
 def flip_loss(
-    log_probs: Float[Tensor, "templates outcomes"], split: TemplateSplit, *, detach_cc_mixture: bool = True
+    log_probs: Float[Tensor, "templates outcomes"] | Distributions,
+    split: TemplateSplit,
+    *,
+    direction: FlipDirection = "forward",
+    detach_cc_mixture: bool = True,
 ) -> Float[Tensor, ""]:
     r"""Alignment of the NC set of one instance with the average distribution of its CC set.
 
     .. math::
-        \mathcal L_{\text{flip}}(i) = w_{\text{flip}} \frac{1}{|S_i|} \sum_{s \in S_i}
-        \mathrm{KL}(\mathbf q^\star_{i,s} \,\|\, \bar{\mathbf q}^{T\star}_i)
+        \text{forward:} \quad \mathcal L_{\text{flip}}(i) = w_{\text{flip}} \frac{1}{|S_i|} \sum_{s \in S_i}
+        \mathrm{KL}(\mathbf q^\star_{i,s} \,\|\, \bar{\mathbf q}^{T\star}_i), \qquad
+        \text{reverse:} \quad \mathrm{KL}(\bar{\mathbf q}^{T\star}_i \,\|\, \mathbf q^\star_{i,s})
 
-    Eq. 9 of the F2C paper. The CC mixture is a target without gradient, toward which the NC set moves; the paper
-    does not say, and ``detach_cc_mixture=False`` lets the CC set move toward the NC set as well. Exactly 0 where
-    the NC set is empty or its weight is 0.
+    ``forward`` is Eq. 9 of the F2C paper, ``reverse`` the release's row "Flip term". The CC mixture is a target
+    without gradient, toward which the NC set moves: so in the release; the paper does not say, and
+    ``detach_cc_mixture=False`` lets the CC set move toward the NC set as well. Exactly 0 where the NC set is empty or
+    its weight is 0.
 
     Example:
         >>> cc_mask = torch.tensor([True, True, False])
@@ -69,22 +98,22 @@ def flip_loss(
         >>> flip_loss(torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8]]).log(), split)
         tensor(0.4159)
     """
+    distributions = as_distributions(log_probs)
     if split.flip_weight == 0 or not split.nc_mask.any():
-        return _zero(log_probs)
-    cc_mixture_log_probs = mixture_log_probs(log_probs[split.cc_mask])
-    if detach_cc_mixture:
-        cc_mixture_log_probs = cc_mixture_log_probs.detach()
-    return split.flip_weight * kl_divergence(log_probs[split.nc_mask], cc_mixture_log_probs).mean()
+        return _zero(distributions.log_probs)
+    divergence = {"forward": forward_kl, "reverse": reverse_kl}[direction]
+    nc, cc = distributions[split.nc_mask], distributions[split.cc_mask]
+    return split.flip_weight * divergence_from_mixture(nc, cc, divergence, detach=detach_cc_mixture)
 
 
 def f2c_loss(
     consensus_nll: Float[Tensor, " templates"],
-    log_probs: Float[Tensor, "templates outcomes"],
+    log_probs: Float[Tensor, "templates outcomes"] | Distributions,
     split: TemplateSplit,
     *,
     cce_weight: float,
     jsd_weight: float,
-    detach_cc_mixture: bool = True,
+    reading: Reading = PAPER,
 ) -> dict[str, Float[Tensor, ""]]:
     r"""Flip-Flop Consistency of one instance.
 
@@ -98,7 +127,7 @@ def f2c_loss(
     Eq. 10 of the F2C paper, as its terms, weights included: ``cce`` (Eq. 6), ``jsd`` (Eq. 8) and ``flip`` (Eq. 9).
     A term that a case leaves out is exactly 0, and so is its gradient; it stays part of the graph, so ``backward``
     works on every instance. The outcomes are the vocabulary, on the consensus answer's tokens (the paper), or the
-    labels.
+    labels. Of ``reading``, the forms of the two divergences are read here.
 
     Example:
         >>> split = TemplateSplit(2, torch.tensor([True, True]), torch.tensor([False, False]), 0.0)
@@ -106,41 +135,52 @@ def f2c_loss(
         >>> f2c_loss(-log_probs[:, 0], log_probs, split, cce_weight=1.0, jsd_weight=1.0)
         {'cce': tensor(0.1643), 'jsd': tensor(0.0100), 'flip': tensor(0.)}
     """
+    distributions = as_distributions(log_probs)
     if split.case == 1:
-        return {"cce": _zero(consensus_nll), "jsd": _zero(log_probs), "flip": _zero(log_probs)}
+        zero = _zero(distributions.log_probs)
+        return {"cce": _zero(consensus_nll), "jsd": zero, "flip": zero}
+    detached, direction = reading.detach_cc_mixture, reading.flip_direction
     return {
         "cce": cce_loss(consensus_nll, weight=cce_weight),
-        "jsd": jsd_loss(log_probs[split.cc_mask], weight=jsd_weight),
-        "flip": flip_loss(log_probs, split, detach_cc_mixture=detach_cc_mixture),
+        "jsd": jsd_loss(distributions[split.cc_mask], weight=jsd_weight, form=reading.jsd),
+        "flip": flip_loss(distributions, split, direction=direction, detach_cc_mixture=detached),
     }
 
 
 def cce_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     """The method ``cce``: consensus cross-entropy alone, Eq. 6."""
-    nll = instance.nll(int(instance.consensus.label), config.cce_reduction)
-    return {"cce": cce_loss(nll, weight=config.cce_weight)}
+    reading = Reading.of(config)
+    nll = instance.nll(int(instance.consensus.label), reading.cce_reduction)
+    return _scaled({"cce": cce_loss(nll, weight=config.cce_weight)}, instance, reading)
 
 
 def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     """The method ``f2c``: Flip-Flop Consistency, Eq. 10, over the vocabulary or over the labels (Eq. 14)."""
-    label = int(instance.consensus.label)
-    if config.divergence_space == "labels":
-        log_probs = label_log_probs(instance.scores())
+    label, reading = int(instance.consensus.label), Reading.of(config)
+    if reading.divergence_space == "labels":
+        distributions = as_distributions(label_log_probs(instance.scores()))
     else:
-        log_probs = instance.vocab_log_probs(label, config.answer_aggregation)
-    return f2c_loss(
-        instance.nll(label, config.cce_reduction),
-        log_probs,
+        distributions = answer_distributions(instance.answer_log_probs(label), reading.answer_aggregation)
+    terms = f2c_loss(
+        instance.nll(label, reading.cce_reduction),
+        distributions,
         instance.split,
         cce_weight=config.cce_weight,
         jsd_weight=config.jsd_weight,
-        detach_cc_mixture=config.detach_cc_mixture,
+        reading=reading,
     )
+    return _scaled(terms, instance, reading)
 
 
 def pulls_words(config: Any) -> bool:
     """Whether ``f2c`` has a divergence over the vocabulary, which pulls each template toward the others' words."""
     return config.divergence_space == "vocab" and (config.jsd_weight > 0 or config.flip_weight_max > 0)
+
+
+def _scaled(terms: dict[str, Tensor], instance: Instance, reading: Reading) -> dict[str, Tensor]:
+    # Release, row "Objective's scale": an answer is a micro-batch, and those of the other labels add nothing.
+    num_labels = instance.token_counts.shape[1] if reading.divide_by_labels else 1
+    return {name: term / num_labels for name, term in terms.items()}
 
 
 def _zero(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, ""]:

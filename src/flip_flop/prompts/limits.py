@@ -73,9 +73,10 @@ def size_of(value: Any) -> int:
 
 @dataclass
 class Render:
-    """The budget of one render, and its source of random choices, made when first asked for."""
+    """One render: its budget, the longest value it prints, and the source of its random choices, made on demand."""
 
     make_generator: Callable[[], np.random.Generator]
+    value_limit: int | None = None
     work_left: int = WORK_BUDGET
     deadline: float = field(default_factory=lambda: time.thread_time() + SECONDS)
     _calls: int = 0
@@ -107,9 +108,9 @@ def current_render() -> Render:
 
 
 @contextlib.contextmanager
-def rendering(make_generator: Callable[[], np.random.Generator]) -> Iterator[Render]:
+def rendering(make_generator: Callable[[], np.random.Generator], value_limit: int | None = None) -> Iterator[Render]:
     """One render, from its full budget."""
-    render = Render(make_generator)
+    render = Render(make_generator, value_limit)
     token = _CURRENT.set(render)
     try:
         yield render

@@ -8,7 +8,9 @@ from typing import Any
 
 import jinja2
 import numpy as np
+from jinja2 import pass_environment
 from jinja2.exceptions import SecurityError, TemplateRuntimeError, TemplateSyntaxError, UndefinedError
+from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.runtime import Context, StrictUndefined, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
@@ -23,7 +25,15 @@ from flip_flop.prompts.functions import (
     call_method,
     join_texts,
 )
-from flip_flop.prompts.limits import MAX_OUTPUT, MAX_SIZE, RenderLimitExceeded, bounded, rendering, steps
+from flip_flop.prompts.limits import (
+    MAX_OUTPUT,
+    MAX_SIZE,
+    RenderLimitExceeded,
+    bounded,
+    current_render,
+    rendering,
+    steps,
+)
 from flip_flop.prompts.safety import CHOICE_BOUNDARY, MAX_SOURCE, SEPARATOR, Guards, check_parts, check_tree
 
 _NUMBERS = (numbers.Number, np.bool_)
@@ -96,6 +106,13 @@ def _check_printed(item: Any) -> None:
         raise InputError("E-TPL-RENDER", message, "Call a method with (); end a list of filters with |join or |list.")
 
 
+@pass_environment
+def _finalize(environment: jinja2.Environment, value: Any) -> Any:
+    """What is printed; where the render has a limit, cut as PromptSource cuts it: at a space, with three dots."""
+    printed, limit = _printed(value), current_render().value_limit
+    return printed if limit is None else JINJA_FILTERS["truncate"](environment, str(printed), limit)
+
+
 class PromptEnvironment(ImmutableSandboxedEnvironment):
     """Jinja's defaults, as PromptSource has them, with strict names, the listed functions only, and the limits."""
 
@@ -107,7 +124,7 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
     steps = staticmethod(steps)
 
     def __init__(self) -> None:
-        super().__init__(undefined=StrictName, finalize=_printed, cache_size=0)
+        super().__init__(undefined=StrictName, finalize=_finalize, cache_size=0)
         self.filters = dict(FILTERS)
         self.tests = dict(TESTS)
         self.globals = dict(FUNCTIONS)
@@ -182,18 +199,20 @@ def render_text(
     where: str,
     row: str,
     make_generator: Callable[[], np.random.Generator],
+    value_limit: int | None = None,
 ) -> list[str]:
     """Render a template for one row: a prompt up to the separator, or answer choices, split there; both stripped.
 
     ``hidden`` is the gold label's field, which a template must not read and which is not among the ``fields``.
-    ``where`` and ``row`` name the template and the row in an error.
+    ``where`` and ``row`` name the template and the row in an error. Each printed value is cut to ``value_limit``
+    characters (None: never).
 
     Raises:
         InputError: Any of the ``E-TPL`` codes.
     """
     template = compile_source(source, is_prompt, where)
     location = f"{where}, {row}"
-    with rendering(make_generator):
+    with rendering(make_generator, value_limit):
         try:
             text = _run(template, fields)
         except InputError as error:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flip_flop.errors import InputError, nearest
@@ -13,6 +13,7 @@ from flip_flop.prompts.sandbox import compile_source, render_text
 from flip_flop.randomness import generator
 
 RESERVED_FIELD = "answer_choices"
+MIN_VALUE_LIMIT = 16  # room for a word and the three dots
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,13 @@ class Template:
         instance_id: str = "",
         seed: int = 0,
         row: str | None = None,
+        value_limit: int | None = None,
     ) -> tuple[str, tuple[str, ...]]:
         """The prompt and the answer choices for one row, both stripped of outer white space.
 
         The template does not see the ``label_field``. A random ``choice`` in it depends on ``instance_id``, ``seed``
-        and the template's name. ``row`` names the row in an error.
+        and the template's name. ``row`` names the row in an error. Each value that the prompt prints is cut to
+        ``value_limit`` characters; the answers are not.
 
         Raises:
             InputError: ``E-TPL-UNDEFINED``, ``E-TPL-LABEL-LEAK``, ``E-TPL-NOCHOICES``, and those of
@@ -102,6 +105,7 @@ class Template:
             where=self._where,
             row=row,
             make_generator=lambda: generator(seed, "prompt", instance_id, self.name),
+            value_limit=value_limit,
         )
         return prompt, tuple(choices)
 
@@ -110,13 +114,22 @@ class Template:
 class TemplateSet:
     """Templates with unique names, in the order given.
 
+    Attributes:
+        value_limit: The longest value that a prompt prints, in characters: a longer one ends at a space, with three
+            dots. PromptSource's default is 2,048; None prints all of it. It is no part of the digest: whether it
+            changes a prompt depends on the rows, and stands in their record.
+
     Raises:
-        InputError: ``E-TPL-NAME-DUP``.
+        InputError: ``E-TPL-NAME-DUP`` or ``E-TASK-KEY``.
     """
 
     templates: tuple[Template, ...]
+    value_limit: int | None = None
 
     def __post_init__(self) -> None:
+        if self.value_limit is not None and self.value_limit < MIN_VALUE_LIMIT:
+            message = f"prompt_value_limit is {self.value_limit}."
+            raise InputError("E-TASK-KEY", message, f"Give at least {MIN_VALUE_LIMIT} characters, or leave it out.")
         for index, name in enumerate(self.names):
             if name in self.names[:index]:
                 raise InputError("E-TPL-NAME-DUP", f"two templates are named {name!r}.")
@@ -143,7 +156,7 @@ class TemplateSet:
             if name not in by_name:
                 raise InputError("E-TPL-UNKNOWN", f"there is no template {name!r}.", nearest(name, self.names))
             chosen.append(by_name[name])
-        return TemplateSet(tuple(chosen))
+        return replace(self, templates=tuple(chosen))
 
     def digest(self) -> str:
         """The SHA-256 of the templates, in order."""
@@ -202,7 +215,8 @@ def render_instance(
         raise InputError("E-ROW-TOO-BIG", f"{row} holds more than {MAX_SIZE:,} characters.") from None
     prompts, all_choices = [], []
     for template in templates:
-        prompt, choices = template.render(fields, label_field, instance_id=id, seed=seed, row=row)
+        limit = templates.value_limit
+        prompt, choices = template.render(fields, label_field, instance_id=id, seed=seed, row=row, value_limit=limit)
         num_labels = num_labels or len(choices)
         check_rendering(template, prompt, choices, num_labels, row)
         prompts.append(prompt)

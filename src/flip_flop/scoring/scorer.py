@@ -1,7 +1,7 @@
 """Scores of every label under every template: mean log-probability of the answer's tokens, in nats (Eq. 13)."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import nn
 from flip_flop.options import DEFAULT_SCORING, Backend, ScoringOptions
 from flip_flop.progress import track
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring.answers import answer_states, pack
+from flip_flop.scoring.answers import AnswerStates, answer_states, pack
 from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.causal_lm import evaluation_mode, not_finite
 from flip_flop.scoring.models import LoadedModel
@@ -65,12 +65,14 @@ def score_instances(
     batch_tokens: int = DEFAULT_SCORING.batch_tokens,
     label: str = "scoring",
     quiet: bool = False,
+    visit: Callable[[Sequence[EncodedInstance], AnswerStates, torch.Tensor], None] | None = None,
 ) -> ScoreTable:
     """Score every label of every instance under every template.
 
     The result does not depend on the order of the instances, nor, but for rounding, on ``batch_tokens``, the tokens of
     one forward; an instance is never divided. The model is read in evaluation mode. ``packed`` gives way to ``padded``
-    for models that it cannot serve exactly.
+    for models that it cannot serve exactly. ``visit`` gets the instances, states and scores of each forward: what
+    else is read of them takes no second one.
 
     Raises:
         InputError: ``E-NONFINITE`` where the model's output is not finite, with the instance's id.
@@ -86,12 +88,15 @@ def score_instances(
         for indices in pack([len(instance.trie) for instance in instances], batch_tokens):
             members = [instances[index] for index in indices]
             states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens)
-            batch = states.scores(model).float().cpu().numpy()
+            answers = states.scores(model)
+            batch = answers.float().cpu().numpy()
             for position, index in enumerate(indices):
                 scores[index] = batch[position]
                 counts[index] = states.token_counts[position].cpu().numpy()
                 if not np.isfinite(batch[position]).all():
                     raise not_finite(f"The model's scores of instance {instances[index].id!r}")
+            if visit is not None:
+                visit(members, states, answers)
             advance(len(indices))
     merged = sum(answer.merged for instance in instances for row in instance.answers for answer in row)
     return ScoreTable(np.stack(scores), np.stack(counts), merged, backend)

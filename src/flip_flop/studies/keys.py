@@ -16,23 +16,24 @@ from flip_flop.studies.plan import Cell, Plan, Setup
 from flip_flop.studies.study import Study
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
-from flip_flop.training.plan import EXECUTION_ONLY, recorded_settings, resume_settings
+from flip_flop.training.plan import EXECUTION_ONLY, FORMER, recorded_settings, resume_settings
 
 # Of this module's keys: another number makes all of them others.
 SCHEME = 1
 # A setting that is no more, and that all keys of this scheme hold.
 RETIRED = {"fast_linear": False}
 # Where rows were found, and under which name of a version; what they are, the digest of their content says. A commit
-# that leaves the rows alone is no reason to train again, and a node without a network does not learn the commit.
-_LOCATIONS = ("source", "mirror", "revision", "branch")
+# that leaves the rows alone is no reason to train again, and a node without a network does not learn the commit. Nor do
+# the splits' names matter, as the digests of their ids are there.
+_LOCATIONS = ("source", "mirror", "revision", "branch", "splits")
 # The settings that an audit shares with the trainings.
 SCORING = ("chat_template", "backend", "batch_tokens")
 
 
-def open_task(name: str, setup: Setup) -> Task:
-    """A task of a study, with all its templates."""
+def open_task(name: str, setup: Setup, protocol: str = "paper") -> Task:
+    """A task of a study, with all its templates, and with the rows and prompts of the study's protocol."""
     mirror, stories = (None if path is None else Path(path) for path in (setup.hub_mirror, setup.story_cloze_dir))
-    return load_task(name, templates="all", hub_mirror=mirror, story_cloze_dir=stories)
+    return load_task(name, templates="all", hub_mirror=mirror, story_cloze_dir=stories, protocol=protocol)
 
 
 def open_model(setup: Setup, adapter: Path | None) -> LoadedModel:
@@ -80,7 +81,7 @@ def make_cells(study: Study, tasks: Mapping[str, Task], key: Callable[[Cell, Tas
 def _open(reference: str, study: Study, setup: Setup) -> Task:
     """A task of a study. Where it cannot be had, the others can be run without it, and the error says how."""
     try:
-        return open_task(reference, setup)
+        return open_task(reference, setup, study.protocol)
     except InputError as error:
         others = [task for task in study.tasks if task != reference]
         if not others or error.code == "E-TPL-FETCH":  # the templates of all
@@ -207,13 +208,14 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
 def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The method's own settings, the main inherited ones, and those of the rest that are given and not the defaults.
 
-    Not all of ``TrainingArguments``: a field that a new version of the library adds is no reason to train again.
+    Not all of ``TrainingArguments``: a field that a new version of the library adds is no reason to train again. Nor is
+    a setting of this package that was added since the first keys, as long as it has the value that all had then.
     """
     config = training_config(settings)
-    decisive, defaults = resume_settings(config), resume_settings(training_config({}))
+    decisive, defaults = resume_settings(config), resume_settings(training_config({})) | FORMER
     given = {name for name in decisive if name in settings and decisive[name] != defaults[name]}
     names = (given | set(recorded_settings(config))) & set(decisive)
-    return {name: decisive[name] for name in sorted(names)}
+    return {name: decisive[name] for name in sorted(names) if name not in FORMER or decisive[name] != FORMER[name]}
 
 
 def _suffix(task: Task, names: tuple[str, ...]) -> str:

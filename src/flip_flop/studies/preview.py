@@ -84,7 +84,7 @@ class Preview:
     def _open(self, name: str) -> Task:
         """A task; where its rows or templates are not available, one of the paper's by its numbers, without rows."""
         try:
-            task = open_task(name, self.setup)
+            task = open_task(name, self.setup, self.study.protocol)
             for split in {"train", self.study.split} & set(task.data):
                 task.rows(split)
             return task
@@ -146,6 +146,7 @@ class Preview:
         else:
             yield "Tokens: of one pass over the rows, the distinct ones of each instance, which the packed pass reads;"
             yield f"counted by the model's tokenizer on {SAMPLE} instances of each split."
+        yield f"Protocol: {self.study.protocol} (docs/release.md)."
         if self.loaded is not None:
             yield f"Time: one instance of each split, timed; a training step counts as {STEP_PASSES} passes."
         else:

@@ -26,7 +26,9 @@ OWNED = {
     "resume_from_checkpoint": "the study",
     "use_cpu": "--device",
     "do_train": "the study",
+    "protocol": "protocol: in the study's file, or --protocol",
 }
+PROTOCOLS = ("paper", "release")
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,21 @@ class Subsets:
 
 @dataclass(frozen=True)
 class Settings:
-    """Fields of ``F2CConfig``: for all trainings, per method, per task, and of the command line; the later wins."""
+    """Fields of ``F2CConfig``: of the protocol, for all trainings, per method, per task, of the command line.
+
+    The later wins. The protocol's are by method and task.
+    """
 
     common: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     override: Mapping[str, Any] = field(default_factory=dict)
+    protocol: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     def of(self, method: str, task: str) -> dict[str, Any]:
         """The settings of one training; for the base, those that its scoring reads."""
-        layers = (self.common, self.methods.get(method, {}), self.tasks.get(task, {}), self.override)
+        bundle = self.protocol.get(method, {}).get(task, {})
+        layers = (bundle, self.common, self.methods.get(method, {}), self.tasks.get(task, {}), self.override)
         return {key.replace("-", "_"): value for layer in layers for key, value in layer.items()}
 
 
@@ -62,6 +69,7 @@ class Study:
         template_subsets: By task; a task without an entry takes all templates that it does not hold out.
         limit: A uniform sample of this many instances, in trainings and audits.
         split: The split to audit.
+        protocol: ``paper`` or ``release``; :func:`~flip_flop.studies.release.with_protocol` makes settings of it.
     """
 
     name: str
@@ -75,6 +83,7 @@ class Study:
     settings: Settings = field(default_factory=Settings)
     limit: int | None = None
     split: str = "test"
+    protocol: str = "paper"
 
 
 def study_names() -> tuple[str, ...]:
@@ -111,6 +120,7 @@ def narrow(
     seeds: Sequence[int] | None = None,
     limit: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    protocol: str | None = None,
 ) -> Study:
     """The study with what the command line says instead: of its tasks these only, and settings that win over all.
 
@@ -133,6 +143,9 @@ def narrow(
     if seeds is not None:
         study = replace(study, seeds=tuple(dict.fromkeys(_whole_number(seed, "--seeds") for seed in seeds)))
     override = _settings_block(dict(settings or {}), "--set")
+    if protocol is not None:
+        _require_known([protocol], PROTOCOLS, "--protocol")
+        study = replace(study, protocol=protocol)
     return replace(study, limit=limit or study.limit, settings=replace(study.settings, override=override))
 
 
@@ -150,7 +163,8 @@ def _parse(content: Any, where: str, folder: Path) -> Study:
     # A task file is named by its whole path; a name stays a name.
     files = {task for task in tasks if task.endswith((".yaml", ".yml")) or "/" in task}
     paths = {task: str((folder / task).resolve()) if task in files else task for task in tasks}
-    limit = content.get("limit")
+    limit, protocol = content.get("limit"), _text(content, "protocol", where) or "paper"
+    _require_known([protocol], PROTOCOLS, f"{where}, protocol")
     return Study(
         name=_name(content, where, is_shipped=folder == CATALOG),
         tasks=tuple(paths.values()),
@@ -163,6 +177,7 @@ def _parse(content: Any, where: str, folder: Path) -> Study:
         settings=_settings(_block(content, "settings", where), f"{where}, settings", methods, paths),
         limit=None if limit is None else _whole_number(limit, f"{where}: limit", 1),
         split=_text(content, "split", where) or "test",
+        protocol=protocol,
     )
 
 

@@ -240,7 +240,7 @@ class _UnitRunner:
 
     def _open(self, cell: Cell) -> Task:
         if self._opened is None or self._opened[0] != cell.task:
-            self._opened = (cell.task, open_task(cell.task, self.plan.setup))
+            self._opened = (cell.task, open_task(cell.task, self.plan.setup, self.plan.study.protocol))
         task = choose(self._opened[1], cell.templates)
         if cell_key(self.plan, cell, task) != cell.key:
             message = f"the data, templates or settings of {cell.task} are no longer those of {cell.label}."

@@ -7,6 +7,7 @@ from pathlib import Path
 from flip_flop.errors import InputError, nearest
 from flip_flop.tasks.catalog import catalog_data, catalog_names
 from flip_flop.tasks.embedded import EMBEDDED, embedded_task
+from flip_flop.tasks.protocols import row_protocol
 from flip_flop.tasks.task import Task
 from flip_flop.tasks.task_file import read_task_file
 
@@ -18,12 +19,18 @@ def load_task(
     hub_mirror: Path | None = None,
     story_cloze_dir: Path | None = None,
     seed: int = 0,
+    protocol: str = "paper",
+    splits: str | None = None,
+    prompt_value_limit: int | None = None,
 ) -> Task:
     """Load one of the paper's datasets (``rte``), an embedded task (``demo``), or a task file by its path.
 
     ``templates`` is ``"NAME,NAME,..."``, ``"all"`` or ``"held_out"``; None takes all but the held-out ones.
     ``hub_mirror`` is a folder to read instead of the hub, ``story_cloze_dir`` that of StoryCloze's two CSV files.
     ``seed`` divides a dataset's rows: not a run's seed, as one run must not train on what another is chosen by.
+    ``protocol``, ``"paper"`` or ``"release"``, says which rows one of the paper's datasets has (``splits``: the
+    release's are drawn by a seed of its own) and how long a value in a prompt may be (``prompt_value_limit``); each of
+    the two can be given by itself. A task file's own limit stays.
 
     Raises:
         InputError: ``E-TASK-UNKNOWN``, ``E-TASK-FILE``, ``E-TPL-UNKNOWN``, or an error of the data or a template.
@@ -32,11 +39,19 @@ def load_task(
         >>> load_task("demo", templates="held_out").templates.names
         ('happy', 'overall', 'thumbs')
     """
-    name = str(name_or_path)
+    name, rules = str(name_or_path), row_protocol(protocol)
+    limit = prompt_value_limit or rules.prompt_value_limit
     if name in EMBEDDED:
         task = embedded_task(name, seed)
     elif name in catalog_names():
-        task = catalog_data(name, hub_mirror=hub_mirror, story_cloze_dir=story_cloze_dir, seed=seed).task
+        task = catalog_data(
+            name,
+            hub_mirror=hub_mirror,
+            story_cloze_dir=story_cloze_dir,
+            seed=seed,
+            splits=splits or rules.splits,
+            prompt_value_limit=limit,
+        ).task
     elif Path(name).name == name and not Path(name).suffix and not Path(name).exists():
         known = sorted([*EMBEDDED, *catalog_names()])
         near, listed = nearest(name, known), f"Known: {', '.join(known)}."
@@ -44,6 +59,8 @@ def load_task(
         raise InputError("E-TASK-UNKNOWN", f"there is no task {name!r}, and no file of this name.", hint)
     else:
         task = read_task_file(Path(name), hub_mirror)
+    if task.templates.value_limit is None:
+        task = replace(task, templates=replace(task.templates, value_limit=limit))
     if templates is None:
         return task.with_templates(task.training_templates.names)
     if templates == "all":

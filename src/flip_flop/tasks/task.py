@@ -99,7 +99,8 @@ class Task:
         """The rows of a split; ``E-TASK-SPLIT``, or an error of the source's."""
         if split not in self.data:
             raise InputError("E-TASK-SPLIT", f"task {self.name!r} has no split {split!r}.", nearest(split, self.data))
-        return self.data[split].load()
+        rows, limit = self.data[split].load(), self.templates.value_limit
+        return rows if limit is None else replace(rows, provenance={**rows.provenance, "prompt_value_limit": limit})
 
     def render(
         self, split: str, *, limit: int | None = None, seed: int = 0, need_labels: bool | None = None

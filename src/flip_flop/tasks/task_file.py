@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from flip_flop.strict_yaml import mapping_of, read_yaml, text_of
 from flip_flop.tasks.sources import FileSource, HubSource, Source
 from flip_flop.tasks.task import Label, Task
 
-_TASK_KEYS = [field.name for field in dataclasses.fields(Task)]
+_TASK_KEYS = [*(field.name for field in dataclasses.fields(Task)), "prompt_value_limit"]
 _TEMPLATE_KEYS = ("name", "jinja", "answer_choices", "id", "metadata", "reference")  # the last three are PromptSource's
 _FILE_KEYS = ("path", "encoding")
 _HUB_KEYS = ("repo", "config", "split", "revision")
@@ -50,7 +51,7 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
         raise InputError("E-TASK-KEY", message, "Write [name, name].")
     return Task(
         name=_text(document, "name", where) or path.stem,
-        templates=_templates(document["templates"], where),
+        templates=_templates(document["templates"], _number(document, "prompt_value_limit", where), where),
         data=data,
         labels=labels,
         label_field=label_field,
@@ -74,7 +75,16 @@ def _labels(value: Any, where: str) -> tuple[Label, ...] | None:
     return tuple(value)
 
 
-def _templates(value: Any, where: str) -> TemplateSet:
+def _number(mapping: Mapping[str, Any], key: str, where: str) -> int | None:
+    value = mapping.get(key)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise InputError(
+            "E-TASK-KEY", f"{where}: {key} is {value!r}, not a whole number.", "Write a number, such as 2048."
+        )
+    return value
+
+
+def _templates(value: Any, value_limit: int | None, where: str) -> TemplateSet:
     if not isinstance(value, list):
         raise InputError("E-TASK-KEY", f"{where}: templates is not a list.", "Begin each template with a dash.")
     templates = []
@@ -87,7 +97,7 @@ def _templates(value: Any, where: str) -> TemplateSet:
             raise InputError("E-TASK-KEY", f"{here} has no {missing}.", f"Add {missing}: to it.")
         choices = _answer_choices(mapping.get("answer_choices"), f"{here} ({name!r})")
         templates.append(Template(name, jinja, choices))
-    return TemplateSet(tuple(templates))
+    return TemplateSet(tuple(templates), value_limit)
 
 
 def _answer_choices(value: Any, where: str) -> str:

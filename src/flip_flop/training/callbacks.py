@@ -55,6 +55,11 @@ class Checkpoints(TrainerCallback):
             raise InputError("E-RESUME-BEST", f"The best checkpoint so far, {best}, cannot be used: {corruption}.")
         state.best_model_checkpoint = str(best)
 
+    def on_step_end(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """Evaluate the last step too, whatever ``eval_steps`` is: its checkpoint is written, and is a candidate."""
+        if state.global_step >= state.max_steps and args.eval_strategy == "steps":
+            control.should_evaluate = True
+
     def on_save(self, args, state: TrainerState, control, **kwargs) -> None:
         """Write the manifest when every process has written its random state."""
         wait_for_all()
@@ -104,6 +109,33 @@ class ShowProgress(TrainerCallback):
     def on_train_end(self, args, state: TrainerState, control, **kwargs) -> None:
         """Close the bar."""
         self._bar.close()
+
+
+class StopEarly(TrainerCallback):
+    """Ends training when the unsupervised loss on validation has stopped falling, as the authors' release does.
+
+    Evaluations count that come after ``start`` steps: at the ``patience``-th one of them in a row without a loss below
+    all before it, those up to ``start`` included, training ends. What was logged decides: a resumed run decides alike.
+    """
+
+    def __init__(self, patience: int, start: int):
+        self.patience = patience
+        self.start = start
+
+    def on_evaluate(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """End the training where it is time."""
+        if self.is_due(state):
+            control.should_training_stop = True
+
+    def is_due(self, state: TrainerState) -> bool:
+        """Whether the evaluations so far end the training."""
+        best, without = math.inf, 0
+        for entry in state.log_history:
+            if "eval_loss" in entry:
+                lower = entry["eval_loss"] < best
+                best = entry["eval_loss"] if lower else best
+                without = 0 if lower else without + (entry["step"] > self.start)
+        return 0 < self.patience <= without
 
 
 class StopOnSignal(TrainerCallback):

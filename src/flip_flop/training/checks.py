@@ -16,11 +16,14 @@ from flip_flop.randomness import generator
 from flip_flop.scoring.scorer import score_instances
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.training.config import F2CConfig
+from flip_flop.training.distributed import world_size
 
 log = logging.getLogger("flip_flop")
 
 # Enough to see a share to within a few points, cheap beside an epoch.
 SAMPLE_SIZE = 200
+# The most that the release takes: on CB, 150 steps of 32 instances are 24.7 passes over 194. Nobody has tried more.
+MANY_PASSES = 25
 
 
 def require_one_device_each(args: F2CConfig) -> None:
@@ -42,13 +45,36 @@ def require_dtype(args: F2CConfig, dtype: torch.dtype) -> None:
         raise InputError("E-CONFIG-VALUE", message, hint)
 
 
+def log_passes(num_instances: int, config: F2CConfig) -> None:
+    """Say how often a training of so many instances sees each of them, at most, and warn where that is unusual."""
+    step = config.per_device_train_batch_size * config.gradient_accumulation_steps * world_size()
+    if config.max_steps > 0:
+        passes, counted = config.max_steps * step / num_instances, f"{config.max_steps} steps of {step} instances"
+    else:
+        passes, counted = config.num_train_epochs, f"steps of {step} instances"
+    log.info("at most %.3g passes over %d training instances, in %s", passes, num_instances, counted)
+    if passes < 1:
+        log.warning(
+            "W-PASSES: %d of the %d training instances are never seen. For all of them, set --num-train-epochs 1.",
+            round(num_instances * (1 - passes)),
+            num_instances,
+        )
+    elif passes > MANY_PASSES:
+        log.warning(
+            "W-PASSES: every training instance is seen %.0f times, more than on any of the paper's datasets. "
+            "Lower --max-steps or set --num-train-epochs.",
+            passes,
+        )
+
+
 def warn_of_answer_words(instances: Sequence[RenderedInstance], config: F2CConfig) -> None:
     """Warn where the method pulls a template toward other templates' answer words."""
     pulls_words = find_method(config.method).pulls_words
     if pulls_words and pulls_words(config) and templates_differ_in_answer_words(instances[:SAMPLE_SIZE]):
         log.warning(
             "W-ANSWER-WORDS: the templates answer in different words, and divergences over the vocabulary pull "
-            "each toward the others' words. Watch own_label_mass, or use --divergence-space labels."
+            "each toward the others' words. Watch own_label_mass, or use --divergence-space labels (swarm: "
+            "--swarm-space labels)."
         )
 
 

@@ -13,12 +13,12 @@ from transformers.integrations import get_available_reporting_integrations
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.method import METHODS, Method, SplitSettings, find_method
-from flip_flop.method.instance import Aggregation, Reduction
+from flip_flop.method.controls import CcSizeBound
+from flip_flop.method.reading import Aggregation, DivergenceSpace, FlipDirection, JsdForm, Reduction, SwarmPairs
 from flip_flop.options import Backend, ChatTemplate
 
-DivergenceSpace = Literal["vocab", "labels"]
+Protocol = Literal["paper", "release"]
 VotePass = Literal["shared", "separate"]
-SwarmPairs = Literal["derangement", "all"]
 SelectBy = Literal["auto", "mean_f1", "agreement", "last"]
 # How a text becomes a value of each type.
 _PARSERS: dict[type, Callable[[str], Any]] = {
@@ -30,8 +30,17 @@ _PARSERS: dict[type, Callable[[str], Any]] = {
 _TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
+# At most so many optimizer steps, where neither max_steps nor num_train_epochs is given; the release's.
+MAX_STEPS = 150
+
+
 def _setting(default: Any, help_: str) -> Any:
     return field(default=default, metadata={"help": help_})
+
+
+def _reading(paper: Any, release: Any, help_: str) -> Any:
+    """A setting that ``protocol`` decides where it is not given; None until then."""
+    return field(default=None, metadata={"help": help_, "paper": paper, "release": release})
 
 
 @dataclass
@@ -43,15 +52,25 @@ class F2CConfig(TrainingArguments):
     :class:`~flip_flop.method.Method`. A batch is counted in *instances*: ``per_device_train_batch_size=8`` is 8
     instances under all their templates. ``save_strategy="best"`` is refused: the best checkpoint is kept anyway.
 
+    The defaults are what the authors' release shares over its datasets, and the medians of its weights per dataset.
+    ``protocol`` is a bundle of settings: the paper's text with our decisions, or the release's readings. A value that
+    is given wins over the protocol's (docs/release.md).
+
     Raises:
         InputError: ``E-CONFIG-VALUE`` where a value is out of its range.
     """
 
     output_dir: str | None = _setting("f2c", "Folder of the checkpoints.")
-    learning_rate: float = _setting(3e-4, "Peak learning rate of AdamW (the paper gives none).")
-    per_device_train_batch_size: int = _setting(8, "Instances per micro-batch and device.")
-    eval_strategy: str = _setting("epoch", "When to score the validation split.")
-    save_strategy: str = _setting("epoch", "When to write a checkpoint.")
+    learning_rate: float = _setting(1e-5, "Peak learning rate of AdamW.")
+    lr_scheduler_type: Any = _setting("cosine", "How the learning rate falls; no warm-up.")
+    weight_decay: float = _setting(0.01, "AdamW's weight decay.")
+    per_device_train_batch_size: int = _setting(32, "Instances per micro-batch and device.")
+    max_steps: int = _setting(-1, f"Optimizer steps at most; {MAX_STEPS} where num_train_epochs is not given either.")
+    num_train_epochs: float = _setting(-1.0, "Passes over the training instances, where max_steps is not given.")
+    eval_strategy: str = _setting("steps", "When to score the validation split.")
+    eval_steps: float | None = _setting(None, "Steps between two evaluations; by default 5.")
+    save_strategy: str = _setting("auto", "When to write a checkpoint: with each evaluation, or no, steps or epoch.")
+    save_steps: float = _setting(-1, "Steps between two checkpoints; by default eval_steps.")
     eval_on_start: bool = _setting(True, "Score the validation split before the first step.")
     load_best_model_at_end: bool = _setting(True, "Keep the checkpoint that select_by prefers.")
     save_total_limit: int | None = _setting(2, "Checkpoints to keep, the best one included.")
@@ -62,23 +81,41 @@ class F2CConfig(TrainingArguments):
     dataloader_pin_memory: bool = _setting(False, "Batches hold no tensors to pin.")
 
     method: str | Method = _setting("f2c", f"{', '.join(METHODS)}, or MODULE:NAME of a Method of your own.")
+    protocol: Protocol = _setting("paper", "Whose readings: the paper's text, or the authors' release.")
     cce_weight: float = _setting(1.0, "lambda_CCE, Eq. 6.")
-    jsd_weight: float = _setting(0.1, "beta_jsd, Eq. 8.")
-    unanimous_margin: float = _setting(1.0, "tau_unanimous in nats, Algorithm 1 line 6.")
-    max_cc_size: int = _setting(4, "k_max >= 2, Algorithm 1 line 10.")
-    flip_weight_min: float = _setting(0.02, "f_min, Algorithm 1 line 18.")
+    jsd_weight: float = _setting(0.05, "beta_jsd, Eq. 8.")
+    unanimous_margin: float = _setting(1.4, "tau_unanimous in nats, Algorithm 1 line 6.")
+    max_cc_size: int = _setting(3, "k_max >= 2, Algorithm 1 line 10.")
+    cc_size_bound: CcSizeBound = _reading(
+        "templates", "group", "Algorithm 1 line 10: k is below the number of templates, or of majority voters."
+    )
+    flip_weight_min: float = _setting(0.01, "f_min, Algorithm 1 line 18.")
     flip_weight_max: float = _setting(0.1, "f_max, Algorithm 1 line 18.")
-    flip_temperature: float = _setting(1.0, "t > 0, Algorithm 1 line 18.")
+    flip_temperature: float = _setting(2.0, "t > 0, Algorithm 1 line 18.")
     divergence_space: DivergenceSpace = _setting(
         "vocab", "Divergences over the vocabulary (the paper) or over the labels."
     )
     cce_reduction: Reduction = _setting("mean", "Mean or sum over the answer's tokens.")
-    answer_aggregation: Aggregation = _setting(
-        "mean_log_prob", "How distributions of several answer tokens become one."
+    answer_aggregation: Aggregation = _reading(
+        "mean_log_prob", "per_position", "How distributions of several answer tokens become one, or are paired."
     )
+    jsd: JsdForm = _reading("mean", "symmetric", "Eq. 8: the mean of KL(q||m), or half of KL(q||m) + KL(m||q).")
+    flip_direction: FlipDirection = _reading("forward", "reverse", "Eq. 9: KL(q_s||mixture), or KL(mixture||q_s).")
     detach_cc_mixture: bool = _setting(True, "The flip term's target carries no gradient.")
-    vote_pass: VotePass = _setting("shared", "Votes from the loss's own pass, or from a separate one without dropout.")
-    swarm_pairs: SwarmPairs = _setting("derangement", "One random teacher per template, or all.")
+    divide_by_labels: bool = _reading(False, True, "The terms of f2c and cce are divided by the number of labels.")
+    vote_pass: VotePass = _reading(
+        "shared", "separate", "Votes from the loss's own pass, or from a separate one without dropout."
+    )
+    swarm_pairs: SwarmPairs = _reading(
+        "derangement", "mixture", "One random teacher per template, all, or the mixture of all as a target."
+    )
+    swarm_space: DivergenceSpace = _reading(
+        "labels", "vocab", "swarm_pairs mixture: over the labels, or over the vocabulary for every label's answer."
+    )
+    early_stopping_patience: int = _reading(
+        0, 5, "Evaluations without a lower unsupervised loss on validation before training stops; 0: it does not."
+    )
+    early_stopping_start: int = _setting(20, "The step after which evaluations count for early stopping.")
     select_by: SelectBy = _setting(
         "auto", "Best checkpoint by mean_f1 (the paper), by agreement (needs no labels), or the last one."
     )
@@ -95,8 +132,19 @@ class F2CConfig(TrainingArguments):
     def __post_init__(self):
         method = find_method(self.method)
         self.method = method.name if METHODS.get(method.name) is method else self.method
+        _check_choice("protocol", self.protocol, Protocol)
         for item in fields(self):
+            if self.protocol in item.metadata and getattr(self, item.name) is None:
+                setattr(self, item.name, item.metadata[self.protocol])
             _check_choice(item.name, getattr(self, item.name), item.type)
+        self._check_ranges()
+        self._resolve_schedule()
+        super().__post_init__()
+        if self.load_best_model_at_end and self.save_strategy == "steps":
+            # The best state of an evaluation that saves nothing would be lost.
+            self._require("save_steps", self.save_steps == self.eval_steps, f"eval_steps, {self.eval_steps}")
+
+    def _check_ranges(self) -> None:
         try:
             _ = self.split_settings
         except ValueError as error:
@@ -105,18 +153,31 @@ class F2CConfig(TrainingArguments):
             self._require(name, 0 <= getattr(self, name) < math.inf, "at least 0 and finite")
         for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "batch_tokens", "lora_r"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
+        for name in ("early_stopping_patience", "early_stopping_start"):
+            self._require(name, getattr(self, name) >= 0, "at least 0")
         self._require("lora_dropout", 0 <= self.lora_dropout < 1, "at least 0 and below 1")
         self._require("save_strategy", self.save_strategy != "best", "no, steps or epoch")
+
+    def _resolve_schedule(self) -> None:
+        """What was not given of how long to train, when to evaluate and when to save."""
+        if self.num_train_epochs < 0:
+            self.num_train_epochs = 3.0  # the library's, and not read: the steps decide
+            self.max_steps = self.max_steps if self.max_steps > 0 else MAX_STEPS
+        if self.eval_steps is None and self.eval_strategy == "steps":
+            self.eval_steps = 5
+        every = self.eval_steps if self.eval_steps is not None and self.eval_strategy == "steps" else 500
+        if self.save_strategy == "auto":
+            self.save_strategy = self.eval_strategy
+            if self.eval_strategy == "no":
+                self.save_strategy, every = "steps", 5
+        if self.save_steps < 0:
+            self.save_steps = every
         if self.eval_strategy == "no":
-            self.eval_on_start = False
+            self.eval_on_start, self.early_stopping_patience = False, 0
         if self.select_by == "last" or self.eval_strategy == "no":
             self.load_best_model_at_end = False
         if self.load_best_model_at_end:
             self.metric_for_best_model, self.greater_is_better = "selection", True
-        super().__post_init__()
-        if self.load_best_model_at_end and self.save_strategy == "steps":
-            # The best state of an evaluation that saves nothing would be lost.
-            self._require("save_steps", self.save_steps == self.eval_steps, f"eval_steps, {self.eval_steps}")
 
     @property
     def split_settings(self) -> SplitSettings:

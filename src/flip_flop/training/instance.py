@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from flip_flop.method import Consensus, TemplateSplit, aggregate_answer_log_probs
-from flip_flop.method.instance import Aggregation, Reduction
+from flip_flop.method import Consensus, TemplateSplit
+from flip_flop.method.reading import Reduction
 from flip_flop.randomness import generator
 from flip_flop.scoring.answers import AnswerStates
 
@@ -50,13 +50,12 @@ class TrainingInstance:
             scores = self.states.of(0, label).scores(self.model)[0, :, 0]
         return -scores * self.token_counts[:, label] if reduction == "sum" else -scores
 
-    def vocab_log_probs(self, label: int, reading: Aggregation = "mean_log_prob") -> Float[Tensor, "templates vocab"]:
-        """A label's answer as a distribution over the vocabulary."""
+    def answer_log_probs(self, label: int) -> list[Float[Tensor, "_positions vocab"]]:
+        """A label's answer under each template: the distribution over the vocabulary at each of its tokens."""
         if label not in self._token_log_softmax:
             answer = self.states.of(0, label)
             self._token_log_softmax[label] = answer, answer.token_log_softmax(self.model)
-        log_probs = self._token_log_softmax[label][1].split(self._lengths(label))
-        return torch.stack([aggregate_answer_log_probs(tokens, reading=reading) for tokens in log_probs])
+        return list(self._token_log_softmax[label][1].split(self._lengths(label)))
 
     def random(self, purpose: str) -> np.random.Generator:
         """A generator for (seed, purpose, epoch, id)."""

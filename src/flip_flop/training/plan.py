@@ -28,13 +28,21 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 RECORDED = (
     *("seed", "learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size"),
     *("gradient_accumulation_steps", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm"),
-    *("optim", "bf16"),
+    *("optim", "bf16", "eval_strategy", "eval_steps", "save_strategy", "save_steps"),
 )
+# What all runs had before these were settings, or before their default changed and they were recorded: a record or a
+# key that does not name one means this value.
+FORMER: dict[str, Any] = {
+    **{"eval_strategy": "epoch", "eval_steps": None, "save_strategy": "epoch", "save_steps": 500},
+    **{"cc_size_bound": "templates", "jsd": "mean", "flip_direction": "forward", "divide_by_labels": False},
+    **{"swarm_space": "labels", "early_stopping_patience": 0, "early_stopping_start": 20},
+}
 # Settings of how the same work is executed. After an out-of-memory error they are changed, and the run resumed.
 EXECUTION_ONLY = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")
-# What may change besides: where things go and what is shown.
+# What may change besides: where things go, what is shown, and the name of a bundle of settings that are compared.
 MAY_CHANGE_ON_RESUME = (
     *EXECUTION_ONLY,
+    "protocol",
     *("output_dir", "run_name", "project", "report_to", "disable_tqdm", "save_total_limit", "use_cpu", "debug"),
 )
 MAY_CHANGE_PREFIXES = ("log", "hub_", "push_to", "trackio", "dataloader_num", "dataloader_p", "include_", "resume")
@@ -111,6 +119,7 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
         hint = "Add --resume to go on with it, or give another --out."
         raise InputError("E-OUT-USED", f"{out} holds a run already.", hint)
     before = json.loads(path.read_text(encoding="utf-8"))
+    before["settings"] = FORMER | before.get("settings", {})
     changed = [
         f"{section}.{name} ({before.get(section, {}).get(name)!r}, now {plan[section][name]!r})"
         for section in plan

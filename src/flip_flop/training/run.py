@@ -5,10 +5,12 @@ import json
 import logging
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from transformers import PrinterCallback, ProgressCallback
 
 from flip_flop.files import new_folder, sha256_file, write_json
@@ -19,7 +21,7 @@ from flip_flop.tasks import Task
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
 from flip_flop.training.checkpoints import latest_valid
-from flip_flop.training.checks import initial_vote_stats, warn_of_answer_words
+from flip_flop.training.checks import initial_vote_stats, log_passes, warn_of_answer_words
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.distributed import rank, wait_for_all, world_size
@@ -120,11 +122,13 @@ def _run(
         trainer.args.eval_on_start = False
     if rank() == 0:  # from here on the folder holds a run: all mistakes of the user's have been found
         write_json(out / PLAN, plan)
+        log_passes(len(data.train), config)
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     finally:
         stop.restore()
-    if stop.received is not None and trainer.state.global_step < trainer.state.max_steps:
+    ended = trainer.state.global_step == trainer.state.max_steps or trainer.stop_early.is_due(trainer.state)
+    if stop.received is not None and not ended:
         log.info("stopped by a signal at step %d; --resume goes on from there", trainer.state.global_step)
         return TrainingRun(out, None, stop.received)
     if rank() == 0:
@@ -183,9 +187,21 @@ def _training_record(trainer: F2CTrainer, config: F2CConfig, out: Path) -> dict[
     return recorded_settings(config) | {
         "num_processes": world_size(),
         "steps": trainer.state.global_step,
+        "stopped_early": trainer.state.global_step < trainer.state.max_steps,
+        "adapter_dtype": _dtypes(value for value in trainer.adapted.parameters() if value.requires_grad),
+        "optimizer_dtype": _dtypes(
+            value
+            for state in trainer.optimizer.state.values()  # type: ignore[union-attr]
+            for value in state.values()
+            if isinstance(value, Tensor) and value.dim() > 0  # a step count has no axis
+        ),
         "selected_by": trainer.criterion.by,
         "selected_checkpoint": None if best is None else Path(best).name,
         "selected_value": trainer.state.best_metric,
         "base_value": base_value(trainer.state.log_history),
         "survey": json.loads(survey.read_text(encoding="utf-8")) if survey.exists() else None,
     }
+
+
+def _dtypes(tensors: Iterable[Tensor]) -> str:
+    return ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors}))

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,13 +19,13 @@ from flip_flop.metrics import Average
 from flip_flop.randomness import derive_seed
 from flip_flop.scoring.answers import AnswerStates, answer_states, pack, training_row_tokens
 from flip_flop.scoring.attention import packed_attention
-from flip_flop.scoring.causal_lm import evaluation_mode, unwrap
+from flip_flop.scoring.causal_lm import HALF, evaluation_mode, unwrap
 from flip_flop.scoring.models import load_model
 from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.training import distributed
-from flip_flop.training.callbacks import Checkpoints
+from flip_flop.training.callbacks import Checkpoints, StopEarly
 from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
 from flip_flop.training.checks import require_dtype, require_one_device_each
 from flip_flop.training.config import F2CConfig
@@ -93,6 +94,7 @@ class F2CTrainer(Trainer):
         self.template_names: Sequence[str] | None = None
         self.f1: Average = "auto"
         self.statistics = StepStatistics()
+        self.stop_early = StopEarly(args.early_stopping_patience, args.early_stopping_start)
         self.method = find_method(args.method)
         evaluated = [] if self.eval_instances is None else self.eval_instances.instances
         gold = None if self.eval_instances is None else [instance.label for instance in evaluated]
@@ -105,7 +107,7 @@ class F2CTrainer(Trainer):
             train_dataset=self.train_instances,
             eval_dataset=self.eval_instances,
             processing_class=processing_class,
-            callbacks=[Checkpoints(keep), *(callbacks or [])],
+            callbacks=[Checkpoints(keep), self.stop_early, *(callbacks or [])],
             optimizers=optimizers,
         )
         # Only now the model is on its device, which decides how long a row should be.
@@ -127,8 +129,21 @@ class F2CTrainer(Trainer):
         encoded: list[EncodedInstance] = inputs["instances"]
         states = self._answer_states(model, encoded)
         scores = self._vote_scores(model, states, encoded)
-        consensus, keys = find_consensus(scores), (self.args.seed, self._sampler.epoch)
-        instances = [
+        instances = self._instances(model, encoded, states, scores, epoch=self._sampler.epoch)
+        losses = [self._loss_terms(instance) for instance in instances]
+        self.statistics.add(encoded, instances, scores, losses)
+        zero = torch.zeros((), device=states.hidden.device)
+        total = torch.stack([sum(terms.values(), zero) for terms in losses]).sum()
+        total = total / (num_items_in_batch or len(instances))
+        # Where no instance has a consensus there is nothing to differentiate: every gradient stays as it is.
+        return total if total.requires_grad else total.requires_grad_()
+
+    def _instances(
+        self, model: nn.Module, encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor, *, epoch: int
+    ) -> list[TrainingInstance]:
+        """What the method reads of each instance of a forward pass, by the votes of these scores."""
+        consensus, keys = find_consensus(scores), (self.args.seed, epoch)
+        return [
             TrainingInstance(
                 id=each.id,
                 consensus=consensus[number],
@@ -140,13 +155,6 @@ class F2CTrainer(Trainer):
             )
             for number, each in enumerate(encoded)
         ]
-        losses = [self._loss_terms(instance) for instance in instances]
-        self.statistics.add(encoded, instances, scores, losses)
-        zero = torch.zeros((), device=states.hidden.device)
-        total = torch.stack([sum(terms.values(), zero) for terms in losses]).sum()
-        total = total / (num_items_in_batch or len(instances))
-        # Where no instance has a consensus there is nothing to differentiate: every gradient stays as it is.
-        return total if total.requires_grad else total.requires_grad_()
 
     def _loss_terms(self, instance: TrainingInstance) -> dict[str, Tensor]:
         if self.method.needs_consensus and not instance.consensus.exists:
@@ -218,10 +226,13 @@ class F2CTrainer(Trainer):
         """Score instances and report agreement, F1, own-label mass, and what the checkpoint is chosen by."""
         dataset = self.eval_instances if eval_dataset is None else InstanceDataset(eval_dataset, self.encoder)
         assert dataset is not None, "there is nothing to evaluate"
-        table = self._score(dataset.instances)
+        losses: list[float] = []
+        table = self._score(dataset.instances, losses if self.args.early_stopping_patience else None)
         gold = np.array([-1 if instance.label is None else instance.label for instance in dataset.instances])
         names = self.template_names or [f"template_{number + 1}" for number in range(table.scores.shape[1])]
         metrics = evaluation_metrics(table, gold, names, self.f1)
+        if losses:
+            metrics["loss"] = math.fsum(losses) / len(losses)
         if self.criterion.by != "last":
             metrics["selection"] = self.criterion.value(metrics, table, self.base_scores)
         prefixed = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
@@ -235,10 +246,26 @@ class F2CTrainer(Trainer):
         with self.adapted.disable_adapter():
             return self._score(self.eval_instances.instances).scores
 
-    def _score(self, instances: Sequence[EncodedInstance]) -> ScoreTable:
+    def _score(self, instances: Sequence[EncodedInstance], losses: list[float] | None = None) -> ScoreTable:
+        """Score instances. ``losses`` gets the method's loss of each, from the same pass and without labels."""
         mine = distributed.shard(instances) or instances[:1]  # also with more processes than instances, all take part
-        batch_tokens = self.args.batch_tokens
-        table = score_instances(self.adapted, mine, backend=self.backend, batch_tokens=batch_tokens, quiet=True)
+        own: list[float] = []
+
+        def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
+            # Of epoch 0 each time: evaluations are compared with each other, and so have the same teachers.
+            read = self._instances(self.adapted, encoded, states, scores, epoch=0)
+            own.extend(float(sum(self._loss_terms(each).values())) for each in read)
+
+        table = score_instances(
+            self.adapted,
+            mine,
+            backend=self.backend,
+            batch_tokens=self.args.batch_tokens,
+            quiet=True,
+            visit=None if losses is None else note_losses,
+        )
+        if losses is not None:  # those of processes beyond the instances are another's, as in gather_table
+            losses.extend(loss for part in distributed.all_gather(own)[: len(instances)] for loss in part)
         return distributed.gather_table(table, len(instances))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -254,7 +281,7 @@ def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
         message = f"{peft_config.peft_type} puts virtual tokens before the prompt, which scoring does not."
         raise InputError("E-ADAPTER-KIND", message)
     if isinstance(model, PeftModel):
-        return model
+        return _in_float32(model)
     config = peft_config or LoraConfig(
         task_type="CAUSAL_LM",
         r=args.lora_r,
@@ -268,4 +295,12 @@ def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     assert isinstance(adapted, PeftModel)
     if args.gradient_checkpointing:
         adapted.enable_input_require_grads()
+    return _in_float32(adapted)
+
+
+def _in_float32(adapted: PeftModel) -> PeftModel:
+    """Half-precision weights that are trained, made float32: at a rate of 1e-5 a bfloat16 weight does not move."""
+    for parameter in adapted.parameters():
+        if parameter.requires_grad and parameter.dtype in HALF:
+            parameter.data = parameter.data.float()
     return adapted

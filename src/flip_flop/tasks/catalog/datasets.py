@@ -13,7 +13,7 @@ from flip_flop.strict_yaml import read_yaml
 from flip_flop.tasks.catalog.row_checks import check_rows
 from flip_flop.tasks.catalog.story_cloze import StoryClozeSource
 from flip_flop.tasks.sources import HubSource, Rows, Source
-from flip_flop.tasks.splits import Duplicates, SplitPolicy, divide, name_rows
+from flip_flop.tasks.splits import SPLITS, Duplicates, SplitPolicy, divide, name_rows
 from flip_flop.tasks.task import Label, Task
 
 _FOLDER = Path(__file__).parent
@@ -41,6 +41,7 @@ class CatalogEntry:
         labels: Its values, in the order of the answer choices.
         validation: How many rows of ``train_from`` are held out; None for as many as ``test_from`` has.
         paper: The paper's table: ``train``, ``validation``, ``test``, ``templates``, ``labels``.
+        release: What the authors' release has: ``train``, ``validation``, ``test``.
         table_note: Why the official rows cannot give the paper's table.
     """
 
@@ -61,6 +62,7 @@ class CatalogEntry:
     validation: int | None
     max_test: int | None = None
     paper: Mapping[str, int]
+    release: Mapping[str, int]
     f1: str = "auto"
     table_note: str = ""
 
@@ -68,6 +70,10 @@ class CatalogEntry:
     def policy(self) -> SplitPolicy:
         """How the rows are divided."""
         return SplitPolicy(validation=self.validation, max_test=self.max_test)
+
+    def published(self, splits: str) -> Mapping[str, int]:
+        """The numbers that are published with one of :data:`~flip_flop.tasks.splits.SPLITS`, by column."""
+        return {**self.paper, **self.release} if splits == "release" else self.paper
 
     @property
     def source_name(self) -> str:
@@ -106,9 +112,13 @@ def catalog_entry(name: str) -> CatalogEntry:
 
 @dataclass(frozen=True)
 class CatalogData:
-    """A dataset's task, its named official rows, and what is not used: rows, and templates with the reason."""
+    """A dataset's task, its named official rows, and what is not used: rows, and templates with the reason.
+
+    ``splits`` is one of :data:`~flip_flop.tasks.splits.SPLITS`.
+    """
 
     entry: CatalogEntry
+    splits: str
     train: Rows
     test: Rows
     dropped_templates: tuple[tuple[str, str], ...]
@@ -117,14 +127,25 @@ class CatalogData:
 
 
 def catalog_data(
-    name: str, *, hub_mirror: Path | None = None, story_cloze_dir: Path | None = None, seed: int = 0
+    name: str,
+    *,
+    hub_mirror: Path | None = None,
+    story_cloze_dir: Path | None = None,
+    seed: int = 0,
+    splits: str = "paper",
+    prompt_value_limit: int | None = None,
 ) -> CatalogData:
     """Load one of :func:`catalog_names`, choose its templates and divide its rows, by ``seed``.
+
+    ``splits`` is one of :data:`~flip_flop.tasks.splits.SPLITS`; ``prompt_value_limit`` the longest value that a prompt
+    prints, in characters.
 
     Raises:
         InputError: ``E-TASK-UNKNOWN``; ``E-TPL-FETCH``: PromptSource's templates are missing; ``E-DATA-HUB``,
             ``E-DATA-FILE`` or ``E-DATA-STORYCLOZE``: the rows are; ``E-DATA-COLUMN``: they are of another shape.
     """
+    if splits not in SPLITS:
+        raise InputError("E-TASK-KEY", f"there are no splits {splits!r}.", nearest(splits, SPLITS))
     entry = catalog_entry(name)
     folder = templates_folder()
     candidates = read_promptsource(folder, entry.templates)
@@ -135,7 +156,13 @@ def catalog_data(
         official.append(name_rows(rows, split.split, entry.id_field, entry.named_by))
     train, test = official
     templates, duplicates = check_rows(
-        name, candidates, train, test, label_field=entry.label_field, num_labels=len(entry.labels)
+        name,
+        candidates,
+        train,
+        test,
+        label_field=entry.label_field,
+        num_labels=len(entry.labels),
+        value_limit=prompt_value_limit,
     )
     if not len(templates.kept):
         template, reason = templates.dropped[0]
@@ -143,34 +170,38 @@ def catalog_data(
         raise InputError("E-TPL-EMPTY", message, "Download the dataset again.")
     task = Task(name, templates.kept, {}, entry.labels, entry.label_field, entry.f1, description=entry.description)
     task.gold_labels(test)
-    splits = divide(train, test, task.gold_labels(train), entry.policy, duplicates=duplicates, seed=seed)
+    labels = task.gold_labels(train)
+    divided = divide(train, test, labels, entry.policy, duplicates=duplicates, splits=splits, seed=seed)
     source = {"promptsource": entry.templates, "sha256": sha256_file(folder / entry.templates / FILE_NAME)}
-    data = {split: replace(rows, provenance={**rows.provenance, "templates": source}) for split, rows in splits.items()}
-    return CatalogData(entry, train, test, templates.dropped, duplicates, replace(task, data=data))
+    data = {
+        split: replace(rows, provenance={**rows.provenance, "templates": source}) for split, rows in divided.items()
+    }
+    return CatalogData(entry, splits, train, test, templates.dropped, duplicates, replace(task, data=data))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The numbers found and the paper's, by column; why they differ; the columns that differ for no known reason."""
+    """The numbers found and the published ones, by column; why they differ; those that differ for no known reason."""
 
     name: str
+    splits: str
     found: Mapping[str, int]
-    paper: Mapping[str, int]
+    published: Mapping[str, int]
     reasons: tuple[str, ...]
     unexplained: tuple[str, ...]
 
 
 def compare(data: CatalogData) -> Comparison:
-    """Compare a dataset with the paper's table.
+    """Compare a dataset with the paper's table, or its release's splits with the release's.
 
     A difference is explained where the available rows are not all of the official split, where rows are left out, or
     where the data file knows that the table and the owners differ.
     """
     entry, duplicates = data.entry, data.duplicates
-    splits = COLUMNS[:3]
+    splits, published, is_paper = COLUMNS[:3], data.entry.published(data.splits), data.splits == "paper"
     found = {split: len(data.task.rows(split)) for split in splits}
     found |= {"templates": len(data.task.templates), "labels": len(entry.labels)}
-    differing = [column for column in COLUMNS if found[column] != entry.paper[column]]
+    differing = [column for column in COLUMNS if found[column] != published[column]]
     explained: dict[str, tuple[str, ...]] = {}
     for official, rows, columns in (
         (entry.train_from, data.train, ("train", "validation")),
@@ -178,13 +209,13 @@ def compare(data: CatalogData) -> Comparison:
     ):
         if len(rows) != official.rows:
             explained[f"{official.split} has {len(rows):,} of its {official.rows:,} rows here"] = columns
-    if left_out := len(duplicates.in_test):
+    if is_paper and (left_out := len(duplicates.in_test)):
         reason = f"{left_out} of {entry.train_from.split} left out: rendered, they are in {entry.test_from.split}"
         explained[reason] = ("train", "validation")
     if unanswerable := len(duplicates.unanswerable):
         explained[f"{unanswerable} rows left out: two of their answers are equal"] = splits
-    if entry.table_note and differing:
+    if is_paper and entry.table_note and differing:
         explained[entry.table_note] = splits
     known = {column for columns in explained.values() for column in columns}
     unexplained = tuple(column for column in differing if column not in known)
-    return Comparison(entry.name, found, entry.paper, tuple(explained), unexplained)
+    return Comparison(entry.name, data.splits, found, published, tuple(explained), unexplained)

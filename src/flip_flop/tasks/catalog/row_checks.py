@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,23 @@ _MIN_LOGGED = 100_000  # fewer rows are done before anyone reads about them in a
 
 
 def check_rows(
-    name: str, candidates: Sequence[SourceTemplate], train: Rows, test: Rows, *, label_field: str, num_labels: int
+    name: str,
+    candidates: Sequence[SourceTemplate],
+    train: Rows,
+    test: Rows,
+    *,
+    label_field: str,
+    num_labels: int,
+    value_limit: int | None = None,
 ) -> tuple[TemplateFilter, Duplicates]:
-    """Render every named row of both official splits of a dataset under every candidate; the second time, read it."""
-    key = _key(candidates, train, test, label_field, num_labels)
+    """Render every named row of both official splits of a dataset under every candidate; the second time, read it.
+
+    The templates that are kept have the ``value_limit``.
+    """
+    key = _key(candidates, train, test, label_field, num_labels, value_limit)
     path = cache_folder().parent / "screenings" / f"{name}-{key}.json"
     total = len(train) + len(test)
-    found = _read(path, candidates, total)
+    found = _read(path, candidates, total, value_limit)
     if found is not None:
         return found
     quiet = total < _MIN_LOGGED and not sys.stderr.isatty()
@@ -43,6 +53,7 @@ def check_rows(
                 advance(1)
 
         templates = filter_templates(candidates, all_rows(), label_field=label_field, num_labels=num_labels)
+        templates = replace(templates, kept=replace(templates.kept, value_limit=value_limit))
     with track(f"{name}: rows that render alike", total * len(templates.kept), "renderings", quiet=quiet) as advance:
         duplicates = find_duplicates(train, test, templates.kept, label_field, advance=advance)
     content = {"kept": templates.kept.names, "dropped": templates.dropped, "duplicates": asdict(duplicates)}
@@ -53,28 +64,30 @@ def check_rows(
     return templates, duplicates
 
 
-def _read(path: Path, candidates: Sequence[SourceTemplate], num_rows: int) -> tuple[TemplateFilter, Duplicates] | None:
+def _read(
+    path: Path, candidates: Sequence[SourceTemplate], num_rows: int, value_limit: int | None
+) -> tuple[TemplateFilter, Duplicates] | None:
     """What is cached; None where there is nothing, or nothing that this code would write."""
     try:
         found = json.loads(path.read_bytes())
         templates = {each.name: each.template for each in candidates if isinstance(each.template, Template)}
-        kept = TemplateSet(tuple(templates[name] for name in found["kept"]))
+        kept = TemplateSet(tuple(templates[name] for name in found["kept"]), value_limit)
         dropped = tuple((name, reason) for name, reason in found["dropped"])
         duplicates = Duplicates(**{key: tuple(indices) for key, indices in found["duplicates"].items()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     names = [*kept.names, *(name for name, _ in dropped)]
-    indices = (*duplicates.in_test, *duplicates.within_train, *duplicates.unanswerable)
+    indices = [index for kind in vars(duplicates).values() for index in kind]
     is_whole = sorted(names) == sorted(each.name for each in candidates) and all(
         isinstance(index, int) and 0 <= index < num_rows for index in indices
     )
     return (TemplateFilter(kept, dropped), duplicates) if is_whole else None
 
 
-def _key(candidates: Sequence[SourceTemplate], train: Rows, test: Rows, label_field: str, num_labels: int) -> str:
+def _key(candidates: Sequence[SourceTemplate], train: Rows, test: Rows, *shape: str | int | None) -> str:
     content = {
         "templates": [[each.name, each.jinja, each.answer_choices, each.original_task] for each in candidates],
-        "data": [train.provenance["sha256"], test.provenance["sha256"], label_field, num_labels],
+        "data": [train.provenance["sha256"], test.provenance["sha256"], *shape],
         "names": [sha256_json(train.ids), sha256_json(test.ids)],
         "code": _code_digest(),
     }

@@ -1,0 +1,43 @@
+"""How the losses read the paper where it leaves room, or where the authors' release departs from it."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+Reduction = Literal["mean", "sum"]
+Aggregation = Literal["mean_log_prob", "mean_prob", "per_position"]
+DivergenceSpace = Literal["vocab", "labels"]
+JsdForm = Literal["mean", "symmetric"]
+FlipDirection = Literal["forward", "reverse"]
+SwarmPairs = Literal["derangement", "all", "mixture"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One reading of the losses. The defaults are the paper's text and our decisions (docs/release.md has both).
+
+    Args:
+        divergence_space: Divergences over the vocabulary, on the consensus answer's tokens, or over the labels.
+        answer_aggregation: How the distributions at an answer's positions are compared (:class:`Distributions`).
+        cce_reduction: Mean or sum over the answer's tokens, in Eq. 6.
+        jsd: The form of Eq. 8 (:func:`jsd_loss`).
+        flip_direction: The direction of Eq. 9 (:func:`flip_loss`).
+        detach_cc_mixture: The mixture of Eq. 9 carries no gradient.
+        divide_by_labels: The terms of ``cce`` and ``f2c`` are divided by the number of labels.
+        swarm_pairs: Who teaches whom in swarm distillation (:func:`swarm_teachers`, :func:`swarm_mixture_loss`).
+        swarm_space: What the mixture of ``swarm_pairs: mixture`` is over; over the vocabulary, every label's answer.
+    """
+
+    divergence_space: DivergenceSpace = "vocab"
+    answer_aggregation: Aggregation = "mean_log_prob"
+    cce_reduction: Reduction = "mean"
+    jsd: JsdForm = "mean"
+    flip_direction: FlipDirection = "forward"
+    detach_cc_mixture: bool = True
+    divide_by_labels: bool = False
+    swarm_pairs: SwarmPairs = "derangement"
+    swarm_space: DivergenceSpace = "labels"
+
+    @classmethod
+    def of(cls, settings: Any) -> "Reading":
+        """The reading of a training's settings, which hold each field by its name."""
+        return cls(**{item.name: getattr(settings, item.name) for item in fields(cls)})

@@ -1,0 +1,172 @@
+"""Each reading of the losses is the one written by hand, values and gradients, to the last digits of float64."""
+
+from dataclasses import asdict, dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flip_flop.method import METHODS, Reading, SplitSettings, find_consensus, split_templates
+from tests.exact import EXACT
+from tests.method import readings_oracle as by_hand
+from tests.method.draws import random_of
+
+LIMITS = {"tau": 0.5, "k_max": 3, "f_min": 0.2, "f_max": 0.9, "t": 0.6}
+RELEASE = {
+    "answer_aggregation": "per_position",
+    "jsd": "symmetric",
+    "flip_direction": "reverse",
+    "divide_by_labels": True,
+    "swarm_pairs": "mixture",
+    "swarm_space": "vocab",
+}
+# The paper's, each of the release's by itself, all of the release's, and what is a choice of ours.
+F2C_READINGS = [
+    {},
+    {"answer_aggregation": "per_position"},
+    {"jsd": "symmetric"},
+    {"flip_direction": "reverse"},
+    {"divide_by_labels": True},
+    {"bound": "group"},
+    RELEASE | {"bound": "group"},
+    RELEASE | {"detach_cc_mixture": False},
+    {"detach_cc_mixture": False, "cce_reduction": "sum", "answer_aggregation": "mean_prob"},
+    {"divergence_space": "labels", "jsd": "symmetric", "flip_direction": "reverse"},
+]
+SWARM_READINGS = [
+    RELEASE,
+    RELEASE | {"swarm_space": "labels"},
+    RELEASE | {"answer_aggregation": "mean_log_prob"},
+    RELEASE | {"answer_aggregation": "mean_prob"},
+]
+
+
+@dataclass
+class LogitInstance:
+    """An instance that is made of logits at its answers' positions: ``[template][label][position]``."""
+
+    logits: list[list[torch.Tensor]]
+    targets: list[list[list[int]]]
+    limits: SplitSettings
+    id: str = "made"
+
+    def __post_init__(self):
+        self.token_counts = torch.tensor([[len(rows) for rows in answers] for answers in self.logits])
+        self.consensus = find_consensus(self.scores())
+        self.split = split_templates(self.scores(), self.limits)
+
+    def _picked(self, template, label):
+        rows = self.logits[template][label].log_softmax(-1)
+        return rows.gather(1, torch.tensor(self.targets[template][label])[:, None]).squeeze(1)
+
+    def scores(self):
+        counts = self.token_counts
+        rows = [[self._picked(v, c).mean() for c in range(counts.shape[1])] for v in range(counts.shape[0])]
+        return torch.stack([torch.stack(row) for row in rows])
+
+    def nll(self, label, reduction="mean"):
+        return -self.scores()[:, label] * (self.token_counts[:, label] if reduction == "sum" else 1)
+
+    def answer_log_probs(self, label):
+        return [answers[label].log_softmax(-1) for answers in self.logits]
+
+    def random(self, purpose):
+        return random_of(purpose)
+
+
+def made(number, num_templates):
+    """Logits over 7 tokens, 3 labels, answers of one to 4 tokens of which some have more positions than the others."""
+    random = random_of("readings", number)
+    lengths = random.integers(1, 5, size=(num_templates, 3))
+    logits = [[(1.5 * random.normal(size=(n, 7))).tolist() for n in row] for row in lengths]
+    targets = [[random.integers(7, size=n).tolist() for n in row] for row in lengths]
+    # Votes of every kind: few instances of random answers have a consensus.
+    favourite, strength = int(random.integers(3)), random.choice([0.0, 2.0, 4.0])
+    for answers, tokens in zip(logits, targets, strict=True):
+        for position, token in zip(answers[favourite], tokens[favourite], strict=True):
+            position[token] += strength * random.uniform(0.3, 1.0)
+    return logits, targets
+
+
+def assert_equal(method, logits, targets, reading, expected, limits=None):
+    """Terms and gradients of the package against the loops'; ``expected`` gets (logits, those that stand still)."""
+    leaves = [[torch.tensor(rows, dtype=torch.float64, requires_grad=True) for rows in answers] for answers in logits]
+    config = SimpleNamespace(cce_weight=0.7, jsd_weight=1.3, **asdict(reading))
+    instance = LogitInstance(leaves, targets, limits or SplitSettings(0.5, 3, 0.2, 0.9, 0.6))
+    terms = METHODS[method].loss(instance, config)
+    for found, value in zip(terms.values(), expected(logits, logits), strict=True):
+        assert found.item() == pytest.approx(complex(value).real, rel=EXACT, abs=EXACT)
+    torch.stack(list(terms.values())).sum().backward()
+    by_logit = by_hand.gradient(lambda *both: sum(expected(*both)), logits)
+    for leaf_row, rows in zip(leaves, by_logit, strict=True):
+        for leaf, row in zip(leaf_row, rows, strict=True):
+            gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            torch.testing.assert_close(gradient, torch.tensor(row, dtype=torch.float64), rtol=0, atol=EXACT)
+    return instance
+
+
+@pytest.mark.parametrize("changes", F2C_READINGS, ids=str)
+@settings(max_examples=6, deadline=None)
+@given(number=st.integers(0, 2**31), num_templates=st.integers(3, 5))
+def test_f2c_under_each_reading_is_the_one_by_hand(changes, number, num_templates):
+    bound = changes.get("bound", "templates")
+    reading = Reading(**{name: value for name, value in changes.items() if name != "bound"})
+    logits, targets = made(number, num_templates)
+    decided = by_hand.split(logits, targets, bound, **LIMITS)
+    limits = SplitSettings(0.5, 3, 0.2, 0.9, 0.6, cc_size_bound=bound)
+
+    def expected(moved, still):
+        # Algorithm 1 carries no gradient, and so is decided once.
+        return by_hand.f2c(moved, still, targets, decided, asdict(reading))
+
+    assert_equal("f2c", logits, targets, reading, expected, limits)
+
+
+@pytest.mark.parametrize("changes", SWARM_READINGS, ids=str)
+@settings(max_examples=6, deadline=None)
+@given(number=st.integers(0, 2**31), num_templates=st.integers(3, 5))
+def test_swarm_toward_the_mixture_is_the_one_by_hand(changes, number, num_templates):
+    reading = Reading(**changes)
+    logits, targets = made(number, num_templates)
+
+    def expected(moved, still):
+        return (by_hand.swarm(moved, still, targets, asdict(reading)),)
+
+    assert_equal("swarm", logits, targets, reading, expected)
+
+
+@pytest.mark.parametrize("divide", [False, True])
+def test_cce_alone_is_divided_by_the_number_of_labels_where_the_reading_says_so(divide):
+    reading = Reading(divide_by_labels=divide)
+    logits, targets = made(4, 4)
+    decided = by_hand.split(logits, targets, "templates", **LIMITS)
+
+    def expected(moved, still):
+        return by_hand.f2c(moved, still, targets, decided, asdict(reading))[:1]
+
+    assert_equal("cce", logits, targets, reading, expected)
+
+
+def test_the_made_instances_have_all_cases_and_positions_that_not_all_templates_have():
+    cases, ragged, differing = set(), 0, 0
+    for number in range(60):
+        logits, targets = made(number, 3 + number % 3)
+        label, found = by_hand.split(logits, targets, "templates", **LIMITS)
+        differing += found != by_hand.split(logits, targets, "group", **LIMITS)[1]
+        cases.add((found[0], bool(found[2])))
+        ragged += len({len(answers[label]) for answers in logits}) > 1
+    assert cases == {(1, False), (2, False), (3, True)}
+    assert ragged > 30
+    assert differing > 5
+
+
+def test_the_bounds_of_line_10_differ_at_three_of_five_voters():
+    """The release's own example, StoryCloze at |G| = 3: k is 2 instead of 3, and one voter follows the others."""
+    scores = torch.tensor([[-1.0, -3.0], [-1.0, -2.0], [-1.0, -1.5], [-2.0, -1.0], [-2.0, -1.5]])
+    sizes = {
+        bound: int(split_templates(scores, SplitSettings(1.0, 3, 0.1, 1.0, 1.0, cc_size_bound=bound)).cc_mask.sum())
+        for bound in ("templates", "group")
+    }
+    assert sizes == {"templates": 3, "group": 2}

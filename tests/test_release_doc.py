@@ -1,0 +1,37 @@
+"""docs/release.md is true: every option that it names exists and takes the value, and no reading is left out."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from flip_flop.training import F2CConfig, make_config
+
+PAGE = (Path(__file__).parents[1] / "docs" / "release.md").read_text(encoding="utf-8")
+OPTIONS = sorted(set(re.findall(r"`(\w+): ([\w.-]+)`", PAGE)) - {("protocol", "paper"), ("protocol", "release")})
+
+
+@pytest.mark.parametrize(("name", "value"), OPTIONS)
+def test_every_option_of_the_page_is_a_setting_that_takes_the_value(name, value):
+    found = getattr(make_config({name: value}), name)
+    assert str(getattr(found, "value", found)).lower() == value or float(found) == float(value)
+
+
+def test_the_page_has_both_values_of_every_setting_that_a_protocol_decides():
+    of_protocols = {item.name: item.metadata for item in fields(F2CConfig) if "release" in item.metadata}
+    said = {
+        (name, str(bundle[protocol]).lower())
+        for name, bundle in of_protocols.items()
+        for protocol in ("paper", "release")
+    }
+    assert said <= set(OPTIONS)
+
+
+def test_the_defaults_of_the_page_are_the_defaults():
+    block = PAGE.split("## Settings")[1]
+    config = F2CConfig()
+    for name, value in re.findall(r"`(\w+): ([\w.-]+)`", block):
+        if name != "seed":  # the release's own, not ours
+            default = getattr(config, name)
+            assert str(getattr(default, "value", default)) == value or float(default) == float(value), name

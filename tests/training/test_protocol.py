@@ -1,0 +1,313 @@
+"""The paper's protocol and the release's: what each sets, a whole step of the release, its stopping, its precision."""
+
+import copy
+import json
+import logging
+from dataclasses import asdict, fields
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import TrainerState
+
+from flip_flop.errors import InputError
+from flip_flop.method import Reading
+from flip_flop.training import F2CConfig, make_config, train
+from flip_flop.training.callbacks import StopEarly
+from flip_flop.training.checks import log_passes
+from flip_flop.training.plan import FORMER, recorded_settings
+from tests.exact import EXACT, in_float64
+from tests.method import oracle
+from tests.training.conftest import load_tiny, log_of, make_task, record_of, settings
+from tests.training.naive_step import algorithm_1, distance, lora_gradients, made_instances, made_trainer, step
+from tests.training.test_run import signal_in
+from tests.training.test_trainer import make_exact_trainer, make_trainer, training_rows
+
+BY_PROTOCOL = {item.name: item.metadata for item in fields(F2CConfig) if "release" in item.metadata}
+
+
+# ---- what a protocol sets ----
+
+
+def test_the_papers_protocol_is_the_default_and_the_losses_own_default():
+    config = F2CConfig()
+    assert config.protocol == "paper"
+    assert Reading.of(config) == Reading()
+    assert config.vote_pass == "shared"
+    assert config.early_stopping_patience == 0
+
+
+@pytest.mark.parametrize("protocol", ["paper", "release"])
+def test_a_protocol_sets_what_is_not_given_and_a_given_value_wins(protocol):
+    config = make_config({"protocol": protocol})
+    assert {name: getattr(config, name) for name in BY_PROTOCOL} == {
+        name: bundle[protocol] for name, bundle in BY_PROTOCOL.items()
+    }
+    other = {"paper": "release", "release": "paper"}[protocol]
+    for name, bundle in BY_PROTOCOL.items():
+        changed = make_config({"protocol": protocol, name: bundle[other]})
+        assert getattr(changed, name) == bundle[other]
+        assert {each for each in BY_PROTOCOL if getattr(changed, each) != getattr(config, each)} == {name}
+
+
+def test_every_setting_of_a_protocol_stands_in_the_record():
+    record = recorded_settings(make_config({"protocol": "release"}))
+    assert record.items() >= {name: bundle["release"] for name, bundle in BY_PROTOCOL.items()}.items()
+    assert record["protocol"] == "release"
+    assert record.keys() >= FORMER.keys()
+
+
+def test_an_unknown_protocol_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: protocol is 'papr'\. Use one of paper, release\."):
+        make_config({"protocol": "papr"})
+
+
+# ---- how long, when ----
+
+
+@pytest.mark.parametrize(
+    ("given", "max_steps", "epochs"),
+    [({}, 150, 3.0), ({"num_train_epochs": 2}, -1, 2.0), ({"max_steps": 9}, 9, 3.0), ({"max_steps": -1}, 150, 3.0)],
+)
+def test_steps_decide_where_epochs_are_not_given(given, max_steps, epochs):
+    config = make_config(given)
+    assert (config.max_steps, config.num_train_epochs) == (max_steps, epochs)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("steps", 5, "steps", 5)),
+        ({"eval_steps": 50}, ("steps", 50, "steps", 50)),
+        ({"eval_strategy": "epoch"}, ("epoch", None, "epoch", 500)),
+        ({"eval_strategy": "no"}, ("no", None, "steps", 5)),
+        ({"eval_strategy": "no", "save_strategy": "no"}, ("no", None, "no", 500)),
+    ],
+)
+def test_a_checkpoint_is_written_with_each_evaluation_where_nothing_else_is_said(given, expected):
+    config = make_config(given)
+    assert (config.eval_strategy, config.eval_steps, config.save_strategy, config.save_steps) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "changes", "line", "warned"),
+    [
+        (1488, {}, "at most 3.23 passes over 1488 training instances, in 150 steps of 32 instances", ""),
+        (10_000, {}, "at most 0.48 passes", "5200 of the 10000 training instances are never seen"),
+        (194, {}, "at most 24.7 passes", ""),  # CB, the most that the release takes
+        (40, {}, "at most 120 passes", "every training instance is seen 120 times"),
+        (40, {"num_train_epochs": 2, "gradient_accumulation_steps": 2}, "at most 2 passes", ""),
+    ],
+)
+def test_how_many_passes_over_the_data_is_said_before_training(caplog, count, changes, line, warned):
+    with caplog.at_level(logging.INFO, logger="flip_flop"):
+        log_passes(count, make_config(changes))
+    said, *warnings = caplog.messages
+    assert line in said
+    assert [text.startswith("W-PASSES: ") and warned in text for text in warnings] == [True] * bool(warned)
+
+
+def test_the_last_step_is_a_candidate_whatever_the_steps_between_evaluations(out):
+    config = settings(num_train_epochs=1, eval_strategy="steps", eval_steps=2)  # three steps
+    train(load_tiny(), make_task(), config, out, quiet=True)
+    assert [entry["step"] for entry in log_of(out, "eval_mean_f1")] == [0, 2, 3]
+    assert {path.name for path in (out / "checkpoints").iterdir()} == {"checkpoint-2", "checkpoint-3"}
+
+
+def test_a_run_of_an_earlier_version_is_resumed_though_its_record_lacks_the_new_settings(out, monkeypatch):
+    with monkeypatch.context() as patch:
+        signal_in(patch, 2)
+        train(load_tiny(), make_task(), settings(), out, quiet=True)
+    plan = json.loads((out / "plan.json").read_text())
+    for name in FORMER.keys() & BY_PROTOCOL.keys() | {"early_stopping_start"}:
+        del plan["settings"][name]
+    (out / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*settings\.jsd \('mean', now 'symmetric'\)"):
+        train(load_tiny(), make_task(), settings(jsd="symmetric"), out, resume=True, quiet=True)
+    assert train(load_tiny(), make_task(), settings(), out, resume=True, quiet=True).adapter is not None
+
+
+# ---- a whole step, against forwards of each pair alone and full logits ----
+
+
+def answer_rows(model, answer):
+    ids = list(answer.context) + list(answer.tokens)
+    logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    return logits.log_softmax(-1)[len(answer.context) - 1 : len(ids) - 1]
+
+
+def mean_target(rows, answer):
+    return sum(rows[index, token] for index, token in enumerate(answer.tokens)) / len(answer.tokens)
+
+
+def kl(log_p, log_q):
+    return (log_p.exp() * (log_p - log_q)).sum()
+
+
+def release_f2c(model, instance, args):
+    with torch.no_grad():
+        scores = [[float(mean_target(answer_rows(model, a), a)) for a in row] for row in instance.answers]
+    label, (case, cc, nc, flip_weight) = oracle.consensus(scores)[2], algorithm_1(args, scores)
+    if case == 1:
+        return torch.zeros((), dtype=torch.float64)
+    group = sum(prediction == label for prediction in oracle.consensus(scores)[0])
+    assert args.max_cc_size == 2  # so that only its end differs between the bounds of line 10
+    if case == 3 and group < 3:
+        cc, nc = [], []
+    rows = [answer_rows(model, row[label]) for row in instance.answers]
+    loss = -sum(mean_target(q, row[label]) for q, row in zip(rows, instance.answers, strict=True)) / len(rows)
+
+    def middle(j):
+        return (sum(rows[t][j].exp() for t in cc if j < len(rows[t])) / sum(j < len(rows[t]) for t in cc)).log()
+
+    if cc:
+        cells = [(rows[t][j], middle(j)) for t in cc for j in range(len(rows[t]))]
+        loss = loss + args.jsd_weight * sum((kl(q, m) + kl(m, q)) / 2 for q, m in cells) / len(cells)
+    if nc:
+        shared = [(s, j) for s in nc for j in range(len(rows[s])) if any(j < len(rows[t]) for t in cc)]
+        loss = loss + flip_weight * sum(kl(middle(j).detach(), rows[s][j]) for s, j in shared) / len(shared)
+    return loss / len(instance.answers[0])
+
+
+def release_swarm(model, instance, args):
+    losses = []
+    for label in range(len(instance.answers[0])):
+        rows = [answer_rows(model, row[label]) for row in instance.answers]
+        cells = [(v, j) for v, q in enumerate(rows) for j in range(len(q))]
+        total = 0.0
+        for v, j in cells:
+            others = [q[j].exp() for q in rows if j < len(q)]
+            total = total + kl((sum(others) / len(others)).log().detach(), rows[v][j])
+        losses.append(total / len(cells))
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize(("method", "slow"), [("f2c", release_f2c), ("swarm", release_swarm)])
+def test_a_step_under_the_releases_protocol_is_the_slow_one(tmp_path, method, slow):
+    instances = made_instances()
+    for backend in ("packed", "padded"):
+        changes = {"method": method, "protocol": "release", "divergence_space": "vocab", "backend": backend}
+        trainer = made_trainer(tmp_path / backend, **changes)
+        in_float64(trainer.adapted)
+        loss, gradients = step(trainer, instances)
+        model = copy.deepcopy(trainer.adapted)
+        model.zero_grad()
+        expected = sum(slow(model, instance, trainer.args) for instance in instances) / len(instances)
+        expected.backward()
+        assert loss == pytest.approx(float(expected.detach()), rel=EXACT)
+        assert distance(gradients, lora_gradients(model)) < EXACT
+
+
+# ---- stopping on the unsupervised loss ----
+
+STOPPING = {
+    "method": "cce", "early_stopping_patience": 2, "early_stopping_start": 1, "learning_rate": 0.0, "max_steps": 12,
+    "num_train_epochs": -1, "eval_strategy": "steps", "eval_steps": 1, "select_by": "last", "save_total_limit": None,
+}  # fmt: skip
+
+
+def state_of(losses, every=5):
+    entries = [{"step": every * number, "eval_loss": loss} for number, loss in enumerate(losses)]
+    return TrainerState(log_history=[{"step": 1, "loss": 0.1}, *entries])
+
+
+@pytest.mark.parametrize(
+    ("losses", "due"),
+    [
+        ([9, 8, 7, 6, 5, 5, 5, 5, 5], False),  # four evaluations after step 20
+        ([9, 8, 7, 6, 5, 5, 5, 5, 5, 5], True),
+        ([1, 8, 7, 6, 5, 4, 3, 2, 1.5, 1.2], True),  # the best was before the first step
+        ([9, 8, 7, 6, 5, 5, 5, 5, 5, 4], False),
+        ([9, 9, 9, 9, 9], False),  # up to step 20 none counts
+        ([9, 8, 7, 6, 5, float("nan"), 6, 6, 6, 6], True),
+    ],
+)
+def test_five_evaluations_after_step_20_without_a_lower_loss_end_the_training(losses, due):
+    assert StopEarly(5, 20).is_due(state_of(losses)) is due
+    assert not StopEarly(0, 20).is_due(state_of(losses))
+
+
+@pytest.mark.parametrize("method", ["f2c", "cce", "swarm"])
+def test_the_unsupervised_loss_of_validation_is_the_methods_own_without_dropout(tmp_path, method):
+    changes = {"method": method, "protocol": "release", "lora_dropout": 0.5, "divergence_space": "vocab"}
+    rows = training_rows(count=5)
+    trainer = make_exact_trainer(tmp_path, eval_rows=rows, **changes)
+    with torch.no_grad():
+        for name, value in trainer.adapted.named_parameters():
+            if "lora_B" in name:
+                value.normal_(0, 0.3)
+    evaluated = trainer.evaluate()
+    trainer.adapted.eval()
+    loss = trainer.compute_loss(trainer.adapted, {"instances": list(trainer.eval_instances)})
+    assert evaluated["eval_loss"] == pytest.approx(float(loss.detach()), rel=EXACT)
+    unlabelled = make_exact_trainer(tmp_path, eval_rows=[row | {"label": None} for row in rows], **changes)
+    unlabelled.adapted.load_state_dict(trainer.adapted.state_dict())
+    assert unlabelled.evaluate()["eval_loss"] == evaluated["eval_loss"]
+
+
+def test_a_training_whose_loss_stands_still_stops_and_says_so(out):
+    config = settings(**STOPPING)
+    run = train(load_tiny(), make_task(), config, out, quiet=True)
+    assert run.stopped_by is None
+    training = record_of(out)["training"]
+    assert (training["steps"], training["stopped_early"]) == (3, True)  # 2 and 3 come after step 1, and are no lower
+    assert [entry["step"] for entry in log_of(out, "eval_loss")] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_a_signal_before_the_stop_or_in_it_changes_nothing(out, monkeypatch, step):
+    with monkeypatch.context() as patch:
+        signal_in(patch, step)
+        first = train(load_tiny(), make_task(), settings(**STOPPING), out, quiet=True)
+    assert (first.adapter is None) is (step == 2)
+    train(load_tiny(), make_task(), settings(**STOPPING), out, resume=True, quiet=True)
+    assert record_of(out)["training"]["steps"] == 3
+    assert [entry["step"] for entry in log_of(out, "eval_loss")] == [0, 1, 2, 3]
+
+
+def test_without_patience_no_loss_is_taken_of_validation(out):
+    train(load_tiny(), make_task(), settings(num_train_epochs=1), out, quiet=True)
+    assert log_of(out, "eval_mean_f1")
+    assert not log_of(out, "eval_loss")
+    assert record_of(out)["training"]["stopped_early"] is False
+
+
+# ---- precision ----
+
+
+def test_ten_steps_at_1e_5_change_every_adapter_tensor_of_a_bfloat16_base(out):
+    loaded = load_tiny(dtype=torch.bfloat16)
+    common = {"learning_rate": 1e-5, "max_steps": 10, "num_train_epochs": -1, "eval_strategy": "no"}
+    start = make_trainer(out / "start", model=copy.deepcopy(loaded.model), **common)
+    initial = {name: value for name, value in start.adapted.named_parameters() if value.requires_grad}
+    assert {value.dtype for value in initial.values()} == {torch.float32}
+    train(loaded, make_task(), settings(**common), out / "run", quiet=True)
+    training = record_of(out / "run")["training"]
+    assert (training["adapter_dtype"], training["optimizer_dtype"]) == ("float32", "float32")
+    trained = load_file(out / "run" / "adapter" / "adapter_model.safetensors")
+    assert len(trained) == len(initial)
+    for name, value in initial.items():
+        found = trained[name.replace(".default", "")]
+        assert found.dtype == torch.float32
+        assert not torch.equal(found, value), name
+    assert record_of(out / "run")["model"]["dtype"] == "torch.bfloat16"
+
+
+def test_an_adapter_that_is_given_in_bfloat16_is_trained_in_float32(tmp_path):
+    model = get_peft_model(
+        load_tiny(dtype=torch.bfloat16).model,
+        LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"),
+        autocast_adapter_dtype=False,
+    )
+    assert {value.dtype for value in model.parameters()} == {torch.bfloat16}
+    trainer = make_trainer(tmp_path, model=model)
+    assert {value.dtype for value in trainer.adapted.parameters() if value.requires_grad} == {torch.float32}
+    trainer.train()
+
+
+def test_the_reading_of_a_config_is_frozen():
+    reading = Reading.of(make_config({"protocol": "release"}))
+    with pytest.raises(AttributeError):
+        reading.jsd = "mean"
+    assert asdict(reading)["jsd"] == "symmetric"
