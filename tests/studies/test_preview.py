@@ -13,6 +13,7 @@ from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.keys import model_folder
 from flip_flop.studies.plan import Setup
 from flip_flop.studies.preview import Preview
+from flip_flop.studies.release import with_protocol
 from flip_flop.studies.study import Settings, Subsets, load_study, narrow
 from flip_flop.studies.work import run_unit
 from tests.studies.plans import DEMO, plan, small, write_task
@@ -37,12 +38,30 @@ def test_the_papers_rows_are_marked_where_no_row_is_available(no_rows, tmp_path)
     assert sum(line.startswith("train ") for line in found) == 33
     assert sum(line.startswith("audit ") for line in found) == 44
     text = "\n".join(found)
-    assert re.search(r"^train  f2c-rte-seed0 +1,490\* +10 +- +-$", text, re.M)
-    assert re.search(r"^all +44 units: 33 trainings, 44 audits +-$", text, re.M)
-    assert "- *: the paper's counts, as rows or templates are not available here: " in text
+    assert re.search(r"^train  f2c-rte-seed0 +10 +4,800\* +31,000\* +- +-$", text, re.M)
+    assert re.search(r"^all +44 units: 33 trainings, 44 audits +158,400 +[\d,]+ +[\d,]+ +-$", text, re.M)
+    assert "- *: published counts, as rows or templates are not available here: " in text
     assert "- Tokens are not counted: the tokenizer of Qwen/Qwen2.5-3B-Instruct is not available here." in text
     found = lines(narrow(load_study("study3"), tasks=["rte"], limit=22), QWEN, tmp_path)
-    assert re.search(r"^audit  f2c-rte-seed0-first5-on-last5 +22\* +5 +- +-$", "\n".join(found), re.M)
+    assert re.search(r"^audit  f2c-rte-seed0-first5-on-last5 +5 +22\* +- +-$", "\n".join(found), re.M)
+
+
+def test_each_trainings_settings_and_passes_are_named_and_evaluation_is_counted_beside_the_releases(no_rows, tmp_path):
+    study = with_protocol(narrow(load_study("study1"), tasks=["cb", "rte"], protocol="release"), QWEN.model)
+    text = "\n".join(lines(study, QWEN, tmp_path))
+    assert re.search(r"^train  cce-cb-seed0 +15 +4,800\* +1,736\* +- +-$", text, re.M)  # 31 evaluations of 56 rows
+    own, theirs = 3 * 31 * (56 + 1000) + 4 * (56 + 277), 3 * 30 * 2 * (56 + 56 + 1000 + 277)
+    assert (
+        f"- Evaluation: {own:,} passes, validation and audits. By the same count the release takes {theirs:,}: " in text
+    )
+    assert "- All trainings: learning_rate 1e-05, lr_scheduler_type cosine, weight_decay 0.01, per_device_" in text
+    assert re.search(r"^cce +rte +0\.1$", text, re.M)
+    assert re.search(r"^f2c +cb +1\.0 +9\.0 +7 +0\.01 +0\.1 +2\.0 +0\.01$", text, re.M)
+    epochs = small(
+        settings=Settings({"num_train_epochs": 2, "per_device_train_batch_size": 5, "eval_strategy": "epoch"})
+    )
+    found = [line.split() for line in lines(epochs, DEMO, tmp_path) if line.startswith("train ")]
+    assert [line[3:5] for line in found] == [["44", "66"]]  # 2 passes over 22 rows; 22 validation rows before and after
 
 
 def test_tokens_are_those_of_the_packed_pass_and_times_those_of_finished_runs(tmp_path, monkeypatch):
@@ -53,19 +72,19 @@ def test_tokens_are_those_of_the_packed_pass_and_times_those_of_finished_runs(tm
     instances = task.with_templates(task.training_templates.names).instances("test")
     tokens = sum(len(encoder.encode(instance).trie) for instance in instances) / 1e6
     (base,) = [line for line in lines(small(limit=None), DEMO, tmp_path) if "base-clear_hotel_reviews" in line]
-    assert base.split()[-5:] == ["300", "5", f"{tokens:.1f}", "M", "-"]
+    assert base.split()[-5:] == ["5", "300", f"{tokens:.1f}", "M", "-"]
     run_unit(made, folder, made.units[0])
     found = lines(small(limit=44), DEMO, tmp_path)
     (base,) = [line for line in found if "base-clear_hotel_reviews" in line]
     seconds = folder.seconds(made.audits[0]) / 22 * 44
     assert base.endswith(f" {seconds:.1f} s")
-    assert found[-1].startswith("- Time: of finished runs of this model in ")
+    assert any(line.startswith("- Time: of finished runs of this model in ") for line in found)
 
 
 def test_one_instance_is_timed_when_that_is_asked_for_and_else_no_model_is_loaded(tmp_path, monkeypatch):
     found = lines(small(), DEMO, tmp_path, timed=True)
     assert all(line.endswith((" s", " min")) for line in found[3:7])
-    assert found[-1] == "- Time: one instance of each split, timed; a training step counts as 3 passes."
+    assert "- Time: one instance of each split, timed; a training's pass counts as 3." in found
     monkeypatch.setattr(preview, "open_model", None)
     assert lines(small(), DEMO, tmp_path)
 

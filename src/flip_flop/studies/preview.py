@@ -2,8 +2,10 @@
 
 import contextlib
 import functools
+import math
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from flip_flop.errors import InputError
 from flip_flop.method import BASE, find_method
@@ -26,7 +28,11 @@ from flip_flop.studies.plan import Cell, Setup
 from flip_flop.studies.study import Study
 from flip_flop.tasks import Task
 from flip_flop.tasks.catalog import catalog_entry, catalog_names
+from flip_flop.tasks.protocols import row_protocol
+from flip_flop.tasks.splits import MAX_VALIDATION
 from flip_flop.text import align_columns
+from flip_flop.training import F2CConfig
+from flip_flop.training.plan import recorded_settings
 
 # What a catalog's task answers where its rows or templates are not available.
 UNAVAILABLE = ("E-DATA-HUB", "E-DATA-FILE", "E-DATA-STORYCLOZE", "E-TPL-FETCH")
@@ -34,6 +40,15 @@ UNAVAILABLE = ("E-DATA-HUB", "E-DATA-FILE", "E-DATA-STORYCLOZE", "E-TPL-FETCH")
 SAMPLE = 32
 # Passes over an instance that a training's step takes: forward, and a backward of about two.
 STEP_PASSES = 3
+# The columns of instance passes.
+PASSES = ("training", "validation", "audit")
+# What the authors' release evaluates in 150 steps: validation and test, each instance forwarded twice.
+RELEASE_EVALUATIONS, RELEASE_FORWARDS = 30, 2
+# Settings that are always shown.
+SHARED = (
+    *("learning_rate", "lr_scheduler_type", "weight_decay", "per_device_train_batch_size"),
+    *("eval_strategy", "eval_steps", "select_by"),
+)
 
 
 class Preview:
@@ -59,27 +74,55 @@ class Preview:
         """A line for each cell, each training followed by its audits; the sums; how it was counted."""
         yield f"{self.study.name}: {self.study.description}".rstrip(": ")
         yield ""
-        rows, times = [("", "cell", "rows", "templates", "tokens", "time")], []
+        rows, times = [["", "cell", "templates", *PASSES, "tokens", "time"]], []
+        total = Counter[str]()
         for cell in self.cells:
-            split, task = "train" if cell.kind == "train" else self.study.split, self.tasks[cell.task]
-            tokens = seconds = None
-            if task.data:
-                available, tokens, seconds = self._measure(cell.task, cell.templates, split)
-            else:
-                available = catalog_entry(cell.task).paper[split]
-            count, mark = min(available, self.study.limit or available), "" if task.data else "*"
-            times.append(self._duration(cell, count, seconds))
-            total = "-" if tokens is None else f"{tokens * count / 1e6:,.1f} M"
-            templates = str(len(cell.templates))
-            rows.append((cell.kind, cell.label, f"{count:,}{mark}", templates, total, _words(times[-1])))
+            passes, split = self._passes(cell), "train" if cell.kind == "train" else self.study.split
+            tokens, seconds = self._measure(cell.task, cell.templates, split)
+            times.append(self._duration(cell, passes, seconds))
+            total.update(passes)
+            mark = "" if self.tasks[cell.task].data else "*"
+            counts = [f"{passes[name]:,}{mark}" if name in passes else "" for name in PASSES]
+            words = "-" if tokens is None else f"{tokens * sum(passes.values()) / 1e6:,.1f} M"
+            rows.append([cell.kind, cell.label, str(len(cell.templates)), *counts, words, _words(times[-1])])
         trainings = sum(cell.kind == "train" for cell in self.cells)
         units = sum(cell.training is None for cell in self.cells)
         counted = f"{units} units: {trainings} trainings, {len(self.cells) - trainings} audits"
         known = [seconds for seconds in times if seconds is not None]
-        rows.append(("all", counted, "", "", "", _words(sum(known) if len(known) == len(times) else None)))
+        seconds = sum(known) if len(known) == len(times) else None
+        rows.append(["all", counted, "", *(f"{total[name]:,}" for name in PASSES), "", _words(seconds)])
         yield from align_columns(rows, num_left=2).splitlines()
         yield ""
         yield from (f"- {note}" for note in self._notes())
+        yield from self._settings()
+
+    def _passes(self, cell: Cell) -> dict[str, int]:
+        """How many times an instance goes through the model under all its templates, at most, by what for."""
+        if cell.kind == "audit":
+            return {"audit": self._rows(cell.task, self.study.split)}
+        config, rows = self._config(cell), self._rows(cell.task, "train")
+        step = config.per_device_train_batch_size * config.gradient_accumulation_steps
+        steps = config.max_steps if config.max_steps > 0 else math.ceil(config.num_train_epochs * rows / step)
+        training = config.max_steps * step if config.max_steps > 0 else math.ceil(config.num_train_epochs * rows)
+        evaluations = math.ceil(training / rows) if config.eval_strategy == "epoch" else 0
+        if config.eval_strategy == "steps":
+            evaluations = math.ceil(steps / (config.eval_steps or 1))
+        evaluations += config.eval_on_start
+        return {"training": training, "validation": evaluations * self._rows(cell.task, "validation")}
+
+    def _rows(self, name: str, split: str) -> int:
+        """The rows of a split; without a validation split, those that a training holds out."""
+        task = self.tasks[name]
+        if not task.data:
+            available = catalog_entry(name).published(self.study.protocol)[split]
+        elif split in task.data:
+            available = len(task.rows(split))
+        else:
+            available = min(max(round(len(task.rows("train")) * 0.1), 1), MAX_VALIDATION)
+        return min(available, self.study.limit or available)
+
+    def _config(self, cell: Cell) -> F2CConfig:
+        return training_config(self.study.settings.of(cell.method, cell.task) | {"method": cell.method})
 
     def _open(self, name: str) -> Task:
         """A task; where its rows or templates are not available, one of the paper's by its numbers, without rows."""
@@ -97,33 +140,28 @@ class Preview:
             return Task(name, TemplateSet(tuple(Template(name, "{{ text }}", "No ||| Yes") for name in names)))
 
     @functools.cache  # noqa: B019 - a preview is one command's
-    def _measure(self, name: str, templates: tuple[str, ...], split: str) -> tuple[int, float | None, float | None]:
-        """A split's rows, and of one instance the tokens and the seconds of a pass, where they are known."""
-        task = choose(self.tasks[name], templates)
-        rows = len(task.rows(split))
-        sample = task.instances(split, limit=min(SAMPLE, rows))
-        tokens = seconds = None
-        if self.encoder is not None:
+    def _measure(self, name: str, templates: tuple[str, ...], split: str) -> tuple[float | None, float | None]:
+        """Of one instance's pass the tokens and the seconds, where they are known."""
+        task, tokens, seconds = choose(self.tasks[name], templates), None, None
+        sample = task.instances(split, limit=min(SAMPLE, len(task.rows(split)))) if task.data else []
+        if sample and self.encoder is not None:
             tokens = sum(len(self.encoder.encode(instance).trie) for instance in sample) / len(sample)
-        if self.loaded is not None:
+        if sample and self.loaded is not None:
             for _ in range(2):  # the first pass is slower
                 started = time.monotonic()
                 score(self.loaded, sample[:1], label="timed", quiet=True)
                 seconds = time.monotonic() - started
-        return rows, tokens, seconds
+        return tokens, seconds
 
-    def _duration(self, cell: Cell, rows: int, seconds: float | None) -> float | None:
+    def _duration(self, cell: Cell, passes: Mapping[str, int], seconds: float | None) -> float | None:
         """The seconds of a cell, from those of one instance's pass or of finished runs."""
-        if self.loaded is None:
-            name = find_method(cell.method).name if cell.kind == "train" else cell.method
-            found = self._finished.get((cell.kind, name, cell.task_name, len(cell.templates)))
-            return sum(found) / len(found) * rows if found else None
-        if seconds is None or cell.kind == "audit":
-            return seconds and seconds * rows
-        config = training_config(self.study.settings.of(cell.method, cell.task) | {"method": cell.method})
-        step = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        instances = config.max_steps * step if config.max_steps > 0 else config.num_train_epochs * rows
-        return seconds * instances * STEP_PASSES
+        if self.loaded is not None:
+            training = (STEP_PASSES - 1) * passes.get("training", 0)
+            return None if seconds is None else seconds * (sum(passes.values()) + training)
+        name = find_method(cell.method).name if cell.kind == "train" else cell.method
+        found = self._finished.get((cell.kind, name, cell.task_name, len(cell.templates)))
+        rows = self._rows(cell.task, "train" if cell.kind == "train" else self.study.split)
+        return sum(found) / len(found) * rows if found else None
 
     @functools.cached_property
     def _finished(self) -> dict[tuple[str, str, str, int], list[float]]:
@@ -140,17 +178,60 @@ class Preview:
     def _notes(self) -> Iterator[str]:
         absent = [name for name, task in self.tasks.items() if not task.data]
         if absent:
-            yield f"*: the paper's counts, as rows or templates are not available here: {', '.join(absent)}."
+            yield f"*: published counts, as rows or templates are not available here: {', '.join(absent)}."
+        yield (
+            "training, validation, audit: passes of an instance, under all templates, through the model, at most. "
+            "Each evaluation of a training scores the whole validation split."
+        )
         if self.encoder is None:
             yield f"Tokens are not counted: the tokenizer of {self.setup.model} is not available here."
         else:
-            yield "Tokens: of one pass over the rows, the distinct ones of each instance, which the packed pass reads;"
-            yield f"counted by the model's tokenizer on {SAMPLE} instances of each split."
-        yield f"Protocol: {self.study.protocol} (docs/release.md)."
+            yield (
+                "Tokens: of all passes, the distinct ones of each instance, which the packed pass reads; counted by "
+                f"the model's tokenizer on {SAMPLE} instances of each split, for validation on those of training."
+            )
         if self.loaded is not None:
-            yield f"Time: one instance of each split, timed; a training step counts as {STEP_PASSES} passes."
+            yield f"Time: one instance of each split, timed; a training's pass counts as {STEP_PASSES}."
         else:
             yield f"Time: of finished runs of this model in {self.folder.root}; or --timed, which loads the model."
+        yield f"Protocol: {self.study.protocol} (docs/release.md)."
+        if self.study.protocol == "release" and set(self.tasks) <= set(catalog_names()):
+            yield self._as_released()
+
+    def _as_released(self) -> str:
+        """The passes of evaluation, beside those of the authors' release."""
+        trainings = [cell for cell in self.cells if cell.kind == "train"]
+        own = sum(passes.get(name, 0) for passes in map(self._passes, self.cells) for name in PASSES[1:])
+        rows = sum(self._rows(cell.task, split) for cell in trainings for split in ("validation", "test"))
+        theirs, reported = RELEASE_EVALUATIONS * RELEASE_FORWARDS * rows, row_protocol("release")
+        hours = " to ".join(map(str, reported.reported_hours or ()))
+        return (
+            f"Evaluation: {own:,} passes, validation and audits. By the same count the release takes {theirs:,}: "
+            f"{RELEASE_EVALUATIONS} evaluations of validation and test, two forwards each. Its authors report "
+            f"{hours} hours for {reported.reported_for}."
+        )
+
+    def _settings(self) -> Iterator[str]:
+        """The settings that all trainings share, and those that a dataset or a method has of its own."""
+        trainings = {(cell.method, cell.task): cell for cell in self.cells if cell.kind == "train"}
+        given = {place: self.study.settings.of(*place) for place in trainings}
+        names = list(dict.fromkeys(name for settings in given.values() for name in settings))
+        own = [name for name in names if len({str(settings.get(name)) for settings in given.values()}) > 1]
+        for cell in list(trainings.values())[:1]:
+            config = self._config(cell)
+            length = "max_steps" if config.max_steps > 0 else "num_train_epochs"
+            found = {name: value for name, value in recorded_settings(config).items() if name not in own}
+            shown = {name: found.get(name) for name in (*SHARED, length, *names) if found.get(name) is not None}
+            words = [f"{name} {value}" for name, value in shown.items()]
+            yield f"- All trainings: {', '.join(words)}."
+        rows = [
+            [method, task, *(str(settings.get(name, "")) for name in own)]
+            for (method, task), settings in given.items()
+            if any(name in settings for name in own)
+        ]
+        if rows:
+            yield ""
+            yield from align_columns([["method", "task", *own], *rows], num_left=2).splitlines()
 
 
 def _words(seconds: float | None) -> str:
