@@ -222,3 +222,14 @@ def test_every_dataset_has_published_sizes_for_both_protocols() -> None:
         entry = catalog_entry(name)
         for splits in ("paper", "release"):
             assert list(entry.published(splits)) == ["train", "validation", "test", "templates", "labels"]
+
+
+def test_the_page_on_datasets_has_the_published_sizes() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text(encoding="utf-8")
+    for name in catalog_names():
+        paper, release = (catalog_entry(name).published(splits) for splits in ("paper", "release"))
+        cells = [*(paper[split] for split in SPLITS), *(release[split] for split in SPLITS)]
+        row = [name, *(f"{size:,}" for size in cells), paper["templates"], paper["labels"]]
+        assert f"| {' | '.join(map(str, row))} |" in page
+    assert "3 to 23 hours" in page
+    assert row_protocols()["release"].reported_for in page
