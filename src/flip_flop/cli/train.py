@@ -23,6 +23,11 @@ class TrainOptions:
     out: Path = option(short="-o", help="The run's folder.")
     config: Path | None = option(None, help="Settings in a YAML file; flags win over it.")
     limit: int | None = option(None, min=1, help="Take a seeded uniform sample of this many instances.")
+    eval_limit: int | None = option(
+        None,
+        min=1,
+        help="Choose checkpoints on a seeded sample of this many validation instances, in the labels' shares.",
+    )
     resume: bool = option(False, help="Continue from the last valid checkpoint in --out.")
     quiet: bool = option(False, short="-q", help="Show no progress.")
 
@@ -76,7 +81,9 @@ def train_command(
         raise InputError("E-OUT-PATH", f"{run.out} is a file.", "Give a folder.")
     chosen = data.open(task.task, task.templates, config.protocol)
     require_templates_for_training(chosen)
-    rows = load_training_data(chosen, config, limit=run.limit)  # the data's errors come before the model's minutes
+    rows = load_training_data(
+        chosen, config, limit=run.limit, eval_limit=run.eval_limit
+    )  # the data's errors come before the model's minutes
     result = train(model.load(), rows, config, run.out, resume=run.resume, quiet=run.quiet)
     if result.stopped_by is not None:
         return 128 + int(result.stopped_by)

@@ -2,7 +2,7 @@
 
 from flip_flop.tasks.loading import load_task, require_templates_for_training
 from flip_flop.tasks.sources import FileSource, HubSource, Rows, RowsSource, Source
-from flip_flop.tasks.splits import deduplicate, holdout
+from flip_flop.tasks.splits import deduplicate, draw_stratified, holdout
 from flip_flop.tasks.task import RenderedSplit, Task
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Source",
     "Task",
     "deduplicate",
+    "draw_stratified",
     "holdout",
     "load_task",
     "require_templates_for_training",

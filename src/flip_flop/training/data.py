@@ -12,7 +12,7 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import generator
 from flip_flop.run_record import TaskRecord
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
-from flip_flop.tasks import Task, deduplicate, holdout
+from flip_flop.tasks import Task, deduplicate, draw_stratified, holdout
 from flip_flop.training.config import F2CConfig
 
 log = logging.getLogger("flip_flop")
@@ -28,11 +28,15 @@ class TrainingData:
     record: TaskRecord
 
 
-def load_training_data(task: Task, config: F2CConfig, *, limit: int | None = None) -> TrainingData:
+def load_training_data(
+    task: Task, config: F2CConfig, *, limit: int | None = None, eval_limit: int | None = None
+) -> TrainingData:
     """Read, render and deduplicate a task's data, under the templates that are not held out.
 
     Validation are the instances of the task's ``validation`` split; without one, a tenth of ``train`` is held out,
     stratified by labels only where labels choose the checkpoint. Of each split a uniform sample of ``limit`` is taken.
+    ``eval_limit`` then keeps so many validation instances, in the shares of the labels where these choose the
+    checkpoint: evaluation during training is cheaper, and no longer the paper's.
 
     Raises:
         InputError: ``E-DATA-TOO-FEW``, or an error of the task's data.
@@ -47,14 +51,19 @@ def load_training_data(task: Task, config: F2CConfig, *, limit: int | None = Non
         train, dropped = deduplicate(rendered.instances)
         train, validation = holdout(train, seed=seed, stratify=by_labels)
         log.info("no validation split: %d of the training instances are held out for it", len(validation))
+    sampled = {}
+    if eval_limit is not None and eval_limit < len(validation):
+        labels = {instance.id: instance.label if by_labels else None for instance in validation}
+        kept = draw_stratified(labels, eval_limit, seed)
+        validation = [instance for instance in validation if instance.id in kept]
+        sampled = {"eval_limit": eval_limit}
     if dropped:
         log.info("%d training instances were dropped: they render like another one", dropped)
     if not train:
         raise InputError("E-DATA-TOO-FEW", "No training instance is left.", "Add rows that differ from the others.")
     record = TaskRecord.from_json(replace(rendered, instances=train).record)
-    return TrainingData(
-        train, validation, replace(record, extra={"num_validation": len(validation), "num_dropped": dropped})
-    )
+    extra = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
+    return TrainingData(train, validation, replace(record, extra=extra))
 
 
 class InstanceDataset(Dataset[EncodedInstance]):

@@ -1,0 +1,117 @@
+"""``prompt_value_limit``: a printed value is cut as PromptSource cuts it, and nothing else is."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.prompts import Template, TemplateSet, render_instance
+from flip_flop.prompts.promptsource import filter_templates, read_promptsource
+from flip_flop.randomness import generator
+from flip_flop.tasks import load_task
+from tests.prompts.test_promptsource_rendering import REAL, Reference
+
+LIMIT = 2048
+
+
+def prompt_of(jinja: str, fields: dict[str, Any], limit: int | None) -> str:
+    templates = TemplateSet((Template("one", jinja, "{{ text }} ||| no"),), limit)
+    found = render_instance(fields, templates, id="row", label=None, num_labels=2, label_field=None)
+    assert found.choices == ((fields["text"], "no"),)  # an answer is never cut
+    return found.prompts[0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "text", "cut"),
+    [
+        (20, "twenty letters, never", "twenty letters, never"),  # five more are let through, as Jinja does
+        (20, "one two three four five six", "one two three..."),
+        (20, "x" * 26, "x" * 17 + "..."),
+        (None, "one two three four five six", "one two three four five six"),
+    ],
+)
+def test_a_long_value_ends_at_a_space_with_three_dots(limit: int | None, text: str, cut: str) -> None:
+    assert prompt_of("A long text of the template itself: {{ text }} {{ text }}", {"text": text}, limit) == (
+        f"A long text of the template itself: {cut} {cut}"
+    )
+
+
+def test_a_value_is_compared_and_measured_whole() -> None:
+    text = "one two three four five six"
+    prompt = prompt_of("{% if text | length == 27 %}{{ text }}{% endif %}", {"text": text}, 20)
+    assert prompt == "one two three..."
+
+
+def test_a_name_that_is_not_there_is_refused_as_without_a_limit() -> None:
+    with pytest.raises(InputError, match=r"E-TPL-UNDEFINED: .*'txt'.*Did you mean 'text'\?"):
+        prompt_of("{{ txt }}", {"text": "tea"}, 20)
+
+
+def test_a_limit_without_room_for_a_word_is_refused() -> None:
+    with pytest.raises(InputError, match="E-TASK-KEY: prompt_value_limit is 3"):
+        TemplateSet((), 3)
+
+
+def task_file(tmp_path: Path, line: str) -> Path:
+    (tmp_path / "test.csv").write_text(f"text\n{'tea ' * 9}\n")
+    path = tmp_path / "task.yaml"
+    template = "- {name: plain, jinja: '{{ text }}', answer_choices: 'No ||| Yes'}"
+    path.write_text(f"name: drinks\ndata: {{test: test.csv}}\n{line}\ntemplates:\n  {template}\n")
+    return path
+
+
+def test_a_task_file_sets_it_and_the_release_leaves_that_alone(tmp_path: Path) -> None:
+    path = task_file(tmp_path, "prompt_value_limit: 20")
+    for protocol in ("paper", "release"):
+        rendered = load_task(path, protocol=protocol).render("test", need_labels=False)
+        assert rendered.instances[0].prompts == ("tea tea tea tea...",)
+        assert rendered.record["data"]["prompt_value_limit"] == 20
+
+
+def test_two_tasks_that_only_differ_in_the_limit_ask_the_same(tmp_path: Path) -> None:
+    path = task_file(tmp_path, "")
+    paper, release = (load_task(path, protocol=protocol) for protocol in ("paper", "release"))
+    assert paper.digest() == release.digest()
+    assert release.with_templates(["plain"]).templates.value_limit == LIMIT
+    assert "prompt_value_limit" not in paper.rows("test").provenance
+    assert release.rows("test").provenance["prompt_value_limit"] == LIMIT
+
+
+@pytest.mark.parametrize("value", ["'20'", "true", "2.5"])
+def test_a_limit_that_is_no_whole_number_is_refused(value: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"E-TASK-KEY: .*prompt_value_limit is .*, not a whole number"):
+        load_task(task_file(tmp_path, f"prompt_value_limit: {value}"))
+
+
+@pytest.fixture(scope="module")
+def reference(promptsource_folder: Path) -> Reference:
+    return Reference(promptsource_folder)
+
+
+@pytest.mark.parametrize("name", ["rte", "wsc", "copa", "hellaswag"])
+def test_the_prompts_are_promptsources_own_where_it_cuts(
+    name: str, promptsource_folder: Path, hub_mirror: Path, reference: Reference
+) -> None:
+    dataset, path, splits, label_field, num_labels, count = REAL[name]
+    rows = pq.read_table(hub_mirror / path / f"{splits[1]}.parquet").to_pylist()[:7]
+    kept = filter_templates(
+        read_promptsource(promptsource_folder, dataset), rows, label_field=label_field, num_labels=num_labels
+    ).kept
+    assert len(kept) == count
+    cut = 0
+    for number, row in enumerate(rows):
+        # Real rows are shorter than this: each text is repeated until it is not.
+        long = {key: " ".join([value] * 150) if isinstance(value, str) else value for key, value in row.items()}
+        fields = long | {key: row[key] for key in ("question", label_field) if key in row}
+        for template in kept:
+            prompt, _ = template.render(fields, label_field, instance_id=str(number), value_limit=LIMIT)
+            draws = generator(0, "prompt", str(number), template.name)
+            reference.generator = draws
+            theirs = reference.module.__dict__["Template"](
+                template.name, template.jinja, "", answer_choices=template.answer_choices
+            )
+            assert prompt == theirs.apply(fields, truncate=True)[0], template.name
+            cut += prompt.count("...")
+    assert cut > len(rows)
