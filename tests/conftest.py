@@ -1,6 +1,7 @@
 """No network, one thread, warnings are errors; and names that every docstring example may use."""
 
 import gc
+import logging
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -89,6 +90,7 @@ class Result(NamedTuple):
 @pytest.fixture
 def flip_flop(monkeypatch, capsys):
     """``flip-flop`` with these arguments: its exit status, and what it printed."""
+    monkeypatch.setattr(logging.getLogger("flip_flop"), "handlers", [])  # the command's holds this test's stderr
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["flip-flop", *map(str, arguments)])

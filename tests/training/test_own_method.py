@@ -30,8 +30,10 @@ def test_a_run_with_it_logs_its_terms_is_recorded_by_name_and_can_be_resumed(out
         train(load_tiny(), make_task(), settings(method=method, max_steps=2), out, resume=resume, quiet=True)
     steps = log_of(out, "loss")
     assert len(steps) == 2
-    for entry in steps:
-        assert entry["loss"] == pytest.approx(entry["worst"] + entry["nothing"], rel=2**-20)  # a few float32 roundings
+    assert any("worst" in entry for entry in steps)
+    for entry in steps:  # a step without a consensus has no terms
+        terms = entry.get("worst", 0.0) + entry.get("nothing", 0.0)
+        assert entry["loss"] == pytest.approx(terms, rel=2**-20)  # a few float32 roundings
     record, plan = (json.loads((out / name).read_text()) for name in ("run.json", "plan.json"))
     name = find_method(method).name
     assert copy.deepcopy(method) is method  # as settings are copied
