@@ -22,7 +22,9 @@ def make_training(folder: Path, method: str, log: list[dict] | None = None, **se
     folder.mkdir(parents=True)
     record = {
         "kind": "train",
-        "task": {"name": "made", "labels": [], "digest": "", "split": "train", "templates": []},
+        "task": {"name": "made", "labels": [], "digest": "", "split": "train", "templates": []}
+        | {"num_instances": 1234, "num_validation": 56},
+        "seconds": 5400,
         "model": {"name": MODEL},
         "training": {"method": method, "max_share_drift": 0.2, "selected_by": "mean_f1"} | settings,
         "adapter": {"digest": "9e" * 32},  # the made audits'

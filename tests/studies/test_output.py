@@ -29,7 +29,7 @@ def base_alone(maker):
 @pytest.mark.parametrize(
     ("study", "tables", "figures"),
     [
-        (study1, [*SPREAD, "selection", "table1_changes", "table1_methods"], ["f1_over_templates", *BOXES]),
+        (study1, [*SPREAD, "selection", "sizes", "table1_changes", "table1_methods"], ["f1_over_templates", *BOXES]),
         (study2, [*SPREAD, "selection", "table2_pairs", "table2_transfer"], [*BOXES, *MAPS]),
         (study3, ["selection", "study3_unseen_templates"], ["unseen_templates"]),
         (base_alone, SPREAD, BOXES),

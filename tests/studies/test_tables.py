@@ -9,6 +9,7 @@ from flip_flop.metrics import METRICS
 from flip_flop.studies.output import make_tables
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names, table1, table2
 from flip_flop.studies.tables import grids
+from flip_flop.studies.tables.sizes import read_sizes, sizes_table
 from flip_flop.studies.tables.table import render_csv, render_markdown
 from flip_flop.text import DEMO_NOTE
 from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3, transfer_audits
@@ -172,7 +173,7 @@ def test_the_bases_free_vote_stands_beside_its_mean_f1(tmp_path):
 def test_a_toys_table_says_that_it_is_a_toys(tmp_path, is_demo):
     maker = study3(study2(study1(Maker(tmp_path, is_demo=is_demo))), "cb")
     tables = list(make_tables(maker.frame()))
-    assert len(tables) == 7
+    assert len(tables) == 8
     assert all((DEMO_NOTE in table.notes) == is_demo for table in tables)
 
 
@@ -253,3 +254,17 @@ def test_another_methods_transfer_stands_in_its_own_file_without_the_papers_numb
     line = "The paper gives its pairs only as heat maps."
     assert line in grids.pairs_table(TRANSFER, "f2c").notes
     assert line not in grids.pairs_table(frame, "cce").notes
+
+
+def test_rows_here_stand_beside_the_papers_and_the_releases_with_the_reported_hours(tmp_path):
+    frame = study1(Maker(tmp_path), tasks=("rte", "cb")).frame()
+    text = render_markdown(sizes_table(frame, read_sizes(frame)))
+    rows = rows_of(text)
+    assert rows[0][1:4] == ["train here", "train paper", "train release"]
+    rte = next(row for row in rows if row[0] == "RTE")
+    assert rte[1:4] == ["1,234", "(1,490)", "(1,488)"]  # the paper's table, and the release's
+    assert rte[4:7] == ["56", "(1,000)", "(1,000)"]
+    assert rte[9] == "(277)"
+    assert rte[10] == "1.50"
+    assert "Reported there: 3 to 23 hours for one dataset, on an A6000 of 48 GB or an A100 of 80 GB." in text
+    assert "061347c" in text

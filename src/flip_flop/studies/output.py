@@ -13,6 +13,7 @@ from flip_flop.studies.frame import in_setting, methods_of, template_f1
 from flip_flop.studies.study import Study
 from flip_flop.studies.tables import grids
 from flip_flop.studies.tables.checkpoints import checkpoints_table, read_choices
+from flip_flop.studies.tables.sizes import read_sizes, sizes_table
 from flip_flop.studies.tables.table import Table, render_csv, render_latex, render_markdown
 from flip_flop.text import DEMO_NOTE, markdown_cell
 
@@ -67,6 +68,8 @@ def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
         yield grids.spread_table(frame)
     if len(choices := read_choices(frame)):
         yield checkpoints_table(frame, choices)
+    if len(sizes := read_sizes(frame)):
+        yield sizes_table(frame, sizes)
 
 
 def make_plots(frame: pd.DataFrame) -> list["Plot"]:

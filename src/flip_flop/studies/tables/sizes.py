@@ -1,0 +1,68 @@
+"""How many rows each dataset had here, in the paper and in its authors' release, and how long a training took."""
+
+import pandas as pd
+
+from flip_flop.run_record import RunRecord
+from flip_flop.studies.frame import in_setting, tasks_of
+from flip_flop.studies.tables.layout import number, select, task_head
+from flip_flop.studies.tables.table import Column, Row, Table, TableCell
+from flip_flop.tasks.catalog import catalog_entry, catalog_names
+from flip_flop.tasks.protocols import row_protocols
+
+SPLITS = ("train", "validation", "test")
+_WHOSE = ("here", *row_protocols())
+
+
+def read_sizes(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row for each dataset of the paper that was trained on and audited.
+
+    Columns: task; the rows of each split, ``train_here``, ``train_paper``, ``train_release``, ...; hours, the mean of
+    its trainings.
+
+    Raises:
+        InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a training that cannot be read.
+    """
+    own = in_setting(frame, "own")
+    done = own[own["is_done"] & own["training"].notna() & own["task"].isin(catalog_names())]
+    rows = []
+    for task in tasks_of(done):
+        audits = done[done["task"] == task].drop_duplicates("training")
+        records = [RunRecord.read(training, "train") for training in audits["training"]]
+        data, entry = records[0].task, catalog_entry(task)
+        here = (data.num_instances, data.extra.get("num_validation"), int(audits["instances"].iloc[0]))
+        sizes = {f"{split}_here": size for split, size in zip(SPLITS, here, strict=True)}
+        for name in row_protocols():
+            sizes |= {f"{split}_{name}": entry.published(name)[split] for split in SPLITS}
+        seconds = [record.seconds for record in records if record.seconds is not None]
+        rows.append({"task": task, **sizes, "hours": sum(seconds) / len(seconds) / 3600 if seconds else None})
+    return pd.DataFrame(rows)
+
+
+def sizes_table(frame: pd.DataFrame, sizes: pd.DataFrame) -> Table:
+    """One row per dataset: its splits here and as published, and the hours of a training."""
+    columns = [Column("task", is_text=True)]
+    columns += [Column(whose, group=split) for split in SPLITS for whose in _WHOSE] + [Column("hours")]
+    rows: list[Row] = []
+    for each in sizes.itertuples():
+        found = [(whose, getattr(each, f"{split}_{whose}")) for split in SPLITS for whose in _WHOSE]
+        cells = [TableCell(number(size, _rows), "" if whose == "here" else "paper") for whose, size in found]
+        rows.append([task_head(each), *cells, TableCell(number(each.hours, _hours))])
+    notes = select(frame, "own").notes(
+        rows,
+        "Rows of each split, after deduplication. Hours: of a training with its evaluations, mean.",
+        [f"{name}: {protocol.source}." for name, protocol in row_protocols().items()],
+        [
+            f"Reported there: {' to '.join(map(str, protocol.reported_hours))} hours for {protocol.reported_for}."
+            for protocol in row_protocols().values()
+            if protocol.reported_hours
+        ],
+    )
+    return Table("sizes", "Rows and hours of each dataset", columns, rows, notes, sizes)
+
+
+def _rows(size: float, decimals: int) -> str:
+    return f"{int(size):,}"
+
+
+def _hours(hours: float, decimals: int) -> str:
+    return f"{hours:.{decimals}f}"
