@@ -79,9 +79,11 @@ def test_two_tasks_that_only_differ_in_the_limit_ask_the_same(tmp_path: Path) ->
     assert release.rows("test").provenance["prompt_value_limit"] == LIMIT
 
 
-@pytest.mark.parametrize("value", ["'20'", "true", "2.5"])
-def test_a_limit_that_is_no_whole_number_is_refused(value: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"E-TASK-KEY: .*prompt_value_limit is .*, not a whole number"):
+@pytest.mark.parametrize("value", ["'20'", "true", "2.5", "0", "15"])
+def test_a_limit_that_is_no_whole_number_or_too_small_is_refused_with_its_file(value: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"E-TASK-KEY: .*task.yaml: prompt_value_limit is .* at least 16"
+    ):
         load_task(task_file(tmp_path, f"prompt_value_limit: {value}"))
 
 

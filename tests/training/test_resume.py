@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,6 +53,24 @@ def test_resume_goes_on_with_the_same_result_and_log_as_an_uninterrupted_run(out
     assert adapter_bytes(out) == uninterrupted
     assert [entry["step"] for entry in log_of(out, "loss")] == list(range(1, 10))
     assert [entry["step"] for entry in log_of(out, "eval_selection")] == [0, 2, 4, 6, 8, 9]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_steps": 5},  # within an epoch
+        {"max_steps": 9, "early_stopping_patience": 1, "early_stopping_start": 0, "jsd_weight": 0.0, "cce_weight": 0.0},
+    ],
+)
+def test_resumed_from_its_last_checkpoint_a_run_has_nothing_left_to_train(out, changes):
+    changes |= {"lr_scheduler_type": "constant"}
+    run(out, **changes)
+    before, steps = adapter_bytes(out), [entry["step"] for entry in log_of(out, "loss")]
+    (out / "run.json").unlink()
+    shutil.rmtree(out / "adapter")
+    run(out, resume=True, **changes)
+    assert adapter_bytes(out) == before
+    assert [entry["step"] for entry in log_of(out, "loss")] == steps
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped", "truncated", "no manifest"])

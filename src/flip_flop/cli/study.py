@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PROGRAM = [sys.executable, "-m", "flip_flop.cli.main", "study"]
 
 model_option = click.option("--model", "-m", help="As for `run`; needed where the study was run with several.")
+protocol_option = click.option("--protocol", type=click.Choice(["paper", "release"]), help="As for `run`.")
 
 
 @click.group("study")
@@ -79,7 +80,8 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     command = [*PROGRAM, "work", str(path)]
     if how.export is not None:
         named = name if name in study_names() else str(Path(name).resolve())
-        tables = [*PROGRAM, "tables", named, "--model", setup.model, "--out", str(folder.root)]
+        tables = [*PROGRAM, "tables", named, "--model", setup.model, "--protocol", study.protocol]
+        tables += ["--out", str(folder.root)]
         click.echo(f"{how.export}: {export_commands(tracker, command, tables, how.export, launcher)} commands")
         return 0
     tracker.forget_failures()
@@ -119,14 +121,15 @@ def work_command(plan: Path, unit: str | None, workers: int | None) -> int:
 @study_command.command("status", short_help="What is done, running, failed, waiting.")
 @click.argument("name")
 @model_option
+@protocol_option
 @out_option
-def status_command(name: str, model: str | None, out: Path) -> int:
+def status_command(name: str, model: str | None, protocol: str | None, out: Path) -> int:
     """How far the last run of a study is: done, running, failed and waiting cells, by task."""
     from flip_flop.studies.folder import StudyFolder
     from flip_flop.studies.tracker import Tracker
 
     folder = StudyFolder(out)
-    for line in Tracker(_last_run(folder, name, model), folder, quiet=True).status_lines():
+    for line in Tracker(_last_run(folder, name, model, protocol), folder, quiet=True).status_lines():
         click.echo(line)
     return 0
 
@@ -134,13 +137,14 @@ def status_command(name: str, model: str | None, out: Path) -> int:
 @study_command.command("tables", short_help="Write tables and figures of what is done.")
 @click.argument("name")
 @model_option
+@protocol_option
 @out_option
-def tables_command(name: str, model: str | None, out: Path) -> int:
+def tables_command(name: str, model: str | None, protocol: str | None, out: Path) -> int:
     """Write the tables and figures of the cells that are done in the last run of a study."""
     from flip_flop.studies.folder import StudyFolder
 
     folder = StudyFolder(out)
-    _write_outputs(folder, _last_run(folder, name, model), quiet=False)
+    _write_outputs(folder, _last_run(folder, name, model, protocol), quiet=False)
     return 0
 
 
@@ -165,10 +169,10 @@ def _report(tracker: "Tracker") -> int:
     return 1 if tracker.failed else 0
 
 
-def _last_run(folder: "StudyFolder", name: str, model: str | None) -> "Plan":
-    from flip_flop.studies.study import load_study
+def _last_run(folder: "StudyFolder", name: str, model: str | None, protocol: str | None) -> "Plan":
+    from flip_flop.studies.study import load_study, narrow
 
-    return folder.read_study(load_study(name), model_path(model) if model else None)
+    return folder.read_study(narrow(load_study(name), protocol=protocol), model_path(model) if model else None)
 
 
 def _has_gpu() -> bool:

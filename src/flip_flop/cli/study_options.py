@@ -50,7 +50,6 @@ class GridOptions(DataOptions):
     def study(self, name: str) -> tuple["Study", "Setup"]:
         """The study, and what it is run on."""
         from flip_flop.studies.plan import Setup
-        from flip_flop.studies.release import with_protocol
         from flip_flop.studies.study import load_study, narrow
 
         narrower = {key: getattr(self, key) for key in ("tasks", "methods", "seeds", "limit", "protocol")}
@@ -61,7 +60,7 @@ class GridOptions(DataOptions):
         if self.device not in ("auto", "cpu", "cuda"):
             message = f"A study takes no --device {self.device}."
             raise InputError("E-MODEL-DEVICE", message, "Set CUDA_VISIBLE_DEVICES, and use cuda or auto.")
-        study = with_protocol(replace(study, model=study.model and model_path(study.model)), named)
+        study = replace(study, model=study.model and model_path(study.model))
         folders = (self.hub_mirror, self.story_cloze_dir)
         mirror, stories = (None if folder is None else str(folder.resolve()) for folder in folders)
         return study, Setup(model_path(named), self.revision, self.dtype, self.device, mirror, stories)
@@ -83,7 +82,7 @@ class RunOptions:
     )
     mem: str | None = option(None, help="Slurm: memory, such as 32GB.")
     cpus: int | None = option(None, min=1, help="Slurm: cores.")
-    max_jobs: int = option(64, min=1, help="Slurm: at a time.")
+    max_jobs: int = option(64, min=1, help="Slurm: at a time, in each array.")
     slurm: tuple[str, ...] = option((), metavar="KEY=VALUE", help="Slurm: any other option of sbatch.")
     export: Path | None = option(None, help="Write the commands into this file; run nothing.")
 

@@ -89,8 +89,10 @@ def train_command(
         return 128 + int(result.stopped_by)
     if rank() == 0:
         adapter = run.out / "adapter"  # as typed
-        audit = f"flip-flop audit --model {model.model} --adapter {adapter} --task {task.task} --out ..."
-        click.echo(f"{adapter}: next, {audit}")
+        protocol = "" if config.protocol == "paper" else f" --protocol {config.protocol}"
+        mirror = "" if data.hub_mirror is None else f" --hub-mirror {data.hub_mirror}"
+        audit = f"flip-flop audit --model {model.model} --adapter {adapter} --task {task.task}{protocol}{mirror}"
+        click.echo(f"{adapter}: next, {audit} --out ...")
     return 0
 
 

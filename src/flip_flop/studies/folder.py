@@ -77,10 +77,11 @@ class StudyFolder:
         Else the model's last word follows, and six digits: two models may have one last word.
         """
         study, model = plan.study, plan.setup.model
+        name = study.name if study.protocol == "paper" else f"{study.name}-{study.protocol}"
         if study.model == model:
-            return self.root / study.name
+            return self.root / name
         word = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in Path(model).name)
-        return self.root / f"{study.name}-{word}-{sha256_text(model)[:6]}"
+        return self.root / f"{name}-{word}-{sha256_text(model)[:6]}"
 
     def write_plan(self, plan: Plan) -> Path:
         """Write the plan under its digest and as ``study.json``, and return the former.
@@ -118,7 +119,7 @@ class StudyFolder:
         Raises:
             InputError: ``E-STUDY-MISSING``; ``E-STUDY-MODEL``: there are several. ``E-STUDY-BROKEN``.
         """
-        plans = self._plans(study.name)
+        plans = self._plans(study)
         if model is None and len(plans) > 1:
             message = f"{self.root} has study {study.name!r} with several models: {', '.join(sorted(plans))}."
             raise InputError("E-STUDY-MODEL", message, "Name one of them with --model.")
@@ -132,13 +133,14 @@ class StudyFolder:
             raise InputError("E-STUDY-MISSING", message, f"{there}Run it: flip-flop study run {name}{given}.")
         return found
 
-    def _plans(self, name: str) -> dict[str, Plan]:
+    def _plans(self, study: Study) -> dict[str, Plan]:
         """The last plan of a study by model; a study's name may begin another's, so the plans say whose they are."""
-        paths = [path for path in self.root.glob("*/study.json") if f"{path.parent.name}-".startswith(f"{name}-")]
+        folders = self.root.glob("*/study.json")
+        paths = [path for path in folders if f"{path.parent.name}-".startswith(f"{study.name}-")]
         found = {}
         for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
             plan = load_plan(path)
-            if plan.study.name == name:
+            if (plan.study.name, plan.study.protocol) == (study.name, study.protocol):
                 found[plan.setup.model] = plan
         return found
 

@@ -13,6 +13,7 @@ from flip_flop.scoring import LoadedModel, load_model
 from flip_flop.scoring.models import EMBEDDED_MODEL
 from flip_flop.studies.grid import GridCell, expand
 from flip_flop.studies.plan import Cell, Plan, Setup
+from flip_flop.studies.release import with_protocol
 from flip_flop.studies.study import Study
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
@@ -47,6 +48,7 @@ def make_plan(study: Study, setup: Setup) -> Plan:
     Raises:
         InputError: ``E-STUDY-TASK``: two tasks have one name. Errors of a task's, of its rows' or of a setting's.
     """
+    study = with_protocol(study, setup.model)
     check_settings(study)
     model = identify_model(setup)
     setup = replace(setup, revision=model.get("revision"))  # what the key names is what the cells load

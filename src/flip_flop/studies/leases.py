@@ -70,8 +70,7 @@ class Leases:
 
     def is_held(self, name: str) -> bool:
         """Whether a living process is at work on this."""
-        newest = self._newest(name)
-        return newest is not None and not self._is_stale(newest)
+        return any(not self._is_stale(lease) for lease in self._generations(name))
 
     def holder(self, name: str) -> Holder | None:
         """Who has the newest lease, dead or alive; None where there is none, or it does not say."""
@@ -106,8 +105,8 @@ class Leases:
 
     def _create(self, name: str) -> Path | None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        newest = self._newest(name)
-        if newest is not None and not self._is_stale(newest):
+        newest = self._newest(name)  # before the look: of two who both find it stale, one creates the next
+        if self.is_held(name):
             return None
         mine = self.folder / f"{name}.{0 if newest is None else _generation(newest) + 1}"
         try:

@@ -102,14 +102,18 @@ class LocalExecutor:
 
     def _on_exit(self, status: int, holder: Holder) -> None:
         self.tracker.look()
-        if status in (DONE, BUSY, STOPPED):
+        if status in (DONE, BUSY):
             return
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        how = f"died of signal {signal.Signals(-status).name}" if status < 0 else f"died of exit status {status}"
+        how = "was stopped by a signal" if status == STOPPED else how
         free = [unit for unit in self.tracker.open if not self.leases.is_held(unit.name)]
         left = self.leases.left_by(holder)
         # Of a worker that died before it had a unit it is the first one, or all would be tried for ever.
         for unit in [unit for unit in free if unit.name in left] if left else free[:1]:
-            self.tracker.give_up(unit, f"the worker died of {how}.")
+            with self.leases.acquire(unit.name) as is_ours:  # or another worker has begun it meanwhile
+                if is_ours:
+                    self.tracker.give_up(unit, f"the worker {how}.")
+        self.tracker.look()
 
     def _name_others(self) -> None:
         """Say which units are waited for that other processes are at work on."""
@@ -119,7 +123,7 @@ class LocalExecutor:
                 self.tracker.say("%s", waiting_for(self.tracker.folder, unit))
 
     def _stop(self) -> None:
-        """Ask all workers at once, and once: a second signal would end a training without a checkpoint."""
+        """Ask all workers at once."""
         for process, _ in self.workers.values():
             if process.stdin is not None:
                 process.stdin.close()

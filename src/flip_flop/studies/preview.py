@@ -25,6 +25,7 @@ from flip_flop.studies.keys import (
     training_config,
 )
 from flip_flop.studies.plan import Cell, Setup
+from flip_flop.studies.release import with_protocol
 from flip_flop.studies.study import Study
 from flip_flop.tasks import Task
 from flip_flop.tasks.catalog import catalog_entry, catalog_names
@@ -59,6 +60,7 @@ class Preview:
     """
 
     def __init__(self, study: Study, setup: Setup, folder: StudyFolder, *, timed: bool = False):
+        study = with_protocol(study, setup.model)
         self.study, self.setup, self.folder = study, setup, folder
         check_settings(study)
         self.loaded: LoadedModel | None = open_model(setup, None) if timed else None
@@ -102,11 +104,13 @@ class Preview:
             return {"audit": self._rows(cell.task, self.study.split)}
         config, rows = self._config(cell), self._rows(cell.task, "train")
         step = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        steps = config.max_steps if config.max_steps > 0 else math.ceil(config.num_train_epochs * rows / step)
-        training = config.max_steps * step if config.max_steps > 0 else math.ceil(config.num_train_epochs * rows)
+        per_pass = math.ceil(rows / step)  # of which the last may have fewer instances
+        steps = config.max_steps if config.max_steps > 0 else math.ceil(config.num_train_epochs * per_pass)
+        training = min(steps * step, math.ceil(steps * rows / per_pass))
         evaluations = math.ceil(training / rows) if config.eval_strategy == "epoch" else 0
         if config.eval_strategy == "steps":
-            evaluations = math.ceil(steps / (config.eval_steps or 1))
+            every = config.eval_steps or 1
+            evaluations = math.ceil(steps / (every if every >= 1 else every * steps))  # below 1, a share of the steps
         evaluations += config.eval_on_start
         return {"training": training, "validation": evaluations * self._rows(cell.task, "validation")}
 

@@ -26,7 +26,7 @@ def release_settings(model: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
         >>> release_settings("Qwen/Qwen2.5-3B-Instruct")["cce", "rte"]
         {'cce_weight': 0.1}
     """
-    family = "llama" if "llama" in model.lower() else "qwen"
+    family = "llama" if "llama" in Path(model).name.lower() else "qwen"
     found: dict[tuple[str, str], dict[str, Any]] = {}
     with TABLE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

@@ -44,6 +44,8 @@ SUPERVISED = "FLIP_FLOP_SUPERVISED"
 RETRY_SECONDS = 1.0
 # What rank 0 broadcasts when a training begins; else it is an exit status.
 TRAIN = "train"
+# The supervisor has asked this worker to stop; a training's last step does not hear the signal.
+_stop_asked = threading.Event()
 
 
 def num_processes() -> int:
@@ -72,12 +74,13 @@ def run_open_units(plan: Plan, folder: StudyFolder) -> int:
     """Run open units that nobody is at work on, one after the other, until all are settled by whichever process.
 
     This is a worker, which stops when its standard input ends: that is when its supervisor asks for it, or is dead.
-    After a failure it leaves the others to a new process, by :data:`BUSY`: a GPU's context may be broken.
+    It leaves the others to a new process, by :data:`BUSY`, after a failure, as a GPU's context may be broken, and after
+    a training on a GPU or with a tracker such as wandb, whose settings and runs stay with a process.
     """
     tracker = Tracker(plan, folder, quiet=True)
     with terminable():
         threading.Thread(target=_stop_with_supervisor, daemon=True).start()
-        while True:
+        while not _stop_asked.is_set():
             tracker.look()
             if not tracker.open:
                 return DONE
@@ -85,10 +88,14 @@ def run_open_units(plan: Plan, folder: StudyFolder) -> int:
             if unit is None:
                 time.sleep(RETRY_SECONDS)
                 continue
+            runner = _UnitRunner(plan, folder, unit)
             with _output_to(folder.log(unit)):
-                status = _UnitRunner(plan, folder, unit).run()
-            if status in (FAILED, STOPPED):
-                return BUSY if status == FAILED else STOPPED
+                status = runner.run()
+            if status == STOPPED:
+                break
+            if status == FAILED or (status == DONE and runner.leaves_traces):
+                return BUSY
+    return STOPPED
 
 
 def waiting_for(folder: StudyFolder, unit: Unit) -> str:
@@ -103,13 +110,15 @@ def terminable() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         if SUPERVISED not in os.environ:
             print("stopped", file=sys.stderr)
-        raise SystemExit(128 + number)
+        raise SystemExit(STOPPED)
 
-    previous = signal.signal(signal.SIGTERM, stop)
+    numbers = (signal.SIGTERM, signal.SIGINT) if SUPERVISED in os.environ else (signal.SIGTERM,)
+    previous = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def split_batch_across_ranks(config: F2CConfig, processes: int) -> None:
@@ -129,23 +138,25 @@ def split_batch_across_ranks(config: F2CConfig, processes: int) -> None:
 
 def _stop_with_supervisor() -> None:
     sys.stdin.read()
-    os.kill(os.getpid(), signal.SIGTERM)
+    _stop_asked.set()
+    # Not SIGTERM: a whole job may have been sent that, and a second one ends a training without a checkpoint.
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 @contextlib.contextmanager
 def _output_to(log: Path) -> Iterator[None]:
     """What this process and its libraries print goes to the end of a log."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    own = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
+    saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     with log.open("ab") as file:
-        for descriptor in own:
+        for descriptor in saved:
             os.dup2(file.fileno(), descriptor)
     try:
         yield
     finally:
-        for descriptor, before in own.items():
-            os.dup2(before, descriptor)
-            os.close(before)
+        for descriptor, copy in saved.items():
+            os.dup2(copy, descriptor)
+            os.close(copy)
 
 
 def _broadcast_from_rank0(word: str | None = None) -> str:
@@ -162,6 +173,12 @@ class _UnitRunner:
         self._opened: tuple[str, Task] | None = None
         self._told = False
 
+    @property
+    def leaves_traces(self) -> bool:
+        """Whether its training leaves settings of a GPU (TF32, determinism) or a tracker's run in the process."""
+        training = self.unit.training
+        return training is not None and (not self._on_cpu or "report_to" in training.settings)
+
     def run(self) -> int:
         if all(map(self.folder.is_done, self.unit.cells)):
             return DONE
@@ -173,6 +190,8 @@ class _UnitRunner:
             print(f"---- {now()}, process {os.getpid()}")
             status = DONE
             for cell in self.unit.cells:
+                if _stop_asked.is_set():
+                    return STOPPED
                 found = DONE if self.folder.is_done(cell) else self._run_cell(cell)
                 if found == STOPPED or (found == FAILED and cell.kind == "train"):
                     return found
@@ -224,6 +243,7 @@ class _UnitRunner:
                 self._audit(cell)
             elif not self._train(cell):
                 return STOPPED
+            self.folder.finish(cell, self.unit.training if cell.kind == "audit" else None)
         except Exception as error:
             is_users = isinstance(error, InputError)
             reason = str(error) if is_users else f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
@@ -234,7 +254,6 @@ class _UnitRunner:
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-        self.folder.finish(cell, self.unit.training if cell.kind == "audit" else None)
         print(f"{cell.kind} {cell.label}: {time.monotonic() - started:.0f} s", file=sys.stderr)
         return DONE
 

@@ -40,7 +40,7 @@ def load_task(
         ('happy', 'overall', 'thumbs')
     """
     name, rules = str(name_or_path), row_protocol(protocol)
-    limit = prompt_value_limit or rules.prompt_value_limit
+    limit = rules.prompt_value_limit if prompt_value_limit is None else prompt_value_limit
     if name in EMBEDDED:
         task = embedded_task(name, seed)
     elif name in catalog_names():

@@ -9,6 +9,7 @@ from typing import Any
 from flip_flop.errors import InputError, nearest
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.safety import SEPARATOR
+from flip_flop.prompts.template import MIN_VALUE_LIMIT
 from flip_flop.strict_yaml import mapping_of, read_yaml, text_of
 from flip_flop.tasks.sources import FileSource, HubSource, Source
 from flip_flop.tasks.task import Label, Task
@@ -77,10 +78,9 @@ def _labels(value: Any, where: str) -> tuple[Label, ...] | None:
 
 def _number(mapping: Mapping[str, Any], key: str, where: str) -> int | None:
     value = mapping.get(key)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise InputError(
-            "E-TASK-KEY", f"{where}: {key} is {value!r}, not a whole number.", "Write a number, such as 2048."
-        )
+    if value is not None and (type(value) is not int or value < MIN_VALUE_LIMIT):
+        hint = f"Write a whole number of at least {MIN_VALUE_LIMIT}, such as 2048."
+        raise InputError("E-TASK-KEY", f"{where}: {key} is {value!r}.", hint)
     return value
 
 

@@ -48,7 +48,7 @@ class CheckpointCriterion:
     @classmethod
     def of(cls, config: F2CConfig, gold: Sequence[int | None] | None) -> "CheckpointCriterion":
         """What ``select_by`` means for validation rows with these labels: ``auto`` is mean F1 where all have one."""
-        if gold is None or config.select_by == "last":
+        if gold is None or config.select_by == "last" or config.eval_strategy == "no":
             return cls("last", config.max_share_drift)
         labelled = all(label is not None for label in gold)
         if config.select_by == "mean_f1" and not labelled:

@@ -21,7 +21,7 @@ from flip_flop.tasks import Task
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
 from flip_flop.training.checkpoints import latest_valid
-from flip_flop.training.checks import initial_vote_stats, log_passes, warn_of_answer_words
+from flip_flop.training.checks import initial_vote_stats, warn_of_answer_words
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.distributed import rank, wait_for_all, world_size
@@ -122,7 +122,6 @@ def _run(
         trainer.args.eval_on_start = False
     if rank() == 0:  # from here on the folder holds a run: all mistakes of the user's have been found
         write_json(out / PLAN, plan)
-        log_passes(len(data.train), config)
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     finally:

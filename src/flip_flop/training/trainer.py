@@ -27,7 +27,7 @@ from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.training import distributed
 from flip_flop.training.callbacks import Checkpoints, StopEarly
 from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
-from flip_flop.training.checks import require_dtype, require_one_device_each
+from flip_flop.training.checks import log_passes, require_dtype, require_one_device_each
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import InstanceDataset, KeyedSampler, Rows, collate
 from flip_flop.training.instance import TrainingInstance
@@ -183,6 +183,12 @@ class F2CTrainer(Trainer):
     def _answer_states(self, model: nn.Module, encoded: Sequence[EncodedInstance]) -> AnswerStates:
         return answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
 
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as ``transformers.Trainer`` does, after a line on how often each instance is seen."""
+        if distributed.rank() == 0:
+            log_passes(len(self.train_instances), self.args)
+        return super().train(*args, **kwargs)
+
     # ---- determinism: every draw is a function of seed, purpose, epoch and instances ----
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
@@ -211,6 +217,9 @@ class F2CTrainer(Trainer):
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list, int]:
         """The micro-batches of an optimizer step, and how many instances they have over all processes."""
+        if self.state.global_step >= self.state.max_steps or self.stop_early.is_due(self.state):
+            self.control.should_training_stop = True  # resumed from its last checkpoint
+            return [], 0
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         return batches, distributed.all_reduce_sum(sum(len(batch["instances"]) for batch in batches), device)
 
