@@ -86,6 +86,18 @@ HOSTILE = {
     "doubling by replace": grow("'ab'", "ns.x.replace('a', 'aa')"),
     "doubling by replace filter": grow("'aa'", "ns.x|replace('a', 'aa')"),
     "replace of nothing": "{{ (text * 5000).replace('', text * 5000) }}",
+    **{
+        f"long attribute path in {call}": "{{ range(100)|" + call.replace("PATH", "'real' ~ '.real' * 70000") + " }}"
+        for call in (
+            "sort(attribute=PATH)|length",
+            "max(attribute=PATH)",
+            "map(attribute=PATH)|list|length",
+            "unique(attribute=PATH)|list|length",
+            "selectattr(PATH)|list|length",
+            "rejectattr(PATH)|list|length",
+            "join(attribute=PATH)",
+        )
+    },
     "list in a list": grow("[1]", "[ns.x, ns.x]"),
     "tuple in a tuple": grow("[1]", "(ns.x, ns.x)"),
     "dict in a dict": grow("{}", "{'a': ns.x, 'b': ns.x}"),

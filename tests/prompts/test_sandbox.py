@@ -110,13 +110,22 @@ def test_an_error_names_the_template_the_line_or_row_and_the_nearest_name(source
 
 
 @pytest.mark.parametrize(
-    "source", ["{{ items[1] }}", "{{ [none] }}", "{{ {'a': (1, none)} }}", "{{ {none: 1} }}", "{{ items }}"]
+    "source",
+    [
+        *("{{ items[1] }}", "{{ [none] }}", "{{ {'a': (1, none)} }}", "{{ {none: 1} }}", "{{ items }}"),
+        *("{{ items[1]|capitalize }}", "{{ items[1]|float }}", "{{ items[1]|int }}", "{{ items[1]|lower }}"),
+        *("{{ items[1]|string }}", "{{ items[1]|title }}", "{{ items[1]|trim }}", "{{ items[1]|upper }}"),
+        *("{{ items[1] ~ '' }}", "{{ items|map('upper')|list }}", "{{ items|join }}", "{{ ', '.join(items) }}"),
+        *("{{ 'a'|replace('a', items[1]) }}", "{{ 'a'.replace('a', items[1]) }}", "{{ ['a', 'b']|join(items[1]) }}"),
+        *("{{ items[1] is lower }}", "{{ items[1] is upper }}"),
+    ],
 )
 @pytest.mark.parametrize("value", [None, float("nan"), [None], {"a": [float("nan")]}])
-def test_a_missing_value_is_never_printed_as_none_or_nan(source, value):
-    with pytest.raises(InputError, match="E-TPL-NULL: template 't', instance '': a missing value"):
-        render(source, {"items": ["a", value]})
-    assert render("{{ 'none' if text is none else 'some' }}", {"text": None}) == "none"
+def test_a_missing_value_never_becomes_a_text_or_a_number(source, value):
+    field = " of 'items'" if "items" in source else ""
+    with pytest.raises(InputError, match=f"E-TPL-NULL: template 't', instance '': a missing value{field} is printed"):
+        render(source, {"items": ["a", value], "unread": None})
+    assert render("{{ 'none' if text is none }} {{ text|default('x', true)|upper }}", {"text": None}) == "none X"
 
 
 def test_a_list_that_holds_itself_is_too_big_to_print():
@@ -137,13 +146,18 @@ def test_numbers_texts_and_containers_of_them_print_as_pythons_str(value):
 def test_a_date_prints_as_a_text_and_not_inside_a_list():
     day = datetime.date(2024, 2, 29)
     assert render("{{ day }}", {"day": day}) == "2024-02-29"
-    with pytest.raises(InputError, match=r"E-TPL-RENDER.*a date is printed"):
+    with pytest.raises(InputError, match=r"E-TPL-RENDER.*a date of 'day' is printed"):
         render("{{ [day] }}", {"day": day})
 
 
 PRINTED_OBJECTS = [
     "{{ text.upper }}",
+    "{{ text.upper ~ '' }}",
+    "{{ [text.upper]|join }}",
+    "{{ text.upper|int }}",
+    "{{ text|replace('a', text.upper) }}",
     "{{ items|map('upper') }}",
+    "{{ items|map('upper') ~ '' }}",
     "{{ zip(items, items) }}",
     "{{ [text.upper] }}",
     "{{ {'a': [text.upper]} }}",
@@ -156,7 +170,8 @@ PRINTED_OBJECTS = [
 
 @pytest.mark.parametrize("source", PRINTED_OBJECTS)
 def test_a_function_or_a_generator_is_never_printed(source):
-    with pytest.raises(InputError, match=r"E-TPL-RENDER: template 't', instance '': a .* is printed"):
+    kind = r"method \.upper of 'text'" if "text.upper" in source else r"\w+"
+    with pytest.raises(InputError, match=rf"E-TPL-RENDER: template 't', instance '': a {kind} is printed"):
         render(source)
 
 

@@ -76,6 +76,21 @@ def test_a_separator_in_the_text_of_a_row_never_invents_a_label(endings):
     assert rendered == (f"{endings[1]}?", (endings[0], endings[1]))
 
 
+@pytest.mark.parametrize(
+    ("texts", "code", "place"),
+    [
+        (("t\ud800", "x", "No ||| Yes"), "E-TPL-SYNTAX", "a template's name, line 1, column 2"),
+        (("t", "a\n{{ x }}\udc80", "No ||| Yes"), "E-TPL-SYNTAX", "template 't', line 2, column 8"),
+        (("t", "{# \ud800 #}", "No ||| Yes"), "E-TPL-SYNTAX", "template 't', line 1, column 4"),
+        (("t", "x", "No ||| \udfff"), "E-TPL-SYNTAX", "template 't', answer_choices, line 1, column 8"),
+        (("t", "a\n{{ '\\ud83d' ~ '\\ude00' }}", "No ||| Yes"), "E-TPL-UNSAFE", "template 't', line 2"),
+    ],
+)
+def test_half_of_a_character_is_refused_when_the_template_is_made(texts, code, place):
+    with pytest.raises(InputError, match=rf"^{code}: {place}: '\\u[0-9a-f]{{4}}' is half of a character"):
+        Template(*texts)
+
+
 def test_two_separators_in_one_text_are_refused_and_one_per_branch_is_not():
     with pytest.raises(InputError, match="E-TPL-PARTS: template 't'"):
         Template("t", "a ||| b ||| c", "No ||| Yes")

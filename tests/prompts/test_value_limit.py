@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.errors import InputError
@@ -11,7 +10,8 @@ from flip_flop.prompts import Template, TemplateSet, render_instance
 from flip_flop.prompts.promptsource import filter_templates, read_promptsource
 from flip_flop.randomness import generator
 from flip_flop.tasks import load_task
-from tests.prompts.test_promptsource_rendering import REAL, Reference
+from flip_flop.tasks.catalog import catalog_entry
+from tests.prompts.test_promptsource_rendering import Reference, official_rows
 
 LIMIT = 2048
 
@@ -81,9 +81,7 @@ def test_two_tasks_that_only_differ_in_the_limit_ask_the_same(tmp_path: Path) ->
 
 @pytest.mark.parametrize("value", ["'20'", "true", "2.5", "0", "15"])
 def test_a_limit_that_is_no_whole_number_or_too_small_is_refused_with_its_file(value: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"E-TASK-KEY: .*task.yaml: prompt_value_limit is .* at least 16"
-    ):
+    with pytest.raises(InputError, match=r"E-TASK-KEY: .*task.yaml: prompt_value_limit is .* at least 16"):
         load_task(task_file(tmp_path, f"prompt_value_limit: {value}"))
 
 
@@ -96,12 +94,15 @@ def reference(promptsource_folder: Path) -> Reference:
 def test_the_prompts_are_promptsources_own_where_it_cuts(
     name: str, promptsource_folder: Path, hub_mirror: Path, reference: Reference
 ) -> None:
-    dataset, path, splits, label_field, num_labels, count = REAL[name]
-    rows = pq.read_table(hub_mirror / path / f"{splits[1]}.parquet").to_pylist()[:7]
+    entry, rows = catalog_entry(name), official_rows(name, hub_mirror)[1][:7]
+    label_field = entry.label_field
     kept = filter_templates(
-        read_promptsource(promptsource_folder, dataset), rows, label_field=label_field, num_labels=num_labels
+        read_promptsource(promptsource_folder, entry.templates),
+        rows,
+        label_field=label_field,
+        num_labels=len(entry.labels),
     ).kept
-    assert len(kept) == count
+    assert len(kept) == entry.paper["templates"]
     cut = 0
     for number, row in enumerate(rows):
         # Real rows are shorter than this: each text is repeated until it is not.

@@ -16,7 +16,7 @@ from flip_flop.tasks import Rows, RowsSource, Task, load_task
 from flip_flop.tasks.catalog import CatalogData, catalog_data, catalog_entry, catalog_names, compare
 from flip_flop.tasks.protocols import row_protocols
 from flip_flop.tasks.splits import SplitPolicy, divide, find_duplicates, name_rows
-from tests.tasks.made_datasets import Made, Row, write_rows
+from tests.tasks.made_datasets import Made, write_rows
 
 SPLITS = ("train", "validation", "test")
 Prompts = Sequence[Sequence[str]]
@@ -105,13 +105,13 @@ def test_the_splits_are_those_of_a_slow_reading(train: list, test: list, validat
         assert splits["train"].provenance["split_seed"] == 42
 
 
-def change_rows(made: Made, path: str, change: Callable[[list[Row]], list[Row]]) -> None:
+def change_rows(made: Made, path: str, change: Callable[[list[dict]], list[dict]]) -> None:
     file = made.mirror / f"{path}.parquet"
     write_rows(file, change(pq.read_table(file).to_pylist()))
 
 
 def test_a_row_that_repeats_one_prompt_of_a_kept_row_is_left_out_and_one_of_the_other_split_is_not(made: Made) -> None:
-    def change(rows: list[Row]) -> list[Row]:
+    def change(rows: list[dict]) -> list[dict]:
         again = {**rows[3], "idx": 100, "label": 1 - rows[3]["label"]}
         in_test = {"premise": "Fact 1000.", "hypothesis": "Claim 1000.", "idx": 101, "label": 0}
         return [*rows, again, in_test]

@@ -29,18 +29,19 @@ from flip_flop.prompts.limits import (
     size_of,
     spend_on,
 )
+from flip_flop.prompts.printing import printable, text_of
 
 
 def join_texts(separator: str, values: Iterable[Any]) -> str:
     """``separator.join(values)``, within the limits."""
-    texts = [str(value) for value in bounded_list(values)]
+    texts = [text_of(value) for value in bounded_list(values)]
     bounded_text(sum(map(len, texts)) + len(separator) * max(len(texts) - 1, 0))
     return separator.join(texts)
 
 
 def replace_text(text: Any, old: Any, new: Any, count: int | None = None) -> str:
     """``str(text).replace(old, new, count)``, within the limits."""
-    text, old, new, limit = str(text), str(old), str(new), -1 if count is None else int(count)
+    text, old, new, limit = text_of(text), text_of(old), text_of(new), -1 if count is None else int(count)
     found = text.count(old)
     found = found if limit < 0 else min(found, limit)
     bounded_text(len(text) + found * max(len(new) - len(old), 0))
@@ -51,7 +52,7 @@ def replace_text(text: Any, old: Any, new: Any, count: int | None = None) -> str
 def _join(environment: Environment, value: Iterable[Any], d: str = "", attribute: Any = None) -> str:
     if attribute is not None:
         value = map(make_attrgetter(environment, attribute), value)
-    return join_texts(str(d), value)
+    return join_texts(text_of(d), value)
 
 
 def _round(value: float, precision: int = 0, method: str = "common") -> float:
@@ -103,18 +104,30 @@ def _metered(filter_function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(filter_function)
     def paying(*args: Any, **kwargs: Any) -> Any:
-        spend_on(*(value for value in args if isinstance(value, str | list | tuple | dict)))
+        given = (*args, *kwargs.values())
+        spend_on(*(value for value in given if isinstance(value, str | list | tuple | dict)))
         return filter_function(*args, **kwargs)
 
     return paying
 
 
+def _of_printable(function: Any) -> Any:
+    """The filter or test, which reads its value as a text or a number: not a missing one, nor an object."""
+
+    @functools.wraps(function)
+    def reading(value: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(printable(value), *args, **kwargs)
+
+    return reading
+
+
+_READ_AS_TEXT_OR_NUMBER = "capitalize float int lower string title trim upper".split()  # noqa: SIM905
 _PLAIN_FILTERS = (  # noqa: SIM905 - quotes round forty words hide the words
-    "abs capitalize count d default first float int last length lower map max min "
-    "reject rejectattr select selectattr string title trim unique upper"
+    "abs count d default first last length map max min reject rejectattr select selectattr unique"
 ).split()
-FILTERS: dict[str, Callable[..., Any]] = {
-    **{name: _metered(JINJA_FILTERS[name]) for name in _PLAIN_FILTERS},
+_FILTERS: dict[str, Callable[..., Any]] = {
+    **{name: JINJA_FILTERS[name] for name in _PLAIN_FILTERS},
+    **{name: _of_printable(JINJA_FILTERS[name]) for name in _READ_AS_TEXT_OR_NUMBER},
     "join": _join,
     "list": bounded_list,
     "replace": replace_text,
@@ -124,13 +137,14 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "choice": _choose,
     "random": _choose,
 }
+FILTERS = {name: _metered(function) for name, function in _FILTERS.items()}
 TESTS = {
     name: JINJA_TESTS[name]
     for name in (  # noqa: SIM905
         "boolean defined divisibleby eq equalto even false float ge greaterthan gt in integer iterable le "
-        "lessthan lower lt mapping ne none number odd sequence string true undefined upper == != > >= < <="
+        "lessthan lt mapping ne none number odd sequence string true undefined == != > >= < <="
     ).split()
-}
+} | {name: _of_printable(JINJA_TESTS[name]) for name in ("lower", "upper")}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "choice": choose,
     "namespace": _namespace,

@@ -32,8 +32,17 @@ _ALLOWED = (  # noqa: SIM905 - words, not punctuation
     "Add And Assign Call Compare Concat CondExpr Const Dict Div FloorDiv Filter For Getattr Getitem If "
     "Keyword List Mod Mul NSRef Name Neg Not Operand Or Output Pair Pos Slice Sub TemplateData Test Tuple"
 ).split()
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _JINJA_NAMES = ("self", "super")  # Jinja gives them the template itself, and a block's parent.
 _HINT = "Write the template without it: a template may only print, compare and reshape a row's fields."
+
+
+def check_characters(text: str, where: str) -> None:
+    """Refuse a lone surrogate, which no tokenizer reads and no file holds (``E-TPL-SYNTAX``)."""
+    if found := _LONE_SURROGATE.search(text):
+        line, column = text.count("\n", 0, found.start()) + 1, found.start() - text.rfind("\n", 0, found.start())
+        message = f"{where}, line {line}, column {column}: {found[0]!r} is half of a character."
+        raise InputError("E-TPL-SYNTAX", message, "Write the whole character.")
 
 
 def check_tree(tree: nodes.Template, where: str) -> None:
@@ -97,6 +106,8 @@ def _constant_problem(value: object) -> str | None:
         return f"a number over {MAX_NUMBER:,}"
     if isinstance(value, str) and re.fullmatch(r"__[A-Za-z]\w*__", value):
         return f"the name {value!r} is not allowed"
+    if isinstance(value, str) and (found := _LONE_SURROGATE.search(value)):
+        return f"{found[0]!r} is half of a character"
     return None
 
 

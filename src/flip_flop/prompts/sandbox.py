@@ -1,17 +1,15 @@
 """Templates compiled as untrusted text: an immutable sandbox, strict names, allow-list and limits."""
 
-import datetime
 import functools
-import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jinja2
 import numpy as np
-from jinja2 import pass_environment
+from jinja2 import nodes, pass_environment
 from jinja2.exceptions import SecurityError, TemplateRuntimeError, TemplateSyntaxError, UndefinedError
 from jinja2.filters import FILTERS as JINJA_FILTERS
-from jinja2.runtime import Context, StrictUndefined, Undefined
+from jinja2.runtime import Context, StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 
@@ -28,16 +26,23 @@ from flip_flop.prompts.functions import (
 from flip_flop.prompts.limits import (
     MAX_OUTPUT,
     MAX_SIZE,
+    WORK_PER_STEP,
     RenderLimitExceeded,
     bounded,
     current_render,
     rendering,
     steps,
 )
-from flip_flop.prompts.safety import CHOICE_BOUNDARY, MAX_SOURCE, SEPARATOR, Guards, check_parts, check_tree
-
-_NUMBERS = (numbers.Number, np.bool_)
-_DATES = (datetime.date, datetime.time, datetime.timedelta)  # texts by themselves, but not inside a list
+from flip_flop.prompts.printing import NotPrintable, not_printable_error, text_of
+from flip_flop.prompts.safety import (
+    CHOICE_BOUNDARY,
+    MAX_SOURCE,
+    SEPARATOR,
+    Guards,
+    check_characters,
+    check_parts,
+    check_tree,
+)
 
 
 class EndOfPrompt(Exception):  # noqa: N818 - control flow: the prompt is complete
@@ -77,40 +82,11 @@ def _held(value: Any) -> Any:
     return value if isinstance(value, int | float) else bounded(value)
 
 
-def _printed(value: Any) -> Any:
-    """What ``{{ value }}`` prints, unless some part of it would read "None", "nan", "Undefined" or "<...>"."""
-    if isinstance(value, str | Undefined) or (isinstance(value, _DATES) and value == value):
-        return value
-    # Measuring it first bounds the walk, also over a list that holds itself.
-    stack = [bounded(value) if isinstance(value, list | tuple | dict) else value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, dict):
-            stack.extend(item.keys())
-            stack.extend(item.values())
-        elif isinstance(item, list | tuple):
-            stack.extend(item)
-        elif isinstance(item, Undefined):
-            str(item)  # raises the error that names it
-        elif not isinstance(item, str):
-            _check_printed(item)
-    return value
-
-
-def _check_printed(item: Any) -> None:
-    """Refuse what is neither a text nor a number."""
-    if item is None or (isinstance(item, (*_NUMBERS, *_DATES)) and item != item):
-        raise InputError("E-TPL-NULL", "a missing value is printed.", "Fill in the field or remove the row.")
-    if not isinstance(item, _NUMBERS):
-        message = f"a {type(item).__name__} is printed instead of a text."
-        raise InputError("E-TPL-RENDER", message, "Call a method with (); end a list of filters with |join or |list.")
-
-
 @pass_environment
-def _finalize(environment: jinja2.Environment, value: Any) -> Any:
+def _finalize(environment: jinja2.Environment, value: Any) -> str:
     """What is printed; where the render has a limit, cut as PromptSource cuts it: at a space, with three dots."""
-    printed, limit = _printed(value), current_render().value_limit
-    return printed if limit is None else JINJA_FILTERS["truncate"](environment, str(printed), limit)
+    text, limit = text_of(value), current_render().value_limit
+    return text if limit is None else JINJA_FILTERS["truncate"](environment, text, limit)
 
 
 class PromptEnvironment(ImmutableSandboxedEnvironment):
@@ -129,6 +105,16 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         self.tests = dict(TESTS)
         self.globals = dict(FUNCTIONS)
         self._callable = {*FUNCTIONS.values(), _end_of_prompt, _concatenate, _held, bounded, steps}
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """A lookup by a template, or by each part of a filter's attribute path; each pays."""
+        current_render().spend(WORK_PER_STEP)
+        return super().getitem(obj, argument)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """A lookup after a dot; each pays."""
+        current_render().spend(WORK_PER_STEP)
+        return super().getattr(obj, attribute)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """The operator, within the limits."""
@@ -157,6 +143,7 @@ def compile_source(source: str, is_prompt: bool, where: str) -> jinja2.Template:
     """Compile a template without running it; ``E-TPL-SYNTAX``, ``E-TPL-UNSAFE`` or ``E-TPL-PARTS``."""
     if len(source) > MAX_SOURCE:
         raise InputError("E-TPL-UNSAFE", f"{where}: longer than {MAX_SOURCE:,} characters.", "Shorten it.")
+    check_characters(source, where)
     try:
         tree = _ENVIRONMENT.parse(source)
     except TemplateSyntaxError as error:
@@ -215,8 +202,9 @@ def render_text(
     with rendering(make_generator, value_limit):
         try:
             text = _run(template, fields)
-        except InputError as error:
-            raise InputError(error.code, f"{location}: {error.message}", error.hint) from None
+        except NotPrintable as error:
+            read = {name.name for name in _ENVIRONMENT.parse(source).find_all(nodes.Name)}
+            raise not_printable_error(error.item, fields, read, location) from None
         except MissingNameError as error:
             raise _missing_name(error, fields, hidden, location) from None
         except TemplateRuntimeError as error:

@@ -8,7 +8,7 @@ from typing import Any
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_json
 from flip_flop.prompts.limits import MAX_SIZE, RenderLimitExceeded, size_of
-from flip_flop.prompts.safety import SEPARATOR
+from flip_flop.prompts.safety import SEPARATOR, check_characters
 from flip_flop.prompts.sandbox import compile_source, render_text
 from flip_flop.randomness import generator
 
@@ -41,6 +41,7 @@ class Template:
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise InputError("E-TPL-SYNTAX", "a template has an empty name.", "Name it.")
+        check_characters(self.name, "a template's name")
         compile_source(self.jinja, True, self._where)
         if self.answer_choices is not None:
             compile_source(self.answer_choices, False, f"{self._where}, answer_choices")
