@@ -29,8 +29,8 @@ PROBE = EncodedInstance(
         (EncodedAnswer((3, 2, 1, 4, 4), (7, 1)), EncodedAnswer((3, 2, 1, 4, 4), (2,))),
     ),
 )
-# How near a packed row's scores have to be, in nats, both computed in float32: rounding is some 1e-7 of the logits.
-SAME_SCORES = {"atol": 1e-3, "rtol": 1e-5}
+# How near a packed row's scores have to be in float32, in nats and relative: its rounding is some 1e-7 of the logits.
+SAME_NATS, SAME_SHARE = 1e-3, 1e-5
 PROBE_TOKENS = 1000  # of one forward of separate sequences
 
 # What the probe found, by decoder: it costs as much as reading the weights a few times.
@@ -108,7 +108,7 @@ def _probe(model: nn.Module, first: EncodedInstance) -> str | None:
             for instance in (PROBE, first):
                 packed = answer_states(model, [instance]).scores(model)
                 separate = answer_states(model, [instance], backend="padded", batch_tokens=PROBE_TOKENS).scores(model)
-                if not torch.allclose(packed, separate, **SAME_SCORES):
+                if not torch.allclose(packed, separate, atol=SAME_NATS, rtol=SAME_SHARE):
                     return "a packed row does not give it the scores of separate sequences"
     except (NotImplementedError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         return f"it cannot be given a packed row ({' '.join(str(error).split())[:80] or type(error).__name__})"
