@@ -3,13 +3,18 @@
 import logging
 
 import pytest
+import torch
 from torch import nn
 from transformers import (
+    BertGenerationConfig,
     BloomConfig,
+    CodeGenConfig,
+    CpmAntConfig,
     DeepseekV3Config,
     FalconConfig,
     Gemma2Config,
     Gemma3TextConfig,
+    GPTJConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
@@ -17,21 +22,24 @@ from transformers import (
     PhimoeConfig,
     Qwen2Config,
     SmolLM3Config,
+    StableLmConfig,
 )
 
+from flip_flop.errors import InputError
 from flip_flop.scoring import score_instances, support
+from flip_flop.scoring.causal_lm import InFloat32, check_head, decoder_of
 from flip_flop.scoring.support import choose_backend, packed_obstacle
 from tests.exact import assert_scores, in_float64
 from tests.scoring.made import instances
 from tests.scoring.oracle import naive_scores
-from tests.tiny import SHAPE, byte_bpe, random_model, tiny_model
+from tests.tiny import CONFIGS, SHAPE, byte_bpe, random_model, tiny_model
 
 TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
 GROUPED = SHAPE | TOKENS | {"num_key_value_heads": 2}
 MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
 # Whose own code computes in nothing wider.
 FLOAT32_ONLY = (DeepseekV3Config, MambaConfig)
-NOT_THE_SAME = "a packed row does not give it the states of separate sequences"
+NOT_THE_SAME = "a packed row does not give it the scores of separate sequences"
 
 
 def made(config):
@@ -150,7 +158,7 @@ def test_a_model_is_tried_once_whatever_the_instances(monkeypatch):
     model, encoded = tiny_model("qwen2"), instances(byte_bpe())
     calls = []
     probe = support._probe
-    monkeypatch.setattr(support, "_probe", lambda tried: calls.append(tried) or probe(tried))
+    monkeypatch.setattr(support, "_probe", lambda tried, first: calls.append(tried) or probe(tried, first))
     for count in (5, 2):
         choose_backend(model, encoded[:count], "packed")
     assert calls == [model]
@@ -164,6 +172,83 @@ def test_the_trial_leaves_the_model_as_it_was():
     assert model.training
     assert model.config._attn_implementation == "eager"
     assert logging.getLogger("transformers").level == level
+
+
+# Whose layers show a node the whole row before it, each in its own way.
+LEAKING = {
+    "stablelm": lambda: StableLmConfig(**GROUPED | {"num_key_value_heads": 4}, partial_rotary_factor=0.5),
+    "falcon": lambda: FalconConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4),
+    "bloom": lambda: BloomConfig(hidden_size=32, n_layer=2, n_head=4),
+    "gptj": lambda: GPTJConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=256),
+    "codegen": lambda: CodeGenConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=256),
+}
+PLAIN = {
+    name: lambda name=name: CONFIGS[name][0](**CONFIGS[name][1]) for name in ("llama", "qwen2", "gemma", "gpt_neox")
+}
+
+
+def with_massive_activations(config):
+    """In bfloat16: two tokens of 1000 in one channel, and 90 in that channel of every state after the last norm."""
+    config.vocab_size = len(byte_bpe())
+    model = random_model(config)
+    last_norm = [part for part in model.modules() if type(part).__name__.endswith("Norm")][-1]
+    with torch.no_grad():
+        model.get_input_embeddings().weight[1:3, 3] = 1000.0
+        constant = getattr(last_norm, "bias", None)
+        (last_norm.weight if constant is None else constant)[3] = 90.0
+    return model.bfloat16()
+
+
+@pytest.mark.parametrize("name", [*LEAKING, *PLAIN])
+def test_massive_activations_hide_nothing_in_bfloat16(name):
+    model = with_massive_activations((LEAKING | PLAIN)[name]())
+    assert choose_backend(model, instances(byte_bpe()), "packed") == ("padded" if name in LEAKING else "packed")
+
+
+@torch.no_grad()
+def test_a_bfloat16_model_is_tried_with_the_numbers_of_its_weights_in_float32():
+    ids = torch.arange(9)[None]
+    model = with_massive_activations(PLAIN["llama"]())
+    with InFloat32():
+        found = model(input_ids=ids).logits
+    assert next(model.parameters()).dtype == torch.bfloat16
+    assert torch.equal(found, model.float()(input_ids=ids).logits)
+
+
+def test_the_runs_own_first_instance_is_tried_too():
+    model, encoded = tiny_model("qwen2"), instances(byte_bpe())
+    assert packed_obstacle(model, 10) is None
+
+    class Rare(Mixing):
+        """Which leaks where a row is longer than those of the trial's own tokens."""
+
+        def forward(self, states):
+            return super().forward(states) if states.shape[1] > 20 else self.layer(states)
+
+    model = tiny_model("qwen2")
+    model.model.layers[1].mlp = Rare(model.model.layers[1].mlp)
+    assert packed_obstacle(model, 10) is None
+    support._PROBED.pop(decoder_of(model))
+    assert choose_backend(model, encoded, "packed") == "padded"
+
+
+NOT_CAUSAL = {
+    "an encoder": lambda: BertGenerationConfig(**SHAPE, **TOKENS, is_decoder=False),
+    "bidirectional attention": lambda: Gemma3TextConfig(**GROUPED, head_dim=12, use_bidirectional_attention=True),
+    "a prefix that is seen whole": lambda: CpmAntConfig(
+        hidden_size=32, num_attention_heads=4, dim_head=8, dim_ff=48, num_hidden_layers=2, prompt_length=4
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", NOT_CAUSAL)
+def test_a_model_that_sees_what_comes_later_is_refused(name, dtype):
+    config = NOT_CAUSAL[name]()
+    config.vocab_size = len(byte_bpe())
+    with pytest.raises(InputError, match=r"^E-MODEL-KIND: \w+ is not causal: a token's state changes with") as caught:
+        check_head(random_model(config).to(dtype))
+    assert "\n" not in str(caught.value)
 
 
 class Mixing(nn.Module):

@@ -5,13 +5,15 @@ vocabulary of 151,936 are the largest tensor that a naive implementation makes.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import cast
+from contextlib import contextmanager, suppress
+from typing import Any, cast
 from weakref import WeakSet
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 from transformers import PreTrainedModel
 
 from flip_flop.errors import InputError
@@ -46,6 +48,24 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
+
+
+class InFloat32(TorchDispatchMode):
+    """While it is open a model of half precision computes in float32: what a check asks, rounding cannot hide then.
+
+    The weights stay as they are; each is made float32 for the one operation that reads it.
+    """
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is not torch.ops.aten.embedding.default:  # it reads few rows of a large table
+            args, kwargs = tree_map(_in_float32, (args, kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+def _in_float32(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in HALF else value
+    return torch.float32 if isinstance(value, torch.dtype) and value in HALF else value
 
 
 def head_logits(model: nn.Module, hidden: Float[Tensor, "rows width"]) -> Float[Tensor, "rows vocab"]:
@@ -93,7 +113,7 @@ def check_head(model: nn.Module) -> None:
 
     Raises:
         InputError: ``E-NONFINITE``; ``E-MODEL-KIND`` where they differ: the model does something between the two that
-            is not known here, and its scores would be wrong.
+            is not known here, and its scores would be wrong; and where a state depends on a token behind it.
     """
     causal_lm, decoder = unwrap(model), decoder_of(model)
     if decoder in _CHECKED:
@@ -109,6 +129,12 @@ def check_head(model: nn.Module) -> None:
     tolerance = float(own.abs().max().clamp(min=1.0)) * (2e-2 if hidden.dtype in HALF else 1e-3)
     if ours.shape != own.shape or not torch.allclose(ours, own, rtol=0.0, atol=tolerance):
         raise _unknown_kind(causal_lm, "gives other logits than its decoder and head, called apart")
+    # Kernels of half precision alone (FlashAttention, some quantized weights) cannot be asked.
+    with evaluation_mode(causal_lm), suppress(RuntimeError), InFloat32():
+        other_end = torch.cat([ids[:, :-1], ids[:, -1:] + 1], dim=1) % causal_lm.config.get_text_config().vocab_size
+        states = decoder(input_ids=torch.cat([ids, other_end]), use_cache=False).last_hidden_state[:, :-1]
+        if bool((states[0] - states[1]).abs().max() > 1e-5 * states.abs().max()):
+            raise _unknown_kind(causal_lm, "is not causal: a token's state changes with the tokens behind it")
     _CHECKED.add(decoder)
 
 

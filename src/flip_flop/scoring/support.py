@@ -3,6 +3,7 @@
 import functools
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,23 +11,27 @@ import torch
 from torch import nn
 
 from flip_flop.options import Backend
-from flip_flop.scoring.answers import packed_states, padded_states
-from flip_flop.scoring.causal_lm import HALF, check_head, decoder_of, evaluation_mode, unwrap
-from flip_flop.scoring.tokens import EncodedInstance
-from flip_flop.scoring.trie import Pair, build_trie
+from flip_flop.scoring.answers import answer_states
+from flip_flop.scoring.causal_lm import InFloat32, check_head, decoder_of, evaluation_mode, unwrap
+from flip_flop.scoring.tokens import EncodedAnswer, EncodedInstance
 
 log = logging.getLogger("flip_flop")
 
 
 # Kinds of layers in which a token's state depends on the tokens before it through attention alone.
 ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
-# Prompts and answers of the probe: branches at several depths, answers of one to three tokens, two roots.
-PROBE: list[list[Pair]] = [
-    [((1, 2, 3, 4), (5,)), ((1, 2, 3, 4), (6, 7, 8))],
-    [((1, 2, 5), (6, 2)), ((1, 2, 5), (6, 3, 1))],
-    [((3, 2, 1, 4, 4), (7, 1)), ((3, 2, 1, 4, 4), (2,))],
-]
-PROBE_TOKENS = 1000  # all of its sequences in one batch
+# The probe: branches at several depths, answers of one to three tokens, two roots.
+PROBE = EncodedInstance(
+    "the probe",
+    (
+        (EncodedAnswer((1, 2, 3, 4), (5,)), EncodedAnswer((1, 2, 3, 4), (6, 7, 8))),
+        (EncodedAnswer((1, 2, 5), (6, 2)), EncodedAnswer((1, 2, 5), (6, 3, 1))),
+        (EncodedAnswer((3, 2, 1, 4, 4), (7, 1)), EncodedAnswer((3, 2, 1, 4, 4), (2,))),
+    ),
+)
+# How near a packed row's scores have to be in float32, in nats and relative: its rounding is some 1e-7 of the logits.
+SAME_NATS, SAME_SHARE = 1e-3, 1e-5
+PROBE_TOKENS = 1000  # of one forward of separate sequences
 
 # What the probe found, by decoder: it costs as much as reading the weights a few times.
 _PROBED: "WeakKeyDictionary[nn.Module, str | None]" = WeakKeyDictionary()
@@ -41,7 +46,7 @@ def choose_backend(model: nn.Module, instances: Sequence[EncodedInstance], wante
     check_head(model)
     if wanted == "padded" or not instances:
         return wanted
-    obstacle = packed_obstacle(model, max(instance.longest for instance in instances))
+    obstacle = packed_obstacle(model, max(instance.longest for instance in instances), instances[0])
     if obstacle is None:
         return "packed"
     _say(f"W-PADDED: {type(unwrap(model)).__name__}: {obstacle}; the slower padded back end is used.")
@@ -53,12 +58,12 @@ def _say(line: str) -> None:
     log.warning(line)
 
 
-def packed_obstacle(model: nn.Module, longest: int) -> str | None:
+def packed_obstacle(model: nn.Module, longest: int, first: EncodedInstance = PROBE) -> str | None:
     """Why the packed back end would not be exact for a model, or ``None``.
 
-    What a configuration tells is read; the rest is tried on a few tokens: positions that are not per token, attention
-    that does not go through transformers' interface, layers that mix neighbours. ``longest``: the longest sequence's
-    number of tokens.
+    What a configuration tells is read; the rest is tried on a few tokens, and on the first templates of the run's
+    ``first`` instance: positions that are not per token, attention that does not go through transformers' interface,
+    layers that mix neighbours. ``longest``: the longest sequence's number of tokens.
     """
     config = unwrap(model).config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - ATTENTION_LAYERS
@@ -70,7 +75,7 @@ def packed_obstacle(model: nn.Module, longest: int) -> str | None:
     decoder = decoder_of(model)
     if decoder not in _PROBED:
         with evaluation_mode(model):
-            _PROBED[decoder] = _probe(model)
+            _PROBED[decoder] = _probe(model, replace(first, answers=first.answers[:2]))
     return _PROBED[decoder]
 
 
@@ -91,8 +96,7 @@ def _limits(config: Any) -> Iterator[tuple[int, str]]:
 
 
 @torch.no_grad()
-def _probe(model: nn.Module) -> str | None:
-    trie = build_trie(PROBE)
+def _probe(model: nn.Module, first: EncodedInstance) -> str | None:
     # transformers warns where a model cannot switch its attention: the probe says it in our own line.
     library = logging.getLogger("transformers")
     level = library.level
@@ -100,13 +104,14 @@ def _probe(model: nn.Module) -> str | None:
     try:
         if unwrap(model).config.get_text_config().vocab_size < 9:
             return "its vocabulary is too small to try it"
-        separate = padded_states(model, trie, PROBE_TOKENS)
-        packed = packed_states(model, trie)
+        with InFloat32():
+            for instance in (PROBE, first):
+                packed = answer_states(model, [instance]).scores(model)
+                separate = answer_states(model, [instance], backend="padded", batch_tokens=PROBE_TOKENS).scores(model)
+                if not torch.allclose(packed, separate, atol=SAME_NATS, rtol=SAME_SHARE):
+                    return "a packed row does not give it the scores of separate sequences"
     except (NotImplementedError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         return f"it cannot be given a packed row ({' '.join(str(error).split())[:80] or type(error).__name__})"
     finally:
         library.setLevel(level)
-    tolerance = (5e-2 if separate.dtype in HALF else 1e-4) * separate.float().abs().max().clamp(min=1e-6)
-    if bool((packed.float() - separate.float()).abs().max() > tolerance):
-        return "a packed row does not give it the states of separate sequences"
     return None
