@@ -117,9 +117,9 @@ def test_a_run_without_a_checkpoint_is_begun_anew_with_other_settings(out, monke
     ],
 )
 def test_an_optimizer_that_cannot_be_built_is_refused_before_the_folder_is_taken(out, changes):
-    with pytest.raises(InputError, match="E-CONFIG-VALUE: optimizer or schedule: .*optim or lr_scheduler"):
+    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: optimizer or schedule: .*optim or lr_scheduler"):
         run(out, **changes)
-    assert [item.name for item in out.iterdir()] == [".lock"]
+    assert sorted(item.name for item in out.rglob("*")) == [".lock", "checkpoints"]
 
 
 def test_the_best_checkpoint_lost_is_replaced_by_the_next_best(out, monkeypatch, caplog):

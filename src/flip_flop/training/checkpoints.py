@@ -1,6 +1,7 @@
 """Checkpoints that are complete or do not count: a manifest, written last, has the digest of every file."""
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -15,6 +16,8 @@ from flip_flop.errors import InputError
 from flip_flop.files import fsync_folder, sha256_file, write_json
 
 MANIFEST = "MANIFEST.json"
+# What a full, failing or read-only disk answers.
+WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 def write_manifest(checkpoint: Path) -> None:
@@ -111,10 +114,10 @@ def named_write_errors(folder: Path) -> Iterator[None]:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        by_safetensors = isinstance(error, SafetensorError) and "while serializing" in reason
-        by_torch = "inline_container.cc" in reason
-        if not (by_safetensors or by_torch or (isinstance(error, OSError) and error.filename is None and error.errno)):
+        by_library = "while serializing" in reason or "inline_container.cc" in reason  # safetensors, torch
+        if not by_library and getattr(error, "errno", None) not in WRITE_ERRORS:
             raise
         free = shutil.disk_usage(folder).free / 1e6
-        message = f"A file in {folder} could not be written, with {free:.0f} MB free there: {reason}."
+        where = getattr(error, "filename", None) or f"A file in {folder}"
+        message = f"{where} could not be written, with {free:.0f} MB free there: {reason}."
         raise InputError("E-OS", message, "Make room, and go on with --resume.") from error
