@@ -110,7 +110,6 @@ def test_a_run_without_a_checkpoint_is_begun_anew_with_other_settings(out, monke
     "changes",
     [
         {"lr_scheduler_kwargs": {"waves": 3}},
-        {"lr_scheduler_kwargs": [3]},
         {"lr_scheduler_type": "cosine_with_min_lr"},
         {"optim_args": "beta"},
         {"optim": "galore_adamw"},
