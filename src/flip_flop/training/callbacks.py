@@ -54,12 +54,12 @@ class Checkpoints(TrainerCallback):
         folder, found = Path(args.output_dir), state.best_global_step
         lost = find_corruption(folder / f"checkpoint-{found}")
         if lost is not None:
-            values = {
-                entry["step"]: entry["eval_selection"] for entry in state.log_history if "eval_selection" in entry
-            }
-            kept = {step for step in map(checkpoint_step, list_checkpoints(folder)) if step <= state.global_step}
+            logged = [entry for entry in state.log_history if "eval_selection" in entry]
+            values = {entry["step"]: entry["eval_selection"] for entry in logged}
             whole = [
-                step for step in sorted(kept & set(values)) if find_corruption(folder / f"checkpoint-{step}") is None
+                checkpoint_step(path)
+                for path in reversed(list_checkpoints(folder))
+                if checkpoint_step(path) in values and find_corruption(path) is None
             ]
             best = max(whole, key=values.__getitem__, default=None)
             state.best_global_step, state.best_metric = best, None if best is None else values[best]
