@@ -125,8 +125,8 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
     if not resume:
         hint = "Add --resume to go on with it, or give another --out."
         raise InputError("E-OUT-USED", f"{out} holds a run already.", hint)
-    before = read_object(path) or {}
-    if not all(isinstance(before.get(section), dict) for section in plan):
+    before = read_object(path)
+    if before is None or not all(isinstance(before.setdefault(section, {}), dict) for section in plan):
         raise InputError("E-RUN-BROKEN", f"{path} cannot be read.", "Restore it, or give another --out.")
     before["settings"] = FORMER | before["settings"]
     changed = [
