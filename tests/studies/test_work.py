@@ -87,6 +87,8 @@ def test_a_training_that_was_begun_with_something_else_says_which_folder_is_in_t
     (run / "checkpoints").mkdir(parents=True)  # killed before its first step, it begins anew
     assert states(made, folder) == [DONE]
     (run / "run.json").unlink()
+    (run / "checkpoints" / "checkpoint-1").mkdir(parents=True)  # without one nothing is in the way
+    (run / "checkpoints" / "checkpoint-1" / "MANIFEST.json").write_text("{}")
     (run / "plan.json").write_text(json.dumps({"settings": {"lora_r": 3}}))
     assert states(made, folder) == [FAILED]
     reason = folder.failure(training)

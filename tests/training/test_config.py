@@ -1,6 +1,7 @@
 """Settings: from YAML and flags, by the field's type; what is out of range is refused by name."""
 
 from dataclasses import fields
+from datetime import date
 
 import pytest
 from transformers import TrainingArguments
@@ -36,6 +37,23 @@ def test_an_unknown_key_is_named_with_the_nearest_one():
         ({"max_steps": [3]}, r"max_steps is \[3\]. It must be a whole number"),
         ({"max_cc_size": 2.5}, "max_cc_size is 2.5. It must be a whole number"),
         ({"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0"),
+        ({"num_train_epochs": "nan"}, "num_train_epochs is nan. It must be a number"),
+        ({"num_train_epochs": 0}, "num_train_epochs is 0.0. It must be above 0, or -1"),
+        ({"max_steps": -3}, "max_steps is -3. It must be above 0, or -1"),
+        ({"max_grad_norm": "nan"}, "max_grad_norm is nan"),
+        ({"weight_decay": "inf"}, "weight_decay is inf"),
+        ({"adam_beta1": 2}, "adam_beta1 is 2.0. It must be at least 0 and below 1"),
+        ({"eval_steps": -5}, "eval_steps is -5"),
+        ({"seed": -1}, "seed is -1. It must be at least 0"),
+        ({"seed": "9" * 23}, "seed is 9+. It must be a whole number between"),
+        ({"seed": date(2020, 1, 1)}, "seed is .*2020.*. It must be a whole number"),
+        ({"lora_r": True}, "lora_r is True. It must be a whole number"),
+        ({"learning_rate": True}, "learning_rate is True. It must be a number"),
+        ({"run_name": ["a"]}, r"run_name is \['a'\]. It must be text"),
+        ({"accelerator_config": 1}, "accelerator_config is 1. It must be text"),
+        ({"accelerator_config": "none.json"}, "No such file"),
+        ({"log_level": "loud"}, "loud"),
+        ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint is True. It must be false: a signal"),
         (
             {"eval_strategy": "steps", "eval_steps": 50, "save_strategy": "steps", "save_steps": 500},
             r"save_steps is 500\. It must be eval_steps, 50",

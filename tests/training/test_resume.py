@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -12,8 +13,9 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.training import train
+from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checkpoints import latest_valid, rotate, write_manifest
-from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, settings
+from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, record_of, settings
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -99,7 +101,7 @@ def test_a_complete_run_is_not_run_again(out, uninterrupted):
 
 
 def test_a_run_that_is_there_is_not_begun_again_unasked_nor_resumed_as_another_run(out, monkeypatch):
-    interrupted(out, monkeypatch, 1)
+    interrupted(out, monkeypatch, 3)
     with pytest.raises(InputError, match=r"E-OUT-USED: .*Add --resume"):
         run(out)
     with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*settings\.learning_rate \(0.01, now 0.1\)"):
@@ -107,6 +109,79 @@ def test_a_run_that_is_there_is_not_begun_again_unasked_nor_resumed_as_another_r
     config = settings(**EVERY_TWO_STEPS, num_train_epochs=3)
     with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*task.instances_digest"):
         train(load_tiny(), make_task(11), config, out, resume=True, quiet=True)
+    for content in ("{", "null", "[]", '{"settings": []}'):
+        (out / "plan.json").write_text(content)
+        with pytest.raises(InputError, match=r"E-RUN-BROKEN: .*plan\.json"):
+            run(out, resume=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_without_a_checkpoint_is_begun_anew_with_other_settings(out, monkeypatch, uninterrupted, resume):
+    with monkeypatch.context() as patch:
+        before_step(patch, 1, lambda: pytest.fail("killed here"))
+        with pytest.raises(pytest.fail.Exception):
+            run(out, learning_rate=0.1)
+    run(out, resume=resume)
+    assert adapter_bytes(out) == uninterrupted
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lr_scheduler_kwargs": {"waves": 3}},
+        {"lr_scheduler_type": "cosine_with_min_lr"},
+        {"optim_args": "beta"},
+        {"optim": "galore_adamw"},
+    ],
+)
+def test_an_optimizer_that_cannot_be_built_is_refused_before_the_folder_is_taken(out, changes):
+    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: optimizer or schedule: .*optim or lr_scheduler"):
+        run(out, **changes)
+    assert sorted(item.name for item in out.rglob("*")) == [".lock", "checkpoints"]
+
+
+def test_the_best_checkpoint_lost_is_replaced_by_the_next_best(out, monkeypatch, caplog):
+    values = iter([0.1, 0.9, 0.7, 0.5, 0.2, 0.3])  # at steps 0, 2, 4, 6, 8, 9
+    monkeypatch.setattr(CheckpointCriterion, "value", lambda *_: next(values))
+    with monkeypatch.context() as patch:
+        before_step(patch, 7, lambda: pytest.fail("killed here"))
+        with pytest.raises(pytest.fail.Exception):
+            run(out, save_total_limit=None)
+    (out / "checkpoints" / "checkpoint-2" / "adapter_model.safetensors").write_bytes(b"")
+    run(out, resume=True, save_total_limit=None)
+    assert "checkpoint-2, cannot be used (adapter_model.safetensors is damaged): it is now checkpoint-4" in caplog.text
+    training = record_of(out)["training"]
+    assert (training["selected_checkpoint"], training["selected_value"]) == ("checkpoint-4", 0.7)
+
+
+@pytest.mark.parametrize("limit", [1_000, 10_000, 30_000])  # bytes of a file: of the log, an adapter, an optimizer
+def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(out, monkeypatch, uninterrupted, limit):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with monkeypatch.context() as patch:
+        before_step(patch, 3, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard)))
+        try:
+            with pytest.raises(InputError, match=rf"E-OS: A file in {out} could not be written.*--resume") as caught:
+                run(out)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "\n" not in str(caught.value)
+    assert latest_valid(out / "checkpoints")[0] == out / "checkpoints" / "checkpoint-2"
+    run(out, resume=True)
+    assert adapter_bytes(out) == uninterrupted
+
+
+@pytest.mark.parametrize(
+    "manifest", ["{", "null", "[]", "{}", '{"weights": 3}', '{"weights": {"size": 1}}', '{"\\u0000": {}}']
+)
+def test_a_manifest_that_is_not_one_is_corruption_and_what_is_no_checkpoint_is_passed_over(tmp_path, manifest):
+    for name in ("checkpoint-2", "checkpoint-\u00b2", "checkpoint-3"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_text("1")
+        write_manifest(tmp_path / name)
+    (tmp_path / "checkpoint-99").write_text("a file")
+    (tmp_path / "checkpoint-3" / "MANIFEST.json").write_text(manifest)
+    valid, corrupt = latest_valid(tmp_path)
+    assert (valid, list(corrupt)) == (tmp_path / "checkpoint-2", [tmp_path / "checkpoint-3"])
 
 
 def test_a_run_that_wanted_memory_goes_on_with_smaller_batches(out, monkeypatch):
@@ -133,6 +208,7 @@ def test_rotation_keeps_the_newest_and_the_best(tmp_path):
 def test_nothing_valid_is_deleted_for_a_checkpoint_without_a_manifest(tmp_path):
     for step in (1, 2):
         (tmp_path / f"checkpoint-{step}").mkdir()
+    (tmp_path / "checkpoint-1" / "weights").write_text("1")
     write_manifest(tmp_path / "checkpoint-1")
     rotate(tmp_path, 1, best=None)
     valid, corrupt = latest_valid(tmp_path)

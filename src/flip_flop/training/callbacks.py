@@ -1,6 +1,7 @@
 """What happens beside the steps: the log file, the progress shown, checkpoints completed, a stop on a signal."""
 
 import json
+import logging
 import math
 import signal
 import sys
@@ -11,9 +12,10 @@ from typing import Any
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from flip_flop.errors import InputError
-from flip_flop.training.checkpoints import find_corruption, rotate, write_manifest
+from flip_flop.training.checkpoints import checkpoint_step, find_corruption, list_checkpoints, rotate, write_manifest
 from flip_flop.training.distributed import any_rank, rank, wait_for_all, world_size
+
+log = logging.getLogger("flip_flop")
 
 
 class LogFile(TrainerCallback):
@@ -49,11 +51,22 @@ class Checkpoints(TrainerCallback):
         """Find the best checkpoint by its step: the folder may have been moved since its path was noted."""
         if not (state.best_global_step and args.load_best_model_at_end):
             return
-        best = Path(args.output_dir) / f"checkpoint-{state.best_global_step}"
-        corruption = find_corruption(best)
-        if corruption is not None:
-            raise InputError("E-RESUME-BEST", f"The best checkpoint so far, {best}, cannot be used: {corruption}.")
-        state.best_model_checkpoint = str(best)
+        folder, found = Path(args.output_dir), state.best_global_step
+        lost = find_corruption(folder / f"checkpoint-{found}")
+        if lost is not None:
+            logged = [entry for entry in state.log_history if "eval_selection" in entry]
+            values = {entry["step"]: entry["eval_selection"] for entry in logged}
+            whole = [
+                checkpoint_step(path)
+                for path in reversed(list_checkpoints(folder))
+                if checkpoint_step(path) in values and find_corruption(path) is None
+            ]
+            best = max(whole, key=values.__getitem__, default=None)
+            state.best_global_step, state.best_metric = best, None if best is None else values[best]
+            then = "one to come" if best is None else f"checkpoint-{best}"
+            log.warning("the best checkpoint, checkpoint-%d, cannot be used (%s): it is now %s", found, lost, then)
+        step = state.best_global_step
+        state.best_model_checkpoint = None if step is None else str(folder / f"checkpoint-{step}")
 
     def on_step_end(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """Evaluate the last step too, whatever ``eval_steps`` is: its checkpoint is written, and is a candidate."""

@@ -1,13 +1,23 @@
 """Checkpoints that are complete or do not count: a manifest, written last, has the digest of every file."""
 
+import contextlib
+import errno
 import json
 import os
+import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from safetensors import SafetensorError
+
+from flip_flop.errors import InputError
 from flip_flop.files import fsync_folder, sha256_file, write_json
 
 MANIFEST = "MANIFEST.json"
+# What a full, failing or read-only disk answers.
+WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 def write_manifest(checkpoint: Path) -> None:
@@ -17,32 +27,49 @@ def write_manifest(checkpoint: Path) -> None:
         if file.is_file() and file.name != MANIFEST:
             with file.open("rb") as handle:
                 os.fsync(handle.fileno())
-            digests[str(file.relative_to(checkpoint))] = {"size": file.stat().st_size, "sha256": sha256_file(file)}
+            digests[str(file.relative_to(checkpoint))] = _entry(file)
     fsync_folder(checkpoint)
     write_json(checkpoint / MANIFEST, digests)
 
 
+def _entry(file: Path) -> dict[str, Any]:
+    return {"size": file.stat().st_size, "sha256": sha256_file(file)}
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; ``None`` where it cannot be read, or is something else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def find_corruption(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint; ``None`` where every file is as the manifest has it."""
-    try:
-        manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not (checkpoint / MANIFEST).exists():
         return "it was not finished"
-    except (OSError, ValueError):
+    manifest = read_object(checkpoint / MANIFEST)
+    if not manifest:
         return "its manifest cannot be read"
     for name, expected in manifest.items():
         file = checkpoint / name
         if not file.is_file():
             return f"{name} is missing"
-        if file.stat().st_size != expected["size"] or sha256_file(file) != expected["sha256"]:
+        if _entry(file) != expected:
             return f"{name} is damaged"
     return None
 
 
+def checkpoint_step(checkpoint: Path) -> int:
+    """The optimizer steps done."""
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
     """Checkpoint folders, with a manifest or without, newest first."""
-    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
-    return sorted(found, key=lambda path: -int(path.name.removeprefix("checkpoint-")))
+    found = [path for path in folder.glob("checkpoint-*") if re.fullmatch("checkpoint-[0-9]+", path.name)]
+    return sorted((path for path in found if path.is_dir()), key=lambda path: -checkpoint_step(path))
 
 
 def latest_valid(folder: Path) -> tuple[Path | None, dict[Path, str]]:
@@ -74,3 +101,23 @@ def rotate(folder: Path, keep: int | None, best: str | None) -> None:
             (checkpoint / MANIFEST).unlink()  # first, so that a half-deleted folder does not count
             shutil.rmtree(checkpoint)
             complete.remove(checkpoint)
+
+
+@contextlib.contextmanager
+def named_write_errors(folder: Path) -> Iterator[None]:
+    """Name the folder where a write fails, as on a full disk: not every library raises an ``OSError`` then.
+
+    Raises:
+        InputError: ``E-OS``.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        by_library = "while serializing" in reason or "inline_container.cc" in reason  # safetensors, torch
+        if not by_library and getattr(error, "errno", None) not in WRITE_ERRORS:
+            raise
+        free = shutil.disk_usage(folder).free / 1e6
+        where = getattr(error, "filename", None) or f"A file in {folder}"
+        message = f"{where} could not be written, with {free:.0f} MB free there: {reason}."
+        raise InputError("E-OS", message, "Make room, and go on with --resume.") from error

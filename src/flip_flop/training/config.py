@@ -2,14 +2,17 @@
 
 # ruff: noqa: RUF009 (each default is a dataclass field)
 
+import contextlib
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
+from transformers.utils import is_liger_kernel_available
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.method import METHODS, Method, SplitSettings, find_method
@@ -27,7 +30,28 @@ _PARSERS: dict[type, Callable[[str], Any]] = {
     int: int,
     float: float,
 }
-_TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number"}
+_TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+# What numbers must be besides finite.
+_RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
+    "at least 0": (
+        lambda value: value >= 0,
+        (
+            *("cce_weight", "jsd_weight", "max_share_drift", "early_stopping_patience", "early_stopping_start"),
+            *("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "warmup_steps", "logging_steps"),
+            *("seed", "data_seed", "dataloader_num_workers", "neftune_noise_alpha"),
+        ),
+    ),
+    "at least 1": (
+        lambda value: value >= 1,
+        ("per_device_train_batch_size", "gradient_accumulation_steps", "batch_tokens", "lora_r", "lora_alpha"),
+    ),
+    "at least 0 and below 1": (lambda value: 0 <= value < 1, ("lora_dropout", "adam_beta1", "adam_beta2")),
+    "above 0": (lambda value: value > 0, ("eval_steps",)),
+    "above 0, or -1 for the default": (
+        lambda value: value > 0 or value == -1,
+        ("max_steps", "num_train_epochs", "save_steps"),
+    ),
+}
 
 
 # At most so many optimizer steps, where neither max_steps nor num_train_epochs is given; the release's.
@@ -132,11 +156,11 @@ class F2CConfig(TrainingArguments):
     def __post_init__(self):
         method = find_method(self.method)
         self.method = method.name if METHODS.get(method.name) is method else self.method
-        _check_choice("protocol", self.protocol, Protocol)
+        _check_value("protocol", self.protocol, Protocol)
         for item in fields(self):
             if self.protocol in item.metadata and getattr(self, item.name) is None:
                 setattr(self, item.name, item.metadata[self.protocol])
-            _check_choice(item.name, getattr(self, item.name), item.type)
+            _check_value(item.name, getattr(self, item.name), item.type)
         self._check_ranges()
         self._resolve_schedule()
         super().__post_init__()
@@ -149,14 +173,13 @@ class F2CConfig(TrainingArguments):
             _ = self.split_settings
         except ValueError as error:
             raise InputError("E-CONFIG-VALUE", str(error)) from error
-        for name in ("cce_weight", "jsd_weight", "learning_rate", "max_share_drift"):
-            self._require(name, 0 <= getattr(self, name) < math.inf, "at least 0 and finite")
-        for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "batch_tokens", "lora_r"):
-            self._require(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("early_stopping_patience", "early_stopping_start"):
-            self._require(name, getattr(self, name) >= 0, "at least 0")
-        self._require("lora_dropout", 0 <= self.lora_dropout < 1, "at least 0 and below 1")
+        for range_, (holds, names) in _RANGES.items():
+            for name in names:
+                self._require(name, getattr(self, name) is None or holds(getattr(self, name)), range_)
         self._require("save_strategy", self.save_strategy != "best", "no, steps or epoch")
+        self._require("enable_jit_checkpoint", not self.enable_jit_checkpoint, "false: a signal writes a checkpoint")
+        liger = not self.use_liger_kernel or is_liger_kernel_available()
+        self._require("use_liger_kernel", liger, "false where liger-kernel is not installed")
 
     def _resolve_schedule(self) -> None:
         """What was not given of how long to train, when to evaluate and when to save."""
@@ -185,7 +208,7 @@ class F2CConfig(TrainingArguments):
         return SplitSettings(**{item.name: getattr(self, item.name) for item in fields(SplitSettings)})
 
     def _require(self, name: str, holds: bool, range_: str) -> None:
-        if not holds:  # NaN fails every comparison, and so ends here too
+        if not holds:
             raise InputError("E-CONFIG-VALUE", f"{name} is {getattr(self, name)!r}.", f"It must be {range_}.")
 
     def to_dict(self) -> dict[str, Any]:
@@ -193,10 +216,34 @@ class F2CConfig(TrainingArguments):
         return super().to_dict() | {"method": str(self.method)}
 
 
-def _check_choice(name: str, value: Any, annotation: Any) -> None:
-    allowed = get_args(annotation) if get_origin(annotation) is Literal else ()
-    if allowed and value not in allowed:
-        raise InputError("E-CONFIG-VALUE", f"{name} is {value!r}.", f"Use one of {', '.join(allowed)}.")
+def _check_value(name: str, value: Any, annotation: Any) -> None:
+    """Choices by the list; numbers, switches and texts by their type; the rest is the library's to check."""
+    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+    if choices and value not in choices:
+        raise InputError("E-CONFIG-VALUE", f"{name} is {value!r}.", f"Use one of {', '.join(choices)}.")
+    alternatives = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    kinds = {get_origin(kind) or kind for kind in alternatives}
+    if choices or kinds & {Any, Literal} or not (kinds <= {*_PARSERS, str} or isinstance(value, int | float)):
+        return
+    expected = next((text for kind, text in _TYPE_NAMES.items() if kind in kinds), "of another type")
+    classes = {bool} if isinstance(value, bool) else {*type(value).__mro__}
+    fits = (
+        bool(classes & kinds)
+        or (int in classes and float in kinds)
+        or (str in kinds and isinstance(value, os.PathLike))
+    )
+    if fits and classes & {int, float} and name != "unanimous_margin":  # whose infinity means no Case 2
+        bound = 2**32 if int in classes else math.inf  # seeds are below; a NaN is not
+        expected, fits = f"{expected} between {-bound} and {bound}", -bound < value < bound
+    if not fits:
+        given = "has no value" if value is None else f"is {value!r}"
+        raise InputError("E-CONFIG-VALUE", f"{name} {given}.", f"It must be {expected}.")
+
+
+def refused(source: str, error: Exception, hint: str = "") -> InputError:
+    """What a library says of settings, in one line."""
+    reason = " ".join(str(error).split())[:200].rstrip(".")
+    return InputError("E-CONFIG-VALUE", f"{source}: {reason}.", hint)
 
 
 def make_config(settings: dict[str, Any], source: str = "the settings") -> F2CConfig:
@@ -213,14 +260,15 @@ def make_config(settings: dict[str, Any], source: str = "the settings") -> F2CCo
         name = str(key).replace("-", "_")
         if name not in known:
             raise InputError("E-CONFIG-KEY", f"Unknown setting {key!r} in {source}.", nearest(name, known))
-        values[name] = _convert(name, value, known[name].type)
+        values[name] = _convert(value, known[name].type)
+        _check_value(name, values[name], known[name].type)
     try:
         config = F2CConfig(**values)
+        config.get_process_log_level()
     except InputError:
         raise
-    except (ValueError, TypeError, ImportError) as error:
-        reason = " ".join(str(error).split())[:200].rstrip(".")
-        raise InputError("E-CONFIG-VALUE", f"{source}: {reason}.") from error
+    except Exception as error:  # of whatever type: the library was given settings and nothing else
+        raise refused(source, error) from error
     for name in config.report_to:
         if name not in get_available_reporting_integrations():
             message = f"report_to is {name!r}, which is not installed."
@@ -228,23 +276,11 @@ def make_config(settings: dict[str, Any], source: str = "the settings") -> F2CCo
     return config
 
 
-def _convert(name: str, value: Any, annotation: Any) -> Any:
-    """YAML reads ``3e-4`` as text, and a flag's value is always text: read both by the field's type."""
-    _check_choice(name, value, annotation)
-    kinds = (str,) if get_origin(annotation) is Literal else get_args(annotation) or (annotation,)
-    fits = not set(kinds) <= set(_PARSERS)
-    if isinstance(value, str):
+def _convert(value: Any, annotation: Any) -> Any:
+    """YAML reads ``3e-4`` as text, and a flag's value is always text: read both by the field's type, where they fit."""
+    kinds = get_args(annotation) or (annotation,)
+    if isinstance(value, str) or (type(value) is int and float in kinds and int not in kinds):
         for kind in (kind for kind in _PARSERS if kind in kinds):
-            try:
-                return _PARSERS[kind](value.strip().lower())
-            except (KeyError, ValueError):
-                continue
-    elif type(value) is int and float in kinds and int not in kinds:
-        return float(value)
-    else:
-        fits = fits or isinstance(value, kinds)
-    if not fits:
-        given = "has no value" if value is None else f"is {value!r}"
-        expected = next(text for kind, text in _TYPE_NAMES.items() if kind in kinds)
-        raise InputError("E-CONFIG-VALUE", f"{name} {given}.", f"It must be {expected}.")
+            with contextlib.suppress(KeyError, ValueError):
+                return _PARSERS[kind](str(value).strip().lower())
     return value

@@ -16,6 +16,8 @@ from transformers import TrainingArguments
 
 from flip_flop.errors import InputError
 from flip_flop.method import find_method
+from flip_flop.run_record import RUN_FILE
+from flip_flop.training.checkpoints import MANIFEST, list_checkpoints, read_object
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.distributed import rank
 
@@ -101,11 +103,13 @@ def lock(out: Path) -> Iterator[None]:
 def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
     """Refuse a folder that holds something else, or another run than the one to resume.
 
-    Settings that earlier versions had, and that are since removed, are not compared.
+    A run of which nothing is kept yet, no checkpoint and no result, binds nobody: it begins anew. Settings that
+    earlier versions had, and that are since removed, are not compared.
 
     Raises:
         InputError: ``E-OUT-USED`` where the folder holds something else, or a run and ``resume`` is false;
-            ``E-RESUME-CHANGED`` where the run to resume had other settings, data, templates or model.
+            ``E-RESUME-CHANGED`` where the run to resume had other settings, data, templates or model;
+            ``E-RUN-BROKEN`` where that cannot be read.
     """
     path = out / PLAN
     if not path.exists():
@@ -115,16 +119,21 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
             message = f"{out} is not empty: {', '.join(others[:3])}."
             raise InputError("E-OUT-USED", message, "Give another --out, or empty it.")
         return
+    checkpoints = list_checkpoints(out / "checkpoints")
+    if not (out / RUN_FILE).exists() and not any((path / MANIFEST).exists() for path in checkpoints):
+        return
     if not resume:
         hint = "Add --resume to go on with it, or give another --out."
         raise InputError("E-OUT-USED", f"{out} holds a run already.", hint)
-    before = json.loads(path.read_text(encoding="utf-8"))
-    before["settings"] = FORMER | before.get("settings", {})
+    before = read_object(path)
+    if before is None or not all(isinstance(before.setdefault(section, {}), dict) for section in plan):
+        raise InputError("E-RUN-BROKEN", f"{path} cannot be read.", "Restore it, or give another --out.")
+    before["settings"] = FORMER | before["settings"]
     changed = [
-        f"{section}.{name} ({before.get(section, {}).get(name)!r}, now {plan[section][name]!r})"
+        f"{section}.{name} ({before[section].get(name)!r}, now {plan[section][name]!r})"
         for section in plan
         for name in sorted(plan[section])
-        if before.get(section, {}).get(name) != plan[section][name]
+        if before[section].get(name) != plan[section][name]
     ]
     if changed:
         message = f"{out} was started with another {'; '.join(changed[:3])}."

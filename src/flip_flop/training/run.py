@@ -1,7 +1,6 @@
 """A training run: from a task and a model to an adapter in a folder, killable at any moment."""
 
 import copy
-import json
 import logging
 import shutil
 import time
@@ -20,9 +19,9 @@ from flip_flop.scoring.models import LoadedModel
 from flip_flop.tasks import Task
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
-from flip_flop.training.checkpoints import latest_valid
+from flip_flop.training.checkpoints import latest_valid, named_write_errors, read_object
 from flip_flop.training.checks import initial_vote_stats, warn_of_answer_words
-from flip_flop.training.config import F2CConfig
+from flip_flop.training.config import F2CConfig, refused
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.distributed import rank, wait_for_all, world_size
 from flip_flop.training.plan import PLAN, check_plan, lock, recorded_settings, resume_settings
@@ -66,7 +65,7 @@ def train(
     Raises:
         InputError: See ``docs/errors.md``.
     """
-    with lock(out):
+    with lock(out), named_write_errors(out):
         if isinstance(data, Task):
             data = load_training_data(data, config)
         config = copy.copy(config)
@@ -113,6 +112,7 @@ def _run(
     trainer.f1 = data.record.f1
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
+    _try_optimizer(trainer)
     checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if begun else None
     if checkpoint is None:
         stats = initial_vote_stats(trainer.adapted, trainer.train_instances.instances, config)
@@ -155,6 +155,16 @@ def _run(
     return TrainingRun(out, out / "adapter")
 
 
+def _try_optimizer(trainer: F2CTrainer) -> None:
+    """Build optimizer and schedule once, before the folder is taken: what is wrong with their settings shows there."""
+    try:
+        trainer.create_optimizer_and_scheduler(num_training_steps=max(trainer.args.max_steps, 1))
+    except (ValueError, TypeError, ImportError, AttributeError) as error:
+        hint = "Correct the settings that begin with optim or lr_scheduler."
+        raise refused("optimizer or schedule", error, hint) from error
+    trainer.optimizer = trainer.lr_scheduler = None
+
+
 def _warn_of_choice(trainer: F2CTrainer) -> None:
     before, chosen = base_value(trainer.state.log_history), trainer.state.best_metric
     if chosen == COLLAPSED:
@@ -182,7 +192,7 @@ def _checkpoint_to_resume(folder: Path) -> Path | None:
 
 
 def _training_record(trainer: F2CTrainer, config: F2CConfig, out: Path) -> dict[str, Any]:
-    best, survey = trainer.state.best_model_checkpoint, out / SURVEY
+    best = trainer.state.best_model_checkpoint
     return recorded_settings(config) | {
         "num_processes": world_size(),
         "steps": trainer.state.global_step,
@@ -198,7 +208,7 @@ def _training_record(trainer: F2CTrainer, config: F2CConfig, out: Path) -> dict[
         "selected_checkpoint": None if best is None else Path(best).name,
         "selected_value": trainer.state.best_metric,
         "base_value": base_value(trainer.state.log_history),
-        "survey": json.loads(survey.read_text(encoding="utf-8")) if survey.exists() else None,
+        "survey": read_object(out / SURVEY),
     }
 
 
