@@ -128,6 +128,8 @@ class StudyFolder:
             began = sorted(plans) or sorted(entry.parent.name for entry in self.root.glob("*/study.json"))
             there = f"There: {', '.join(began)}. " if began else ""
             which, given = ("", "") if model is None else (f" with the model {model}", f" --model {model}")
+            if study.protocol != "paper":
+                which, given = f"{which} under protocol {study.protocol}", f"{given} --protocol {study.protocol}"
             name = study.name if study.name in study_names() else "FILE"
             message = f"{self.root} has no study {study.name!r}{which}."
             raise InputError("E-STUDY-MISSING", message, f"{there}Run it: flip-flop study run {name}{given}.")

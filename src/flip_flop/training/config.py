@@ -233,8 +233,8 @@ def _check_value(name: str, value: Any, annotation: Any) -> None:
         or (str in kinds and isinstance(value, os.PathLike))
     )
     if fits and classes & {int, float} and name != "unanimous_margin":  # whose infinity means no Case 2
-        bound = 2**32 if int in classes else math.inf  # seeds are below; a NaN is not
-        expected, fits = f"{expected} between {-bound} and {bound}", -bound < value < bound
+        bound, words = (2**32, f"below {2**32}") if int in classes else (math.inf, "finite")  # a NaN is not
+        expected, fits = f"{expected}, {words}", -bound < value < bound
     if not fits:
         given = "has no value" if value is None else f"is {value!r}"
         raise InputError("E-CONFIG-VALUE", f"{name} {given}.", f"It must be {expected}.")
