@@ -182,7 +182,7 @@ def test_a_unit_that_fails_is_named_with_its_log_and_a_job_that_is_cancelled_doe
     process, unit = cancelled
     err = end(process, code=1)
     failed = re.search(r"^failed: train f2c-clear_hotel_reviews-seed0: .*galore.* Log: (.*)$", err, re.M)
-    assert "Traceback" in Path(failed[1]).read_text()
+    assert "E-CONFIG-VALUE: " in Path(failed[1]).read_text()
     assert re.search(
         rf"^failed: train cce-\S+: its job \d+_\d ended without a result; .* Log: .*{unit}\.log$", err, re.M
     )
