@@ -45,7 +45,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one():
         ({"adam_beta1": 2}, "adam_beta1 is 2.0. It must be at least 0 and below 1"),
         ({"eval_steps": -5}, "eval_steps is -5"),
         ({"seed": -1}, "seed is -1. It must be at least 0"),
-        ({"seed": "9" * 23}, "seed is 9+. It must be a whole number between"),
+        ({"seed": "9" * 23}, "seed is 9+. It must be a whole number, below"),
         ({"seed": date(2020, 1, 1)}, "seed is .*2020.*. It must be a whole number"),
         ({"lora_r": True}, "lora_r is True. It must be a whole number"),
         ({"learning_rate": True}, "learning_rate is True. It must be a number"),
