@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 ChatTemplate = Literal["auto", "on", "off"]
 Backend = Literal["packed", "padded"]
+Protocol = Literal["paper", "release"]
 
 
 def option(default: Any = MISSING, *, help: str | None = None, **details: Any) -> Any:

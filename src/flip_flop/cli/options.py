@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
-from flip_flop.options import option
+from flip_flop.options import Protocol, option
 
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel
@@ -160,6 +160,6 @@ class DataOptions:
 class RowOptions(DataOptions):
     """Where the paper's datasets are read from, and by which protocol they are divided and rendered."""
 
-    protocol: Literal["paper", "release"] = option(
+    protocol: Protocol = option(
         "paper", help="Rows and prompts as the paper's text has them, or as the authors' release has them."
     )

@@ -3,13 +3,14 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from flip_flop.cli.options import options
 from flip_flop.cli.study_options import GridOptions, RunOptions, model_path, out_option
 from flip_flop.errors import InputError
+from flip_flop.options import Protocol
 
 if TYPE_CHECKING:
     from flip_flop.studies.folder import StudyFolder
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 PROGRAM = [sys.executable, "-m", "flip_flop.cli.main", "study"]
 
 model_option = click.option("--model", "-m", help="As for `run`; needed where the study was run with several.")
-protocol_option = click.option("--protocol", type=click.Choice(["paper", "release"]), help="As for `run`.")
+protocol_option = click.option("--protocol", type=click.Choice(get_args(Protocol)), help="As for `run`.")
 
 
 @click.group("study")

@@ -1,12 +1,13 @@
 """``flip-flop tasks``: the paper's datasets by name."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from flip_flop.cli.options import DataOptions, RowOptions, options
 from flip_flop.errors import InputError
+from flip_flop.options import Protocol
 from flip_flop.text import align_columns
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def show_command(data: RowOptions, task: str) -> int:
 @tasks_command.command("check", short_help="Compare what is found with what is published.")
 @click.argument("tasks", nargs=-1)
 @options(DataOptions)
-@click.option("--protocol", type=click.Choice(["paper", "release"]), help="By default both, one after the other.")
+@click.option("--protocol", type=click.Choice(get_args(Protocol)), help="By default both, one after the other.")
 @click.option("--seed", default=0, show_default=True, help="For the paper's splits; audit and train use 0.")
 def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None, seed: int) -> int:
     """Rows per split, templates and labels, and in parentheses the published ones where they differ.

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, options
 from flip_flop.errors import InputError
-from flip_flop.options import option
+from flip_flop.options import Protocol, option
 
 # Settings that the command sets by itself, and the flag that sets them.
 OWNED = {"output_dir": "--out", "resume_from_checkpoint": "--resume", "use_cpu": "--device", "do_train": "the verb"}
@@ -97,7 +97,7 @@ def train_command(
 
 
 def _default(item: Field[Any]) -> str:
-    of_protocols = (f"{item.metadata[name]} ({name})" for name in ("paper", "release") if name in item.metadata)
+    of_protocols = (f"{item.metadata[name]} ({name})" for name in get_args(Protocol) if name in item.metadata)
     return ", ".join(of_protocols) or str(item.default)
 
 

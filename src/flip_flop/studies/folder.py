@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError
-from flip_flop.files import sha256_json, sha256_text, write_json
+from flip_flop.files import read_object, sha256_json, sha256_text, write_json
 from flip_flop.studies.leases import Leases
 from flip_flop.studies.plan import Cell, Plan, Unit, read_plan
 from flip_flop.studies.study import Study, study_names
@@ -172,8 +172,4 @@ def _adapter(run: Path) -> str | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    return read_object(path) or {}

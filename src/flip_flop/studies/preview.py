@@ -30,7 +30,7 @@ from flip_flop.studies.study import Study
 from flip_flop.tasks import Task
 from flip_flop.tasks.catalog import catalog_entry, catalog_names
 from flip_flop.tasks.protocols import row_protocol
-from flip_flop.tasks.splits import MAX_VALIDATION
+from flip_flop.tasks.splits import holdout_size
 from flip_flop.text import align_columns
 from flip_flop.training import F2CConfig
 from flip_flop.training.plan import recorded_settings
@@ -122,7 +122,7 @@ class Preview:
         elif split in task.data:
             available = len(task.rows(split))
         else:
-            available = min(max(round(len(task.rows("train")) * 0.1), 1), MAX_VALIDATION)
+            available = holdout_size(len(task.rows("train")))
         return min(available, self.study.limit or available)
 
     def _config(self, cell: Cell) -> F2CConfig:

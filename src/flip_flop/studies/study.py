@@ -4,10 +4,11 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.method import BASE, METHODS, find_method
+from flip_flop.options import Protocol
 from flip_flop.strict_yaml import mapping_of, read_yaml, text_of
 
 _mapping = functools.partial(mapping_of, code="E-STUDY-KEY")
@@ -28,7 +29,7 @@ OWNED = {
     "do_train": "the study",
     "protocol": "protocol: in the study's file, or --protocol",
 }
-PROTOCOLS = ("paper", "release")
+PROTOCOLS = get_args(Protocol)
 
 
 @dataclass(frozen=True)

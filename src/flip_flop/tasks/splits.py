@@ -24,6 +24,11 @@ SPLITS = ("paper", "release")
 RELEASE_SEED = 42
 
 
+def holdout_size(num_instances: int) -> int:
+    """A tenth, at least one and at most :data:`MAX_VALIDATION`."""
+    return min(max(round(num_instances * 0.1), 1), MAX_VALIDATION)
+
+
 def holdout(
     instances: Sequence[RenderedInstance], *, seed: int, stratify: bool = True
 ) -> tuple[list[RenderedInstance], list[RenderedInstance]]:
@@ -34,7 +39,7 @@ def holdout(
     Raises:
         InputError: ``E-DATA-TOO-FEW``: one of the two would be empty.
     """
-    wanted = min(max(round(len(instances) * 0.1), 1), MAX_VALIDATION)
+    wanted = holdout_size(len(instances))
     if len(instances) <= wanted:
         message = f"{wanted} of {len(instances)} training instances cannot be held out for validation."
         raise InputError("E-DATA-TOO-FEW", message, "Add training rows, or a validation split.")

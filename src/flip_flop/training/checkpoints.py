@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import re
 import shutil
@@ -13,7 +12,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from flip_flop.errors import InputError
-from flip_flop.files import fsync_folder, sha256_file, write_json
+from flip_flop.files import fsync_folder, read_object, sha256_file, write_json
 
 MANIFEST = "MANIFEST.json"
 # What a full, failing or read-only disk answers.
@@ -34,15 +33,6 @@ def write_manifest(checkpoint: Path) -> None:
 
 def _entry(file: Path) -> dict[str, Any]:
     return {"size": file.stat().st_size, "sha256": sha256_file(file)}
-
-
-def read_object(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; ``None`` where it cannot be read, or is something else."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def find_corruption(checkpoint: Path) -> str | None:

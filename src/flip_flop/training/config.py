@@ -18,9 +18,8 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.method import METHODS, Method, SplitSettings, find_method
 from flip_flop.method.controls import CcSizeBound
 from flip_flop.method.reading import Aggregation, DivergenceSpace, FlipDirection, JsdForm, Reduction, SwarmPairs
-from flip_flop.options import Backend, ChatTemplate
+from flip_flop.options import Backend, ChatTemplate, Protocol
 
-Protocol = Literal["paper", "release"]
 VotePass = Literal["shared", "separate"]
 SelectBy = Literal["auto", "mean_f1", "agreement", "last"]
 # How a text becomes a value of each type.

@@ -15,9 +15,10 @@ from typing import Any
 from transformers import TrainingArguments
 
 from flip_flop.errors import InputError
+from flip_flop.files import read_object
 from flip_flop.method import find_method
 from flip_flop.run_record import RUN_FILE
-from flip_flop.training.checkpoints import MANIFEST, list_checkpoints, read_object
+from flip_flop.training.checkpoints import MANIFEST, list_checkpoints
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.distributed import rank
 

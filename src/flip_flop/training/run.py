@@ -12,14 +12,14 @@ from typing import Any
 from torch import Tensor
 from transformers import PrinterCallback, ProgressCallback
 
-from flip_flop.files import new_folder, sha256_file, write_json
+from flip_flop.files import new_folder, read_object, sha256_file, write_json
 from flip_flop.method import find_method
 from flip_flop.run_record import RUN_FILE, AdapterRecord, RunRecord, this_process
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.tasks import Task
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
-from flip_flop.training.checkpoints import latest_valid, named_write_errors, read_object
+from flip_flop.training.checkpoints import latest_valid, named_write_errors
 from flip_flop.training.checks import initial_vote_stats, warn_of_answer_words
 from flip_flop.training.config import F2CConfig, refused
 from flip_flop.training.data import TrainingData, load_training_data

@@ -185,7 +185,7 @@ class F2CTrainer(Trainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as ``transformers.Trainer`` does, after a line on how often each instance is seen."""
-        if distributed.rank() == 0:
+        if distributed.rank() == 0 and len(self.train_instances):
             log_passes(len(self.train_instances), self.args)
         return super().train(*args, **kwargs)
 
