@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -9,6 +10,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 
 def _temporary(path: Path, suffix: str) -> Path:
@@ -47,6 +50,13 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON for people: indented, one newline at the end, and no NaN, which JSON does not have."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_arrays(path: Path, **arrays: np.ndarray) -> None:
+    """Write arrays by name, as ``.npz``."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    write_bytes(path, buffer.getvalue())
 
 
 def read_object(path: Path) -> dict[str, Any] | None:

@@ -6,11 +6,18 @@ from typing import Any, Literal
 ChatTemplate = Literal["auto", "on", "off"]
 Backend = Literal["packed", "padded"]
 Protocol = Literal["paper", "release"]
+# Of a training's settings; what is recommended has the paper's rows and prompts.
+TrainingProtocol = Literal["recommended", "paper", "release"]
 
 
 def option(default: Any = MISSING, *, help: str | None = None, **details: Any) -> Any:
     """A dataclass field that may also be an option of the command line; see :func:`flip_flop.cli.options.options`."""
     return field(default=default, metadata={"help": help, **details})
+
+
+def row_protocol_of(protocol: TrainingProtocol) -> Protocol:
+    """Whose rows and prompts a training of this protocol takes."""
+    return "release" if protocol == "release" else "paper"
 
 
 @dataclass(frozen=True)

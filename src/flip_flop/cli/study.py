@@ -10,7 +10,7 @@ import click
 from flip_flop.cli.options import options
 from flip_flop.cli.study_options import GridOptions, RunOptions, model_path, out_option
 from flip_flop.errors import InputError
-from flip_flop.options import Protocol
+from flip_flop.options import TrainingProtocol
 
 if TYPE_CHECKING:
     from flip_flop.studies.folder import StudyFolder
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PROGRAM = [sys.executable, "-m", "flip_flop.cli.main", "study"]
 
 model_option = click.option("--model", "-m", help="As for `run`; needed where the study was run with several.")
-protocol_option = click.option("--protocol", type=click.Choice(get_args(Protocol)), help="As for `run`.")
+protocol_option = click.option("--protocol", type=click.Choice(get_args(TrainingProtocol)), help="As for `run`.")
 
 
 @click.group("study")

@@ -9,7 +9,7 @@ import click
 
 from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, options
 from flip_flop.errors import InputError
-from flip_flop.options import Protocol, option
+from flip_flop.options import TrainingProtocol, option, row_protocol_of
 
 # Settings that the command sets by itself, and the flag that sets them.
 OWNED = {"output_dir": "--out", "resume_from_checkpoint": "--resume", "use_cpu": "--device", "do_train": "the verb"}
@@ -79,7 +79,7 @@ def train_command(
     config = make_config(settings, f"{run.config} and the command line" if run.config else "the command line")
     if run.out.is_file():
         raise InputError("E-OUT-PATH", f"{run.out} is a file.", "Give a folder.")
-    chosen = data.open(task.task, task.templates, config.protocol)
+    chosen = data.open(task.task, task.templates, row_protocol_of(config.protocol))
     require_templates_for_training(chosen)
     rows = load_training_data(
         chosen, config, limit=run.limit, eval_limit=run.eval_limit
@@ -89,7 +89,7 @@ def train_command(
         return 128 + int(result.stopped_by)
     if rank() == 0:
         adapter = run.out / "adapter"  # as typed
-        protocol = "" if config.protocol == "paper" else f" --protocol {config.protocol}"
+        protocol = " --protocol release" if config.protocol == "release" else ""
         mirror = "" if data.hub_mirror is None else f" --hub-mirror {data.hub_mirror}"
         audit = f"flip-flop audit --model {model.model} --adapter {adapter} --task {task.task}{protocol}{mirror}"
         click.echo(f"{adapter}: next, {audit} --out ...")
@@ -97,7 +97,7 @@ def train_command(
 
 
 def _default(item: Field[Any]) -> str:
-    of_protocols = (f"{item.metadata[name]} ({name})" for name in get_args(Protocol) if name in item.metadata)
+    of_protocols = (f"{item.metadata[name]} ({name})" for name in get_args(TrainingProtocol) if name in item.metadata)
     return ", ".join(of_protocols) or str(item.default)
 
 

@@ -1,7 +1,6 @@
 """An audit in memory and on disk: its run directory is complete or not there, and is checked when it is read."""
 
 import contextlib
-import io
 import json
 import math
 import zipfile
@@ -16,7 +15,7 @@ import numpy as np
 from jaxtyping import Float32, Int, Int64
 
 from flip_flop.errors import InputError
-from flip_flop.files import new_folder, write_bytes, write_json, write_text
+from flip_flop.files import new_folder, write_arrays, write_bytes, write_json, write_text
 from flip_flop.metrics import METRICS, EvalData, resolve_average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.run_record import RUN_FILE, RunRecord
@@ -114,14 +113,12 @@ class Audit:
             "instance_ids": np.array(self.instance_ids),
             "template_names": np.array(self.template_names),
         }
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
         shown = [self.texts[name] for name in self.instance_ids[:SHOWN_INSTANCES]]
         examples = [{"id": each.id, "prompts": each.prompts, "choices": each.choices} for each in shown]
         with new_folder(out) as folder:
             self.record.write(folder)
             write_json(folder / METRICS_FILE, self.metrics)
-            write_bytes(folder / SCORES_FILE, buffer.getvalue())
+            write_arrays(folder / SCORES_FILE, **arrays)
             lines = [json.dumps(example, ensure_ascii=False) + "\n" for example in examples]
             write_text(folder / EXAMPLES_FILE, "".join(lines))
         return out

@@ -155,20 +155,24 @@ def cce_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
 
 
 def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
-    """The method ``f2c``: Flip-Flop Consistency, Eq. 10, over the vocabulary or over the labels (Eq. 14)."""
+    """The method ``f2c``: Flip-Flop Consistency, Eq. 10, over the vocabulary, over the labels (Eq. 14), or over both.
+
+    Over both, each space has divergence terms of its own; the consensus cross-entropy is there once.
+    """
     label, reading = int(instance.consensus.label), Reading.of(config)
-    if reading.divergence_space == "labels":
-        distributions = as_distributions(label_log_probs(instance.scores()))
-    else:
-        distributions = answer_distributions(instance.answer_log_probs(label), reading.answer_aggregation)
-    terms = f2c_loss(
-        instance.nll(label, reading.cce_reduction),
-        distributions,
-        instance.split,
-        cce_weight=config.cce_weight,
-        jsd_weight=config.jsd_weight,
-        reading=reading,
-    )
+    spaces: dict[str, tuple[float, Distributions]] = {}
+    if reading.divergence_space != "labels":
+        answers = instance.answer_log_probs(label)
+        spaces["vocab"] = config.vocab_weight, answer_distributions(answers, reading.answer_aggregation)
+    if reading.divergence_space != "vocab":
+        spaces["labels"] = config.labels_weight, as_distributions(label_log_probs(instance.scores()))
+    nll = instance.nll(label, reading.cce_reduction)
+    terms: dict[str, Tensor] = {}
+    for space, (weight, distributions) in spaces.items():
+        weights = {"cce_weight": config.cce_weight, "jsd_weight": config.jsd_weight}
+        found = f2c_loss(nll, distributions, instance.split, **weights, reading=reading)
+        suffix = f"_{space}" if len(spaces) > 1 else ""
+        terms |= {"cce": found["cce"], f"jsd{suffix}": weight * found["jsd"], f"flip{suffix}": weight * found["flip"]}
     return _scaled(terms, instance, reading)
 
 

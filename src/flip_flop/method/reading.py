@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 Reduction = Literal["mean", "sum"]
 Aggregation = Literal["mean_log_prob", "mean_prob", "per_position"]
-DivergenceSpace = Literal["vocab", "labels"]
+Space = Literal["vocab", "labels"]
+DivergenceSpace = Literal["vocab", "labels", "both"]
 JsdForm = Literal["mean", "symmetric"]
 FlipDirection = Literal["forward", "reverse"]
 SwarmPairs = Literal["derangement", "all", "mixture"]
@@ -16,7 +17,7 @@ class Reading:
     """One reading of the losses. The defaults are the paper's text and our decisions (docs/release.md has both).
 
     Args:
-        divergence_space: Divergences over the vocabulary, on the consensus answer's tokens, or over the labels.
+        divergence_space: Divergences over the vocabulary, on the consensus answer's tokens, over the labels, or both.
         answer_aggregation: How the distributions at an answer's positions are compared (:class:`Distributions`).
         cce_reduction: Mean or sum over the answer's tokens, in Eq. 6.
         jsd: The form of Eq. 8 (:func:`jsd_loss`).
@@ -35,7 +36,7 @@ class Reading:
     detach_cc_mixture: bool = True
     divide_by_labels: bool = False
     swarm_pairs: SwarmPairs = "derangement"
-    swarm_space: DivergenceSpace = "labels"
+    swarm_space: Space = "labels"
 
     @classmethod
     def of(cls, settings: Any) -> "Reading":

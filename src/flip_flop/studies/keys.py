@@ -9,6 +9,7 @@ from typing import Any
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.method import BASE
+from flip_flop.options import TrainingProtocol, row_protocol_of
 from flip_flop.scoring import LoadedModel, load_model
 from flip_flop.scoring.models import EMBEDDED_MODEL
 from flip_flop.studies.grid import GridCell, expand
@@ -31,10 +32,12 @@ _LOCATIONS = ("source", "mirror", "revision", "branch", "splits")
 SCORING = ("chat_template", "backend", "batch_tokens")
 
 
-def open_task(name: str, setup: Setup, protocol: str = "paper") -> Task:
+def open_task(name: str, setup: Setup, protocol: TrainingProtocol = "paper") -> Task:
     """A task of a study, with all its templates, and with the rows and prompts of the study's protocol."""
     mirror, stories = (None if path is None else Path(path) for path in (setup.hub_mirror, setup.story_cloze_dir))
-    return load_task(name, templates="all", hub_mirror=mirror, story_cloze_dir=stories, protocol=protocol)
+    return load_task(
+        name, templates="all", hub_mirror=mirror, story_cloze_dir=stories, protocol=row_protocol_of(protocol)
+    )
 
 
 def open_model(setup: Setup, adapter: Path | None) -> LoadedModel:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from flip_flop.errors import InputError
 from flip_flop.method import BASE, find_method
+from flip_flop.options import row_protocol_of
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.run_record import RunRecord
 from flip_flop.scoring import LoadedModel, PromptEncoder, score
@@ -118,7 +119,7 @@ class Preview:
         """The rows of a split; without a validation split, those that a training holds out."""
         task = self.tasks[name]
         if not task.data:
-            available = catalog_entry(name).published(self.study.protocol)[split]
+            available = catalog_entry(name).published(row_protocol_of(self.study.protocol))[split]
         elif split in task.data:
             available = len(task.rows(split))
         else:

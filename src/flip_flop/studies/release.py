@@ -40,9 +40,7 @@ def release_settings(model: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
 
 def with_protocol(study: Study, model: str) -> Study:
     """The study with its protocol, and the protocol's settings per dataset, below all settings that are given."""
-    if study.protocol == "paper":
-        return study
-    table = release_settings(model)
+    table = release_settings(model) if study.protocol == "release" else {}
     layer = {
         method: {task: {"protocol": study.protocol} | dict(table.get((method, task), {})) for task in study.tasks}
         for method in study.methods

@@ -4,11 +4,11 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.method import BASE, METHODS, find_method
-from flip_flop.options import Protocol
+from flip_flop.options import TrainingProtocol
 from flip_flop.strict_yaml import mapping_of, read_yaml, text_of
 
 _mapping = functools.partial(mapping_of, code="E-STUDY-KEY")
@@ -29,7 +29,7 @@ OWNED = {
     "do_train": "the study",
     "protocol": "protocol: in the study's file, or --protocol",
 }
-PROTOCOLS = get_args(Protocol)
+PROTOCOLS: tuple[TrainingProtocol, ...] = get_args(TrainingProtocol)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ class Study:
         template_subsets: By task; a task without an entry takes all templates that it does not hold out.
         limit: A uniform sample of this many instances, in trainings and audits.
         split: The split to audit.
-        protocol: ``paper`` or ``release``; :func:`~flip_flop.studies.release.with_protocol` makes settings of it.
+        protocol: ``paper``, ``release`` or ``recommended``;
+            :func:`~flip_flop.studies.release.with_protocol` makes settings of it.
     """
 
     name: str
@@ -84,7 +85,7 @@ class Study:
     settings: Settings = field(default_factory=Settings)
     limit: int | None = None
     split: str = "test"
-    protocol: str = "paper"
+    protocol: TrainingProtocol = "paper"
 
 
 def study_names() -> tuple[str, ...]:
@@ -146,7 +147,7 @@ def narrow(
     override = _settings_block(dict(settings or {}), "--set")
     if protocol is not None:
         _require_known([protocol], PROTOCOLS, "--protocol")
-        study = replace(study, protocol=protocol)
+        study = replace(study, protocol=cast(TrainingProtocol, protocol))
     return replace(study, limit=limit or study.limit, settings=replace(study.settings, override=override))
 
 
@@ -178,7 +179,7 @@ def _parse(content: Any, where: str, folder: Path) -> Study:
         settings=_settings(_block(content, "settings", where), f"{where}, settings", methods, paths),
         limit=None if limit is None else _whole_number(limit, f"{where}: limit", 1),
         split=_text(content, "split", where) or "test",
-        protocol=protocol,
+        protocol=cast(TrainingProtocol, protocol),
     )
 
 

@@ -6,7 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import nn
 
 from flip_flop.errors import InputError
@@ -82,8 +84,17 @@ def warn_of_answer_words(instances: Sequence[RenderedInstance], config: F2CConfi
         )
 
 
-def initial_vote_stats(model: nn.Module, instances: Sequence[EncodedInstance], config: F2CConfig) -> dict[str, Any]:
-    """Shares over a seeded sample of the instances: of those with a consensus, of each case, of each label voted for.
+def sample_scores(model: nn.Module, instances: Sequence[EncodedInstance], config: F2CConfig) -> np.ndarray:
+    """The model's scores of a seeded sample of the instances."""
+    chosen = generator(config.seed, "survey").permutation(len(instances))[:SAMPLE_SIZE]
+    sample = [instances[number] for number in sorted(chosen)]
+    quiet, backend, batch_tokens = not sys.stderr.isatty(), config.backend, config.batch_tokens
+    table = score_instances(model, sample, backend=backend, batch_tokens=batch_tokens, label="first votes", quiet=quiet)
+    return table.scores
+
+
+def initial_vote_stats(found: Float[np.ndarray, "instances templates labels"], config: F2CConfig) -> dict[str, Any]:
+    """Shares over the instances of these scores: of those with a consensus, of each case, of each label voted for.
 
     Without labels, a label bias that all templates share looks like data with few of the other labels: the user, who
     may know better, is shown the shares.
@@ -91,22 +102,18 @@ def initial_vote_stats(model: nn.Module, instances: Sequence[EncodedInstance], c
     Raises:
         InputError: ``E-NO-CONSENSUS`` where no instance has one and the method needs it.
     """
-    chosen = generator(config.seed, "survey").permutation(len(instances))[:SAMPLE_SIZE]
-    sample = [instances[number] for number in sorted(chosen)]
-    quiet, backend, batch_tokens = not sys.stderr.isatty(), config.backend, config.batch_tokens
-    table = score_instances(model, sample, backend=backend, batch_tokens=batch_tokens, label="first votes", quiet=quiet)
-    scores = torch.from_numpy(table.scores)
+    scores = torch.from_numpy(found)
     num_with_consensus = int(find_consensus(scores).exists.sum())
     if num_with_consensus == 0 and find_method(config.method).needs_consensus:
-        message = f"No instance of {len(sample)} has a label that more than half of the templates predict."
+        message = f"No instance of {len(scores)} has a label that more than half of the templates predict."
         raise InputError("E-NO-CONSENSUS", message)
     cases = [split_templates(votes, config.split_settings).case for votes in scores]
-    consensus_share = num_with_consensus / len(sample)
+    consensus_share = num_with_consensus / len(scores)
     case_shares = [cases.count(case) / len(cases) for case in (1, 2, 3)]
     shares = label_shares(majority_vote(scores.numpy())[:, None], scores.shape[-1]).tolist()
     log.info(
         "first votes over %d instances: consensus on %.0f %%, unanimous and confident on %.0f %%, labels %s",
-        len(sample),
+        len(scores),
         100 * consensus_share,
         100 * case_shares[1],
         " / ".join(f"{100 * share:.0f} %" for share in shares),
@@ -120,7 +127,7 @@ def initial_vote_stats(model: nn.Module, instances: Sequence[EncodedInstance], c
             100 * max(shares),
         )
     return {
-        "num_instances": len(sample),
+        "num_instances": len(scores),
         "consensus_share": consensus_share,
         "case_shares": case_shares,
         "vote_label_shares": shares,

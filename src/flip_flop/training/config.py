@@ -17,9 +17,10 @@ from transformers.utils import is_liger_kernel_available
 from flip_flop.errors import InputError, nearest
 from flip_flop.method import METHODS, Method, SplitSettings, find_method
 from flip_flop.method.controls import CcSizeBound
-from flip_flop.method.reading import Aggregation, DivergenceSpace, FlipDirection, JsdForm, Reduction, SwarmPairs
-from flip_flop.options import Backend, ChatTemplate, Protocol
+from flip_flop.method.reading import Aggregation, DivergenceSpace, FlipDirection, JsdForm, Reduction, Space, SwarmPairs
+from flip_flop.options import Backend, ChatTemplate, TrainingProtocol
 
+Votes = Literal["online", "frozen", "refreshed"]
 VotePass = Literal["shared", "separate"]
 SelectBy = Literal["auto", "mean_f1", "agreement", "last"]
 # How a text becomes a value of each type.
@@ -35,14 +36,29 @@ _RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     "at least 0": (
         lambda value: value >= 0,
         (
-            *("cce_weight", "jsd_weight", "max_share_drift", "early_stopping_patience", "early_stopping_start"),
+            *(
+                "cce_weight",
+                "jsd_weight",
+                "vocab_weight",
+                "labels_weight",
+                "max_share_drift",
+                "early_stopping_patience",
+                "early_stopping_start",
+            ),
             *("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "warmup_steps", "logging_steps"),
             *("seed", "data_seed", "dataloader_num_workers", "neftune_noise_alpha"),
         ),
     ),
     "at least 1": (
         lambda value: value >= 1,
-        ("per_device_train_batch_size", "gradient_accumulation_steps", "batch_tokens", "lora_r", "lora_alpha"),
+        (
+            "per_device_train_batch_size",
+            "gradient_accumulation_steps",
+            "batch_tokens",
+            "lora_r",
+            "lora_alpha",
+            "refresh_steps",
+        ),
     ),
     "at least 0 and below 1": (lambda value: 0 <= value < 1, ("lora_dropout", "adam_beta1", "adam_beta2")),
     "above 0": (lambda value: value > 0, ("eval_steps",)),
@@ -61,9 +77,10 @@ def _setting(default: Any, help_: str) -> Any:
     return field(default=default, metadata={"help": help_})
 
 
-def _reading(paper: Any, release: Any, help_: str) -> Any:
-    """A setting that ``protocol`` decides where it is not given; None until then."""
-    return field(default=None, metadata={"help": help_, "paper": paper, "release": release})
+def _reading(paper: Any, release: Any, help_: str, *, recommended: Any = None) -> Any:
+    """A setting that ``protocol`` decides where it is not given; None until then. Ours is by default the paper's."""
+    bundles = {"recommended": paper if recommended is None else recommended, "paper": paper, "release": release}
+    return field(default=None, metadata={"help": help_, **bundles})
 
 
 @dataclass
@@ -75,23 +92,26 @@ class F2CConfig(TrainingArguments):
     :class:`~flip_flop.method.Method`. A batch is counted in *instances*: ``per_device_train_batch_size=8`` is 8
     instances under all their templates. ``save_strategy="best"`` is refused: the best checkpoint is kept anyway.
 
-    The defaults are what the authors' release shares over its datasets, and the medians of its weights per dataset.
-    ``protocol`` is a bundle of settings: the paper's text with our decisions, or the release's readings. A value that
-    is given wins over the protocol's (docs/release.md).
+    ``protocol`` is a bundle of settings, over which a value that is given wins: ``recommended`` is what does least harm
+    on data of one's own (docs/evidence.md); ``paper`` is the paper's text with our decisions, and ``release`` has the
+    readings of the authors' release (docs/release.md). The numbers of these two are what the release shares over its
+    datasets, and the medians of its weights per dataset.
 
     Raises:
         InputError: ``E-CONFIG-VALUE`` where a value is out of its range.
     """
 
     output_dir: str | None = _setting("f2c", "Folder of the checkpoints.")
-    learning_rate: float = _setting(1e-5, "Peak learning rate of AdamW.")
+    learning_rate: float = _reading(1e-5, 1e-5, "Peak learning rate of AdamW.", recommended=1e-4)
     lr_scheduler_type: Any = _setting("cosine", "How the learning rate falls; no warm-up.")
     weight_decay: float = _setting(0.01, "AdamW's weight decay.")
     per_device_train_batch_size: int = _setting(32, "Instances per micro-batch and device.")
     max_steps: int = _setting(-1, f"Optimizer steps at most; {MAX_STEPS} where num_train_epochs is not given either.")
     num_train_epochs: float = _setting(-1.0, "Passes over the training instances, where max_steps is not given.")
     eval_strategy: str = _setting("steps", "When to score the validation split.")
-    eval_steps: float | None = _setting(None, "Steps between two evaluations; by default 5.")
+    eval_steps: float | None = _setting(
+        None, "Steps between two evaluations; by default 5, recommended a twelfth of all."
+    )
     save_strategy: str = _setting("auto", "When to write a checkpoint: with each evaluation, or no, steps or epoch.")
     save_steps: float = _setting(-1, "Steps between two checkpoints; by default eval_steps.")
     eval_on_start: bool = _setting(True, "Score the validation split before the first step.")
@@ -104,20 +124,24 @@ class F2CConfig(TrainingArguments):
     dataloader_pin_memory: bool = _setting(False, "Batches hold no tensors to pin.")
 
     method: str | Method = _setting("f2c", f"{', '.join(METHODS)}, or MODULE:NAME of a Method of your own.")
-    protocol: Protocol = _setting("paper", "Whose readings: the paper's text, or the authors' release.")
+    protocol: TrainingProtocol = _setting(
+        "recommended", "Whose settings: ours, the paper's text, or the authors' release."
+    )
     cce_weight: float = _setting(1.0, "lambda_CCE, Eq. 6.")
-    jsd_weight: float = _setting(0.05, "beta_jsd, Eq. 8.")
+    jsd_weight: float = _reading(0.05, 0.05, "beta_jsd, Eq. 8.", recommended=1.0)
     unanimous_margin: float = _setting(1.4, "tau_unanimous in nats, Algorithm 1 line 6.")
     max_cc_size: int = _setting(3, "k_max >= 2, Algorithm 1 line 10.")
     cc_size_bound: CcSizeBound = _reading(
         "templates", "group", "Algorithm 1 line 10: k is below the number of templates, or of majority voters."
     )
-    flip_weight_min: float = _setting(0.01, "f_min, Algorithm 1 line 18.")
-    flip_weight_max: float = _setting(0.1, "f_max, Algorithm 1 line 18.")
+    flip_weight_min: float = _reading(0.01, 0.01, "f_min, Algorithm 1 line 18.", recommended=0.1)
+    flip_weight_max: float = _reading(0.1, 0.1, "f_max, Algorithm 1 line 18.", recommended=1.0)
     flip_temperature: float = _setting(2.0, "t > 0, Algorithm 1 line 18.")
-    divergence_space: DivergenceSpace = _setting(
-        "vocab", "Divergences over the vocabulary (the paper) or over the labels."
+    divergence_space: DivergenceSpace = _reading(
+        "vocab", "vocab", "Divergences over the vocabulary, over the labels, or over both.", recommended="both"
     )
+    vocab_weight: float = _setting(1.0, "A factor of the divergences over the vocabulary.")
+    labels_weight: float = _setting(1.0, "A factor of the divergences over the labels.")
     cce_reduction: Reduction = _setting("mean", "Mean or sum over the answer's tokens.")
     answer_aggregation: Aggregation = _reading(
         "mean_log_prob", "per_position", "How distributions of several answer tokens become one, or are paired."
@@ -126,13 +150,20 @@ class F2CConfig(TrainingArguments):
     flip_direction: FlipDirection = _reading("forward", "reverse", "Eq. 9: KL(q_s||mixture), or KL(mixture||q_s).")
     detach_cc_mixture: bool = _setting(True, "The flip term's target carries no gradient.")
     divide_by_labels: bool = _reading(False, True, "The terms of f2c and cce are divided by the number of labels.")
+    votes: Votes = _reading(
+        "online",
+        "online",
+        "Whose votes: the model's in training, the base's taken once, or the base's refreshed every refresh_steps.",
+        recommended="frozen",
+    )
+    refresh_steps: int = _setting(50, "votes refreshed: optimizer steps between two passes that take them again.")
     vote_pass: VotePass = _reading(
-        "shared", "separate", "Votes from the loss's own pass, or from a separate one without dropout."
+        "shared", "separate", "votes online: from the loss's own pass, or from a separate one without dropout."
     )
     swarm_pairs: SwarmPairs = _reading(
         "derangement", "mixture", "One random teacher per template, all, or the mixture of all as a target."
     )
-    swarm_space: DivergenceSpace = _reading(
+    swarm_space: Space = _reading(
         "labels", "vocab", "swarm_pairs mixture: over the labels, or over the vocabulary for every label's answer."
     )
     early_stopping_patience: int = _reading(
@@ -143,7 +174,8 @@ class F2CConfig(TrainingArguments):
         "auto", "Best checkpoint by mean_f1 (the paper), by agreement (needs no labels), or the last one."
     )
     max_share_drift: float = _setting(
-        0.2, "select_by agreement: how far the label shares may move from the base's votes."
+        0.2,
+        "How far label shares may move from the base's votes (total variation) before a model counts as collapsed.",
     )
     chat_template: ChatTemplate = _setting("auto", "auto, on or off.")
     backend: Backend = _setting("packed", "packed, where the model allows it, or padded (see audit --help).")
@@ -155,7 +187,7 @@ class F2CConfig(TrainingArguments):
     def __post_init__(self):
         method = find_method(self.method)
         self.method = method.name if METHODS.get(method.name) is method else self.method
-        _check_value("protocol", self.protocol, Protocol)
+        _check_value("protocol", self.protocol, TrainingProtocol)
         for item in fields(self):
             if self.protocol in item.metadata and getattr(self, item.name) is None:
                 setattr(self, item.name, item.metadata[self.protocol])
@@ -187,6 +219,9 @@ class F2CConfig(TrainingArguments):
             self.max_steps = self.max_steps if self.max_steps > 0 else MAX_STEPS
         if self.eval_steps is None and self.eval_strategy == "steps":
             self.eval_steps = 5
+            if self.protocol == "recommended":
+                # A part of all steps, whose number is not known yet, is rounded up by the library.
+                self.eval_steps = max(self.max_steps // 12, 1) if self.max_steps > 0 else 1 / 13
         every = self.eval_steps if self.eval_steps is not None and self.eval_strategy == "steps" else 500
         if self.save_strategy == "auto":
             self.save_strategy = self.eval_strategy

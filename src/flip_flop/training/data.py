@@ -129,6 +129,11 @@ class KeyedSampler(Sampler[int]):
         """Called by the trainer before each epoch."""
         self.epoch = epoch
 
+    def first(self, count: int) -> list[int]:
+        """Which instances the first ``count`` draws take, in the order of their index."""
+        order = generator(self.seed, "order", 0).permutation(len(self.dataset))[:count]
+        return sorted(order.tolist())
+
     def __iter__(self) -> Iterator[int]:
         return iter(generator(self.seed, "order", self.epoch).permutation(len(self.dataset)).tolist())
 

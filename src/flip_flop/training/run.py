@@ -20,12 +20,13 @@ from flip_flop.tasks import Task
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
 from flip_flop.training.checkpoints import latest_valid, named_write_errors
-from flip_flop.training.checks import initial_vote_stats, warn_of_answer_words
+from flip_flop.training.checks import initial_vote_stats, sample_scores, warn_of_answer_words
 from flip_flop.training.config import F2CConfig, refused
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.distributed import rank, wait_for_all, world_size
 from flip_flop.training.plan import PLAN, check_plan, lock, recorded_settings, resume_settings
 from flip_flop.training.trainer import F2CTrainer
+from flip_flop.training.votes import VOTES
 
 log = logging.getLogger("flip_flop")
 SURVEY = "survey.json"
@@ -114,8 +115,12 @@ def _run(
         trainer.remove_callback(callback)
     _try_optimizer(trainer)
     checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if begun else None
+    if trainer.votes is not None:
+        trainer.votes.take(out / VOTES, again=checkpoint is None)
     if checkpoint is None:
-        stats = initial_vote_stats(trainer.adapted, trainer.train_instances.instances, config)
+        first = trainer.votes and trainer.votes.first
+        scores = first.scores if first else sample_scores(trainer.adapted, trainer.train_instances.instances, config)
+        stats = initial_vote_stats(scores, config)
         if rank() == 0:
             write_json(out / SURVEY, stats)
     else:
@@ -209,6 +214,7 @@ def _training_record(trainer: F2CTrainer, config: F2CConfig, out: Path) -> dict[
         "selected_value": trainer.state.best_metric,
         "base_value": base_value(trainer.state.log_history),
         "survey": read_object(out / SURVEY),
+        "votes_digest": sha256_file(out / VOTES) if trainer.votes else None,
     }
 
 

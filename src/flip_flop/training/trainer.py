@@ -32,6 +32,7 @@ from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import InstanceDataset, KeyedSampler, Rows, collate
 from flip_flop.training.instance import TrainingInstance
 from flip_flop.training.statistics import StepStatistics
+from flip_flop.training.votes import StandingVotes, VoteTable
 
 
 class F2CTrainer(Trainer):
@@ -90,10 +91,12 @@ class F2CTrainer(Trainer):
             message = "Training needs at least two templates: one has nothing to agree with."
             raise InputError("E-TOO-FEW-TEMPLATES", message)
         self._sampler = KeyedSampler(self.train_instances, args.seed)
+        self.votes = None if args.votes == "online" else self._standing_votes(args)
         # For evaluation: a row has neither names nor an F1 kind.
         self.template_names: Sequence[str] | None = None
         self.f1: Average = "auto"
         self.statistics = StepStatistics()
+        self._base_scores: np.ndarray | None = None
         self.stop_early = StopEarly(args.early_stopping_patience, args.early_stopping_start)
         self.method = find_method(args.method)
         evaluated = [] if self.eval_instances is None else self.eval_instances.instances
@@ -107,7 +110,8 @@ class F2CTrainer(Trainer):
             train_dataset=self.train_instances,
             eval_dataset=self.eval_instances,
             processing_class=processing_class,
-            callbacks=[Checkpoints(keep), self.stop_early, *(callbacks or [])],
+            # The votes before the checkpoints: a manifest covers what is written before it.
+            callbacks=[*([self.votes] if self.votes else []), Checkpoints(keep), self.stop_early, *(callbacks or [])],
             optimizers=optimizers,
         )
         # Only now the model is on its device, which decides how long a row should be.
@@ -128,8 +132,9 @@ class F2CTrainer(Trainer):
         assert not return_outputs, "there are no outputs to return: evaluation scores instances by itself"
         encoded: list[EncodedInstance] = inputs["instances"]
         states = self._answer_states(model, encoded)
-        scores = self._vote_scores(model, states, encoded)
-        instances = self._instances(model, encoded, states, scores, epoch=self._sampler.epoch)
+        scores = self._scores(model, states, encoded)
+        votes = scores if self.votes is None else self.votes.of(encoded).to(scores.device)
+        instances = self._instances(model, encoded, states, votes, epoch=self._sampler.epoch)
         losses = [self._loss_terms(instance) for instance in instances]
         self.statistics.add(encoded, instances, scores, losses)
         zero = torch.zeros((), device=states.hidden.device)
@@ -163,11 +168,11 @@ class F2CTrainer(Trainer):
         return self.method.loss(instance, self.args)
 
     @torch.no_grad()
-    def _vote_scores(
+    def _scores(
         self, model: nn.Module, states: AnswerStates, encoded: Sequence[EncodedInstance]
     ) -> Float[Tensor, "instances templates labels"]:
-        """The scores that templates vote by: those of the loss's own pass, or of one without dropout."""
-        if self.args.vote_pass == "separate":
+        """The model's scores, by which templates vote online: of the loss's own pass, or of one without dropout."""
+        if self.args.vote_pass == "separate" and self.votes is None:
             with evaluation_mode(model):
                 scores = self._answer_states(model, encoded).scores(model)
         else:
@@ -179,6 +184,13 @@ class F2CTrainer(Trainer):
                 hint = "Lower --learning-rate, or use bfloat16 or float32 instead of float16."
                 raise InputError("E-NONFINITE", message, hint)
         return scores
+
+    def _standing_votes(self, args: F2CConfig) -> StandingVotes:
+        """Votes on the instances that will be seen: not on all of many, of which a short run sees a part."""
+        step = args.per_device_train_batch_size * args.gradient_accumulation_steps * distributed.world_size()
+        count = args.max_steps * step if args.max_steps > 0 else len(self.train_instances)
+        seen = [self.train_instances[index] for index in self._sampler.first(count)]
+        return StandingVotes(seen, args, lambda instances: self._score(instances).scores)
 
     def _answer_states(self, model: nn.Module, encoded: Sequence[EncodedInstance]) -> AnswerStates:
         return answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
@@ -250,19 +262,26 @@ class F2CTrainer(Trainer):
         return prefixed
 
     def base_scores(self) -> np.ndarray:
-        """Scores of the validation split by the model without its adapter."""
+        """Scores of the validation split by the model without its adapter; computed once."""
         assert self.eval_instances is not None, "a checkpoint is chosen on a validation split"
-        with self.adapted.disable_adapter():
-            return self._score(self.eval_instances.instances).scores
+        if self._base_scores is None:
+            with self.adapted.disable_adapter():
+                self._base_scores = self._score(self.eval_instances.instances).scores
+        return self._base_scores
 
     def _score(self, instances: Sequence[EncodedInstance], losses: list[float] | None = None) -> ScoreTable:
         """Score instances. ``losses`` gets the method's loss of each, from the same pass and without labels."""
         mine = distributed.shard(instances) or instances[:1]  # also with more processes than instances, all take part
         own: list[float] = []
 
+        standing = None
+        if losses is not None and self.votes is not None:
+            standing = VoteTable(tuple(each.id for each in instances), self.base_scores())
+
         def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
+            votes = standing.of(encoded).to(scores.device) if standing else scores
             # Of epoch 0 each time: evaluations are compared with each other, and so have the same teachers.
-            read = self._instances(self.adapted, encoded, states, scores, epoch=0)
+            read = self._instances(self.adapted, encoded, states, votes, epoch=0)
             own.extend(float(sum(self._loss_terms(each).values())) for each in read)
 
         table = score_instances(

@@ -1,0 +1,123 @@
+"""Votes that stand: taken from the model before the first step, and kept, or taken again from time to time."""
+
+import logging
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import TrainerCallback, TrainerState
+
+from flip_flop.errors import InputError
+from flip_flop.files import write_arrays
+from flip_flop.metrics import label_shares, majority_vote, share_drift
+from flip_flop.scoring.tokens import EncodedInstance
+from flip_flop.training.config import F2CConfig
+from flip_flop.training.distributed import all_gather, rank
+
+log = logging.getLogger("flip_flop")
+
+VOTES = "votes.npz"
+Score = Callable[[Sequence[EncodedInstance]], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class VoteTable:
+    """The scores that templates vote by, by the instances' ids."""
+
+    ids: tuple[str, ...]
+    scores: Float[np.ndarray, "instances templates labels"]
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {each: row for row, each in enumerate(self.ids)}
+
+    def of(self, instances: Sequence[EncodedInstance]) -> Float[Tensor, "instances templates labels"]:
+        """Those of some instances."""
+        return torch.from_numpy(self.scores[[self._rows[instance.id] for instance in instances]])
+
+    @cached_property
+    def shares(self) -> Float[np.ndarray, " labels"]:
+        """The share of each label among the majority votes."""
+        return label_shares(majority_vote(self.scores)[:, None], self.scores.shape[-1])
+
+    def write(self, path: Path) -> None:
+        """Write ``ids`` and ``scores`` as arrays."""
+        write_arrays(path, ids=np.array(self.ids), scores=self.scores)
+
+    @classmethod
+    def read(cls, path: Path, ids: Sequence[str]) -> "VoteTable | None":
+        """What was written for these instances; None where it cannot be read or is of others."""
+        try:
+            with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
+                found = cls(tuple(map(str, file["ids"].tolist())), file["scores"])
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+            return None
+        return found if found.ids == tuple(ids) else None
+
+
+class StandingVotes(TrainerCallback):
+    """The votes of a run that takes them once (``frozen``), or again every ``refresh_steps`` (``refreshed``).
+
+    New votes are accepted while the shares of their labels are those of the first ones to within ``max_share_drift``
+    (total variation): so they cannot run away. Each checkpoint of ``refreshed`` holds the votes of its step.
+    """
+
+    def __init__(self, instances: Sequence[EncodedInstance], config: F2CConfig, score: Score):
+        self.instances = instances
+        self.config = config
+        self.score = score
+        self.ids = tuple(instance.id for instance in instances)
+        if len(set(self.ids)) < len(self.ids):
+            twice = next(each for each in self.ids if self.ids.count(each) > 1)
+            message = f"Two rows have the id {twice!r}, and votes {config.votes} are kept by id."
+            raise InputError("E-ROW", message, "Give each row an id of its own.")
+        self.first: VoteTable | None = None
+        self.current: VoteTable | None = None
+
+    def take(self, path: Path | None = None, *, again: bool = False) -> VoteTable:
+        """The first votes: those in the file, or, ``again``, of the model as it is now; the file then has them."""
+        known = VoteTable.read(path, self.ids) if path and rank() == 0 and not again else None
+        table = all_gather(known)[0] or self._vote()
+        if path and known is None and rank() == 0:
+            table.write(path)
+        self.first = self.current = table
+        return table
+
+    def of(self, instances: Sequence[EncodedInstance]) -> Float[Tensor, "instances templates labels"]:
+        """The scores that the templates of these instances vote by now."""
+        return (self.current or self.take()).of(instances)
+
+    def _vote(self) -> VoteTable:
+        return VoteTable(self.ids, self.score(self.instances))
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Take the first votes where they are not taken; of a resumed run, find those of its checkpoint."""
+        first = self.first or self.take()
+        if state.global_step and self.config.votes == "refreshed":
+            path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / VOTES
+            self.current = all_gather(VoteTable.read(path, self.ids) if rank() == 0 else None)[0] or first
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Take the votes again where it is time, and keep them where their labels' shares have not moved too far."""
+        if self.config.votes != "refreshed" or not state.global_step or state.global_step % self.config.refresh_steps:
+            return
+        assert self.first is not None, "on_train_begin has taken them"
+        found = self._vote()
+        drift = share_drift(found.shares, self.first.shares)
+        if drift > self.config.max_share_drift:
+            message = "step %d: the votes stay as they were: new ones move the label shares by %.2f from the first"
+            log.warning(message, state.global_step, drift)
+        else:
+            self.current = found
+
+    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Write the votes of this step, before the checkpoint's manifest."""
+        if self.config.votes == "refreshed" and self.current is not None and rank() == 0:
+            self.current.write(Path(args.output_dir) / f"checkpoint-{state.global_step}" / VOTES)
