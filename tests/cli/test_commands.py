@@ -47,7 +47,7 @@ def test_the_installed_command_runs_and_refuses(project, model):
     # In a process of its own, where no test's checks of types come first.
     refused = process("train", "-m", model, "-t", "tickets.yaml", "-o", "out", "--divergence-space", "words")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == "E-CONFIG-VALUE: divergence_space is 'words'. Use one of vocab, labels.\n"
+    assert refused.stderr == "E-CONFIG-VALUE: divergence_space is 'words'. Use one of vocab, labels, both.\n"
 
 
 def test_help_imports_no_torch():

@@ -34,7 +34,10 @@ F2C_READINGS = [
     RELEASE | {"detach_cc_mixture": False},
     {"detach_cc_mixture": False, "cce_reduction": "sum", "answer_aggregation": "mean_prob"},
     {"divergence_space": "labels", "jsd": "symmetric", "flip_direction": "reverse"},
+    {"divergence_space": "both"},
+    RELEASE | {"divergence_space": "both", "bound": "group"},
 ]
+SPACE_WEIGHTS = {"vocab_weight": 0.6, "labels_weight": 1.7}
 SWARM_READINGS = [
     RELEASE,
     RELEASE | {"swarm_space": "labels"},
@@ -93,7 +96,7 @@ def made(number, num_templates):
 def assert_equal(method, logits, targets, reading, expected, limits=None):
     """Terms and gradients of the package against the loops'; ``expected`` gets (logits, those that stand still)."""
     leaves = [[torch.tensor(rows, dtype=torch.float64, requires_grad=True) for rows in answers] for answers in logits]
-    config = SimpleNamespace(cce_weight=0.7, jsd_weight=1.3, **asdict(reading))
+    config = SimpleNamespace(cce_weight=0.7, jsd_weight=1.3, **SPACE_WEIGHTS, **asdict(reading))
     instance = LogitInstance(leaves, targets, limits or SplitSettings(0.5, 3, 0.2, 0.9, 0.6))
     terms = METHODS[method].loss(instance, config)
     for found, value in zip(terms.values(), expected(logits, logits), strict=True):
@@ -119,7 +122,13 @@ def test_f2c_under_each_reading_is_the_one_by_hand(changes, number, num_template
 
     def expected(moved, still):
         # Algorithm 1 carries no gradient, and so is decided once.
-        return by_hand.f2c(moved, still, targets, decided, asdict(reading))
+        spaces = ["vocab", "labels"] if reading.divergence_space == "both" else [reading.divergence_space]
+        terms = []
+        for space in spaces:
+            one = asdict(reading) | {"divergence_space": space}
+            cce, *divergences = by_hand.f2c(moved, still, targets, decided, one)
+            terms += [each * SPACE_WEIGHTS[f"{space}_weight"] for each in divergences]
+        return cce, *terms
 
     assert_equal("f2c", logits, targets, reading, expected, limits)
 

@@ -18,13 +18,13 @@ QWEN, LLAMA = "Qwen/Qwen2.5-3B-Instruct", "meta-llama/Llama-3.2-3B-Instruct"
 def test_the_defaults_are_the_medians_of_the_releases_weights():
     of_f2c = [settings for (method, _), settings in release_settings(QWEN).items() if method == "f2c"]
     assert len(of_f2c) == 11
-    config = F2CConfig()
+    config = F2CConfig(protocol="release")
     for name in of_f2c[0]:
         assert getattr(config, name) == statistics.median(settings[name] for settings in of_f2c), name
 
 
 def test_the_defaults_are_what_the_release_shares_over_its_datasets():
-    config = F2CConfig()
+    config = F2CConfig(protocol="release")
     assert (config.learning_rate, config.lr_scheduler_type.value, config.warmup_steps) == (1e-5, "cosine", 0)
     assert (config.weight_decay, config.max_grad_norm, config.max_steps, config.eval_steps) == (0.01, 1.0, 150, 5)
     assert config.per_device_train_batch_size * config.gradient_accumulation_steps == 32

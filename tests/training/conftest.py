@@ -50,6 +50,7 @@ def load_tiny(seed=0, dtype=torch.float32):
 
 def settings(**changes):
     base = {
+        "protocol": "paper",
         "per_device_train_batch_size": 4,
         "num_train_epochs": 2,
         "learning_rate": 1e-2,

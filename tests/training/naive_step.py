@@ -20,6 +20,7 @@ LOSSES = {
     "f2c, sums": {"method": "f2c", "divergence_space": "vocab", "cce_reduction": "sum"},
     "f2c over labels": {"method": "f2c", "divergence_space": "labels"},
     "f2c over labels, sums": {"method": "f2c", "divergence_space": "labels", "cce_reduction": "sum"},
+    "f2c over both": {"method": "f2c", "divergence_space": "both", "vocab_weight": 0.5, "labels_weight": 1.5},
     "swarm": {"method": "swarm", "swarm_pairs": "all"},
 }
 WEIGHTS = {
@@ -145,22 +146,21 @@ def _scores(model, template):
 
 def _slow_f2c(model, instance, label, split, args):
     _, cc, nc, flip_weight = split
-    losses, q = [], []
+    losses, of_vocab, of_labels = [], [], []
     for template in instance.answers:
         rows, picked = _answer_log_probs(model, template[label])
         losses.append(-picked.sum() if args.cce_reduction == "sum" else -picked.mean())
-        if args.divergence_space == "vocab":
-            q.append(rows.mean(0).softmax(0))
-        else:
-            q.append(_scores(model, template).softmax(0))
+        of_vocab.append(rows.mean(0).softmax(0))
+        of_labels.append(_scores(model, template).softmax(0))
     loss = sum(losses) / len(losses)
-    if args.method == "cce":
+    if args.method == "cce" or not cc:
         return loss
-    if cc:
-        middle = sum(q[t] for t in cc) / len(cc)
-        loss = loss + args.jsd_weight * sum((q[t] * (q[t] / middle).log()).sum() for t in cc) / len(cc)
-        for s in nc:
-            loss = loss + flip_weight * (q[s] * (q[s] / middle.detach()).log()).sum() / len(nc)
+    for space, weight, q in (("vocab", args.vocab_weight, of_vocab), ("labels", args.labels_weight, of_labels)):
+        if args.divergence_space in (space, "both"):
+            middle = sum(q[t] for t in cc) / len(cc)
+            jsd = args.jsd_weight * sum((q[t] * (q[t] / middle).log()).sum() for t in cc) / len(cc)
+            flips = [flip_weight * (q[s] * (q[s] / middle.detach()).log()).sum() / len(nc) for s in nc]
+            loss = loss + weight * (jsd + sum(flips))
     return loss
 
 

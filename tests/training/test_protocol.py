@@ -25,29 +25,36 @@ from tests.training.test_run import signal_in
 from tests.training.test_trainer import make_exact_trainer, make_trainer, training_rows
 
 BY_PROTOCOL = {item.name: item.metadata for item in fields(F2CConfig) if "release" in item.metadata}
+PROTOCOLS = ("recommended", "paper", "release")
 
 
 # ---- what a protocol sets ----
 
 
-def test_the_papers_protocol_is_the_default_and_the_losses_own_default():
+def test_the_default_takes_the_bases_votes_once_and_both_spaces():
     config = F2CConfig()
-    assert config.protocol == "paper"
+    assert config.protocol == "recommended"
+    assert (config.votes, config.divergence_space, config.jsd_weight) == ("frozen", "both", 1.0)
+
+
+def test_the_papers_protocol_is_the_losses_own_default():
+    config = F2CConfig(protocol="paper")
+    assert config.votes == "online"
     assert Reading.of(config) == Reading()
     assert config.vote_pass == "shared"
     assert config.early_stopping_patience == 0
 
 
-@pytest.mark.parametrize("protocol", ["paper", "release"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_protocol_sets_what_is_not_given_and_a_given_value_wins(protocol):
     config = make_config({"protocol": protocol})
     assert {name: getattr(config, name) for name in BY_PROTOCOL} == {
         name: bundle[protocol] for name, bundle in BY_PROTOCOL.items()
     }
-    other = {"paper": "release", "release": "paper"}[protocol]
     for name, bundle in BY_PROTOCOL.items():
-        changed = make_config({"protocol": protocol, name: bundle[other]})
-        assert getattr(changed, name) == bundle[other]
+        value = next(bundle[other] for other in PROTOCOLS if bundle[other] != bundle[protocol])
+        changed = make_config({"protocol": protocol, name: value})
+        assert getattr(changed, name) == value
         assert {each for each in BY_PROTOCOL if getattr(changed, each) != getattr(config, each)} == {name}
 
 
@@ -59,7 +66,9 @@ def test_every_setting_of_a_protocol_stands_in_the_record():
 
 
 def test_an_unknown_protocol_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: protocol is 'papr'\. Use one of paper, release\."):
+    with pytest.raises(
+        InputError, match=r"E-CONFIG-VALUE: protocol is 'papr'\. Use one of recommended, paper, release\."
+    ):
         make_config({"protocol": "papr"})
 
 
@@ -78,7 +87,10 @@ def test_steps_decide_where_epochs_are_not_given(given, max_steps, epochs):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, ("steps", 5, "steps", 5)),
+        ({}, ("steps", 12, "steps", 12)),
+        ({"num_train_epochs": 2}, ("steps", 1 / 13, "steps", 1 / 13)),
+        ({"max_steps": 7}, ("steps", 1, "steps", 1)),
+        ({"protocol": "release"}, ("steps", 5, "steps", 5)),
         ({"eval_steps": 50}, ("steps", 50, "steps", 50)),
         ({"eval_strategy": "epoch"}, ("epoch", None, "epoch", 500)),
         ({"eval_strategy": "no"}, ("no", None, "steps", 5)),

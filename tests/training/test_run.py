@@ -14,7 +14,7 @@ from flip_flop.training import train
 from flip_flop.training.callbacks import StopOnSignal
 from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checkpoints import latest_valid
-from flip_flop.training.checks import SAMPLE_SIZE, initial_vote_stats
+from flip_flop.training.checks import SAMPLE_SIZE, initial_vote_stats, sample_scores
 from tests.tiny import byte_bpe, tiny_model
 from tests.training.conftest import (
     adapter_bytes,
@@ -157,6 +157,7 @@ def test_scores_that_are_not_finite_stop_the_training_by_name(out):
 def test_the_initial_votes_are_of_a_sample():
     instances = make_task(SAMPLE_SIZE + 60).with_templates(["plain", "truth"]).instances("train")
     encoded = [PromptEncoder(byte_bpe()).encode(instance) for instance in instances]
-    found = initial_vote_stats(tiny_model("qwen2"), encoded, settings(method="swarm"))
+    config = settings(method="swarm")
+    found = initial_vote_stats(sample_scores(tiny_model("qwen2"), encoded, config), config)
     assert found["num_instances"] == SAMPLE_SIZE
     assert sum(found["case_shares"]) == pytest.approx(1)

@@ -115,11 +115,9 @@ def _run(
         trainer.remove_callback(callback)
     _try_optimizer(trainer)
     checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if begun else None
-    if trainer.votes is not None:
-        trainer.votes.take(out / VOTES, again=checkpoint is None)
+    votes = trainer.votes and trainer.votes.take(None if checkpoint is None else out / VOTES)
     if checkpoint is None:
-        first = trainer.votes and trainer.votes.first
-        scores = first.scores if first else sample_scores(trainer.adapted, trainer.train_instances.instances, config)
+        scores = votes.scores if votes else sample_scores(trainer.adapted, trainer.train_instances.instances, config)
         stats = initial_vote_stats(scores, config)
         if rank() == 0:
             write_json(out / SURVEY, stats)
@@ -127,6 +125,8 @@ def _run(
         trainer.args.eval_on_start = False
     if rank() == 0:  # from here on the folder holds a run: all mistakes of the user's have been found
         write_json(out / PLAN, plan)
+        if votes is not None:
+            votes.write(out / VOTES)
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     finally:
@@ -214,7 +214,7 @@ def _training_record(trainer: F2CTrainer, config: F2CConfig, out: Path) -> dict[
         "selected_value": trainer.state.best_metric,
         "base_value": base_value(trainer.state.log_history),
         "survey": read_object(out / SURVEY),
-        "votes_digest": sha256_file(out / VOTES) if trainer.votes else None,
+        "votes_digest": trainer.votes.first.digest if trainer.votes and trainer.votes.first else None,
     }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerState
 
 from flip_flop.errors import InputError
-from flip_flop.files import write_arrays
+from flip_flop.files import sha256_json, write_arrays
 from flip_flop.metrics import label_shares, majority_vote, share_drift
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.training.config import F2CConfig
@@ -46,6 +46,11 @@ class VoteTable:
     def shares(self) -> Float[np.ndarray, " labels"]:
         """The share of each label among the majority votes."""
         return label_shares(majority_vote(self.scores)[:, None], self.scores.shape[-1])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of ids and scores."""
+        return sha256_json([self.ids, self.scores.tolist()])
 
     def write(self, path: Path) -> None:
         """Write ``ids`` and ``scores`` as arrays."""
@@ -81,14 +86,11 @@ class StandingVotes(TrainerCallback):
         self.first: VoteTable | None = None
         self.current: VoteTable | None = None
 
-    def take(self, path: Path | None = None, *, again: bool = False) -> VoteTable:
-        """The first votes: those in the file, or, ``again``, of the model as it is now; the file then has them."""
-        known = VoteTable.read(path, self.ids) if path and rank() == 0 and not again else None
-        table = all_gather(known)[0] or self._vote()
-        if path and known is None and rank() == 0:
-            table.write(path)
-        self.first = self.current = table
-        return table
+    def take(self, path: Path | None = None) -> VoteTable:
+        """The first votes: those in the file of a run that is resumed, or of the model as it is now."""
+        known = VoteTable.read(path, self.ids) if path and rank() == 0 else None
+        self.first = self.current = all_gather(known)[0] or self._vote()
+        return self.first
 
     def of(self, instances: Sequence[EncodedInstance]) -> Float[Tensor, "instances templates labels"]:
         """The scores that the templates of these instances vote by now."""
