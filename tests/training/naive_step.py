@@ -113,8 +113,8 @@ def algorithm_1(args, scores):
     )  # fmt: skip
 
 
-def slow_step(trainer, instances):
-    """The loss and the gradients."""
+def slow_step(trainer, instances, voter=None):
+    """The loss and the gradients; the templates of another model may vote."""
     args = trainer.args
     model = copy.deepcopy(trainer.adapted).double().train()
     model.zero_grad()
@@ -123,7 +123,7 @@ def slow_step(trainer, instances):
         if args.method == "swarm":
             total = total + _slow_swarm(model, instance)
             continue
-        scores = slow_scores(model, instance.answers)
+        scores = slow_scores(voter or model, instance.answers)
         split = algorithm_1(args, scores)
         if split[0] != 1:
             total = total + _slow_f2c(model, instance, oracle.consensus(scores)[2], split, args)
