@@ -77,7 +77,7 @@ def test_each_method_leaves_an_adapter_and_two_audits(demo):
     record = json.loads((out / "f2c" / "audit" / "run.json").read_text())
     assert record["name"] == "f2c"
     assert record["model"]["is_demo"] is True
-    assert record["training"]["divergence_space"] == "labels"
+    assert record["training"]["divergence_space"] == "both"
 
 
 def test_held_out_templates_are_audited_and_never_trained_on(demo):
@@ -97,6 +97,6 @@ def test_the_report_says_that_the_model_is_a_toy(demo):
     assert len(comparison_rows([load_run(run) for run in runs])) == 2  # headings: trained templates, held-out ones
 
 
-def test_every_method_of_the_paper_is_in_the_demo():
-    found = {(settings["method"], settings.get("divergence_space")) for settings in demo_run.METHODS.values()}
-    assert found == {("swarm", None), ("cce", None), ("f2c", "vocab"), ("f2c", "labels")}
+def test_every_method_of_the_paper_and_the_recommended_settings_are_in_the_demo():
+    found = {(settings["method"], settings.get("protocol")) for settings in demo_run.METHODS.values()}
+    assert found == {("swarm", None), ("cce", None), ("f2c", None), ("f2c", "recommended")}

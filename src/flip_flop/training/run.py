@@ -115,7 +115,7 @@ def _run(
         trainer.remove_callback(callback)
     _try_optimizer(trainer)
     checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if begun else None
-    votes = trainer.votes and trainer.votes.take(None if checkpoint is None else out / VOTES)
+    votes = trainer.votes.take(None if checkpoint is None else out / VOTES) if trainer.votes else None
     if checkpoint is None:
         scores = votes.scores if votes else sample_scores(trainer.adapted, trainer.train_instances.instances, config)
         stats = initial_vote_stats(scores, config)
