@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
+from peft import PeftConfig, PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 
@@ -19,12 +19,13 @@ from flip_flop.metrics import Average
 from flip_flop.randomness import derive_seed
 from flip_flop.scoring.answers import AnswerStates, answer_states, pack, training_row_tokens
 from flip_flop.scoring.attention import packed_attention
-from flip_flop.scoring.causal_lm import HALF, evaluation_mode, unwrap
+from flip_flop.scoring.causal_lm import evaluation_mode, unwrap
 from flip_flop.scoring.models import load_model
 from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.training import distributed
+from flip_flop.training.adapter import with_adapter
 from flip_flop.training.callbacks import Checkpoints, StopEarly
 from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
 from flip_flop.training.checks import log_passes, require_dtype, require_one_device_each
@@ -102,7 +103,7 @@ class F2CTrainer(Trainer):
         evaluated = [] if self.eval_instances is None else self.eval_instances.instances
         gold = None if self.eval_instances is None else [instance.label for instance in evaluated]
         self.criterion = CheckpointCriterion.of(args, gold)
-        self.adapted = _with_adapter(causal_lm, args, peft_config)
+        self.adapted = with_adapter(causal_lm, args, peft_config)
         super().__init__(
             model=self.adapted,
             args=args,
@@ -302,33 +303,3 @@ class F2CTrainer(Trainer):
             logs = logs | StepStatistics.merged(distributed.all_gather(self.statistics)).means()
             self.statistics = StepStatistics()
         super().log(logs, start_time)
-
-
-def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None = None) -> PeftModel:
-    if peft_config is not None and peft_config.is_prompt_learning:
-        message = f"{peft_config.peft_type} puts virtual tokens before the prompt, which scoring does not."
-        raise InputError("E-ADAPTER-KIND", message)
-    if isinstance(model, PeftModel):
-        return _in_float32(model)
-    config = peft_config or LoraConfig(
-        task_type="CAUSAL_LM",
-        r=args.lora_r,
-        lora_alpha=args.lora_alpha,
-        lora_dropout=args.lora_dropout,
-        target_modules="all-linear",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(args.seed, "lora"))
-        adapted = get_peft_model(model, config)
-    assert isinstance(adapted, PeftModel)
-    if args.gradient_checkpointing:
-        adapted.enable_input_require_grads()
-    return _in_float32(adapted)
-
-
-def _in_float32(adapted: PeftModel) -> PeftModel:
-    """Half-precision weights that are trained, made float32: at a rate of 1e-5 a bfloat16 weight does not move."""
-    for parameter in adapted.parameters():
-        if parameter.requires_grad and parameter.dtype in HALF:
-            parameter.data = parameter.data.float()
-    return adapted
