@@ -31,7 +31,7 @@ def keys(*arguments, **more) -> dict[str, str]:
     return {f"{cell.kind} {cell.label}": cell.key for cell in plan(*arguments, **more).cells}
 
 
-def write_task(path: Path, *, name="tickets", prompt="{{ text }}?", rows=12, shift=0) -> Path:
+def write_task(path: Path, *, name="tickets", prompt="{{ text }}?", rows=12, shift=0, held_out=()) -> Path:
     """A task file with its data beside it."""
     path.mkdir(parents=True, exist_ok=True)
     for split, count in (("train", rows), ("test", rows - 3)):
@@ -41,5 +41,6 @@ def write_task(path: Path, *, name="tickets", prompt="{{ text }}?", rows=12, shi
         f'  - {{name: t{index}, jinja: "{index} {prompt}", answer_choices: "No ||| Yes"}}' for index in range(4)
     ]
     text = f"name: {name}\ndata: {{train: train.csv, test: test.csv}}\nlabel_field: label\nlabels: [0, 1]\ntemplates:\n"
-    (path / "task.yaml").write_text(text + "\n".join(templates) + "\n")
+    ending = f"held_out_templates: [{', '.join(held_out)}]\n" if held_out else ""
+    (path / "task.yaml").write_text(text + "\n".join(templates) + "\n" + ending)
     return path / "task.yaml"

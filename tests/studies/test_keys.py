@@ -15,6 +15,7 @@ from flip_flop.studies.folder import StudyFolder, load_plan
 from flip_flop.studies.local import LocalExecutor
 from flip_flop.studies.plan import Setup
 from flip_flop.studies.study import Settings, Subsets, load_study, narrow
+from flip_flop.studies.variants import Variant
 from tests.studies.plans import DEMO, SHORT, keys, plan, small, write_task
 from tests.studies.running import here, write_study
 
@@ -282,3 +283,34 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     with pytest.raises(InputError, match=r"E-STUDY-MISSING: .* There: small\."):
         StudyFolder(tmp_path).read_study(load_study("study1"))
     assert Path(path).parent == tmp_path / "small" / "plans"
+
+
+def test_a_variant_of_the_same_settings_is_the_same_training_with_an_audit_of_its_own():
+    variants = {name: Variant("cce", name, "#000000") for name in ("same", "other")}
+    settings = Settings(SHORT, {"other": {"lora_r": 3}})
+    study = small(methods=("base", "cce", "same", "other"), variants=variants, settings=settings)
+    made = plan(study)
+    assert [cell.label for cell in made.trainings] == [f"{m}-clear_hotel_reviews-seed0" for m in ("cce", "other")]
+    assert keys(study).items() >= keys().items()
+    _, cce, same, other = made.audits
+    assert (cce.method, same.method, cce.folder) == ("cce", "same", same.folder)
+    assert other.key != cce.key
+    assert [len(unit.cells) for unit in made.units] == [1, 3, 2]
+    assert made.trainings[1].settings["method"] == "cce"
+
+
+def test_the_number_of_validation_instances_is_in_the_keys_of_trainings_where_it_is_given(first):
+    assert changed(first, keys(small(eval_limit=3))) == {name for name in CELLS if "cce" in name}
+
+
+def test_a_study_audits_the_templates_that_a_task_holds_out_too(tmp_path):
+    task, without = (
+        str(write_task(tmp_path / a, name=a, held_out=h)) for a, h in (("tickets", ["t1", "t3"]), ("b", ()))
+    )
+    made = plan(small(tasks=(task, without), audit_held_out=True))
+    audited = [(cell.method, cell.task_name, cell.templates) for cell in made.audits if cell.task == task]
+    assert audited == [(m, "tickets", names) for m in ("base", "cce") for names in (("t0", "t2"), ("t1", "t3"))]
+    assert [cell.held_out for cell in made.audits] == [False, True, False, True, False, False]
+    assert made.trainings[0].templates == ("t0", "t2")
+    path = StudyFolder(tmp_path / "studies").write_plan(made)
+    assert load_plan(path) == made

@@ -4,6 +4,7 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.studies.study import Settings, Subsets, load_study, narrow, study_names
+from flip_flop.studies.variants import COLOURS, Variant
 
 
 def write(folder, text):
@@ -26,6 +27,19 @@ settings:
 limit: 7
 split: validation
 """
+ABLATION = """\
+name: ablation
+tasks: [rte]
+variants:
+  frozen: {method: f2c, title: "F2C, frozen", votes: frozen, colour: "#123456"}
+  wide: {method: f2c, lora-r: 4}
+methods: [base, cce, frozen, f2c, wide]
+settings:
+  methods: {f2c: {votes: online, lora_r: 2}, wide: {lora_alpha: 8}}
+  tasks: {rte: {learning_rate: 1}}
+eval_limit: 5
+audit_held_out: true
+"""
 
 
 def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
@@ -38,6 +52,44 @@ def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
     assert study.settings.of("f2c", own) == {"learning_rate": "3e-4", "jsd_weight": 0.5}
     assert study.settings.of("cce", "rte") == {"learning_rate": "1e-4"}
     assert narrow(study, tasks=["own"]).tasks == (own,)
+
+
+def test_a_variant_is_a_method_with_settings_over_its_methods_own(tmp_path):
+    study = load_study(write(tmp_path, ABLATION))
+    assert study.variants["frozen"] == Variant("f2c", "F2C, frozen", "#123456")
+    assert study.variants["wide"] == Variant("f2c", "wide", COLOURS[1])
+    of = {name: study.training_settings(name, "rte") for name in study.methods[2:]}
+    assert of["frozen"] == {"method": "f2c", "votes": "frozen", "lora_r": 2, "learning_rate": 1}
+    assert of["wide"] == {"method": "f2c", "votes": "online", "lora_r": 4, "lora_alpha": 8, "learning_rate": 1}
+    assert of["f2c"] == {"method": "f2c", "votes": "online", "lora_r": 2, "learning_rate": 1}
+    assert (study.eval_limit, study.audit_held_out) == (5, True)
+    assert narrow(study, methods=["wide"]).methods == ("wide",)
+    assert load_study(write(tmp_path, ABLATION.replace("methods: [", "# ["))).methods[-2:] == ("frozen", "wide")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "hint"),
+    [
+        ("frozen: {method: f2c", "f2c: {method: f2c", "E-STUDY-VALUE", "no method's name"),
+        ("frozen: {method: f2c", "a:b: {method: f2c", "E-STUDY-VALUE", "letters"),
+        ("frozen: {method: f2c", "frozen: {method: base", "E-STUDY-VALUE", "swarm"),
+        ("frozen: {method: f2c", "frozen: {method: f2", "E-STUDY-VALUE", "'f2c'"),
+        ("frozen: {method: f2c, title", "frozen: {title", "E-STUDY-KEY", "method: f2c"),
+        ("frozen, f2c, wide]", "frozn]", "E-STUDY-VALUE", "'frozen'"),
+        ('"#123456"', "red", "E-STUDY-VALUE", "#0072b2"),
+        ("lora-r: 4", "seed: 4", "E-STUDY-VALUE", "seeds"),
+        ("eval_limit: 5", "eval_limit: 0", "E-STUDY-VALUE", "at least 1"),
+        ("audit_held_out: true", "audit_held_out: 1", "E-STUDY-KEY", "true or false"),
+        ("eval_limit: 5", "cross: [rte]", "E-STUDY-KEY", "two studies"),
+    ],
+)
+def test_a_mistake_in_a_variant_is_one_line_with_a_code(tmp_path, old, new, code, hint):
+    assert old in ABLATION
+    with pytest.raises(InputError) as error:
+        load_study(write(tmp_path, ABLATION.replace(old, new)))
+    assert error.value.code == code
+    assert hint in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

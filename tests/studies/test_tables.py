@@ -2,15 +2,18 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 
 from flip_flop.metrics import METRICS
+from flip_flop.studies.frame import make_frame, method_colour, method_title, methods_of_study
 from flip_flop.studies.output import make_tables
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names, table1, table2
 from flip_flop.studies.tables import grids
 from flip_flop.studies.tables.sizes import read_sizes, sizes_table
 from flip_flop.studies.tables.table import render_csv, render_markdown
+from flip_flop.studies.variants import Variant
 from flip_flop.text import DEMO_NOTE
 from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3, transfer_audits
 
@@ -268,3 +271,42 @@ def test_rows_here_stand_beside_the_papers_and_the_releases_with_the_reported_ho
     assert rte[10] == "1.50"
     assert "Reported there: 3 to 23 hours for one dataset, on an A6000 of 48 GB or an A100 of 80 GB." in text
     assert "061347c" in text
+
+
+def test_variants_have_the_titles_and_the_order_of_the_studys_file(tmp_path):
+    maker = Maker(tmp_path)
+    study1(maker, tasks=("rte",), seeds=(0,), methods=("f2c", "frozen", "cce"))
+    variants = {"frozen": Variant("f2c", "F2C, frozen", "#123456")}
+    study = replace(maker.plan.study, methods=("base", "cce", "frozen", "f2c"), variants=variants)
+    frame = make_frame(maker.folder, replace(maker.plan, study=study))
+    with methods_of_study(study):
+        rows = rows_of(render_markdown(grids.methods_table(frame)))
+        assert method_colour("frozen") == "#123456"
+    heads = [row[0] for row in rows[2:] if row[0]]
+    assert heads == ["Base", "CCE", "F2C, frozen", "F2C"]
+    assert method_title("frozen") == "frozen"
+
+
+def test_templates_that_a_task_holds_out_have_rows_of_their_own(tmp_path):
+    maker = Maker(tmp_path)
+    study1(maker, tasks=("mine", "other"), seeds=(0,), methods=("f2c",))
+    maker.audit("base", "mine", shown=(3, 10), held_out=True)
+    maker.audit("f2c", "mine", seed=0, shown=(3, 10), held_out=True)
+    study = replace(maker.plan.study, audit_held_out=True)
+    frame = make_frame(maker.folder, replace(maker.plan, study=study))
+    tables = {table.name: render_markdown(table) for table in make_tables(frame)}
+    rows = rows_of(tables["table1_methods"])
+    assert [row[0] for row in rows[2:] if row[0]] == ["Base", "F2C", "Base (held out)", "F2C (held out)"]
+    of_other = [row[rows[0].index("other")] for row in rows[2:]]
+    assert all(of_other[:7])
+    assert not any(of_other[7:])
+    notes = "\n".join(notes_of(tables["table1_methods"]))
+    assert "mine 37 x 6, mine (held out) 37 x 3, other 37 x 6." in notes
+    assert "dash" not in notes
+    changes = rows_of(tables["table1_changes_held_out"])
+    assert [row[:2] for row in changes[2:]] == [
+        ["F2C (held out)", "mine"],
+        ["", "average, 1 task"],
+        ["", "better/worse"],
+    ]
+    assert "study3_unseen_templates" not in tables

@@ -41,10 +41,12 @@ class GridOptions(DataOptions):
     dtype: str = option("auto", help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.")
     device: str = option("auto", help="cpu, cuda or auto.")
     tasks: tuple[str, ...] | None = option(None, type=NAMES, help="Of the study's, these only.")
-    methods: tuple[str, ...] | None = option(None, type=NAMES, help="base, swarm, cce, f2c, package.module:name.")
+    methods: tuple[str, ...] | None = option(
+        None, type=NAMES, help="base, swarm, cce, f2c, the study's variants, package.module:name."
+    )
     seeds: tuple[int, ...] | None = option(None, type=NUMBERS, help="The trainings' seeds.")
     limit: int | None = option(None, min=1, help="A uniform sample of this size per split.")
-    protocol: str | None = option(None, help="paper or release: readings, and settings per dataset (docs/release.md).")
+    protocol: str | None = option(None, help="recommended, paper or release: whose settings (docs/release.md).")
     settings: tuple[str, ...] = option((), flag="set", metavar="FIELD=VALUE", help="Any field of F2CConfig.")
 
     def study(self, name: str) -> tuple["Study", "Setup"]:

@@ -145,7 +145,7 @@ def draw_boxes(f1: pd.DataFrame) -> Plot:
             axes.set(xlim=(-0.5, len(tasks) - 0.5), ylim=limits, ylabel=words)
             faces = {method_title(method): method_colour(method) for method in methods}
             handles = [Patch(facecolor=face, edgecolor=GREY, linewidth=0.6, label=of) for of, face in faces.items()]
-            figure.legend(handles=handles, ncols=len(methods), **_ABOVE)
+            figure.legend(handles=handles, ncols=min(len(methods), 4), **_ABOVE)
         _faint_grid(axes, "x" if is_base else "y")
         axes.tick_params(axis="y" if is_base else "x", length=0)
     if is_base:

@@ -5,8 +5,9 @@ Its columns:
 - ``method``, ``task``, ``seed``; ``source``, the task trained on, ``k``, the number of templates trained on, and
   ``training``, its directory: empty, 0 and ``None`` for the base;
 - ``template_names``: those audited; ``held_out``: none of them was trained on;
-- ``setting``: ``own``, audited on the task trained on; ``transfer``, on another one; ``unseen``, on templates that some
-  training of the study has not seen, with the base and the trainings on all templates as the two ends of study 3;
+- ``setting``: ``own``, audited on the task trained on; ``held_out``, on the templates that its file holds out;
+  ``transfer``, on another one; ``unseen``, on templates that some training of the study has not seen, with the base and
+  the trainings on all templates as the two ends of study 3;
 - ``position``: the audit's in the study's grid;
 - ``is_done``: an audit that is not complete has rows too, without values;
 - ``model``, ``is_demo``, ``split``, ``instances``, ``collapsed``: of the audit's record;
@@ -15,29 +16,49 @@ Its columns:
 - ``change_low``, ``change_high``: the 95% interval, paired over instances, of the mean over seeds less ``base``.
 """
 
+import contextlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from statistics import fmean, stdev
+from types import MappingProxyType
 from typing import Any, Literal
 
 import pandas as pd
 
 from flip_flop.evaluation.run_directory import Audit, load_run
-from flip_flop.method import BASE, METHODS
+from flip_flop.method import BASE, METHODS, Method
 from flip_flop.metrics import METRICS
 from flip_flop.report import mean_difference, what_differs
 from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names
-from flip_flop.studies.plan import Plan
+from flip_flop.studies.plan import Cell, Plan
+from flip_flop.studies.study import Study
+from flip_flop.studies.variants import Variant
 
-Setting = Literal["own", "transfer", "unseen"]
+Setting = Literal["own", "held_out", "transfer", "unseen"]
 KEPT = (*PAPER_METRICS, "vote_f1")
 TEMPLATE_F1 = "template_f1"
 # What the seeds of one method have in common.
 CELL = ["setting", "method", "source", "task", "k", "held_out", "template_names"]
-_KNOWN_METHODS = {BASE.name: BASE, **METHODS}
+_OTHERS_COLOUR = "#cc79a7"
+_METHODS: Mapping[str, Method | Variant] = MappingProxyType({BASE.name: BASE, **METHODS})
+_KNOWN_METHODS = ContextVar("methods", default=_METHODS)
 _INTERVAL = ["change_low", "change_high"]
+
+
+@contextlib.contextmanager
+def methods_of_study(study: Study) -> Iterator[None]:
+    """Within, titles, colours and the order of methods are the study's own, where it has variants."""
+    known = {**_METHODS, **study.variants}
+    ordered = {name: known.get(name, Method(name, name, _OTHERS_COLOUR)) for name in study.methods}
+    before = _KNOWN_METHODS.set(ordered) if study.variants else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            _KNOWN_METHODS.reset(before)
 
 
 def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
@@ -48,14 +69,20 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
     """
     # Numbers are compared within the same task and templates, and never across.
     unseen = {(cell.task_name, cell.templates) for cell in plan.audits if cell.training and cell.held_out}
+
+    def setting_of(cell: Cell) -> Setting:
+        if plan.study.audit_held_out and cell.held_out and cell.task not in plan.study.template_subsets:
+            return "held_out"
+        own: Setting = "own" if cell.source in (None, cell.task_name) else "transfer"
+        return "unseen" if (cell.task_name, cell.templates) in unseen else own
+
     cells: dict[Any, list[dict[str, Any]]] = {}
     runs: dict[Any, Audit] = {}
     bases: dict[Any, Audit] = {}
     for position, cell in enumerate(plan.audits):
         training, eval_set = plan.training_of(cell), (cell.task_name, cell.templates)
-        own: Setting = "own" if cell.source in (None, cell.task_name) else "transfer"
         audit: dict[str, Any] = {
-            "setting": "unseen" if eval_set in unseen else own,
+            "setting": setting_of(cell),
             "method": cell.method,
             "source": cell.source or "",
             "task": cell.task_name,
@@ -72,7 +99,9 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
             runs[position] = load_run(folder.run(cell))
             bases |= {} if training else {eval_set: runs[position]}
     rows = []
-    for members in sorted(cells.values(), key=_order):
+    with methods_of_study(plan.study):
+        in_order = sorted(cells.values(), key=_order)
+    for members in in_order:
         first, done = members[0], [runs[each["position"]] for each in members if each["is_done"]]
         base = bases.get((first["task"], first["template_names"])) if first["training"] else None
         compared = {metric: _compare(metric, base, done) for metric in KEPT}
@@ -112,7 +141,8 @@ def _compare(metric: str, base: Audit | None, runs: Sequence[Audit]) -> dict[str
 def _order(members: Sequence[Mapping[str, Any]]) -> Any:
     first = members[0]
     source = task_order(first["source"]) if first["source"] else (-1, "")
-    return method_order(first["method"]), source, task_order(first["task"]), len(first["template_names"]), first["k"]
+    templates = (first["setting"] == "held_out", len(first["template_names"]))
+    return method_order(first["method"]), source, task_order(first["task"]), *templates, first["k"]
 
 
 def average_seeds(frame: pd.DataFrame) -> pd.DataFrame:
@@ -154,9 +184,9 @@ def direction(metric: str) -> int:
     return 1 if METRICS[metric].higher_is_better else -1
 
 
-def in_setting(frame: pd.DataFrame, setting: Setting, method: str | None = None) -> pd.DataFrame:
-    """The rows of one setting, and of one method where it is given."""
-    found = frame[frame["setting"] == setting]
+def in_setting(frame: pd.DataFrame, setting: Setting | Sequence[Setting], method: str | None = None) -> pd.DataFrame:
+    """The rows of one setting or of several, and of one method where it is given."""
+    found = frame[frame["setting"].isin([setting] if isinstance(setting, str) else setting)]
     return found if method is None else found[found["method"] == method]
 
 
@@ -176,18 +206,20 @@ def pairs_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def method_title(method: str) -> str:
-    """A method's title; for one that is not ours its name."""
-    return _KNOWN_METHODS[method].title if method in _KNOWN_METHODS else method
+    """A method's title; for one that is neither ours nor a variant its name."""
+    known = _KNOWN_METHODS.get()
+    return known[method].title if method in known else method
 
 
 def method_colour(method: str) -> str:
     """A method's colour in plots; those that are not ours share one."""
-    return _KNOWN_METHODS[method].colour if method in _KNOWN_METHODS else "#cc79a7"
+    known = _KNOWN_METHODS.get()
+    return known[method].colour if method in known else _OTHERS_COLOUR
 
 
 def method_order(method: str) -> tuple[int, str]:
-    """The base, then our methods, then others by name."""
-    return _rank(method, _KNOWN_METHODS)
+    """The base, then our methods, then others by name; in a study with variants, as its ``methods`` are."""
+    return _rank(method, _KNOWN_METHODS.get())
 
 
 def task_title(task: str) -> str:

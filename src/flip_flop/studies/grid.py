@@ -8,6 +8,9 @@ from flip_flop.method import BASE
 from flip_flop.studies.study import Study
 from flip_flop.tasks import Task
 
+# The templates that the task's file holds out, and none where it holds out none.
+HELD_OUT = "held_out"
+
 
 @dataclass(frozen=True)
 class GridCell:
@@ -15,19 +18,20 @@ class GridCell:
 
     Attributes:
         kind: ``"train"`` or ``"audit"``.
+        method: As the study names it.
         templates: To train on the first so many that the task does not hold out, or to audit the last so many of all,
-            or these; None is all that the task does not hold out.
+            or these, or :data:`HELD_OUT`; None is all that the task does not hold out.
     """
 
     kind: str
     method: str
     task: str
-    templates: int | tuple[str, ...] | None = None
+    templates: int | str | tuple[str, ...] | None = None
     seed: int | None = None
     training: "GridCell | None" = None
 
     def template_names(self, task: Task) -> tuple[str, ...]:
-        """The templates to train on or to audit.
+        """The templates to train on or to audit; none, where a task holds out none, is no cell.
 
         Raises:
             InputError: ``E-STUDY-TEMPLATES``: the task has too few, or only a part of those to audit was trained on, so
@@ -36,6 +40,8 @@ class GridCell:
         own, every, wanted = task.training_templates.names, task.templates.names, self.templates
         if wanted is None:
             return own
+        if isinstance(wanted, str):
+            return tuple(name for name in every if name in task.held_out_templates)
         if isinstance(wanted, tuple):
             names = task.templates.select(wanted).names
         elif wanted > (available := len(own if self.kind == "train" else every)):
@@ -76,12 +82,13 @@ def expand(study: Study) -> tuple[GridCell, ...]:
 def _audits(study: Study) -> Iterator[GridCell]:
     for task in study.tasks:
         subsets = study.template_subsets.get(task)
-        held_out = subsets.held_out if subsets else None
+        audited = [subsets.held_out] if subsets else [None, HELD_OUT] if study.audit_held_out else [None]
         if BASE.name in study.methods:
-            yield GridCell("audit", BASE.name, task, held_out)
+            yield from (GridCell("audit", BASE.name, task, templates) for templates in audited)
         if study.cross is None:
             for training in _trainings(study, task, subsets.train_first if subsets else (None,)):
-                yield GridCell("audit", training.method, task, held_out, training=training)
+                for templates in audited:
+                    yield GridCell("audit", training.method, task, templates, training=training)
     for source in study.cross or ():
         for training in _trainings(study, source, (None,)):
             for target in study.tasks:

@@ -64,22 +64,27 @@ def make_plan(study: Study, setup: Setup) -> Plan:
             message = f"{other} and {reference} are both named {name!r}."
             raise InputError("E-STUDY-TASK", message, "Give one of them another name.")
     plan = Plan(study, setup, model, ())
-    cells: dict[str, Cell] = {}
+    cells: dict[tuple[str, str], Cell] = {}
     for cell in make_cells(study, tasks, lambda cell, task: cell_key(plan, cell, task)):
-        cells.setdefault(cell.key, cell)
+        cells.setdefault((cell.key, cell.method), cell)
     return replace(plan, cells=tuple(cells.values()))
 
 
 def make_cells(study: Study, tasks: Mapping[str, Task], key: Callable[[Cell, Task], str]) -> Iterator[Cell]:
     """The cells of a study's grid on these tasks, which are named as the study names them.
 
-    ``key`` is given each cell, and its task with its templates alone.
+    ``key`` is given each cell, and its task with its templates alone. Methods of the same settings share the training
+    of the first of them; its audits are cells of each.
     """
     made: dict[GridCell, Cell] = {}
+    trainings: dict[str, Cell] = {}
     for place in expand(study):
         task = tasks[place.task]
+        if not place.template_names(task):
+            continue
         cell = _without_key(place, study, task, made[place.training] if place.training else None)
-        made[place] = replace(cell, key=key(cell, choose(task, cell.templates)))
+        cell = replace(cell, key=key(cell, choose(task, cell.templates)))
+        made[place] = trainings.setdefault(cell.key, cell) if cell.kind == "train" else cell
         yield made[place]
 
 
@@ -100,7 +105,7 @@ def _without_key(place: GridCell, study: Study, task: Task, training: Cell | Non
     suffix, name, is_training = _suffix(task, names), _plain(task.name), place.kind == "train"
     if is_training:
         require_templates_for_training(choose(task, names))
-        settings = study.settings.of(place.method, place.task) | {"method": place.method, "seed": place.seed}
+        settings = study.training_settings(place.method, place.task) | {"seed": place.seed}
         label = f"{_plain(place.method)}-{name}-seed{place.seed}{suffix}"
     else:
         config = training_config(study.settings.of(BASE.name, place.task))
@@ -134,7 +139,7 @@ def check_settings(study: Study) -> None:
         InputError: ``E-CONFIG-KEY`` or ``E-CONFIG-VALUE``.
     """
     for method, task in dict.fromkeys((cell.method, cell.task) for cell in expand(study) if cell.kind == "train"):
-        training_config(study.settings.of(method, task) | {"method": method}, f"study {study.name}")
+        training_config(study.training_settings(method, task), f"study {study.name}")
 
 
 def training_config(settings: Mapping[str, Any], source: str = "the study's settings") -> F2CConfig:
@@ -207,6 +212,8 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
         "training": cell.training,
         "settings": (_deciding(cell.settings) if is_training else scoring) | RETIRED,
     }
+    if is_training and plan.study.eval_limit is not None:
+        inputs["eval_limit"] = plan.study.eval_limit
     return sha256_json(inputs)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.studies.study import Settings, Study, Subsets
+from flip_flop.studies.variants import Variant
 
 KEY_DIGITS = 12
 
@@ -35,6 +36,7 @@ class Cell:
     Attributes:
         key: The digest of all that decides its result.
         kind: ``"train"`` or ``"audit"``.
+        method: As the study names it; the one that is trained is in a training's ``settings``.
         task: As the study names it; ``task_name`` is the task's own name.
         source: The name of the task trained on; None for the base, as is the seed.
         held_out: None of the audited templates was trained on.
@@ -140,6 +142,7 @@ def read_plan(record: Mapping[str, Any]) -> Plan:
         task: Subsets(*(tuple(value) if isinstance(value, list) else value for value in subsets.values()))
         for task, subsets in study["template_subsets"].items()
     }
+    study["variants"] = {name: Variant(**values) for name, values in study.get("variants", {}).items()}
     cells = tuple(map(_cell, record["cells"]))
     return Plan(Study(**study), Setup(**record["setup"]), record["model_identity"], cells)
 

@@ -124,10 +124,11 @@ class Preview:
             available = len(task.rows(split))
         else:
             available = holdout_size(len(task.rows("train")))
-        return min(available, self.study.limit or available)
+        available = min(available, self.study.limit or available)
+        return min(available, (split == "validation" and self.study.eval_limit) or available)
 
     def _config(self, cell: Cell) -> F2CConfig:
-        return training_config(self.study.settings.of(cell.method, cell.task) | {"method": cell.method})
+        return training_config(self.study.training_settings(cell.method, cell.task))
 
     def _open(self, name: str) -> Task:
         """A task; where its rows or templates are not available, one of the paper's by its numbers, without rows."""
@@ -163,7 +164,7 @@ class Preview:
         if self.loaded is not None:
             training = (STEP_PASSES - 1) * passes.get("training", 0)
             return None if seconds is None else seconds * (sum(passes.values()) + training)
-        name = find_method(cell.method).name if cell.kind == "train" else cell.method
+        name = find_method(self.study.trained(cell.method)).name if cell.kind == "train" else cell.method
         found = self._finished.get((cell.kind, name, cell.task_name, len(cell.templates)))
         rows = self._rows(cell.task, "train" if cell.kind == "train" else self.study.split)
         return sum(found) / len(found) * rows if found else None
@@ -186,7 +187,7 @@ class Preview:
             yield f"*: published counts, as rows or templates are not available here: {', '.join(absent)}."
         yield (
             "training, validation, audit: passes of an instance, under all templates, through the model, at most. "
-            "Each evaluation of a training scores the whole validation split."
+            "Each evaluation of a training scores the whole validation split, or eval_limit of it."
         )
         if self.encoder is None:
             yield f"Tokens are not counted: the tokenizer of {self.setup.model} is not available here."

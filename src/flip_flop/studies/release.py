@@ -42,7 +42,10 @@ def with_protocol(study: Study, model: str) -> Study:
     """The study with its protocol, and the protocol's settings per dataset, below all settings that are given."""
     table = release_settings(model) if study.protocol == "release" else {}
     layer = {
-        method: {task: {"protocol": study.protocol} | dict(table.get((method, task), {})) for task in study.tasks}
+        method: {
+            task: {"protocol": study.protocol} | dict(table.get((study.trained(method), task), {}))
+            for task in study.tasks
+        }
         for method in study.methods
         if method != BASE.name
     }

@@ -10,6 +10,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.method import BASE, METHODS, find_method
 from flip_flop.options import TrainingProtocol
 from flip_flop.strict_yaml import mapping_of, read_yaml, text_of
+from flip_flop.studies.variants import Variant, read_variants
 
 _mapping = functools.partial(mapping_of, code="E-STUDY-KEY")
 _text = functools.partial(text_of, code="E-STUDY-KEY")
@@ -65,10 +66,13 @@ class Study:
     """A grid of trainings and audits.
 
     Attributes:
-        methods: ``base``, names of :data:`~flip_flop.method.METHODS`, ``package.module:name``.
+        methods: ``base``, names of :data:`~flip_flop.method.METHODS` or of ``variants``, ``package.module:name``.
+        variants: Methods with settings of their own, by name. Where there are any, tables have the order of methods.
         cross: Tasks to train on, each adapter being audited on every *other* task; None trains and audits on the same.
         template_subsets: By task; a task without an entry takes all templates that it does not hold out.
+        audit_held_out: Each task without ``template_subsets`` is audited on its ``held_out_templates``, too.
         limit: A uniform sample of this many instances, in trainings and audits.
+        eval_limit: So many validation instances, as ``train --eval-limit``.
         split: The split to audit.
         protocol: ``paper``, ``release`` or ``recommended``;
             :func:`~flip_flop.studies.release.with_protocol` makes settings of it.
@@ -86,6 +90,17 @@ class Study:
     limit: int | None = None
     split: str = "test"
     protocol: TrainingProtocol = "paper"
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    audit_held_out: bool = False
+    eval_limit: int | None = None
+
+    def trained(self, method: str) -> str:
+        """The method that a name of ``methods`` stands for: a variant's, or itself."""
+        return self.variants[method].method if method in self.variants else method
+
+    def training_settings(self, method: str, task: str) -> dict[str, Any]:
+        """The settings of one training, with the method that is trained; the seed is the grid's."""
+        return self.settings.of(method, task) | {"method": self.trained(method)}
 
 
 def study_names() -> tuple[str, ...]:
@@ -141,7 +156,7 @@ def narrow(
         subsets = {task: chosen for task, chosen in study.template_subsets.items() if task in tasks}
         study = replace(study, tasks=tuple(dict.fromkeys(tasks)), cross=sources, template_subsets=subsets)
     if methods is not None:
-        study = replace(study, methods=_known_methods(methods, "--methods"))
+        study = replace(study, methods=_known_methods(methods, "--methods", study.variants))
     if seeds is not None:
         study = replace(study, seeds=tuple(dict.fromkeys(_whole_number(seed, "--seeds") for seed in seeds)))
     override = _settings_block(dict(settings or {}), "--set")
@@ -159,14 +174,24 @@ def _parse(content: Any, where: str, folder: Path) -> Study:
         raise InputError("E-STUDY-KEY", f"{where} has no tasks.", "List at least one.")
     _require_known(cross, tasks, f"{where}, cross")
     _require_known(subsets, tasks, f"{where}, template_subsets")
-    if cross and subsets:
-        raise InputError("E-STUDY-KEY", f"{where} has cross and template_subsets.", "Make two studies of it.")
-    methods = _known_methods(_names(content, "methods", where), f"{where}, methods") or (BASE.name, *METHODS)
+    audit_held_out = content.get("audit_held_out", False)
+    if not isinstance(audit_held_out, bool):
+        raise InputError("E-STUDY-KEY", f"{where}: audit_held_out is {audit_held_out!r}.", "Write true or false.")
+    if cross and (subsets or audit_held_out):
+        other = "template_subsets" if subsets else "audit_held_out"
+        raise InputError("E-STUDY-KEY", f"{where} has cross and {other}.", "Make two studies of it.")
+    variants, own = read_variants(_block(content, "variants", where), f"{where}, variants")
+    methods = _known_methods(_names(content, "methods", where), f"{where}, methods", variants)
+    methods = methods or (BASE.name, *METHODS, *variants)
     # A task file is named by its whole path; a name stays a name.
     files = {task for task in tasks if task.endswith((".yaml", ".yml")) or "/" in task}
     paths = {task: str((folder / task).resolve()) if task in files else task for task in tasks}
-    limit, protocol = content.get("limit"), _text(content, "protocol", where) or "paper"
+    limits = {key: content.get(key) for key in ("limit", "eval_limit")}
+    protocol = _text(content, "protocol", where) or "paper"
     _require_known([protocol], PROTOCOLS, f"{where}, protocol")
+    inside = f"{where}, settings"
+    settings = _settings(_block(content, "settings", where), inside, (*methods, *variants), paths)
+    own = {name: _settings_block(block, f"{where}, variants, {name}") for name, block in own.items()}
     return Study(
         name=_name(content, where, is_shipped=folder == CATALOG),
         tasks=tuple(paths.values()),
@@ -176,11 +201,20 @@ def _parse(content: Any, where: str, folder: Path) -> Study:
         description=_text(content, "description", where) or "",
         cross=tuple(paths[task] for task in cross) or None,
         template_subsets={paths[task]: _subsets(subsets, task, f"{where}, template_subsets") for task in subsets},
-        settings=_settings(_block(content, "settings", where), f"{where}, settings", methods, paths),
-        limit=None if limit is None else _whole_number(limit, f"{where}: limit", 1),
+        settings=_with_variants(settings, own, variants),
         split=_text(content, "split", where) or "test",
         protocol=cast(TrainingProtocol, protocol),
+        variants=variants,
+        audit_held_out=audit_held_out,
+        **{key: _whole_number(size, f"{where}: {key}", 1) for key, size in limits.items() if size is not None},
     )
+
+
+def _with_variants(settings: Settings, own: Mapping[str, Any], variants: Mapping[str, Variant]) -> Settings:
+    """Of a variant: its method's settings, then its own, then those that ``settings`` has of it by name."""
+    of = settings.methods
+    found = {name: {**of.get(each.method, {}), **own[name], **of.get(name, {})} for name, each in variants.items()}
+    return replace(settings, methods={**of, **found})
 
 
 def _name(content: dict[str, Any], where: str, *, is_shipped: bool) -> str:
@@ -220,12 +254,12 @@ def _settings_block(content: dict[str, Any], where: str) -> dict[str, Any]:
     for key in content:
         if owner := OWNED.get(key.replace("-", "_")):
             raise InputError("E-STUDY-VALUE", f"{where}: {key} cannot be set here.", f"It is set by {owner}.")
-    return content
+    return {key.replace("-", "_"): value for key, value in content.items()}
 
 
-def _known_methods(names: Sequence[str], where: str) -> tuple[str, ...]:
-    """Methods of the table, the base, and a user's own as ``package.module:name``."""
-    _require_known([name for name in names if ":" not in name], (BASE.name, *METHODS), where)
+def _known_methods(names: Sequence[str], where: str, variants: Iterable[str] = ()) -> tuple[str, ...]:
+    """Methods of the table, the base, the study's variants, and a user's own as ``package.module:name``."""
+    _require_known([name for name in names if ":" not in name], (BASE.name, *METHODS, *variants), where)
     for name in names:
         if ":" in name:
             find_method(name)

@@ -283,7 +283,8 @@ class _UnitRunner:
                 shutil.rmtree(out)  # killed before there was anything to go on with
             self._tell(TRAIN)
         try:
-            data = load_training_data(task, config, limit=self.plan.study.limit)
+            study = self.plan.study
+            data = load_training_data(task, config, limit=study.limit, eval_limit=study.eval_limit)
             run = train(self._load(None), data, config, out, resume=True, quiet=True)
         except InputError as error:
             if error.code != "E-RESUME-CHANGED":

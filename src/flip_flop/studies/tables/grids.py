@@ -15,8 +15,10 @@ from flip_flop.metrics import METRICS
 from flip_flop.studies import paper
 from flip_flop.studies.frame import (
     CELL,
+    Setting,
     direction,
     file_name,
+    in_setting,
     method_title,
     methods_of,
     pairs_of,
@@ -35,22 +37,26 @@ from flip_flop.text import MISSING, count, points
 ALL = "all"
 WIDE_RANGE = 0.15  # the paper counts the datasets whose interquartile range exceeds this
 QUANTILES = {"min": 0, "Q1": 0.25, "median": 0.5, "Q3": 0.75, "max": 1}
+HELD_OUT_NOTE = "Held out: under the templates that a task holds out from training, where it holds out any."
 _CHANGES = ["mean", "std_over_seeds", "change", "change_low", "change_high"]
 _PAIRED = ["better", "worse", "paper_better", "paper_worse"]
 
 
 def methods_table(frame: pd.DataFrame) -> Table:
-    """Methods in rows, tasks in columns, the paper's number below each cell."""
-    shown, cells = _own(frame)
+    """Methods in rows, tasks in columns, the paper's number below each cell; below them, templates held out."""
+    settings: tuple[Setting, ...] = ("own", "held_out")
+    shown = select(frame, settings)
+    cells = pd.concat([_on_own_task(frame, setting)[1] for setting in settings if len(in_setting(frame, setting))])
     is_vote = (cells["metric"] == "vote_f1") & (cells["method"] == BASE.name)
     has_vote = bool(cells.loc[is_vote, "mean"].notna().any())
     lines = cells[cells["metric"].isin(PAPER_METRICS) | (is_vote & has_vote)]
     signed = lines["mean"].where(lines["metric"] != "vote_f1") * lines["metric"].map(direction)
-    lines = lines.assign(mark=signed.groupby([lines["task"], lines["metric"]]).transform(layout.mark_extremes))
+    compared = [lines[name] for name in ("setting", "task", "metric")]
+    lines = lines.assign(mark=signed.groupby(compared).transform(layout.mark_extremes))
     rows: list[Row] = []
-    for (_, metric), line in lines.groupby(["method", "metric"], sort=False):
-        head = method_head(line.iloc[0])
-        own = [TableCell(number(each.mean, std=each.std_over_seeds), each.mark) for each in line.itertuples()]
+    for (_, _, metric), line in lines.groupby(["setting", "method", "metric"], sort=False):
+        head, found = method_head(line.iloc[0]), {each.task: each for each in line.itertuples()}
+        own = [_cell(found[task]) if task in found else TableCell() for task in tasks_of(shown.asked)]
         rows.append([head, TableCell(METRICS[metric].title), *own, TableCell(_average(line["mean"]))])
         if line["paper"].notna().any():
             printed = ["paper", *map(number, line["paper"]), _average(line["paper"])]
@@ -59,21 +65,22 @@ def methods_table(frame: pd.DataFrame) -> Table:
         [row[:-1] for row in rows],
         "Percent. Best per task and metric: bold; worst: italics, or red. An average stands where no task is missing.",
         has_vote and "Vote F1: the base's majority over its templates, which takes no training.",
+        (cells["setting"] == "held_out").any() and HELD_OUT_NOTE,
         cells["paper"].notna().any() and shown.paper_notes("Below each number"),
     )
     tasks = [Column(task_title(task), "name") for task in tasks_of(shown.asked)]
     columns = [*[Column(is_text=True)] * 2, *tasks, Column("average")]
     seeds = shown.cells["seeds"].map(lambda seeds: " ".join(str(seed) for seed in seeds if not pd.isna(seed)))
     mean, std, *changes = _CHANGES
-    names = ["method", "task", "metric", mean, std, "seeds", *changes, "paper", "paper_change"]
+    names = ["method", "task", "setting", "metric", mean, std, "seeds", *changes, "paper", "paper_change"]
     records = _with_paper(shown.cells.assign(seeds=seeds))[[*names, "split", "instances", "templates"]]
     title = "Methods on their own task (the paper's Table 1)"
     return Table("table1_methods", title, columns, layout.group_rows(rows), notes, records)
 
 
-def changes_table(frame: pd.DataFrame) -> Table:
+def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
     """Tasks in rows, by method; below them the average and the P/N counts, beside the paper's over the same tasks."""
-    shown, cells = _own(frame)
+    shown, cells = _on_own_task(frame, setting)
     cells = cells[cells["method"] != BASE.name]
     has_paper, num_tasks = cells["paper"].notna().any(), cells["task"].nunique()
     averages = average_over_tasks(cells)
@@ -90,13 +97,14 @@ def changes_table(frame: pd.DataFrame) -> Table:
     def pivot(lines: pd.DataFrame, head: Any, own: Any, printed: Any) -> Any:
         by = [name for name in ("method", "task") if name in lines]
         parts = layout.CHANGE | {"Δ": own} | ({"paper": printed} if has_paper else {})
-        return layout.pivot(lines, by, [("", method_head), ("", head)], parts)
+        return layout.pivot(lines.assign(setting=setting), by, [("", method_head), ("", head)], parts)
 
     columns, rows = pivot(cells, task_head, layout.CHANGE["Δ"], lambda each: number(each.paper_change, points))
     notes = replace(shown, cells=shown.cells[shown.cells["method"] != BASE.name]).notes(
         rows,
         "Points against the base. Lower sigma_F1 is better, and counts as better.",
         layout.INTERVAL_NOTE,
+        setting == "held_out" and HELD_OUT_NOTE,
         has_paper and shown.paper_notes("In the columns named paper", "Its averages: over the same tasks."),
     )
     methods = [row[0] for row in rows]
@@ -107,7 +115,10 @@ def changes_table(frame: pd.DataFrame) -> Table:
     )
     rows += pivot(averages, lambda each: TableCell("better/worse"), *counts)[1]
     rows.sort(key=lambda row: methods.index(row[0]))
-    return Table("table1_changes", "Changes against the base", columns, layout.group_rows(rows), notes, averages)
+    name, title = "table1_changes", "Changes against the base"
+    if setting == "held_out":
+        name, title = f"{name}_held_out", f"{title} under held-out templates"
+    return Table(name, title, columns, layout.group_rows(rows), notes, averages)
 
 
 def transfer_table(frame: pd.DataFrame, method: str) -> Table:
@@ -263,11 +274,15 @@ def average_transfers(cells: pd.DataFrame) -> pd.DataFrame:
     return found[columns].astype(dict.fromkeys(["pairs", "better", "worse"], "Int64"))
 
 
-def _own(frame: pd.DataFrame) -> tuple[Selection, pd.DataFrame]:
+def _on_own_task(frame: pd.DataFrame, setting: Setting) -> tuple[Selection, pd.DataFrame]:
     """What was audited on the task trained on; its cells with a row for whatever is missing, beside the paper's."""
-    shown = select(frame, "own")
+    shown = select(frame, setting)
     wanted = itertools.product(methods_of(shown.asked), tasks_of(shown.asked))
-    return shown, _with_paper(layout.fill(shown.cells, ["method", "task"], wanted))
+    return shown, _with_paper(layout.fill(shown.cells, ["method", "task"], wanted).assign(setting=setting))
+
+
+def _cell(each: Any) -> TableCell:
+    return TableCell(number(each.mean, std=each.std_over_seeds), each.mark)
 
 
 def _with_paper(cells: pd.DataFrame) -> pd.DataFrame:

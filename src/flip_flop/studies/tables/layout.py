@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from flip_flop.method import BASE
+from flip_flop.method import BASE, METHODS
 from flip_flop.metrics import METRICS
 from flip_flop.studies.frame import KEPT, Setting, average_seeds, in_setting, method_title, task_title
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names
@@ -50,8 +50,13 @@ CHANGE: Parts = {
 
 def method_head(each: Any) -> TableCell:
     """The first cell of a method's rows: our titles are words of ours."""
-    title = method_title(each.method)
-    return TableCell(title, "name" if title == each.method else "")
+    title, is_ours = method_title(each.method), each.method in (BASE.name, *METHODS)
+    return TableCell(title + held_out(each), "" if is_ours else "name")
+
+
+def held_out(each: Any) -> str:
+    """What is added to a name where the templates are those that the task's file holds out."""
+    return " (held out)" if getattr(each, "setting", "") == "held_out" else ""
 
 
 def task_head(each: Any) -> TableCell:
@@ -152,8 +157,11 @@ class Selection:
         done, cells = self.frame[self.frame["is_done"]].sort_values("position", kind="stable"), _once(self.cells)
         seeds = sorted({seed for each in cells["seeds"] for seed in each if not pd.isna(seed)})
         seed_words = f"; {count(len(seeds), 'training seed')} ({', '.join(map(str, seeds))})" if seeds else ""
-        sizes = {each.task: f"{each.instances:,} x {each.templates}" for each in cells.itertuples()}
-        size_words = ", ".join(f"{task_title(task)} {size}" for task, size in sizes.items())
+        sizes = {
+            task_title(each.task) + held_out(each): f"{each.instances:,} x {each.templates}"
+            for each in cells.itertuples()
+        }
+        size_words = ", ".join(f"{task} {size}" for task, size in sizes.items())
         trained = cells[cells["method"] != BASE.name].itertuples()
         fewer = [f"{_words(each)} ({len(each.seeds)})" for each in trained if len(each.seeds) < len(seeds)]
         collapsed = [_words(each) for each in cells[cells["collapsed"].astype(bool)].itertuples()]
@@ -180,8 +188,8 @@ class Selection:
         )
 
 
-def select(frame: pd.DataFrame, setting: Setting, method: str | None = None) -> Selection:
-    """The audits of one setting, and of one method where it is given."""
+def select(frame: pd.DataFrame, setting: Setting | Sequence[Setting], method: str | None = None) -> Selection:
+    """The audits of one setting or of several, and of one method where it is given."""
     asked = in_setting(frame, setting, method)
     return Selection(frame, asked, average_seeds(asked))
 
@@ -199,7 +207,7 @@ def _words(each: Any) -> str:
     """An audit or a cell in words."""
     trained = f" trained on {task_title(each.source)}" if each.setting == "transfer" and each.source else ""
     kept = f" ({each.k} templates)" if each.setting == "unseen" and each.k else ""
-    return f"{method_title(each.method)}{trained} on {task_title(each.task)}{kept}"
+    return f"{method_title(each.method)}{trained} on {task_title(each.task)}{held_out(each)}{kept}"
 
 
 def _listed(names: Sequence[str]) -> str:
