@@ -8,6 +8,8 @@ Backend = Literal["packed", "padded"]
 Protocol = Literal["paper", "release"]
 # Of a training's settings; what is recommended has the paper's rows and prompts.
 TrainingProtocol = Literal["recommended", "paper", "release"]
+# How a preference for a label is taken out of scores; see flip_flop.metrics.calibration.
+Calibration = Literal["batch", "contextual", "prior"]
 
 
 def option(default: Any = MISSING, *, help: str | None = None, **details: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from flip_flop.cli.options import ModelOptions, RowOptions, TaskOptions, options
+from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
 from flip_flop.errors import InputError, nearest
 from flip_flop.options import ScoringOptions, option
 
@@ -31,13 +31,19 @@ class AuditOptions:
 
 
 @click.command("audit")
-@options(ModelOptions, TaskOptions, AuditOptions, ScoringOptions, RowOptions)
+@options(ModelOptions, TaskOptions, AuditOptions, CalibrationOptions, ScoringOptions, RowOptions)
 def audit_command(
-    model: ModelOptions, task: TaskOptions, run: AuditOptions, scoring: ScoringOptions, data: RowOptions
+    model: ModelOptions,
+    task: TaskOptions,
+    run: AuditOptions,
+    calibration: CalibrationOptions,
+    scoring: ScoringOptions,
+    data: RowOptions,
 ) -> int:
     """Measure how consistently a model answers a task over its templates, and how well.
 
-    Writes run.json, metrics.json, scores.npz and examples.jsonl into --out.
+    Writes run.json, metrics.json, scores.npz and examples.jsonl into --out. With --calibrate the table has a second
+    row; --fail-under reads the first.
     """
     from flip_flop.evaluation.audit import audit
     from flip_flop.evaluation.run_directory import check_out
@@ -46,8 +52,19 @@ def audit_command(
     thresholds = [_threshold(text) for text in run.fail_under]
     check_out(run.out, overwrite=run.overwrite)
     # The data's errors come before the model's minutes.
-    split = data.open(task.task, task.templates, data.protocol).render(run.split, limit=run.limit, seed=run.seed)
-    found = audit(model.load(model.adapter), split, scoring, name=run.name, seed=run.seed, quiet=run.quiet)
+    chosen = data.open(task.task, task.templates, data.protocol)
+    prior = calibration.prior(chosen)
+    split = chosen.render(run.split, limit=run.limit, seed=run.seed)
+    found = audit(
+        model.load(model.adapter),
+        split,
+        scoring,
+        name=run.name,
+        seed=run.seed,
+        quiet=run.quiet,
+        calibrate=calibration.calibrate,
+        label_prior=prior,
+    )
     found.write(run.out)
     click.echo(render_text(comparison_rows([found])))
     if not run.quiet:

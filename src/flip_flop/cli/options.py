@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
-from flip_flop.options import Protocol, option
+from flip_flop.errors import InputError
+from flip_flop.options import Calibration, Protocol, option
 
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel
@@ -163,3 +164,42 @@ class RowOptions(DataOptions):
     protocol: Protocol = option(
         "paper", help="Rows and prompts as the paper's text has them, or as the authors' release has them."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationOptions:
+    """Whether to take preferences for a label out of the scores, and what is known of the labels' true shares."""
+
+    calibrate: Calibration | None = option(
+        None,
+        help="Take each template's preference for a label out of its scores: by the mean over the rows, by inputs "
+        "without content, or so that answers have the prior's shares (docs/calibration.md).",
+    )
+    label_prior: str | None = option(
+        None, metavar="SHARE,SHARE,...", help="The labels' true shares, in their order; by default uniform."
+    )
+    few_labels: Path | None = option(None, help="Take the prior from these labelled rows: CSV, JSONL or parquet.")
+
+    def prior(self, task: "Task") -> tuple[float, ...] | None:
+        """The prior that is declared, or that of the labelled rows.
+
+        Raises:
+            InputError: ``E-LABEL-PRIOR`` where it is not one, is given twice, or nothing is calibrated with it; or an
+                error of the file's.
+        """
+        from flip_flop.metrics import check_prior
+
+        given = "--label-prior" if self.label_prior is not None else "--few-labels" if self.few_labels else None
+        if self.calibrate is None and given:
+            message = f"{given} is given, and nothing is calibrated with it."
+            raise InputError("E-LABEL-PRIOR", message, "Add --calibrate batch, contextual or prior.")
+        if self.calibrate == "prior" and given is None:
+            message = "--calibrate prior needs a prior."
+            raise InputError("E-LABEL-PRIOR", message, "Give --label-prior or --few-labels.")
+        if self.few_labels is not None:
+            if given != "--few-labels":
+                message = "--label-prior and --few-labels are both given."
+                raise InputError("E-LABEL-PRIOR", message, "Leave one of them out.")
+            return task.prior_from(self.few_labels)
+        num_labels = None if task.labels is None else len(task.labels)
+        return None if self.label_prior is None else check_prior(self.label_prior, num_labels)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from flip_flop.cli.options import ModelOptions, RowOptions, TaskOptions, options
+from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
 from flip_flop.options import ScoringOptions, option
 
 
@@ -20,9 +20,14 @@ class PredictOptions:
 
 
 @click.command("predict")
-@options(ModelOptions, TaskOptions, PredictOptions, ScoringOptions, RowOptions)
+@options(ModelOptions, TaskOptions, PredictOptions, CalibrationOptions, ScoringOptions, RowOptions)
 def predict_command(
-    model: ModelOptions, task: TaskOptions, run: PredictOptions, scoring: ScoringOptions, data: RowOptions
+    model: ModelOptions,
+    task: TaskOptions,
+    run: PredictOptions,
+    calibration: CalibrationOptions,
+    scoring: ScoringOptions,
+    data: RowOptions,
 ) -> int:
     """Answer a file's rows: the label distribution under each template, and the vote of all.
 
@@ -32,8 +37,11 @@ def predict_command(
 
     check_target(run.out, run.source)
     # The data's errors come before the model's minutes.
-    rows = data.open(task.task, task.templates, data.protocol).render_file(run.source)
-    predictions = predict(model.load(model.adapter), rows, scoring, quiet=run.quiet)
+    chosen = data.open(task.task, task.templates, data.protocol)
+    prior = calibration.prior(chosen)
+    rows = chosen.render_file(run.source)
+    loaded, calibrate = model.load(model.adapter), calibration.calibrate
+    predictions = predict(loaded, rows, scoring, quiet=run.quiet, calibrate=calibrate, label_prior=prior)
     labels = rows.task.label_values(len(rows.instances[0].choices[0]))
     write_predictions(predictions, labels, run.out)
     votes = Counter(row["vote"] for row in predictions)

@@ -28,6 +28,7 @@ class TrainOptions:
         min=1,
         help="Choose checkpoints on a seeded sample of this many validation instances, in the labels' shares.",
     )
+    few_labels: Path | None = option(None, help="Take label_prior from these labelled rows: CSV, JSONL or parquet.")
     resume: bool = option(False, help="Continue from the last valid checkpoint in --out.")
     quiet: bool = option(False, short="-q", help="Show no progress.")
 
@@ -72,6 +73,8 @@ def train_command(
             raise InputError("E-CONFIG-KEY", f"{name} cannot be set as a setting.", f"It is set by {flag}.")
     if run.method is not None:
         settings["method"] = run.method
+    if run.few_labels is not None:
+        settings["label_prior"] = data.open(task.task, task.templates).prior_from(run.few_labels)
     settings["use_cpu"] = model.device == "cpu"
     if model.device not in ("auto", "cpu", "cuda"):
         message = f"Training takes no --device {model.device}."

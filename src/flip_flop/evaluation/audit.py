@@ -1,17 +1,21 @@
 """The audit: how consistently a model answers a task over its templates, and how well."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import summarise
-from flip_flop.options import DEFAULT_SCORING, ScoringOptions
+from flip_flop.metrics import calibrated, find_offsets, summarise, uniform_prior, vote_changes
+from flip_flop.options import DEFAULT_SCORING, Calibration, ScoringOptions
 from flip_flop.provenance import versions
 from flip_flop.run_record import AdapterRecord, RunRecord, TaskRecord, this_process
-from flip_flop.scoring import LoadedModel, score
+from flip_flop.scoring import LoadedModel, ScoreTable, score
 from flip_flop.tasks import RenderedSplit, Task
 
 
@@ -23,11 +27,15 @@ def audit(
     name: str | None = None,
     seed: int = 0,
     quiet: bool = False,
+    calibrate: Calibration | None = None,
+    label_prior: Sequence[float] | None = None,
 ) -> Audit:
     """Score a split under every template and compute its metrics.
 
     A task stands for its test split. The run's ``name`` in tables is by default the adapter's method, or ``base``; the
-    ``seed`` is for the bootstrap, and for the templates of a task that draw at random.
+    ``seed`` is for the bootstrap, and for the templates of a task that draw at random. ``calibrate`` adds, under
+    ``calibrated``, what the metrics are when preferences for a label are taken out (docs/calibration.md);
+    ``label_prior`` are the labels' shares, by default uniform.
 
     Raises:
         InputError: For anything wrong with the rows, the templates or the model's context.
@@ -35,6 +43,7 @@ def audit(
     started = time.monotonic()
     data = rendered(data, seed)
     table = score(loaded, data.instances, scoring, label="audit", quiet=quiet)
+    offsets = calibrate and offsets_of(loaded, data, table, scoring, calibrate, label_prior)
     encoder = loaded.encoder(scoring.chat_template)
     adapter = loaded.adapter
     record = RunRecord(
@@ -58,9 +67,20 @@ def audit(
         **this_process(started),
     )
     names = tuple(data.task.templates.names)
+    summary = partial(summarise, gold=data.gold, template_names=names, f1=record.task.f1, seed=seed)
+    metrics = summary(table.scores)
+    if offsets is not None:
+        after = calibrated(table.scores, offsets)
+        metrics["calibrated"] = {
+            "method": calibrate,
+            "label_prior": list(label_prior or uniform_prior(offsets.shape[1])),
+            "offsets": dict(zip(names, offsets.tolist(), strict=True)),
+            **vote_changes(table.scores, after),
+            **summary(after),
+        }
     return Audit(
         record=record,
-        metrics=summarise(table.scores, data.gold, names, f1=record.task.f1, seed=seed),
+        metrics=metrics,
         scores=table.scores,
         token_counts=table.token_counts,
         gold=data.gold,
@@ -68,6 +88,22 @@ def audit(
         template_names=names,
         texts={instance.id: instance for instance in data.instances},
     )
+
+
+def offsets_of(
+    loaded: LoadedModel,
+    data: RenderedSplit,
+    table: ScoreTable,
+    scoring: ScoringOptions,
+    calibrate: Calibration,
+    label_prior: Sequence[float] | None,
+) -> Float[np.ndarray, "templates labels"]:
+    """The offsets that take preferences for a label out of the scores of these instances."""
+
+    def content_free() -> np.ndarray:
+        return score(loaded, data.content_free(), scoring).scores
+
+    return find_offsets(calibrate, table.scores, label_prior, content_free)
 
 
 def rendered(data: RenderedSplit | Task, seed: int = 0) -> RenderedSplit:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError
-from flip_flop.evaluation.audit import rendered
+from flip_flop.evaluation.audit import offsets_of, rendered
 from flip_flop.evaluation.run_directory import check_writable
 from flip_flop.files import write_text
-from flip_flop.metrics import label_probs, majority_vote, vote_counts
-from flip_flop.options import DEFAULT_SCORING, ScoringOptions
+from flip_flop.metrics import calibrated, label_probs, majority_vote, vote_counts
+from flip_flop.options import DEFAULT_SCORING, Calibration, ScoringOptions
 from flip_flop.scoring import LoadedModel, score
 from flip_flop.tasks import RenderedSplit, Task
 from flip_flop.text import spreadsheet_cell
@@ -21,19 +21,28 @@ SUFFIXES = (".jsonl", ".csv")
 
 
 def predict(
-    loaded: LoadedModel, data: RenderedSplit | Task, scoring: ScoringOptions = DEFAULT_SCORING, *, quiet: bool = False
+    loaded: LoadedModel,
+    data: RenderedSplit | Task,
+    scoring: ScoringOptions = DEFAULT_SCORING,
+    *,
+    quiet: bool = False,
+    calibrate: Calibration | None = None,
+    label_prior: Sequence[float] | None = None,
 ) -> list[dict[str, Any]]:
     """Answer every instance under every template. Gold labels are not read.
 
     A task stands for its test split. A row per instance is returned: ``id``; ``vote`` (the label most templates
     predict); ``vote_share`` (of the templates); ``consensus`` (whether it is a strict majority); ``templates``: name to
-    ``{"label", "probs": [L]}``.
+    ``{"label", "probs": [L]}``. ``calibrate`` takes each template's preference for a label out first, as in an audit.
     """
     data = rendered(data)
     table = score(loaded, data.instances, scoring, label="predict", quiet=quiet)
-    labels = data.task.label_values(table.scores.shape[-1])
-    probs = label_probs(table.scores)
-    predictions = table.scores.argmax(axis=-1)
+    scores = table.scores
+    if calibrate is not None:
+        scores = calibrated(scores, offsets_of(loaded, data, table, scoring, calibrate, label_prior))
+    labels = data.task.label_values(scores.shape[-1])
+    probs = label_probs(scores)
+    predictions = scores.argmax(axis=-1)
     counts = vote_counts(predictions, len(labels))
     return [
         {
@@ -46,7 +55,7 @@ def predict(
                 for column, name in enumerate(data.task.templates.names)
             },
         }
-        for row, (instance, vote) in enumerate(zip(data.instances, majority_vote(table.scores), strict=True))
+        for row, (instance, vote) in enumerate(zip(data.instances, majority_vote(scores), strict=True))
     ]
 
 

@@ -6,7 +6,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from jaxtyping import Float32, Int, Int64
 
 from flip_flop.errors import InputError
 from flip_flop.files import new_folder, write_arrays, write_bytes, write_json, write_text
-from flip_flop.metrics import METRICS, EvalData, resolve_average
+from flip_flop.metrics import METRICS, EvalData, calibrated, resolve_average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.run_record import RUN_FILE, RunRecord
 
@@ -104,6 +104,16 @@ class Audit:
         values = list((self.metrics.get("f1_per_template") or {}).values())
         return (min(values), max(values)) if values else None
 
+    @cached_property
+    def calibrated(self) -> "Audit | None":
+        """The same answers after calibration, under a name of its own; None where the audit was not asked for it."""
+        found = self.metrics.get("calibrated")
+        if found is None:
+            return None
+        offsets = np.array([found["offsets"][name] for name in self.template_names])
+        record = replace(self.record, name=f"{self.name} ({found['method']})")
+        return replace(self, record=record, metrics=found, scores=calibrated(self.scores, offsets))
+
     def write(self, out: Path) -> Path:
         """Write the run directory, whole or not at all; one that is there is replaced."""
         arrays = {
@@ -141,6 +151,10 @@ def load_run(path: Path | str) -> Audit:
     texts = _read_texts(path / EXAMPLES_FILE, arrays["scores"].shape[1:])
     run = Audit(record=record, metrics=metrics, texts=texts, path=path, **arrays)
     _check_metrics(run, path / METRICS_FILE)
+    if (found := metrics.get("calibrated")) is not None:
+        _check_calibration(found, run, path / METRICS_FILE)
+        assert run.calibrated is not None
+        _check_metrics(run.calibrated, path / METRICS_FILE)
     return run
 
 
@@ -256,6 +270,19 @@ def _check_metrics(run: Audit, path: Path) -> None:
     intervals = metrics.get("intervals") or {}
     if not isinstance(intervals, dict) or not all(ends is None or _are_numbers(ends, 2) for ends in intervals.values()):
         raise _broken(path, "has an interval without two ends")
+
+
+def _check_calibration(found: object, run: Audit, path: Path) -> None:
+    """Check what calibrated scores are made of, and what the report says of them."""
+    num_labels, names = run.scores.shape[2], set(run.template_names)
+    offsets = found.get("offsets") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not isinstance(found.get("method"), str) or not isinstance(offsets, dict):
+        raise _broken(path, "has a calibration without method or offsets")
+    if set(offsets) != names or not all(_are_numbers(values, num_labels) for values in offsets.values()):
+        raise _broken(path, "has no offset for some template and label")
+    changes = [found.get(name) for name in ("votes_changed", "vote_share_drift")]
+    if not _are_numbers(found.get("label_prior"), num_labels) or not _are_numbers(changes, len(changes)):
+        raise _broken(path, "has a calibration without its prior, or what it changed")
 
 
 def _is_number(value: object) -> bool:

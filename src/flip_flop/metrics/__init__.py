@@ -15,6 +15,17 @@ from flip_flop.metrics.agreement import (
     vote_counts,
 )
 from flip_flop.metrics.bootstrap import SumStatistic, bootstrap_interval, mean_statistic, paired_bootstrap_interval
+from flip_flop.metrics.calibration import (
+    batch_offsets,
+    calibrated,
+    check_prior,
+    contextual_offsets,
+    find_offsets,
+    prior_of_labels,
+    prior_offsets,
+    uniform_prior,
+    vote_changes,
+)
 from flip_flop.metrics.f1 import Average, accuracy_per_template, f1_per_template, resolve_average
 from flip_flop.metrics.table import METRICS, EvalData, Metric, summarise
 
@@ -25,8 +36,13 @@ __all__ = [
     "Metric",
     "SumStatistic",
     "accuracy_per_template",
+    "batch_offsets",
     "bootstrap_interval",
+    "calibrated",
+    "check_prior",
+    "contextual_offsets",
     "f1_per_template",
+    "find_offsets",
     "instance_agreement",
     "instance_posix",
     "is_collapsed",
@@ -38,9 +54,13 @@ __all__ = [
     "mean_statistic",
     "observed_agreement",
     "paired_bootstrap_interval",
+    "prior_of_labels",
+    "prior_offsets",
     "resolve_average",
     "share_drift",
     "summarise",
     "template_agreement_matrix",
+    "uniform_prior",
+    "vote_changes",
     "vote_counts",
 ]

@@ -14,7 +14,7 @@ from flip_flop.files import write_text
 from flip_flop.report import charts
 from flip_flop.report.compare import Group, group_runs, require_comparable
 from flip_flop.report.sections import example_section, matrix_section, share_section, strip_section
-from flip_flop.report.verdict import badges, caveats, metric_table, more_metrics, tiles, verdict
+from flip_flop.report.verdict import badges, calibration_section, caveats, metric_table, more_metrics, tiles, verdict
 from flip_flop.text import DEMO_NOTE, MISSING, count, percent, visible
 
 
@@ -83,6 +83,7 @@ def _group(group: Group, identifier: str) -> dict[str, Any]:
         "caveats": caveats(group),
         "metrics": metric_table(group),
         "more": more_metrics(group),
+        "calibration": calibration_section(group),
         "strip": strip_section(group),
         "matrices": matrix_section(group),
         "shares": share_section(group),

@@ -18,10 +18,14 @@ Rows = dict[str, list[Audit]]
 
 
 def comparison_rows(runs: Sequence[Audit]) -> Rows:
-    """The runs by what they were audited on: those over the same instances and templates together."""
+    """The runs by what they were audited on: those over the same instances and templates together.
+
+    Where an audit was calibrated, a second row follows.
+    """
     rows: Rows = {}
     for group in group_runs(runs):
-        rows.setdefault(group.heading, []).extend(group.runs)
+        both = [each for run in group.runs for each in (run, run.calibrated) if each is not None]
+        rows.setdefault(group.heading, []).extend(both)
     return rows
 
 

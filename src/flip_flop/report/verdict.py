@@ -162,6 +162,24 @@ def more_metrics(group: Group) -> dict[str, Any]:
     return _table(group, [name for name in known if name not in _columns(group)])
 
 
+def calibration_section(group: Group) -> dict[str, Any] | None:
+    """Each calibrated run beside its own raw numbers, and when to mistrust it; None where none is calibrated."""
+    pairs = [Group((run, run.calibrated)) for run in group.runs if run.calibrated is not None]
+    if not pairs:
+        return None
+    notes = []
+    for pair in pairs:
+        found, names = pair.after.metrics, pair.after.label_names
+        prior = ", ".join(f"{name} {percent(share)}" for name, share in zip(names, found["label_prior"], strict=True))
+        notes.append(
+            f"{pair.after.name} takes the labels' shares to be {prior}, in percent. It changes "
+            f"{percent(found['votes_changed'])}% of the votes and moves their label shares by "
+            f"{percent(found['vote_share_drift'])} points."
+        )
+    tables = [_table(pair, _columns(pair)) for pair in pairs]
+    return {"columns": tables[0]["columns"], "rows": [row for table in tables for row in table["rows"]], "notes": notes}
+
+
 def _columns(group: Group) -> Sequence[str]:
     return _COLUMNS if group.base.has_gold else _COLUMNS_WITHOUT_GOLD
 

@@ -11,12 +11,14 @@ from jaxtyping import Int64
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_json
-from flip_flop.metrics import resolve_average
+from flip_flop.metrics import prior_of_labels, resolve_average
 from flip_flop.prompts import RenderedInstance, TemplateSet, render_instance
 from flip_flop.randomness import derive_seed
 from flip_flop.tasks.sources import FileSource, Rows, Source
 
 Label = int | str
+# What stands for a text in an input without content (Zhao et al. 2021, "Calibrate Before Use").
+CONTENT_FREE = ("N/A", "", "[MASK]")
 F1_KINDS = ("auto", "binary", "macro")
 
 
@@ -160,6 +162,18 @@ class Task:
         task = replace(self, data={"input": replace(rows, rows=unlabelled)})
         return replace(task.render("input", seed=seed, need_labels=False), task=self)
 
+    def prior_from(self, path: Path) -> tuple[float, ...]:
+        """The labels' shares in a file of a few rows with the label field, one added to each label's count.
+
+        Raises:
+            InputError: ``E-LABEL-PRIOR`` for a task without labels, or an error of the file's or its labels'.
+        """
+        if self.labels is None or self.label_field is None:
+            message = f"task {self.name!r} has no label_field, so {path} cannot say how frequent its labels are."
+            raise InputError("E-LABEL-PRIOR", message, "Add label_field and labels, or give --label-prior.")
+        gold = self.gold_labels(FileSource(path).load())
+        return prior_of_labels(np.array(gold, dtype=np.int64), len(self.labels))
+
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:
         """Each row's label index; None throughout where the task or the split has no labels.
 
@@ -203,6 +217,35 @@ class RenderedSplit:
     def gold(self) -> Int64[np.ndarray, " instances"]:
         """The label indices, -1 where there is none."""
         return np.array([-1 if each.label is None else each.label for each in self.instances], dtype=np.int64)
+
+    def content_free(self) -> list[RenderedInstance]:
+        """The first row with "N/A", nothing, and "[MASK]" in place of its texts, under every template.
+
+        A text that leaves some prompt empty is passed over.
+
+        Raises:
+            InputError: ``E-CONTENT-FREE`` where answers are of a row's own, or none of the texts can be rendered.
+        """
+        task, row, found, why = self.task, self.rows.rows[0], [], ""
+        for text in CONTENT_FREE:
+            fields = {name: text if isinstance(value, str) else value for name, value in row.fields.items()}
+            try:
+                instance = render_instance(
+                    fields,
+                    task.templates,
+                    id=f"content-free {text!r}",
+                    label=None,
+                    num_labels=len(self.instances[0].choices[0]),
+                    label_field=task.label_field,
+                )
+                found.append(instance)
+            except InputError as error:
+                why = error.message.rstrip(".")
+        if found and len({instance.choices for instance in [*found, *self.instances]}) > 1:
+            found, why = [], "the answers are each row's own"
+        if not found:
+            raise InputError("E-CONTENT-FREE", f"task {task.name!r} has no inputs without content: {why}.")
+        return found
 
     @functools.cached_property
     def record(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import nn
 
 from flip_flop.errors import InputError
 from flip_flop.method import find_consensus, find_method, split_templates
-from flip_flop.metrics import label_shares, majority_vote
+from flip_flop.metrics import label_shares, majority_vote, vote_changes
 from flip_flop.prompts import RenderedInstance, templates_differ_in_answer_words
 from flip_flop.randomness import generator
 from flip_flop.scoring.scorer import score_instances
@@ -93,8 +93,14 @@ def sample_scores(model: nn.Module, instances: Sequence[EncodedInstance], config
     return table.scores
 
 
-def initial_vote_stats(found: Float[np.ndarray, "instances templates labels"], config: F2CConfig) -> dict[str, Any]:
+def initial_vote_stats(
+    found: Float[np.ndarray, "instances templates labels"],
+    config: F2CConfig,
+    offsets: Float[np.ndarray, "templates labels"] | None = None,
+) -> dict[str, Any]:
     """Shares over the instances of these scores: of those with a consensus, of each case, of each label voted for.
+
+    ``offsets`` are those of a calibration, which are in the scores: what it changed is said too.
 
     Without labels, a label bias that all templates share looks like data with few of the other labels: the user, who
     may know better, is shown the shares.
@@ -126,9 +132,18 @@ def initial_vote_stats(found: Float[np.ndarray, "instances templates labels"], c
             "training will make it worse.",
             100 * max(shares),
         )
+    calibration = None if offsets is None else vote_changes(found - offsets, found)
+    if calibration is not None:
+        log.info(
+            "%s calibration changes %.0f %% of these votes and moves their label shares by %.2f",
+            config.vote_calibration,
+            100 * calibration["votes_changed"],
+            calibration["vote_share_drift"],
+        )
     return {
         "num_instances": len(scores),
         "consensus_share": consensus_share,
         "case_shares": case_shares,
         "vote_label_shares": shares,
+        "calibration": calibration,
     }

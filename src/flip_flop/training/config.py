@@ -2,13 +2,9 @@
 
 # ruff: noqa: RUF009 (each default is a dataclass field)
 
-import contextlib
-import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal
 
 from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
@@ -18,19 +14,14 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.method import METHODS, Method, SplitSettings, find_method
 from flip_flop.method.controls import CcSizeBound
 from flip_flop.method.reading import Aggregation, DivergenceSpace, FlipDirection, JsdForm, Reduction, Space, SwarmPairs
-from flip_flop.options import Backend, ChatTemplate, TrainingProtocol
+from flip_flop.metrics import check_prior
+from flip_flop.options import Backend, Calibration, ChatTemplate, TrainingProtocol
+from flip_flop.training.values import check_value, convert
 
 Votes = Literal["online", "frozen", "refreshed"]
+VoteCalibration = Literal["none", Calibration]
 VotePass = Literal["shared", "separate"]
 SelectBy = Literal["auto", "mean_f1", "agreement", "last"]
-# How a text becomes a value of each type.
-_PARSERS: dict[type, Callable[[str], Any]] = {
-    bool: {"true": True, "false": False}.__getitem__,
-    NoneType: {"none": None, "null": None}.__getitem__,
-    int: int,
-    float: float,
-}
-_TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 # What numbers must be besides finite.
 _RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     "at least 0": (
@@ -157,6 +148,10 @@ class F2CConfig(TrainingArguments):
         recommended="frozen",
     )
     refresh_steps: int = _setting(50, "votes refreshed: optimizer steps between two passes that take them again.")
+    vote_calibration: VoteCalibration = _setting(
+        "none", "votes frozen or refreshed: take each template's preference for a label out (docs/calibration.md)."
+    )
+    label_prior: list[float] | None = _setting(None, "vote_calibration: the labels' true shares; by default uniform.")
     vote_pass: VotePass = _reading(
         "shared", "separate", "votes online: from the loss's own pass, or from a separate one without dropout."
     )
@@ -187,12 +182,13 @@ class F2CConfig(TrainingArguments):
     def __post_init__(self):
         method = find_method(self.method)
         self.method = method.name if METHODS.get(method.name) is method else self.method
-        _check_value("protocol", self.protocol, TrainingProtocol)
+        check_value("protocol", self.protocol, TrainingProtocol)
         for item in fields(self):
             if self.protocol in item.metadata and getattr(self, item.name) is None:
                 setattr(self, item.name, item.metadata[self.protocol])
-            _check_value(item.name, getattr(self, item.name), item.type)
+            check_value(item.name, getattr(self, item.name), item.type)
         self._check_ranges()
+        self._check_calibration()
         self._resolve_schedule()
         super().__post_init__()
         if self.load_best_model_at_end and self.save_strategy == "steps":
@@ -211,6 +207,17 @@ class F2CConfig(TrainingArguments):
         self._require("enable_jit_checkpoint", not self.enable_jit_checkpoint, "false: a signal writes a checkpoint")
         liger = not self.use_liger_kernel or is_liger_kernel_available()
         self._require("use_liger_kernel", liger, "false where liger-kernel is not installed")
+
+    def _check_calibration(self) -> None:
+        calibrates = self.vote_calibration != "none"
+        self._require(
+            "votes", not calibrates or self.votes != "online", "frozen or refreshed where they are calibrated"
+        )
+        if self.label_prior is not None:
+            self.label_prior = list(check_prior(self.label_prior))
+            self._require("vote_calibration", calibrates, "batch, contextual or prior where a label_prior is given")
+        elif self.vote_calibration == "prior":
+            self._require("label_prior", False, "one share per label, that sum to 1, for vote_calibration prior")
 
     def _resolve_schedule(self) -> None:
         """What was not given of how long to train, when to evaluate and when to save."""
@@ -250,30 +257,6 @@ class F2CConfig(TrainingArguments):
         return super().to_dict() | {"method": str(self.method)}
 
 
-def _check_value(name: str, value: Any, annotation: Any) -> None:
-    """Choices by the list; numbers, switches and texts by their type; the rest is the library's to check."""
-    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
-    if choices and value not in choices:
-        raise InputError("E-CONFIG-VALUE", f"{name} is {value!r}.", f"Use one of {', '.join(choices)}.")
-    alternatives = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    kinds = {get_origin(kind) or kind for kind in alternatives}
-    if choices or kinds & {Any, Literal} or not (kinds <= {*_PARSERS, str} or isinstance(value, int | float)):
-        return
-    expected = next((text for kind, text in _TYPE_NAMES.items() if kind in kinds), "of another type")
-    classes = {bool} if isinstance(value, bool) else {*type(value).__mro__}
-    fits = (
-        bool(classes & kinds)
-        or (int in classes and float in kinds)
-        or (str in kinds and isinstance(value, os.PathLike))
-    )
-    if fits and classes & {int, float} and name != "unanimous_margin":  # whose infinity means no Case 2
-        bound, words = (2**32, f"below {2**32}") if int in classes else (math.inf, "finite")  # a NaN is not
-        expected, fits = f"{expected}, {words}", -bound < value < bound
-    if not fits:
-        given = "has no value" if value is None else f"is {value!r}"
-        raise InputError("E-CONFIG-VALUE", f"{name} {given}.", f"It must be {expected}.")
-
-
 def refused(source: str, error: Exception, hint: str = "") -> InputError:
     """What a library says of settings, in one line."""
     reason = " ".join(str(error).split())[:200].rstrip(".")
@@ -294,8 +277,8 @@ def make_config(settings: dict[str, Any], source: str = "the settings") -> F2CCo
         name = str(key).replace("-", "_")
         if name not in known:
             raise InputError("E-CONFIG-KEY", f"Unknown setting {key!r} in {source}.", nearest(name, known))
-        values[name] = _convert(value, known[name].type)
-        _check_value(name, values[name], known[name].type)
+        values[name] = convert(value, known[name].type)
+        check_value(name, values[name], known[name].type)
     try:
         config = F2CConfig(**values)
         config.get_process_log_level()
@@ -308,13 +291,3 @@ def make_config(settings: dict[str, Any], source: str = "the settings") -> F2CCo
             message = f"report_to is {name!r}, which is not installed."
             raise InputError("E-CONFIG-VALUE", message, f"pip install {name}.")
     return config
-
-
-def _convert(value: Any, annotation: Any) -> Any:
-    """YAML reads ``3e-4`` as text, and a flag's value is always text: read both by the field's type, where they fit."""
-    kinds = get_args(annotation) or (annotation,)
-    if isinstance(value, str) or (type(value) is int and float in kinds and int not in kinds):
-        for kind in (kind for kind in _PARSERS if kind in kinds):
-            with contextlib.suppress(KeyError, ValueError):
-                return _PARSERS[kind](str(value).strip().lower())
-    return value

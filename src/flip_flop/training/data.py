@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.data import Dataset, Sampler
 
 from flip_flop.errors import InputError
+from flip_flop.metrics import check_prior
 from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import generator
 from flip_flop.run_record import TaskRecord
@@ -21,11 +22,12 @@ Rows = Iterable[RenderedInstance | Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The unlabelled pool, and the split that checkpoints are chosen on."""
+    """The unlabelled pool, the split that checkpoints are chosen on, and inputs without content for the votes."""
 
     train: list[RenderedInstance]
     validation: list[RenderedInstance]
     record: TaskRecord
+    content_free: Sequence[RenderedInstance] = ()
 
 
 def load_training_data(
@@ -44,6 +46,9 @@ def load_training_data(
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1")
     task = task.with_templates(task.training_templates.names)
     rendered = task.render("train", limit=limit, seed=seed)
+    if config.label_prior is not None:
+        check_prior(config.label_prior, len(rendered.instances[0].choices[0]))
+    content_free = rendered.content_free() if config.vote_calibration == "contextual" else ()
     if "validation" in task.data:
         validation = list(task.instances("validation", limit=limit, seed=seed))
         train, dropped = deduplicate(rendered.instances, against=validation)
@@ -63,7 +68,7 @@ def load_training_data(
         raise InputError("E-DATA-TOO-FEW", "No training instance is left.", "Add rows that differ from the others.")
     record = TaskRecord.from_json(replace(rendered, instances=train).record)
     extra = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
-    return TrainingData(train, validation, replace(record, extra=extra))
+    return TrainingData(train, validation, replace(record, extra=extra), content_free)
 
 
 class InstanceDataset(Dataset[EncodedInstance]):

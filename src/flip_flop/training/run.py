@@ -108,6 +108,7 @@ def _run(
         eval_dataset=data.validation,
         processing_class=loaded.tokenizer,
         callbacks=[*writing, stop],
+        content_free=data.content_free,
     )
     trainer.template_names = [template.name for template in data.record.templates]
     trainer.f1 = data.record.f1
@@ -118,7 +119,7 @@ def _run(
     votes = trainer.votes.take(None if checkpoint is None else out / VOTES) if trainer.votes else None
     if checkpoint is None:
         scores = votes.scores if votes else sample_scores(trainer.adapted, trainer.train_instances.instances, config)
-        stats = initial_vote_stats(scores, config)
+        stats = initial_vote_stats(scores, config, votes.offsets if votes else None)
         if rank() == 0:
             write_json(out / SURVEY, stats)
     else:

@@ -49,6 +49,7 @@ class F2CTrainer(Trainer):
         train_dataset: Rows; a ``datasets.Dataset`` of them too.
         eval_dataset: Rows to choose the checkpoint by. Without them the last one is kept.
         processing_class: The tokenizer; needed where the model is not given by name.
+        content_free: Rows without content under the same templates, for ``vote_calibration: contextual``.
         peft_config: The adapter; by default the paper's LoRA on all attention and MLP projections.
 
     Raises:
@@ -68,6 +69,7 @@ class F2CTrainer(Trainer):
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
         peft_config: PeftConfig | None = None,
+        content_free: Rows = (),
     ):
         if args is None:
             name = model if isinstance(model, str) else unwrap(model).config._name_or_path
@@ -92,7 +94,8 @@ class F2CTrainer(Trainer):
             message = "Training needs at least two templates: one has nothing to agree with."
             raise InputError("E-TOO-FEW-TEMPLATES", message)
         self._sampler = KeyedSampler(self.train_instances, args.seed)
-        self.votes = None if args.votes == "online" else self._standing_votes(args)
+        empty = InstanceDataset(content_free, self.encoder).instances
+        self.votes = None if args.votes == "online" else self._standing_votes(args, empty)
         # For evaluation: a row has neither names nor an F1 kind.
         self.template_names: Sequence[str] | None = None
         self.f1: Average = "auto"
@@ -186,12 +189,12 @@ class F2CTrainer(Trainer):
                 raise InputError("E-NONFINITE", message, hint)
         return scores
 
-    def _standing_votes(self, args: F2CConfig) -> StandingVotes:
+    def _standing_votes(self, args: F2CConfig, content_free: Sequence[EncodedInstance]) -> StandingVotes:
         """Votes on the instances that will be seen: not on all of many, of which a short run sees a part."""
         step = args.per_device_train_batch_size * args.gradient_accumulation_steps * distributed.world_size()
         count = args.max_steps * step if args.max_steps > 0 else len(self.train_instances)
         seen = [self.train_instances[index] for index in self._sampler.first(count)]
-        return StandingVotes(seen, args, lambda instances: self._score(instances).scores)
+        return StandingVotes(seen, args, lambda instances: self._score(instances).scores, content_free)
 
     def _answer_states(self, model: nn.Module, encoded: Sequence[EncodedInstance]) -> AnswerStates:
         return answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
@@ -263,11 +266,12 @@ class F2CTrainer(Trainer):
         return prefixed
 
     def base_scores(self) -> np.ndarray:
-        """Scores of the validation split by the model without its adapter; computed once."""
+        """Scores of the validation split without the adapter, calibrated as the votes are; computed once."""
         assert self.eval_instances is not None, "a checkpoint is chosen on a validation split"
         if self._base_scores is None:
             with self.adapted.disable_adapter():
-                self._base_scores = self._score(self.eval_instances.instances).scores
+                scores = self._score(self.eval_instances.instances).scores
+            self._base_scores = self.votes.calibrated(scores) if self.votes else scores
         return self._base_scores
 
     def _score(self, instances: Sequence[EncodedInstance], losses: list[float] | None = None) -> ScoreTable:

@@ -16,7 +16,7 @@ from transformers import TrainerCallback, TrainerState
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json, write_arrays
-from flip_flop.metrics import label_shares, majority_vote, share_drift
+from flip_flop.metrics import calibrated, find_offsets, label_shares, majority_vote, share_drift
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.distributed import all_gather, rank
@@ -29,10 +29,11 @@ Score = Callable[[Sequence[EncodedInstance]], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class VoteTable:
-    """The scores that templates vote by, by the instances' ids."""
+    """The scores that templates vote by, by the instances' ids; ``offsets`` of a calibration are in the scores."""
 
     ids: tuple[str, ...]
     scores: Float[np.ndarray, "instances templates labels"]
+    offsets: Float[np.ndarray, "templates labels"] | None = None
 
     @cached_property
     def _rows(self) -> dict[str, int]:
@@ -53,15 +54,16 @@ class VoteTable:
         return sha256_json([self.ids, self.scores.tolist()])
 
     def write(self, path: Path) -> None:
-        """Write ``ids`` and ``scores`` as arrays."""
-        write_arrays(path, ids=np.array(self.ids), scores=self.scores)
+        """Write ``ids``, ``scores`` and ``offsets`` as arrays."""
+        more = {} if self.offsets is None else {"offsets": self.offsets}
+        write_arrays(path, ids=np.array(self.ids), scores=self.scores, **more)
 
     @classmethod
     def read(cls, path: Path, ids: Sequence[str]) -> "VoteTable | None":
         """What was written for these instances; None where it cannot be read or is of others."""
         try:
             with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-                found = cls(tuple(map(str, file["ids"].tolist())), file["scores"])
+                found = cls(tuple(map(str, file["ids"].tolist())), file["scores"], file.get("offsets"))
         except (OSError, ValueError, KeyError, zipfile.BadZipFile):
             return None
         return found if found.ids == tuple(ids) else None
@@ -74,15 +76,26 @@ class StandingVotes(TrainerCallback):
     (total variation): so they cannot run away. Each checkpoint of ``refreshed`` holds the votes of its step.
     """
 
-    def __init__(self, instances: Sequence[EncodedInstance], config: F2CConfig, score: Score):
+    def __init__(
+        self,
+        instances: Sequence[EncodedInstance],
+        config: F2CConfig,
+        score: Score,
+        content_free: Sequence[EncodedInstance] = (),
+    ):
         self.instances = instances
         self.config = config
         self.score = score
+        self.content_free = content_free
         self.ids = tuple(instance.id for instance in instances)
         if len(set(self.ids)) < len(self.ids):
             twice = next(each for each in self.ids if self.ids.count(each) > 1)
             message = f"Two rows have the id {twice!r}, and votes {config.votes} are kept by id."
             raise InputError("E-ROW", message, "Give each row an id of its own.")
+        if config.vote_calibration == "contextual" and not content_free:
+            message = "vote_calibration is contextual, and the rows come without inputs that have no content."
+            hint = "Train on a Task, give F2CTrainer content_free, or use batch or prior."
+            raise InputError("E-CONTENT-FREE", message, hint)
         self.first: VoteTable | None = None
         self.current: VoteTable | None = None
 
@@ -96,8 +109,19 @@ class StandingVotes(TrainerCallback):
         """The scores that the templates of these instances vote by now."""
         return (self.current or self.take()).of(instances)
 
+    def calibrated(
+        self, scores: Float[np.ndarray, "instances templates labels"]
+    ) -> Float[np.ndarray, "instances templates labels"]:
+        """The base's scores of other instances, such as the validation split's, with the first votes' offsets."""
+        offsets = (self.first or self.take()).offsets
+        return scores if offsets is None else calibrated(scores, offsets)
+
     def _vote(self) -> VoteTable:
-        return VoteTable(self.ids, self.score(self.instances))
+        scores, method = self.score(self.instances), self.config.vote_calibration
+        if method == "none":
+            return VoteTable(self.ids, scores)
+        offsets = find_offsets(method, scores, self.config.label_prior, lambda: self.score(self.content_free))
+        return VoteTable(self.ids, calibrated(scores, offsets), offsets)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Take the first votes where they are not taken; of a resumed run, find those of its checkpoint."""

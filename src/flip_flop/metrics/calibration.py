@@ -1,0 +1,228 @@
+"""Calibration: what to add to a template's scores, per label, so that it no longer prefers a label by itself.
+
+Without labels, a preference that all templates share looks like data in which that label is frequent: every method here
+rests on an assumption about the labels' true shares, the prior.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from flip_flop.errors import InputError
+from flip_flop.metrics.agreement import label_shares, majority_vote, share_drift
+from flip_flop.options import Calibration
+
+log = logging.getLogger("flip_flop")
+
+# Of fewer instances a mean probability says little: with labels at 50 %, 50 of them miss it by 7 points.
+MIN_INSTANCES = 50
+# What shares written with two decimals may miss of 1.
+ROUNDING = 0.01
+# Of prior_offsets: temperatures of the probabilities, how many instances they may miss the prior by, Newton's steps.
+TEMPERATURES = tuple(4.0**-power for power in range(12))
+TOLERANCE, MAX_STEP, MAX_STEPS = 0.1, 10.0, 1000
+PRIOR_HINT = "Give one positive share per label, in the labels' order, that sum to 1, such as 0.3,0.7."
+
+
+def check_prior(prior: str | Sequence[float], num_labels: int | None = None) -> tuple[float, ...]:
+    """The shares of a prior, numbers or a text with commas between them, made to sum to 1 exactly.
+
+    Raises:
+        InputError: ``E-LABEL-PRIOR`` where one is not positive, they do not sum to 1 to within 0.01, or there are not
+            ``num_labels`` of them.
+
+    Example:
+        >>> check_prior("0.2,0.8", 2), check_prior([0.33, 0.33, 0.33])[0] == 1 / 3
+        ((0.2, 0.8), True)
+    """
+    words = prior if isinstance(prior, str) else ",".join(map(str, prior))
+    try:
+        shares = np.array(words.split(","), dtype=np.float64)
+    except ValueError:
+        shares = np.zeros(0)
+    if len(shares) < 2 or not (shares > 0).all() or not abs(shares.sum() - 1) <= ROUNDING + 1e-9:
+        raise InputError("E-LABEL-PRIOR", f"The label prior is {words!r}.", PRIOR_HINT)
+    if num_labels is not None and len(shares) != num_labels:
+        raise InputError("E-LABEL-PRIOR", f"The label prior {words} is not of {num_labels} labels.", PRIOR_HINT)
+    return tuple((shares / shares.sum()).tolist())  # which leaves a sum of 1 as it is
+
+
+def uniform_prior(num_labels: int) -> tuple[float, ...]:
+    """Equal shares: what is assumed where no prior is given."""
+    return (1 / num_labels,) * num_labels
+
+
+def prior_of_labels(labels: Int[np.ndarray, " instances"], num_labels: int) -> tuple[float, ...]:
+    """The shares of a handful of gold labels, one added to each count: a label that none of them has is not ruled out.
+
+    Example:
+        >>> prior_of_labels(np.array([1, 1, 0, 1, 1, 1, 1, 1]), 2)
+        (0.2, 0.8)
+    """
+    counts = np.bincount(labels, minlength=num_labels) + 1.0
+    return tuple((counts / counts.sum()).tolist())
+
+
+def batch_offsets(
+    scores: Float[np.ndarray, "instances templates labels"], prior: Sequence[float] | None = None
+) -> Float[np.ndarray, "templates labels"]:
+    r"""Batch calibration: minus the log of a label's mean probability over the instances.
+
+    .. math:: b_{v,c} = \log \rho_c - \log \frac1N \sum_i q_{i,v}(c)
+
+    with :math:`q_{i,v}` the softmax over labels (Eq. 14) and :math:`\rho` the prior, uniform by default; less their
+    mean over labels. To be *added* to the scores, in nats. Zhou et al., "Batch Calibration: Rethinking Calibration for
+    In-Context Learning and Prompt Engineering", ICLR 2024.
+
+    Example:
+        >>> scores = np.log([[[0.8, 0.2]], [[0.6, 0.4]]])  # on average 0.7 and 0.3
+        >>> (scores + batch_offsets(scores)).argmax(axis=2).tolist()
+        [[0], [1]]
+    """
+    found = -_log_mean_probs(scores)
+    if prior is not None:
+        found = found + np.log(check_prior(prior, scores.shape[2]))
+    return _centred(found)
+
+
+def contextual_offsets(
+    content_free: Float[np.ndarray, "inputs templates labels"], prior: Sequence[float] | None = None
+) -> Float[np.ndarray, "templates labels"]:
+    """Contextual calibration: :func:`batch_offsets` of inputs without content, such as "N/A", in place of instances.
+
+    Zhao et al., "Calibrate Before Use: Improving Few-Shot Performance of Language Models", ICML 2021.
+    """
+    return batch_offsets(content_free, prior)
+
+
+def prior_offsets(
+    scores: Float[np.ndarray, "instances templates labels"], prior: Sequence[float]
+) -> Float[np.ndarray, "templates labels"]:
+    r"""Offsets with which each label's share of a template's answers *is* its share of the prior.
+
+    .. math:: \sum_i \mathbf 1[\arg\max_{c'} (\mathrm{LL}_i[v, c'] + b_{v,c'}) = c] = N \rho_c
+
+    to the nearest whole numbers, and but for instances with equal scores. For two labels this is a cut at a quantile.
+    Unlike mean probabilities, answers do not depend on how confident a model is: matching its *mean probability* to a
+    skewed prior gives the rare labels away where the model is unsure (docs/calibration.md). Scores whose answers have
+    these shares already get offsets of 0. To be *added* to the scores, in nats, with mean 0 over the labels.
+
+    Raises:
+        InputError: ``E-LABEL-PRIOR``.
+
+    Example:
+        >>> scores = np.log([[[0.9, 0.1]], [[0.8, 0.2]], [[0.7, 0.3]], [[0.6, 0.4]]])
+        >>> (scores + prior_offsets(scores, [0.25, 0.75])).argmax(axis=2).tolist()
+        [[0], [1], [1], [1]]
+    """
+    exact = len(scores) * np.array(check_prior(prior, scores.shape[2]))
+    counts = np.floor(exact)
+    rest = round(exact.sum() - counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:rest]] += 1  # the largest remainders
+    return np.stack([_cut(own, counts) for own in _log_probs(scores).swapaxes(0, 1)])
+
+
+def _cut(
+    log_probs: Float[np.ndarray, "instances labels"], counts: Float[np.ndarray, " labels"]
+) -> Float[np.ndarray, " labels"]:
+    """One template's offsets: ever sharper probabilities are matched to the counts, until the answers are."""
+    offsets = np.zeros(len(counts))
+    for temperature in TEMPERATURES:
+        if (np.bincount((log_probs + offsets).argmax(axis=1), minlength=len(counts)) == counts).all():
+            break
+        offsets = temperature * _matched(log_probs / temperature, counts / counts.sum(), offsets / temperature)
+    return _centred(offsets)
+
+
+def _matched(
+    scores: Float[np.ndarray, "instances labels"],
+    target: Float[np.ndarray, " labels"],
+    offsets: Float[np.ndarray, " labels"],
+) -> Float[np.ndarray, " labels"]:
+    """Offsets whose mean probabilities are the target's: Newton's method from some offsets, on a convex function."""
+
+    def objective(offsets: Float[np.ndarray, " labels"]) -> float:
+        return float(np.logaddexp.reduce(scores + offsets, axis=1).mean() - target @ offsets)
+
+    for _ in range(MAX_STEPS):
+        moved = scores + offsets
+        probs = np.exp(moved - np.logaddexp.reduce(moved, axis=1, keepdims=True))
+        gradient = probs.mean(axis=0) - target
+        if np.abs(gradient).max() <= TOLERANCE / len(scores):
+            break
+        curvature = np.diag(probs.mean(axis=0)) - probs.T @ probs / len(probs)
+        step = _centred(-np.linalg.pinv(curvature + 1e-12 * np.eye(len(target)), hermitian=True) @ gradient)
+        # Where all answers are certain the curvature is next to nothing, and the step would be endless.
+        step *= min(1.0, MAX_STEP / np.abs(step).max())
+        before, slope = objective(offsets), float(gradient @ step)
+        while objective(offsets + step) > before + 1e-4 * slope and abs(slope) > 1e-15:
+            step, slope = step / 2, slope / 2
+        offsets = offsets + step
+    return offsets
+
+
+def find_offsets(
+    method: Calibration,
+    scores: Float[np.ndarray, "instances templates labels"],
+    prior: Sequence[float] | None,
+    content_free: Callable[[], Float[np.ndarray, "inputs templates labels"]],
+) -> Float[np.ndarray, "templates labels"]:
+    """The offsets of a method; ``content_free`` is called for scores of inputs without content where it needs them.
+
+    Fewer than 50 instances are too few for ``batch`` and ``prior``: ``W-CALIBRATION-ROWS``.
+
+    Raises:
+        InputError: ``E-LABEL-PRIOR`` for a bad prior, or none where the method needs one.
+    """
+    if method == "contextual":
+        return contextual_offsets(content_free(), prior)
+    if len(scores) < MIN_INSTANCES:
+        message = "W-CALIBRATION-ROWS: %s calibration reads %d instances; below %d its offsets are mostly chance."
+        log.warning(message, method, len(scores), MIN_INSTANCES)
+    if method == "batch":
+        return batch_offsets(scores, prior)
+    if prior is None:
+        raise InputError("E-LABEL-PRIOR", "Calibration to the prior needs a prior.", PRIOR_HINT)
+    return prior_offsets(scores, prior)
+
+
+def calibrated(
+    scores: Float[np.ndarray, "instances templates labels"], offsets: Float[np.ndarray, "templates labels"]
+) -> Float[np.ndarray, "instances templates labels"]:
+    """The scores with their offsets added, in the scores' own precision."""
+    return (scores + offsets).astype(scores.dtype)
+
+
+def vote_changes(
+    before: Float[np.ndarray, "instances templates labels"], after: Float[np.ndarray, "instances templates labels"]
+) -> dict[str, float]:
+    """What calibration changes in the majority votes: ``votes_changed``, a share, and ``vote_share_drift``.
+
+    The drift is :func:`~flip_flop.metrics.share_drift` of the labels' shares. Where it is large and the prior is only
+    assumed, the votes may have been right before: a few labelled rows tell.
+    """
+    votes, now = majority_vote(before), majority_vote(after)
+    drift = share_drift(*(label_shares(each[:, None], before.shape[2]) for each in (votes, now)))
+    return {"votes_changed": float((votes != now).mean()), "vote_share_drift": drift}
+
+
+def _log_probs(
+    scores: Float[np.ndarray, "instances templates labels"],
+) -> Float[np.ndarray, "instances templates labels"]:
+    """The log of Eq. 14, which does not underflow."""
+    if not scores.size or not np.isfinite(scores).all():
+        raise ValueError("Calibration needs scores, all of them finite.")
+    scores = scores.astype(np.float64)
+    return scores - np.logaddexp.reduce(scores, axis=2, keepdims=True)
+
+
+def _log_mean_probs(
+    scores: Float[np.ndarray, "instances templates labels"],
+) -> Float[np.ndarray, "templates labels"]:
+    return np.logaddexp.reduce(_log_probs(scores), axis=0) - np.log(len(scores))
+
+
+def _centred(offsets: Float[np.ndarray, "*templates labels"]) -> Float[np.ndarray, "*templates labels"]:
+    return offsets - offsets.mean(axis=-1, keepdims=True)

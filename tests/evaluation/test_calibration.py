@@ -1,0 +1,123 @@
+"""An audit's raw figures stay, the calibrated ones stand beside them; predictions are calibrated alike."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.evaluation.audit import audit
+from flip_flop.evaluation.predict import predict
+from flip_flop.evaluation.run_directory import load_run
+from flip_flop.metrics import label_shares_per_template, summarise
+from flip_flop.prompts import Template
+from flip_flop.report import comparison_rows, render_csv, render_text, write_report
+from flip_flop.scoring import score
+from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
+from tests.metrics import calibration_oracle as oracle
+from tests.report.pages import Page
+
+TASK = make_task(make_rows(60))
+PRIOR = (0.2, 0.3, 0.5)
+
+
+@pytest.fixture(scope="module")
+def raw(loaded):
+    return audit(loaded, TASK, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def found(loaded):
+    return audit(loaded, TASK, quiet=True, calibrate="prior", label_prior=PRIOR)
+
+
+def test_the_raw_figures_stay_and_batch_calibration_is_that_of_slow_loops(loaded, raw):
+    metrics = audit(loaded, TASK, quiet=True, calibrate="batch").metrics
+    assert {name: value for name, value in metrics.items() if name != "calibrated"} == raw.metrics
+    after = metrics["calibrated"]
+    assert (after["method"], after["label_prior"]) == ("batch", [1 / 3] * 3)
+    offsets = oracle.batch_offsets(raw.scores.astype(float).tolist())
+    assert list(after["offsets"]) == list(raw.template_names)
+    np.testing.assert_allclose(list(after["offsets"].values()), offsets, atol=1e-9)
+    calibrated = (raw.scores + np.array(offsets)).astype(np.float32)
+    assert after.items() >= summarise(calibrated, raw.gold, raw.template_names).items()
+    assert 0 < after["votes_changed"] < 1
+
+
+def test_contextual_calibration_reads_the_first_row_with_its_texts_replaced(loaded, raw):
+    rows = [{"text": text, "mood": 0} for text in ("N/A", "[MASK]")]  # the fourth template needs a text
+    content_free = score(loaded, make_task(rows).instances("test")).scores
+    after = audit(loaded, TASK, quiet=True, calibrate="contextual").metrics["calibrated"]
+    offsets = oracle.batch_offsets(content_free.astype(float).tolist())
+    np.testing.assert_allclose(list(after["offsets"].values()), offsets, atol=1e-5)
+
+
+def test_answers_that_are_a_rows_own_have_no_inputs_without_content(loaded):
+    own = Template("own", "{{ text }}", "{{ text }} ||| Good ||| Neither")
+    with pytest.raises(InputError, match=r"E-CONTENT-FREE: .* each row's own"):
+        audit(loaded, make_task(templates=(own, *TEMPLATES)), quiet=True, calibrate="contextual")
+
+
+def test_a_run_reads_back_and_its_calibrated_scores_have_the_priors_shares(found, tmp_path):
+    run = load_run(found.write(tmp_path / "run"))
+    assert run.calibrated.name == "base (prior)"
+    shares = label_shares_per_template(run.calibrated.predictions, 3)
+    np.testing.assert_allclose(shares, [PRIOR] * 4, atol=1e-9)
+    assert run.calibrated.metrics["label_shares"] == pytest.approx(PRIOR)
+
+
+def test_tables_and_report_have_the_calibrated_figures_beside_the_raw_ones(found, raw, tmp_path):
+    runs = [load_run(found.write(tmp_path / "run")), load_run(raw.write(tmp_path / "raw"))]
+    lines = render_text(comparison_rows(runs[:1])).splitlines()[3:]
+    assert [line.split("  ")[0] for line in lines] == ["base", "base (prior)"]
+    assert len(render_csv(comparison_rows(runs[:1])).splitlines()) == 3
+    for folders in (["run"], ["raw", "run"]):
+        text = write_report([tmp_path / name for name in folders], tmp_path / "report.html").read_text()
+        assert Page(text).faults == []
+        assert text.count("After calibration") == 1
+        assert "look the same without labels" in text
+        changed = f"{100 * found.metrics['calibrated']['votes_changed']:.1f}% of the votes"
+        assert changed in text
+    assert "After calibration" not in write_report([tmp_path / "raw"], tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"offsets": {"plain": [0, 0, 0]}}, "offset"),
+        ({"offsets": [1]}, "method or offsets"),
+        ({"label_prior": [1.0]}, "prior"),
+        ({"votes_changed": "many"}, "changed"),
+        ({"label_shares": None}, "share"),
+    ],
+)
+def test_a_broken_calibration_is_refused(found, tmp_path, change, words):
+    path = found.write(tmp_path / "run") / "metrics.json"
+    metrics = json.loads(path.read_text())
+    path.write_text(json.dumps(metrics | {"calibrated": metrics["calibrated"] | change}))
+    with pytest.raises(InputError, match=f"E-RUN-BROKEN: .*{words}"):
+        load_run(tmp_path / "run")
+
+
+def test_predictions_are_calibrated_as_an_audit_is(loaded, found, tmp_path, caplog):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"text": row["text"]}) + "\n" for row in make_rows(60)))
+    rows = predict(loaded, TASK.render_file(path), quiet=True, calibrate="prior", label_prior=PRIOR)
+    answers = [[each["label"] for each in row["templates"].values()] for row in rows]
+    assert answers == found.calibrated.predictions.tolist()
+    assert [row["vote"] for row in rows] == found.calibrated.data.votes.tolist()
+    for row in rows:
+        for each in row["templates"].values():
+            assert each["probs"][each["label"]] == max(each["probs"])
+    caplog.set_level(logging.WARNING)
+    predict(loaded, make_task().render("test"), quiet=True, calibrate="batch")
+    assert "W-CALIBRATION-ROWS: batch calibration reads 5 instances" in caplog.text
+
+
+def test_a_few_labels_are_a_prior(tmp_path):
+    path = tmp_path / "few.csv"
+    path.write_text("text,mood\n" + "good,1\n" * 5 + "bad,0\n" * 2)
+    assert TASK.prior_from(path) == (0.3, 0.6, 0.1)
+    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* no label_field"):
+        make_task(labels=None, label_field=None).prior_from(path)

@@ -1,0 +1,133 @@
+"""Offsets take a template's preference for a label out of its scores, to the shares that are assumed."""
+
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flip_flop.errors import InputError
+from flip_flop.metrics import (
+    batch_offsets,
+    calibrated,
+    check_prior,
+    contextual_offsets,
+    find_offsets,
+    label_shares_per_template,
+    majority_vote,
+    observed_agreement,
+    prior_offsets,
+    vote_changes,
+)
+from tests.metrics import calibration_oracle as oracle
+
+
+@st.composite
+def scores_and_prior(draw):
+    """Scores of any confidence, a preference per template in them, and a prior that whole instances can have."""
+    num_labels, num_templates = draw(st.integers(2, 4)), draw(st.integers(1, 3))
+    counts = draw(st.lists(st.integers(1, 7), min_size=num_labels, max_size=num_labels))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    scores = random.normal(size=(sum(counts), num_templates, num_labels)) * draw(st.sampled_from((0.01, 1, 30)))
+    return scores + 2 * random.normal(size=scores.shape[1:]), [count / sum(counts) for count in counts]
+
+
+@given(scores_and_prior())
+def test_batch_calibration_is_that_of_slow_loops(drawn):
+    scores, prior = drawn
+    np.testing.assert_allclose(batch_offsets(scores), oracle.batch_offsets(scores.tolist()), atol=1e-9)
+    found = contextual_offsets(scores[:3], prior)
+    np.testing.assert_allclose(found, oracle.batch_offsets(scores[:3].tolist(), prior), atol=1e-9)
+    np.testing.assert_allclose(batch_offsets(scores, [1 / len(prior)] * len(prior)), batch_offsets(scores), atol=1e-12)
+
+
+@settings(max_examples=25)
+@given(scores_and_prior())
+def test_offsets_have_mean_0_and_answers_follow_labels_and_instances(drawn):
+    scores, prior = drawn
+    order, labels = np.random.default_rng(1).permutation(len(scores)), np.arange(len(prior))[::-1]
+    for find in (batch_offsets, prior_offsets):
+        offsets = find(scores, prior)
+        np.testing.assert_allclose(offsets.mean(axis=1), 0, atol=1e-9)
+        answers = (scores + offsets).argmax(2)
+        assert np.array_equal((scores + find(scores[order], prior)).argmax(2), answers)
+        turned = scores[..., labels]
+        assert np.array_equal(labels[(turned + find(turned, prior[::-1])).argmax(2)], answers)
+
+
+@given(scores_and_prior())
+def test_after_calibration_to_the_prior_each_templates_answers_have_its_shares(drawn):
+    scores, prior = drawn
+    once = scores + prior_offsets(scores, prior)
+    np.testing.assert_allclose(label_shares_per_template(once.argmax(2), len(prior)), [prior] * scores.shape[1])
+    assert not prior_offsets(once, prior).any(), "calibrating twice changes nothing"
+
+
+@given(scores_and_prior().filter(lambda drawn: len(drawn[1]) == 2))
+def test_of_two_labels_it_is_the_cut_at_a_quantile(drawn):
+    scores, prior = drawn
+    answers = (scores + prior_offsets(scores, prior)).argmax(2)
+    for template in range(scores.shape[1]):
+        assert set(np.flatnonzero(answers[:, template])) == oracle.quantile_cut(scores.tolist(), template, prior[1])
+
+
+def test_shares_that_no_whole_instances_have_are_rounded():
+    scores = np.random.default_rng(0).normal(size=(10, 2, 3))
+    answers = (scores + prior_offsets(scores, [0.34, 0.33, 0.33])).argmax(2)
+    assert [np.bincount(column).tolist() for column in answers.T] == [[4, 3, 3]] * 2
+
+
+def test_equal_scores_stay_together_and_end_in_no_error():
+    scores = np.zeros((10, 1, 2))
+    assert np.isfinite(prior_offsets(scores, [0.3, 0.7])).all()
+
+
+def test_templates_that_prefer_different_labels_agree_after_calibration():
+    random = np.random.default_rng(3)
+    truth = random.integers(0, 2, 400)
+    scores = np.where(truth[:, None, None] == np.arange(2), 1.0, 0.0) + 0.3 * random.normal(size=(400, 3, 2))
+    biased = scores + np.array([[3.0, 0.0], [0.0, 3.0], [0.0, 0.0]])
+    for offsets in (batch_offsets(biased), prior_offsets(biased, [0.5, 0.5])):
+        after = calibrated(biased, offsets)
+        assert observed_agreement(biased.argmax(2)) < 0.4 < 0.9 < observed_agreement(after.argmax(2))
+        assert (majority_vote(after) == truth).mean() > 0.98
+
+
+def test_a_bias_that_all_templates_share_and_rare_labels_look_the_same():
+    """The limit of every method here: a wrong prior makes right votes wrong, and the drift shows how many."""
+    random = np.random.default_rng(4)
+    truth = (random.random(500) < 0.1).astype(int)
+    scores = np.where(truth[:, None, None] == np.arange(2), 2.0, 0.0) + 0.3 * random.normal(size=(500, 3, 2))
+    assert (majority_vote(scores) == truth).mean() == 1
+    uniform, true = (scores + prior_offsets(scores, prior) for prior in ([0.5, 0.5], [0.9, 0.1]))
+    assert (majority_vote(uniform) == truth).mean() < 0.65
+    assert (majority_vote(true) == truth).mean() > 0.97
+    changes = vote_changes(scores, uniform)
+    wrong = (majority_vote(scores) != majority_vote(uniform)).mean()
+    assert changes["votes_changed"] == wrong > 0.35
+    assert changes["vote_share_drift"] == pytest.approx(abs(majority_vote(uniform).mean() - truth.mean()))
+
+
+@pytest.mark.parametrize("prior", ["", "1", "0.5,x", "0.5,0.6", "0,1", "-0.5,1.5", "nan,1", [0.5], [0.2, 0.2]])
+def test_what_is_no_prior_is_refused(prior):
+    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* such as 0\.3,0\.7"):
+        check_prior(prior)
+
+
+def test_a_prior_is_of_as_many_labels_and_needed_where_answers_get_its_shares():
+    scores = np.zeros((60, 1, 3))
+    with pytest.raises(InputError, match="is not of 3 labels"):
+        batch_offsets(scores, [0.5, 0.5])
+    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* needs a prior"):
+        find_offsets("prior", scores, None, lambda: scores)
+
+
+def test_few_instances_are_said_to_be_few(caplog):
+    caplog.set_level(logging.WARNING)
+    scores = np.random.default_rng(0).normal(size=(50, 2, 2))
+    find_offsets("contextual", scores[:2], None, lambda: scores[:3])
+    find_offsets("batch", scores, None, lambda: scores)
+    assert not caplog.records
+    find_offsets("batch", scores[:49], None, lambda: scores)
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["W-CALIBRATION-ROWS"]
