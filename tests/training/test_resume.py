@@ -25,7 +25,7 @@ EVERY_TWO_STEPS = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "
 
 def run(out, resume=False, **changes):
     changes = EVERY_TWO_STEPS | {"num_train_epochs": 3} | changes
-    return train(load_tiny(), make_task(), settings(**changes), out, resume=resume, quiet=True)
+    return train(load_tiny(), make_task(), settings(**changes), out, resume=resume, quiet=True, keep_worse=True)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_a_run_that_is_there_is_not_begun_again_unasked_nor_resumed_as_another_r
         run(out, resume=True, learning_rate=0.1)
     config = settings(**EVERY_TWO_STEPS, num_train_epochs=3)
     with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*task.instances_digest"):
-        train(load_tiny(), make_task(11), config, out, resume=True, quiet=True)
+        train(load_tiny(), make_task(11), config, out, resume=True, quiet=True, keep_worse=True)
     for content in ("{", "null", "[]", '{"settings": []}'):
         (out / "plan.json").write_text(content)
         with pytest.raises(InputError, match=r"E-RUN-BROKEN: .*plan\.json"):

@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.scoring import PromptEncoder
 from flip_flop.tasks import RowsSource
+from flip_flop.training import F2CTrainer, train
 from flip_flop.training import run as run_module
-from flip_flop.training import train
 from flip_flop.training.callbacks import StopOnSignal
 from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checkpoints import latest_valid
-from flip_flop.training.checks import SAMPLE_SIZE, initial_vote_stats, sample_scores
+from flip_flop.training.checks import SAMPLE_SIZE, initial_vote_stats
 from tests.tiny import byte_bpe, tiny_model
 from tests.training.conftest import (
     adapter_bytes,
@@ -34,7 +33,7 @@ def test_gold_labels_replaced_by_poison_change_nothing_in_a_whole_run(tmp_path):
     for number, labels in enumerate([[0, 1], [1, 1], [None, None]]):
         made = [row | {"label": labels[index % 2]} for index, row in enumerate(rows(15))]
         task = replace(make_task(), data={"train": RowsSource(made, "made rows")})
-        train(load_tiny(), task, settings(select_by="last"), tmp_path / str(number), quiet=True)
+        train(load_tiny(), task, settings(select_by="last"), tmp_path / str(number), quiet=True, keep_worse=True)
         results.append(adapter_bytes(tmp_path / str(number)))
     assert results[0] == results[1] == results[2]
 
@@ -55,7 +54,7 @@ def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapte
 ):
     def run(out, resume=False):
         config = settings(num_train_epochs=3, learning_rate=3e-3, **strategies)
-        return train(load_tiny(), make_task(), config, out, resume=resume, quiet=True)
+        return train(load_tiny(), make_task(), config, out, resume=resume, quiet=True, keep_worse=True)
 
     whole = tmp_path / "whole"
     run(whole)
@@ -81,7 +80,9 @@ def test_a_signal_in_the_last_step_leaves_the_run_as_it_is(tmp_path, monkeypatch
         with monkeypatch.context() as patch:
             if out == outs[1]:
                 signal_in(patch, 5)
-            done = train(load_tiny(), make_task(), settings(max_steps=5, learning_rate=3e-3), out, quiet=True)
+            done = train(
+                load_tiny(), make_task(), settings(max_steps=5, learning_rate=3e-3), out, quiet=True, keep_worse=True
+            )
         assert done.adapter is not None
     assert adapter_bytes(outs[0]) == adapter_bytes(outs[1])
     kept = [sorted(path.name for path in (out / "checkpoints").iterdir()) for out in outs]
@@ -98,7 +99,7 @@ def test_a_training_that_fails_gives_the_signals_back(out, monkeypatch):
     before = [signal.getsignal(number) for number in numbers]
     before_step(monkeypatch, 0, failing)
     with pytest.raises(RuntimeError, match="out of memory"):
-        train(load_tiny(), make_task(), settings(), out, quiet=True)
+        train(load_tiny(), make_task(), settings(), out, quiet=True, keep_worse=True)
     assert [signal.getsignal(number) for number in numbers] == before
 
 
@@ -121,18 +122,19 @@ def test_a_run_that_was_moved_before_its_record_was_written_still_ships_the_best
         patch.setattr(CheckpointCriterion, "value", lambda *_: next(values))
         patch.setattr(run_module, "_training_record", lambda *_: pytest.fail("killed here"))
         with pytest.raises(pytest.fail.Exception):
-            train(load_tiny(), make_task(), settings(), out, quiet=True)
+            train(load_tiny(), make_task(), settings(), out, quiet=True, keep_worse=True)
     expected = (out / "checkpoints" / "checkpoint-3" / "adapter_model.safetensors").read_bytes()
     moved.parent.mkdir()
     out.rename(moved)
-    train(load_tiny(), make_task(), settings(), moved, resume=True, quiet=True)
+    train(load_tiny(), make_task(), settings(), moved, resume=True, quiet=True, keep_worse=True)
     assert adapter_bytes(moved) == expected
     assert chosen(moved) == "checkpoint-3"
 
 
 def test_an_adapter_that_collapsed_at_every_checkpoint_is_not_shipped_in_silence(out, caplog):
-    config = settings(select_by="agreement", max_share_drift=0.0, learning_rate=5e-2)
-    train(load_tiny(), make_task(), config, out, quiet=True)
+    config = settings(select_by="agreement", max_share_drift=0.0, learning_rate=1e-5)
+    assert train(load_tiny(), make_task(), config, out, quiet=True).withheld
+    train(load_tiny(), make_task(), config, out, quiet=True, resume=True, keep_worse=True)
     training = record_of(out)["training"]
     assert "W-COLLAPSE: at every checkpoint" in caplog.text
     assert training["selected_value"] == -1.0
@@ -141,23 +143,23 @@ def test_an_adapter_that_collapsed_at_every_checkpoint_is_not_shipped_in_silence
 
 def test_a_mistake_that_is_fixed_leaves_the_folder_free_and_what_a_killed_writer_left_is_removed(out):
     with pytest.raises(InputError, match="E-CHAT-TEMPLATE"):
-        train(load_tiny(), make_task(), settings(chat_template="on"), out, quiet=True)
+        train(load_tiny(), make_task(), settings(chat_template="on"), out, quiet=True, keep_worse=True)
     (out / ".plan.json.1234.tmp").write_text("{")
     (out / ".adapter.1234.tmp").mkdir()
-    train(load_tiny(), make_task(), settings(num_train_epochs=1), out, quiet=True)
+    train(load_tiny(), make_task(), settings(num_train_epochs=1), out, quiet=True, keep_worse=True)
     assert (out / "run.json").exists()
     assert not list(out.glob(".*.tmp"))
 
 
 def test_scores_that_are_not_finite_stop_the_training_by_name(out):
     with pytest.raises(InputError, match=r"E-NONFINITE: Step \d+: .*instance .*Lower --learning-rate"):
-        train(load_tiny(), make_task(), settings(learning_rate=1e30, max_grad_norm=0), out, quiet=True)
+        train(load_tiny(), make_task(), settings(learning_rate=1e30, max_grad_norm=0), out, quiet=True, keep_worse=True)
 
 
-def test_the_initial_votes_are_of_a_sample():
+def test_the_initial_votes_are_of_a_sample(out):
     instances = make_task(SAMPLE_SIZE + 60).with_templates(["plain", "truth"]).instances("train")
-    encoded = [PromptEncoder(byte_bpe()).encode(instance) for instance in instances]
-    config = settings(method="swarm")
-    found = initial_vote_stats(sample_scores(tiny_model("qwen2"), encoded, config), config)
+    config = settings(method="swarm", votes="online", output_dir=str(out))
+    trainer = F2CTrainer(tiny_model("qwen2"), config, train_dataset=instances, processing_class=byte_bpe())
+    found = initial_vote_stats(trainer.first_votes().scores, config)
     assert found["num_instances"] == SAMPLE_SIZE
     assert sum(found["case_shares"]) == pytest.approx(1)

@@ -30,6 +30,7 @@ class TrainOptions:
     )
     few_labels: Path | None = option(None, help="Take label_prior from these labelled rows: CSV, JSONL or parquet.")
     resume: bool = option(False, help="Continue from the last valid checkpoint in --out.")
+    keep_worse: bool = option(False, help="Write an adapter that is worse than its base too.")
     quiet: bool = option(False, short="-q", help="Show no progress.")
 
 
@@ -87,9 +88,12 @@ def train_command(
     rows = load_training_data(
         chosen, config, limit=run.limit, eval_limit=run.eval_limit
     )  # the data's errors come before the model's minutes
-    result = train(model.load(), rows, config, run.out, resume=run.resume, quiet=run.quiet)
+    loaded = model.load()
+    result = train(loaded, rows, config, run.out, resume=run.resume, quiet=run.quiet, keep_worse=run.keep_worse)
     if result.stopped_by is not None:
         return 128 + int(result.stopped_by)
+    if result.withheld:
+        return 1
     if rank() == 0:
         adapter = run.out / "adapter"  # as typed
         protocol = " --protocol release" if config.protocol == "release" else ""

@@ -49,7 +49,7 @@ def run_demo(out: Path, *, seed: int = 0, quiet: bool = False) -> dict[str, list
     for number, (name, settings) in enumerate(METHODS.items(), start=1):
         log.info("%d of %d: training %s", number, len(METHODS), name)
         config = make_config(COMMON | settings | {"seed": seed}, "the demo's settings")
-        run = train(_load(), task, config, out / name, quiet=quiet)
+        run = train(_load(), task, config, out / name, quiet=quiet, keep_worse=True)
         if run.stopped_by is not None:
             raise KeyboardInterrupt
         _audit_both(_load(run.adapter), task, out / name, name, audits)

@@ -285,7 +285,7 @@ class _UnitRunner:
         try:
             study = self.plan.study
             data = load_training_data(task, config, limit=study.limit, eval_limit=study.eval_limit)
-            run = train(self._load(None), data, config, out, resume=True, quiet=True)
+            run = train(self._load(None), data, config, out, resume=True, quiet=True, keep_worse=True)
         except InputError as error:
             if error.code != "E-RESUME-CHANGED":
                 raise

@@ -1,12 +1,14 @@
-"""The adapter that is trained, its weights in float32."""
+"""The model that is trained, and its adapter, with weights in float32."""
 
 import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
 from flip_flop.randomness import derive_seed
-from flip_flop.scoring.causal_lm import HALF
+from flip_flop.scoring.causal_lm import HALF, unwrap
+from flip_flop.scoring.models import load_model
 from flip_flop.training.config import F2CConfig
 
 
@@ -43,3 +45,15 @@ def _in_float32(adapted: PeftModel) -> PeftModel:
         if parameter.requires_grad and parameter.dtype in HALF:
             parameter.data = parameter.data.float()
     return adapted
+
+
+def load_trained(
+    model: str | PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[nn.Module, PreTrainedTokenizerBase, str]:
+    """The model, its tokenizer and its name, read where a name is given."""
+    if isinstance(model, str):
+        loaded = load_model(model)
+        return loaded.model, tokenizer or loaded.tokenizer, model
+    if tokenizer is None:
+        raise ValueError("A model that is not given by name needs its tokenizer: pass processing_class.")
+    return model, tokenizer, unwrap(model).config._name_or_path

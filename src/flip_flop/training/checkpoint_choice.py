@@ -1,15 +1,18 @@
 """Which checkpoint is kept: the best by labelled mean F1, as in the paper, or by agreement, which needs no labels."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float
 
 from flip_flop.errors import InputError
 from flip_flop.metrics import METRICS, Average, label_shares, majority_vote, share_drift, summarise
 from flip_flop.scoring.scorer import ScoreTable
 from flip_flop.training.config import F2CConfig
+from flip_flop.training.votes import VoteTable
 
 # Below every agreement: a checkpoint that must not be chosen.
 COLLAPSED = -1.0
@@ -43,38 +46,56 @@ class CheckpointCriterion:
 
     by: Literal["mean_f1", "agreement", "last"]
     max_share_drift: float
-    _base_shares: np.ndarray | None = field(default=None, repr=False)
+    refuses_collapse: bool = False
 
     @classmethod
     def of(cls, config: F2CConfig, gold: Sequence[int | None] | None) -> "CheckpointCriterion":
         """What ``select_by`` means for validation rows with these labels: ``auto`` is mean F1 where all have one."""
         if gold is None or config.select_by == "last" or config.eval_strategy == "no":
-            return cls("last", config.max_share_drift)
+            return cls("last", config.max_share_drift, config.stop_on_collapse)
         labelled = all(label is not None for label in gold)
         if config.select_by == "mean_f1" and not labelled:
             message = "select_by is mean_f1, but the validation rows have no labels."
             raise InputError("E-SELECT-LABELS", message)
         by_f1 = labelled and config.select_by != "agreement"
-        return cls("mean_f1" if by_f1 else "agreement", config.max_share_drift)
+        return cls("mean_f1" if by_f1 else "agreement", config.max_share_drift, config.stop_on_collapse)
 
-    def value(self, metrics: dict[str, float], table: ScoreTable, base_scores: Callable[[], np.ndarray]) -> float:
-        """The checkpoint's value: mean F1, or agreement, which counts -1 after a collapse.
+    def judge(
+        self,
+        metrics: dict[str, float],
+        scores: Float[np.ndarray, "instances templates labels"],
+        base_votes: VoteTable,
+        log_history: Sequence[dict[str, Any]],
+    ) -> dict[str, float]:
+        """``selection``, the checkpoint's value; ``vote_drift``, how far its votes are from the base's; ``collapsed``.
 
-        ``metrics`` are from :func:`evaluation_metrics`. ``base_scores`` gives the scores of the model without its
-        adapter, and is called once.
+        The value is mean F1, which counts -1 after a collapse only if ``refuses_collapse``, or agreement, which always
+        does; there is none where the last checkpoint is kept. ``metrics`` are from :func:`evaluation_metrics`. ``base_votes`` are those of the model without its
+        adapter on the same rows; what a calibration has moved is no drift. Where labels choose the checkpoint, shares
+        that move are a collapse only if macro-F1 is below the base's too: F1 of label 1 rewards a model for always
+        answering it.
         """
-        if self.by != "agreement":
-            return metrics.get("mean_f1", 0.0)
-        num_labels = table.scores.shape[-1]
-        if self._base_shares is None:
-            votes = majority_vote(base_scores())
-            self._base_shares = label_shares(votes[:, None], num_labels)
-        predictions = table.scores.argmax(axis=-1)
-        drift = share_drift(label_shares(predictions, num_labels), self._base_shares)
-        return COLLAPSED if drift > self.max_share_drift else metrics["observed_agreement"]
+        base, num_labels = base_votes.shares, scores.shape[-1]
+        votes = label_shares(majority_vote(scores)[:, None], num_labels)
+        drift = max(0.0, share_drift(votes, base) - share_drift(base_votes.uncalibrated.shares, base))
+        has_moved = drift > self.max_share_drift
+        if self.by == "last":
+            return {"vote_drift": drift, "collapsed": float(has_moved)}
+        if self.by == "mean_f1":
+            before = _at_start(log_history).get("eval_macro_f1", math.inf)
+            has_moved = has_moved and metrics.get("macro_f1", 0.0) < before
+            value = COLLAPSED if has_moved and self.refuses_collapse else metrics.get("mean_f1", 0.0)
+        else:
+            shares = label_shares(scores.argmax(axis=-1), num_labels)
+            is_far = share_drift(shares, base) > self.max_share_drift
+            value = COLLAPSED if is_far else metrics["observed_agreement"]
+        return {"vote_drift": drift, "collapsed": float(has_moved), "selection": value}
 
 
 def base_value(log_history: Sequence[dict[str, Any]]) -> float | None:
     """What the base itself is worth by the criterion, where it was evaluated before the first step."""
-    first = next((entry for entry in log_history if "eval_selection" in entry), None)
-    return first["eval_selection"] if first and first["step"] == 0 else None
+    return _at_start(log_history).get("eval_selection")
+
+
+def _at_start(log_history: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return next((entry for entry in log_history if entry["step"] == 0 and "eval_vote_drift" in entry), {})

@@ -2,24 +2,20 @@
 
 import logging
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float
-from torch import nn
 
 from flip_flop.errors import InputError
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.metrics import label_shares, majority_vote, vote_changes
 from flip_flop.prompts import RenderedInstance, templates_differ_in_answer_words
 from flip_flop.randomness import generator
-from flip_flop.scoring.scorer import score_instances
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.distributed import world_size
+from flip_flop.training.votes import VoteTable
 
 log = logging.getLogger("flip_flop")
 
@@ -84,31 +80,22 @@ def warn_of_answer_words(instances: Sequence[RenderedInstance], config: F2CConfi
         )
 
 
-def sample_scores(model: nn.Module, instances: Sequence[EncodedInstance], config: F2CConfig) -> np.ndarray:
-    """The model's scores of a seeded sample of the instances."""
-    chosen = generator(config.seed, "survey").permutation(len(instances))[:SAMPLE_SIZE]
-    sample = [instances[number] for number in sorted(chosen)]
-    quiet, backend, batch_tokens = not sys.stderr.isatty(), config.backend, config.batch_tokens
-    table = score_instances(model, sample, backend=backend, batch_tokens=batch_tokens, label="first votes", quiet=quiet)
-    return table.scores
+def draw_sample(instances: Sequence[EncodedInstance], seed: int) -> list[EncodedInstance]:
+    """A seeded sample of the instances, in their order."""
+    chosen = generator(seed, "survey").permutation(len(instances))[:SAMPLE_SIZE]
+    return [instances[number] for number in sorted(chosen)]
 
 
-def initial_vote_stats(
-    found: Float[np.ndarray, "instances templates labels"],
-    config: F2CConfig,
-    offsets: Float[np.ndarray, "templates labels"] | None = None,
-) -> dict[str, Any]:
-    """Shares over the instances of these scores: of those with a consensus, of each case, of each label voted for.
+def initial_vote_stats(votes: VoteTable, config: F2CConfig) -> dict[str, Any]:
+    """Shares over the instances of these votes: of those with a consensus, of each case, of each label voted for.
 
-    ``offsets`` are those of a calibration, which are in the scores: what it changed is said too.
-
-    Without labels, a label bias that all templates share looks like data with few of the other labels: the user, who
-    may know better, is shown the shares.
+    Where the votes are calibrated, what that changed is said too. Without labels, a label bias that all templates share
+    looks like data with few of the other labels: the user, who may know better, is shown the shares.
 
     Raises:
         InputError: ``E-NO-CONSENSUS`` where no instance has one and the method needs it.
     """
-    scores = torch.from_numpy(found)
+    scores = torch.from_numpy(votes.scores)
     num_with_consensus = int(find_consensus(scores).exists.sum())
     if num_with_consensus == 0 and find_method(config.method).needs_consensus:
         message = f"No instance of {len(scores)} has a label that more than half of the templates predict."
@@ -132,7 +119,7 @@ def initial_vote_stats(
             "training will make it worse.",
             100 * max(shares),
         )
-    calibration = None if offsets is None else vote_changes(found - offsets, found)
+    calibration = None if votes.offsets is None else vote_changes(votes.uncalibrated.scores, votes.scores)
     if calibration is not None:
         log.info(
             "%s calibration changes %.0f %% of these votes and moves their label shares by %.2f",

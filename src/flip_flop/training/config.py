@@ -172,6 +172,9 @@ class F2CConfig(TrainingArguments):
         0.2,
         "How far label shares may move from the base's votes (total variation) before a model counts as collapsed.",
     )
+    stop_on_collapse: bool = _reading(
+        False, False, "Stop where the votes' label shares have left the base's (max_share_drift).", recommended=True
+    )
     chat_template: ChatTemplate = _setting("auto", "auto, on or off.")
     backend: Backend = _setting("packed", "packed, where the model allows it, or padded (see audit --help).")
     batch_tokens: int = _setting(4096, "Tokens of one forward; an instance is never divided.")

@@ -20,7 +20,7 @@ from flip_flop.tasks import Task
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
 from flip_flop.training.checkpoints import latest_valid, named_write_errors
-from flip_flop.training.checks import initial_vote_stats, sample_scores, warn_of_answer_words
+from flip_flop.training.checks import initial_vote_stats, warn_of_answer_words
 from flip_flop.training.config import F2CConfig, refused
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.distributed import rank, wait_for_all, world_size
@@ -34,11 +34,16 @@ SURVEY = "survey.json"
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What :func:`train` leaves in ``out``: the adapter in PEFT's format, or the signal that stopped it before."""
+    """What :func:`train` leaves in ``out``: the adapter in PEFT's format, or why there is none.
+
+    ``stopped_by`` is the signal that stopped the training before its end; ``withheld`` says that the adapter is worse
+    than its base.
+    """
 
     out: Path
     adapter: Path | None
     stopped_by: int | None = None
+    withheld: bool = False
 
 
 def train(
@@ -49,11 +54,14 @@ def train(
     *,
     resume: bool = False,
     quiet: bool = False,
+    keep_worse: bool = False,
 ) -> TrainingRun:
     """Train an adapter and leave a complete run in ``out``.
 
     ``run.json`` is written last: a folder without it can be resumed and nothing else. Gold labels, where there are
-    any, are read for the log and the choice of the checkpoint.
+    any, are read for the log and the choice of the checkpoint. An adapter that is worse than its base, by what the
+    checkpoint is chosen by or because the votes ran away, is not written, nor is ``run.json``: with ``resume`` and
+    ``keep_worse`` it is, without training again.
 
     Args:
         loaded: The base model, without an adapter.
@@ -62,6 +70,7 @@ def train(
         out: A folder that is empty or not there; with ``resume``, the folder of a run with the same settings.
         resume: Continue from the newest complete checkpoint.
         quiet: Show no progress.
+        keep_worse: Write an adapter that is worse than its base too.
 
     Raises:
         InputError: See ``docs/errors.md``.
@@ -84,7 +93,7 @@ def train(
         if (out / RUN_FILE).exists():
             log.info("%s is complete: nothing to resume", out)
             return TrainingRun(out, out / "adapter")
-        return _run(loaded, data, config, out, plan, begun=begun, quiet=quiet)
+        return _run(loaded, data, config, out, plan, begun=begun, quiet=quiet, keep_worse=keep_worse)
 
 
 def _run(
@@ -96,6 +105,7 @@ def _run(
     *,
     begun: bool,
     quiet: bool,
+    keep_worse: bool,
 ) -> TrainingRun:
     started = time.monotonic()
     warn_of_answer_words(data.train, config)
@@ -118,8 +128,7 @@ def _run(
     checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if begun else None
     votes = trainer.votes.take(None if checkpoint is None else out / VOTES) if trainer.votes else None
     if checkpoint is None:
-        scores = votes.scores if votes else sample_scores(trainer.adapted, trainer.train_instances.instances, config)
-        stats = initial_vote_stats(scores, config, votes.offsets if votes else None)
+        stats = initial_vote_stats(trainer.base.first, config)
         if rank() == 0:
             write_json(out / SURVEY, stats)
     else:
@@ -132,12 +141,16 @@ def _run(
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     finally:
         stop.restore()
-    ended = trainer.state.global_step == trainer.state.max_steps or trainer.stop_early.is_due(trainer.state)
-    if stop.received is not None and not ended:
+    if stop.received is not None and not trainer.is_over:
         log.info("stopped by a signal at step %d; --resume goes on from there", trainer.state.global_step)
         return TrainingRun(out, None, stop.received)
+    reason = _worse_than_base(trainer)
+    if reason is not None and not keep_worse:
+        log.warning("%s The adapter is not written; --resume --keep-worse writes it, without training again.", reason)
+        return TrainingRun(out, None, withheld=True)
     if rank() == 0:
-        _warn_of_choice(trainer)
+        if reason is not None:
+            log.warning("%s", reason)
         with new_folder(out / "adapter") as folder:
             trainer.adapted.save_pretrained(str(folder))
             loaded.tokenizer.save_pretrained(folder)
@@ -171,16 +184,22 @@ def _try_optimizer(trainer: F2CTrainer) -> None:
     trainer.optimizer = trainer.lr_scheduler = None
 
 
-def _warn_of_choice(trainer: F2CTrainer) -> None:
-    before, chosen = base_value(trainer.state.log_history), trainer.state.best_metric
-    if chosen == COLLAPSED:
-        log.warning(
-            "W-COLLAPSE: at every checkpoint the label shares had moved by more than max_share_drift from the base's "
-            "votes. The adapter answers one label too often; do not use it. Lower --learning-rate, or train for less."
+def _worse_than_base(trainer: F2CTrainer) -> str | None:
+    """Why the chosen state should not be used, in one line; ``None`` where nothing speaks against it."""
+    state = trainer.state
+    before, chosen, by = base_value(state.log_history), state.best_metric, trainer.criterion.by
+    if chosen is None and trainer.collapsed_at is not None:
+        return (
+            f"W-COLLAPSE: the votes had run away at step {trainer.collapsed_at}, and no evaluation chose a checkpoint."
         )
-    elif before is not None and chosen is not None and chosen < before:
-        values = trainer.criterion.by, 100 * chosen, 100 * before
-        log.warning("W-WORSE: the best checkpoint's %s on validation is %.1f, the base's %.1f.", *values)
+    if chosen == COLLAPSED:
+        return (
+            "W-COLLAPSE: at every checkpoint the label shares were further than max_share_drift from the base's votes."
+        )
+    if before is not None and chosen is not None and chosen < before:
+        values = f"{100 * chosen:.1f}, the base's {100 * before:.1f}"
+        return f"W-WORSE: the best checkpoint's {by} on validation is {values}."
+    return None
 
 
 def _checkpoint_to_resume(folder: Path) -> Path | None:
@@ -202,6 +221,7 @@ def _training_record(trainer: F2CTrainer, config: F2CConfig, out: Path) -> dict[
     return recorded_settings(config) | {
         "num_processes": world_size(),
         "steps": trainer.state.global_step,
+        "collapsed_at_step": trainer.collapsed_at,
         "stopped_early": trainer.state.global_step < trainer.state.max_steps,
         "adapter_dtype": _dtypes(value for value in trainer.adapted.parameters() if value.requires_grad),
         "optimizer_dtype": _dtypes(

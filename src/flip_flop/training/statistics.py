@@ -3,10 +3,12 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
+from flip_flop.metrics import majority_vote
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.training.instance import TrainingInstance
 
@@ -22,6 +24,7 @@ class StepStatistics:
         self._values: dict[str, list[float]] = defaultdict(list)
         self._terms: set[str] = set()
         self._masses: list[Tensor] = []
+        self._votes: list[Int64[np.ndarray, " instances"]] = []
 
     def add(
         self,
@@ -33,6 +36,7 @@ class StepStatistics:
         """Note a micro-batch; gold labels are read here, and no loss is."""
         token_counts = torch.stack([instance.token_counts for instance in instances])
         self._masses.append((scores * token_counts).exp().sum(dim=-1).cpu())
+        self._votes.append(majority_vote(scores.float().cpu().numpy()))
         for source, instance, terms in zip(encoded, instances, losses, strict=True):
             consensus, split = instance.consensus, instance.split
             for case in (1, 2, 3):
@@ -57,12 +61,17 @@ class StepStatistics:
         per_template = torch.cat(self._masses).mean(dim=0)
         return logs | {"own_label_mass": float(per_template.mean()), "own_label_mass_min": float(per_template.min())}
 
+    def vote_counts(self, num_labels: int) -> Int64[np.ndarray, " labels"]:
+        """How many of the model's majority votes were for each label."""
+        return np.bincount(np.concatenate([np.empty(0, dtype=np.int64), *self._votes]), minlength=num_labels)
+
     @classmethod
     def merged(cls, parts: Sequence["StepStatistics"]) -> "StepStatistics":
         """What several processes noted, as if one had."""
         whole = cls()
         for part in parts:
             whole._masses.extend(part._masses)
+            whole._votes.extend(part._votes)
             whole._terms |= part._terms
             for name, values in part._values.items():
                 whole._values[name].extend(values)

@@ -20,20 +20,20 @@ from flip_flop.randomness import derive_seed
 from flip_flop.scoring.answers import AnswerStates, answer_states, pack, training_row_tokens
 from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.causal_lm import evaluation_mode, unwrap
-from flip_flop.scoring.models import load_model
 from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.training import distributed
-from flip_flop.training.adapter import with_adapter
+from flip_flop.training.adapter import load_trained, with_adapter
 from flip_flop.training.callbacks import Checkpoints, StopEarly
 from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
-from flip_flop.training.checks import log_passes, require_dtype, require_one_device_each
+from flip_flop.training.checks import draw_sample, log_passes, require_dtype, require_one_device_each
+from flip_flop.training.collapse import StopOnCollapse
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import InstanceDataset, KeyedSampler, Rows, collate
 from flip_flop.training.instance import TrainingInstance
 from flip_flop.training.statistics import StepStatistics
-from flip_flop.training.votes import StandingVotes, VoteTable
+from flip_flop.training.votes import BaseVotes, StandingVotes
 
 
 class F2CTrainer(Trainer):
@@ -71,15 +71,8 @@ class F2CTrainer(Trainer):
         peft_config: PeftConfig | None = None,
         content_free: Rows = (),
     ):
-        if args is None:
-            name = model if isinstance(model, str) else unwrap(model).config._name_or_path
-            args = F2CConfig(output_dir=f"{name.rstrip('/').split('/')[-1]}-F2C")
-        causal_lm: nn.Module = model  # type: ignore[assignment]
-        if isinstance(model, str):
-            loaded = load_model(model)
-            causal_lm, processing_class = loaded.model, processing_class or loaded.tokenizer
-        if processing_class is None:
-            raise ValueError("A model that is not given by name needs its tokenizer: pass processing_class.")
+        causal_lm, processing_class, name = load_trained(model, processing_class)
+        args = args or F2CConfig(output_dir=f"{name.rstrip('/').split('/')[-1]}-F2C")
         require_one_device_each(args)
         require_dtype(args, unwrap(causal_lm).dtype)
         args = copy.copy(args)
@@ -100,13 +93,15 @@ class F2CTrainer(Trainer):
         self.template_names: Sequence[str] | None = None
         self.f1: Average = "auto"
         self.statistics = StepStatistics()
-        self._base_scores: np.ndarray | None = None
         self.stop_early = StopEarly(args.early_stopping_patience, args.early_stopping_start)
         self.method = find_method(args.method)
         evaluated = [] if self.eval_instances is None else self.eval_instances.instances
         gold = None if self.eval_instances is None else [instance.label for instance in evaluated]
         self.criterion = CheckpointCriterion.of(args, gold)
         self.adapted = with_adapter(causal_lm, args, peft_config)
+        sample = draw_sample(self.train_instances.instances, args.seed)
+        self.base = BaseVotes(self.adapted, sample, evaluated, self.votes, self._vote)
+        self.stop_on_collapse = StopOnCollapse(args, lambda: self.base.first)
         super().__init__(
             model=self.adapted,
             args=args,
@@ -115,7 +110,11 @@ class F2CTrainer(Trainer):
             eval_dataset=self.eval_instances,
             processing_class=processing_class,
             # The votes before the checkpoints: a manifest covers what is written before it.
-            callbacks=[*([self.votes] if self.votes else []), Checkpoints(keep), self.stop_early, *(callbacks or [])],
+            callbacks=[
+                *([self.votes] if self.votes else []),
+                *(Checkpoints(keep), self.stop_early, self.stop_on_collapse),
+                *(callbacks or []),
+            ],
             optimizers=optimizers,
         )
         # Only now the model is on its device, which decides how long a row should be.
@@ -194,7 +193,7 @@ class F2CTrainer(Trainer):
         step = args.per_device_train_batch_size * args.gradient_accumulation_steps * distributed.world_size()
         count = args.max_steps * step if args.max_steps > 0 else len(self.train_instances)
         seen = [self.train_instances[index] for index in self._sampler.first(count)]
-        return StandingVotes(seen, args, lambda instances: self._score(instances).scores, content_free)
+        return StandingVotes(seen, args, self._vote, content_free)
 
     def _answer_states(self, model: nn.Module, encoded: Sequence[EncodedInstance]) -> AnswerStates:
         return answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
@@ -231,9 +230,20 @@ class F2CTrainer(Trainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> KeyedSampler:
         return self._sampler  # a private method: the library has no public hook for the order of the data
 
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to train: all steps are done, or the training has stopped by itself."""
+        stopped = self.stop_early.is_due(self.state) or self.stop_on_collapse.is_due(self.args, self.state)
+        return stopped or self.state.global_step >= self.state.max_steps
+
+    @property
+    def collapsed_at(self) -> int | None:
+        """The optimizer step at which the votes were seen to have run away from the base's."""
+        return self.stop_on_collapse.step(self.state, evaluates=self.args.eval_strategy != "no")
+
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list, int]:
         """The micro-batches of an optimizer step, and how many instances they have over all processes."""
-        if self.state.global_step >= self.state.max_steps or self.stop_early.is_due(self.state):
+        if self.is_over:
             self.control.should_training_stop = True  # resumed from its last checkpoint
             return [], 0
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
@@ -258,30 +268,22 @@ class F2CTrainer(Trainer):
         metrics = evaluation_metrics(table, gold, names, self.f1)
         if losses:
             metrics["loss"] = math.fsum(losses) / len(losses)
-        if self.criterion.by != "last":
-            metrics["selection"] = self.criterion.value(metrics, table, self.base_scores)
+        if eval_dataset is None:
+            metrics |= self.criterion.judge(metrics, table.scores, self.base.validation, self.state.log_history)
         prefixed = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.log(prefixed)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, prefixed)
         return prefixed
 
-    def base_scores(self) -> np.ndarray:
-        """Scores of the validation split without the adapter, calibrated as the votes are; computed once."""
-        assert self.eval_instances is not None, "a checkpoint is chosen on a validation split"
-        if self._base_scores is None:
-            with self.adapted.disable_adapter():
-                scores = self._score(self.eval_instances.instances).scores
-            self._base_scores = self.votes.calibrated(scores) if self.votes else scores
-        return self._base_scores
+    def _vote(self, instances: Sequence[EncodedInstance]) -> np.ndarray:
+        return self._score(instances).scores
 
     def _score(self, instances: Sequence[EncodedInstance], losses: list[float] | None = None) -> ScoreTable:
         """Score instances. ``losses`` gets the method's loss of each, from the same pass and without labels."""
         mine = distributed.shard(instances) or instances[:1]  # also with more processes than instances, all take part
         own: list[float] = []
 
-        standing = None
-        if losses is not None and self.votes is not None:
-            standing = VoteTable(tuple(each.id for each in instances), self.base_scores())
+        standing = self.base.validation if losses is not None and self.votes is not None else None
 
         def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
             votes = standing.of(encoded).to(scores.device) if standing else scores
@@ -304,6 +306,8 @@ class F2CTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the terms, case shares and vote statistics of the steps since the last log line."""
         if "loss" in logs:
-            logs = logs | StepStatistics.merged(distributed.all_gather(self.statistics)).means()
+            statistics = StepStatistics.merged(distributed.all_gather(self.statistics))
+            counts = statistics.vote_counts(len(self.train_instances[0].answers[0]))
+            logs = logs | statistics.means() | self.stop_on_collapse.line(counts)
             self.statistics = StepStatistics()
         super().log(logs, start_time)

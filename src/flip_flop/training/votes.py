@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from peft import PeftModel
 from torch import Tensor
 from transformers import TrainerCallback, TrainerState
 
@@ -47,6 +48,11 @@ class VoteTable:
     def shares(self) -> Float[np.ndarray, " labels"]:
         """The share of each label among the majority votes."""
         return label_shares(majority_vote(self.scores)[:, None], self.scores.shape[-1])
+
+    @property
+    def uncalibrated(self) -> "VoteTable":
+        """The scores as the model gave them."""
+        return self if self.offsets is None else VoteTable(self.ids, self.scores - self.offsets)
 
     @property
     def digest(self) -> str:
@@ -109,12 +115,10 @@ class StandingVotes(TrainerCallback):
         """The scores that the templates of these instances vote by now."""
         return (self.current or self.take()).of(instances)
 
-    def calibrated(
-        self, scores: Float[np.ndarray, "instances templates labels"]
-    ) -> Float[np.ndarray, "instances templates labels"]:
-        """The base's scores of other instances, such as the validation split's, with the first votes' offsets."""
+    def calibrated(self, votes: VoteTable) -> VoteTable:
+        """The base's votes on other instances, such as the validation split's, with the first votes' offsets."""
         offsets = (self.first or self.take()).offsets
-        return scores if offsets is None else calibrated(scores, offsets)
+        return votes if offsets is None else VoteTable(votes.ids, calibrated(votes.scores, offsets), offsets)
 
     def _vote(self) -> VoteTable:
         scores, method = self.score(self.instances), self.config.vote_calibration
@@ -147,3 +151,42 @@ class StandingVotes(TrainerCallback):
         """Write the votes of this step, before the checkpoint's manifest."""
         if self.config.votes == "refreshed" and self.current is not None and rank() == 0:
             self.current.write(Path(args.output_dir) / f"checkpoint-{state.global_step}" / VOTES)
+
+
+class BaseVotes:
+    """The votes of the model without its adapter, each taken once, when it is first asked for.
+
+    ``standing`` is None where a run votes online: then the first votes are those on ``sample``. ``evaluated`` are the
+    instances of the validation split, and ``score`` scores instances by the model.
+    """
+
+    def __init__(
+        self,
+        model: PeftModel,
+        sample: Sequence[EncodedInstance],
+        evaluated: Sequence[EncodedInstance],
+        standing: StandingVotes | None,
+        score: Score,
+    ):
+        self.model = model
+        self.sample = sample
+        self.evaluated = evaluated
+        self.standing = standing
+        self.score = score
+
+    @cached_property
+    def first(self) -> VoteTable:
+        """Those that stand from the beginning, or on a sample of the training instances."""
+        if self.standing is not None:
+            return self.standing.first or self.standing.take()
+        return self._of(self.sample)
+
+    @cached_property
+    def validation(self) -> VoteTable:
+        """On the validation split, calibrated as the run's are."""
+        found = self._of(self.evaluated)
+        return self.standing.calibrated(found) if self.standing else found
+
+    def _of(self, instances: Sequence[EncodedInstance]) -> VoteTable:
+        with self.model.disable_adapter():
+            return VoteTable(tuple(each.id for each in instances), self.score(instances))
