@@ -70,10 +70,10 @@ class CheckpointCriterion:
         """``selection``, the checkpoint's value; ``vote_drift``, how far its votes are from the base's; ``collapsed``.
 
         The value is mean F1, which counts -1 after a collapse only if ``refuses_collapse``, or agreement, which always
-        does; there is none where the last checkpoint is kept. ``metrics`` are from :func:`evaluation_metrics`. ``base_votes`` are those of the model without its
-        adapter on the same rows; what a calibration has moved is no drift. Where labels choose the checkpoint, shares
-        that move are a collapse only if macro-F1 is below the base's too: F1 of label 1 rewards a model for always
-        answering it.
+        does; there is none where the last checkpoint is kept. ``metrics`` are from :func:`evaluation_metrics`.
+        ``base_votes`` are those of the model without its adapter on the same rows; what a calibration has moved is no
+        drift. Where labels choose the checkpoint, shares that move are a collapse only if macro-F1 is below the base's
+        too: F1 of label 1 rewards a model for always answering it.
         """
         base, num_labels = base_votes.shares, scores.shape[-1]
         votes = label_shares(majority_vote(scores)[:, None], num_labels)
@@ -88,7 +88,7 @@ class CheckpointCriterion:
         else:
             shares = label_shares(scores.argmax(axis=-1), num_labels)
             is_far = share_drift(shares, base) > self.max_share_drift
-            value = COLLAPSED if is_far else metrics["observed_agreement"]
+            value = COLLAPSED if is_far or has_moved else metrics["observed_agreement"]
         return {"vote_drift": drift, "collapsed": float(has_moved), "selection": value}
 
 

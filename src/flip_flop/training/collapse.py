@@ -70,10 +70,12 @@ class StopOnCollapse(TrainerCallback):
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Ask for an evaluation, or stop where there is none."""
         drift = state.log_history[-1].get("vote_drift", 0.0)
-        if self.is_enabled and drift > self.bound and args.eval_strategy != "no":
+        if not self.is_enabled or drift <= self.bound:
+            return
+        if args.eval_strategy != "no":
             control.should_evaluate = control.should_save = True
-        elif self.is_due(args, state):
-            self._stop(state, control, f"the votes' label shares are {drift:.2f}")
+        else:
+            self._stop(state, control, f"the label shares of the votes are {drift:.2f}")
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop where the evaluation has found a collapse."""
@@ -82,8 +84,7 @@ class StopOnCollapse(TrainerCallback):
             self._stop(state, control, f"the label shares of the votes on validation are {drift:.2f}")
 
     def _stop(self, state: TrainerState, control: TrainerControl, found: str) -> None:
-        if not control.should_training_stop:
-            message = "W-COLLAPSE: stopped at step %d: %s from the base's (max_share_drift %g). %s"
-            hint = "Use --votes frozen, lower --learning-rate, or train for less."
-            log.warning(message, state.global_step, found, self.bound, hint)
+        message = "W-COLLAPSE: stopped at step %d: %s from the base's (max_share_drift %g). %s"
+        hint = "Use --votes frozen, lower --learning-rate, or train for less."
+        log.warning(message, state.global_step, found, self.bound, hint)
         control.should_training_stop = True
