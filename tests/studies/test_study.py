@@ -4,7 +4,7 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.studies.study import Settings, Subsets, load_study, narrow, study_names
-from flip_flop.studies.variants import COLOURS, Variant
+from flip_flop.studies.variants import COLOURS, MethodVariant
 
 
 def write(folder, text):
@@ -56,8 +56,8 @@ def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
 
 def test_a_variant_is_a_method_with_settings_over_its_methods_own(tmp_path):
     study = load_study(write(tmp_path, ABLATION))
-    assert study.variants["frozen"] == Variant("f2c", "F2C, frozen", "#123456")
-    assert study.variants["wide"] == Variant("f2c", "wide", COLOURS[1])
+    assert study.variants["frozen"] == MethodVariant("f2c", "F2C, frozen", "#123456")
+    assert study.variants["wide"] == MethodVariant("f2c", "wide", COLOURS[1])
     of = {name: study.training_settings(name, "rte") for name in study.methods[2:]}
     assert of["frozen"] == {"method": "f2c", "votes": "frozen", "lora_r": 2, "learning_rate": 1}
     wide = {"lora_r": 4, "lora_alpha": 8, "lora_dropout": 0}

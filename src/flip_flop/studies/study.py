@@ -10,7 +10,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.method import BASE, METHODS, find_method
 from flip_flop.options import TrainingProtocol
 from flip_flop.strict_yaml import mapping_of, read_yaml, text_of
-from flip_flop.studies.variants import Variant, read_variants
+from flip_flop.studies.variants import MethodVariant, read_variants
 
 _mapping = functools.partial(mapping_of, code="E-STUDY-KEY")
 _text = functools.partial(text_of, code="E-STUDY-KEY")
@@ -91,7 +91,7 @@ class Study:
     limit: int | None = None
     split: str = "test"
     protocol: TrainingProtocol = "paper"
-    variants: Mapping[str, Variant] = field(default_factory=dict)
+    variants: Mapping[str, MethodVariant] = field(default_factory=dict)
     audit_held_out: bool = False
     eval_limit: int | None = None
 
@@ -233,7 +233,7 @@ def _all_settings(
     content: dict[str, Any],
     where: str,
     methods: Sequence[str],
-    variants: Mapping[str, Variant],
+    variants: Mapping[str, MethodVariant],
     own: Mapping[str, dict[str, Any]],
     paths: Mapping[str, str],
 ) -> Settings:

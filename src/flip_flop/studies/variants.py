@@ -16,7 +16,7 @@ _WORDS = ("method", "title", "colour")
 
 
 @dataclass(frozen=True)
-class Variant:
+class MethodVariant:
     """A method under another name; its settings are with those of methods, in the study's settings.
 
     Attributes:
@@ -30,7 +30,7 @@ class Variant:
     colour: str
 
 
-def read_variants(content: Mapping[str, Any], where: str) -> tuple[dict[str, Variant], dict[str, dict[str, Any]]]:
+def read_variants(content: Mapping[str, Any], where: str) -> tuple[dict[str, MethodVariant], dict[str, dict[str, Any]]]:
     """The variants of a study's file by name, and the settings of each, which are not checked here.
 
     Raises:
@@ -47,7 +47,7 @@ def read_variants(content: Mapping[str, Any], where: str) -> tuple[dict[str, Var
     return variants, settings
 
 
-def _variant(name: str, block: dict[str, Any], default: str, where: str) -> Variant:
+def _variant(name: str, block: dict[str, Any], default: str, where: str) -> MethodVariant:
     method, title, colour = (text_of(block, key, where, code="E-STUDY-KEY") for key in _WORDS)
     if not method:
         raise InputError("E-STUDY-KEY", f"{where} has no method.", "Write {method: f2c, votes: frozen}.")
@@ -57,4 +57,4 @@ def _variant(name: str, block: dict[str, Any], default: str, where: str) -> Vari
     colour = colour or default
     if not re.fullmatch("#[0-9A-Fa-f]{6}", colour):
         raise InputError("E-STUDY-VALUE", f"{where}: colour is {colour!r}.", "Write it as '#0072b2'.")
-    return Variant(method, title or name, colour)
+    return MethodVariant(method, title or name, colour)
