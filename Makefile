@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 
-.PHONY: setup demo demo-seeds smoke slurm slurm-programs test quick check bench bench-full clean
+.PHONY: setup demo demo-seeds smoke evidence slurm slurm-programs test quick check bench bench-full clean
 
 setup: $(VENV)/.installed
 
@@ -33,8 +33,8 @@ quick: check                        ## for each change, four minutes on two core
 	XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 2 --dist loadgroup -m "not slow"
 
 check: $(VENV)/.installed-dev       ## style and types alone
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks evidence
+	$(BIN)/ruff format --check src tests benchmarks evidence
 	$(BIN)/mypy
 
 demo-seeds: $(VENV)/.installed      ## the demo for three seeds; minutes
@@ -42,6 +42,20 @@ demo-seeds: $(VENV)/.installed      ## the demo for three seeds; minutes
 
 smoke: $(VENV)/.installed           ## a study end to end on the embedded model: grid, tables, figures; minutes
 	$(BIN)/flip-flop study run smoke
+
+# LANGUAGE is the folder of the sentences (without it one line says which), BASE a base's folder; it is made where there
+# is none, as is the biased one. What is done is not run again.
+EVIDENCE := out/evidence
+BASE ?= $(EVIDENCE)/base
+BIASED ?= $(EVIDENCE)/biased
+evidence: $(VENV)/.installed        ## the studies on real sentences of docs/evidence.md; many hours
+	XDG_CACHE_HOME=$(CACHE) $(BIN)/flip-flop templates fetch
+	XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m evidence.prepare "$(LANGUAGE)"
+	test -f $(BASE)/config.json || XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m evidence.pretrain "$(LANGUAGE)" $(BASE)
+	test -f $(BIASED)/config.json || XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m evidence.pretrain "$(LANGUAGE)" $(BIASED) --from $(BASE) --steps 300 --skew 0.85
+	for study in language templates sizes_of_data transfer; do \
+	  $(BIN)/flip-flop study run evidence/$$study.yaml --model $(BASE) --out $(EVIDENCE)/studies || exit 1; done
+	$(BIN)/flip-flop study run evidence/biased.yaml --model $(BIASED) --out $(EVIDENCE)/studies
 
 # Root alone may start Slurm's daemons, and install them where they are not: Debian's and Ubuntu's packages.
 SLURM_PATH := $(PATH):/usr/sbin:/sbin

@@ -35,6 +35,7 @@ def pytest_collection_finish():
 
 
 SHARED_HUB = Path(__file__).parents[2] / "shared" / "hub"
+SHARED_LANGUAGE = SHARED_HUB.with_name("language")
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +60,14 @@ def hub_mirror():
     if not SHARED_HUB.is_dir():
         pytest.skip("the folder of real rows, ../shared/hub, is not there")
     return SHARED_HUB
+
+
+@pytest.fixture(scope="session")
+def language():
+    """Real sentences, and the base of docs/evidence.md, where the folder is beside the project."""
+    if not SHARED_LANGUAGE.is_dir():
+        pytest.skip("the folder of real sentences, ../shared/language, is not there")
+    return SHARED_LANGUAGE
 
 
 @pytest.fixture(scope="session")

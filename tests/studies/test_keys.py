@@ -15,7 +15,7 @@ from flip_flop.studies.folder import StudyFolder, load_plan
 from flip_flop.studies.local import LocalExecutor
 from flip_flop.studies.plan import Setup
 from flip_flop.studies.study import Settings, Subsets, load_study, narrow
-from flip_flop.studies.variants import Variant
+from flip_flop.studies.variants import MethodVariant
 from tests.studies.plans import DEMO, SHORT, keys, plan, small, write_task
 from tests.studies.running import here, write_study
 
@@ -286,7 +286,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
 
 
 def test_a_variant_of_the_same_settings_is_the_same_training_with_an_audit_of_its_own():
-    variants = {name: Variant("cce", name, "#000000") for name in ("same", "other")}
+    variants = {name: MethodVariant("cce", name, "#000000") for name in ("same", "other")}
     settings = Settings(SHORT, {"other": {"lora_r": 3}})
     study = small(methods=("base", "cce", "same", "other"), variants=variants, settings=settings)
     made = plan(study)

@@ -4,7 +4,7 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.studies.study import Settings, Subsets, load_study, narrow, study_names
-from flip_flop.studies.variants import COLOURS, Variant
+from flip_flop.studies.variants import COLOURS, MethodVariant
 
 
 def write(folder, text):
@@ -32,7 +32,7 @@ name: ablation
 tasks: [rte]
 variants:
   frozen: {method: f2c, title: "F2C, frozen", votes: frozen, colour: "#123456"}
-  wide: {method: f2c, lora-r: 4}
+  wide: {method: f2c, lora-r: 4, tasks: {rte: {lora_dropout: 0}}}
 methods: [base, cce, frozen, f2c, wide]
 settings:
   methods: {f2c: {votes: online, lora_r: 2}, wide: {lora_alpha: 8}}
@@ -56,11 +56,12 @@ def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
 
 def test_a_variant_is_a_method_with_settings_over_its_methods_own(tmp_path):
     study = load_study(write(tmp_path, ABLATION))
-    assert study.variants["frozen"] == Variant("f2c", "F2C, frozen", "#123456")
-    assert study.variants["wide"] == Variant("f2c", "wide", COLOURS[1])
+    assert study.variants["frozen"] == MethodVariant("f2c", "F2C, frozen", "#123456")
+    assert study.variants["wide"] == MethodVariant("f2c", "wide", COLOURS[1])
     of = {name: study.training_settings(name, "rte") for name in study.methods[2:]}
     assert of["frozen"] == {"method": "f2c", "votes": "frozen", "lora_r": 2, "learning_rate": 1}
-    assert of["wide"] == {"method": "f2c", "votes": "online", "lora_r": 4, "lora_alpha": 8, "learning_rate": 1}
+    wide = {"lora_r": 4, "lora_alpha": 8, "lora_dropout": 0}
+    assert of["wide"] == {"method": "f2c", "votes": "online", "learning_rate": 1, **wide}
     assert of["f2c"] == {"method": "f2c", "votes": "online", "lora_r": 2, "learning_rate": 1}
     assert (study.eval_limit, study.audit_held_out) == (5, True)
     assert narrow(study, methods=["wide"]).methods == ("wide",)
@@ -78,6 +79,7 @@ def test_a_variant_is_a_method_with_settings_over_its_methods_own(tmp_path):
         ("frozen, f2c, wide]", "frozn]", "E-STUDY-VALUE", "'frozen'"),
         ('"#123456"', "red", "E-STUDY-VALUE", "#0072b2"),
         ("lora-r: 4", "seed: 4", "E-STUDY-VALUE", "seeds"),
+        ("tasks: {rte: {lora_dropout: 0}}", "tasks: {rt: {lora_dropout: 0}}", "E-STUDY-VALUE", "'rte'"),
         ("eval_limit: 5", "eval_limit: 0", "E-STUDY-VALUE", "at least 1"),
         ("audit_held_out: true", "audit_held_out: 1", "E-STUDY-KEY", "true or false"),
         ("eval_limit: 5", "cross: [rte]", "E-STUDY-KEY", "two studies"),

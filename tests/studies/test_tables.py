@@ -13,7 +13,7 @@ from flip_flop.studies.paper import PAPER_METRICS, dataset_names, table1, table2
 from flip_flop.studies.tables import grids
 from flip_flop.studies.tables.sizes import read_sizes, sizes_table
 from flip_flop.studies.tables.table import render_csv, render_markdown
-from flip_flop.studies.variants import Variant
+from flip_flop.studies.variants import MethodVariant
 from flip_flop.text import DEMO_NOTE
 from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3, transfer_audits
 
@@ -276,7 +276,7 @@ def test_rows_here_stand_beside_the_papers_and_the_releases_with_the_reported_ho
 def test_variants_have_the_titles_and_the_order_of_the_studys_file(tmp_path):
     maker = Maker(tmp_path)
     study1(maker, tasks=("rte",), seeds=(0,), methods=("f2c", "frozen", "cce"))
-    variants = {"frozen": Variant("f2c", "F2C, frozen", "#123456")}
+    variants = {"frozen": MethodVariant("f2c", "F2C, frozen", "#123456")}
     study = replace(maker.plan.study, methods=("base", "cce", "frozen", "f2c"), variants=variants)
     frame = make_frame(maker.folder, replace(maker.plan, study=study))
     with methods_of_study(study):

@@ -35,7 +35,7 @@ from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names
 from flip_flop.studies.plan import Cell, Plan
 from flip_flop.studies.study import Study
-from flip_flop.studies.variants import Variant
+from flip_flop.studies.variants import MethodVariant
 
 Setting = Literal["own", "held_out", "transfer", "unseen"]
 KEPT = (*PAPER_METRICS, "vote_f1")
@@ -43,7 +43,7 @@ TEMPLATE_F1 = "template_f1"
 # What the seeds of one method have in common.
 CELL = ["setting", "method", "source", "task", "k", "held_out", "template_names"]
 _OTHERS_COLOUR = "#cc79a7"
-_METHODS: Mapping[str, Method | Variant] = MappingProxyType({BASE.name: BASE, **METHODS})
+_METHODS: Mapping[str, Method | MethodVariant] = MappingProxyType({BASE.name: BASE, **METHODS})
 _KNOWN_METHODS = ContextVar("methods", default=_METHODS)
 _INTERVAL = ["change_low", "change_high"]
 

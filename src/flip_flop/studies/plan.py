@@ -8,7 +8,7 @@ from typing import Any
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.studies.study import Settings, Study, Subsets
-from flip_flop.studies.variants import Variant
+from flip_flop.studies.variants import MethodVariant
 
 KEY_DIGITS = 12
 
@@ -142,7 +142,7 @@ def read_plan(record: Mapping[str, Any]) -> Plan:
         task: Subsets(*(tuple(value) if isinstance(value, list) else value for value in subsets.values()))
         for task, subsets in study["template_subsets"].items()
     }
-    study["variants"] = {name: Variant(**values) for name, values in study.get("variants", {}).items()}
+    study["variants"] = {name: MethodVariant(**values) for name, values in study.get("variants", {}).items()}
     cells = tuple(map(_cell, record["cells"]))
     return Plan(Study(**study), Setup(**record["setup"]), record["model_identity"], cells)
 

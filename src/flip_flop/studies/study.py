@@ -10,7 +10,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.method import BASE, METHODS, find_method
 from flip_flop.options import TrainingProtocol
 from flip_flop.strict_yaml import mapping_of, read_yaml, text_of
-from flip_flop.studies.variants import Variant, read_variants
+from flip_flop.studies.variants import MethodVariant, read_variants
 
 _mapping = functools.partial(mapping_of, code="E-STUDY-KEY")
 _text = functools.partial(text_of, code="E-STUDY-KEY")
@@ -43,9 +43,9 @@ class Subsets:
 
 @dataclass(frozen=True)
 class Settings:
-    """Fields of ``F2CConfig``: of the protocol, for all trainings, per method, per task, of the command line.
+    """Fields of ``F2CConfig``: of the protocol, for all trainings, per method, per task, for both, of the command line.
 
-    The later wins. The protocol's are by method and task.
+    The later wins. The protocol's are by method and task, as are those of a variant for a task (``pairs``).
     """
 
     common: Mapping[str, Any] = field(default_factory=dict)
@@ -53,11 +53,12 @@ class Settings:
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     override: Mapping[str, Any] = field(default_factory=dict)
     protocol: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    pairs: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     def of(self, method: str, task: str) -> dict[str, Any]:
         """The settings of one training; for the base, those that its scoring reads."""
-        bundle = self.protocol.get(method, {}).get(task, {})
-        layers = (bundle, self.common, self.methods.get(method, {}), self.tasks.get(task, {}), self.override)
+        bundle, pair = (of.get(method, {}).get(task, {}) for of in (self.protocol, self.pairs))
+        layers = (bundle, self.common, self.methods.get(method, {}), self.tasks.get(task, {}), pair, self.override)
         return {key.replace("-", "_"): value for layer in layers for key, value in layer.items()}
 
 
@@ -90,7 +91,7 @@ class Study:
     limit: int | None = None
     split: str = "test"
     protocol: TrainingProtocol = "paper"
-    variants: Mapping[str, Variant] = field(default_factory=dict)
+    variants: Mapping[str, MethodVariant] = field(default_factory=dict)
     audit_held_out: bool = False
     eval_limit: int | None = None
 
@@ -189,9 +190,6 @@ def _parse(content: Any, where: str, folder: Path) -> Study:
     limits = {key: content.get(key) for key in ("limit", "eval_limit")}
     protocol = _text(content, "protocol", where) or "paper"
     _require_known([protocol], PROTOCOLS, f"{where}, protocol")
-    inside = f"{where}, settings"
-    settings = _settings(_block(content, "settings", where), inside, (*methods, *variants), paths)
-    own = {name: _settings_block(block, f"{where}, variants, {name}") for name, block in own.items()}
     return Study(
         name=_name(content, where, is_shipped=folder == CATALOG),
         tasks=tuple(paths.values()),
@@ -201,20 +199,13 @@ def _parse(content: Any, where: str, folder: Path) -> Study:
         description=_text(content, "description", where) or "",
         cross=tuple(paths[task] for task in cross) or None,
         template_subsets={paths[task]: _subsets(subsets, task, f"{where}, template_subsets") for task in subsets},
-        settings=_with_variants(settings, own, variants),
+        settings=_all_settings(content, where, methods, variants, own, paths),
         split=_text(content, "split", where) or "test",
         protocol=cast(TrainingProtocol, protocol),
         variants=variants,
         audit_held_out=audit_held_out,
         **{key: _whole_number(size, f"{where}: {key}", 1) for key, size in limits.items() if size is not None},
     )
-
-
-def _with_variants(settings: Settings, own: Mapping[str, Any], variants: Mapping[str, Variant]) -> Settings:
-    """Of a variant: its method's settings, then its own, then those that ``settings`` has of it by name."""
-    of = settings.methods
-    found = {name: {**of.get(each.method, {}), **own[name], **of.get(name, {})} for name, each in variants.items()}
-    return replace(settings, methods={**of, **found})
 
 
 def _name(content: dict[str, Any], where: str, *, is_shipped: bool) -> str:
@@ -238,16 +229,36 @@ def _subsets(subsets: dict[str, Any], task: str, where: str) -> Subsets:
     return Subsets(numbers, _whole_number(content["held_out"], f"{where}: held_out", 1))
 
 
-def _settings(content: dict[str, Any], where: str, methods: Sequence[str], paths: Mapping[str, str]) -> Settings:
-    trained = [name for name in dict.fromkeys([*METHODS, *methods]) if name != BASE.name]
-    groups: dict[str, dict[str, Any]] = {}
-    for key, known in (("methods", trained), ("tasks", list(paths))):
+def _all_settings(
+    content: dict[str, Any],
+    where: str,
+    methods: Sequence[str],
+    variants: Mapping[str, MethodVariant],
+    own: Mapping[str, dict[str, Any]],
+    paths: Mapping[str, str],
+) -> Settings:
+    """The settings of a file: a variant's are its method's, then its own, then those of ``methods`` by its name."""
+    trained = {name: name for name in (*METHODS, *methods, *variants) if name != BASE.name}
+    block, inside = _block(content, "settings", where), f"{where}, settings"
+    common, groups = _settings(block, inside, {"methods": trained, "tasks": paths})
+    of, pairs = dict(groups["methods"]), {}
+    for name, variant in variants.items():
+        block, by_task = _settings(own[name], f"{where}, variants, {name}", {"tasks": paths})
+        of[name] = {**groups["methods"].get(variant.method, {}), **block, **of.get(name, {})}
+        pairs[name] = by_task["tasks"]
+    return Settings(common, of, groups["tasks"], pairs=pairs)
+
+
+def _settings(
+    content: dict[str, Any], where: str, groups: Mapping[str, Mapping[str, str]]
+) -> tuple[dict[str, Any], dict[str, dict[str, dict[str, Any]]]]:
+    """The settings of a block, and of each of its groups those of each name, under what the name stands for."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for key, known in groups.items():
         group, inside = _block(content, key, where), f"{where}, {key}"
         _require_known(group, known, inside)
-        blocks = {name: _settings_block(_block(group, name, inside), f"{inside}, {name}") for name in group}
-        groups[key] = {paths[name] if key == "tasks" else name: block for name, block in blocks.items()}
-    common = {key: value for key, value in content.items() if key not in groups}
-    return Settings(_settings_block(common, where), groups["methods"], groups["tasks"])
+        found[key] = {known[each]: _settings_block(_block(group, each, inside), f"{inside}, {each}") for each in group}
+    return _settings_block({key: value for key, value in content.items() if key not in groups}, where), found
 
 
 def _settings_block(content: dict[str, Any], where: str) -> dict[str, Any]:

