@@ -93,6 +93,23 @@ def test_from_a_first_audit_to_predictions(flip_flop, model, project, train):
     assert [str(line["vote"]) for line in lines] == [row["vote"] for row in votes]
 
 
+def test_a_few_labelled_rows_calibrate_audit_training_and_predictions(flip_flop, model, train):
+    """Of test.csv's nine tickets four are urgent: with one added to each count the prior is 6 to 5."""
+    common = ("--model", model, "--task", "tickets.yaml", "--few-labels", "test.csv", "--quiet")
+    shown = flip_flop("audit", *common, "--calibrate", "prior", "--out", "runs/base")
+    assert (shown.code, shown.err.count("W-CALIBRATION-ROWS")) == (0, 1)
+    assert [line.split("  ")[0] for line in shown.out.splitlines()[3:]] == ["base", "base (prior)"]
+    found = json.loads(read("runs/base/metrics.json"))["calibrated"]
+    assert found["label_prior"] == pytest.approx([6 / 11, 5 / 11])
+    assert found["label_shares"] == pytest.approx([5 / 9, 4 / 9])
+    assert flip_flop("predict", *common, "--calibrate", "contextual", "--input", "test.csv", "--out", "a.csv").code == 0
+    calibrated = ("--vote-calibration", "batch", "--few-labels", "test.csv", "--votes", "frozen", "--max-steps", "1")
+    assert train(*calibrated, "--quiet").code == 0
+    assert record("runs/f2c")["training"]["label_prior"] == pytest.approx([6 / 11, 5 / 11])
+    for file in ("html", "csv"):
+        assert flip_flop("report", "runs/base", "--out", f"report.{file}").code == 0
+
+
 @pytest.mark.parametrize("method", ["cce", "swarm"])
 def test_the_other_methods_and_a_sample_are_a_flag_away(train, method):
     assert train("--method", method, "--max-steps", "1", "--limit", "6", "--quiet").code == 0

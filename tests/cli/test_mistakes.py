@@ -83,6 +83,22 @@ MISTAKES = {
     "audit below a file": (
         None, ("audit", "-m", "MODEL", "-t", "tickets.yaml", "-o", "test.csv/out"), "E-OUT-PATH", ["test.csv"],
     ),
+    "prior without calibration": (None, (*AUDIT, "--label-prior", "0.3,0.7"), "E-LABEL-PRIOR", ["--calibrate"]),
+    "calibration without its prior": (None, (*AUDIT, "--calibrate", "prior"), "E-LABEL-PRIOR", ["--few-labels"]),
+    "prior of three labels": (
+        None, (*AUDIT, "--calibrate", "batch", "--label-prior", "0.3,0.3,0.4"), "E-LABEL-PRIOR", ["2 labels"],
+    ),
+    "prior twice": (
+        None, (*AUDIT, "--calibrate", "prior", "--label-prior", "0.3,0.7", "--few-labels", "test.csv"),
+        "E-LABEL-PRIOR", ["both"],
+    ),
+    "few labels without labels": (
+        None, (*PREDICT, "--out", "out.csv", "--calibrate", "prior", "--few-labels", "train.jsonl"),
+        "E-DATA-COLUMN", ["'urgent'"],
+    ),
+    "few labels without calibration": (
+        None, (*TRAIN, "--few-labels", "test.csv"), "E-CONFIG-VALUE", ["vote_calibration"],
+    ),
     "report of no run": (None, ("report", "runs", "--out", "out.html"), "E-RUN-MISSING", ["runs"]),
     "report of a foreign folder": (None, ("report", ".", "--out", "out.html"), "E-RUN-MISSING", ["run.json"]),
     "report as a spreadsheet": (None, ("report", ".", "--out", "out.xlsx"), "E-OUT-KIND", [".html"]),

@@ -75,7 +75,7 @@ def train_command(
     if run.method is not None:
         settings["method"] = run.method
     if run.few_labels is not None:
-        settings["label_prior"] = data.open(task.task, task.templates).prior_from(run.few_labels)
+        settings["label_prior"] = list(data.open(task.task, task.templates).prior_from(run.few_labels))
     settings["use_cpu"] = model.device == "cpu"
     if model.device not in ("auto", "cpu", "cuda"):
         message = f"Training takes no --device {model.device}."

@@ -34,8 +34,8 @@ def check_prior(prior: str | Sequence[float], num_labels: int | None = None) -> 
             ``num_labels`` of them.
 
     Example:
-        >>> check_prior("0.2,0.8", 2), check_prior([0.33, 0.33, 0.33])[0] == 1 / 3
-        ((0.2, 0.8), True)
+        >>> check_prior("0.2,0.8", 2), round(check_prior([0.19, 0.8])[0], 4)
+        ((0.2, 0.8), 0.1919)
     """
     words = prior if isinstance(prior, str) else ",".join(map(str, prior))
     try:
