@@ -119,7 +119,7 @@ def test_a_run_that_was_moved_before_its_record_was_written_still_ships_the_best
     values = iter([0.1, 0.9, 0.2])  # before the first step, after the first epoch, after the second
 
     with monkeypatch.context() as patch:
-        patch.setattr(CheckpointCriterion, "value", lambda *_: next(values))
+        patch.setattr(CheckpointCriterion, "judge", lambda *_: {"selection": next(values), "vote_drift": 0.0})
         patch.setattr(run_module, "_training_record", lambda *_: pytest.fail("killed here"))
         with pytest.raises(pytest.fail.Exception):
             train(load_tiny(), make_task(), settings(), out, quiet=True, keep_worse=True)
@@ -160,6 +160,6 @@ def test_the_initial_votes_are_of_a_sample(out):
     instances = make_task(SAMPLE_SIZE + 60).with_templates(["plain", "truth"]).instances("train")
     config = settings(method="swarm", votes="online", output_dir=str(out))
     trainer = F2CTrainer(tiny_model("qwen2"), config, train_dataset=instances, processing_class=byte_bpe())
-    found = initial_vote_stats(trainer.first_votes().scores, config)
+    found = initial_vote_stats(trainer.base.first, config)
     assert found["num_instances"] == SAMPLE_SIZE
     assert sum(found["case_shares"]) == pytest.approx(1)
