@@ -28,6 +28,7 @@ def make_trainer(model: PreTrainedModel, backend: Backend, folder: str) -> F2CTr
     """The trainer with the paper's adapter, without dropout so that gradients can be compared."""
     config = F2CConfig(
         output_dir=folder,
+        protocol="paper",
         backend=backend,
         use_cpu=model.device.type == "cpu",
         lora_r=LORA_R,

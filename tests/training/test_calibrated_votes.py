@@ -73,7 +73,7 @@ def test_margins_and_validation_votes_are_of_calibrated_scores(tmp_path):
     first = trainer.votes.take()
     found = trainer.votes.of(trainer.train_instances.instances[:3])
     assert torch.equal(found, torch.from_numpy(first.scores[:3]))
-    np.testing.assert_allclose(trainer.base_scores(), first.scores[:5], atol=1e-5)
+    np.testing.assert_allclose(trainer.base.validation.scores, first.scores[:5], atol=1e-5)
     assert np.abs(first.offsets).max() > 0.01
 
 

@@ -101,11 +101,3 @@ def test_drift_is_what_chance_alone_would_not_do():
         alike = np.bincount(random.integers(num_labels, size=count), minlength=num_labels)
         assert drift_beyond_chance(alike, first) < 0.1
         assert drift_beyond_chance(np.bincount([0] * count, minlength=num_labels), first) > 0.3
-
-
-def test_what_a_calibration_moved_is_no_drift():
-    raw = one_hot(np.array([0] * 150 + [1] * 50), 2)
-    offsets = np.array([[-1.0, 1.0]])
-    calibrated = VoteTable(raw.ids, raw.scores + offsets, offsets)
-    assert calibrated.shares.tolist() == [0.0, 1.0]
-    assert drift_beyond_chance(np.array([75, 25]), calibrated) == 0.0

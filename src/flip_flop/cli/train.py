@@ -75,6 +75,8 @@ def train_command(
     if run.method is not None:
         settings["method"] = run.method
     if run.few_labels is not None:
+        if {"label_prior", "label-prior"} & settings.keys():
+            raise InputError("E-LABEL-PRIOR", "label_prior and --few-labels are both given.", "Leave one of them out.")
         settings["label_prior"] = list(data.open(task.task, task.templates).prior_from(run.few_labels))
     settings["use_cpu"] = model.device == "cpu"
     if model.device not in ("auto", "cpu", "cuda"):

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import calibrated, find_offsets, summarise, uniform_prior, vote_changes
+from flip_flop.metrics import calibrated, check_prior, find_offsets, summarise, uniform_prior, vote_changes
 from flip_flop.options import DEFAULT_SCORING, Calibration, ScoringOptions
 from flip_flop.provenance import versions
 from flip_flop.run_record import AdapterRecord, RunRecord, TaskRecord, this_process
@@ -42,8 +42,7 @@ def audit(
     """
     started = time.monotonic()
     data = rendered(data, seed)
-    table = score(loaded, data.instances, scoring, label="audit", quiet=quiet)
-    offsets = calibrate and offsets_of(loaded, data, table, scoring, calibrate, label_prior)
+    table, offsets = score_calibrated(loaded, data, scoring, calibrate, label_prior, label="audit", quiet=quiet)
     encoder = loaded.encoder(scoring.chat_template)
     adapter = loaded.adapter
     record = RunRecord(
@@ -90,20 +89,24 @@ def audit(
     )
 
 
-def offsets_of(
+def score_calibrated(
     loaded: LoadedModel,
     data: RenderedSplit,
-    table: ScoreTable,
     scoring: ScoringOptions,
-    calibrate: Calibration,
+    calibrate: Calibration | None,
     label_prior: Sequence[float] | None,
-) -> Float[np.ndarray, "templates labels"]:
-    """The offsets that take preferences for a label out of the scores of these instances."""
-
-    def content_free() -> np.ndarray:
-        return score(loaded, data.content_free(), scoring).scores
-
-    return find_offsets(calibrate, table.scores, label_prior, content_free)
+    *,
+    label: str,
+    quiet: bool,
+) -> tuple[ScoreTable, Float[np.ndarray, "templates labels"] | None]:
+    """The raw scores, and the offsets that take preferences for a label out of them, where that is asked for."""
+    empty = data.content_free() if calibrate == "contextual" else ()  # what cannot be, before the minutes of scoring
+    if calibrate == "prior" or label_prior is not None:
+        check_prior(label_prior or (), len(data.instances[0].choices[0]))
+    table = score(loaded, data.instances, scoring, label=label, quiet=quiet)
+    if calibrate is None:
+        return table, None
+    return table, find_offsets(calibrate, table.scores, label_prior, lambda: score(loaded, empty, scoring).scores)
 
 
 def rendered(data: RenderedSplit | Task, seed: int = 0) -> RenderedSplit:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError
-from flip_flop.evaluation.audit import offsets_of, rendered
+from flip_flop.evaluation.audit import rendered, score_calibrated
 from flip_flop.evaluation.run_directory import check_writable
 from flip_flop.files import write_text
 from flip_flop.metrics import calibrated, label_probs, majority_vote, vote_counts
 from flip_flop.options import DEFAULT_SCORING, Calibration, ScoringOptions
-from flip_flop.scoring import LoadedModel, score
+from flip_flop.scoring import LoadedModel
 from flip_flop.tasks import RenderedSplit, Task
 from flip_flop.text import spreadsheet_cell
 
@@ -36,10 +36,8 @@ def predict(
     ``{"label", "probs": [L]}``. ``calibrate`` takes each template's preference for a label out first, as in an audit.
     """
     data = rendered(data)
-    table = score(loaded, data.instances, scoring, label="predict", quiet=quiet)
-    scores = table.scores
-    if calibrate is not None:
-        scores = calibrated(scores, offsets_of(loaded, data, table, scoring, calibrate, label_prior))
+    table, offsets = score_calibrated(loaded, data, scoring, calibrate, label_prior, label="predict", quiet=quiet)
+    scores = table.scores if offsets is None else calibrated(table.scores, offsets)
     labels = data.task.label_values(scores.shape[-1])
     probs = label_probs(scores)
     predictions = scores.argmax(axis=-1)

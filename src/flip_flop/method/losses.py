@@ -178,7 +178,8 @@ def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
 
 def pulls_words(config: Any) -> bool:
     """Whether ``f2c`` has a divergence over the vocabulary, which pulls each template toward the others' words."""
-    return config.divergence_space == "vocab" and (config.jsd_weight > 0 or config.flip_weight_max > 0)
+    is_used = config.divergence_space != "labels" and config.vocab_weight > 0
+    return is_used and (config.jsd_weight > 0 or config.flip_weight_max > 0)
 
 
 def _scaled(terms: dict[str, Tensor], instance: Instance, reading: Reading) -> dict[str, Tensor]:

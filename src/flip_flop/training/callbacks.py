@@ -72,6 +72,11 @@ class Checkpoints(TrainerCallback):
         """Evaluate the last step too, whatever ``eval_steps`` is: its checkpoint is written, and is a candidate."""
         if state.global_step >= state.max_steps and args.eval_strategy == "steps":
             control.should_evaluate = True
+        self.on_epoch_end(args, state, control)
+
+    def on_epoch_end(self, args, state, control: TrainerControl, **kwargs) -> None:
+        """A log line with each checkpoint: what is noted since the last line is not in it."""
+        control.should_log = control.should_log or control.should_save
 
     def on_save(self, args, state: TrainerState, control, **kwargs) -> None:
         """Write the manifest when every process has written its random state."""
@@ -181,6 +186,7 @@ class StopOnSignal(TrainerCallback):
             control.should_training_stop = True
             self._saves_at_epoch_end = _at_epoch_end(state) and "epoch" in (args.eval_strategy, args.save_strategy)
             control.should_save = not self._saves_at_epoch_end
+            control.should_log = control.should_log or control.should_save
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """Do not evaluate an interrupted epoch: its state is no candidate for the best checkpoint."""

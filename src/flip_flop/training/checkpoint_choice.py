@@ -1,15 +1,14 @@
 """Which checkpoint is kept: the best by labelled mean F1, as in the paper, or by agreement, which needs no labels."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from flip_flop.errors import InputError
-from flip_flop.metrics import METRICS, Average, label_shares, majority_vote, share_drift, summarise
+from flip_flop.metrics import METRICS, Average, EvalData, label_shares, majority_vote, summarise
 from flip_flop.scoring.scorer import ScoreTable
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.votes import VoteTable
@@ -65,7 +64,7 @@ class CheckpointCriterion:
         metrics: dict[str, float],
         scores: Float[np.ndarray, "instances templates labels"],
         base_votes: VoteTable,
-        log_history: Sequence[dict[str, Any]],
+        gold: Int[np.ndarray, " instances"],
     ) -> dict[str, float]:
         """``selection``, the checkpoint's value; ``vote_drift``, how far its votes are from the base's; ``collapsed``.
 
@@ -75,27 +74,24 @@ class CheckpointCriterion:
         drift. Where labels choose the checkpoint, shares that move are a collapse only if macro-F1 is below the base's
         too: F1 of label 1 rewards a model for always answering it.
         """
-        base, num_labels = base_votes.shares, scores.shape[-1]
+        num_labels = scores.shape[-1]
         votes = label_shares(majority_vote(scores)[:, None], num_labels)
-        drift = max(0.0, share_drift(votes, base) - share_drift(base_votes.uncalibrated.shares, base))
+        drift = base_votes.drift(votes)
         has_moved = drift > self.max_share_drift
         if self.by == "last":
             return {"vote_drift": drift, "collapsed": float(has_moved)}
         if self.by == "mean_f1":
-            before = _at_start(log_history).get("eval_macro_f1", math.inf)
+            before = METRICS["macro_f1"].value(EvalData(base_votes.uncalibrated.scores, gold)) or 0.0
             has_moved = has_moved and metrics.get("macro_f1", 0.0) < before
             value = COLLAPSED if has_moved and self.refuses_collapse else metrics.get("mean_f1", 0.0)
         else:
             shares = label_shares(scores.argmax(axis=-1), num_labels)
-            is_far = share_drift(shares, base) > self.max_share_drift
+            is_far = base_votes.drift(shares) > self.max_share_drift
             value = COLLAPSED if is_far or has_moved else metrics["observed_agreement"]
         return {"vote_drift": drift, "collapsed": float(has_moved), "selection": value}
 
 
 def base_value(log_history: Sequence[dict[str, Any]]) -> float | None:
     """What the base itself is worth by the criterion, where it was evaluated before the first step."""
-    return _at_start(log_history).get("eval_selection")
-
-
-def _at_start(log_history: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return next((entry for entry in log_history if entry["step"] == 0 and "eval_vote_drift" in entry), {})
+    first = next((entry for entry in log_history if "eval_selection" in entry), None)
+    return first["eval_selection"] if first and first["step"] == 0 else None

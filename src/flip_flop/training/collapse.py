@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Int
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from flip_flop.metrics import share_drift
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.votes import VoteTable
 
@@ -24,14 +23,13 @@ def drift_beyond_chance(vote_counts: Int[np.ndarray, " labels"], first: VoteTabl
     .. math:: \max\Bigl(0, \tfrac12 \sum_c |a_c - b_c| - \tfrac12 \sum_c \sqrt{\tfrac{2}{\pi} b_c (1 - b_c)
         (\tfrac1n + \tfrac1m)}\Bigr)
 
-    a and b are the shares among n votes and among the m first ones. The first part is the total variation distance;
-    the second is about its expectation where both are samples of one distribution. Where the first votes are
-    calibrated, what the calibration itself moved is subtracted too: training has yet to follow it.
+    a and b are the shares among n votes and among the m first ones. The first part is the total variation distance
+    (:meth:`~flip_flop.training.votes.VoteTable.drift`); the second is about its expectation where both are samples of
+    one distribution.
     """
     num_votes, num_first = vote_counts.sum(), len(first.ids)
     spread = np.sqrt(2 / np.pi * first.shares * (1 - first.shares) * (1 / num_votes + 1 / num_first))
-    drift = share_drift(vote_counts / num_votes, first.shares) - spread.sum() / 2
-    return max(0.0, drift - share_drift(first.uncalibrated.shares, first.shares))
+    return max(0.0, first.drift(vote_counts / num_votes) - float(spread.sum()) / 2)
 
 
 class StopOnCollapse(TrainerCallback):
@@ -39,7 +37,8 @@ class StopOnCollapse(TrainerCallback):
 
     The votes of the steps since the last log line are compared with the base's (:func:`drift_beyond_chance`). They are
     few, and of other instances than the base was asked about: past the bound they ask for an evaluation, which decides
-    on the same rows. Without evaluations the log line decides. What was logged decides: a resumed run decides alike.
+    on the same rows. Without evaluations the log line decides. What was logged decides, and each checkpoint has a line
+    of its step: a run that is resumed from one decides alike.
     """
 
     def __init__(self, config: F2CConfig, first_votes: Callable[[], VoteTable]):
@@ -73,18 +72,20 @@ class StopOnCollapse(TrainerCallback):
         if not self.is_enabled or drift <= self.bound:
             return
         if args.eval_strategy != "no":
-            control.should_evaluate = control.should_save = True
+            control.should_evaluate, control.should_save = True, args.save_strategy != "no"
         else:
             self._stop(state, control, f"the label shares of the votes are {drift:.2f}")
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop where the evaluation has found a collapse."""
-        if self.is_due(args, state):
-            drift = state.log_history[-1]["eval_vote_drift"]
+        entry = state.log_history[-1]
+        if self.is_enabled and entry.get("eval_collapsed"):
+            drift = entry["eval_vote_drift"]
             self._stop(state, control, f"the label shares of the votes on validation are {drift:.2f}")
 
     def _stop(self, state: TrainerState, control: TrainerControl, found: str) -> None:
         message = "W-COLLAPSE: stopped at step %d: %s from the base's (max_share_drift %g). %s"
         hint = "Use --votes frozen, lower --learning-rate, or train for less."
         log.warning(message, state.global_step, found, self.bound, hint)
-        control.should_training_stop = True
+        # With a checkpoint to resume from: to write the adapter after all takes no second training.
+        control.should_training_stop, control.should_save = True, True

@@ -100,7 +100,7 @@ class F2CTrainer(Trainer):
         self.criterion = CheckpointCriterion.of(args, gold)
         self.adapted = with_adapter(causal_lm, args, peft_config)
         sample = draw_sample(self.train_instances.instances, args.seed)
-        self.base = BaseVotes(self.adapted, sample, evaluated, self.votes, self._vote)
+        self.base = BaseVotes(sample, evaluated, self.votes, self._score_base)
         self.stop_on_collapse = StopOnCollapse(args, lambda: self.base.first)
         super().__init__(
             model=self.adapted,
@@ -193,7 +193,8 @@ class F2CTrainer(Trainer):
         step = args.per_device_train_batch_size * args.gradient_accumulation_steps * distributed.world_size()
         count = args.max_steps * step if args.max_steps > 0 else len(self.train_instances)
         seen = [self.train_instances[index] for index in self._sampler.first(count)]
-        return StandingVotes(seen, args, self._vote, content_free)
+        score = lambda instances: self._score(instances).scores  # noqa: E731
+        return StandingVotes(seen, args, score, self._score_base, content_free)
 
     def _answer_states(self, model: nn.Module, encoded: Sequence[EncodedInstance]) -> AnswerStates:
         return answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
@@ -269,14 +270,15 @@ class F2CTrainer(Trainer):
         if losses:
             metrics["loss"] = math.fsum(losses) / len(losses)
         if eval_dataset is None:
-            metrics |= self.criterion.judge(metrics, table.scores, self.base.validation, self.state.log_history)
+            metrics |= self.criterion.judge(metrics, table.scores, self.base.validation, gold)
         prefixed = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         self.log(prefixed)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, prefixed)
         return prefixed
 
-    def _vote(self, instances: Sequence[EncodedInstance]) -> np.ndarray:
-        return self._score(instances).scores
+    def _score_base(self, instances: Sequence[EncodedInstance]) -> np.ndarray:
+        with self.adapted.disable_adapter():
+            return self._score(instances).scores
 
     def _score(self, instances: Sequence[EncodedInstance], losses: list[float] | None = None) -> ScoreTable:
         """Score instances. ``losses`` gets the method's loss of each, from the same pass and without labels."""

@@ -2,6 +2,7 @@
 
 import logging
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from peft import PeftModel
 from torch import Tensor
 from transformers import TrainerCallback, TrainerState
 
@@ -54,6 +54,15 @@ class VoteTable:
         """The scores as the model gave them."""
         return self if self.offsets is None else VoteTable(self.ids, self.scores - self.offsets)
 
+    def drift(self, shares: Float[np.ndarray, " labels"]) -> float:
+        """How far label shares are from those of these votes (total variation).
+
+        Where the votes are calibrated: from the nearest point on the way from the model's own shares to the calibrated
+        ones, as training has yet to follow.
+        """
+        start, end = self.uncalibrated.shares, self.shares
+        return min(share_drift(shares, start + part * (end - start)) for part in np.linspace(0.0, 1.0, 101))
+
     @property
     def digest(self) -> str:
         """SHA-256 of ids and scores."""
@@ -70,7 +79,7 @@ class VoteTable:
         try:
             with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
                 found = cls(tuple(map(str, file["ids"].tolist())), file["scores"], file.get("offsets"))
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
             return None
         return found if found.ids == tuple(ids) else None
 
@@ -78,8 +87,9 @@ class VoteTable:
 class StandingVotes(TrainerCallback):
     """The votes of a run that takes them once (``frozen``), or again every ``refresh_steps`` (``refreshed``).
 
-    New votes are accepted while the shares of their labels are those of the first ones to within ``max_share_drift``
-    (total variation): so they cannot run away. Each checkpoint of ``refreshed`` holds the votes of its step.
+    The first ones are those of the base: of the model without its adapter. New votes are accepted while the shares of
+    their labels are those of the first ones to within ``max_share_drift`` (total variation): so they cannot run away.
+    Each checkpoint of ``refreshed`` holds the votes of its step.
     """
 
     def __init__(
@@ -87,11 +97,13 @@ class StandingVotes(TrainerCallback):
         instances: Sequence[EncodedInstance],
         config: F2CConfig,
         score: Score,
+        score_base: Score,
         content_free: Sequence[EncodedInstance] = (),
     ):
         self.instances = instances
         self.config = config
         self.score = score
+        self.score_base = score_base
         self.content_free = content_free
         self.ids = tuple(instance.id for instance in instances)
         if len(set(self.ids)) < len(self.ids):
@@ -106,9 +118,9 @@ class StandingVotes(TrainerCallback):
         self.current: VoteTable | None = None
 
     def take(self, path: Path | None = None) -> VoteTable:
-        """The first votes: those in the file of a run that is resumed, or of the model as it is now."""
+        """The first votes: those in the file of a run that is resumed, or the base's."""
         known = VoteTable.read(path, self.ids) if path and rank() == 0 else None
-        self.first = self.current = all_gather(known)[0] or self._vote()
+        self.first = self.current = all_gather(known)[0] or self._vote(self.score_base)
         return self.first
 
     def of(self, instances: Sequence[EncodedInstance]) -> Float[Tensor, "instances templates labels"]:
@@ -117,14 +129,16 @@ class StandingVotes(TrainerCallback):
 
     def calibrated(self, votes: VoteTable) -> VoteTable:
         """The base's votes on other instances, such as the validation split's, with the first votes' offsets."""
+        if self.config.vote_calibration == "none":
+            return votes
         offsets = (self.first or self.take()).offsets
         return votes if offsets is None else VoteTable(votes.ids, calibrated(votes.scores, offsets), offsets)
 
-    def _vote(self) -> VoteTable:
-        scores, method = self.score(self.instances), self.config.vote_calibration
+    def _vote(self, score: Score) -> VoteTable:
+        scores, method = score(self.instances), self.config.vote_calibration
         if method == "none":
             return VoteTable(self.ids, scores)
-        offsets = find_offsets(method, scores, self.config.label_prior, lambda: self.score(self.content_free))
+        offsets = find_offsets(method, scores, self.config.label_prior, lambda: score(self.content_free))
         return VoteTable(self.ids, calibrated(scores, offsets), offsets)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
@@ -139,8 +153,8 @@ class StandingVotes(TrainerCallback):
         if self.config.votes != "refreshed" or not state.global_step or state.global_step % self.config.refresh_steps:
             return
         assert self.first is not None, "on_train_begin has taken them"
-        found = self._vote()
-        drift = share_drift(found.shares, self.first.shares)
+        found = self._vote(self.score)
+        drift = self.first.drift(found.uncalibrated.shares)
         if drift > self.config.max_share_drift:
             message = "step %d: the votes stay as they were: new ones move the label shares by %.2f from the first"
             log.warning(message, state.global_step, drift)
@@ -157,22 +171,20 @@ class BaseVotes:
     """The votes of the model without its adapter, each taken once, when it is first asked for.
 
     ``standing`` is None where a run votes online: then the first votes are those on ``sample``. ``evaluated`` are the
-    instances of the validation split, and ``score`` scores instances by the model.
+    instances of the validation split, and ``score_base`` scores instances by that model.
     """
 
     def __init__(
         self,
-        model: PeftModel,
         sample: Sequence[EncodedInstance],
         evaluated: Sequence[EncodedInstance],
         standing: StandingVotes | None,
-        score: Score,
+        score_base: Score,
     ):
-        self.model = model
         self.sample = sample
         self.evaluated = evaluated
         self.standing = standing
-        self.score = score
+        self.score_base = score_base
 
     @cached_property
     def first(self) -> VoteTable:
@@ -188,5 +200,4 @@ class BaseVotes:
         return self.standing.calibrated(found) if self.standing else found
 
     def _of(self, instances: Sequence[EncodedInstance]) -> VoteTable:
-        with self.model.disable_adapter():
-            return VoteTable(tuple(each.id for each in instances), self.score(instances))
+        return VoteTable(tuple(each.id for each in instances), self.score_base(instances))
