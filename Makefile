@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 
-.PHONY: setup demo demo-seeds smoke evidence slurm slurm-programs test quick check bench bench-full clean
+.PHONY: architectures setup demo demo-seeds smoke evidence slurm slurm-programs test quick check bench bench-full clean
 
 setup: $(VENV)/.installed
 
@@ -78,6 +78,9 @@ bench-full: $(VENV)/.installed-dev  ## the shape of a 0.5B model, and memory; ab
 	$(KEEP_MEMORY) $(BIN)/python -m benchmarks.run --model 0.5b --part scoring --tokens 900 --rounds 3 --slow-rounds 0 --no-padded --out out/bench/0.5b-scoring.json
 	$(KEEP_MEMORY) $(BIN)/python -m benchmarks.run --model 0.5b --part training --rounds 2 --no-padded --out out/bench/0.5b-training.json
 	$(BIN)/python -m benchmarks.run --model 0.5b --part memory --out out/bench/memory.json
+
+architectures: $(VENV)/.installed-dev ## docs/architectures.md: every causal language model of transformers, tiny; ten minutes
+	$(BIN)/python -m benchmarks.architectures --out docs/architectures.md
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .ruff_cache .mypy_cache .hypothesis

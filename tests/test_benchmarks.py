@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from benchmarks.architectures import row
 from benchmarks.measure import Variant, interleave
 from benchmarks.models import MODELS, make_model, useful_scoring_flops, useful_training_flops
 from benchmarks.ours import gradient, make_trainer, our_scores, our_step
@@ -138,3 +139,17 @@ def test_a_run_and_its_page(tmp_path):
     text = results.page([record])
     assert "| wsc |" in text
     assert "A GPU" in text
+
+
+ARCHITECTURES = {
+    "packed": ("cohere", "gemma2", "granite", "olmo2", "opt", "phi3", "qwen3_moe", "starcoder2"),
+    "padded": ("bloom", "gpt_neo", "mamba", "mpt"),
+}
+
+
+@pytest.mark.parametrize("backend", ARCHITECTURES)
+def test_a_dozen_architectures_are_read_and_trained_as_their_table_says(backend):
+    for name in ARCHITECTURES[backend]:
+        _, used, *differences, in_float32, in_bfloat16 = row(name)
+        assert (used, in_float32, in_bfloat16) == (backend, "yes", "yes"), name
+        assert float(differences[0]) < 1e-5, name

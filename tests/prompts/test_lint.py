@@ -87,11 +87,6 @@ def test_a_field_that_stands_for_the_label_in_other_words_is_a_leak_by_another_n
     assert found(PLAIN, leaky, on=told[:10]) == []
 
 
-@pytest.mark.parametrize(("tokens", "listed"), [([[1], [2]], []), ([[1, 2], [1, 2]], ["E-LABEL-TOKENS"])])
-def test_answers_of_the_same_tokens_cannot_be_told_apart(tokens, listed):
-    assert [each.code for each in lint(PLAIN, encode=lambda prompt, choices: tokens)] == listed
-
-
 def test_what_the_tokenizer_refuses_is_a_finding():
     def refuse(prompt, choices):
         raise InputError("E-TOO-LONG", "Instance '', template number 1 has 9 tokens.", "Shorten it.")

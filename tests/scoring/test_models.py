@@ -8,7 +8,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, T5Config
+from transformers import BertConfig, Qwen2ForSequenceClassification, T5Config
 
 from flip_flop.errors import InputError
 from flip_flop.options import ScoringOptions
@@ -126,6 +126,11 @@ def _write_bert(folder):
     BertConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2).save_pretrained(folder)
 
 
+def _write_classifier(folder):
+    """Whose embeddings are tied, so that no weight of a language model is missing."""
+    Qwen2ForSequenceClassification.from_pretrained(folder).save_pretrained(folder)
+
+
 DAMAGES = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "E-MODEL-FILE", "copy"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "E-MODEL-FILE", "copy"),
@@ -142,6 +147,11 @@ DAMAGES = {
         "E-MODEL-FILE", QUERY,
     ),
     "an encoder-decoder": (lambda folder: T5Config().save_pretrained(folder), "E-MODEL-KIND", "encoder-decoder"),
+    "a classifier by its config": (_write_classifier, "E-MODEL-KIND", "Qwen2ForSequenceClassification"),
+    "a classifier by its weights": (
+        lambda folder: change(folder, lambda weights: weights.update({"score.weight": torch.zeros(2, 32)})),
+        "E-MODEL-KIND", "score.weight",
+    ),
     "no causal LM": (_write_bert, "E-MODEL-FILE", "weights"),
     "a broken config": (lambda folder: (folder / "config.json").write_text("{"), "E-MODEL-FILE", "model"),
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """Which models are packed: those that it serves exactly. The others are padded, exactly too, and one line says why."""
 
+import copy
 import logging
 
 import pytest
@@ -11,16 +12,20 @@ from transformers import (
     CodeGenConfig,
     CpmAntConfig,
     DeepseekV3Config,
+    ElectraConfig,
     FalconConfig,
     Gemma2Config,
     Gemma3TextConfig,
     GPTJConfig,
+    Llama4TextConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
     OPTConfig,
+    Phi3Config,
     PhimoeConfig,
     Qwen2Config,
+    RemBertConfig,
     SmolLM3Config,
     StableLmConfig,
 )
@@ -97,6 +102,9 @@ SERVED = {
         word_embed_proj_dim=32,
     ),
     "some layers without positions": lambda: SmolLM3Config(**GROUPED, no_rope_layers=[1, 0]),
+    "a decoder under another name than its prefix": lambda: Llama4TextConfig(
+        **GROUPED, head_dim=8, intermediate_size_mlp=48, num_local_experts=2, attention_chunk_size=64,
+    ),
     "values of another width": lambda: DeepseekV3Config(
         **SHAPE, **TOKENS, num_key_value_heads=4, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4,
         qk_nope_head_dim=4, v_head_dim=6, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
@@ -152,6 +160,52 @@ def test_rotary_positions_that_change_with_the_length_are_refused_beyond_it():
     experts = {"num_local_experts": 2, "num_experts_per_tok": 1}
     model = made(PhimoeConfig(**GROUPED, **experts, max_position_embeddings=256, rope_parameters=rope))
     assert "ends at 32 tokens" in packed_obstacle(model, 33)
+
+
+def longrope(original):
+    rope = {
+        "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
+        "factor": 256 / original,
+    }  # fmt: skip
+    lengths = {"max_position_embeddings": 256, "original_max_position_embeddings": original}
+    return Phi3Config(**GROUPED, **lengths, rope_parameters=rope)
+
+
+@torch.no_grad()
+def score_of_answer_alone(model, answer):
+    """By a model that has read nothing else."""
+    logits = copy.deepcopy(model)(input_ids=torch.tensor([answer.inputs])).logits[0, len(answer.context) - 1 :]
+    picked = logits.double().log_softmax(-1)[torch.arange(len(answer.tokens)), list(answer.tokens)]
+    return float(picked.mean())
+
+
+@pytest.mark.parametrize("config", [longrope, dynamic])
+def test_positions_that_change_with_the_length_never_depend_on_the_batch(config):
+    encoded = instances(byte_bpe())
+    lengths = [len(answer.inputs) for instance in encoded for template in instance.answers for answer in template]
+    original = sorted(lengths)[len(lengths) // 2]  # some are longer, some shorter, one is as long
+    model = made(config(original))
+    expected = [
+        [[score_of_answer_alone(model, answer) for answer in template] for template in instance.answers]
+        for instance in encoded
+    ]
+    for batch_tokens, order in ((1, [0, 1, 2, 3, 4]), (100_000, [4, 3, 2, 1, 0])):
+        chosen = [encoded[number] for number in order]
+        table = score_instances(model, chosen, batch_tokens=batch_tokens, quiet=True)
+        assert table.backend == "padded"
+        assert_scores(model, table.scores, [expected[number] for number in order])
+
+
+def test_states_of_another_dtype_than_the_heads_are_read():
+    model = random_model(MambaConfig(**MAMBA, vocab_size=400)).bfloat16()
+    assert choose_backend(model, instances(byte_bpe()), "packed") == "padded"
+
+
+@pytest.mark.parametrize("config", [ElectraConfig, RemBertConfig])
+def test_a_head_that_reads_other_states_is_refused(config):
+    model = random_model(config(**SHAPE, vocab_size=400, embedding_size=8, output_embedding_size=8, is_decoder=True))
+    with pytest.raises(InputError, match=r"^E-MODEL-KIND: \w+ gives its head other states than its decoder's\."):
+        check_head(model)
 
 
 def test_a_model_is_tried_once_whatever_the_instances(monkeypatch):

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, XLNetConfig
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import PromptEncoder, encode_pairs
-from tests.tiny import TOKENIZERS, byte_bpe, metaspace, tiny_model, with_chat_template
+from tests.tiny import TOKENIZERS, byte_bpe, metaspace, random_model, tiny_model, with_chat_template, word_level
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=30)
 
@@ -97,6 +97,32 @@ def test_a_space_is_the_delimiter_but_after_a_chat_templates_generation_prompt(c
     instance = RenderedInstance("1", ("Is it good?",), (("No", "Yes"),), None)
     answer = PromptEncoder(tokenizer, chat_template).encode(instance).answers[0][1]
     assert (tokenizer.decode(answer.context), tokenizer.decode(answer.tokens)) == texts
+
+
+@pytest.mark.parametrize("kind", [byte_bpe, metaspace])
+@pytest.mark.parametrize("start", ["", "{{ bos_token }}"])
+def test_a_chat_prompt_is_the_tokens_that_the_tokenizers_own_chat_has(kind, start):
+    tokenizer = with_chat_template(kind())
+    tokenizer.chat_template = start + tokenizer.chat_template
+    turns = [{"role": "user", "content": "Is it good?"}]
+    own = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+    (answers,) = (
+        PromptEncoder(tokenizer).encode(RenderedInstance("1", ("Is it good?",), (("No", "Yes"),), None)).answers
+    )
+    assert [list(answer.context) for answer in answers] == [own, own]
+
+
+def test_answers_of_the_same_tokens_are_refused():
+    instance = RenderedInstance("row-7", ("Is it good?", "Good?"), (("No", "Yes"), ("Xylem", "Quark")), None)
+    with pytest.raises(
+        InputError, match=r"E-LABEL-TOKENS: Instance 'row-7', template number 2: .* 'Xylem' and 'Quark'"
+    ):
+        PromptEncoder(word_level()).encode(instance)
+
+
+def test_a_context_of_minus_one_is_none():
+    model = random_model(XLNetConfig(vocab_size=400, d_model=32, n_layer=1, n_head=4, d_inner=48))
+    assert PromptEncoder.of(model, byte_bpe()).max_length is None
 
 
 def test_a_chat_template_that_is_asked_for_must_be_there():

@@ -58,6 +58,10 @@ def test_an_unknown_key_is_named_with_the_nearest_one():
             {"eval_strategy": "steps", "eval_steps": 50, "save_strategy": "steps", "save_steps": 500},
             r"save_steps is 500\. It must be eval_steps, 50",
         ),
+        (
+            {"save_strategy": "no"},
+            "save_strategy is 'no'. It must be steps, as eval_strategy is, or with select_by: last",
+        ),
         ({"lr_scheduler_type": "wavy"}, "lr_scheduler_type|wavy"),
     ],
 )

@@ -172,7 +172,7 @@ def _lines(findings: "Sequence[Finding]") -> list[tuple[str, str, str]]:
 
 
 def _encoder(model: str, revision: str | None) -> "Encode":
-    """The tokens of answers, divided from their prompts as in scoring."""
+    """Encodes a prompt and its answers as scoring does, to see what it refuses."""
     from flip_flop.prompts import RenderedInstance
     from flip_flop.scoring import PromptEncoder, load_tokenizer
 
@@ -180,8 +180,4 @@ def _encoder(model: str, revision: str | None) -> "Encode":
     limit = tokenizer.model_max_length  # a very large number stands for none
     encoder = PromptEncoder(tokenizer, max_length=limit if limit < 1_000_000 else None)
 
-    def encode(prompt: str, choices: tuple[str, ...]) -> Sequence[Sequence[int]]:
-        (answers,) = encoder.encode(RenderedInstance("", (prompt,), (choices,), None)).answers
-        return [answer.tokens for answer in answers]
-
-    return encode
+    return lambda prompt, choices: encoder.encode(RenderedInstance("", (prompt,), (choices,), None))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from flip_flop.options import DEFAULT_SCORING, Backend
 from flip_flop.scoring.attention import Layout, packed_attention
-from flip_flop.scoring.causal_lm import decoder_of, head_logits, token_log_probs
+from flip_flop.scoring.causal_lm import decoder_of, head_logits, token_log_probs, unwrap
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.scoring.trie import TokenTrie, join
 
@@ -71,11 +71,18 @@ def answer_states(
     """One pass of the decoder over a batch of whole instances, with gradient where it is enabled.
 
     All have the same numbers of templates and labels. ``packed`` forwards them as one row, whatever its length;
-    ``padded`` in batches of sequences, of at most ``batch_tokens`` with padding.
+    ``padded`` in batches of sequences, of at most ``batch_tokens`` with padding. Where a sequence is as long as
+    :func:`rotary_limit` or longer, all are read for each answer alone.
     """
     trie = join([instance.trie for instance in instances])
-    hidden = packed_states(model, trie) if backend == "packed" else padded_states(model, trie, batch_tokens)
-    parts = (trie.token_node.astype(np.int64), trie.token_target, trie.token_counts)
+    token_node, limit = trie.token_node.astype(np.int64), rotary_limit(model)
+    if backend == "packed":
+        hidden = packed_states(model, trie)
+    elif limit is None or trie.depth.max() + 1 < limit:
+        hidden = padded_states(model, trie, batch_tokens)
+    else:
+        hidden, token_node = separate_states(model, instances, batch_tokens), np.arange(len(token_node))
+    parts = (token_node, trie.token_target, trie.token_counts)
     # A model on several devices gives its states on the last one.
     return AnswerStates(hidden, *(torch.from_numpy(part).to(hidden.device) for part in parts))
 
@@ -114,6 +121,44 @@ def padded_states(model: nn.Module, trie: TokenTrie, batch_tokens: int) -> Float
         order.append(nodes)
     inverse = torch.from_numpy(np.argsort(np.concatenate(order)))
     return torch.cat(pieces)[inverse.to(pieces[0].device)]
+
+
+def rotary_limit(model: nn.Module) -> int | None:
+    """The number of tokens beyond which rotary positions change with the length of what is read; ``None``: never."""
+    config = unwrap(model).config.get_text_config()
+    rope = getattr(config, "rope_parameters", None) or {}
+    limits = [
+        int(settings.get("original_max_position_embeddings") or config.max_position_embeddings)
+        for settings in [rope, *(value for value in rope.values() if isinstance(value, dict))]
+        if settings.get("rope_type") in ("dynamic", "longrope")
+    ]
+    return min(limits, default=None)
+
+
+def separate_states(
+    model: nn.Module, instances: Sequence[EncodedInstance], batch_tokens: int
+) -> Float[Tensor, "tokens width"]:
+    """The decoder's hidden state before each token of each answer, from that answer's own sequence.
+
+    A forward holds sequences of one length, so that positions that change with it are those of each sequence alone;
+    a token before it takes back what a longer one has changed.
+    """
+    decoder = decoder_of(model)
+    device = next(decoder.parameters()).device
+    answers = [answer for instance in instances for template in instance.answers for answer in template]
+    numbers_of: dict[int, list[int]] = {}
+    for number, answer in enumerate(answers):
+        numbers_of.setdefault(len(answer.inputs), []).append(number)
+    states: dict[int, Tensor] = {}
+    for length, numbers in numbers_of.items():
+        for part in pack([length] * len(numbers), batch_tokens):
+            batch = [numbers[index] for index in part]
+            ids = torch.tensor([answers[number].inputs for number in batch], device=device)
+            with torch.no_grad():
+                decoder(input_ids=ids[:1, :1], use_cache=False)
+            found = decoder(input_ids=ids, use_cache=False).last_hidden_state
+            states |= {number: found[line, len(answers[number].context) - 1 :] for line, number in enumerate(batch)}
+    return torch.cat([states[number] for number in range(len(answers))])
 
 
 def pack(sizes: Sequence[int], max_tokens: int, *, padded: bool = False) -> Iterator[list[int]]:

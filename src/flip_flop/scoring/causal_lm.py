@@ -33,8 +33,9 @@ def unwrap(model: nn.Module) -> PreTrainedModel:
 def decoder_of(model: nn.Module) -> nn.Module:
     """The model without its head; raises ``E-MODEL-KIND`` where it does not come apart."""
     causal_lm = unwrap(model)
-    decoder = getattr(causal_lm, causal_lm.base_model_prefix, None)
-    if not isinstance(decoder, nn.Module) or causal_lm.get_output_embeddings() is None:
+    named = (getattr(causal_lm, name, None) for name in (causal_lm.base_model_prefix, "model"))  # Llama 4's differ
+    decoder = next((part for part in named if isinstance(part, nn.Module)), None)
+    if decoder is None or causal_lm.get_output_embeddings() is None:
         raise _unknown_kind(causal_lm, "has no separate decoder and head")
     return decoder
 
@@ -50,10 +51,25 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
+@contextmanager
+def without_adapter(model: nn.Module) -> Iterator[None]:
+    """The base model alone; afterwards the adapter is as it was."""
+    disable = getattr(model, "disable_adapter", None)
+    if disable is None:
+        yield
+        return
+    trained = [parameter.requires_grad for parameter in model.parameters()]
+    with disable():
+        yield
+    for parameter, requires_grad in zip(model.parameters(), trained, strict=True):
+        parameter.requires_grad_(requires_grad)
+
+
 class InFloat32(TorchDispatchMode):
     """While it is open a model of half precision computes in float32: what a check asks, rounding cannot hide then.
 
-    The weights stay as they are; each is made float32 for the one operation that reads it.
+    The weights stay as they are; each is made float32 for the one operation that reads it. Adapters of fused experts
+    insist on the weights' dtype, so adapters are left out.
     """
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -71,7 +87,10 @@ def _in_float32(value: Any) -> Any:
 def head_logits(model: nn.Module, hidden: Float[Tensor, "rows width"]) -> Float[Tensor, "rows vocab"]:
     """The model's own logits of some rows, in float32, with its soft cap or scale where it has one."""
     causal_lm = unwrap(model)
-    logits = at_least_float32(causal_lm.get_output_embeddings()(hidden))
+    head = causal_lm.get_output_embeddings()
+    if head.weight.dtype in HALF:  # Mamba's states are float32, whatever its weights are
+        hidden = hidden.to(head.weight.dtype)
+    logits = at_least_float32(head(hidden))
     config = causal_lm.config.get_text_config()
     if scale := getattr(config, "logit_scale", None):  # Cohere
         logits = logits * scale
@@ -123,14 +142,17 @@ def check_head(model: nn.Module) -> None:
     with evaluation_mode(causal_lm):  # dropout would be drawn twice
         own = at_least_float32(causal_lm(input_ids=ids, use_cache=False).logits[0])
         hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state[0]
-    ours = head_logits(model, hidden).to(own.device)
+    try:
+        ours = head_logits(model, hidden).to(own.device)
+    except RuntimeError as error:  # something between the two changes the width
+        raise _unknown_kind(causal_lm, "gives its head other states than its decoder's") from error
     if not bool(own.isfinite().all()):
         raise not_finite(f"{type(causal_lm).__name__}: its logits")
     tolerance = float(own.abs().max().clamp(min=1.0)) * (2e-2 if hidden.dtype in HALF else 1e-3)
     if ours.shape != own.shape or not torch.allclose(ours, own, rtol=0.0, atol=tolerance):
         raise _unknown_kind(causal_lm, "gives other logits than its decoder and head, called apart")
     # Kernels of half precision alone (FlashAttention, some quantized weights) cannot be asked.
-    with evaluation_mode(causal_lm), suppress(RuntimeError), InFloat32():
+    with evaluation_mode(causal_lm), without_adapter(model), suppress(RuntimeError), InFloat32():
         other_end = torch.cat([ids[:, :-1], ids[:, -1:] + 1], dim=1) % causal_lm.config.get_text_config().vocab_size
         states = decoder(input_ids=torch.cat([ids, other_end]), use_cache=False).last_hidden_state[:, :-1]
         if bool((states[0] - states[1]).abs().max() > 1e-5 * states.abs().max()):

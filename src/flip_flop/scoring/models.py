@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from flip_flop.errors import InputError
@@ -21,6 +28,8 @@ from flip_flop.scoring.tokens import PromptEncoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEMO = "demo"
+# Where transformers keeps the head of a classifier, a reward model or a reader.
+OTHER_HEADS = {"score", "classifier", "qa_outputs"}
 EMBEDDED_MODEL = Path(__file__).parent / "embedded_model"
 
 
@@ -77,8 +86,7 @@ def load_model(
         check_adapter_folder(Path(adapter))
     source = str(EMBEDDED_MODEL) if name == DEMO else name
     config = _pretrained(AutoConfig, source, revision)
-    if config.is_encoder_decoder:
-        raise InputError("E-MODEL-KIND", f"{name} is an encoder-decoder model.", "Use a causal language model.")
+    _check_kind(name, config)
     tokenizer = load_tokenizer(source, revision)
     model = _load_weights(source, revision, DTYPES[dtype]).to(device)
     check_head(model)
@@ -131,7 +139,25 @@ def _load_weights(name: str, revision: str | None, dtype: torch.dtype) -> Any:
             f"The weights of {name} lack {missing[0]} or hold it in another shape; {len(missing)} such tensors in all.",
             "Give the complete weights of a causal language model, with the config.json that belongs to them.",
         )
+    # With tied embeddings nothing is missing where another head is there instead of a language model's.
+    heads = sorted(key for key in loading["unexpected_keys"] if key.split(".")[0] in OTHER_HEADS)
+    if heads:
+        raise _other_head(name, f"its weights hold {heads[0]}")
     return model
+
+
+def _check_kind(name: str, config: PreTrainedConfig) -> None:
+    """What a configuration says of a model's kind, before its weights are read."""
+    if config.is_encoder_decoder:
+        raise InputError("E-MODEL-KIND", f"{name} is an encoder-decoder model.", "Use a causal language model.")
+    for architecture in config.architectures or ():
+        if architecture.endswith(("Classification", "QuestionAnswering")):
+            raise _other_head(name, f"its config.json says {architecture}")
+
+
+def _other_head(name: str, why: str) -> InputError:
+    hint = "Use the causal language model that it was made from, or another."
+    return InputError("E-MODEL-KIND", f"{name} has another head than a language model's: {why}.", hint)
 
 
 def _pretrained(factory: Any, name: str, revision: str | None, **arguments: Any) -> Any:

@@ -4,15 +4,14 @@ import functools
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from flip_flop.options import Backend
-from flip_flop.scoring.answers import answer_states
-from flip_flop.scoring.causal_lm import InFloat32, check_head, decoder_of, evaluation_mode, unwrap
+from flip_flop.scoring.answers import answer_states, rotary_limit
+from flip_flop.scoring.causal_lm import InFloat32, check_head, decoder_of, evaluation_mode, unwrap, without_adapter
 from flip_flop.scoring.tokens import EncodedAnswer, EncodedInstance
 
 log = logging.getLogger("flip_flop")
@@ -69,7 +68,7 @@ def packed_obstacle(model: nn.Module, longest: int, first: EncodedInstance = PRO
     kinds = set(getattr(config, "layer_types", None) or ()) - ATTENTION_LAYERS
     if kinds:
         return f"it has layers of kind {sorted(kinds)[0]}"
-    for limit, what in _limits(config):
+    for limit, what in _limits(model):
         if longest > limit:
             return f"{what} ends at {limit} tokens, and the longest prompt with its answer is read in {longest}"
     decoder = decoder_of(model)
@@ -79,8 +78,9 @@ def packed_obstacle(model: nn.Module, longest: int, first: EncodedInstance = PRO
     return _PROBED[decoder]
 
 
-def _limits(config: Any) -> Iterator[tuple[int, str]]:
+def _limits(model: nn.Module) -> Iterator[tuple[int, str]]:
     """Up to which length a model's attention is plain causal attention with fixed positions."""
+    config = unwrap(model).config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)
     slides = "sliding_attention" in kinds if kinds else getattr(config, "use_sliding_window", True)
@@ -88,11 +88,8 @@ def _limits(config: Any) -> Iterator[tuple[int, str]]:
         yield int(window), "its attention window"
     if chunk := getattr(config, "attention_chunk_size", None):
         yield int(chunk), "its attention chunk"
-    rope = getattr(config, "rope_parameters", None) or {}
-    for settings in [rope, *(value for value in rope.values() if isinstance(value, dict))]:
-        if settings.get("rope_type") in ("dynamic", "longrope"):
-            original = settings.get("original_max_position_embeddings") or config.max_position_embeddings
-            yield int(original), "what its rotary positions keep fixed"
+    if limit := rotary_limit(model):
+        yield limit, "what its rotary positions keep fixed"
 
 
 @torch.no_grad()
@@ -104,7 +101,7 @@ def _probe(model: nn.Module, first: EncodedInstance) -> str | None:
     try:
         if unwrap(model).config.get_text_config().vocab_size < 9:
             return "its vocabulary is too small to try it"
-        with InFloat32():
+        with without_adapter(model), InFloat32():
             for instance in (PROBE, first):
                 packed = answer_states(model, [instance]).scores(model)
                 separate = answer_states(model, [instance], backend="padded", batch_tokens=PROBE_TOKENS).scores(model)

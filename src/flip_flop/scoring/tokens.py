@@ -8,7 +8,7 @@ An answer is scored on its own tokens only, given prompt and delimiter:
 3. The cut is at the prompt's own length in tokens. Where a token spans the join, the cut is at the first token
    that differs, so that the answer still has its first letters, and the pair is counted as *merged*.
 4. Every answer has at least one token and every context at least one; there is exactly one BOS token where the
-   tokenizer wants one.
+   tokenizer wants one. A chat template writes its own, or has none: its text is tokenized as it stands.
 """
 
 import functools
@@ -99,7 +99,7 @@ class PromptEncoder:
         causal_lm = unwrap(model)
         vocab_size = cast(nn.Embedding, causal_lm.get_input_embeddings()).weight.shape[0]
         context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
-        return cls(tokenizer, chat_template, context, vocab_size)
+        return cls(tokenizer, chat_template, context if context and context > 0 else None, vocab_size)
 
     @property
     def uses_chat_template(self) -> bool:
@@ -113,7 +113,9 @@ class PromptEncoder:
 
     @functools.cached_property
     def bos(self) -> int | None:
-        """The id of the BOS token where this tokenizer puts one before a text."""
+        """The id of the BOS token where this tokenizer puts one before a text; ``None`` for a chat template's."""
+        if self.uses_chat_template:
+            return None
         bos = self.tokenizer.bos_token_id
         started = self.tokenizer("a")["input_ids"]
         return bos if bos is not None and started and started[0] == bos else None
@@ -122,8 +124,8 @@ class PromptEncoder:
         """All templates and labels of one instance in tokens.
 
         Raises:
-            InputError: ``E-TOO-LONG`` for the model's context, ``E-MODEL-TOKENIZER`` for its vocabulary, or as
-                :func:`encode_pairs`.
+            InputError: ``E-TOO-LONG`` for the model's context, ``E-MODEL-TOKENIZER`` for its vocabulary,
+                ``E-LABEL-TOKENS`` for two answers of the same tokens, or as :func:`encode_pairs`.
         """
         pairs = [
             (self._in_chat(prompt) if self.uses_chat_template else prompt, self.delimiter + choice)
@@ -133,7 +135,7 @@ class PromptEncoder:
         answers = iter(encode_pairs(self.tokenizer, pairs, self.bos))
         rows = [tuple(next(answers) for _ in choices) for choices in instance.choices]
         encoded = EncodedInstance(instance.id, tuple(rows), instance.label)
-        self._check(encoded)
+        self._check(encoded, instance.choices)
         return encoded
 
     def _in_chat(self, prompt: str) -> str:
@@ -149,7 +151,7 @@ class PromptEncoder:
         assert isinstance(text, str)
         return text
 
-    def _check(self, instance: EncodedInstance) -> None:
+    def _check(self, instance: EncodedInstance, choices: Sequence[Sequence[str]]) -> None:
         for index, answers in enumerate(instance.answers):
             where = f"Instance {instance.id!r}, template number {index + 1}"
             longest = max(len(answer.context) + len(answer.tokens) for answer in answers)
@@ -166,6 +168,15 @@ class PromptEncoder:
                     f"{where}: token {largest}, but the model's vocabulary ends at {self.vocab_size - 1}.",
                     "Use the tokenizer that belongs to the model.",
                 )
+            sequences = [answer.context + answer.tokens for answer in answers]
+            for number, sequence in enumerate(sequences):
+                if (first := sequences.index(sequence)) < number:
+                    pair = f"{choices[index][first]!r} and {choices[index][number]!r}"
+                    raise InputError(
+                        "E-LABEL-TOKENS",
+                        f"{where}: the answers {pair} are the same tokens.",
+                        "Write them in characters that the model's tokenizer knows.",
+                    )
 
 
 def encode_pairs(

@@ -1,42 +1,146 @@
 """The model that is trained, and its adapter, with weights in float32."""
 
+import logging
+import re
+from collections import Counter
+from dataclasses import dataclass
+
 import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.pytorch_utils import Conv1D
 
 from flip_flop.errors import InputError
 from flip_flop.randomness import derive_seed
-from flip_flop.scoring.causal_lm import HALF, unwrap
+from flip_flop.scoring.causal_lm import HALF, decoder_of, unwrap
 from flip_flop.scoring.models import load_model
 from flip_flop.training.config import F2CConfig
+
+log = logging.getLogger("flip_flop")
+
+# A part that chooses experts, by its class or its own name: an adapter on it would change who answers, not the answer.
+_ROUTER_CLASS, _ROUTER_NAME = re.compile("Router|Gating|Gate$"), re.compile("router|expert_gate")
+# Here PEFT refuses `out_proj`, whose weight the layers' kernels read by themselves.
+_STATE_SPACE = {"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"}
+# Beside fused experts PEFT takes these names for those of single experts, as transformers 4 had them.
+_EXPERT_NAMES = {"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
+
+
+@dataclass(frozen=True)
+class Projections:
+    """All attention and MLP projections of a decoder, by name.
+
+    Attributes:
+        modules: Linear layers.
+        experts: Tensors ``[experts, ., .]`` that hold the projections of a layer's experts.
+        left_out: Other weights with two axes or more that are neither embeddings nor routers, and their sizes; also
+            projections whose weight a layer reads without calling them, as an adapter would have no effect there.
+        share: Of all these weights, those in ``modules`` and ``experts``.
+    """
+
+    modules: list[str]
+    experts: list[str]
+    left_out: Counter[str]
+    share: float
+
+    @classmethod
+    def of(cls, causal_lm: PreTrainedModel) -> "Projections":
+        """Those of a causal LM without an adapter."""
+        inside = {id(parameter) for parameter in decoder_of(causal_lm).parameters()}
+        state_space = causal_lm.config.model_type in _STATE_SPACE
+        called = _called(causal_lm)
+        modules, experts, left_out, total = [], [], Counter[str](), 0
+        for name, parameter in causal_lm.named_parameters():
+            path, _, _ = name.rpartition(".")
+            owner = causal_lm.get_submodule(path)
+            if id(parameter) not in inside or parameter.dim() < 2 or isinstance(owner, nn.Embedding):
+                continue
+            if _is_router(causal_lm, path):
+                continue
+            total += parameter.numel()
+            passed_by = owner not in called and causal_lm.get_submodule(path.rpartition(".")[0]) in called
+            refused = passed_by or (state_space and path.endswith("out_proj"))
+            if isinstance(owner, nn.Linear | Conv1D) and not refused:
+                modules.append(path)
+            elif parameter.dim() == 3 and min(parameter.shape) > 1 and not isinstance(owner, nn.Conv1d) and not refused:
+                experts.append(name)
+            else:
+                left_out[re.sub(r"\.\d+\.", ".*.", name)] += parameter.numel()
+        return cls(modules, experts, left_out, 1 - left_out.total() / max(total, 1))
+
+
+@torch.no_grad()
+def _called(causal_lm: PreTrainedModel) -> set[nn.Module]:
+    """The modules that are called when the model reads three tokens in training."""
+    called = set[nn.Module]()
+    was_training = causal_lm.training
+    hook = register_module_forward_pre_hook(lambda module, given: called.add(module))
+    try:
+        causal_lm.train()
+        with torch.random.fork_rng():  # of dropout
+            ids = torch.zeros(1, 3, dtype=torch.long, device=next(causal_lm.parameters()).device)
+            decoder_of(causal_lm)(input_ids=ids, use_cache=False)
+    finally:
+        hook.remove()
+        causal_lm.train(was_training)
+    return called
+
+
+def _is_router(causal_lm: nn.Module, path: str) -> bool:
+    parts = path.split(".")
+    owners = [type(causal_lm.get_submodule(".".join(parts[: end + 1]))).__name__ for end in range(len(parts))]
+    return any(map(_ROUTER_CLASS.search, owners)) or bool(_ROUTER_NAME.search(parts[-1]))
 
 
 def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None = None) -> PeftModel:
     """The model with an adapter to train: its own, the one that is asked for, or the paper's LoRA.
 
     Raises:
-        InputError: ``E-ADAPTER-KIND`` for prompt learning.
+        InputError: ``E-ADAPTER-KIND`` for prompt learning, and for what PEFT cannot put on this model;
+            ``E-CONFIG-VALUE`` for dropout on fused experts.
     """
     if peft_config is not None and peft_config.is_prompt_learning:
         message = f"{peft_config.peft_type} puts virtual tokens before the prompt, which scoring does not."
         raise InputError("E-ADAPTER-KIND", message)
     if isinstance(model, PeftModel):
         return _in_float32(model)
-    config = peft_config or LoraConfig(
-        task_type="CAUSAL_LM",
-        r=args.lora_r,
-        lora_alpha=args.lora_alpha,
-        lora_dropout=args.lora_dropout,
-        target_modules="all-linear",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(args.seed, "lora"))
-        adapted = get_peft_model(model, config)
+    config = peft_config or _lora(unwrap(model), args)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(args.seed, "lora"))
+            adapted = get_peft_model(model, config)
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:160].rstrip(".")
+        message = f"PEFT cannot put the adapter on {type(model).__name__}: {reason}."
+        raise InputError("E-ADAPTER-KIND", message, "Give another peft_config.") from error
     assert isinstance(adapted, PeftModel)
     if args.gradient_checkpointing:
         adapted.enable_input_require_grads()
     return _in_float32(adapted)
+
+
+def _lora(causal_lm: PreTrainedModel, args: F2CConfig) -> LoraConfig:
+    """The paper's LoRA: on all attention and MLP projections, those of fused experts included."""
+    found = Projections.of(causal_lm)
+    kind = type(causal_lm).__name__
+    if found.experts and args.lora_dropout:
+        message = f"lora_dropout is {args.lora_dropout}, but PEFT has none for fused experts, as {kind} has them."
+        raise InputError("E-CONFIG-VALUE", message, "Set --lora-dropout 0.")
+    if found.share < 0.99:
+        name, _ = found.left_out.most_common(1)[0]
+        text = "W-ADAPTER-SHARE: %s: %.0f %% of the decoder's weights get no adapter, most of them in %s."
+        log.warning(text, kind, 100 * (1 - found.share), name)
+    by_weight = {name for name in found.modules if found.experts and name.rpartition(".")[2] in _EXPERT_NAMES}
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=args.lora_r,
+        lora_alpha=args.lora_alpha,
+        lora_dropout=args.lora_dropout,
+        target_modules=[name for name in found.modules if name not in by_weight],
+        target_parameters=[*found.experts, *(f"{name}.weight" for name in sorted(by_weight))] or None,
+    )
 
 
 def _in_float32(adapted: PeftModel) -> PeftModel:

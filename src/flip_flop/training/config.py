@@ -245,6 +245,8 @@ class F2CConfig(TrainingArguments):
             self.load_best_model_at_end = False
         if self.load_best_model_at_end:
             self.metric_for_best_model, self.greater_is_better = "selection", True
+            hint = f"{self.eval_strategy}, as eval_strategy is, or with select_by: last"
+            self._require("save_strategy", self.save_strategy == self.eval_strategy, hint)
 
     @property
     def split_settings(self) -> SplitSettings:

@@ -1,0 +1,183 @@
+"""The causal language models of transformers, as tiny random ones: which are read, packed or padded, and trained.
+
+Each is loaded from its own configuration, in float32 and in bfloat16. An audit's scores are compared with a loop in
+float32 that gives the model one sequence at a time; a training step has to give every adapter a finite gradient.
+"""
+
+import argparse
+import copy
+import inspect
+import logging
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel, __version__
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from flip_flop.errors import InputError
+from flip_flop.files import write_text
+from flip_flop.scoring import EncodedAnswer, EncodedInstance, score_instances
+from flip_flop.scoring.answers import answer_states
+from flip_flop.scoring.support import choose_backend
+from flip_flop.training import F2CConfig
+from flip_flop.training.adapter import with_adapter
+
+VOCABULARY, LAYERS, LARGEST = 64, 2, 3_000_000
+# Every architecture takes from these what it knows; no default of a configuration may be large.
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None, "is_decoder": True,
+    "hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "intermediate_size": 48, "ffn_dim": 48, "n_inner": 48, "word_embed_proj_dim": 32, "max_position_embeddings": 256,
+    "d_model": 32, "n_layer": LAYERS, "n_head": 4, "d_inner": 48, "decoder_layers": LAYERS, "decoder_ffn_dim": 48,
+    "decoder_attention_heads": 4, "encoder_layers": 1, "encoder_ffn_dim": 48, "encoder_attention_heads": 4,
+    "n_positions": 256, "rotary_dim": 4, "embedding_size": 32, "num_layers": LAYERS, "num_heads": 4, "num_kv_heads": 2,
+    "state_size": 4, "mamba_d_state": 4, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_ssm": 64, "mamba_expand": 2,
+    "mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 4, "n_groups": 1, "chunk_size": 8, "lru_width": 32,
+    "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1,
+    "moe_intermediate_size": 16, "moe_shared_expert_intermediate_size": 16, "shared_expert_intermediate_size": 16,
+    "intermediate_size_mlp": 48, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4,
+    "v_head_dim": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "moe_num_experts": 4, "moe_k": 2,
+}  # fmt: skip
+# Where a width or a number has to be another one.
+OTHER: dict[str, dict[str, Any]] = {
+    "mamba2": {"num_heads": 8}, "deepseek_v3": {"num_key_value_heads": 4}, "deepseek_v2": {"num_key_value_heads": 4},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]}, "zamba": {"n_mamba_heads": 1},
+    "stablelm": {"num_key_value_heads": 4}, "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "nemotron_h": {"layers_block_type": ["mamba", "attention"]}, "bamba": {"attn_layer_indices": [1]},
+    "qwen3_next": {"layer_types": ["linear_attention", "full_attention"]}, "xlnet": {"head_dim": None},
+    "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
+}  # fmt: skip
+
+
+def tiny(kind: str) -> PreTrainedModel:
+    """A random model of an architecture, its weights large enough that answers differ."""
+    config_class = CONFIG_MAPPING[kind]
+    known = {*inspect.signature(config_class.__init__).parameters, *dir(config_class), *config_class.attribute_map}
+    known |= {name for parent in config_class.__mro__ for name in getattr(parent, "__annotations__", {})}
+    sizes = {name: value for name, value in (SIZES | OTHER.get(kind, {})).items() if name in known}
+    sizes = {
+        name: value for name, value in sizes.items() if not isinstance(getattr(config_class, name, None), property)
+    }
+    # One name of a size is enough: a second one would be given to the same field.
+    sizes = {name: value for name, value in sizes.items() if config_class.attribute_map.get(name) not in sizes}
+    config = config_class(**sizes)
+    with torch.device("meta"):
+        size = sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
+    if size > LARGEST:
+        raise ValueError(f"not made small: {size:,} parameters")
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, 0.15)
+    return model.eval()
+
+
+def made_instances(count: int = 3) -> list[EncodedInstance]:
+    """Prompts of 4 to 20 tokens, answers of one to three, some beginnings in common."""
+    draw = torch.Generator().manual_seed(1)
+
+    def tokens(number: int) -> tuple[int, ...]:
+        return tuple(torch.randint(1, VOCABULARY, (number,), generator=draw).tolist())
+
+    instances = []
+    for number in range(count):
+        start = tokens(3 + 4 * number)
+        contexts = [start + tokens(1), start + tokens(5), tokens(7)]
+        answers = tuple(tuple(EncodedAnswer(context, tokens(length)) for length in (1, 3)) for context in contexts)
+        instances.append(EncodedInstance(str(number), answers))
+    return instances
+
+
+@torch.no_grad()
+def one_at_a_time(model: nn.Module, instances: list[EncodedInstance]) -> torch.Tensor:
+    """Each answer's mean log-probability by the model's own forward of its sequence alone, in float32."""
+    model = copy.deepcopy(model).float()
+    scores = []
+    for answer in (answer for instance in instances for template in instance.answers for answer in template):
+        logits = model(input_ids=torch.tensor([answer.inputs]), use_cache=False).logits[0, len(answer.context) - 1 :]
+        scores.append(logits.double().log_softmax(-1)[range(len(answer.tokens)), list(answer.tokens)].mean())
+    return torch.stack(scores)
+
+
+def training_step(model: nn.Module, instances: list[EncodedInstance]) -> str:
+    """``yes``, or what went wrong in a step that raises the first label."""
+    args = F2CConfig(lora_r=4, lora_dropout=0.0, select_by="last", use_cpu=True)
+    adapted = with_adapter(model, args)
+    backend = choose_backend(adapted, instances, "packed")
+    answer_states(adapted, instances, backend=backend).scores(adapted).log_softmax(-1)[..., 0].mean().neg().backward()
+    gradients = {name: value.grad for name, value in adapted.named_parameters() if "lora_B" in name}
+    reached = [name for name, gradient in gradients.items() if gradient is not None and bool(gradient.any())]
+    if not all(bool(gradients[name].isfinite().all()) for name in reached):
+        return "a gradient is not finite"
+    return "yes" if len(reached) == len(gradients) else f"{len(reached)} of {len(gradients)} adapters"
+
+
+def row(kind: str) -> list[str] | None:
+    """Of the table: architecture, back end, largest difference in nats in float32 and bfloat16, training in both."""
+    instances = made_instances()
+    try:
+        model = tiny(kind)
+        one_at_a_time(model, instances)
+    except Exception as error:
+        logging.getLogger("architectures").warning("%s is left out: %s", kind, " ".join(str(error).split())[:120])
+        return None
+    cells: dict[str, list[str]] = {"backend": [], "audit": [], "train": []}
+    for dtype in (torch.float32, torch.bfloat16):
+        candidate = copy.deepcopy(model).to(dtype)
+        try:
+            table = score_instances(candidate, instances, quiet=True)
+            found = torch.from_numpy(table.scores).flatten().double()
+            cells["backend"].append(table.backend)
+            cells["audit"].append(f"{float((found - one_at_a_time(candidate, instances)).abs().max()):.1e}")
+            cells["train"].append(training_step(candidate, instances))
+        except InputError as error:
+            return [kind, f"refused: {error.code}", "", "", "", ""]
+        except Exception as error:
+            cells["train"].append(f"{type(error).__name__}: {' '.join(str(error).split())[:60]}")
+    same = list(dict.fromkeys(cells["backend"]))
+    return [kind, ", ".join(same), *(cells["audit"] + ["", ""])[:2], *(cells["train"] + ["", ""])[:2]]
+
+
+def main() -> None:
+    """Print the table, or write it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("architectures", nargs="*", help="transformers' names; all without any")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)  # the models are tiny
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("transformers").setLevel(logging.CRITICAL)
+    logging.getLogger("flip_flop").setLevel(logging.ERROR)
+    rows = []
+    for kind in arguments.architectures or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        found = row(kind)
+        if found is not None:
+            rows.append(found)
+            print(" | ".join(found), flush=True)
+    read = sum(math.isfinite(float(cells[2] or "nan")) for cells in rows)
+    lines = [
+        "# Architectures",
+        "",
+        f"As tested by `make architectures` with transformers {__version__}: {len(rows)} architectures as tiny random",
+        f"models, of which {read} are audited. Differences are the largest from one sequence at a time in float32, in",
+        "nats, over 18 answers; in bfloat16 they are its rounding. Training is one step, without dropout.",
+        "",
+        "| architecture | back end | float32 | bfloat16 | trains in float32 | in bfloat16 |",
+        "|---|---|---|---|---|---|",
+        *(f"| {' | '.join(cells)} |" for cells in rows),
+    ]
+    if arguments.out:
+        write_text(arguments.out, "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
