@@ -30,7 +30,8 @@ def train(flip_flop, model, project):
 
     def run(*more, out="runs/f2c"):
         common = ("train", "--model", model, "--task", "tickets.yaml", "--config", "f2c.yaml", "--lora-r=4")
-        return flip_flop(*common, "--out", out, *more)
+        # What a random model learns in a few steps may be worse, and is what these tests read.
+        return flip_flop(*common, "--out", out, "--keep-worse", *more)
 
     return run
 
@@ -137,3 +138,15 @@ def test_a_signal_stops_with_143_and_resume_gives_the_whole_runs_adapter(train, 
     assert train("--seed", "3", "--resume").code == 0
     adapter = "adapter/adapter_model.safetensors"
     assert (project / "whole" / adapter).read_bytes() == (project / "runs/f2c" / adapter).read_bytes()
+
+
+def test_an_adapter_that_is_worse_than_its_base_takes_a_word(flip_flop, model, project):
+    (project / "f2c.yaml").write_text(CONFIG)
+    common = ("train", "--model", model, "--task", "tickets.yaml", "--config", "f2c.yaml", "--out", "out", "--quiet")
+    refused = (*common, "--select-by", "agreement", "--max-share-drift", "0", "--protocol", "paper", "--method", "swarm")
+    found = flip_flop(*refused)
+    assert (found.code, found.out) == (1, "")
+    assert found.err.splitlines()[-1].startswith("W-COLLAPSE: at every checkpoint")
+    assert not os.path.exists("out/adapter")
+    assert flip_flop(*refused, "--resume", "--keep-worse").code == 0
+    assert os.path.exists("out/adapter")

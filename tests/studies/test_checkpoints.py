@@ -72,7 +72,7 @@ def test_a_training_whose_record_is_gone_or_broken_is_named(tmp_path, file):
 def test_the_log_alone_gives_the_value_that_training_selects_by(tmp_path, rate):
     out = tmp_path / "trained"
     config = settings(select_by="agreement", learning_rate=rate, num_train_epochs=3, max_share_drift=0.15)
-    train(load_tiny(), make_task(), config, out, quiet=True)
+    train(load_tiny(), make_task(), config, out, quiet=True, keep_worse=True)
     log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     logged = {line["step"]: line["eval_selection"] for line in log if "eval_selection" in line and line["step"]}
     found = {c.step: c.agreement if c.drift <= 0.15 else -1.0 for c in read_checkpoints(out / "log.jsonl").itertuples()}

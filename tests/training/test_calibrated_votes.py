@@ -35,7 +35,7 @@ def votes_of(out):
 
 def test_batch_calibrated_votes_are_those_of_slow_loops_and_the_survey_says_what_changed(out, caplog):
     caplog.set_level(logging.INFO)
-    train(load_tiny(), make_task(), settings(vote_calibration="batch", **CALIBRATED), out, quiet=True)
+    train(load_tiny(), make_task(), settings(vote_calibration="batch", **CALIBRATED), out, quiet=True, keep_worse=True)
     raw, found = base_scores(made_task()), votes_of(out)
     offsets = np.array(oracle.batch_offsets(raw.astype(float).tolist()))
     np.testing.assert_allclose(found["offsets"], offsets, atol=1e-5)
@@ -48,13 +48,20 @@ def test_batch_calibrated_votes_are_those_of_slow_loops_and_the_survey_says_what
 
 def test_answers_calibrated_to_a_prior_have_its_shares_in_training(out):
     changes = {"vote_calibration": "prior", "label_prior": [0.25, 0.75], **CALIBRATED}
-    train(load_tiny(), make_task(), settings(**changes), out, quiet=True)
+    train(load_tiny(), make_task(), settings(**changes), out, quiet=True, keep_worse=True)
     scores = votes_of(out)["scores"]
     np.testing.assert_allclose(label_shares_per_template(scores.argmax(2), 2), [[0.25, 0.75]] * 4)
 
 
 def test_contextual_offsets_are_those_of_the_tasks_templates_without_content(out):
-    train(load_tiny(), make_task(), settings(vote_calibration="contextual", **CALIBRATED), out, quiet=True)
+    train(
+        load_tiny(),
+        make_task(),
+        settings(vote_calibration="contextual", **CALIBRATED),
+        out,
+        quiet=True,
+        keep_worse=True,
+    )
     rows = RowsSource([{"text": text, "label": 0} for text in ("N/A", "[MASK]")], "content-free")
     task = made_task()
     content_free = score(load_tiny(), type(task)(**{**vars(task), "data": {"test": rows}}).instances("test")).scores
@@ -80,7 +87,7 @@ def test_margins_and_validation_votes_are_of_calibrated_scores(tmp_path):
 def test_refreshed_votes_are_calibrated_anew(out):
     changes = {"votes": "refreshed", "refresh_steps": 2, "max_share_drift": 1.0, "save_strategy": "steps"}
     config = settings(vote_calibration="prior", label_prior=[0.5, 0.5], eval_steps=3, eval_strategy="steps", **changes)
-    train(load_tiny(), make_task(), config, out, quiet=True)
+    train(load_tiny(), make_task(), config, out, quiet=True, keep_worse=True)
     (last,) = sorted((out / "checkpoints").glob("checkpoint-6"))
     ids = tuple(votes_of(out)["ids"].tolist())
     first, then = VoteTable.read(out / "votes.npz", ids), VoteTable.read(last / "votes.npz", ids)
@@ -90,11 +97,11 @@ def test_refreshed_votes_are_calibrated_anew(out):
 
 def test_a_resumed_run_has_the_same_calibrated_votes_and_adapter(tmp_path, monkeypatch):
     config = settings(vote_calibration="batch", early_stopping_patience=9, **CALIBRATED | {"num_train_epochs": 2})
-    train(load_tiny(), make_task(), config, tmp_path / "whole", quiet=True)
+    train(load_tiny(), make_task(), config, tmp_path / "whole", quiet=True, keep_worse=True)
     with monkeypatch.context() as patch:
         signal_in(patch, 2)
-        train(load_tiny(), make_task(), config, tmp_path / "killed", quiet=True)
-    train(load_tiny(), make_task(), config, tmp_path / "killed", resume=True, quiet=True)
+        train(load_tiny(), make_task(), config, tmp_path / "killed", quiet=True, keep_worse=True)
+    train(load_tiny(), make_task(), config, tmp_path / "killed", resume=True, quiet=True, keep_worse=True)
     assert adapter_bytes(tmp_path / "killed") == adapter_bytes(tmp_path / "whole")
     losses = [[entry["eval_loss"] for entry in log_of(tmp_path / name, "eval_loss")] for name in ("whole", "killed")]
     assert losses[0] == losses[1]
@@ -121,4 +128,4 @@ def test_a_calibration_that_cannot_be_is_refused(changes, words):
 def test_a_prior_of_other_labels_is_refused_before_the_model_is_read(out):
     config = make_config({"vote_calibration": "batch", "label_prior": "0.2,0.3,0.5", "use_cpu": True})
     with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* is not of 2 labels"):
-        train(load_tiny(), make_task(), config, out, quiet=True)
+        train(load_tiny(), make_task(), config, out, quiet=True, keep_worse=True)

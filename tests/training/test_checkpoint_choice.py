@@ -52,7 +52,7 @@ def test_f1_of_label_1_does_not_hide_a_collapse_from_who_refuses_it(refuses):
     base = VoteTable(tuple("0123"), np.where(np.arange(4)[:, None, None] < 3, half, half[::-1]))
     mostly = float(METRICS["mean_f1"].value(EvalData(always, gold)))
     found = criterion.judge({"mean_f1": mostly, "macro_f1": 1 / 3}, always, base, gold)
-    assert (found["vote_drift"], found["collapsed"]) == (0.5, 1.0)
+    assert (found["vote_drift"] > 0.2, found["collapsed"]) == (True, 1.0)
     assert found["selection"] == (-1.0 if refuses else mostly)
 
 

@@ -27,7 +27,15 @@ LOCAL = Method("local", "Local", "#000000", lambda instance, config: worst_templ
 @pytest.mark.parametrize("method", [WORST, NAMED, LOCAL], ids=str)
 def test_a_run_with_it_logs_its_terms_is_recorded_by_name_and_can_be_resumed(out, method):
     for resume in (False, True):
-        train(load_tiny(), make_task(), settings(method=method, max_steps=2), out, resume=resume, quiet=True)
+        train(
+            load_tiny(),
+            make_task(),
+            settings(method=method, max_steps=2),
+            out,
+            resume=resume,
+            quiet=True,
+            keep_worse=True,
+        )
     steps = log_of(out, "loss")
     assert len(steps) == 2
     assert any("worst" in entry for entry in steps)
@@ -44,9 +52,17 @@ def test_a_run_with_it_logs_its_terms_is_recorded_by_name_and_can_be_resumed(out
 
 
 def test_a_run_with_another_method_is_not_resumed(tmp_path):
-    train(load_tiny(), make_task(), settings(method=WORST, max_steps=2), tmp_path, quiet=True)
+    train(load_tiny(), make_task(), settings(method=WORST, max_steps=2), tmp_path, quiet=True, keep_worse=True)
     with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*settings.method \('worst_template', now 'cce'\)"):
-        train(load_tiny(), make_task(), settings(method="cce", max_steps=2), tmp_path, resume=True, quiet=True)
+        train(
+            load_tiny(),
+            make_task(),
+            settings(method="cce", max_steps=2),
+            tmp_path,
+            resume=True,
+            quiet=True,
+            keep_worse=True,
+        )
 
 
 def test_settings_say_it_by_name():

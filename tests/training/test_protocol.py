@@ -122,7 +122,7 @@ def test_how_many_passes_over_the_data_is_said_before_training(caplog, count, ch
 
 def test_the_last_step_is_a_candidate_whatever_the_steps_between_evaluations(out):
     config = settings(num_train_epochs=1, eval_strategy="steps", eval_steps=2)  # three steps
-    train(load_tiny(), make_task(), config, out, quiet=True)
+    train(load_tiny(), make_task(), config, out, quiet=True, keep_worse=True)
     assert [entry["step"] for entry in log_of(out, "eval_mean_f1")] == [0, 2, 3]
     assert {path.name for path in (out / "checkpoints").iterdir()} == {"checkpoint-2", "checkpoint-3"}
 
@@ -130,14 +130,16 @@ def test_the_last_step_is_a_candidate_whatever_the_steps_between_evaluations(out
 def test_a_run_of_an_earlier_version_is_resumed_though_its_record_lacks_the_new_settings(out, monkeypatch):
     with monkeypatch.context() as patch:
         signal_in(patch, 2)
-        train(load_tiny(), make_task(), settings(), out, quiet=True)
+        train(load_tiny(), make_task(), settings(), out, quiet=True, keep_worse=True)
     plan = json.loads((out / "plan.json").read_text())
     for name in FORMER.keys() & BY_PROTOCOL.keys() | {"early_stopping_start"}:
         del plan["settings"][name]
     (out / "plan.json").write_text(json.dumps(plan))
     with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*settings\.jsd \('mean', now 'symmetric'\)"):
-        train(load_tiny(), make_task(), settings(jsd="symmetric"), out, resume=True, quiet=True)
-    assert train(load_tiny(), make_task(), settings(), out, resume=True, quiet=True).adapter is not None
+        train(load_tiny(), make_task(), settings(jsd="symmetric"), out, resume=True, quiet=True, keep_worse=True)
+    assert (
+        train(load_tiny(), make_task(), settings(), out, resume=True, quiet=True, keep_worse=True).adapter is not None
+    )
 
 
 # ---- a whole step, against forwards of each pair alone and full logits ----
@@ -260,7 +262,7 @@ def test_the_unsupervised_loss_of_validation_is_the_methods_own_without_dropout(
 
 def test_a_training_whose_loss_stands_still_stops_and_says_so(out):
     config = settings(**STOPPING)
-    run = train(load_tiny(), make_task(), config, out, quiet=True)
+    run = train(load_tiny(), make_task(), config, out, quiet=True, keep_worse=True)
     assert run.stopped_by is None
     training = record_of(out)["training"]
     assert (training["steps"], training["stopped_early"]) == (3, True)  # 2 and 3 come after step 1, and are no lower
@@ -271,15 +273,15 @@ def test_a_training_whose_loss_stands_still_stops_and_says_so(out):
 def test_a_signal_before_the_stop_or_in_it_changes_nothing(out, monkeypatch, step):
     with monkeypatch.context() as patch:
         signal_in(patch, step)
-        first = train(load_tiny(), make_task(), settings(**STOPPING), out, quiet=True)
+        first = train(load_tiny(), make_task(), settings(**STOPPING), out, quiet=True, keep_worse=True)
     assert (first.adapter is None) is (step == 2)
-    train(load_tiny(), make_task(), settings(**STOPPING), out, resume=True, quiet=True)
+    train(load_tiny(), make_task(), settings(**STOPPING), out, resume=True, quiet=True, keep_worse=True)
     assert record_of(out)["training"]["steps"] == 3
     assert [entry["step"] for entry in log_of(out, "eval_loss")] == [0, 1, 2, 3]
 
 
 def test_without_patience_no_loss_is_taken_of_validation(out):
-    train(load_tiny(), make_task(), settings(num_train_epochs=1), out, quiet=True)
+    train(load_tiny(), make_task(), settings(num_train_epochs=1), out, quiet=True, keep_worse=True)
     assert log_of(out, "eval_mean_f1")
     assert not log_of(out, "eval_loss")
     assert record_of(out)["training"]["stopped_early"] is False
@@ -294,7 +296,7 @@ def test_ten_steps_at_1e_5_change_every_adapter_tensor_of_a_bfloat16_base(out):
     start = make_trainer(out / "start", model=copy.deepcopy(loaded.model), **common)
     initial = {name: value for name, value in start.adapted.named_parameters() if value.requires_grad}
     assert {value.dtype for value in initial.values()} == {torch.float32}
-    train(loaded, make_task(), settings(**common), out / "run", quiet=True)
+    train(loaded, make_task(), settings(**common), out / "run", quiet=True, keep_worse=True)
     training = record_of(out / "run")["training"]
     assert (training["adapter_dtype"], training["optimizer_dtype"]) == ("float32", "float32")
     trained = load_file(out / "run" / "adapter" / "adapter_model.safetensors")

@@ -17,7 +17,7 @@ from tests.training.test_trainer import make_trainer, training_rows
 
 
 def run(out, resume=False, **changes):
-    return train(load_tiny(), make_task(), settings(**changes), out, resume=resume, quiet=True)
+    return train(load_tiny(), make_task(), settings(**changes), out, resume=resume, quiet=True, keep_worse=True)
 
 
 def is_same(one, other):

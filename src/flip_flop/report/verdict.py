@@ -170,9 +170,9 @@ def calibration_section(group: Group) -> dict[str, Any] | None:
     notes = []
     for pair in pairs:
         found, names = pair.after.metrics, pair.after.label_names
-        prior = ", ".join(f"{name} {percent(share)}" for name, share in zip(names, found["label_prior"], strict=True))
+        prior = ", ".join(f"{name}: {percent(share)}%" for name, share in zip(names, found["label_prior"], strict=True))
         notes.append(
-            f"{pair.after.name} takes the labels' shares to be {prior}, in percent. It changes "
+            f"{pair.after.name} takes the labels' shares to be {prior}. It changes "
             f"{percent(found['votes_changed'])}% of the votes and moves their label shares by "
             f"{percent(found['vote_share_drift'])} points."
         )

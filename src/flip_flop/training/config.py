@@ -93,7 +93,7 @@ class F2CConfig(TrainingArguments):
     """
 
     output_dir: str | None = _setting("f2c", "Folder of the checkpoints.")
-    learning_rate: float = _reading(1e-5, 1e-5, "Peak learning rate of AdamW.", recommended=1e-4)
+    learning_rate: float = _reading(1e-5, 1e-5, "Peak learning rate of AdamW.", recommended=3e-4)
     lr_scheduler_type: Any = _setting("cosine", "How the learning rate falls; no warm-up.")
     weight_decay: float = _setting(0.01, "AdamW's weight decay.")
     per_device_train_batch_size: int = _setting(32, "Instances per micro-batch and device.")
