@@ -49,7 +49,7 @@ EVIDENCE := out/evidence
 BASE ?= $(EVIDENCE)/base
 BIASED ?= $(EVIDENCE)/biased
 evidence: $(VENV)/.installed        ## the studies on real sentences of docs/evidence.md; many hours
-	XDG_CACHE_HOME=$(CACHE) $(BIN)/flip-flop templates fetch
+	-XDG_CACHE_HOME=$(CACHE) $(BIN)/flip-flop templates fetch
 	XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m evidence.prepare "$(LANGUAGE)"
 	test -f $(BASE)/config.json || XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m evidence.pretrain "$(LANGUAGE)" $(BASE)
 	test -f $(BIASED)/config.json || XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m evidence.pretrain "$(LANGUAGE)" $(BIASED) --from $(BASE) --steps 300 --skew 0.85

@@ -143,7 +143,17 @@ def test_a_signal_stops_with_143_and_resume_gives_the_whole_runs_adapter(train, 
 def test_an_adapter_that_is_worse_than_its_base_takes_a_word(flip_flop, model, project):
     (project / "f2c.yaml").write_text(CONFIG)
     common = ("train", "--model", model, "--task", "tickets.yaml", "--config", "f2c.yaml", "--out", "out", "--quiet")
-    refused = (*common, "--select-by", "agreement", "--max-share-drift", "0", "--protocol", "paper", "--method", "swarm")
+    refused = (
+        *common,
+        "--select-by",
+        "agreement",
+        "--max-share-drift",
+        "0",
+        "--protocol",
+        "paper",
+        "--method",
+        "swarm",
+    )
     found = flip_flop(*refused)
     assert (found.code, found.out) == (1, "")
     assert found.err.splitlines()[-1].startswith("W-COLLAPSE: at every checkpoint")

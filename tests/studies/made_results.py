@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from flip_flop.files import sha256_text
+from flip_flop.method import BASE, METHODS
 from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.frame import KEPT, TEMPLATE_F1, make_frame
 from flip_flop.studies.paper import dataset_names, table1, table2
@@ -146,6 +147,9 @@ def made_frame(*audits: dict) -> pd.DataFrame:
         row = {"setting": "own", "source": "" if is_base else audit["task"], "seed": None if is_base else 0}
         row |= {"k": 0 if is_base else 10, "held_out": False, "template_names": ("t0", "t1"), "is_done": True}
         row |= {"model": MODEL, "is_demo": False, "split": "test", "instances": 100, "collapsed": False}
+        method = {"base": BASE, **METHODS}.get(audit["method"])
+        row |= {"method_title": method.title if method else audit["method"]}
+        row |= {"method_colour": method.colour if method else "#cc79a7"}
         row |= {"position": position, "change_low": np.nan, "change_high": np.nan, "training": None} | audit
         values, base, f1 = (row.pop(part, {}) for part in ("values", "base", "f1"))
         own = {metric: {"value": values.get(metric), "base": base.get(metric)} for metric in KEPT}

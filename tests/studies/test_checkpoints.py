@@ -33,6 +33,20 @@ def test_the_base_itself_is_no_candidate(tmp_path):
     assert choice["mean_f1_step"] == choice["agreement_step"] == 4
 
 
+def test_where_votes_are_calibrated_the_guard_is_the_one_that_training_logged(tmp_path):
+    log = [
+        evaluation(0, 0.6, 0.7, votes=(0.9, 0.1)),
+        evaluation(3, 0.7, 0.8) | {"eval_vote_drift": 0.05, "eval_selection": 0.8},  # moved by the calibration alone
+        evaluation(6, 0.7, 0.9) | {"eval_vote_drift": 0.3, "eval_selection": -1.0},
+        evaluation(9, 0.7, 0.95) | {"eval_vote_drift": 0.1, "eval_selection": -1.0},
+    ]
+    calibrated = {"vote_calibration": "batch", "selected_by": "agreement"}
+    chosen = choice_of(tmp_path, log, **calibrated)
+    assert (chosen["agreement_step"], chosen["agreement_drift"]) == (3, 0.05)
+    assert choice_of(tmp_path / "a", log, **calibrated | {"selected_by": "mean_f1"})["agreement_step"] == 9
+    assert choice_of(tmp_path / "b", log)["agreement_step"] is None
+
+
 def test_a_training_behind_several_audits_is_read_once(tmp_path):
     assert len(read_choices(study2(Maker(tmp_path)).frame())) == 2
 
@@ -68,16 +82,18 @@ def test_a_training_whose_record_is_gone_or_broken_is_named(tmp_path, file):
         choose(training)
 
 
-@pytest.mark.parametrize("rate", [1e-2, 0.3])
-def test_the_log_alone_gives_the_value_that_training_selects_by(tmp_path, rate):
+@pytest.mark.parametrize("bound", [0.15, 0.3])
+def test_the_log_alone_gives_the_value_that_training_selects_by(tmp_path, bound):
     out = tmp_path / "trained"
-    config = settings(select_by="agreement", learning_rate=rate, num_train_epochs=3, max_share_drift=0.15)
+    config = settings(select_by="agreement", learning_rate=0.3, num_train_epochs=3, max_share_drift=bound)
     train(load_tiny(), make_task(), config, out, quiet=True, keep_worse=True)
     log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     logged = {line["step"]: line["eval_selection"] for line in log if "eval_selection" in line and line["step"]}
-    found = {c.step: c.agreement if c.drift <= 0.15 else -1.0 for c in read_checkpoints(out / "log.jsonl").itertuples()}
+    read = read_checkpoints(out / "log.jsonl").itertuples()
+    found = {each.step: each.agreement if each.drift <= bound else -1.0 for each in read}
     assert found == logged
     choice, record = choose(out), json.loads((out / "run.json").read_text())
     assert choice["selected_by"] == "agreement"
-    if max(logged.values()) > 0:
+    assert (max(logged.values()) > 0) == (bound == 0.3)
+    if bound == 0.3:
         assert record["training"]["selected_checkpoint"] == f"checkpoint-{choice['agreement_step']:.0f}"

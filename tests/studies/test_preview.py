@@ -15,8 +15,9 @@ from flip_flop.studies.plan import Setup
 from flip_flop.studies.preview import Preview
 from flip_flop.studies.release import with_protocol
 from flip_flop.studies.study import Settings, Subsets, load_study, narrow
+from flip_flop.studies.variants import MethodVariant
 from flip_flop.studies.work import run_unit
-from tests.studies.plans import DEMO, plan, small, write_task
+from tests.studies.plans import DEMO, SHORT, plan, small, write_task
 
 QWEN = Setup("Qwen/Qwen2.5-3B-Instruct")
 
@@ -38,8 +39,8 @@ def test_the_papers_rows_are_marked_where_no_row_is_available(no_rows, tmp_path)
     assert sum(line.startswith("train ") for line in found) == 33
     assert sum(line.startswith("audit ") for line in found) == 44
     text = "\n".join(found)
-    assert re.search(r"^train  f2c-rte-seed0 +10 +4,756\* +31,000\* +- +-$", text, re.M)
-    assert re.search(r"^all +44 units: 33 trainings, 44 audits +[\d,]+ +[\d,]+ +[\d,]+ +-$", text, re.M)
+    assert re.search(r"^train  f2c-rte-seed0 +10 +4,758\* +200\* +32,000\* +- +-$", text, re.M)
+    assert re.search(r"^all +44 units: 33 trainings, 44 audits( +[\d,]+){4} +-$", text, re.M)
     assert "- *: published counts, as rows or templates are not available here: " in text
     assert "- Tokens are not counted: the tokenizer of Qwen/Qwen2.5-3B-Instruct is not available here." in text
     found = lines(narrow(load_study("study3"), tasks=["rte"], limit=22), QWEN, tmp_path)
@@ -49,8 +50,9 @@ def test_the_papers_rows_are_marked_where_no_row_is_available(no_rows, tmp_path)
 def test_each_trainings_settings_and_passes_are_named_and_evaluation_is_counted_beside_the_releases(no_rows, tmp_path):
     study = with_protocol(narrow(load_study("study1"), tasks=["cb", "rte"], protocol="release"), QWEN.model)
     text = "\n".join(lines(study, QWEN, tmp_path))
-    assert re.search(r"^train  cce-cb-seed0 +15 +4,158\* +1,736\* +- +-$", text, re.M)  # 7 steps for 194 rows; 31 x 56
-    own, theirs = 3 * 31 * (56 + 1000) + 4 * (56 + 277), 3 * 30 * 2 * (56 + 56 + 1000 + 277)
+    # 21 passes over 194 rows and 3 steps; their votes, and the base's on 194; 32 times 56 rows
+    assert re.search(r"^train  cce-cb-seed0 +15 +4,170\* +4,364\* +1,792\* +- +-$", text, re.M)
+    own, theirs = 3 * 32 * (56 + 1000) + 4 * (56 + 277), 3 * 30 * 2 * (56 + 56 + 1000 + 277)
     assert (
         f"- Evaluation: {own:,} passes, validation and audits. By the same count the release takes {theirs:,}: " in text
     )
@@ -61,7 +63,36 @@ def test_each_trainings_settings_and_passes_are_named_and_evaluation_is_counted_
         settings=Settings({"num_train_epochs": 2, "per_device_train_batch_size": 5, "eval_strategy": "epoch"})
     )
     found = [line.split() for line in lines(epochs, DEMO, tmp_path) if line.startswith("train ")]
-    assert [line[3:5] for line in found] == [["44", "66"]]  # 2 passes over 22 rows; 22 validation rows before and after
+    # 2 passes over 22 rows; their votes; 22 validation rows by the base, before and after each pass
+    assert [line[3:6] for line in found] == [["44", "22", "88"]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "votes"),
+    [
+        ({"votes": "frozen"}, 20),  # those that 5 steps see
+        ({"votes": "refreshed", "refresh_steps": 2}, 60),  # again before the third step and the fifth
+        ({"votes": "online", "vote_pass": "separate"}, 42),  # the base's on all, and a pass for each instance of a step
+    ],
+)
+def test_votes_with_a_pass_of_their_own_are_counted(tmp_path, settings, votes):
+    steps = {"max_steps": 5, "per_device_train_batch_size": 4, "eval_strategy": "no", "save_strategy": "no"}
+    found = lines(small(settings=Settings(steps | settings)), DEMO, tmp_path)
+    (training,) = [line.split() for line in found if line.startswith("train ")]
+    assert training[3:6] == ["20", str(votes), "0"]
+
+
+def test_settings_that_only_a_variant_completes_are_no_matter_of_the_base(tmp_path):
+    common = {**SHORT, "vote_calibration": "prior", "votes": "frozen"}
+    study = small(
+        settings=Settings(common, {"known": {"label_prior": [0.4, 0.6]}}),
+        methods=("base", "known"),
+        variants={"known": MethodVariant("f2c", "Known", "#123456")},
+    )
+    assert not any("not available" in line for line in lines(study, DEMO, tmp_path))
+    assert {cell.method for cell in plan(study).cells} == {"base", "known"}
+    with pytest.raises(InputError, match="E-CONFIG-KEY"):
+        plan(small(methods=("base",), settings=Settings({"chat_tmplate": "off"})))
 
 
 def test_tokens_are_those_of_the_packed_pass_and_times_those_of_finished_runs(tmp_path, monkeypatch):

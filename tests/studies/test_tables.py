@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flip_flop.metrics import METRICS
-from flip_flop.studies.frame import make_frame, method_colour, method_title, methods_of_study
+from flip_flop.studies.frame import colours_of, make_frame
 from flip_flop.studies.output import make_tables
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names, table1, table2
 from flip_flop.studies.tables import grids
@@ -279,12 +279,12 @@ def test_variants_have_the_titles_and_the_order_of_the_studys_file(tmp_path):
     variants = {"frozen": MethodVariant("f2c", "F2C, frozen", "#123456")}
     study = replace(maker.plan.study, methods=("base", "cce", "frozen", "f2c"), variants=variants)
     frame = make_frame(maker.folder, replace(maker.plan, study=study))
-    with methods_of_study(study):
-        rows = rows_of(render_markdown(grids.methods_table(frame)))
-        assert method_colour("frozen") == "#123456"
+    assert colours_of(frame)["frozen"] == "#123456"
+    rows = rows_of(render_markdown(grids.methods_table(frame)))
     heads = [row[0] for row in rows[2:] if row[0]]
     assert heads == ["Base", "CCE", "F2C, frozen", "F2C"]
-    assert method_title("frozen") == "frozen"
+    of_others = [row[0] for row in rows_of(render_markdown(grids.methods_table(maker.frame())))[2:] if row[0]]
+    assert of_others == ["Base", "CCE", "F2C", "frozen"]
 
 
 def test_templates_that_a_task_holds_out_have_rows_of_their_own(tmp_path):

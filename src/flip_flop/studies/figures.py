@@ -29,16 +29,16 @@ from flip_flop.method import BASE
 from flip_flop.metrics import METRICS
 from flip_flop.studies.frame import (
     average_seeds,
+    colours_of,
     direction,
     file_name,
     in_setting,
-    method_colour,
-    method_title,
     methods_of,
     pairs_of,
     task_order,
     task_title,
     tasks_of,
+    titles_of,
 )
 from flip_flop.studies.paper import PAPER_METRICS
 from flip_flop.text import points, visible
@@ -120,7 +120,7 @@ def draw_boxes(f1: pd.DataFrame) -> Plot:
 
     Of the base alone as in the paper: tasks from top to bottom, whose names have room, in one column.
     """
-    methods, tasks = methods_of(f1), tasks_of(f1)
+    methods, tasks, titles, colours = methods_of(f1), tasks_of(f1), titles_of(f1), colours_of(f1)
     names, step = [axis_name(task) for task in tasks], 0.84 / len(methods)
     is_base = methods == [BASE.name]
     width, height = (COLUMN, 0.55 + 0.21 * len(tasks)) if is_base else (max(COLUMN, 0.7 + 0.62 * len(tasks)), 2.3)
@@ -133,7 +133,7 @@ def draw_boxes(f1: pd.DataFrame) -> Plot:
         for (center, task), (index, method) in itertools.product(enumerate(tasks), enumerate(methods)):
             if values := [100 * value for value in f1.loc[(f1["task"] == task) & (f1["method"] == method), "f1"]]:
                 position = center + step * (index - (len(methods) - 1) / 2)
-                _box(axes, values, method, position, 0.62 if is_base else 0.8 * step, is_base)
+                _box(axes, values, colours[method], position, 0.62 if is_base else 0.8 * step, is_base)
         if is_base:
             axes.set_yticks(range(len(tasks)), names)
             axes.set(ylim=(len(tasks) - 0.4, -0.6), xlim=limits, xlabel=f"{words} ({BASE.title})")
@@ -143,19 +143,19 @@ def draw_boxes(f1: pd.DataFrame) -> Plot:
             axes.set_xticks(range(len(tasks)), names)
             _slant(axes.get_xticklabels() if max(map(len, names)) > 10 else [], 20)
             axes.set(xlim=(-0.5, len(tasks) - 0.5), ylim=limits, ylabel=words)
-            faces = {method_title(method): method_colour(method) for method in methods}
-            handles = [Patch(facecolor=face, edgecolor=GREY, linewidth=0.6, label=of) for of, face in faces.items()]
+            of_box: dict[str, Any] = {"edgecolor": GREY, "linewidth": 0.6}
+            handles = [Patch(facecolor=colours[method], label=titles[method], **of_box) for method in methods]
             figure.legend(handles=handles, ncols=min(len(methods), 4), **_ABOVE)
         _faint_grid(axes, "x" if is_base else "y")
         axes.tick_params(axis="y" if is_base else "x", length=0)
     if is_base:
         alt = f"Box plots of F1 over templates of {BASE.title}, one for each of {len(tasks)} tasks."
         return Plot("f1_over_templates_base", "F1 of the base over templates", figure, alt)
-    alt = f"Box plots of F1 over templates for {', '.join(map(method_title, methods))} on {len(tasks)} tasks."
+    alt = f"Box plots of F1 over templates for {', '.join(titles.values())} on {len(tasks)} tasks."
     return Plot("f1_over_templates", "F1 over templates by method", figure, alt)
 
 
-def _box(axes: Axes, values: list[float], method: str, position: float, width: float, is_flat: bool) -> None:
+def _box(axes: Axes, values: list[float], colour: str, position: float, width: float, is_flat: bool) -> None:
     axes.boxplot(
         [values],
         positions=[position],
@@ -164,7 +164,7 @@ def _box(axes: Axes, values: list[float], method: str, position: float, width: f
         patch_artist=True,
         showfliers=False,
         manage_ticks=False,
-        boxprops={"facecolor": method_colour(method), "edgecolor": GREY, "linewidth": 0.6, "alpha": 0.55},
+        boxprops={"facecolor": colour, "edgecolor": GREY, "linewidth": 0.6, "alpha": 0.55},
         medianprops={"color": "black", "linewidth": 1.2, "solid_capstyle": "butt"},
         whiskerprops=_THIN,
         capprops=_THIN,
@@ -182,7 +182,7 @@ def draw_heatmaps(frame: pd.DataFrame, method: str) -> list[Plot]:
         own = cells[cells["change"].notna() & (cells["metric"] == metric)]
         changes = dict(zip(zip(own["source"], own["task"], strict=True), 100 * own["change"], strict=True))
         if changes:
-            title = f"Change in {symbol(metric)} on other tasks under {method_title(method)}"
+            title = f"Change in {symbol(metric)} on other tasks under {titles_of(asked)[method]}"
             alt = _HEATMAP.format(symbol(metric), len(changes), len(pairs))
             maps.append(Plot(file_name(f"transfer_{metric}", method), title, _heatmap(changes, pairs, metric), alt))
     return maps
@@ -250,11 +250,12 @@ def luminance(colour: Sequence[float]) -> float:
 
 def draw_curves(frame: pd.DataFrame) -> list[Plot]:
     """Study 3, a column by task: F1 with its band over unseen templates, and agreement, over K; none without audits."""
-    cells = average_seeds(in_setting(frame, "unseen"))
+    asked = in_setting(frame, "unseen")
+    cells = average_seeds(asked)
     trained = cells[cells["method"] != BASE.name]
-    methods = methods_of(trained)
-    if not methods:
+    if trained.empty:
         return []
+    colours = {method: colours_of(asked)[method] for method in methods_of(trained)}
     # The mean of F1 and its sigma over templates side by side, by cell.
     keys = ["task", "templates", "method", "k", "held_out"]
     wide = (100 * cells.pivot(index=keys, columns="metric", values="mean")).reset_index()
@@ -265,8 +266,8 @@ def draw_curves(frame: pd.DataFrame) -> list[Plot]:
         grid = figure.subplots(2, len(eval_sets), squeeze=False, sharex="col", sharey="row")
         for column, (task, templates) in enumerate(eval_sets):
             own = wide[(wide["task"] == task) & (wide["templates"] == templates)]
-            _panel(grid[0, column], own, methods, "mean_f1")
-            _panel(grid[1, column], own, methods, "observed_agreement")
+            _panel(grid[0, column], own, colours, "mean_f1")
+            _panel(grid[1, column], own, colours, "observed_agreement")
             grid[0, column].set_title(axis_name(task) + (f" ({templates})" if tasks.count(task) > 1 else ""))
             grid[1, column].set_xlabel("templates trained on, K")
         for axes, metric in zip(grid[:, 0], ("mean_f1", "observed_agreement"), strict=True):
@@ -274,14 +275,14 @@ def draw_curves(frame: pd.DataFrame) -> list[Plot]:
             low, high = axes.get_ylim()
             room = max(0.0, MIN_SPAN - (high - low)) / 2
             axes.set_ylim(low - room, high + room)
-        handles = _handles(methods, has_seen=not trained["held_out"].all())
+        handles = _handles(titles_of(asked), colours, has_seen=not trained["held_out"].all())
         figure.legend(handles=handles, ncols=len(handles) if min(PAGE, width) > 1.2 * len(handles) else 2, **_ABOVE)
     names = ", ".join(map(axis_name, tasks))
     alt = f"Mean F1 with its band of one sigma, and agreement, over the number of templates trained on: {names}."
     return [Plot("unseen_templates", "Held-out templates after training on the first K", figure, alt)]
 
 
-def _panel(axes: Axes, cells: pd.DataFrame, methods: Sequence[str], metric: str) -> None:
+def _panel(axes: Axes, cells: pd.DataFrame, colours: Mapping[str, str], metric: str) -> None:
     counts = sorted(cells.loc[cells["method"] != BASE.name, "k"].unique())
     known = cells[cells[metric].notna()]
     _faint_grid(axes, "y")
@@ -290,8 +291,8 @@ def _panel(axes: Axes, cells: pd.DataFrame, methods: Sequence[str], metric: str)
         axes.axhline(level, **_DASHED)
         if metric == "mean_f1" and not pd.isna(band):
             axes.axhspan(level - band, level + band, color=GREY, alpha=0.13, linewidth=0)
-    for method in methods:
-        own, colour = known[known["method"] == method].sort_values("k", kind="stable"), method_colour(method)
+    for method, colour in colours.items():
+        own = known[known["method"] == method].sort_values("k", kind="stable")
         x, y = own["k"], own[metric]
         if metric == "mean_f1":
             band = own["f1_std"].fillna(0.0)
@@ -307,12 +308,12 @@ def _panel(axes: Axes, cells: pd.DataFrame, methods: Sequence[str], metric: str)
         axes.set_xlim(counts[0] - room, counts[-1] + room)
 
 
-def _handles(methods: Sequence[str], *, has_seen: bool) -> list[Any]:
+def _handles(titles: Mapping[str, str], colours: Mapping[str, str], *, has_seen: bool) -> list[Any]:
     dot: dict[str, Any] = {"marker": "o", "markersize": 4}
     hollow: dict[str, Any] = dot | {"markerfacecolor": "white", "linestyle": "none", "label": "trained on these too"}
     return [
-        *(Line2D([], [], color=method_colour(method), label=method_title(method), **dot) for method in methods),
-        *([Line2D([], [], color=method_colour(methods[0]), **hollow)] if has_seen else []),
+        *(Line2D([], [], color=colour, label=titles[method], **dot) for method, colour in colours.items()),
+        *([Line2D([], [], color=next(iter(colours.values())), **hollow)] if has_seen else []),
         Line2D([], [], label="base", **_DASHED),
         Patch(color=GREY, alpha=0.25, label="± σ over templates"),
     ]

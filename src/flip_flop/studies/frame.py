@@ -2,8 +2,8 @@
 
 Its columns:
 
-- ``method``, ``task``, ``seed``; ``source``, the task trained on, ``k``, the number of templates trained on, and
-  ``training``, its directory: empty, 0 and ``None`` for the base;
+- ``method``, with its ``method_title`` and ``method_colour``; ``task``, ``seed``; ``source``, the task trained on,
+  ``k``, the number of templates trained on, and ``training``, its directory: empty, 0 and ``None`` for the base;
 - ``template_names``: those audited; ``held_out``: none of them was trained on;
 - ``setting``: ``own``, audited on the task trained on; ``held_out``, on the templates that its file holds out;
   ``transfer``, on another one; ``unseen``, on templates that some training of the study has not seen, with the base and
@@ -16,13 +16,10 @@ Its columns:
 - ``change_low``, ``change_high``: the 95% interval, paired over instances, of the mean over seeds less ``base``.
 """
 
-import contextlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean, stdev
-from types import MappingProxyType
 from typing import Any, Literal
 
 import pandas as pd
@@ -34,7 +31,6 @@ from flip_flop.report import mean_difference, what_differs
 from flip_flop.studies.folder import StudyFolder
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names
 from flip_flop.studies.plan import Cell, Plan
-from flip_flop.studies.study import Study
 from flip_flop.studies.variants import MethodVariant
 
 Setting = Literal["own", "held_out", "transfer", "unseen"]
@@ -42,27 +38,15 @@ KEPT = (*PAPER_METRICS, "vote_f1")
 TEMPLATE_F1 = "template_f1"
 # What the seeds of one method have in common.
 CELL = ["setting", "method", "source", "task", "k", "held_out", "template_names"]
+_METHOD = ["method", "method_title", "method_colour"]
 _OTHERS_COLOUR = "#cc79a7"
-_METHODS: Mapping[str, Method | MethodVariant] = MappingProxyType({BASE.name: BASE, **METHODS})
-_KNOWN_METHODS = ContextVar("methods", default=_METHODS)
 _INTERVAL = ["change_low", "change_high"]
-
-
-@contextlib.contextmanager
-def methods_of_study(study: Study) -> Iterator[None]:
-    """Within, titles, colours and the order of methods are the study's own, where it has variants."""
-    known = {**_METHODS, **study.variants}
-    ordered = {name: known.get(name, Method(name, name, _OTHERS_COLOUR)) for name in study.methods}
-    before = _KNOWN_METHODS.set(ordered) if study.variants else None
-    try:
-        yield
-    finally:
-        if before is not None:
-            _KNOWN_METHODS.reset(before)
 
 
 def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
     """The long frame of a study's audits, sorted by method, task trained on, task audited, templates, K and seed.
+
+    Methods: the base, then ours, then others by name; in a study with variants, as its ``methods`` are.
 
     Raises:
         InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for an audit that cannot be read.
@@ -76,6 +60,7 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
         own: Setting = "own" if cell.source in (None, cell.task_name) else "transfer"
         return "unseen" if (cell.task_name, cell.templates) in unseen else own
 
+    methods = _methods_audited(plan)
     cells: dict[Any, list[dict[str, Any]]] = {}
     runs: dict[Any, Audit] = {}
     bases: dict[Any, Audit] = {}
@@ -84,6 +69,8 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
         audit: dict[str, Any] = {
             "setting": setting_of(cell),
             "method": cell.method,
+            "method_title": methods[cell.method].title,
+            "method_colour": methods[cell.method].colour,
             "source": cell.source or "",
             "task": cell.task_name,
             "k": len(training.templates) if training else 0,
@@ -99,9 +86,7 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
             runs[position] = load_run(folder.run(cell))
             bases |= {} if training else {eval_set: runs[position]}
     rows = []
-    with methods_of_study(plan.study):
-        in_order = sorted(cells.values(), key=_order)
-    for members in in_order:
+    for members in sorted(cells.values(), key=lambda members: _order(members[0], [*methods])):
         first, done = members[0], [runs[each["position"]] for each in members if each["is_done"]]
         base = bases.get((first["task"], first["template_names"])) if first["training"] else None
         compared = {metric: _compare(metric, base, done) for metric in KEPT}
@@ -138,11 +123,18 @@ def _compare(metric: str, base: Audit | None, runs: Sequence[Audit]) -> dict[str
     return {"base": base.metrics[metric], "change_low": low, "change_high": high}
 
 
-def _order(members: Sequence[Mapping[str, Any]]) -> Any:
-    first = members[0]
+def _methods_audited(plan: Plan) -> dict[str, Method | MethodVariant]:
+    """By name, in the order of tables; those that are neither ours nor variants have their name and share a colour."""
+    known: dict[str, Method | MethodVariant] = {BASE.name: BASE, **METHODS, **plan.study.variants}
+    order = plan.study.methods if plan.study.variants else known
+    names = sorted({cell.method for cell in plan.audits}, key=lambda name: _rank(name, order))
+    return {name: known.get(name, Method(name, name, _OTHERS_COLOUR)) for name in names}
+
+
+def _order(first: Mapping[str, Any], methods: Sequence[str]) -> Any:
     source = task_order(first["source"]) if first["source"] else (-1, "")
     templates = (first["setting"] == "held_out", len(first["template_names"]))
-    return method_order(first["method"]), source, task_order(first["task"]), *templates, first["k"]
+    return methods.index(first["method"]), source, task_order(first["task"]), *templates, first["k"]
 
 
 def average_seeds(frame: pd.DataFrame) -> pd.DataFrame:
@@ -169,9 +161,12 @@ def average_seeds(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def template_f1(frame: pd.DataFrame) -> pd.DataFrame:
-    """F1 on the own task under each template, mean over seeds: columns method, task, template, f1."""
+    """F1 on the own task under each template, mean over seeds.
+
+    Columns: method, method_title, method_colour, task, template, f1.
+    """
     found = frame[(frame["setting"] == "own") & (frame["metric"] == TEMPLATE_F1)]
-    return found.groupby(["method", "task", "template"], sort=False).agg(f1=("value", fmean)).reset_index()
+    return found.groupby([*_METHOD, "task", "template"], sort=False).agg(f1=("value", fmean)).reset_index()
 
 
 def sample_std(values: Sequence[float]) -> float:
@@ -192,7 +187,17 @@ def in_setting(frame: pd.DataFrame, setting: Setting | Sequence[Setting], method
 
 def methods_of(frame: pd.DataFrame) -> list[str]:
     """The methods, in the order of tables."""
-    return sorted(frame["method"].unique(), key=method_order)
+    return list(frame["method"].unique())
+
+
+def titles_of(frame: pd.DataFrame) -> dict[str, str]:
+    """The methods' titles by name."""
+    return dict(zip(frame["method"], frame["method_title"], strict=True))
+
+
+def colours_of(frame: pd.DataFrame) -> dict[str, str]:
+    """The methods' colours in plots by name."""
+    return dict(zip(frame["method"], frame["method_colour"], strict=True))
 
 
 def tasks_of(frame: pd.DataFrame) -> list[str]:
@@ -205,23 +210,6 @@ def pairs_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
     return sorted({*zip(frame["source"], frame["task"], strict=True)}, key=lambda pair: [*map(task_order, pair)])
 
 
-def method_title(method: str) -> str:
-    """A method's title; for one that is neither ours nor a variant its name."""
-    known = _KNOWN_METHODS.get()
-    return known[method].title if method in known else method
-
-
-def method_colour(method: str) -> str:
-    """A method's colour in plots; those that are not ours share one."""
-    known = _KNOWN_METHODS.get()
-    return known[method].colour if method in known else _OTHERS_COLOUR
-
-
-def method_order(method: str) -> tuple[int, str]:
-    """The base, then our methods, then others by name; in a study with variants, as its ``methods`` are."""
-    return _rank(method, _KNOWN_METHODS.get())
-
-
 def task_title(task: str) -> str:
     """A task's name in tables: the paper's where it is one of its datasets."""
     return dataset_names().get(task, task)
@@ -232,7 +220,7 @@ def task_order(task: str) -> tuple[int, str]:
     return _rank(task, dataset_names())
 
 
-def _rank(name: str, known: Mapping[str, Any]) -> tuple[int, str]:
+def _rank(name: str, known: Collection[str]) -> tuple[int, str]:
     return (list(known).index(name) if name in known else len(known), name)
 
 

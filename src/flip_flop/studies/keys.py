@@ -108,8 +108,7 @@ def _without_key(place: GridCell, study: Study, task: Task, training: Cell | Non
         settings = study.training_settings(place.method, place.task) | {"seed": place.seed}
         label = f"{_plain(place.method)}-{name}-seed{place.seed}{suffix}"
     else:
-        config = training_config(study.settings.of(BASE.name, place.task))
-        settings = {name: getattr(config, name) for name in SCORING}
+        settings = scoring_settings(study, place.task)
         label = f"{BASE.name}-{name}{suffix}"
     if training:
         other = f"-{name}" if training.task != place.task else ""
@@ -145,6 +144,18 @@ def check_settings(study: Study) -> None:
 def training_config(settings: Mapping[str, Any], source: str = "the study's settings") -> F2CConfig:
     """The settings as a machine without a GPU resolves them: a login node asks for bf16, too."""
     return make_config(dict(settings) | {"use_cpu": True}, source)
+
+
+def scoring_settings(study: Study, task: str = "") -> dict[str, Any]:
+    """The settings of an audit, resolved alone: the trainings' may be complete only with a method's own.
+
+    Raises:
+        InputError: ``E-CONFIG-KEY``, for whichever unknown name, or ``E-CONFIG-VALUE``.
+    """
+    given = {name.replace("-", "_"): value for name, value in study.settings.of(BASE.name, task).items()}
+    names = [name for name in given if name in SCORING or name not in F2CConfig.__dataclass_fields__]
+    config = training_config({name: given[name] for name in names})
+    return {name: getattr(config, name) for name in SCORING}
 
 
 def choose(task: Task, names: tuple[str, ...]) -> Task:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from flip_flop.files import write_bytes, write_text
 from flip_flop.method import BASE
-from flip_flop.studies.frame import in_setting, methods_of, methods_of_study, template_f1
+from flip_flop.studies.frame import in_setting, methods_of, template_f1
 from flip_flop.studies.study import Study
 from flip_flop.studies.tables import grids
 from flip_flop.studies.tables.checkpoints import checkpoints_table, read_choices
@@ -37,8 +37,7 @@ def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
     """
     if not frame["is_done"].any():
         return []
-    with methods_of_study(study):
-        tables, plots = list(make_tables(frame)), make_plots(frame)
+    tables, plots = list(make_tables(frame)), make_plots(frame)
     files = {
         out / "tables" / f"{table.name}.{kind}": render(table).encode("utf-8")
         for kind, render in RENDERERS.items()

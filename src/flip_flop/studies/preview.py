@@ -23,6 +23,7 @@ from flip_flop.studies.keys import (
     model_folder,
     open_model,
     open_task,
+    scoring_settings,
     training_config,
 )
 from flip_flop.studies.plan import Cell, Setup
@@ -34,6 +35,7 @@ from flip_flop.tasks.protocols import row_protocol
 from flip_flop.tasks.splits import holdout_size
 from flip_flop.text import align_columns
 from flip_flop.training import F2CConfig
+from flip_flop.training.checks import SAMPLE_SIZE
 from flip_flop.training.plan import recorded_settings
 
 # What a catalog's task answers where its rows or templates are not available.
@@ -43,7 +45,7 @@ SAMPLE = 32
 # Passes over an instance that a training's step takes: forward, and a backward of about two.
 STEP_PASSES = 3
 # The columns of instance passes.
-PASSES = ("training", "validation", "audit")
+PASSES = ("training", "votes", "validation", "audit")
 # What the authors' release evaluates in 150 steps: validation and test, each instance forwarded twice.
 RELEASE_EVALUATIONS, RELEASE_FORWARDS = 30, 2
 # Settings that are always shown.
@@ -71,7 +73,7 @@ class Preview:
         self.encoder: PromptEncoder | None = None
         with contextlib.suppress(InputError):
             tokenizer = load_tokenizer(str(model_folder(setup.model) or setup.model), setup.revision)
-            self.encoder = PromptEncoder(tokenizer, training_config(study.settings.common).chat_template)
+            self.encoder = PromptEncoder(tokenizer, scoring_settings(study)["chat_template"])
 
     def lines(self) -> Iterator[str]:
         """A line for each cell, each training followed by its audits; the sums; how it was counted."""
@@ -107,13 +109,19 @@ class Preview:
         step = config.per_device_train_batch_size * config.gradient_accumulation_steps
         per_pass = math.ceil(rows / step)  # of which the last may have fewer instances
         steps = config.max_steps if config.max_steps > 0 else math.ceil(config.num_train_epochs * per_pass)
-        training = min(steps * step, math.ceil(steps * rows / per_pass))
+        training = steps // per_pass * rows + min(rows, steps % per_pass * step)
         evaluations = math.ceil(training / rows) if config.eval_strategy == "epoch" else 0
         if config.eval_strategy == "steps":
             every = config.eval_steps or 1
             evaluations = math.ceil(steps / (every if every >= 1 else every * steps))  # below 1, a share of the steps
         evaluations += config.eval_on_start
-        return {"training": training, "validation": evaluations * self._rows(cell.task, "validation")}
+        evaluations += evaluations > 0  # of the base, for its votes
+        if config.votes == "online":
+            votes = min(rows, SAMPLE_SIZE) + (training if config.vote_pass == "separate" else 0)
+        else:
+            refreshes = max(0, steps - 1) // config.refresh_steps if config.votes == "refreshed" else 0
+            votes = (1 + refreshes) * (min(rows, training) if config.max_steps > 0 else rows)
+        return {"training": training, "votes": votes, "validation": evaluations * self._rows(cell.task, "validation")}
 
     def _rows(self, name: str, split: str) -> int:
         """The rows of a split; without a validation split, those that a training holds out."""
@@ -186,8 +194,10 @@ class Preview:
         if absent:
             yield f"*: published counts, as rows or templates are not available here: {', '.join(absent)}."
         yield (
-            "training, validation, audit: passes of an instance, under all templates, through the model, at most. "
-            "Each evaluation of a training scores the whole validation split, or eval_limit of it."
+            f"{', '.join(PASSES)}: passes of an instance, under all templates, through the model, at most. "
+            "Each evaluation of a training scores the whole validation split, or eval_limit of it, and the base is "
+            "scored on it once; label shares that drift ask for more evaluations. Votes: the base's before the first "
+            "step, and later ones that have a pass of their own."
         )
         if self.encoder is None:
             yield f"Tokens are not counted: the tokenizer of {self.setup.model} is not available here."
@@ -207,7 +217,7 @@ class Preview:
     def _as_released(self) -> str:
         """The passes of evaluation, beside those of the authors' release."""
         trainings = [cell for cell in self.cells if cell.kind == "train"]
-        own = sum(passes.get(name, 0) for passes in map(self._passes, self.cells) for name in PASSES[1:])
+        own = sum(passes.get(name, 0) for passes in map(self._passes, self.cells) for name in ("validation", "audit"))
         rows = sum(self._rows(cell.task, split) for cell in trainings for split in ("validation", "test"))
         theirs, reported = RELEASE_EVALUATIONS * RELEASE_FORWARDS * rows, row_protocol("release")
         hours = " to ".join(map(str, reported.reported_hours or ()))

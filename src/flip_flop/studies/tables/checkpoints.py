@@ -11,16 +11,18 @@ import pandas as pd
 from flip_flop.errors import InputError
 from flip_flop.metrics import share_drift
 from flip_flop.run_record import RunRecord
-from flip_flop.studies.frame import average_seeds, method_order, task_order, task_title
+from flip_flop.studies.frame import average_seeds, methods_of, task_order, task_title
 from flip_flop.studies.tables import layout
 from flip_flop.studies.tables.table import Column, Table, TableCell
 from flip_flop.text import MISSING, count, points
+from flip_flop.training.checkpoint_choice import COLLAPSED
 
 # Each rule's metric, and the columns of what it takes.
 RULES = {
     "mean_f1": ("mean_f1_step", "mean_f1_value", "mean_f1_agreement", "mean_f1_drift"),
     "agreement": ("agreement_step", "agreement_mean_f1", "agreement_value", "agreement_drift"),
 }
+_COLUMNS = ["step", "mean_f1", "agreement", "drift"]
 _TITLES = {"mean_f1": "by mean F1 (labels)", "agreement": "by agreement (no labels)"}
 
 
@@ -35,11 +37,13 @@ def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
         "No checkpoint within max_share_drift": (scored["is_guarded"] & scored["agreement_step"].isna()).sum(),
         "The log does not hold the base's votes, so the guard is unknown": (~scored["is_guarded"]).sum(),
     }
-    notes = layout.Selection(frame, frame[:0], average_seeds(frame)[:0]).notes(
+    shown = layout.Selection(frame, frame[:0], average_seeds(frame)[:0])
+    notes = shown.notes(
         [],
         "Numbers are of the validation split, percent; a rule takes the first of the best. Agreement counts only while "
-        "drift is within max_share_drift. Drift: how far the label shares are from the base's majority votes (total "
-        "variation).",
+        "drift is within max_share_drift. Drift: how far the label shares, of all answers or of the majority votes, "
+        "are from the base's majority votes (total variation, the larger); where votes are calibrated, of the "
+        "majority votes alone, beyond what the calibration moved.",
         len(both)
         and f"Both rules choose the same checkpoint in {same} of {count(len(both), 'training')}; "
         f"choosing without labels moves validation mean F1 by {cost} on average.",
@@ -51,7 +55,7 @@ def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
         texts = [str(each.seed)]
         for step, *values in ([getattr(each, column) for column in columns] for columns in RULES.values()):
             texts += [MISSING if pd.isna(step) else str(step), *map(layout.number, values)]
-        rows.append([layout.method_head(each), trained, *map(TableCell, texts)])
+        rows.append([shown.method_head(each), trained, *map(TableCell, texts)])
     columns = [Column(heading, is_text=True) for heading in ("method", "trained on", "seed")]
     columns += [Column(text, group=_TITLES[rule]) for rule in RULES for text in ("step", "mean F1", "P_o", "drift")]
     records = choices.drop(columns=["num_candidates", "is_guarded"])
@@ -72,7 +76,8 @@ def read_choices(frame: pd.DataFrame) -> pd.DataFrame:
         {"method": each.method, "task": each.source, "seed": each.seed, "templates": each.k, **choose(each.training)}
         for each in trained.itertuples()
     ]
-    rows.sort(key=lambda row: (method_order(row["method"]), task_order(row["task"]), row["templates"], row["seed"]))
+    methods = methods_of(frame)
+    rows.sort(key=lambda row: (methods.index(row["method"]), task_order(row["task"]), row["templates"], row["seed"]))
     steps = dict.fromkeys(["seed", *(columns[0] for columns in RULES.values())], "Int64")
     return pd.DataFrame(rows).astype(steps) if rows else pd.DataFrame()
 
@@ -81,22 +86,30 @@ def choose(training: Path) -> dict[str, Any]:
     """What both rules take among the checkpoints of one training: the first of the best, as training does.
 
     ``mean_f1`` is the paper's rule, and needs labels. ``agreement`` counts only where the label shares have not drifted
-    from the base's majority votes further than ``max_share_drift``.
+    from the base's majority votes further than ``max_share_drift``. What the training itself refused is not taken by
+    the rule that it followed.
     """
     settings = RunRecord.read(training, "train").training or {}
-    checkpoints = read_checkpoints(training / "log.jsonl")
+    is_calibrated = settings.get("vote_calibration", "none") != "none"
+    checkpoints = read_checkpoints(training / "log.jsonl", is_calibrated=is_calibrated)
     limit = float(settings.get("max_share_drift", 0.0))
     found: dict[str, Any] = {"selected_by": str(settings.get("selected_by", "")), "max_share_drift": limit}
     for rule, columns in RULES.items():
         allowed = checkpoints if rule == "mean_f1" else checkpoints[checkpoints["drift"] <= limit]
+        if rule == found["selected_by"]:
+            allowed = allowed[allowed["selection"] != COLLAPSED]
         known = allowed.dropna(subset=[rule])
-        best = known.loc[known[rule].idxmax()].tolist() if len(known) else [None] * 4
+        best = known.loc[known[rule].idxmax(), _COLUMNS].tolist() if len(known) else [None] * 4
         found |= dict(zip(columns, best, strict=True))
     return found | {"num_candidates": len(checkpoints), "is_guarded": bool(checkpoints["drift"].notna().all())}
 
 
-def read_checkpoints(log: Path) -> pd.DataFrame:
-    """The evaluated checkpoints, in order: step, mean_f1, agreement, drift (NaN where the base was not scored)."""
+def read_checkpoints(log: Path, *, is_calibrated: bool = False) -> pd.DataFrame:
+    """The evaluated checkpoints, in order: step, mean_f1, agreement, drift, selection (the value that training gave).
+
+    ``drift`` is that of the label shares from the base's raw majority votes, and that of the majority votes as logged:
+    the larger; the second alone where ``is_calibrated``: a calibration moves the base's. NaN: neither is known.
+    """
     try:
         lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
     except FileNotFoundError as error:
@@ -114,9 +127,12 @@ def read_checkpoints(log: Path) -> pd.DataFrame:
     rows = []
     for step, line in sorted(evaluations.items()):
         shares = _shares(line, "eval_label_share_")
-        drift = share_drift(base, shares) if 0 < len(base) == len(shares) else None
-        rows.append((step, line.get("eval_mean_f1"), line.get("eval_observed_agreement"), drift))
-    return pd.DataFrame(rows, columns=["step", "mean_f1", "agreement", "drift"], dtype=float)
+        drifts = [line["eval_vote_drift"]] if "eval_vote_drift" in line else []
+        if 0 < len(base) == len(shares) and not (is_calibrated and drifts):
+            drifts.append(share_drift(base, shares))
+        values = (line.get(f"eval_{name}") for name in ("mean_f1", "observed_agreement"))
+        rows.append((step, *values, max(drifts, default=None), line.get("eval_selection")))
+    return pd.DataFrame(rows, columns=[*_COLUMNS, "selection"], dtype=float)
 
 
 def _shares(line: Mapping[str, Any], prefix: str) -> np.ndarray:

@@ -19,7 +19,6 @@ from flip_flop.studies.frame import (
     direction,
     file_name,
     in_setting,
-    method_title,
     methods_of,
     pairs_of,
     sample_std,
@@ -30,7 +29,7 @@ from flip_flop.studies.frame import (
 )
 from flip_flop.studies.paper import PAPER_METRICS, table1, table2
 from flip_flop.studies.tables import layout
-from flip_flop.studies.tables.layout import Selection, method_head, number, select, source_head, task_head, win_loss
+from flip_flop.studies.tables.layout import Selection, number, select, source_head, task_head, win_loss
 from flip_flop.studies.tables.table import Column, Row, Table, TableCell
 from flip_flop.text import MISSING, count, points
 
@@ -55,7 +54,7 @@ def methods_table(frame: pd.DataFrame) -> Table:
     lines = lines.assign(mark=signed.groupby(compared).transform(layout.mark_extremes))
     rows: list[Row] = []
     for (_, _, metric), line in lines.groupby(["setting", "method", "metric"], sort=False):
-        head, found = method_head(line.iloc[0]), {each.task: each for each in line.itertuples()}
+        head, found = shown.method_head(line.iloc[0]), {each.task: each for each in line.itertuples()}
         own = [_cell(found[task]) if task in found else TableCell() for task in tasks_of(shown.asked)]
         rows.append([head, TableCell(METRICS[metric].title), *own, TableCell(_average(line["mean"]))])
         if line["paper"].notna().any():
@@ -97,7 +96,7 @@ def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
     def pivot(lines: pd.DataFrame, head: Any, own: Any, printed: Any) -> Any:
         by = [name for name in ("method", "task") if name in lines]
         parts = layout.CHANGE | {"Δ": own} | ({"paper": printed} if has_paper else {})
-        return layout.pivot(lines.assign(setting=setting), by, [("", method_head), ("", head)], parts)
+        return layout.pivot(lines.assign(setting=setting), by, [("", shown.method_head), ("", head)], parts)
 
     columns, rows = pivot(cells, task_head, layout.CHANGE["Δ"], lambda each: number(each.paper_change, points))
     notes = replace(shown, cells=shown.cells[shown.cells["method"] != BASE.name]).notes(
@@ -150,7 +149,7 @@ def transfer_table(frame: pd.DataFrame, method: str) -> Table:
             "In the columns named paper", "Its rows: means over 10 targets each, and over all of its 80 pairs."
         ),
     )
-    title = f"Transfer to other tasks under {method_title(method)}" + " (the paper's Table 2)" * (method == "f2c")
+    title = f"Transfer to other tasks under {shown.titles[method]}" + " (the paper's Table 2)" * (method == "f2c")
     records = lines[lines["improvement"].notna()].drop(columns="mark")
     return Table(file_name("table2_transfer", method), title, columns, [rows[0], [], *rows[1:]], notes, records)
 
@@ -169,7 +168,7 @@ def pairs_table(frame: pd.DataFrame, method: str) -> Table:
     )
     records = cells[cells["metric"].isin(PAPER_METRICS)].rename(columns={"task": "target"})
     records = records[["method", "source", "target", "metric", *_CHANGES]]
-    title = f"Transfer by pair under {method_title(method)}"
+    title = f"Transfer by pair under {shown.titles[method]}"
     return Table(file_name("table2_pairs", method), title, columns, layout.group_rows(rows), notes, records)
 
 
@@ -180,7 +179,7 @@ def unseen_table(frame: pd.DataFrame) -> Table:
     seen = np.where(cells["held_out"] | (cells["method"] == BASE.name), "", " (seen)")
 
     def trained(each: Any) -> TableCell:
-        words = f"{method_title(each.method)}, {each.k} templates{each.seen}"
+        words = f"{shown.titles[each.method]}, {each.k} templates{each.seen}"
         return TableCell("base" if each.method == BASE.name else words)
 
     parts = {"%": lambda cell: number(cell.mean, std=cell.std_over_seeds), **layout.CHANGE}
@@ -222,7 +221,7 @@ def spread_table(frame: pd.DataFrame) -> Table:
     whose = shown.paper_notes("Beside the mean range", "Its mean range: over its eleven datasets.")
     notes = shown.notes(rows, "F1 over templates, percent; quartiles by linear interpolation.", has_paper and whose)
     columns = [Column("task", is_text=True), *map(Column, [*found.columns, *["paper"] * has_paper])]
-    title, records = "F1 of the base over templates (the paper's appendix)", f1.drop(columns="method")
+    title, records = "F1 of the base over templates (the paper's appendix)", f1[["task", "template", "f1"]]
     rows = [*rows[: len(tasks)], [], *rows[len(tasks) :]]
     return Table("base_spread", title, columns, rows, notes, records, is_wide=False)
 

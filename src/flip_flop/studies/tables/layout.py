@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from flip_flop.method import BASE, METHODS
 from flip_flop.metrics import METRICS
-from flip_flop.studies.frame import KEPT, Setting, average_seeds, in_setting, method_title, task_title
+from flip_flop.studies.frame import KEPT, Setting, average_seeds, in_setting, task_title, titles_of
 from flip_flop.studies.paper import PAPER_METRICS, dataset_names
 from flip_flop.studies.tables.table import Column, Row, TableCell
 from flip_flop.tasks.catalog import catalog_entry
@@ -46,12 +47,6 @@ CHANGE: Parts = {
         else point_interval((cell.change_low, cell.change_high), DECIMALS)
     ),
 }
-
-
-def method_head(each: Any) -> TableCell:
-    """The first cell of a method's rows: our titles are words of ours."""
-    title, is_ours = method_title(each.method), each.method in (BASE.name, *METHODS)
-    return TableCell(title + held_out(each), "" if is_ours else "name")
 
 
 def held_out(each: Any) -> str:
@@ -129,6 +124,16 @@ class Selection:
     asked: pd.DataFrame
     cells: pd.DataFrame
 
+    @cached_property
+    def titles(self) -> dict[str, str]:
+        """The methods' titles by name."""
+        return titles_of(self.frame)
+
+    def method_head(self, each: Any) -> TableCell:
+        """The first cell of a method's rows: our titles are words of ours."""
+        is_ours = each.method in (BASE.name, *METHODS)
+        return TableCell(self.titles[each.method] + held_out(each), "" if is_ours else "name")
+
     def notes(self, rows: Iterable[Row], *own: Any) -> list[str]:
         """The notes below a table: about its cells, its ``own``, and what is missing in its ``rows``.
 
@@ -163,8 +168,8 @@ class Selection:
         }
         size_words = ", ".join(f"{task} {size}" for task, size in sizes.items())
         trained = cells[cells["method"] != BASE.name].itertuples()
-        fewer = [f"{_words(each)} ({len(each.seeds)})" for each in trained if len(each.seeds) < len(seeds)]
-        collapsed = [_words(each) for each in cells[cells["collapsed"].astype(bool)].itertuples()]
+        fewer = [f"{self._words(each)} ({len(each.seeds)})" for each in trained if len(each.seeds) < len(seeds)]
+        collapsed = [self._words(each) for each in cells[cells["collapsed"].astype(bool)].itertuples()]
         return _join(
             f"Model: {', '.join(done['model'].unique())}{seed_words}.",
             sizes and f"Instances x templates, split {' and '.join(sorted(cells['split'].unique()))}: {size_words}.",
@@ -180,12 +185,20 @@ class Selection:
         unlabelled = asked.loc[without, "task"].unique()
         bases = in_setting(self.frame, "own", BASE.name)[: None if (asked["setting"] == "transfer").any() else 0]
         left = pd.concat([_once(part[~part["is_done"]]).sort_values("position") for part in (asked, bases)])
-        names = [_words(each) + ("" if pd.isna(each.seed) else f", seed {each.seed}") for each in left.itertuples()]
+        names = [
+            self._words(each) + ("" if pd.isna(each.seed) else f", seed {each.seed}") for each in left.itertuples()
+        ]
         return _join(
             dashes and f"{count(dashes, 'cell')} without a number (a dash).",
             len(unlabelled) and f"Without labels, hence without F1: {', '.join(map(task_title, unlabelled))}.",
             names and f"{count(len(names), 'audit')} of this table not done yet: {_listed(names)}.",
         )
+
+    def _words(self, each: Any) -> str:
+        """An audit or a cell in words."""
+        trained = f" trained on {task_title(each.source)}" if each.setting == "transfer" and each.source else ""
+        kept = f" ({each.k} templates)" if each.setting == "unseen" and each.k else ""
+        return f"{self.titles[each.method]}{trained} on {task_title(each.task)}{held_out(each)}{kept}"
 
 
 def select(frame: pd.DataFrame, setting: Setting | Sequence[Setting], method: str | None = None) -> Selection:
@@ -201,13 +214,6 @@ def _join(*parts: Any) -> list[str]:
 def _once(rows: pd.DataFrame) -> pd.DataFrame:
     """Of the rows of each audit or cell, one for each metric, the first."""
     return rows[rows["metric"] == KEPT[0]]
-
-
-def _words(each: Any) -> str:
-    """An audit or a cell in words."""
-    trained = f" trained on {task_title(each.source)}" if each.setting == "transfer" and each.source else ""
-    kept = f" ({each.k} templates)" if each.setting == "unseen" and each.k else ""
-    return f"{method_title(each.method)}{trained} on {task_title(each.task)}{held_out(each)}{kept}"
 
 
 def _listed(names: Sequence[str]) -> str:
