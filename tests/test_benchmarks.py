@@ -142,7 +142,7 @@ def test_a_run_and_its_page(tmp_path):
 
 
 ARCHITECTURES = {
-    "packed": ("cohere", "gemma2", "granite", "olmo2", "opt", "phi3", "qwen3_moe", "starcoder2"),
+    "packed": ("cohere", "gemma3_text", "granite", "olmo2", "opt", "phi3", "qwen3_moe", "starcoder2"),
     "padded": ("bloom", "gpt_neo", "mamba", "mpt"),
 }
 

@@ -142,7 +142,7 @@ def test_an_optimizer_that_cannot_be_built_is_refused_before_the_folder_is_taken
 
 def test_the_best_checkpoint_lost_is_replaced_by_the_next_best(out, monkeypatch, caplog):
     values = iter([0.1, 0.9, 0.7, 0.5, 0.2, 0.3])  # at steps 0, 2, 4, 6, 8, 9
-    monkeypatch.setattr(CheckpointCriterion, "value", lambda *_: next(values))
+    monkeypatch.setattr(CheckpointCriterion, "judge", lambda *_: {"selection": next(values), "vote_drift": 0.0})
     with monkeypatch.context() as patch:
         before_step(patch, 7, lambda: pytest.fail("killed here"))
         with pytest.raises(pytest.fail.Exception):
