@@ -131,7 +131,7 @@ class F2CConfig(TrainingArguments):
     divergence_space: DivergenceSpace = _reading(
         "vocab", "vocab", "Divergences over the vocabulary, over the labels, or over both.", recommended="both"
     )
-    vocab_weight: float = _setting(1.0, "A factor of the divergences over the vocabulary.")
+    vocab_weight: float = _reading(1.0, 1.0, "A factor of the divergences over the vocabulary.", recommended=0.6)
     labels_weight: float = _setting(1.0, "A factor of the divergences over the labels.")
     cce_reduction: Reduction = _setting("mean", "Mean or sum over the answer's tokens.")
     answer_aggregation: Aggregation = _reading(
