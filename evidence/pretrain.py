@@ -16,19 +16,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import tokenizers
 import torch
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from evidence.prepare import OWN, templates_of
 from evidence.rows import Row, halves, movie_reviews, read_rows
+from flip_flop.demo.pretrain import END, train_tokenizer
 from flip_flop.errors import InputError
 from flip_flop.files import new_folder
 from flip_flop.prompts import Template
 from flip_flop.strict_yaml import read_yaml
 
-END = "<|end|>"
 VOCAB_SIZE = 6000
 MAX_TOKENS = 200
 BATCH_SIZE = 48
@@ -104,22 +103,10 @@ def examples(found: Sequence[Source], seed: int, skew: float | None) -> Iterator
         yield rng.choices(found, weights)[0].example(rng, skew)
 
 
-def train_tokenizer(found: Sequence[Source], seed: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of the texts and of some prompts."""
+def tokenizer_texts(found: Sequence[Source], seed: int) -> list[str]:
+    """The texts and some prompts."""
     stream = examples(found, seed, None)
-    texts = [text for source in found for text, _ in source.rows]
-    texts += ["".join(next(stream)) for _ in range(3000)]
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=END, pad_token=END, clean_up_tokenization_spaces=False
-    )
+    return [text for source in found for text, _ in source.rows] + ["".join(next(stream)) for _ in range(3000)]
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, options: Options) -> LlamaForCausalLM:
@@ -188,7 +175,7 @@ def make_base(folder: Path, out: Path, options: Options, base: Path | None = Non
     """Make a base from these files, or go on with one, and write it to an empty folder ``out``."""
     found = sources(folder)
     if base is None:
-        tokenizer = train_tokenizer(found, options.seed)
+        tokenizer = train_tokenizer(tokenizer_texts(found, options.seed), VOCAB_SIZE)
         model = make_model(tokenizer, options)
     else:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(base)

@@ -6,7 +6,7 @@ reviews with a single remark: without that the answers stay at chance for most o
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,16 +77,14 @@ def stream_examples(seed: int, num_clauses: int) -> Iterator[tuple[str, str]]:
             yield prompt, f" {answers[ANNOTATORS[template.name].label(review)]}"
 
 
-def train_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer that reads any text, with the pretraining text's words as single tokens."""
-    examples = stream_examples(seed, 3)
-    texts = [prompt + answer for prompt, answer in (next(examples) for _ in range(4000))]
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer that reads any text, with frequent words of these as single tokens."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+        vocab_size=vocab_size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
@@ -175,7 +173,9 @@ def rebuild_model(folder: Path, *, seed: int = 0, progress: Progress | None = No
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        tokenizer = train_tokenizer(seed)
+        examples = stream_examples(seed, 3)
+        texts = [prompt + answer for prompt, answer in (next(examples) for _ in range(4000))]
+        tokenizer = train_tokenizer(texts, VOCAB_SIZE)
         model = make_model(seed, len(tokenizer), tokenizer.eos_token_id)
         pretrain(model, tokenizer, seed, num_steps, progress)
     finally:

@@ -9,7 +9,7 @@ import torch
 
 from flip_flop.errors import InputError
 from flip_flop.method import find_consensus, find_method, split_templates
-from flip_flop.metrics import label_shares, majority_vote, vote_changes
+from flip_flop.metrics import vote_changes
 from flip_flop.prompts import RenderedInstance, templates_differ_in_answer_words
 from flip_flop.randomness import generator
 from flip_flop.scoring.tokens import EncodedInstance
@@ -103,7 +103,7 @@ def initial_vote_stats(votes: VoteTable, config: F2CConfig) -> dict[str, Any]:
     cases = [split_templates(votes, config.split_settings).case for votes in scores]
     consensus_share = num_with_consensus / len(scores)
     case_shares = [cases.count(case) / len(cases) for case in (1, 2, 3)]
-    shares = label_shares(majority_vote(scores.numpy())[:, None], scores.shape[-1]).tolist()
+    shares = votes.shares.tolist()
     log.info(
         "first votes over %d instances: consensus on %.0f %%, unanimous and confident on %.0f %%, labels %s",
         len(scores),

@@ -44,6 +44,7 @@ class StopOnCollapse(TrainerCallback):
     def __init__(self, config: F2CConfig, first_votes: Callable[[], VoteTable]):
         self.bound = config.max_share_drift
         self.is_enabled = config.stop_on_collapse
+        self.evaluates = config.eval_strategy != "no"
         self.first_votes = first_votes
 
     def line(self, vote_counts: Int[np.ndarray, " labels"]) -> dict[str, float]:
@@ -57,21 +58,21 @@ class StopOnCollapse(TrainerCallback):
             return shares
         return shares | {"vote_drift": drift_beyond_chance(vote_counts, self.first_votes())}
 
-    def step(self, state: TrainerState, *, evaluates: bool) -> int | None:
+    def step(self, state: TrainerState) -> int | None:
         """The optimizer step at which the training had collapsed."""
-        key, bound = ("eval_collapsed", 0.0) if evaluates else ("vote_drift", self.bound)
+        key, bound = ("eval_collapsed", 0.0) if self.evaluates else ("vote_drift", self.bound)
         return next((int(entry["step"]) for entry in state.log_history if entry.get(key, 0.0) > bound), None)
 
-    def is_due(self, args: Any, state: TrainerState) -> bool:
+    def is_due(self, state: TrainerState) -> bool:
         """Whether what was logged ends the training."""
-        return self.is_enabled and self.step(state, evaluates=args.eval_strategy != "no") is not None
+        return self.is_enabled and self.step(state) is not None
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Ask for an evaluation, or stop where there is none."""
         drift = state.log_history[-1].get("vote_drift", 0.0)
         if not self.is_enabled or drift <= self.bound:
             return
-        if args.eval_strategy != "no":
+        if self.evaluates:
             control.should_evaluate, control.should_save = True, args.save_strategy != "no"
         else:
             self._stop(state, control, f"the label shares of the votes are {drift:.2f}")

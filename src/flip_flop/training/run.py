@@ -188,7 +188,7 @@ def _worse_than_base(trainer: F2CTrainer) -> str | None:
     """Why the chosen state should not be used, in one line; ``None`` where nothing speaks against it."""
     state = trainer.state
     before, chosen, by = base_value(state.log_history), state.best_metric, trainer.criterion.by
-    if chosen is None and trainer.stop_on_collapse.is_due(trainer.args, state):
+    if chosen is None and trainer.stop_on_collapse.is_due(state):
         return (
             f"W-COLLAPSE: the votes had run away at step {trainer.collapsed_at}, and no evaluation chose a checkpoint."
         )

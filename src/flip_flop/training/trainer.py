@@ -193,8 +193,7 @@ class F2CTrainer(Trainer):
         step = args.per_device_train_batch_size * args.gradient_accumulation_steps * distributed.world_size()
         count = args.max_steps * step if args.max_steps > 0 else len(self.train_instances)
         seen = [self.train_instances[index] for index in self._sampler.first(count)]
-        score = lambda instances: self._score(instances).scores  # noqa: E731
-        return StandingVotes(seen, args, score, self._score_base, content_free)
+        return StandingVotes(seen, args, self._vote_scores, self._score_base, content_free)
 
     def _answer_states(self, model: nn.Module, encoded: Sequence[EncodedInstance]) -> AnswerStates:
         return answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
@@ -234,13 +233,13 @@ class F2CTrainer(Trainer):
     @property
     def is_over(self) -> bool:
         """Whether there is nothing left to train: all steps are done, or the training has stopped by itself."""
-        stopped = self.stop_early.is_due(self.state) or self.stop_on_collapse.is_due(self.args, self.state)
+        stopped = self.stop_early.is_due(self.state) or self.stop_on_collapse.is_due(self.state)
         return stopped or self.state.global_step >= self.state.max_steps
 
     @property
     def collapsed_at(self) -> int | None:
         """The optimizer step at which the votes were seen to have run away from the base's."""
-        return self.stop_on_collapse.step(self.state, evaluates=self.args.eval_strategy != "no")
+        return self.stop_on_collapse.step(self.state)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list, int]:
         """The micro-batches of an optimizer step, and how many instances they have over all processes."""
@@ -278,7 +277,10 @@ class F2CTrainer(Trainer):
 
     def _score_base(self, instances: Sequence[EncodedInstance]) -> np.ndarray:
         with self.adapted.disable_adapter():
-            return self._score(instances).scores
+            return self._vote_scores(instances)
+
+    def _vote_scores(self, instances: Sequence[EncodedInstance]) -> np.ndarray:
+        return self._score(instances).scores
 
     def _score(self, instances: Sequence[EncodedInstance], losses: list[float] | None = None) -> ScoreTable:
         """Score instances. ``losses`` gets the method's loss of each, from the same pass and without labels."""

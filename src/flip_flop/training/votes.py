@@ -49,7 +49,7 @@ class VoteTable:
         """The share of each label among the majority votes."""
         return label_shares(majority_vote(self.scores)[:, None], self.scores.shape[-1])
 
-    @property
+    @cached_property
     def uncalibrated(self) -> "VoteTable":
         """The scores as the model gave them."""
         return self if self.offsets is None else VoteTable(self.ids, self.scores - self.offsets)
