@@ -53,7 +53,7 @@ evidence: $(VENV)/.installed        ## the studies on real sentences of docs/evi
 	XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m evidence.prepare "$(LANGUAGE)"
 	test -f $(BASE)/config.json || XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m evidence.pretrain "$(LANGUAGE)" $(BASE)
 	test -f $(BIASED)/config.json || XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m evidence.pretrain "$(LANGUAGE)" $(BIASED) --from $(BASE) --steps 300 --skew 0.85
-	for study in language templates sizes_of_data transfer; do \
+	for study in language default templates sizes_of_data transfer; do \
 	  $(BIN)/flip-flop study run evidence/$$study.yaml --model $(BASE) --out $(EVIDENCE)/studies || exit 1; done
 	$(BIN)/flip-flop study run evidence/biased.yaml --model $(BIASED) --out $(EVIDENCE)/studies
 

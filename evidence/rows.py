@@ -42,7 +42,7 @@ def read_rows(folder: Path, name: str) -> list[Row]:
 
 def halves(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """Which rows are pretrained on, and which are a target's: by the digest of the text, so that both sides agree."""
-    pretrained = [int(sha256(text.encode()).hexdigest(), 16) % 1000 < 500 for text, _ in rows]
+    pretrained = [int(_digest(text), 16) % 1000 < 500 for text, _ in rows]
     first, second = (
         [row for row, is_in in zip(rows, pretrained, strict=True) if is_in == side] for side in (True, False)
     )
@@ -80,11 +80,13 @@ def _splits(rows: Sequence[Row], train: int, validation: int, test: int) -> dict
 
 
 def with_prior(rows: Sequence[Row], size: int, share: float) -> list[Row]:
-    """The first rows of either label, so many that label 1 has this share of ``size``, in their order.
+    """The first rows of either label, so many that label 1 has this share of ``size``.
+
+    They are in the order of their texts' digests, so that the first of them are a sample of all.
 
     Example:
         >>> with_prior([("a", 1), ("b", 0), ("c", 1), ("d", 0), ("e", 1)], 4, 0.75)
-        [('a', 1), ('b', 0), ('c', 1), ('e', 1)]
+        [('c', 1), ('b', 0), ('e', 1), ('a', 1)]
     """
     left = {1: round(size * share), 0: size - round(size * share)}
     kept = []
@@ -92,4 +94,8 @@ def with_prior(rows: Sequence[Row], size: int, share: float) -> list[Row]:
         if left[label] > 0:
             left[label] -= 1
             kept.append((text, label))
-    return kept
+    return sorted(kept, key=lambda row: _digest(row[0]))
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()

@@ -15,7 +15,7 @@ from flip_flop.studies.grid import expand
 from flip_flop.studies.study import load_study
 
 FOLDER = Path(__file__).parents[1] / "evidence"
-STUDIES = ("biased", "language", "sizes_of_data", "templates", "transfer")
+STUDIES = ("biased", "default", "language", "sizes_of_data", "templates", "transfer")
 SPLITS = ("train", "validation", "test")
 
 
@@ -40,9 +40,9 @@ def test_one_line_says_which_public_sentences_are_meant(tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_a_subsample_has_the_share_that_is_asked_for_in_the_rows_order():
+def test_a_subsample_has_the_share_that_is_asked_for_and_is_mixed():
     rows = [("a", 1), ("b", 0), ("c", 1), ("d", 0), ("e", 1)]
-    assert with_prior(rows, 4, 0.75) == [("a", 1), ("b", 0), ("c", 1), ("e", 1)]
+    assert with_prior(rows, 4, 0.75) == [("c", 1), ("b", 0), ("e", 1), ("a", 1)]
 
 
 def test_the_tasks_are_those_that_the_base_has_never_seen(tasks, language):
