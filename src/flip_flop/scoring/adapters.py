@@ -4,12 +4,13 @@ import warnings
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import nn
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file
 from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord
+from flip_flop.scoring.bounds import check_adapter_size
 
 WEIGHTS = "adapter_model.safetensors"
 OTHER_MODEL = "Give --model the model it was trained on."
@@ -45,8 +46,11 @@ def load_adapter(model: nn.Module, adapter: Path, base: ModelRecord) -> tuple[nn
         with warnings.catch_warnings():
             # PEFT only warns where the adapter lacks a tensor: the model would run on with random ones.
             warnings.filterwarnings("error", message=".*missing adapter keys.*")
+            check_adapter_size(adapter, WEIGHTS, model)
             peft_model = PeftModel.from_pretrained(model, str(adapter))
-    except (UserWarning, RuntimeError, ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # whatever a file's wrong values lead to
         reason = " ".join(str(error).split())[:160].rstrip(".")
         raise InputError("E-ADAPTER-KEYS", f"{adapter} does not fit the model: {reason}.", OTHER_MODEL) from error
     if peft_model.active_peft_config.is_prompt_learning:

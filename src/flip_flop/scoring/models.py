@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -23,6 +22,7 @@ from flip_flop.files import sha256_file, sha256_json
 from flip_flop.options import ChatTemplate
 from flip_flop.run_record import AdapterRecord, ModelRecord
 from flip_flop.scoring.adapters import check_adapter_folder, load_adapter
+from flip_flop.scoring.bounds import check_model_size, time_limit
 from flip_flop.scoring.causal_lm import check_head
 from flip_flop.scoring.tokens import PromptEncoder
 
@@ -85,8 +85,10 @@ def load_model(
     if adapter is not None:
         check_adapter_folder(Path(adapter))
     source = str(EMBEDDED_MODEL) if name == DEMO else name
-    config = _pretrained(AutoConfig, source, revision)
+    with time_limit(1.5):  # some build lists as long as they have layers
+        config = _pretrained(AutoConfig, source, revision)
     _check_kind(name, config)
+    _one_line("weights", name, check_model_size, Path(source), config)
     tokenizer = load_tokenizer(source, revision)
     model = _load_weights(source, revision, DTYPES[dtype]).to(device)
     check_head(model)
@@ -167,9 +169,15 @@ def _pretrained(factory: Any, name: str, revision: str | None, **arguments: Any)
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or ("/" in name and Path(name).parent.is_dir())
     if is_path and not Path(name).is_dir():
         raise InputError("E-MODEL-FILE", f"No folder {name}.", "Give a model's folder or its name on the hub.")
+    return _one_line(part, name, factory.from_pretrained, name, revision=revision, trust_remote_code=False, **arguments)
+
+
+def _one_line(part: str, name: str, build: Any, *arguments: Any, **keywords: Any) -> Any:
     try:
-        return factory.from_pretrained(name, revision=revision, trust_remote_code=False, **arguments)
-    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, SafetensorError) as error:
+        return build(*arguments, **keywords)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a file's wrong values lead to
         code = "E-MODEL-TOKENIZER" if part == "tokenizer" else "E-MODEL-FILE"
         reason = " ".join(str(error).split())[:200]
         raise InputError(

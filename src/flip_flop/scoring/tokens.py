@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from flip_flop.errors import InputError
 from flip_flop.options import ChatTemplate
 from flip_flop.prompts import RenderedInstance
+from flip_flop.scoring.bounds import time_limit
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.trie import TokenTrie, build_trie
 
@@ -141,7 +142,8 @@ class PromptEncoder:
     def _in_chat(self, prompt: str) -> str:
         turns = [{"role": "user", "content": prompt}]
         try:
-            text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            with time_limit():
+                text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # a chat template is code of the model's authors: it may raise anything
             raise InputError(
                 "E-CHAT-TEMPLATE",

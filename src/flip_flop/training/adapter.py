@@ -128,6 +128,10 @@ def _lora(causal_lm: PreTrainedModel, args: F2CConfig) -> LoraConfig:
     if found.experts and args.lora_dropout:
         message = f"lora_dropout is {args.lora_dropout}, but PEFT has none for fused experts, as {kind} has them."
         raise InputError("E-CONFIG-VALUE", message, "Set --lora-dropout 0.")
+    widest = max((min(causal_lm.get_submodule(name).weight.shape) for name in found.modules), default=args.lora_r)
+    if args.lora_r > widest:
+        message = f"lora_r is {args.lora_r:,}, but the widest projection of {kind} has full rank at {widest:,}."
+        raise InputError("E-CONFIG-VALUE", message, "The paper has 16.")
     if found.share < 0.99:
         name, _ = found.left_out.most_common(1)[0]
         text = "W-ADAPTER-SHARE: %s: %.0f %% of the decoder's weights get no adapter, most of them in %s."
