@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 
-.PHONY: architectures setup demo demo-seeds smoke evidence slurm slurm-programs test quick check bench bench-full clean
+.PHONY: architectures setup torture demo demo-seeds smoke evidence slurm slurm-programs test quick check bench bench-full clean
 
 setup: $(VENV)/.installed
 
@@ -33,8 +33,8 @@ quick: check                        ## for each change, five minutes on two core
 	XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 2 --dist loadgroup -m "not slow"
 
 check: $(VENV)/.installed-dev       ## style and types alone
-	$(BIN)/ruff check src tests benchmarks evidence
-	$(BIN)/ruff format --check src tests benchmarks evidence
+	$(BIN)/ruff check src tests benchmarks evidence torture
+	$(BIN)/ruff format --check src tests benchmarks evidence torture
 	$(BIN)/mypy
 
 demo-seeds: $(VENV)/.installed      ## the demo for three seeds; minutes
@@ -56,6 +56,10 @@ evidence: $(VENV)/.installed        ## the studies on real sentences of docs/evi
 	for study in language default templates sizes_of_data transfer; do \
 	  $(BIN)/flip-flop study run evidence/$$study.yaml --model $(BASE) --out $(EVIDENCE)/studies || exit 1; done
 	$(BIN)/flip-flop study run evidence/biased.yaml --model $(BIASED) --out $(EVIDENCE)/studies
+
+SHARE := 1
+torture: $(VENV)/.installed         ## kills, damaged files, full disks, races, mutated inputs; hours (SHARE=0.05: minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m torture --share $(SHARE)
 
 # Root alone may start Slurm's daemons, and install them where they are not: Debian's and Ubuntu's packages.
 SLURM_PATH := $(PATH):/usr/sbin:/sbin

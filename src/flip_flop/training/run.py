@@ -127,14 +127,12 @@ def _run(
     _try_optimizer(trainer)
     checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if begun else None
     votes = trainer.votes.take(None if checkpoint is None else out / VOTES) if trainer.votes else None
-    if checkpoint is None:
-        stats = initial_vote_stats(trainer.base.first, config)
-        if rank() == 0:
-            write_json(out / SURVEY, stats)
-    else:
-        trainer.args.eval_on_start = False
+    stats = initial_vote_stats(trainer.base.first, config) if checkpoint is None else None
+    trainer.args.eval_on_start = trainer.args.eval_on_start and checkpoint is None
     if rank() == 0:  # from here on the folder holds a run: all mistakes of the user's have been found
         write_json(out / PLAN, plan)
+        if stats is not None:
+            write_json(out / SURVEY, stats)
         if votes is not None:
             votes.write(out / VOTES)
     try:

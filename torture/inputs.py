@@ -1,0 +1,106 @@
+"""Files with some bytes changed: read, or refused in one line, and soon; never an error of another kind."""
+
+import contextlib
+import json
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from flip_flop.errors import InputError
+from flip_flop.report import load_run
+from flip_flop.run_record import RunRecord
+from flip_flop.scoring import load_model
+from flip_flop.studies.study import load_study
+from flip_flop.tasks import load_task
+from flip_flop.training.checkpoints import latest_valid
+from torture.forked import run
+from torture.workplace import AUDIT, TRAIN, Outcome, remove
+
+SECONDS = 5
+WORDS = [b"null", b"-1", b"1e999", b"{}", b"[]", b'"', b"\x00", b"\xff", b"\xed\xa0\x80", b"&a", b"*a", b"!!x", b"{{"]
+WORDS += [b"9" * 30, b"\xe2\x80\xae", b"\x1b[31m", b"NaN", b"[" * 300, b": ", b"\n- ", b"'" * 3, b"true", b"../.."]
+
+
+def mutate_inputs(folder: Path, count: int, rng: Random) -> Outcome:
+    """Mutate each kind of file in turn, and read it as its command does."""
+    remove(folder / "run", folder / "audit")
+    run(TRAIN, folder)
+    run(AUDIT, folder)
+    table = [json.loads(line) for line in (folder / "test.jsonl").read_text("utf-8").splitlines()]
+    lines = [",".join(table[0]), *(",".join(map(str, row.values())) for row in table)]
+    (folder / "test.csv").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "csv.yaml").write_text((folder / "task.yaml").read_text("utf-8").replace("test.jsonl", "test.csv"))
+    checkpoint = folder / "run" / "checkpoints" / "checkpoint-6"
+    readers: list[tuple[Path, Callable[[], object]]] = [
+        (folder / "task.yaml", lambda: _render(folder / "task.yaml")),
+        (folder / "test.jsonl", lambda: _render(folder / "task.yaml")),
+        (folder / "test.csv", lambda: _render(folder / "csv.yaml")),
+        (folder / "study.yaml", lambda: load_study(str(folder / "study.yaml"))),
+        (folder / "run" / "run.json", lambda: RunRecord.read(folder / "run")),
+        (folder / "audit" / "run.json", lambda: load_run(folder / "audit")),
+        (folder / "audit" / "metrics.json", lambda: load_run(folder / "audit")),
+        (folder / "audit" / "scores.npz", lambda: load_run(folder / "audit")),
+        (checkpoint / "MANIFEST.json", lambda: latest_valid(checkpoint.parent)),
+        (folder / "run" / "adapter" / "adapter_config.json", lambda: _adapted(folder)),
+    ]
+    outcome = Outcome("mutated inputs", count)
+    for number in range(count):
+        # The adapter's is a hundred times slower than the others: it has a share of a hundredth.
+        path, read = readers[-1] if number % 100 == 99 else readers[number % (len(readers) - 1)]
+        content = path.read_bytes()
+        path.write_bytes(_mutated(content, rng))
+        try:
+            problem = _problem(read)
+            outcome.expect(problem is None, f"{path.name}: {problem}")
+        finally:
+            path.write_bytes(content)
+    return outcome
+
+
+def _render(task: Path) -> object:
+    return load_task(str(task)).render("test")
+
+
+def _adapted(folder: Path) -> object:
+    return load_model("demo", adapter=folder / "run" / "adapter", device="cpu")
+
+
+def _mutated(content: bytes, rng: Random) -> bytes:
+    changed = bytearray(content)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        start = rng.randrange(len(changed) + 1)
+        end = min(len(changed), start + rng.choice((0, 1, 1, 4, 30)))
+        put = rng.choice((b"", bytes([rng.randrange(256)]), rng.choice(WORDS), bytes(changed[start:end]) * 2))
+        changed[start:end] = put
+    return bytes(changed)
+
+
+def _problem(read: Callable[[], object]) -> str | None:
+    with _alarm():
+        try:
+            read()
+        except InputError as error:
+            return "more than one line" if "\n" in str(error) else None
+        except TimeoutError:
+            return f"more than {SECONDS} s"
+        except Exception:
+            return (
+                traceback.format_exc().strip().splitlines()[-1] + " " + traceback.format_exc().splitlines()[-3].strip()
+            )
+    return None
+
+
+@contextlib.contextmanager
+def _alarm():  # type: ignore[no-untyped-def]
+    def stop(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    former = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, former)
