@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from benchmarks.architectures import tiny
 from peft import LoraConfig, PeftModel
 from transformers import (
     DeepseekV3Config,
@@ -158,3 +159,14 @@ def test_an_adapter_that_peft_refuses_is_refused_in_one_line(tmp_path):
             peft_config=LoraConfig(target_modules=["no_such_part"]),
         )
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dtype", "code"),
+    [("deepseek_v4", torch.float32, "E-ADAPTER-KIND"), ("inkling2_text", torch.bfloat16, "E-MODEL-KIND")],
+)
+def test_a_model_that_cannot_take_a_step_is_refused_before_the_first_one(tmp_path, architecture, dtype, code):
+    model = tiny(architecture)
+    model.resize_token_embeddings(400, mean_resizing=False)
+    with pytest.raises(InputError, match=f"^{code}: .* cannot .*Try --dtype float32"):
+        make_trainer(tmp_path, rows(3), model=model.to(dtype), lora_dropout=0.0)

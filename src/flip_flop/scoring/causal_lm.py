@@ -139,9 +139,16 @@ def check_head(model: nn.Module) -> None:
         return
     device = next(causal_lm.parameters()).device
     ids = torch.arange(3, device=device)[None] % causal_lm.config.get_text_config().vocab_size
-    with evaluation_mode(causal_lm):  # dropout would be drawn twice
-        own = at_least_float32(causal_lm(input_ids=ids, use_cache=False).logits[0])
-        hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state[0]
+    try:
+        with evaluation_mode(causal_lm):  # dropout would be drawn twice
+            own = at_least_float32(causal_lm(input_ids=ids, use_cache=False).logits[0])
+            hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state[0]
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:120].rstrip(".")
+        message = f"{type(causal_lm).__name__} cannot read three tokens in {causal_lm.dtype}: {reason}."
+        raise InputError("E-MODEL-KIND", message, "Try --dtype float32.") from error
     try:
         ours = head_logits(model, hidden).to(own.device)
     except RuntimeError as error:  # something between the two changes the width

@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from flip_flop.errors import InputError
 from flip_flop.randomness import derive_seed
-from flip_flop.scoring.causal_lm import HALF, decoder_of, unwrap
+from flip_flop.scoring.causal_lm import HALF, check_head, decoder_of, unwrap
 from flip_flop.scoring.models import load_model
 from flip_flop.training.config import F2CConfig
 
@@ -99,13 +99,14 @@ def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | No
 
     Raises:
         InputError: ``E-ADAPTER-KIND`` for prompt learning, and for what PEFT cannot put on this model;
-            ``E-CONFIG-VALUE`` for dropout on fused experts.
+            ``E-CONFIG-VALUE`` for dropout on fused experts; ``E-MODEL-KIND`` where the model cannot be read.
     """
     if peft_config is not None and peft_config.is_prompt_learning:
         message = f"{peft_config.peft_type} puts virtual tokens before the prompt, which scoring does not."
         raise InputError("E-ADAPTER-KIND", message)
     if isinstance(model, PeftModel):
         return _in_float32(model)
+    check_head(model)
     config = peft_config or _lora(unwrap(model), args)
     try:
         with torch.random.fork_rng(devices=[]):
@@ -118,7 +119,33 @@ def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | No
     assert isinstance(adapted, PeftModel)
     if args.gradient_checkpointing:
         adapted.enable_input_require_grads()
-    return _in_float32(adapted)
+    _in_float32(adapted)
+    _try_step(adapted)
+    return adapted
+
+
+def _try_step(adapted: PeftModel) -> None:
+    """One backward pass over three tokens: what PEFT puts on a model cannot always be computed there.
+
+    Raises:
+        InputError: ``E-ADAPTER-KIND``.
+    """
+    was_training = adapted.training
+    adapted.train()
+    devices = [parameter.device for parameter in adapted.parameters() if parameter.is_cuda][:1]
+    try:
+        with torch.random.fork_rng(devices=devices):  # of dropout
+            ids = torch.zeros(1, 3, dtype=torch.long, device=next(adapted.parameters()).device)
+            decoder_of(adapted)(input_ids=ids, use_cache=False).last_hidden_state.float().sum().backward()
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:160].rstrip(".")
+        message = f"{type(unwrap(adapted)).__name__} cannot be trained with this adapter: {reason}."
+        raise InputError("E-ADAPTER-KIND", message, "Try --dtype float32, or give another peft_config.") from error
+    finally:
+        adapted.zero_grad(set_to_none=True)
+        adapted.train(was_training)
 
 
 def _lora(causal_lm: PreTrainedModel, args: F2CConfig) -> LoraConfig:
@@ -128,7 +155,7 @@ def _lora(causal_lm: PreTrainedModel, args: F2CConfig) -> LoraConfig:
     if found.experts and args.lora_dropout:
         message = f"lora_dropout is {args.lora_dropout}, but PEFT has none for fused experts, as {kind} has them."
         raise InputError("E-CONFIG-VALUE", message, "Set --lora-dropout 0.")
-    widest = max((min(causal_lm.get_submodule(name).weight.shape) for name in found.modules), default=args.lora_r)
+    widest = max((min(causal_lm.get_parameter(f"{name}.weight").shape) for name in found.modules), default=args.lora_r)
     if args.lora_r > widest:
         message = f"lora_r is {args.lora_r:,}, but the widest projection of {kind} has full rank at {widest:,}."
         raise InputError("E-CONFIG-VALUE", message, "The paper has 16.")
