@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 ChatTemplate = Literal["auto", "on", "off"]
 Backend = Literal["packed", "padded"]
+# What becomes of instances that are longer than the model's context.
+TooLongPolicy = Literal["refuse", "skip"]
 Protocol = Literal["paper", "release"]
 # Of a training's settings; what is recommended has the paper's rows and prompts.
 TrainingProtocol = Literal["recommended", "paper", "release"]
@@ -33,6 +35,9 @@ class ScoringOptions:
         "packed", help="packed: compute what prompts share once, where the model allows it; padded: each alone."
     )
     batch_tokens: int = option(4096, min=1, help="Tokens of one forward pass.")
+    too_long: TooLongPolicy = option(
+        "refuse", help="Refuse rows that are longer than the model's context, or skip them under every template."
+    )
 
 
 DEFAULT_SCORING = ScoringOptions()

@@ -38,7 +38,6 @@ MISTAKES = {
     "undeclared label": (write(test__csv=ROWS + "room,2\n"), AUDIT, "E-LABEL-UNDECLARED", ["line 3", "'2'", "0, 1"]),
     "empty file": (write(test__csv=""), AUDIT, "E-DATA-EMPTY", ["test.csv"]),
     "no such file": (task("test.csv", "tset.csv"), AUDIT, "E-DATA-FILE", ["'test.csv'"]),
-    "too long": (write(test__csv=f"text,urgent\n{'good ' * 300},1\n"), AUDIT, "E-TOO-LONG", ["256", "test-1"]),
     "task name": (None, ("audit", "-m", "MODEL", "-t", "dmo", "-o", "out"), "E-TASK-UNKNOWN", ["'demo'"]),
     "task file": (None, ("audit", "-m", "MODEL", "-t", "ticket.yaml", "-o", "out"), "E-TASK-FILE", ["'tickets.yaml'"]),
     "syntax error": (task("labels: [0, 1]", "labels: [0, 1"), AUDIT, "E-TASK-YAML", ["tickets.yaml line"]),

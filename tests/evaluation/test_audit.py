@@ -7,7 +7,7 @@ import pytest
 from peft import LoraConfig, get_peft_model
 
 from flip_flop.evaluation.audit import audit
-from flip_flop.metrics import summarise
+from flip_flop.metrics import Resolution, summarise
 from flip_flop.run_record import RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder, load_model
 from tests.evaluation.conftest import make_rows, make_task
@@ -35,7 +35,9 @@ def test_the_scores_are_the_naive_ones_in_the_order_of_rows_templates_and_labels
 
 
 def test_the_metrics_are_those_of_the_scores(found):
-    assert found.metrics == summarise(found.scores, found.gold, found.template_names)
+    resolution = Resolution(32 * 2**-23, "stated")
+    assert found.metrics == summarise(found.scores, found.gold, found.template_names, resolution=resolution)
+    assert found.metrics["fragile_share"] == 0
 
 
 def test_the_record_has_what_it_takes_to_measure_again(found, loaded):

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from flip_flop.metrics import METRICS, bootstrap_interval, f1_per_template, summarise
+from flip_flop.metrics import METRICS, Resolution, bootstrap_interval, f1_per_template, summarise
 from flip_flop.randomness import generator
 from tests.metrics import oracle
 
@@ -14,6 +14,7 @@ AGAINST_GOLD = [
 KEYS = {
     *AGAINST_GOLD, "observed_agreement", "no_consensus_share", "fleiss_kappa", "posix",
     "label_shares", "label_shares_per_template",
+    "fragile_share", "fragile_vote_share", "fragile_share_per_template", "resolution", "resolution_found",
     "collapsed", "num_instances", "num_templates", "num_labels", "intervals",
 }  # fmt: skip
 NAMES = ["plain", "formal", "reversed", "terse"]
@@ -57,7 +58,7 @@ def test_every_number_equals_the_loop(num_labels):
 
 
 def test_the_keys_are_those_of_metrics_json_and_the_values_are_plain_json():
-    found = summarise(*run(), NAMES)
+    found = summarise(*run(), NAMES, resolution=Resolution(0.05, "measured"))
     assert set(found) == KEYS
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     for name, metric in METRICS.items():

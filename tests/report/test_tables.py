@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from flip_flop.report import comparison_rows, load_run, render_csv, render_markdown, render_text
+from flip_flop.errors import InputError
+from flip_flop.report import comparison_rows, load_run, render_csv, render_markdown, render_text, write_report
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +56,40 @@ def test_csv_holds_the_fractions_in_full(rows, demo):
         metrics = json.loads((path / "metrics.json").read_text())
         for key in ("observed_agreement", "mean_f1", "f1_std", "vote_f1", "no_consensus_share"):
             assert float(line[key]) == metrics[key]
+
+
+def make_fragile(run, fragile_share, resolution=0.05):
+    path = run / "metrics.json"
+    known = {"fragile_share": fragile_share, "fragile_vote_share": 0.025, "resolution": resolution}
+    path.write_text(json.dumps(json.loads(path.read_text()) | known | {"resolution_found": "measured"}))
+    return load_run(run)
+
+
+def test_fragile_answers_have_a_column_and_a_sentence_only_where_there_are_some(make_run, tmp_path):
+    old, solid = load_run(make_run("old")), make_fragile(make_run("solid"), 0.0)
+    fragile = make_fragile(make_run("frag"), 0.125)
+    none, some = (comparison_rows(runs) for runs in ([old, solid], [old, solid, fragile]))
+    assert "fragile" not in render_text(none) + render_markdown(none)
+    lines = [line.split() for line in render_text(some).splitlines()]
+    assert lines[1][-1] == "fragile"
+    assert [line[-1] for line in lines[3:]] == ["–", "0.0", "12.5"]
+    said = "frag: noise decides 12.5% of the answers, the fragile ones: their margin over the second label is under 0.05 nats"
+    assert render_markdown(some).count("noise decides") == 1
+    for text in (
+        render_markdown(some),
+        write_report([old.path, solid.path, fragile.path], tmp_path / "report.html").read_text(),
+    ):
+        assert f"{said}, which float32 does not resolve. 2.5% of the votes hang on them." in text
+
+
+def test_a_run_of_before_is_read_and_one_with_fragile_answers_needs_its_resolution(make_run):
+    run = make_run()
+    path = run / "metrics.json"
+    metrics = json.loads(path.read_text())
+    old = {name: value for name, value in metrics.items() if "fragile" not in name and "resolution" not in name}
+    path.write_text(json.dumps(old))
+    assert load_run(run).value("fragile_share") is None
+    assert "fragile" not in render_text(comparison_rows([load_run(run)]))
+    for resolution in (None, "much"):
+        with pytest.raises(InputError, match="E-RUN-BROKEN"):
+            make_fragile(run, 0.1, resolution)

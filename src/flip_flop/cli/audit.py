@@ -3,13 +3,16 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
 from flip_flop.errors import InputError, nearest
 from flip_flop.options import ScoringOptions, option
+
+if TYPE_CHECKING:
+    from flip_flop.evaluation.run_directory import Audit
 
 ALIASES = {"agreement": "observed_agreement"}
 
@@ -43,11 +46,13 @@ def audit_command(
     """Measure how consistently a model answers a task over its templates, and how well.
 
     Writes run.json, metrics.json, scores.npz and examples.jsonl into --out. With --calibrate the table has a second
-    row; --fail-under reads the first.
+    row; --fail-under reads the first. A gate that hangs on fragile answers, whose margin the data type does not
+    resolve, says so. With --too-long skip, too_long.csv in --out names the rows that were left out.
     """
     from flip_flop.evaluation.audit import audit
     from flip_flop.evaluation.run_directory import check_out
     from flip_flop.report import comparison_rows, render_text
+    from flip_flop.too_long import listed_beside
 
     thresholds = [_threshold(text) for text in run.fail_under]
     check_out(run.out, overwrite=run.overwrite)
@@ -55,22 +60,24 @@ def audit_command(
     chosen = data.open(task.task, task.templates, data.protocol)
     prior = calibration.prior(chosen)
     split = chosen.render(run.split, limit=run.limit, seed=run.seed)
-    found = audit(
-        model.load(model.adapter),
-        split,
-        scoring,
-        name=run.name,
-        seed=run.seed,
-        quiet=run.quiet,
-        calibrate=calibration.calibrate,
-        label_prior=prior,
-    )
+    loaded = model.load(model.adapter)
+    with listed_beside(run.out, chosen.templates.names):
+        found = audit(
+            loaded,
+            split,
+            scoring,
+            name=run.name,
+            seed=run.seed,
+            quiet=run.quiet,
+            calibrate=calibration.calibrate,
+            label_prior=prior,
+        )
     found.write(run.out)
     click.echo(render_text(comparison_rows([found])))
     if not run.quiet:
         click.echo(f"\n{run.out}: next, flip-flop report {run.out} --out report.html")
     missed = list(filter(None, (_missed(found.metrics, *threshold) for threshold in thresholds)))
-    for text in missed:
+    for text in [*missed, *filter(None, (_doubt(found, *threshold) for threshold in thresholds))]:
         click.echo(text, err=True)
     return 1 if missed else 0
 
@@ -90,6 +97,25 @@ def _threshold(text: str) -> tuple[str, float]:
     if name not in known:
         raise InputError("E-FAIL-UNDER", f"--fail-under takes no metric {name!r}.", nearest(name, known))
     return name, minimum
+
+
+def _doubt(found: "Audit", name: str, minimum: float) -> str | None:
+    """That the fragile answers, if they were other ones, might change whether the threshold is met.
+
+    The value is nearer to it than the share of instances that have a fragile answer. Agreement and accuracy cannot move
+    further; other metrics move by about as much.
+    """
+    from flip_flop.metrics import METRICS, fragile_instance_share
+
+    metric = METRICS[ALIASES.get(name, name)]
+    value, share = found.value(metric.name), fragile_instance_share(metric.judged(found.data))
+    if value is None or not share or not (value - share < minimum <= value + share):
+        return None
+    of_nats = f"a margin under {found.metrics['resolution']:.2g} nats"
+    return (
+        f"the gate hangs on fragile answers: {name} is {value:.4f}, the threshold {minimum:g}, and "
+        f"{100 * share:.1f} % of the instances have an answer with {of_nats}"
+    )
 
 
 def _missed(metrics: dict[str, Any], name: str, minimum: float) -> str | None:

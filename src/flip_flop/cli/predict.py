@@ -31,9 +31,11 @@ def predict_command(
 ) -> int:
     """Answer a file's rows: the label distribution under each template, and the vote of all.
 
-    Rows need the fields that the templates use, and no labels.
+    Rows need the fields that the templates use, and no labels. With --too-long skip, a row that is longer than the
+    model's context has no answer, and a note that says so.
     """
     from flip_flop.evaluation.predict import check_target, predict, write_predictions
+    from flip_flop.too_long import listed_beside
 
     check_target(run.out, run.source)
     # The data's errors come before the model's minutes.
@@ -41,11 +43,15 @@ def predict_command(
     prior = calibration.prior(chosen)
     rows = chosen.render_file(run.source)
     loaded, calibrate = model.load(model.adapter), calibration.calibrate
-    predictions = predict(loaded, rows, scoring, quiet=run.quiet, calibrate=calibrate, label_prior=prior)
+    with listed_beside(run.out, rows.task.templates.names):
+        predictions = predict(loaded, rows, scoring, quiet=run.quiet, calibrate=calibrate, label_prior=prior)
     labels = rows.task.label_values(len(rows.instances[0].choices[0]))
     write_predictions(predictions, labels, run.out)
     votes = Counter(row["vote"] for row in predictions)
     shares = ", ".join(f"{label}: {votes[label]}" for label in labels)
-    undecided = sum(not row["consensus"] for row in predictions)
-    click.echo(f"{run.out}: {len(predictions)} rows ({shares}; {undecided} without a strict majority of the templates)")
+    undecided = sum(row["consensus"] is False for row in predictions)
+    notes = f"; {undecided} without a strict majority of the templates"
+    if too_long := sum(row["vote"] is None for row in predictions):
+        notes += f"; {too_long} too long"
+    click.echo(f"{run.out}: {len(predictions)} rows ({shares}{notes})")
     return 0

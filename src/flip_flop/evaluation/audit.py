@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from flip_flop.metrics import calibrated, check_prior, find_offsets, summarise, 
 from flip_flop.options import DEFAULT_SCORING, Calibration, ScoringOptions
 from flip_flop.provenance import versions
 from flip_flop.run_record import AdapterRecord, RunRecord, TaskRecord, this_process
-from flip_flop.scoring import LoadedModel, ScoreTable, score
+from flip_flop.scoring import EncodedInstance, LoadedModel, ScoreTable, score, score_instances
+from flip_flop.scoring.resolution import find_resolution
 from flip_flop.tasks import RenderedSplit, Task
+from flip_flop.too_long import TooLong, ids_of, refuse_or_skip
 
 
 def audit(
@@ -42,14 +45,17 @@ def audit(
     """
     started = time.monotonic()
     data = rendered(data, seed)
-    table, offsets = score_calibrated(loaded, data, scoring, calibrate, label_prior, label="audit", quiet=quiet)
+    scored = score_calibrated(loaded, data, scoring, calibrate, label_prior, label="audit", quiet=quiet)
+    data, table, offsets = scored.data, scored.table, scored.offsets
+    resolution = find_resolution(loaded.model, scored.encoded, table, scoring.batch_tokens)
     encoder = loaded.encoder(scoring.chat_template)
     adapter = loaded.adapter
+    num_too_long = {"num_too_long": len(ids_of(scored.too_long))}
     record = RunRecord(
         kind="audit",
         flip_flop_version=versions()["flip_flop"],
         name=name or (adapter and adapter.method) or ("adapter" if adapter else "base"),
-        task=TaskRecord.from_json(data.record),
+        task=TaskRecord.from_json(data.record | num_too_long),
         model=loaded.record,
         adapter=adapter,
         scoring={
@@ -66,7 +72,9 @@ def audit(
         **this_process(started),
     )
     names = tuple(data.task.templates.names)
-    summary = partial(summarise, gold=data.gold, template_names=names, f1=record.task.f1, seed=seed)
+    summary = partial(
+        summarise, gold=data.gold, template_names=names, f1=record.task.f1, seed=seed, resolution=resolution
+    )
     metrics = summary(table.scores)
     if offsets is not None:
         after = calibrated(table.scores, offsets)
@@ -86,7 +94,22 @@ def audit(
         instance_ids=tuple(instance.id for instance in data.instances),
         template_names=names,
         texts={instance.id: instance for instance in data.instances},
+        too_long=scored.too_long,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """The scores of a split: of its instances but for those that were skipped as too long.
+
+    ``offsets`` ``[templates, labels]`` take preferences for a label out of the scores, where that was asked for.
+    """
+
+    data: RenderedSplit
+    encoded: Sequence[EncodedInstance]
+    too_long: tuple[TooLong, ...]
+    table: ScoreTable
+    offsets: Float[np.ndarray, "templates labels"] | None
 
 
 def score_calibrated(
@@ -98,15 +121,22 @@ def score_calibrated(
     *,
     label: str,
     quiet: bool,
-) -> tuple[ScoreTable, Float[np.ndarray, "templates labels"] | None]:
-    """The raw scores, and the offsets that take preferences for a label out of them, where that is asked for."""
+) -> Scored:
+    """Score what is not too long, and find the offsets where they are asked for."""
     empty = data.content_free() if calibrate == "contextual" else ()  # what cannot be, before the minutes of scoring
     if calibrate == "prior" or label_prior is not None:
         check_prior(label_prior or (), len(data.instances[0].choices[0]))
-    table = score(loaded, data.instances, scoring, label=label, quiet=quiet)
-    if calibrate is None:
-        return table, None
-    return table, find_offsets(calibrate, table.scores, label_prior, lambda: score(loaded, empty, scoring).scores)
+    encoded, too_long = loaded.encoder(scoring.chat_template).encode_all(data.instances)
+    refuse_or_skip(too_long, len(data.instances), scoring.too_long, data.task.templates.names)
+    if skipped := ids_of(too_long):
+        data = replace(data, instances=[instance for instance in data.instances if instance.id not in skipped])
+    table = score_instances(
+        loaded.model, encoded, backend=scoring.backend, batch_tokens=scoring.batch_tokens, label=label, quiet=quiet
+    )
+    offsets = None
+    if calibrate is not None:
+        offsets = find_offsets(calibrate, table.scores, label_prior, lambda: score(loaded, empty, scoring).scores)
+    return Scored(data, encoded, tuple(too_long), table, offsets)
 
 
 def rendered(data: RenderedSplit | Task, seed: int = 0) -> RenderedSplit:

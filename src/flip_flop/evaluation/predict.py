@@ -16,6 +16,7 @@ from flip_flop.options import DEFAULT_SCORING, Calibration, ScoringOptions
 from flip_flop.scoring import LoadedModel
 from flip_flop.tasks import RenderedSplit, Task
 from flip_flop.text import spreadsheet_cell
+from flip_flop.too_long import words
 
 SUFFIXES = (".jsonl", ".csv")
 
@@ -34,26 +35,39 @@ def predict(
     A task stands for its test split. A row per instance is returned: ``id``; ``vote`` (the label most templates
     predict); ``vote_share`` (of the templates); ``consensus`` (whether it is a strict majority); ``templates``: name to
     ``{"label", "probs": [L]}``. ``calibrate`` takes each template's preference for a label out first, as in an audit.
+
+    Where rows that are too long are skipped, each row has a ``note`` too. In theirs it says why ``vote``,
+    ``vote_share`` and ``consensus`` are None and ``templates`` is empty.
     """
     data = rendered(data)
-    table, offsets = score_calibrated(loaded, data, scoring, calibrate, label_prior, label="predict", quiet=quiet)
-    scores = table.scores if offsets is None else calibrated(table.scores, offsets)
-    labels = data.task.label_values(scores.shape[-1])
+    scored = score_calibrated(loaded, data, scoring, calibrate, label_prior, label="predict", quiet=quiet)
+    scores = scored.table.scores if scored.offsets is None else calibrated(scored.table.scores, scored.offsets)
+    labels, names = data.task.label_values(scores.shape[-1]), data.task.templates.names
     probs = label_probs(scores)
     predictions = scores.argmax(axis=-1)
     counts = vote_counts(predictions, len(labels))
-    return [
-        {
+    answered = {
+        instance.id: {
             "id": instance.id,
             "vote": labels[vote],
             "vote_share": float(counts[row, vote] / counts[row].sum()),
             "consensus": bool(2 * counts[row, vote] > counts[row].sum()),
             "templates": {
                 name: {"label": labels[predictions[row, column]], "probs": probs[row, column].round(6).tolist()}
-                for column, name in enumerate(data.task.templates.names)
+                for column, name in enumerate(names)
             },
         }
-        for row, (instance, vote) in enumerate(zip(data.instances, majority_vote(scores), strict=True))
+        for row, (instance, vote) in enumerate(zip(scored.data.instances, majority_vote(scores), strict=True))
+    }
+    if scoring.too_long == "refuse":
+        return [*answered.values()]
+    notes: dict[str, str] = {}
+    for each in scored.too_long:
+        notes.setdefault(each.id, f"too long: {words(each, names)}, the model's context is {each.limit}")
+    empty: dict[str, Any] = {"vote": None, "vote_share": None, "consensus": None, "templates": {}}
+    return [
+        {"id": instance.id, **answered.get(instance.id, empty), "note": notes.get(instance.id, "")}
+        for instance in data.instances
     ]
 
 
@@ -91,9 +105,11 @@ def check_target(out: Path, source: Path | None = None) -> None:
 
 
 def _table(predictions: Sequence[dict[str, Any]], labels: Sequence[Any]) -> Iterator[list[Any]]:
-    names = list(predictions[0]["templates"]) if predictions else []
-    columns = (f"{name}: p({label})" for name in names for label in labels)
-    yield ["id", "vote", "vote_share", "consensus", *map(spreadsheet_cell, columns)]
+    names = next((list(row["templates"]) for row in predictions if row["templates"]), [])
+    columns = [f"{name}: p({label})" for name in names for label in labels]
+    notes = [name for name in ("note",) if predictions and name in predictions[0]]
+    yield ["id", "vote", "vote_share", "consensus", *map(spreadsheet_cell, columns), *notes]
     for row in predictions:
-        cells = [probability for name in names for probability in row["templates"][name]["probs"]]
-        yield [spreadsheet_cell(row["id"]), spreadsheet_cell(row["vote"]), row["vote_share"], row["consensus"], *cells]
+        cells = [probability for each in row["templates"].values() for probability in each["probs"]]
+        own = [spreadsheet_cell(row[name]) for name in ("id", "vote", "vote_share", "consensus")]
+        yield [*own, *(cells or [None] * len(columns)), *(row[name] for name in notes)]

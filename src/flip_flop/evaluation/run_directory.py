@@ -19,6 +19,7 @@ from flip_flop.files import new_folder, write_arrays, write_bytes, write_json, w
 from flip_flop.metrics import METRICS, EvalData, calibrated, resolve_average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.run_record import RUN_FILE, RunRecord
+from flip_flop.too_long import TOO_LONG_FILE, TooLong, write_too_long
 
 METRICS_FILE, SCORES_FILE, EXAMPLES_FILE = "metrics.json", "scores.npz", "examples.jsonl"
 # The report shows prompts of the first instances only: a run directory is to be handed on.
@@ -39,6 +40,7 @@ class Audit:
         gold: Label indices, -1 where there is none.
         instance_ids, template_names: In the order of the scores.
         texts: The instances as the model saw them, by id; on disk the first :data:`SHOWN_INSTANCES` only.
+        too_long: What was skipped as too long for the model; not read back from disk.
         path: The folder that it was read from.
     """
 
@@ -50,6 +52,7 @@ class Audit:
     instance_ids: tuple[str, ...]
     template_names: tuple[str, ...]
     texts: Mapping[str, RenderedInstance]
+    too_long: tuple[TooLong, ...] = ()
     path: Path = Path()
 
     @property
@@ -60,7 +63,7 @@ class Audit:
     @cached_property
     def data(self) -> EvalData:
         """What the metrics are computed from."""
-        return EvalData(self.scores, self.gold, self.record.task.f1)
+        return EvalData(self.scores, self.gold, self.record.task.f1, self.value("resolution"))
 
     @property
     def predictions(self) -> Int[np.ndarray, "instances templates"]:
@@ -131,6 +134,8 @@ class Audit:
             write_arrays(folder / SCORES_FILE, **arrays)
             lines = [json.dumps(example, ensure_ascii=False) + "\n" for example in examples]
             write_text(folder / EXAMPLES_FILE, "".join(lines))
+            if self.too_long:
+                write_too_long(folder / TOO_LONG_FILE, self.too_long, self.template_names)
         return out
 
 
@@ -256,7 +261,7 @@ def _check_metrics(run: Audit, path: Path) -> None:
         raise _broken(path, f"belongs to a task of {len(run.label_names)} labels, {SCORES_FILE} has {num_labels}")
     with _reading(path.with_name(RUN_FILE), "of an F1 that these labels have"):
         resolve_average(run.record.task.f1, num_labels)
-    for key in METRICS:
+    for key in (*METRICS, "resolution"):
         if not (metrics.get(key) is None or _is_number(metrics[key])):
             raise _broken(path, f"has no number under {key!r}")
     shares = metrics.get("label_shares_per_template")
@@ -264,6 +269,8 @@ def _check_metrics(run: Audit, path: Path) -> None:
         raise _broken(path, f"names other templates than {SCORES_FILE}")
     if not all(_are_numbers(values, num_labels) for values in [*shares.values(), metrics.get("label_shares")]):
         raise _broken(path, "has no share for some label")
+    if metrics.get("fragile_share") is not None and metrics.get("resolution") is None:
+        raise _broken(path, "has fragile answers, but no resolution")
     f1 = metrics.get("f1_per_template")
     if run.has_gold and not (isinstance(f1, dict) and set(f1) == names and _are_numbers([*f1.values()], len(names))):
         raise _broken(path, "has no F1 for some template")

@@ -27,6 +27,7 @@ from flip_flop.metrics.calibration import (
     vote_changes,
 )
 from flip_flop.metrics.f1 import Average, accuracy_per_template, f1_per_template, resolve_average
+from flip_flop.metrics.fragility import Resolution, fragile_answers, fragile_instance_share, fragile_votes
 from flip_flop.metrics.table import METRICS, EvalData, Metric, summarise
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Average",
     "EvalData",
     "Metric",
+    "Resolution",
     "SumStatistic",
     "accuracy_per_template",
     "batch_offsets",
@@ -43,6 +45,9 @@ __all__ = [
     "contextual_offsets",
     "f1_per_template",
     "find_offsets",
+    "fragile_answers",
+    "fragile_instance_share",
+    "fragile_votes",
     "instance_agreement",
     "instance_posix",
     "is_collapsed",

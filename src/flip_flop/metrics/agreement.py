@@ -166,11 +166,14 @@ def majority_vote(
         >>> majority_vote(np.log(probabilities)).tolist()
         [0, 1]
     """
-    probs = label_probs(scores)
     counts = vote_counts(scores.argmax(axis=2), scores.shape[2])
-    weights = np.sort(probs, axis=1).sum(axis=1)  # sorted, as in label_probs
     tied = counts == counts.max(axis=1, keepdims=True)
-    return np.where(tied, weights, -1.0).argmax(axis=1)
+    return np.where(tied, vote_weights(scores), -1.0).argmax(axis=1)
+
+
+def vote_weights(scores: Float[np.ndarray, "instances templates labels"]) -> Float[np.ndarray, "instances labels"]:
+    """The sum of each label's probabilities over all templates, which breaks a tie of votes."""
+    return np.sort(label_probs(scores), axis=1).sum(axis=1)  # sorted, as in label_probs
 
 
 def label_shares(predictions: Int[np.ndarray, "instances templates"], num_labels: int) -> Float[np.ndarray, " labels"]:

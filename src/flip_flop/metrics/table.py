@@ -22,6 +22,7 @@ from flip_flop.metrics.agreement import (
 )
 from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
 from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template, resolve_average
+from flip_flop.metrics.fragility import Resolution, fragile_share, fragile_share_per_template, fragile_vote_share
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,8 @@ class EvalData:
     ``len(data)`` and ``data[rows]`` count and take instances, as for an array: so the bootstrap resamples it.
 
     ``scores`` are the mean log-probabilities of each answer's tokens, in nats; ``gold`` is -1 where there is none;
-    ``average`` is which F1 the task is measured by.
+    ``average`` is which F1 the task is measured by; ``resolution`` is the least margin that the scores' arithmetic
+    resolves, in nats, where that is known.
 
     Raises:
         ValueError: A score is NaN or +inf, or there are more or fewer gold labels than instances.
@@ -45,6 +47,7 @@ class EvalData:
     scores: Float[np.ndarray, "instances templates labels"]
     gold: Int[np.ndarray, " instances"]
     average: Average = "auto"
+    resolution: float | None = None
 
     def __post_init__(self) -> None:
         if len(self.gold) != len(self.scores):
@@ -129,7 +132,7 @@ class Metric:
 
     def value(self, data: EvalData) -> float | None:
         """The number; None where there is none."""
-        data = self._judged(data)
+        data = self.judged(data)
         found = self.statistic(data) if len(data) else None
         return None if found is None or np.isnan(found) else float(found)
 
@@ -137,17 +140,18 @@ class Metric:
         """Its 95% bootstrap interval over instances."""
         if not self.has_interval or self.value(data) is None:
             return None
-        return bootstrap_interval(self.statistic, self._judged(data), seed=seed)
+        return bootstrap_interval(self.statistic, self.judged(data), seed=seed)
 
     def change_interval(self, before: EvalData, *after: EvalData) -> tuple[float, float] | None:
         """The paired 95% interval of its mean over the runs ``after`` less its value ``before``."""
         if not self.has_interval or any(self.value(data) is None for data in (before, *after)):
             return None
         return paired_bootstrap_interval(
-            self.statistic, [self._judged(before)], *([self._judged(data)] for data in after)
+            self.statistic, [self.judged(before)], *([self.judged(data)] for data in after)
         )
 
-    def _judged(self, data: EvalData) -> EvalData:
+    def judged(self, data: EvalData) -> EvalData:
+        """The instances that it is of."""
         return data.labelled if self.needs_gold else data
 
 
@@ -217,6 +221,24 @@ METRICS = {
             "Ensemble F1",
             "F1 of the label with the largest mean probability over templates.",
         ),
+        Metric(
+            "fragile_share",
+            "fragile answers",
+            fragile_share,
+            "Fragile answers",
+            "Answers whose margin over the second label is under what the data type resolves.",
+            higher_is_better=False,
+            has_interval=False,
+        ),
+        Metric(
+            "fragile_vote_share",
+            "fragile votes",
+            fragile_vote_share,
+            "Fragile votes",
+            "Instances whose majority vote changes if some of their fragile answers become the second label.",
+            higher_is_better=False,
+            has_interval=False,
+        ),
     )
 }
 
@@ -229,12 +251,13 @@ def summarise(
     f1: Average = "auto",
     intervals: bool = True,
     seed: int = 0,
+    resolution: Resolution | None = None,
 ) -> dict[str, Any]:
     """Every metric of one model on one task, ready for JSON.
 
     ``scores`` are mean log-probabilities of answers' tokens, in nats; ``gold`` is -1 where there is none; ``f1`` is
     which F1 is meant, wherever it is not called macro; ``intervals``: whether to add bootstrap intervals of 95 %, over
-    instances, with resamples fixed by ``seed``.
+    instances, with resamples fixed by ``seed``. Without a ``resolution`` nothing is known of fragile answers.
 
     Returns:
         Plain Python values: each of :data:`METRICS` by name, fractions not percent, None where it has no value;
@@ -256,7 +279,7 @@ def summarise(
         raise ValueError(f"Each of {num_templates} templates needs a name of its own; the names are {names}.")
     if num_instances == 0:
         raise ValueError("There are no instances to summarise.")
-    data = EvalData(scores, gold, f1)
+    data = EvalData(scores, gold, f1, None if resolution is None else resolution.nats)
     predictions = data.predictions
 
     def by_template(values: np.ndarray | None) -> dict[str, Any] | None:
@@ -270,6 +293,9 @@ def summarise(
         "accuracy_per_template": by_template(accuracy_per_template(predictions, gold)),
         "label_shares": label_shares(predictions, num_labels).tolist(),
         "label_shares_per_template": by_template(label_shares_per_template(predictions, num_labels)),
+        "fragile_share_per_template": by_template(fragile_share_per_template(data)),
+        "resolution": data.resolution,
+        "resolution_found": None if resolution is None else resolution.found,
         "collapsed": is_collapsed(predictions, num_labels, gold),
         "num_instances": num_instances,
         "num_templates": num_templates,

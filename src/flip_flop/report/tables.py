@@ -31,17 +31,18 @@ def comparison_rows(runs: Sequence[Audit]) -> Rows:
 
 def render_text(rows: Rows) -> str:
     """Aligned plain text, in percent; one block per set of templates."""
-    tables = ((name, [_HEADINGS, *map(_cells, runs)]) for name, runs in rows.items())
+    tables = ((name, _lines(runs)) for name, runs in rows.items())
     return "\n\n".join(f"{name}\n{align_columns(lines, num_left=1, rule=True)}" for name, lines in tables)
 
 
 def render_markdown(rows: Rows) -> str:
-    """A Markdown table per set of templates, in percent."""
-    blocks, head = [], [_HEADINGS, ("---", *("---:" for _ in _HEADINGS[1:]))]
+    """A Markdown table per set of templates, in percent, with a sentence on fragile answers where there are some."""
+    blocks = []
     for heading, runs in rows.items():
-        lines = [*head, *(tuple(map(markdown_cell, _cells(run))) for run in runs)]
+        head, *lines = _lines(runs)
+        lines = [head, ("---", *("---:" for _ in head[1:])), *(tuple(map(markdown_cell, line)) for line in lines)]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        blocks.append(f"{markdown_cell(heading)}\n\n{table}")
+        blocks.append("\n\n".join([markdown_cell(heading), table, *map(markdown_cell, fragile_caveats(runs))]))
     return "\n\n".join(blocks)
 
 
@@ -69,6 +70,27 @@ def render_csv(rows: Rows) -> str:
 def range_words(run: Audit) -> str:
     """F1 of the worst template and of the best, in percent."""
     return MISSING if run.f1_range is None else "..".join(map(percent, run.f1_range))
+
+
+def fragile_caveats(runs: Sequence[Audit]) -> list[str]:
+    """A sentence for each run that has fragile answers: how many there are, and how many votes hang on them."""
+    return [
+        f"{visible(run.name, one_line=True)}: noise decides {percent(share)}% of the answers, the fragile ones: their "
+        f"margin over the second label is under {run.metrics['resolution']:.2g} nats, which "
+        f"{run.record.model.dtype or 'the data type'} does not resolve. "
+        f"{percent(run.value('fragile_vote_share'))}% of the votes hang on them."
+        for run in runs
+        if (share := run.value("fragile_share"))
+    ]
+
+
+def _lines(runs: Sequence[Audit]) -> list[tuple[str, ...]]:
+    """Headings and a line per run; with the share of fragile answers where a run has some."""
+    lines = [_HEADINGS, *map(_cells, runs)]
+    if not any(run.value("fragile_share") for run in runs):
+        return lines
+    fragile = ["fragile", *(percent(run.value("fragile_share")) for run in runs)]
+    return [(*line, cell) for line, cell in zip(lines, fragile, strict=True)]
 
 
 def _cells(run: Audit) -> tuple[str, ...]:

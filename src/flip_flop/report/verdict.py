@@ -7,7 +7,7 @@ from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS
 from flip_flop.report import charts
 from flip_flop.report.compare import Group, difference_from_vote, mean_difference
-from flip_flop.report.tables import range_words
+from flip_flop.report.tables import fragile_caveats, range_words
 from flip_flop.text import MISSING, count, percent, percent_interval, point_interval, points
 
 _HEADLINE = ("observed_agreement", "mean_f1", "f1_std")
@@ -95,7 +95,11 @@ def caveats(group: Group) -> list[str]:
         notes.append("F1 needs labels: without them the report shows how far the templates agree, not who is right.")
     if len(group.base.template_names) == 1:
         notes.append("One template has nothing to agree with: agreement and spread need two.")
-    return [*notes, *_vote_caveat(group), *_method_caveats(group)]
+    for run in group.runs:
+        skipped = run.record.task.extra.get("num_too_long")
+        if isinstance(skipped, int) and skipped:
+            notes.append(f"{run.name} leaves out {count(skipped, 'instance')}: longer than the model's context.")
+    return [*notes, *fragile_caveats(group.runs), *_vote_caveat(group), *_method_caveats(group)]
 
 
 def _vote_caveat(group: Group) -> list[str]:

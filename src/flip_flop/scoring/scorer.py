@@ -18,6 +18,7 @@ from flip_flop.scoring.causal_lm import evaluation_mode, not_finite
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance
+from flip_flop.too_long import refuse_or_skip
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,12 @@ def score(
     label: str = "scoring",
     quiet: bool = True,
 ) -> ScoreTable:
-    """Score rendered instances, all with the same numbers of templates and labels; ``label`` names the progress bar."""
-    encoder = loaded.encoder(options.chat_template)
-    encoded = [encoder.encode(instance) for instance in instances]
+    """Score rendered instances, all with the same numbers of templates and labels; ``label`` names the progress bar.
+
+    The table is of the instances that are not skipped as too long.
+    """
+    encoded, too_long = loaded.encoder(options.chat_template).encode_all(instances)
+    refuse_or_skip(too_long, len(instances), options.too_long)
     return score_instances(
         loaded.model, encoded, backend=options.backend, batch_tokens=options.batch_tokens, label=label, quiet=quiet
     )

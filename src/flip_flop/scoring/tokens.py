@@ -12,7 +12,7 @@ An answer is scored on its own tokens only, given prompt and delimiter:
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -25,6 +25,7 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring.bounds import time_limit
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.trie import TokenTrie, build_trie
+from flip_flop.too_long import TooLong
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,34 @@ class PromptEncoder:
             InputError: ``E-TOO-LONG`` for the model's context, ``E-MODEL-TOKENIZER`` for its vocabulary,
                 ``E-LABEL-TOKENS`` for two answers of the same tokens, or as :func:`encode_pairs`.
         """
+        encoded, too_long = self.encode_all([instance])
+        for each in too_long:
+            raise InputError(
+                "E-TOO-LONG",
+                f"Instance {each.id!r}, template number {each.template + 1}: prompt and answer are {each.tokens} tokens, "
+                f"the model's context is {each.limit}.",
+                "Shorten the text or the template, or use a model with a longer context.",
+            )
+        return encoded[0]
+
+    def encode_all(self, instances: Iterable[RenderedInstance]) -> tuple[list[EncodedInstance], list[TooLong]]:
+        """The instances in tokens but for those that are too long for the model, and what is too long of these.
+
+        Raises:
+            InputError: As :meth:`encode`, but for ``E-TOO-LONG``.
+        """
+        fitting, too_long = [], []
+        for instance in instances:
+            encoded = self._encode(instance)
+            found = self._too_long(encoded)
+            if found:
+                too_long += found
+            else:
+                self._check(encoded, instance.choices)
+                fitting.append(encoded)
+        return fitting, too_long
+
+    def _encode(self, instance: RenderedInstance) -> EncodedInstance:
         pairs = [
             (self._in_chat(prompt) if self.uses_chat_template else prompt, self.delimiter + choice)
             for prompt, choices in zip(instance.prompts, instance.choices, strict=True)
@@ -135,9 +164,17 @@ class PromptEncoder:
         ]
         answers = iter(encode_pairs(self.tokenizer, pairs, self.bos))
         rows = [tuple(next(answers) for _ in choices) for choices in instance.choices]
-        encoded = EncodedInstance(instance.id, tuple(rows), instance.label)
-        self._check(encoded, instance.choices)
-        return encoded
+        return EncodedInstance(instance.id, tuple(rows), instance.label)
+
+    def _too_long(self, instance: EncodedInstance) -> list[TooLong]:
+        if self.max_length is None:
+            return []
+        lengths = (max(len(each.context) + len(each.tokens) for each in answers) for answers in instance.answers)
+        return [
+            TooLong(instance.id, template, tokens, self.max_length)
+            for template, tokens in enumerate(lengths)
+            if tokens > self.max_length
+        ]
 
     def _in_chat(self, prompt: str) -> str:
         turns = [{"role": "user", "content": prompt}]
@@ -156,13 +193,6 @@ class PromptEncoder:
     def _check(self, instance: EncodedInstance, choices: Sequence[Sequence[str]]) -> None:
         for index, answers in enumerate(instance.answers):
             where = f"Instance {instance.id!r}, template number {index + 1}"
-            longest = max(len(answer.context) + len(answer.tokens) for answer in answers)
-            if self.max_length is not None and longest > self.max_length:
-                raise InputError(
-                    "E-TOO-LONG",
-                    f"{where}: prompt and answer are {longest} tokens, the model's context is {self.max_length}.",
-                    "Shorten the text or the template, or use a model with a longer context.",
-                )
             largest = max(max(answer.context + answer.tokens) for answer in answers)
             if self.vocab_size is not None and largest >= self.vocab_size:
                 raise InputError(

@@ -29,7 +29,7 @@ RETIRED = {"fast_linear": False}
 # the splits' names matter, as the digests of their ids are there.
 _LOCATIONS = ("source", "mirror", "revision", "branch", "splits")
 # The settings that an audit shares with the trainings.
-SCORING = ("chat_template", "backend", "batch_tokens")
+SCORING = ("chat_template", "backend", "batch_tokens", "too_long")
 
 
 def open_task(name: str, setup: Setup, protocol: TrainingProtocol = "paper") -> Task:
@@ -207,7 +207,8 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
     is_training = cell.kind == "train"
     splits = ["train", *({"validation"} & set(task.data))] if is_training else [plan.study.split]
     data = {split: dict(task.rows(split).provenance) for split in splits}
-    scoring = {name: value for name, value in cell.settings.items() if name not in EXECUTION_ONLY}
+    settings = cell.settings
+    scoring = {name: settings[name] for name in {*settings} - {*EXECUTION_ONLY} if settings[name] != FORMER.get(name)}
     inputs = {
         "scheme": SCHEME,
         "kind": cell.kind,

@@ -15,7 +15,7 @@ from flip_flop.method import METHODS, Method, SplitSettings, find_method
 from flip_flop.method.controls import CcSizeBound
 from flip_flop.method.reading import Aggregation, DivergenceSpace, FlipDirection, JsdForm, Reduction, Space, SwarmPairs
 from flip_flop.metrics import check_prior
-from flip_flop.options import Backend, Calibration, ChatTemplate, TrainingProtocol
+from flip_flop.options import Backend, Calibration, ChatTemplate, TooLongPolicy, TrainingProtocol
 from flip_flop.training.values import check_value, convert
 
 Votes = Literal["online", "frozen", "refreshed"]
@@ -178,6 +178,7 @@ class F2CConfig(TrainingArguments):
     chat_template: ChatTemplate = _setting("auto", "auto, on or off.")
     backend: Backend = _setting("packed", "packed, where the model allows it, or padded (see audit --help).")
     batch_tokens: int = _setting(4096, "Tokens of one forward; an instance is never divided.")
+    too_long: TooLongPolicy = _setting("refuse", "Refuse rows longer than the model's context, or skip them.")
     lora_r: int = _setting(16, "LoRA rank (the paper's).")
     lora_alpha: int = _setting(32, "LoRA scaling (the paper's).")
     lora_dropout: float = _setting(0.05, "LoRA dropout (the paper's).")

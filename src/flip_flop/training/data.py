@@ -9,11 +9,13 @@ from torch.utils.data import Dataset, Sampler
 
 from flip_flop.errors import InputError
 from flip_flop.metrics import check_prior
+from flip_flop.options import TooLongPolicy
 from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import generator
 from flip_flop.run_record import TaskRecord
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import Task, deduplicate, draw_stratified, holdout
+from flip_flop.too_long import refuse_or_skip
 from flip_flop.training.config import F2CConfig
 
 log = logging.getLogger("flip_flop")
@@ -72,7 +74,7 @@ def load_training_data(
 
 
 class InstanceDataset(Dataset[EncodedInstance]):
-    """Instances in tokens, encoded once.
+    """Instances in tokens, encoded once; those that are longer than the model's context are in ``too_long`` alone.
 
     A row is a rendered instance, or a mapping ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label"}``;
     ``id`` and ``label`` may be absent.
@@ -90,13 +92,29 @@ class InstanceDataset(Dataset[EncodedInstance]):
         if shapes and (len(set(shapes[0])) > 1 or min(shapes[0]) < 2):
             message = f"The templates of a row offer {shapes[0]} choices."
             raise InputError("E-ROW", message, "Give every template the same labels, at least two.")
-        self.instances = [encoder.encode(row) for row in rendered]
+        self.num_rows = len(rendered)
+        self.instances, self.too_long = encoder.encode_all(rendered)
 
     def __len__(self) -> int:
         return len(self.instances)
 
     def __getitem__(self, index: int) -> EncodedInstance:
         return self.instances[index]
+
+
+def encode_rows(encoder: PromptEncoder, policy: TooLongPolicy, *groups: Rows | None) -> list[InstanceDataset]:
+    """A dataset of each group of rows. What is too long is found in all of them before it is refused or skipped.
+
+    Raises:
+        InputError: ``E-TOO-LONG``, also where nothing is left of a group.
+    """
+    datasets = [InstanceDataset(() if rows is None else rows, encoder) for rows in groups]
+    too_long = [each for dataset in datasets for each in dataset.too_long]
+    num_rows = sum(dataset.num_rows for dataset in datasets)
+    if any(dataset.too_long and not len(dataset) for dataset in datasets):
+        policy = "refuse"
+    refuse_or_skip(too_long, num_rows, policy)
+    return datasets
 
 
 def as_rendered(row: RenderedInstance | Mapping[str, Any], number: int) -> RenderedInstance:

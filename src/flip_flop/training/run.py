@@ -5,7 +5,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from transformers import PrinterCallback, ProgressCallback
 
 from flip_flop.files import new_folder, read_object, sha256_file, write_json
 from flip_flop.method import find_method
-from flip_flop.run_record import RUN_FILE, AdapterRecord, RunRecord, this_process
+from flip_flop.run_record import RUN_FILE, AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.tasks import Task
+from flip_flop.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
 from flip_flop.training.checkpoints import latest_valid, named_write_errors
@@ -111,16 +112,19 @@ def _run(
     warn_of_answer_words(data.train, config)
     stop, method = StopOnSignal(), find_method(config.method)
     writing = [LogFile(out / "log.jsonl"), ShowProgress(method.name, quiet)] if rank() == 0 else []
-    trainer = F2CTrainer(
-        loaded.model,  # type: ignore[arg-type]
-        config,
-        train_dataset=data.train,
-        eval_dataset=data.validation,
-        processing_class=loaded.tokenizer,
-        callbacks=[*writing, stop],
-        content_free=data.content_free,
-    )
-    trainer.template_names = [template.name for template in data.record.templates]
+    names = [template.name for template in data.record.templates]
+    with listed_beside(out, names):
+        trainer = F2CTrainer(
+            loaded.model,  # type: ignore[arg-type]
+            config,
+            train_dataset=data.train,
+            eval_dataset=data.validation,
+            processing_class=loaded.tokenizer,
+            callbacks=[*writing, stop],
+            content_free=data.content_free,
+        )
+    trainer.template_names = names
+    record, too_long = _without_too_long(data.record, trainer)
     trainer.f1 = data.record.f1
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
@@ -133,6 +137,8 @@ def _run(
         write_json(out / PLAN, plan)
         if stats is not None:
             write_json(out / SURVEY, stats)
+        if too_long:
+            write_too_long(out / TOO_LONG_FILE, too_long, names)
         if votes is not None:
             votes.write(out / VOTES)
     try:
@@ -156,7 +162,7 @@ def _run(
         RunRecord(
             kind="train",
             name=method.name,
-            task=data.record,
+            task=record,
             model=loaded.record,
             adapter=AdapterRecord(path="adapter", digest=digest, method=method.name),
             scoring={
@@ -170,6 +176,17 @@ def _run(
         ).write(out)
     wait_for_all()
     return TrainingRun(out, out / "adapter")
+
+
+def _without_too_long(record: TaskRecord, trainer: F2CTrainer) -> tuple[TaskRecord, list[TooLong]]:
+    """The record with what is left to train and to validate on, and what was skipped as too long."""
+    datasets = [trainer.train_instances, *filter(None, [trainer.eval_instances])]
+    too_long = [each for dataset in datasets for each in dataset.too_long]
+    counts = {
+        "num_validation": sum(map(len, datasets[1:])),
+        "num_too_long": sum(dataset.num_rows - len(dataset) for dataset in datasets),
+    }
+    return replace(record, num_instances=len(datasets[0]), extra={**record.extra, **counts}), too_long
 
 
 def _try_optimizer(trainer: F2CTrainer) -> None:

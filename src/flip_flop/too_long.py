@@ -1,0 +1,103 @@
+"""Instances that are longer than a model's context: all of them are found before anything is scored."""
+
+import contextlib
+import csv
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flip_flop.errors import InputError
+from flip_flop.files import write_text
+from flip_flop.options import TooLongPolicy
+from flip_flop.text import count, spreadsheet_cell
+
+log = logging.getLogger("flip_flop")
+
+TOO_LONG_FILE = "too_long.csv"
+NAMED = 3  # instances in a message
+HINT = "Use --too-long skip, shorten the texts or the template, or use a model with a longer context."
+
+
+@dataclass(frozen=True)
+class TooLong:
+    """A prompt with its longest answer, in tokens, that is longer than the model's context, the limit.
+
+    ``template`` is its number, from 0.
+    """
+
+    id: str
+    template: int
+    tokens: int
+    limit: int
+
+
+class TooLongError(InputError):
+    """``E-TOO-LONG``, with all that is too long among ``num_instances`` instances; a ``path`` lists them."""
+
+    def __init__(
+        self, found: Sequence[TooLong], num_instances: int, names: Sequence[str] = (), path: Path | None = None
+    ):
+        self.found, self.num_instances = tuple(found), num_instances
+        listed = f" All are in {path}." if path else ""
+        super().__init__("E-TOO-LONG", f"{_summary(found, num_instances, names)}.{listed}", HINT)
+
+
+def refuse_or_skip(
+    found: Sequence[TooLong], num_instances: int, policy: TooLongPolicy, names: Sequence[str] = ()
+) -> None:
+    """Refuse instances that are too long, or say that they are skipped; refused too where none is left.
+
+    Raises:
+        InputError: ``E-TOO-LONG``, as :class:`TooLongError`.
+    """
+    if found and (policy == "refuse" or len(ids_of(found)) == num_instances):
+        raise TooLongError(found, num_instances, names)
+    if found:
+        log.warning("W-TOO-LONG: skipped: %s.", _summary(found, num_instances, names))
+
+
+def ids_of(found: Sequence[TooLong]) -> set[str]:
+    """The instances, each once."""
+    return {each.id for each in found}
+
+
+def words(each: TooLong, names: Sequence[str] = ()) -> str:
+    """How long a prompt is, with the template's name where that is known."""
+    template = repr(names[each.template]) if names else f"template number {each.template + 1}"
+    return f"{each.tokens} tokens under {template}"
+
+
+@contextlib.contextmanager
+def listed_beside(out: Path, names: Sequence[str]) -> Iterator[None]:
+    """Where instances are refused as too long, list them all in ``OUT.too_long.csv`` and name that file."""
+    try:
+        yield
+    except TooLongError as error:
+        path = out.with_name(f"{out.name.removesuffix('.csv').removesuffix('.jsonl')}.{TOO_LONG_FILE}")
+        write_too_long(path, error.found, names)
+        raise TooLongError(error.found, error.num_instances, names, path) from None
+
+
+def write_too_long(path: Path, found: Sequence[TooLong], names: Sequence[str]) -> None:
+    """Write a row per instance and template that is too long: id, template, tokens, limit."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerow(["id", "template", "tokens", "limit"])
+    for each in found:
+        cells = (each.id, names[each.template] if names else each.template + 1)
+        writer.writerow([*map(spreadsheet_cell, cells), each.tokens, each.limit])
+    write_text(path, text.getvalue())
+
+
+def _summary(found: Sequence[TooLong], num_instances: int, names: Sequence[str]) -> str:
+    longest: dict[str, TooLong] = {}
+    for each in found:
+        longest[each.id] = max(each, longest.get(each.id, each), key=lambda one: one.tokens)
+    shown = [f"{each.id!r} has {words(each, names)}" for each in [*longest.values()][:NAMED]]
+    verb, more = "is" if len(longest) == 1 else "are", ", ..." if len(longest) > NAMED else ""
+    return (
+        f"{len(longest):,} of {count(num_instances, 'instance')} {verb} longer than the model's context of "
+        f"{found[0].limit} tokens: {', '.join(shown)}{more}"
+    )

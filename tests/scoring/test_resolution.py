@@ -1,0 +1,73 @@
+"""The least margin that a dtype resolves: beyond it an answer is the one that float32 gives."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from flip_flop.scoring import score_instances
+from flip_flop.scoring.resolution import SAMPLE_INSTANCES, find_resolution
+from tests.scoring.made import instances
+from tests.scoring.oracle import naive_scores
+from tests.tiny import byte_bpe, tiny_model
+
+EPS = {torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float32: 2**-23}
+
+
+def found(model, rows):
+    table = score_instances(model, rows, quiet=True)
+    return table.scores, find_resolution(model, rows, table, 512)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("architecture", ["qwen2", "gpt_neox"])
+def test_in_half_precision_it_is_the_largest_change_of_a_margin_from_float32(dtype, architecture):
+    model, rows = tiny_model(architecture).to(dtype), instances(byte_bpe())
+    before = copy.deepcopy(model.state_dict())
+    scores, resolution = found(model, rows)
+    exact = np.array(naive_scores(copy.deepcopy(model).float(), rows))
+    best, other = scores.argmax(axis=2, keepdims=True), scores.argmin(axis=2, keepdims=True)  # of two labels
+    margins = [np.take_along_axis(s, best, 2) - np.take_along_axis(s, other, 2) for s in (scores, exact)]
+    assert resolution.found == "measured"
+    assert resolution.nats == pytest.approx(np.abs(margins[0] - margins[1]).max(), abs=1e-5)
+    assert 0 < resolution.nats < 32 * EPS[dtype], "what is stated is more than what is measured"
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_the_sample_is_bounded_and_from_the_beginning():
+    model, rows = tiny_model().bfloat16(), instances(byte_bpe(), 5) * 8
+    table = score_instances(model, rows, quiet=True)
+    table.scores[SAMPLE_INSTANCES:] = 1e3  # not looked at
+    assert find_resolution(model, rows, table, 512).nats < 1
+
+
+def test_in_float32_it_is_stated():
+    _, resolution = found(tiny_model(), instances(byte_bpe()))
+    assert (resolution.nats, resolution.found) == (32 * EPS[torch.float32], "stated")
+
+
+class HalfOnly(nn.Module):
+    """Like a kernel of half precision alone."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, states):
+        out = self.inner(states)
+        if states.dtype == torch.float32 and HalfOnly.refuses:
+            raise RuntimeError("only half precision is supported")
+        return out
+
+    refuses = False
+
+
+def test_where_float32_cannot_be_asked_it_is_stated(monkeypatch):
+    model, rows = tiny_model().bfloat16(), instances(byte_bpe())
+    model.model.layers[0].mlp = HalfOnly(model.model.layers[0].mlp)
+    table = score_instances(model, rows, quiet=True)
+    monkeypatch.setattr(HalfOnly, "refuses", True)
+    resolution = find_resolution(model, rows, table, 512)
+    assert (resolution.nats, resolution.found) == (32 * EPS[torch.bfloat16], "stated")
