@@ -73,13 +73,15 @@ def test_fragile_answers_have_a_column_and_a_sentence_only_where_there_are_some(
     lines = [line.split() for line in render_text(some).splitlines()]
     assert lines[1][-1] == "fragile"
     assert [line[-1] for line in lines[3:]] == ["–", "0.0", "12.5"]
-    said = "frag: noise decides 12.5% of the answers, the fragile ones: their margin over the second label is under 0.05 nats"
+    said = (
+        "frag: noise decides 12.5% of the answers, the fragile ones: their margin over the second label is under 0.05"
+    )
     assert render_markdown(some).count("noise decides") == 1
     for text in (
         render_markdown(some),
         write_report([old.path, solid.path, fragile.path], tmp_path / "report.html").read_text(),
     ):
-        assert f"{said}, which float32 does not resolve. 2.5% of the votes hang on them." in text
+        assert f"{said} nats, which float32 does not resolve. 2.5% of the votes hang on them." in text
 
 
 def test_a_run_of_before_is_read_and_one_with_fragile_answers_needs_its_resolution(make_run):

@@ -131,10 +131,10 @@ class PromptEncoder:
         """
         encoded, too_long = self.encode_all([instance])
         for each in too_long:
+            where = f"Instance {each.id!r}, template number {each.template + 1}"
             raise InputError(
                 "E-TOO-LONG",
-                f"Instance {each.id!r}, template number {each.template + 1}: prompt and answer are {each.tokens} tokens, "
-                f"the model's context is {each.limit}.",
+                f"{where}: prompt and answer are {each.tokens} tokens, the model's context is {each.limit}.",
                 "Shorten the text or the template, or use a model with a longer context.",
             )
         return encoded[0]

@@ -159,7 +159,8 @@ class Preview:
         task, tokens, seconds = choose(self.tasks[name], templates), None, None
         sample = task.instances(split, limit=min(SAMPLE, len(task.rows(split)))) if task.data else []
         if sample and self.encoder is not None:
-            tokens = sum(len(self.encoder.encode(instance).trie) for instance in sample) / len(sample)
+            fitting, _ = self.encoder.encode_all(sample)
+            tokens = sum(len(instance.trie) for instance in fitting) / max(len(fitting), 1)
         if sample and self.loaded is not None:
             for _ in range(2):  # the first pass is slower
                 started = time.monotonic()
