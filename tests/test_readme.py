@@ -23,7 +23,7 @@ def test_the_tree_has_every_room_and_every_folder():
     package = ROOT / "src" / "flip_flop"
     rooms = {f"{path.name}/" for path in package.iterdir() if (path / "__init__.py").is_file()}
     files = {path.name for path in package.glob("*.py")} - {"__init__.py"}
-    others = {"tests/", "benchmarks/", "evidence/", "examples/", "docs/"}
+    others = {"tests/", "benchmarks/", "evidence/", "torture/", "examples/", "docs/"}
     assert set(tree()) == rooms | files | others
 
 
