@@ -12,7 +12,9 @@ from typing import Any
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "numpy", "jinja2")
 # Only at the beginning of a word: "task-tickets" holds an "sk-" too.
-SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|[0-9a-f]{40}\b)")
+SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|[0-9a-f]{40}\b)|(?<=://)[^/@\s]+(?=@)")
+# Flags whose value is a secret whatever it looks like.
+SECRET_FLAG = re.compile(r"(--[\w-]*(?:token|password|secret|api[-_]key))(?:=.*)?", re.DOTALL)
 
 
 def versions() -> dict[str, str]:
@@ -53,7 +55,12 @@ def command() -> str:
     words = [Path(sys.argv[0]).name.replace("main.py", "flip-flop")]
     for argument in sys.argv[1:]:
         is_commit = words[-1] == "--revision" or argument.startswith("--revision=")
-        words.append(argument if is_commit else SECRET.sub("***", argument))
+        if SECRET_FLAG.fullmatch(words[-1]) and "=" not in words[-1]:
+            words.append("***")
+        elif "=" in argument and (flag := SECRET_FLAG.fullmatch(argument)):
+            words.append(f"{flag[1]}=***")
+        else:
+            words.append(argument if is_commit else SECRET.sub("***", argument))
     return shlex.join(words)
 
 

@@ -1,7 +1,11 @@
 """A run that is stopped anywhere and resumed is the run that was not stopped, byte for byte."""
 
+import contextlib
+import copy
 import json
 import os
+import pickle
+import random
 import resource
 import shutil
 import signal
@@ -9,12 +13,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from flip_flop.errors import InputError
-from flip_flop.training import train
+from flip_flop.training import F2CTrainer, train
 from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checkpoints import latest_valid, rotate, write_manifest
+from flip_flop.training.saved_state import read_state, write_state
 from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, record_of, settings
 from tests.waiting import wait_for
 
@@ -79,7 +86,7 @@ def test_resumed_from_its_last_checkpoint_a_run_has_nothing_left_to_train(out, c
 def test_a_damaged_checkpoint_is_passed_over(out, monkeypatch, uninterrupted, damage):
     interrupted(out, monkeypatch, 5)
     newest = out / "checkpoints" / "checkpoint-4"
-    file = newest / "optimizer.pt"
+    file = newest / "optimizer.safetensors"
     if damage == "missing":
         file.unlink()
     elif damage == "no manifest":
@@ -90,6 +97,86 @@ def test_a_damaged_checkpoint_is_passed_over(out, monkeypatch, uninterrupted, da
         file.write_bytes(content if damage == "flipped" else content[:-10])
     run(out, resume=True)
     assert adapter_bytes(out) == uninterrupted
+
+
+def test_a_checkpoint_has_neither_pickles_nor_a_token(out):
+    run(out, num_train_epochs=1, hub_token="a token of no known shape")
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert {"optimizer.safetensors", "scheduler.json", "random_state_0.json"} <= {path.name for path in files}
+    assert not [
+        path for path in files if path.suffix in (".pt", ".pth", ".bin", ".pkl") or b"PK\x03" in path.read_bytes()
+    ]
+    assert not [path for path in files if b"a token of no known shape" in path.read_bytes()]
+
+
+def test_settings_lose_their_token_when_they_are_pickled_and_not_when_they_are_copied():
+    config = settings(hub_token="a token")
+    assert copy.copy(config).hub_token == "a token"
+    assert b"a token" not in pickle.dumps(config)
+
+
+def test_a_checkpoint_of_pickles_as_earlier_versions_wrote_is_read_once(out, monkeypatch, uninterrupted, caplog):
+    caplog.set_level("INFO")
+    interrupted(out, monkeypatch, 5)
+    former = out / "checkpoints" / "checkpoint-4"
+    for name in ("optimizer", "scheduler"):
+        torch.save(read_state(former, name), former / f"{name}.pt")
+    for path in [*former.glob("optimizer.[js]*"), former / "scheduler.json", *former.glob("random_state*")]:
+        path.unlink()
+    write_manifest(former)
+    run(out, resume=True)
+    assert "checkpoint-4: its optimizer is read from a pickle" in caplog.text
+    assert adapter_bytes(out) == uninterrupted
+    assert not [path for path in out.rglob("*.pt") if path.parent != former]
+
+
+@pytest.mark.parametrize("step", [5, 7])  # after a checkpoint within an epoch, and after one between two
+def test_all_random_generators_go_on_where_they_were(tmp_path, monkeypatch, step):
+    outs, draws, whole_step = (tmp_path / "whole", tmp_path / "resumed"), {}, F2CTrainer.training_step
+
+    def drawing(self, *arguments, **keywords):
+        if self.state.global_step == step and not draws.get("crashed", out == outs[0]):
+            draws["crashed"] = True
+            raise RuntimeError("crash")
+        print(out.name, draws.get("crashed"), self.state.global_step, random.getstate()[1][-1])
+        drawn = (random.random(), float(np.random.rand()), float(torch.rand(())))
+        draws[out, self.state.global_step] = drawn
+        return whole_step(self, *arguments, **keywords)
+
+    monkeypatch.setattr(F2CTrainer, "training_step", drawing)
+    for out in outs:
+        with contextlib.suppress(RuntimeError):
+            run(out)
+    run(out, resume=True)
+    assert [draws[outs[0], number] for number in range(9)] == [draws[outs[1], number] for number in range(9)]
+
+
+def test_a_state_is_read_as_it_was_written(tmp_path):
+    shared = torch.arange(3.0)
+    state = {
+        "state": {
+            0: {"step": torch.tensor(3.0), "twice": shared},
+            11: {"twice": shared, "bits": torch.tensor([255, 0], dtype=torch.uint8)},
+        },
+        "param_groups": [{"lr": 0.1 + 0.2, "betas": [0.9, 0.999], "foreach": None, "fused": True, "params": [0, 11]}],
+        "best": float("-inf"),
+    }
+    write_state(tmp_path, "optimizer", state)
+    found = read_state(tmp_path, "optimizer")
+    tensors = [[each.pop(name) for name in sorted(each)] for kept in (state, found) for each in kept["state"].values()]
+    assert found == state
+    for written, read in zip(tensors[:2], tensors[2:], strict=True):
+        assert all(torch.equal(*pair) and pair[0].dtype == pair[1].dtype for pair in zip(written, read, strict=True))
+    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: .*a object \(state.0\)"):
+        write_state(tmp_path, "optimizer", {"state": [object()]})
+
+
+def test_a_checkpoint_is_in_its_folder_for_certain_before_an_older_one_is_deleted(tmp_path, monkeypatch):
+    (tmp_path / "checkpoint-1").mkdir()
+    flushed, flush = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (flushed.append(os.readlink(f"/proc/self/fd/{file}")), flush(file)))
+    write_manifest(tmp_path / "checkpoint-1")
+    assert flushed[-1] == str(tmp_path)
 
 
 def test_a_complete_run_is_not_run_again(out, uninterrupted):

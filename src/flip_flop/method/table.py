@@ -41,7 +41,7 @@ class Method:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by name: settings are pickled beside checkpoints, and a loss may be a local function."""
+        """Pickled by name, as settings are: a loss may be a local function."""
         return str, (self.name,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Method":

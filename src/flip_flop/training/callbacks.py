@@ -11,9 +11,13 @@ from typing import Any
 
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_utils import get_last_checkpoint
 
+from flip_flop.text import visible
 from flip_flop.training.checkpoints import checkpoint_step, find_corruption, list_checkpoints, rotate, write_manifest
 from flip_flop.training.distributed import any_rank, rank, wait_for_all, world_size
+from flip_flop.training.saved_state import random_state, read_state, restore_random_state, write_state
 
 log = logging.getLogger("flip_flop")
 
@@ -42,16 +46,53 @@ def _json_line(entry: dict[str, Any]) -> str:
 
 
 class Checkpoints(TrainerCallback):
-    """Completes each checkpoint with its manifest, deletes old ones, and on resume finds the best one again."""
+    """Completes each checkpoint with its manifest, deletes old ones, and on resume finds the best one again.
 
-    def __init__(self, keep: int | None):
+    With ``with_state`` it writes into each what the library would pickle: optimizer, schedule and random state. A
+    training goes on with those of ``resumed``, as in ``Trainer.train(resume_from_checkpoint=)``.
+    """
+
+    def __init__(self, keep: int | None, *, with_state: bool = True):
         self.keep = keep
+        self.with_state = with_state
+        self.resumed: str | bool | None = None
+        self._random_state: dict[str, Any] | None = None
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
+        """Take up what the checkpoint holds."""
+        checkpoint = get_last_checkpoint(args.output_dir) if self.resumed is True else self.resumed
+        if checkpoint:
+            self._load_state(Path(checkpoint), optimizer=kwargs["optimizer"], scheduler=kwargs["lr_scheduler"])
+        self._find_best(args, state)
+
+    def _load_state(self, checkpoint: Path, **parts: Any) -> None:
+        """Load what :meth:`on_save` wrote; what an earlier version pickled the library has loaded, as tensors alone."""
+        for name, part in parts.items():
+            found = read_state(checkpoint, name)
+            if found is not None:
+                part.load_state_dict(found)
+            elif rank() == 0:
+                pickled = (checkpoint / f"{name}.pt").exists()
+                how = "read from a pickle, as earlier versions wrote it" if pickled else "not there, and begins anew"
+                log.info("%s: its %s is %s", checkpoint.name, name, how)
+        self._random_state = read_state(checkpoint, _random_name())
+
+    def on_epoch_begin(self, args, state: TrainerState, control, **kwargs) -> None:
+        """Restore the random state before an epoch's batches are drawn, as they were when it was written."""
+        if _at_epoch_end(state):
+            self.on_step_begin(args, state, control)
+
+    def on_step_begin(self, args, state: TrainerState, control, **kwargs) -> None:
+        """Restore the random state, within an epoch after its batches are drawn again."""
+        if self._random_state is not None:
+            restore_random_state(self._random_state)
+            self._random_state = None
+
+    def _find_best(self, args: TrainingArguments, state: TrainerState) -> None:
         """Find the best checkpoint by its step: the folder may have been moved since its path was noted."""
         if not (state.best_global_step and args.load_best_model_at_end):
             return
-        folder, found = Path(args.output_dir), state.best_global_step
+        folder, found = Path(args.output_dir or ""), state.best_global_step
         lost = find_corruption(folder / f"checkpoint-{found}")
         if lost is not None:
             logged = [entry for entry in state.log_history if "eval_selection" in entry]
@@ -79,13 +120,25 @@ class Checkpoints(TrainerCallback):
         control.should_log = control.should_log or control.should_save
 
     def on_save(self, args, state: TrainerState, control, **kwargs) -> None:
-        """Write the manifest when every process has written its random state."""
+        """Write what a resumed run goes on with, and the manifest when every process has written its random state."""
+        folder = Path(args.output_dir)
+        checkpoint = folder / f"checkpoint-{state.global_step}"
+        if rank() == 0:
+            (checkpoint / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle that nothing reads
+        if self.with_state:
+            write_state(checkpoint, _random_name(), random_state())
+            if rank() == 0:
+                write_state(checkpoint, "optimizer", kwargs["optimizer"].state_dict())
+                write_state(checkpoint, "scheduler", kwargs["lr_scheduler"].state_dict())
         wait_for_all()
         if rank() == 0:
-            folder = Path(args.output_dir)
-            write_manifest(folder / f"checkpoint-{state.global_step}")
+            write_manifest(checkpoint)
             rotate(folder, self.keep, state.best_model_checkpoint)
         wait_for_all()
+
+
+def _random_name() -> str:
+    return f"random_state_{rank()}"
 
 
 class ShowProgress(TrainerCallback):
@@ -122,7 +175,7 @@ class ShowProgress(TrainerCallback):
             value = metrics.get(f"eval_{key}")
             if value is not None:
                 words.append(f"{name} {100 * value:.1f}")
-        tqdm.write("  ".join(words), file=sys.stderr)
+        tqdm.write(visible("  ".join(words)), file=sys.stderr)
 
     def on_train_end(self, args, state: TrainerState, control, **kwargs) -> None:
         """Close the bar."""

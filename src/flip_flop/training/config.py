@@ -199,6 +199,15 @@ class F2CConfig(TrainingArguments):
             # The best state of an evaluation that saves nothing would be lost.
             self._require("save_steps", self.save_steps == self.eval_steps, f"eval_steps, {self.eval_steps}")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the token: the library pickles settings into folders, and sends them to the hub."""
+        return vars(self) | {"hub_token": None}
+
+    def __copy__(self) -> "F2CConfig":
+        copied = object.__new__(type(self))
+        vars(copied).update(vars(self))
+        return copied
+
     def _check_ranges(self) -> None:
         try:
             _ = self.split_settings

@@ -76,8 +76,9 @@ class F2CTrainer(Trainer):
         require_one_device_each(args)
         require_dtype(args, unwrap(causal_lm).dtype)
         args = copy.copy(args)
-        # The library knows no manifests: old checkpoints are deleted by the callback alone.
-        keep, args.save_total_limit = args.save_total_limit, None
+        # The library writes pickles and knows no manifests: the callback keeps a run's state, and deletes what is old.
+        self.checkpoints = Checkpoints(args.save_total_limit, with_state=not args.save_only_model)
+        args.save_total_limit, args.save_only_model = None, True
         if eval_dataset is None:
             args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
         self.encoder = PromptEncoder.of(causal_lm, processing_class, args.chat_template)
@@ -112,7 +113,7 @@ class F2CTrainer(Trainer):
             # The votes before the checkpoints: a manifest covers what is written before it.
             callbacks=[
                 *([self.votes] if self.votes else []),
-                *(Checkpoints(keep), self.stop_early, self.stop_on_collapse),
+                *(self.checkpoints, self.stop_early, self.stop_on_collapse),
                 *(callbacks or []),
             ],
             optimizers=optimizers,
@@ -198,11 +199,12 @@ class F2CTrainer(Trainer):
     def _answer_states(self, model: nn.Module, encoded: Sequence[EncodedInstance]) -> AnswerStates:
         return answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train as ``transformers.Trainer`` does, after a line on how often each instance is seen."""
+        self.checkpoints.resumed = resume_from_checkpoint
         if distributed.rank() == 0 and len(self.train_instances):
             log_passes(len(self.train_instances), self.args)
-        return super().train(*args, **kwargs)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     # ---- determinism: every draw is a function of seed, purpose, epoch and instances ----
 
