@@ -12,7 +12,9 @@ SOURCE = Path(flip_flop.__file__).parent
 
 # Lowest first. A module imports from its own package and from floors below; nothing flows back.
 FLOORS = [
-    {"errors", "files", "options", "progress", "provenance", "randomness", "text"},
+    {"errors", "options", "provenance", "randomness", "text"},
+    {"files", "terminal"},
+    {"progress"},
     {"strict_yaml", "run_record", "too_long"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},

@@ -9,7 +9,16 @@ import sys
 
 import pytest
 
-from flip_flop.files import new_folder, sha256_file, sha256_json, sha256_text, write_bytes, write_json, write_text
+from flip_flop.files import (
+    lock_output,
+    new_folder,
+    sha256_file,
+    sha256_json,
+    sha256_text,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from flip_flop.progress import track
 from flip_flop.provenance import command, hardware, now, versions
 
@@ -32,8 +41,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="No space") as caught:
         write_bytes(file, b"new")
+    assert caught.value.filename == str(file)
     assert file.read_bytes() == b"old"
     assert names(tmp_path) == ["file"]
 
@@ -84,6 +94,14 @@ def test_a_folder_that_cannot_be_renamed_gives_the_old_one_back(tmp_path, monkey
     assert names(out) == ["old"]
 
 
+def test_a_folder_that_was_moved_away_by_a_killed_writer_comes_back(tmp_path):
+    (tmp_path / ".run.1234abcd.old").mkdir()
+    (tmp_path / ".run.1234abcd.tmp").mkdir()
+    with lock_output(tmp_path / "run"):
+        assert names(tmp_path) == [".run.lock", "run"]
+    assert names(tmp_path) == ["run"]
+
+
 def test_digests_are_sha256_and_do_not_depend_on_the_order_of_keys(tmp_path):
     (tmp_path / "file").write_bytes(b"abc")
     assert sha256_file(tmp_path / "file") == sha256_text("abc") == hashlib.sha256(b"abc").hexdigest()
@@ -96,6 +114,22 @@ def test_digests_are_sha256_and_do_not_depend_on_the_order_of_keys(tmp_path):
 def test_the_command_of_a_record_keeps_no_token(monkeypatch, secret, form):
     monkeypatch.setattr(sys, "argv", ["/home/me/.venv/bin/flip-flop", "audit", form.format(secret), "--quiet"])
     assert shlex.split(command()) == ["flip-flop", "audit", form.format("***"), "--quiet"]
+
+
+def test_the_command_of_a_record_keeps_no_secret_of_an_unknown_shape(monkeypatch):
+    typed = [
+        "--hub-token",
+        "any words",
+        "--hub_token=any=words",
+        "--api-key",
+        "x",
+        "https://me:word@host/a",
+        "--tokens",
+        "3",
+    ]
+    monkeypatch.setattr(sys, "argv", ["flip-flop", "train", *typed])
+    kept = ["--hub-token", "***", "--hub_token=***", "--api-key", "***", "https://***@host/a", "--tokens", "3"]
+    assert shlex.split(command()) == ["flip-flop", "train", *kept]
 
 
 def test_the_command_of_a_record_is_otherwise_as_typed(monkeypatch):

@@ -1,9 +1,13 @@
-"""Files that are complete or absent: written under a temporary name, flushed, renamed; and their digests."""
+"""Files that are complete or absent: locked, written under a temporary name, flushed, renamed; and their digests."""
 
 import contextlib
+import errno
+import fcntl
+import glob
 import hashlib
 import io
 import json
+import logging
 import os
 import shutil
 import uuid
@@ -12,6 +16,111 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from flip_flop.errors import InputError
+
+log = logging.getLogger("flip_flop")
+
+# What a full, failing or read-only disk answers.
+WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+# What a file system without locks, such as some of clusters, answers.
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
+_held: set[Path] = set()  # outputs that this process has locked
+
+
+def write_failure(error: Exception, where: Path, hint: str = "") -> InputError:
+    """``E-OS`` for a write that failed: which file, or where, and the space that is left there."""
+    path = Path(getattr(error, "filename", None) or where)
+    folder = next(each for each in (path, *path.absolute().parents) if each.is_dir())
+    free = shutil.disk_usage(folder).free / 1e6
+    named = str(path) if getattr(error, "filename", None) else f"A file in {path}"
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+    return InputError("E-OS", f"{named} could not be written, with {free:.0f} MB free there: {reason}.", hint)
+
+
+@contextlib.contextmanager
+def _named(path: Path, temporary: Path) -> Iterator[None]:
+    """An error of the disk names the file or folder that is written, not the temporary one, nor none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or str(error.filename).startswith(str(temporary)):
+            error.filename = str(path)
+        raise
+
+
+@contextlib.contextmanager
+def lock(file: Path, out: Path) -> Iterator[None]:
+    """Hold a lock file as long as this process lives, before it writes to ``out``.
+
+    Raises:
+        InputError: ``E-OUT-BUSY`` where another process holds it.
+    """
+    is_locked = False
+    while not is_locked:
+        with file.open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError("E-OUT-BUSY", f"Another process is writing to {out}.") from None
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                log.info("%s: its file system has no locks; make sure that no other run writes there", out)
+            # Its last holder may have removed it since it was opened here: then it locks nothing.
+            is_locked = file.exists() and os.path.samestat(os.fstat(handle.fileno()), file.stat())
+            if is_locked:
+                yield
+
+
+@contextlib.contextmanager
+def lock_output(path: Path) -> Iterator[None]:
+    """Hold a file or folder that is to be written: from the look at what is there until the new one is complete.
+
+    What killed runs have left of it is removed.
+
+    Raises:
+        InputError: ``E-OUT-BUSY`` where another process holds it, ``E-OUT-PATH`` where its folder cannot be written.
+    """
+    typed, path = path, path.resolve()
+    if path in _held:
+        yield
+        return
+    file = path.parent / f".{path.name}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        message = f"Cannot write to {typed.parent}: {error.strerror}."
+        raise InputError("E-OUT-PATH", message, "Give another --out.") from error
+    with lock(file, typed):
+        _held.add(path)
+        try:
+            _remove_leftovers(path)
+            yield
+        finally:
+            _held.discard(path)
+            file.unlink(missing_ok=True)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files and folders of writers that were killed; what one had moved away comes back."""
+    name = glob.escape(path.name)
+    for previous in path.parent.glob(f".{name}.*.old"):
+        if not path.exists():
+            previous.rename(path)
+    for leftover in [*path.parent.glob(f".{name}.*.tmp"), *path.parent.glob(f".{name}.*.old")]:
+        remove(leftover)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _temporary(path: Path, suffix: str) -> Path:
@@ -29,17 +138,18 @@ def fsync_folder(folder: Path) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file under a temporary name beside ``path``, flush it, and rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path, "tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    fsync_folder(path.parent)
+    with _named(path, temporary):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        fsync_folder(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -73,33 +183,36 @@ def new_folder(path: Path) -> Iterator[Path]:
     """A folder that appears under its name when all that was written into it is on disk, or not at all.
 
     An existing folder is replaced: it stays readable until the new one is complete.
+
+    Raises:
+        InputError: As :func:`lock_output`.
     """
     path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path, "tmp")
-    temporary.mkdir()
-    try:
-        yield temporary
-        for file in sorted(temporary.rglob("*")):
-            if file.is_file():
-                with file.open("rb") as handle:
-                    os.fsync(handle.fileno())
-        fsync_folder(temporary)
-        previous = _temporary(path, "old") if path.exists() else None
-        if previous is not None:
-            path.rename(previous)
+    with lock_output(path), _named(path, temporary):
+        temporary.mkdir()
         try:
-            temporary.rename(path)
-        except BaseException:
+            yield temporary
+            for file in sorted(temporary.rglob("*")):
+                if file.is_file():
+                    with file.open("rb") as handle:
+                        os.fsync(handle.fileno())
+            fsync_folder(temporary)
+            previous = _temporary(path, "old") if path.exists() else None
             if previous is not None:
-                previous.rename(path)
-            raise
-        fsync_folder(path.parent)
-        if previous is not None:
-            shutil.rmtree(previous)
-    finally:
-        if temporary.exists():
-            shutil.rmtree(temporary)
+                path.rename(previous)
+            try:
+                temporary.rename(path)
+            except BaseException:
+                if previous is not None:
+                    previous.rename(path)
+                raise
+            fsync_folder(path.parent)
+            if previous is not None:
+                shutil.rmtree(previous)
+        finally:
+            if temporary.exists():
+                shutil.rmtree(temporary)
 
 
 def sha256_text(text: str) -> str:

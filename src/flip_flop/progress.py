@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 from tqdm import tqdm
 
+from flip_flop.terminal import echo
+
 
 @contextlib.contextmanager
 def track(label: str, total: int, unit: str, *, quiet: bool = False) -> Iterator[Callable[[int], object]]:
@@ -23,6 +25,6 @@ def track(label: str, total: int, unit: str, *, quiet: bool = False) -> Iterator
             quarter = 4 * finished // total
             finished += done
             if 4 * finished // total > quarter:
-                print(f"{label}: {finished} of {total} {unit}", file=sys.stderr, flush=True)
+                echo(f"{label}: {finished} of {total} {unit}", err=True)
 
         yield print_quarters

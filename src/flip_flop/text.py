@@ -40,7 +40,8 @@ def visible(text: str, *, one_line: bool = False) -> str:
 def _escape(character: str) -> str:
     code = ord(character)
     short = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
-    return short.get(character) or (f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}")
+    form = "\\x{:02x}" if code <= 0xFF else "\\u{:04x}" if code <= 0xFFFF else "\\U{:08x}"
+    return short.get(character) or form.format(code)
 
 
 def align_columns(

@@ -1,6 +1,11 @@
 """Every mistake is one line on standard error that begins with its code, exit status 2, and nothing left behind."""
 
+import contextlib
+import fcntl
+import logging
 import os
+import re
+import resource
 
 import pytest
 
@@ -159,6 +164,79 @@ def test_what_is_in_the_place_of_the_output_is_refused_and_kept(run, project, co
     for more in ([], ["--overwrite" if command is AUDIT else "--resume"]):
         one_line(run(command, *more), "E-OUT-USED", "out is not empty")
     assert [name for name in os.listdir(project / "out") if name != ".lock"] == ["thesis.txt"]
+
+
+@contextlib.contextmanager
+def held(path):
+    """What another process holds as long as it lives."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+VOTES = (*PREDICT, "--out", "votes.csv")
+
+
+@pytest.mark.parametrize(("command", "out"), [(AUDIT, "out"), (VOTES, "votes.csv")])
+def test_an_output_is_one_process_s_and_what_a_killed_one_left_of_it_goes(run, project, command, out):
+    (project / f".{out}.1234abcd.tmp").mkdir()
+    (project / ".other.1234abcd.tmp").mkdir()
+    with held(project / f".{out}.lock"):
+        one_line(run(command), "E-OUT-BUSY", out)
+        assert (project / f".{out}.1234abcd.tmp").exists()
+    assert run(command, "--quiet").code == 0
+    assert (project / out).exists()
+    assert [path.name for path in project.glob(".*")] == [".other.1234abcd.tmp"]
+
+
+def test_training_looks_at_its_output_before_it_reads_a_model(run, project):
+    command = ["./no-model" if word == "MODEL" else word for word in TRAIN]
+    (project / "out").mkdir()
+    with held(project / "out" / ".lock"):
+        one_line(run(command), "E-OUT-BUSY", "out")
+    one_line(run(command), "E-MODEL-FILE", "No folder ./no-model")
+    (project / "out" / "thesis.txt").write_text("precious")
+    one_line(run(command), "E-OUT-USED", "thesis.txt")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_full_disk_is_one_line_with_path_and_space_and_leaves_what_was_there(run, project, overwrite):
+    if overwrite:
+        assert run(AUDIT, "--quiet").code == 0
+    before, (soft, hard) = files(project), resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300, hard))
+        result = run(AUDIT, "--quiet", *(["--overwrite"] if overwrite else []))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    one_line(result, "E-OS", "out/run.json could not be written, with ", " MB free there: File too large.")
+    assert files(project) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (("audit", "-m", "./\x1b[31mred", "-t", "tickets.yaml", "-o", "out"), r"./\x1b[31mred"),
+        ((*AUDIT[:-1], "\u202etuo"), r"\u202etuo is a file"),
+        ((*AUDIT, "--templates", "\x9b31m\u2066"), r"\x9b31m\u2066"),
+        (("\x1b]0;title\x07",), r"\x1b]0;title\x07"),
+        ((*TRAIN, "--\x1b[2J", "1"), r"\x1b[2J"),
+    ],
+)
+def test_a_terminal_is_not_told_what_to_do(run, project, command, shown):
+    (project / "\u202etuo").write_text("a file")
+    result = run(command)
+    assert result.code == 2
+    assert shown in result.err
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", result.out + result.err)
+
+
+def test_a_note_and_a_printed_path_have_no_control_characters_either(run, project, caplog):
+    result = run((*AUDIT[:-1], "\u202e\x1b[31mout"))
+    assert (result.code, r"\u202e\x1b[31mout: next" in result.out) == (0, True)
+    line = logging.LogRecord("flip_flop", logging.INFO, "", 0, "%s is complete", ("\x1b[31mout",), None)
+    (handler,) = logging.getLogger("flip_flop").handlers[:1]
+    assert handler.format(line) == r"\x1b[31mout is complete"
 
 
 def test_a_run_that_is_there_is_not_replaced_unasked(run, project):

@@ -77,7 +77,7 @@ def test_show_prints_every_prompt_with_its_answers_and_marks_the_gold_one(flip_f
 def test_show_prints_control_characters_as_escapes(flip_flop, project):
     (project / "test.csv").write_text('text,urgent\n"\x1b[31mred\u202e, and\nmore",1\n')
     shown = flip_flop("templates", "show", "tickets.yaml", "--templates", "terse").out
-    assert "\\u001b[31mred\\u202e, and\nmore\n" in shown
+    assert "\\x1b[31mred\\u202e, and\nmore\n" in shown
     assert "\x1b" not in shown
 
 

@@ -52,7 +52,7 @@ def test_hostile_names_are_shown_and_do_nothing(hostile_page):
     assert "</script>" not in hostile_page
     assert "<b>bold" not in hostile_page
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x00-\x08\x0b-\x1f\x7f]", hostile_page)
-    shown = "</script><b>bold\\u202e\\u001b[31m</b>&\"'"
+    shown = "</script><b>bold\\u202e\\x1b[31m</b>&\"'"
     page = Page(hostile_page)
     assert shown in page.text
     assert any(shown in (attributes.get("title") or "") for _, attributes in page.tags)

@@ -35,7 +35,7 @@ def test_no_name_reaches_the_terminal_with_its_control_characters(hostile):
     text = render_text(comparison_rows([load_run(path) for path in hostile]))
     assert "\x1b" not in text
     assert "\u202e" not in text
-    assert "\\u001b[31m" in text
+    assert "\\x1b[31m" in text
 
 
 def test_no_name_breaks_a_markdown_table(hostile, make_run):

@@ -10,6 +10,7 @@ import click
 from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
 from flip_flop.errors import InputError, nearest
 from flip_flop.options import ScoringOptions, option
+from flip_flop.terminal import echo
 
 if TYPE_CHECKING:
     from flip_flop.evaluation.run_directory import Audit
@@ -51,10 +52,12 @@ def audit_command(
     """
     from flip_flop.evaluation.audit import audit
     from flip_flop.evaluation.run_directory import check_out
+    from flip_flop.files import lock_output
     from flip_flop.report import comparison_rows, render_text
     from flip_flop.too_long import listed_beside
 
     thresholds = [_threshold(text) for text in run.fail_under]
+    click.get_current_context().with_resource(lock_output(run.out))
     check_out(run.out, overwrite=run.overwrite)
     # The data's errors come before the model's minutes.
     chosen = data.open(task.task, task.templates, data.protocol)
@@ -73,12 +76,12 @@ def audit_command(
             label_prior=prior,
         )
     found.write(run.out)
-    click.echo(render_text(comparison_rows([found])))
+    echo(render_text(comparison_rows([found])))
     if not run.quiet:
-        click.echo(f"\n{run.out}: next, flip-flop report {run.out} --out report.html")
+        echo(f"\n{run.out}: next, flip-flop report {run.out} --out report.html")
     missed = list(filter(None, (_missed(found.metrics, *threshold) for threshold in thresholds)))
     for text in [*missed, *filter(None, (_doubt(found, *threshold) for threshold in thresholds))]:
-        click.echo(text, err=True)
+        echo(text, err=True)
     return 1 if missed else 0
 
 

@@ -10,6 +10,7 @@ import click
 from flip_flop.cli.options import options
 from flip_flop.errors import InputError
 from flip_flop.options import option
+from flip_flop.terminal import echo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +38,15 @@ def demo_command(demo: DemoOptions) -> int:
     _clear(out, demo.overwrite)
     audits = run_demo(out, seed=demo.seed, quiet=demo.quiet)
     runs = [*audits["train"], *audits["held_out"]]
-    click.echo()
+    echo()
     for group in group_runs([load_run(run) for run in runs]):
-        click.echo(render_text(comparison_rows(group.runs)))
+        echo(render_text(comparison_rows(group.runs)))
         for note in caveats(group):
-            click.echo("\n" + textwrap.fill(note, width=110))
-        click.echo()
-    click.echo(own_label_mass(out))
-    click.echo("\n" + textwrap.fill(DEMO_NOTE, width=110))
-    click.echo(f"\nReport: {write_report(runs, out / 'report.html')}")
+            echo("\n" + textwrap.fill(note, width=110))
+        echo()
+    echo(own_label_mass(out))
+    echo("\n" + textwrap.fill(DEMO_NOTE, width=110))
+    echo(f"\nReport: {write_report(runs, out / 'report.html')}")
     return 0
 
 
@@ -85,5 +86,5 @@ def _rebuild(out: Path) -> int:
     folder = out / "model"
     with click.progressbar(length=100, label="pretraining") as bar:
         rebuild_model(folder, progress=lambda done, total: bar.update(int(100 * done / total) - bar.pos))
-    click.echo(f"{folder}: use it with --model {folder}")
+    echo(f"{folder}: use it with --model {folder}")
     return 0

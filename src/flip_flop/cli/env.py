@@ -2,6 +2,8 @@
 
 import click
 
+from flip_flop.terminal import echo
+
 
 @click.command("env")
 def env_command() -> int:
@@ -10,5 +12,5 @@ def env_command() -> int:
     from flip_flop.text import align_columns
 
     facts = versions() | hardware()
-    click.echo(align_columns([(name, "none" if value is None else str(value)) for name, value in facts.items()]))
+    echo(align_columns([(name, "none" if value is None else str(value)) for name, value in facts.items()]))
     return 0

@@ -1,14 +1,19 @@
 """``flip-flop``: its commands, and what happens when one fails."""
 
 import importlib
+import io
 import logging
 import os
 import sys
+import traceback
 import warnings
+from pathlib import Path
 
 import click
 
 from flip_flop.errors import InputError
+from flip_flop.files import WRITE_ERRORS, write_failure
+from flip_flop.terminal import LogLines, echo
 
 VERBS = {
     "demo": "Audit, train, audit and report on the embedded task; no network.",
@@ -55,17 +60,21 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False)
     except InputError as error:
-        print(error, file=sys.stderr)
+        echo(error, err=True)
         sys.exit(2)
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        echo(shown.getvalue().rstrip("\n"), err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
-        print("stopped", file=sys.stderr)
+        echo("stopped", err=True)
         sys.exit(130)
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        print(f"E-OS: {error.strerror or error}{where}. Fix it and run the command again.", file=sys.stderr)
+        plain = InputError("E-OS", f"{error.strerror or error}{where}.", "Fix it and run the command again.")
+        is_write = error.filename and error.errno in WRITE_ERRORS
+        echo(write_failure(error, Path(error.filename), plain.hint) if is_write else plain, err=True)
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -74,7 +83,8 @@ def _set_up_logging() -> None:
     """Our own notes as plain lines; of other libraries only errors."""
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # read when the library is imported, later
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(LogLines("%(message)s"))
+    sys.excepthook = lambda kind, error, trace: echo("".join(traceback.format_exception(error)).rstrip(), err=True)
     log = logging.getLogger("flip_flop")
     log.handlers = [handler]  # one, however often a process calls this
     # Of several processes that a launcher started, only the first one prints notes.

@@ -8,6 +8,7 @@ import click
 
 from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
 from flip_flop.options import ScoringOptions, option
+from flip_flop.terminal import echo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +36,11 @@ def predict_command(
     model's context has no answer, and a note that says so.
     """
     from flip_flop.evaluation.predict import check_target, predict, write_predictions
+    from flip_flop.files import lock_output
     from flip_flop.too_long import listed_beside
 
     check_target(run.out, run.source)
+    click.get_current_context().with_resource(lock_output(run.out))
     # The data's errors come before the model's minutes.
     chosen = data.open(task.task, task.templates, data.protocol)
     prior = calibration.prior(chosen)
@@ -53,5 +56,5 @@ def predict_command(
     notes = f"; {undecided} without a strict majority of the templates"
     if too_long := sum(row["vote"] is None for row in predictions):
         notes += f"; {too_long} too long"
-    click.echo(f"{run.out}: {len(predictions)} rows ({shares}{notes})")
+    echo(f"{run.out}: {len(predictions)} rows ({shares}{notes})")
     return 0

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from flip_flop.errors import InputError
+from flip_flop.terminal import echo
 
 SUFFIXES = (".html", ".md", ".csv", ".txt")
 
@@ -26,5 +27,5 @@ def report_command(runs: tuple[Path, ...], out: Path, title: str | None) -> int:
         rows = comparison_rows([load_run(run) for run in runs])
         write = {".md": render_markdown, ".csv": render_csv, ".txt": render_text}[out.suffix]
         write_text(out, write(rows).rstrip("\n") + "\n")
-    click.echo(str(out))
+    echo(str(out))
     return 0

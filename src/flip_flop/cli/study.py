@@ -11,6 +11,7 @@ from flip_flop.cli.options import options
 from flip_flop.cli.study_options import GridOptions, RunOptions, model_path, out_option
 from flip_flop.errors import InputError
 from flip_flop.options import TrainingProtocol
+from flip_flop.terminal import echo
 
 if TYPE_CHECKING:
     from flip_flop.studies.folder import StudyFolder
@@ -45,7 +46,7 @@ def plan_command(grid: GridOptions, name: str, out: Path, timed: bool) -> int:
     from flip_flop.studies.preview import Preview
 
     for line in Preview(*grid.study(name), StudyFolder(out), timed=timed).lines():
-        click.echo(line)
+        echo(line)
     return 0
 
 
@@ -83,7 +84,7 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
         named = name if name in study_names() else str(Path(name).resolve())
         tables = [*PROGRAM, "tables", named, "--model", setup.model, "--protocol", study.protocol]
         tables += ["--out", str(folder.root)]
-        click.echo(f"{how.export}: {export_commands(tracker, command, tables, how.export, launcher)} commands")
+        echo(f"{how.export}: {export_commands(tracker, command, tables, how.export, launcher)} commands")
         return 0
     tracker.forget_failures()
     if how.executor == "slurm":
@@ -131,7 +132,7 @@ def status_command(name: str, model: str | None, protocol: str | None, out: Path
 
     folder = StudyFolder(out)
     for line in Tracker(_last_run(folder, name, model, protocol), folder, quiet=True).status_lines():
-        click.echo(line)
+        echo(line)
     return 0
 
 
@@ -166,7 +167,7 @@ def _run_here(tracker: "Tracker", command: list[str], workers: int | None) -> No
 
 def _report(tracker: "Tracker") -> int:
     for line in tracker.error_lines():
-        click.echo(line, err=True)
+        echo(line, err=True)
     return 1 if tracker.failed else 0
 
 
@@ -189,10 +190,10 @@ def _write_outputs(folder: "StudyFolder", plan: "Plan", quiet: bool) -> None:
     frame = make_frame(folder, plan)
     is_done = frame.groupby("position")["is_done"].first()
     if not is_done.any():
-        click.echo("no audit is complete: there is nothing to show", err=True)
+        echo("no audit is complete: there is nothing to show", err=True)
         return
     written = write_outputs(frame, plan.study, folder.study(plan))
     if not is_done.all():
-        click.echo(f"{(~is_done).sum()} of {len(is_done)} audits are not complete: their cells are blank", err=True)
+        echo(f"{(~is_done).sum()} of {len(is_done)} audits are not complete: their cells are blank", err=True)
     if not quiet:
-        click.echo("\n".join(str(path) for path in written))
+        echo("\n".join(str(path) for path in written))

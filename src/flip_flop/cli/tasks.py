@@ -8,6 +8,7 @@ import click
 from flip_flop.cli.options import DataOptions, RowOptions, options
 from flip_flop.errors import InputError
 from flip_flop.options import Protocol
+from flip_flop.terminal import echo
 from flip_flop.text import align_columns
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ def list_command() -> int:
 
     entries = [catalog_entry(name) for name in catalog_names()]
     rows = [[entry.name, *(str(entry.paper[column]) for column in COLUMNS[1:]), entry.source_name] for entry in entries]
-    click.echo(align_columns([[*COLUMNS, "from"], *rows]))
-    click.echo("\nnext: flip-flop tasks check, or flip-flop tasks show rte")
+    echo(align_columns([[*COLUMNS, "from"], *rows]))
+    echo("\nnext: flip-flop tasks check, or flip-flop tasks show rte")
     return 0
 
 
@@ -54,13 +55,13 @@ def show_command(data: RowOptions, task: str) -> int:
         ("splits", entry.policy.describe(train.split, test.split, splits)),
         ("templates", f"PromptSource, {entry.templates}"),
     ):
-        click.echo(f"{key + ':':11}{value}")
+        echo(f"{key + ':':11}{value}")
     try:
         dataset = data.open_paper(task, protocol=data.protocol)
     except InputError as error:
-        click.echo(f"\nwhich templates are kept depends on the rows, which are not available:\n{error}")
+        echo(f"\nwhich templates are kept depends on the rows, which are not available:\n{error}")
     else:
-        click.echo(_details(dataset))
+        echo(_details(dataset))
     return 0
 
 
@@ -91,14 +92,15 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None,
                 raise
             missing[entry.name] = error
             if "ConnectionError" in error.message:  # the next one would wait as long for the same answer
-                click.echo("the hub cannot be reached: the other datasets are not tried", err=True)
+                echo("the hub cannot be reached: the other datasets are not tried", err=True)
                 break
     for place, each in enumerate(protocols):
         comparisons = {name: of_protocols[place] for name, of_protocols in found.items()}
         cells = [_cells(entry, comparisons.get(entry.name), each.splits) for entry in entries]
-        click.echo(align_columns([list(COLUMNS), *cells]))
-        click.echo("\n".join(["", f"protocol {each.name}: {each.source}", *_notes(list(comparisons.values())), ""]))
-    click.echo("\n".join(f"{name}: {error}" for name, error in missing.items()), nl=bool(missing))
+        echo(align_columns([list(COLUMNS), *cells]))
+        echo("\n".join(["", f"protocol {each.name}: {each.source}", *_notes(list(comparisons.values())), ""]))
+    for name, reason in missing.items():
+        echo(f"{name}: {reason}")
     is_complete = not missing or (set(missing) == {"storycloze"} and data.story_cloze_dir is None)
     return 0 if is_complete and not any(each.unexplained for both in found.values() for each in both) else 1
 

@@ -10,6 +10,7 @@ import click
 from flip_flop.cli.options import DataOptions, TemplateOptions, options
 from flip_flop.errors import InputError
 from flip_flop.options import option
+from flip_flop.terminal import echo
 from flip_flop.text import align_columns, visible
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def fetch_command(source: Path | None) -> int:
     from flip_flop.prompts.promptsource import promptsource_names
 
     folder = fetch(source)
-    click.echo(f"{folder}: the templates of {len(promptsource_names(folder))} datasets")
+    echo(f"{folder}: the templates of {len(promptsource_names(folder))} datasets")
     return 0
 
 
@@ -76,8 +77,8 @@ def list_command(data: DataOptions, task: str) -> int:
     ]
     if dropped:
         lines = sorted([*lines, *((name, "dropped", reason) for name, reason in dropped)])
-    click.echo(f"{found.name}: {len(found.templates)} templates kept, {len(dropped)} dropped")
-    click.echo(align_columns([["template", "", "answers, or why not"], *lines], indent="  "))
+    echo(f"{found.name}: {len(found.templates)} templates kept, {len(dropped)} dropped")
+    echo(align_columns([["template", "", "answers, or why not"], *lines], indent="  "))
     return 0
 
 
@@ -93,11 +94,11 @@ def show_command(show: ShowOptions, data: DataOptions, task: str) -> int:
     if chosen is None:
         message = f"{found.name}, {show.split}, has no instance {show.instance!r}."
         raise InputError("E-DATA-INSTANCE", message, f"Give a number from 1 to {len(instances)}, or an id.")
-    click.echo(visible(f"{found.name}, {show.split}, instance {chosen.id}", one_line=True))
+    echo(visible(f"{found.name}, {show.split}, instance {chosen.id}", one_line=True))
     for name, prompt, choices in zip(found.templates.names, chosen.prompts, chosen.choices, strict=True):
-        click.echo(f"\n--- {visible(name, one_line=True)} ---\n{visible(prompt)}")
+        echo(f"\n--- {visible(name, one_line=True)} ---\n{visible(prompt)}")
         for index, choice in enumerate(choices):
-            click.echo(f"  {'*' if index == chosen.label else ' '} {index + 1}. {visible(choice, one_line=True)}")
+            echo(f"  {'*' if index == chosen.label else ' '} {index + 1}. {visible(choice, one_line=True)}")
     return 0
 
 
@@ -119,7 +120,7 @@ def lint_command(lint: LintOptions, data: DataOptions, tasks: tuple[str, ...]) -
         except InputError as error:
             if len(names) == 1:
                 raise
-            click.echo(str(error), err=True)
+            echo(str(error), err=True)
             failed = True
     return 2 if failed else 0
 
@@ -140,9 +141,9 @@ def _lint(name: str, task: "Task", lint: LintOptions, encode: "Encode | None") -
     )
     errors = sum(finding.is_error for finding in findings)
     read = f"{count(len(task.templates), 'template')}, {count(len(rows), 'row')}"
-    click.echo(f"{name}: {read}, {count(errors, 'error')}, {count(len(findings) - errors, 'warning')}")
+    echo(f"{name}: {read}, {count(errors, 'error')}, {count(len(findings) - errors, 'warning')}")
     if findings:
-        click.echo(align_columns([["code", "template", "what"], *_lines(findings)], indent="  "))
+        echo(align_columns([["code", "template", "what"], *_lines(findings)], indent="  "))
     return errors > 0
 
 

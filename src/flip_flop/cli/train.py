@@ -10,6 +10,7 @@ import click
 from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, options
 from flip_flop.errors import InputError
 from flip_flop.options import TrainingProtocol, option, row_protocol_of
+from flip_flop.terminal import echo
 
 # Settings that the command sets by itself, and the flag that sets them.
 OWNED = {"output_dir": "--out", "resume_from_checkpoint": "--resume", "use_cpu": "--device", "do_train": "the verb"}
@@ -67,6 +68,7 @@ def train_command(
     from flip_flop.tasks import require_templates_for_training
     from flip_flop.training import load_training_data, make_config, train
     from flip_flop.training.distributed import rank
+    from flip_flop.training.plan import check_out
 
     settings = _read_settings(run.config) | _parse_flags(ctx.args)
     for name in settings:
@@ -83,8 +85,7 @@ def train_command(
         message = f"Training takes no --device {model.device}."
         raise InputError("E-MODEL-DEVICE", message, "Set CUDA_VISIBLE_DEVICES, and use cuda or auto.")
     config = make_config(settings, f"{run.config} and the command line" if run.config else "the command line")
-    if run.out.is_file():
-        raise InputError("E-OUT-PATH", f"{run.out} is a file.", "Give a folder.")
+    check_out(run.out, resume=run.resume)
     chosen = data.open(task.task, task.templates, row_protocol_of(config.protocol))
     require_templates_for_training(chosen)
     rows = load_training_data(
@@ -101,7 +102,7 @@ def train_command(
         protocol = " --protocol release" if config.protocol == "release" else ""
         mirror = "" if data.hub_mirror is None else f" --hub-mirror {data.hub_mirror}"
         audit = f"flip-flop audit --model {model.model} --adapter {adapter} --task {task.task}{protocol}{mirror}"
-        click.echo(f"{adapter}: next, {audit} --out ...")
+        echo(f"{adapter}: next, {audit} --out ...")
     return 0
 
 

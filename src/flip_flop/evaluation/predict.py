@@ -9,7 +9,6 @@ from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import rendered, score_calibrated
-from flip_flop.evaluation.run_directory import check_writable
 from flip_flop.files import write_text
 from flip_flop.metrics import calibrated, label_probs, majority_vote, vote_counts
 from flip_flop.options import DEFAULT_SCORING, Calibration, ScoringOptions
@@ -92,8 +91,7 @@ def check_target(out: Path, source: Path | None = None) -> None:
     """Refuse, before anything is computed, what cannot be written or would overwrite the rows that are read.
 
     Raises:
-        InputError: ``E-OUT-KIND`` for another suffix; ``E-OUT-PATH`` for a folder, for ``source`` itself, or
-            where nothing can be written.
+        InputError: ``E-OUT-KIND`` for another suffix; ``E-OUT-PATH`` for a folder, or for ``source`` itself.
     """
     if out.is_dir():
         raise InputError("E-OUT-PATH", f"{out} is a folder.", "Give --out a file's name.")
@@ -101,7 +99,6 @@ def check_target(out: Path, source: Path | None = None) -> None:
         raise InputError("E-OUT-PATH", f"{out} is the input itself.", "Give --out another name.")
     if out.suffix not in SUFFIXES:
         raise InputError("E-OUT-KIND", f"{out.name} is neither JSONL nor CSV.", "End --out with .jsonl or .csv.")
-    check_writable(out)
 
 
 def _table(predictions: Sequence[dict[str, Any]], labels: Sequence[Any]) -> Iterator[list[Any]]:

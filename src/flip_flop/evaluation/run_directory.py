@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float32, Int, Int64
 
 from flip_flop.errors import InputError
-from flip_flop.files import new_folder, write_arrays, write_bytes, write_json, write_text
+from flip_flop.files import new_folder, write_arrays, write_json, write_text
 from flip_flop.metrics import METRICS, EvalData, calibrated, resolve_average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.run_record import RUN_FILE, RunRecord
@@ -167,8 +167,7 @@ def check_out(out: Path, *, overwrite: bool = False) -> None:
     """Refuse an output folder before anything is computed.
 
     Raises:
-        InputError: ``E-OUT-USED`` where it holds something and may not be replaced; ``E-OUT-PATH`` where it cannot be
-            written.
+        InputError: ``E-OUT-USED`` where it holds something and may not be replaced; ``E-OUT-PATH`` for a file.
     """
     if out.is_file():
         raise InputError("E-OUT-PATH", f"{out} is a file.", "Give a folder.")
@@ -180,23 +179,6 @@ def check_out(out: Path, *, overwrite: bool = False) -> None:
         if not (overwrite and is_audit):
             hint = "Give another --out, or add --overwrite." if is_audit else "Give another --out."
             raise InputError("E-OUT-USED", f"{out} is not empty.", hint)
-    check_writable(out)
-
-
-def check_writable(out: Path) -> None:
-    """Refuse a path that cannot be written, before anything is computed.
-
-    Raises:
-        InputError: ``E-OUT-PATH``.
-    """
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        probe = out.parent / f".{out.name}.probe"
-        write_bytes(probe, b"")
-        probe.unlink()
-    except OSError as error:
-        message = f"Cannot write to {out.parent}: {error.strerror}."
-        raise InputError("E-OUT-PATH", message, "Give another --out.") from error
 
 
 def _broken(path: Path, why: str) -> InputError:

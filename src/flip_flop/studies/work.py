@@ -33,6 +33,7 @@ from flip_flop.studies.leases import HEARTBEAT_SECONDS, STALE_SECONDS
 from flip_flop.studies.plan import Cell, Plan, Unit
 from flip_flop.studies.tracker import Tracker
 from flip_flop.tasks import Task
+from flip_flop.terminal import echo
 from flip_flop.training import F2CConfig, load_training_data, make_config, train
 
 # Exit statuses: what is to be done is done; cells failed; the rest is for another process (the system's "try again
@@ -109,7 +110,7 @@ def terminable() -> Iterator[None]:
 
     def stop(number: int, frame: object) -> None:
         if SUPERVISED not in os.environ:
-            print("stopped", file=sys.stderr)
+            echo("stopped", err=True)
         raise SystemExit(STOPPED)
 
     numbers = (signal.SIGTERM, signal.SIGINT) if SUPERVISED in os.environ else (signal.SIGTERM,)
@@ -187,7 +188,7 @@ class _UnitRunner:
                 return BUSY
             for cell in self.unit.cells:  # or whoever watches would count them as failed now
                 self.folder.forget_failure(cell)
-            print(f"---- {now()}, process {os.getpid()}")
+            echo(f"---- {now()}, process {os.getpid()}")
             status = DONE
             for cell in self.unit.cells:
                 if _stop_asked.is_set():
@@ -202,7 +203,7 @@ class _UnitRunner:
         """Run the unit; where another process is at work on it, wait for so long."""
         status, over = self.run(), time.monotonic() + seconds
         if status == BUSY and seconds:
-            print(waiting_for(self.folder, self.unit), file=sys.stderr)
+            echo(waiting_for(self.folder, self.unit), err=True)
         while status == BUSY and time.monotonic() < over:
             time.sleep(RETRY_SECONDS)
             status = self.run()
@@ -224,7 +225,7 @@ class _UnitRunner:
         with terminable():  # a job that was killed and queued again finds a lease of its own
             status = self.run_when_free(0 if holder and holder.is_alive() else STALE_SECONDS + HEARTBEAT_SECONDS)
         if status == BUSY:
-            print(f"not run: {waiting_for(self.folder, self.unit)}", file=sys.stderr)
+            echo(f"not run: {waiting_for(self.folder, self.unit)}", err=True)
         self._tell(str(status))
         return status
 
@@ -247,14 +248,14 @@ class _UnitRunner:
         except Exception as error:
             is_users = isinstance(error, InputError)
             reason = str(error) if is_users else f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            print(reason if is_users else traceback.format_exc(), file=sys.stderr)
+            echo(reason if is_users else traceback.format_exc(), err=True)
             self.folder.fail(cell, reason)
             return FAILED
         finally:
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-        print(f"{cell.kind} {cell.label}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+        echo(f"{cell.kind} {cell.label}: {time.monotonic() - started:.0f} s", err=True)
         return DONE
 
     def _open(self, cell: Cell) -> Task:

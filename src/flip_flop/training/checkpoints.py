@@ -1,7 +1,6 @@
 """Checkpoints that are complete or do not count: a manifest, written last, has the digest of every file."""
 
 import contextlib
-import errno
 import os
 import re
 import shutil
@@ -11,16 +10,16 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from flip_flop.errors import InputError
-from flip_flop.files import fsync_folder, read_object, sha256_file, write_json
+from flip_flop.files import WRITE_ERRORS, fsync_folder, read_object, sha256_file, write_failure, write_json
 
 MANIFEST = "MANIFEST.json"
-# What a full, failing or read-only disk answers.
-WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 def write_manifest(checkpoint: Path) -> None:
-    """Flush every file of a checkpoint, then write its manifest. Without one the folder is no checkpoint."""
+    """Flush every file of a checkpoint, then write its manifest. Without one the folder is no checkpoint.
+
+    The folder of checkpoints is flushed too: only then is this one certain to outlive those that are deleted for it.
+    """
     digests = {}
     for file in sorted(checkpoint.rglob("*")):
         if file.is_file() and file.name != MANIFEST:
@@ -29,6 +28,7 @@ def write_manifest(checkpoint: Path) -> None:
             digests[str(file.relative_to(checkpoint))] = _entry(file)
     fsync_folder(checkpoint)
     write_json(checkpoint / MANIFEST, digests)
+    fsync_folder(checkpoint.parent)
 
 
 def _entry(file: Path) -> dict[str, Any]:
@@ -103,11 +103,8 @@ def named_write_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        reason = str(error)
         by_library = "while serializing" in reason or "inline_container.cc" in reason  # safetensors, torch
         if not by_library and getattr(error, "errno", None) not in WRITE_ERRORS:
             raise
-        free = shutil.disk_usage(folder).free / 1e6
-        where = getattr(error, "filename", None) or f"A file in {folder}"
-        message = f"{where} could not be written, with {free:.0f} MB free there: {reason}."
-        raise InputError("E-OS", message, "Make room, and go on with --resume.") from error
+        raise write_failure(error, folder, "Make room, and go on with --resume.") from error

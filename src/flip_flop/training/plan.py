@@ -1,12 +1,8 @@
 """A training run's folder: who may write into it, and whether a resumed run is still the same run."""
 
 import contextlib
-import errno
-import fcntl
 import json
-import logging
 import math
-import shutil
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +10,7 @@ from typing import Any
 
 from transformers import TrainingArguments
 
+from flip_flop import files
 from flip_flop.errors import InputError
 from flip_flop.files import read_object
 from flip_flop.method import find_method
@@ -22,11 +19,7 @@ from flip_flop.training.checkpoints import MANIFEST, list_checkpoints
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.distributed import rank
 
-log = logging.getLogger("flip_flop")
-
-PLAN = "plan.json"
-# What a file system without locks, such as some of clusters, answers.
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
+PLAN, LOCK = "plan.json", ".lock"
 # The inherited settings that are in a run's record.
 RECORDED = (
     *("seed", "learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size"),
@@ -89,18 +82,25 @@ def lock(out: Path) -> Iterator[None]:
         yield
         return
     out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError("E-OUT-BUSY", f"Another process is writing to {out}.") from None
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            log.info("%s: its file system has no locks; make sure that no other run writes there", out)
+    with files.lock(out / LOCK, out):
         for leftover in [*out.glob(".*.tmp"), *out.glob(".*.old")]:  # of a process that was killed while it wrote
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+            files.remove(leftover)
         yield
+
+
+def check_out(out: Path, *, resume: bool) -> None:
+    """Refuse a folder before anything is read or computed, and leave it as it is.
+
+    Raises:
+        InputError: ``E-OUT-PATH`` for a file, ``E-OUT-BUSY`` where another process writes there, and ``E-OUT-USED`` as
+            :func:`check_plan`.
+    """
+    if out.is_file():
+        raise InputError("E-OUT-PATH", f"{out} is a file.", "Give a folder.")
+    if (out / LOCK).exists():
+        with lock(out):
+            pass
+    _holds_run(out, resume=resume)
 
 
 def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
@@ -115,19 +115,8 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
             ``E-RUN-BROKEN`` where that cannot be read.
     """
     path = out / PLAN
-    if not path.exists():
-        own = (".lock", "checkpoints") if not any((out / "checkpoints").glob("*")) else (".lock",)
-        others = sorted(item.name for item in out.iterdir() if item.name not in own)
-        if others:
-            message = f"{out} is not empty: {', '.join(others[:3])}."
-            raise InputError("E-OUT-USED", message, "Give another --out, or empty it.")
+    if not _holds_run(out, resume=resume):
         return
-    checkpoints = list_checkpoints(out / "checkpoints")
-    if not (out / RUN_FILE).exists() and not any((path / MANIFEST).exists() for path in checkpoints):
-        return
-    if not resume:
-        hint = "Add --resume to go on with it, or give another --out."
-        raise InputError("E-OUT-USED", f"{out} holds a run already.", hint)
     before = read_object(path)
     if before is None or not all(isinstance(before.setdefault(section, {}), dict) for section in plan):
         raise InputError("E-RUN-BROKEN", f"{path} cannot be read.", "Restore it, or give another --out.")
@@ -142,3 +131,21 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
         message = f"{out} was started with another {'; '.join(changed[:3])}."
         hint = "Resume with the same settings and number of processes, or give another --out."
         raise InputError("E-RESUME-CHANGED", message, hint)
+
+
+def _holds_run(out: Path, *, resume: bool) -> bool:
+    """Whether the folder holds a run that a resumed one must be the same as."""
+    if not (out / PLAN).exists():
+        own = (LOCK, "checkpoints") if not any((out / "checkpoints").glob("*")) else (LOCK,)
+        others = sorted(item.name for item in out.glob("*") if item.name not in own)
+        if others:
+            message = f"{out} is not empty: {', '.join(others[:3])}."
+            raise InputError("E-OUT-USED", message, "Give another --out, or empty it.")
+        return False
+    checkpoints = list_checkpoints(out / "checkpoints")
+    if not (out / RUN_FILE).exists() and not any((path / MANIFEST).exists() for path in checkpoints):
+        return False
+    if not resume:
+        hint = "Add --resume to go on with it, or give another --out."
+        raise InputError("E-OUT-USED", f"{out} holds a run already.", hint)
+    return True

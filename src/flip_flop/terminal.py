@@ -1,0 +1,19 @@
+"""Where lines are printed: what a terminal would obey, or what would turn a name around, is shown as an escape."""
+
+import logging
+import sys
+
+from flip_flop.text import visible
+
+
+def echo(text: object = "", *, err: bool = False) -> None:
+    """Print lines to standard output, or with ``err`` to standard error."""
+    print(visible(str(text)), file=sys.stderr if err else sys.stdout, flush=True)
+
+
+class LogLines(logging.Formatter):
+    """Notes as plain lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The message, and a traceback where there is one."""
+        return visible(super().format(record))
