@@ -44,8 +44,7 @@ def _named(path: Path, temporary: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None or str(error.filename).startswith(str(temporary)):
-            error.filename = str(path)
+        error.filename = str(error.filename or path).replace(str(temporary), str(path))
         raise
 
 
@@ -68,7 +67,8 @@ def lock(file: Path, out: Path) -> Iterator[None]:
                     raise
                 log.info("%s: its file system has no locks; make sure that no other run writes there", out)
             # Its last holder may have removed it since it was opened here: then it locks nothing.
-            is_locked = file.exists() and os.path.samestat(os.fstat(handle.fileno()), file.stat())
+            with contextlib.suppress(FileNotFoundError):
+                is_locked = os.path.samestat(os.fstat(handle.fileno()), file.stat())
             if is_locked:
                 yield
 
@@ -107,11 +107,11 @@ def lock_output(path: Path) -> Iterator[None]:
 
 def _remove_leftovers(path: Path) -> None:
     """Remove the temporary files and folders of writers that were killed; what one had moved away comes back."""
-    name = glob.escape(path.name)
-    for previous in path.parent.glob(f".{name}.*.old"):
+    name = f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"  # as _temporary gives it, and of no longer name
+    for previous in path.parent.glob(f"{name}.old"):
         if not path.exists():
             previous.rename(path)
-    for leftover in [*path.parent.glob(f".{name}.*.tmp"), *path.parent.glob(f".{name}.*.old")]:
+    for leftover in [*path.parent.glob(f"{name}.tmp"), *path.parent.glob(f"{name}.old")]:
         remove(leftover)
 
 

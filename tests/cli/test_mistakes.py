@@ -180,13 +180,13 @@ VOTES = (*PREDICT, "--out", "votes.csv")
 @pytest.mark.parametrize(("command", "out"), [(AUDIT, "out"), (VOTES, "votes.csv")])
 def test_an_output_is_one_process_s_and_what_a_killed_one_left_of_it_goes(run, project, command, out):
     (project / f".{out}.1234abcd.tmp").mkdir()
-    (project / ".other.1234abcd.tmp").mkdir()
+    (project / f".{out}.b.1234abcd.tmp").mkdir()
     with held(project / f".{out}.lock"):
         one_line(run(command), "E-OUT-BUSY", out)
         assert (project / f".{out}.1234abcd.tmp").exists()
     assert run(command, "--quiet").code == 0
     assert (project / out).exists()
-    assert [path.name for path in project.glob(".*")] == [".other.1234abcd.tmp"]
+    assert [path.name for path in project.glob(".*")] == [f".{out}.b.1234abcd.tmp"]  # of another output
 
 
 def test_training_looks_at_its_output_before_it_reads_a_model(run, project):
