@@ -76,7 +76,6 @@ class F2CTrainer(Trainer):
         require_one_device_each(args)
         require_dtype(args, unwrap(causal_lm).dtype)
         args = copy.copy(args)
-        # The library writes pickles and knows no manifests: the callback keeps a run's state, and deletes what is old.
         self.checkpoints = Checkpoints(args.save_total_limit, with_state=not args.save_only_model)
         args.save_total_limit, args.save_only_model = None, True
         if eval_dataset is None:
