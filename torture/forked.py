@@ -68,7 +68,10 @@ class Run:
             if pid:
                 break
             if kill_after is not None and time.monotonic() - self.started >= kill_after:
-                os.killpg(self.pid, signal.SIGKILL)
+                try:
+                    os.killpg(self.pid, signal.SIGKILL)
+                except ProcessLookupError:  # it has not begun its group yet
+                    os.kill(self.pid, signal.SIGKILL)
                 _, status = os.waitpid(self.pid, 0)
                 break
             time.sleep(0.001)

@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,9 +70,9 @@ def remove(*paths: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def debris(folder: Path, allowed: Sequence[str] = (".lock",)) -> list[str]:
-    """Hidden files and folders below a folder, which are temporary ones."""
-    return [str(item) for item in folder.rglob(".*") if item.name not in allowed]
+def debris(folder: Path) -> list[str]:
+    """Hidden files and folders below a folder, which are temporary ones, but for a training's lock."""
+    return [str(item) for item in folder.rglob(".*") if item.name != ".lock"]
 
 
 def adapter_of(run: Path) -> bytes:
