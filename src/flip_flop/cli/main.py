@@ -3,7 +3,9 @@
 import importlib
 import logging
 import os
+import signal
 import sys
+import time
 import warnings
 
 import click
@@ -21,6 +23,9 @@ VERBS = {
     "study": "The paper's studies as grids: plan, run, status, tables.",
     "env": "Versions and hardware, for a bug report.",
 }
+
+# What all processes find, each finds within this of the others.
+SECONDS_FOR_THE_FIRST = 10.0
 
 
 class LazyGroup(click.Group):
@@ -55,19 +60,37 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False)
     except InputError as error:
+        _let_the_first_speak(2)
         print(error, file=sys.stderr)
         sys.exit(2)
     except click.ClickException as error:
+        _let_the_first_speak(2)
         error.show()
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         print("stopped", file=sys.stderr)
         sys.exit(130)
     except OSError as error:
+        _let_the_first_speak(2)
         where = f" {error.filename}" if error.filename else ""
         print(f"E-OS: {error.strerror or error}{where}. Fix it and run the command again.", file=sys.stderr)
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _let_the_first_speak(code: int) -> None:
+    """Of several processes that a launcher started, a mistake that all of them find is said by the first one alone.
+
+    The launcher ends the others when one has failed; a process that is not ended soon is the only one that knows.
+    """
+    if not _is_first():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: sys.exit(code))
+        time.sleep(SECONDS_FOR_THE_FIRST)
+
+
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _set_up_logging() -> None:
@@ -78,7 +101,7 @@ def _set_up_logging() -> None:
     log = logging.getLogger("flip_flop")
     log.handlers = [handler]  # one, however often a process calls this
     # Of several processes that a launcher started, only the first one prints notes.
-    log.setLevel(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.ERROR)
+    log.setLevel(logging.INFO if _is_first() else logging.ERROR)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
 
