@@ -1,7 +1,7 @@
 """``python -m tests.training.processes DTYPE OUT``: a tiny training in one, two and four processes.
 
-Each has the same instances in a step, 4 of 37; the libraries are imported once, before the processes are forked. Rank 0
-leaves ``OUT/<processes>.pt``.
+Each has the same instances in a step, 4 of 37; what they share is imported and made once, before the processes are
+forked. Rank 0 leaves ``OUT/<processes>.pt``.
 """
 
 import os
@@ -12,20 +12,19 @@ from pathlib import Path
 
 import torch
 
-from tests.tiny import tiny_model
+from tests.tiny import byte_bpe, tiny_model
 from tests.training.test_trainer import adapter_weights, make_trainer, training_rows
 
 # Processes, and for each of them instances per micro-batch and micro-batches per step.
 SHAPES = ((1, 4, 1), (2, 1, 2), (4, 1, 1))
 
 
-def train(rank, processes, batch, accumulation, dtype, out):
+def train(rank, processes, batch, accumulation, model, rows, out):
     """One process of a training."""
-    torch.set_num_threads(1)
     trainer = make_trainer(
         out / str(processes),
-        training_rows(count=37),
-        model=tiny_model("qwen2").to(dtype),
+        rows,
+        model=model,
         lora_dropout=0.0,
         learning_rate=1e-3,
         max_steps=50,
@@ -35,7 +34,7 @@ def train(rank, processes, batch, accumulation, dtype, out):
         eval_strategy="no",
         save_strategy="no",
     )
-    trainer.adapted.to(dtype)
+    trainer.adapted.to(model.dtype)
     result = trainer.train()
     if rank == 0:
         lines = [entry for entry in trainer.state.log_history if "loss" in entry]
@@ -64,12 +63,14 @@ def start(rank, port, processes, *arguments):
 
 def main(dtype, out):
     """Train once with each number of processes; 1 where a process failed."""
+    torch.set_num_threads(1)
+    byte_bpe()  # kept for later calls
+    shared = (tiny_model("qwen2").to(getattr(torch, dtype)), training_rows(count=37), Path(out))
     for processes, *shape in SHAPES:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        arguments = (port, processes, *shape, getattr(torch, dtype), Path(out))
-        children = [start(rank, *arguments) for rank in range(processes)]
+        children = [start(rank, port, processes, *shape, *shared) for rank in range(processes)]
         statuses = [os.waitpid(child, 0)[1] for child in children]
         if any(statuses):
             return 1
