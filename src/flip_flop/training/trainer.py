@@ -207,10 +207,7 @@ class F2CTrainer(Trainer):
     # ---- determinism: every draw is a function of seed, purpose, epoch and instances ----
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward of a micro-batch, row by row.
-
-        Dropout is drawn for (seed, step, instances of the row): a resumed run draws the same. No row: an empty share.
-        """
+        """Forward and backward by rows; dropout is drawn for (seed, step, instances of the row), also on resume."""
         instances: list[EncodedInstance] = inputs["instances"]
         devices = [self.args.device] if self.args.device.type == "cuda" else []
         losses = []
@@ -219,9 +216,8 @@ class F2CTrainer(Trainer):
             # Open over the backward too, which with gradient checkpointing runs layers again.
             attention = packed_attention(self.adapted) if self.backend == "packed" else contextlib.nullcontext()
             with attention, torch.random.fork_rng(devices=devices):
-                torch.manual_seed(
-                    derive_seed(self.args.seed, "dropout", self.state.global_step, *(each.id for each in row))
-                )
+                ids = [instance.id for instance in row]
+                torch.manual_seed(derive_seed(self.args.seed, "dropout", self.state.global_step, *ids))
                 losses.append(super().training_step(self.adapted, {"instances": row}, num_items_in_batch))
         if self.accelerator.sync_gradients:
             distributed.sum_gradients(self.adapted.parameters())
