@@ -62,6 +62,12 @@ def test_resume_goes_on_with_the_same_result_and_log_as_an_uninterrupted_run(out
     assert adapter_bytes(out) == uninterrupted
     assert [entry["step"] for entry in log_of(out, "loss")] == list(range(1, 10))
     assert [entry["step"] for entry in log_of(out, "eval_selection")] == [0, 2, 4, 6, 8, 9]
+    assert_all_steps_are_in_the_mean(out)
+
+
+def assert_all_steps_are_in_the_mean(out):
+    losses = [entry["loss"] for entry in log_of(out, "loss")]
+    assert log_of(out, "train_loss")[0]["train_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +86,7 @@ def test_resumed_from_its_last_checkpoint_a_run_has_nothing_left_to_train(out, c
     run(out, resume=True, **changes)
     assert adapter_bytes(out) == before
     assert [entry["step"] for entry in log_of(out, "loss")] == steps
+    assert_all_steps_are_in_the_mean(out)
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped", "truncated", "no manifest"])

@@ -4,7 +4,9 @@ import importlib
 import io
 import logging
 import os
+import signal
 import sys
+import time
 import traceback
 import warnings
 from pathlib import Path
@@ -25,6 +27,9 @@ VERBS = {
     "study": "The paper's studies as grids: plan, run, status, tables.",
     "env": "Versions and hardware, for a bug report.",
 }
+
+# What all processes find, each finds within this of the others.
+SECONDS_FOR_THE_FIRST = 10.0
 
 
 class LazyGroup(click.Group):
@@ -59,9 +64,11 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False)
     except InputError as error:
+        _let_the_first_speak(2)
         echo(error, err=True)
         sys.exit(2)
     except click.ClickException as error:
+        _let_the_first_speak(2)
         shown = io.StringIO()
         error.show(shown)
         echo(shown.getvalue().rstrip("\n"), err=True)
@@ -72,12 +79,28 @@ def main() -> None:
     except OSError as error:
         from flip_flop.files import WRITE_ERRORS, write_failure  # numpy, for which --help does not wait
 
+        _let_the_first_speak(2)
         where = f" {error.filename}" if error.filename else ""
         plain = InputError("E-OS", f"{error.strerror or error}{where}.", "Fix it and run the command again.")
         is_write = error.filename and error.errno in WRITE_ERRORS
         echo(write_failure(error, Path(error.filename), plain.hint) if is_write else plain, err=True)
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _let_the_first_speak(code: int) -> None:
+    """Of several processes that a launcher started, a mistake that all of them find is said by the first one alone.
+
+    The launcher ends the others when one has failed; a process that is not ended soon is the only one that knows.
+    """
+    if not _is_first():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: sys.exit(code))
+        time.sleep(SECONDS_FOR_THE_FIRST)
+
+
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _set_up_logging() -> None:
@@ -89,7 +112,7 @@ def _set_up_logging() -> None:
     log = logging.getLogger("flip_flop")
     log.handlers = [handler]  # one, however often a process calls this
     # Of several processes that a launcher started, only the first one prints notes.
-    log.setLevel(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.ERROR)
+    log.setLevel(logging.INFO if _is_first() else logging.ERROR)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
 

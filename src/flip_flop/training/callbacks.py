@@ -116,8 +116,8 @@ class Checkpoints(TrainerCallback):
         self.on_epoch_end(args, state, control)
 
     def on_epoch_end(self, args, state, control: TrainerControl, **kwargs) -> None:
-        """A log line with each checkpoint: what is noted since the last line is not in it."""
-        control.should_log = control.should_log or control.should_save
+        """A log line with each checkpoint, which has nothing of the steps since the last line, and at the end."""
+        control.should_log = control.should_log or control.should_save or control.should_training_stop
 
     def on_save(self, args, state: TrainerState, control, **kwargs) -> None:
         """Write what a resumed run goes on with, and the manifest when every process has written its random state."""

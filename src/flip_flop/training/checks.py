@@ -2,10 +2,12 @@
 
 import logging
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from flip_flop.errors import InputError
 from flip_flop.method import find_consensus, find_method, split_templates
@@ -42,6 +44,24 @@ def require_dtype(args: F2CConfig, dtype: torch.dtype) -> None:
         message = f"{name} is set, but the model's weights are {found}: they stay so."
         hint = "Load it in bfloat16 (--dtype bfloat16) and leave the setting out; the adapter stays in float32."
         raise InputError("E-CONFIG-VALUE", message, hint)
+
+
+def log_processes() -> None:
+    """Say how many processes train together, and warn where a launcher was asked for several and started one."""
+    by_accelerate = "ACCELERATE_USE_CPU" in os.environ  # its launcher of one process sets this
+    if by_accelerate or "WORLD_SIZE" in os.environ:
+        log.info("processes that train together: %d", world_size())
+    if by_accelerate and "MASTER_PORT" in os.environ and world_size() == 1:  # and this, where asked for several
+        log.warning(
+            "W-ONE-PROCESS: accelerate was asked for several processes and has started one, as it does with --cpu and "
+            "without several GPUs. Start them with torchrun --nproc-per-node N."
+        )
+
+
+def has_dropout(model: nn.Module) -> bool:
+    """Whether anything of a training step is drawn: by a layer, or by attention itself."""
+    in_attention = getattr(getattr(model, "config", None), "attention_dropout", 0.0)
+    return bool(in_attention) or any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in model.modules())
 
 
 def log_passes(num_instances: int, config: F2CConfig) -> None:

@@ -17,6 +17,7 @@ from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import Task, deduplicate, draw_stratified, holdout
 from flip_flop.too_long import refuse_or_skip
 from flip_flop.training.config import F2CConfig
+from flip_flop.training.distributed import world_size
 
 log = logging.getLogger("flip_flop")
 Rows = Iterable[RenderedInstance | Mapping[str, Any]]
@@ -101,6 +102,10 @@ class InstanceDataset(Dataset[EncodedInstance]):
     def __getitem__(self, index: int) -> EncodedInstance:
         return self.instances[index]
 
+    def __getitems__(self, indices: Sequence[int | None]) -> list[EncodedInstance]:
+        """A micro-batch; the places that :class:`KeyedSampler` leaves free give nothing, so it may be empty."""
+        return [self.instances[index] for index in indices if index is not None]
+
 
 def encode_rows(encoder: PromptEncoder, policy: TooLongPolicy, *groups: Rows | None) -> list[InstanceDataset]:
     """A dataset of each group of rows. What is too long is found in all of them before it is refused or skipped.
@@ -140,12 +145,20 @@ def collate(instances: Sequence[EncodedInstance]) -> dict[str, list[EncodedInsta
     return {"instances": list(instances)}
 
 
-class KeyedSampler(Sampler[int]):
-    """A random order of the instances that is a function of (seed, epoch), so that a resumed run goes on in it."""
+class KeyedSampler(Sampler[int | None]):
+    """A random order of the instances that is a function of (seed, epoch), so that a resumed run goes on in it.
 
-    def __init__(self, dataset: Sized, seed: int):
+    Batches go to the processes in turn. Of the next instances in the order each process gets as many as the others, up
+    to ``batch_size``, or one fewer; free places are None. So an epoch is whole batches for all processes: nobody
+    repeats an instance to fill one up, and a step's instances are the same however many processes share them.
+    ``drop_last`` leaves out the last instances instead, where they do not fill a batch of each process.
+    """
+
+    def __init__(self, dataset: Sized, seed: int, batch_size: int = 1, *, drop_last: bool = False):
         self.dataset = dataset
         self.seed = seed
+        self.batch_size = batch_size
+        self.drop_last = drop_last
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -157,8 +170,17 @@ class KeyedSampler(Sampler[int]):
         order = generator(self.seed, "order", 0).permutation(len(self.dataset))[:count]
         return sorted(order.tolist())
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(generator(self.seed, "order", self.epoch).permutation(len(self.dataset)).tolist())
+    def __iter__(self) -> Iterator[int | None]:
+        order = generator(self.seed, "order", self.epoch).permutation(len(self.dataset)).tolist()
+        processes = world_size()
+        together = processes * self.batch_size
+        for start in range(0, len(self), together):
+            for process in range(processes):
+                share = order[start : start + together][process::processes]
+                yield from share
+                yield from [None] * (self.batch_size - len(share))
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        together = world_size() * self.batch_size
+        batches, rest = divmod(len(self.dataset), together)
+        return (batches + (rest > 0 and not self.drop_last)) * together

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from flip_flop.method.divergences import at_least_float32
 from flip_flop.scoring.scorer import ScoreTable
 
 
@@ -54,7 +55,7 @@ def sum_gradients(parameters: Iterable[Tensor]) -> None:
     if not shared:
         return
     grads = [torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in shared]
-    flat = torch.cat([grad.flatten().float() for grad in grads])  # one message instead of hundreds
+    flat = torch.cat([at_least_float32(grad.flatten()) for grad in grads])  # one message instead of hundreds
     dist.all_reduce(flat)
     for parameter, grad, summed in zip(shared, grads, flat.split([grad.numel() for grad in grads]), strict=True):
         parameter.grad = summed.view_as(grad).to(grad.dtype)

@@ -21,7 +21,7 @@ from flip_flop.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
 from flip_flop.training.checkpoints import latest_valid, named_write_errors
-from flip_flop.training.checks import initial_vote_stats, warn_of_answer_words
+from flip_flop.training.checks import has_dropout, initial_vote_stats, log_processes, warn_of_answer_words
 from flip_flop.training.config import F2CConfig, refused
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.distributed import rank, wait_for_all, world_size
@@ -109,6 +109,8 @@ def _run(
     keep_worse: bool,
 ) -> TrainingRun:
     started = time.monotonic()
+    if rank() == 0:
+        log_processes()
     warn_of_answer_words(data.train, config)
     stop, method = StopOnSignal(), find_method(config.method)
     writing = [LogFile(out / "log.jsonl"), ShowProgress(method.name, quiet)] if rank() == 0 else []
@@ -235,6 +237,7 @@ def _training_record(trainer: F2CTrainer, config: F2CConfig, out: Path) -> dict[
     best = trainer.state.best_model_checkpoint
     return recorded_settings(config) | {
         "num_processes": world_size(),
+        "dropout_depends_on_processes": world_size() > 1 and has_dropout(trainer.adapted),
         "steps": trainer.state.global_step,
         "collapsed_at_step": trainer.collapsed_at,
         "stopped_early": trainer.state.global_step < trainer.state.max_steps,

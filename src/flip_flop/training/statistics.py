@@ -1,7 +1,8 @@
 """What the log says of training steps (docs/log_keys.md): loss terms, cases, votes, pseudo-labels, own-label mass."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,3 +77,12 @@ class StepStatistics:
             for name, values in part._values.items():
                 whole._values[name].extend(values)
         return whole
+
+
+def mean_loss(log_history: Sequence[Mapping[str, Any]]) -> float:
+    """The mean loss of all logged steps, those before a resumption included: a line has the mean of its own steps."""
+    total, last = 0.0, 0
+    for entry in log_history:
+        if "loss" in entry:
+            total, last = total + entry["loss"] * (entry["step"] - last), entry["step"]
+    return total / max(last, 1)

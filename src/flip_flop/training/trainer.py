@@ -32,7 +32,7 @@ from flip_flop.training.collapse import StopOnCollapse
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import KeyedSampler, Rows, collate, encode_rows
 from flip_flop.training.instance import TrainingInstance
-from flip_flop.training.statistics import StepStatistics
+from flip_flop.training.statistics import StepStatistics, mean_loss
 from flip_flop.training.votes import BaseVotes, StandingVotes
 
 
@@ -86,11 +86,10 @@ class F2CTrainer(Trainer):
         if len(self.train_instances) and len(self.train_instances[0].answers) < 2:
             message = "Training needs at least two templates: one has nothing to agree with."
             raise InputError("E-TOO-FEW-TEMPLATES", message)
-        self._sampler = KeyedSampler(self.train_instances, args.seed)
+        self._sampler = KeyedSampler(self.train_instances, args.seed, drop_last=args.dataloader_drop_last)
         (empty,) = encode_rows(self.encoder, "refuse", content_free)
         self.votes = None if args.votes == "online" else self._standing_votes(args, empty.instances)
-        # For evaluation: a row has neither names nor an F1 kind.
-        self.template_names: Sequence[str] | None = None
+        self.template_names: Sequence[str] | None = None  # for evaluation: a row has neither names nor an F1 kind
         self.f1: Average = "auto"
         self.statistics = StepStatistics()
         self.stop_early = StopEarly(args.early_stopping_patience, args.early_stopping_start)
@@ -203,32 +202,31 @@ class F2CTrainer(Trainer):
         self.checkpoints.resumed = resume_from_checkpoint
         if distributed.rank() == 0 and len(self.train_instances):
             log_passes(len(self.train_instances), self.args)
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        output = super().train(resume_from_checkpoint, *args, **kwargs)
+        return output._replace(training_loss=output.metrics["train_loss"])
 
     # ---- determinism: every draw is a function of seed, purpose, epoch and instances ----
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward of a micro-batch, row by row.
-
-        Dropout is drawn for (seed, step, instances of the row): a resumed run draws the same.
-        """
+        """Forward and backward by rows; dropout is drawn for (seed, step, instances of the row), also on resume."""
         instances: list[EncodedInstance] = inputs["instances"]
         devices = [self.args.device] if self.args.device.type == "cuda" else []
         losses = []
         for numbers in pack([len(instance.trie) for instance in instances], self._row_tokens):
             row = [instances[number] for number in sorted(numbers)]
-            ids = [instance.id for instance in row]
             # Open over the backward too, which with gradient checkpointing runs layers again.
             attention = packed_attention(self.adapted) if self.backend == "packed" else contextlib.nullcontext()
             with attention, torch.random.fork_rng(devices=devices):
+                ids = [instance.id for instance in row]
                 torch.manual_seed(derive_seed(self.args.seed, "dropout", self.state.global_step, *ids))
                 losses.append(super().training_step(self.adapted, {"instances": row}, num_items_in_batch))
         if self.accelerator.sync_gradients:
             distributed.sum_gradients(self.adapted.parameters())
         # transformers logs the mean over the processes, and the step's loss is the sum.
-        return torch.stack(losses).sum() * distributed.world_size()
+        return sum(losses, torch.zeros((), device=self.args.device)) * distributed.world_size()
 
     def _get_train_sampler(self, train_dataset: Any = None) -> KeyedSampler:
+        self._sampler.batch_size = self._train_batch_size
         return self._sampler  # a private method: the library has no public hook for the order of the data
 
     @property
@@ -289,7 +287,6 @@ class F2CTrainer(Trainer):
         """Score instances. ``losses`` gets the method's loss of each, from the same pass and without labels."""
         mine = distributed.shard(instances) or instances[:1]  # also with more processes than instances, all take part
         own: list[float] = []
-
         standing = self.base.validation if losses is not None and self.votes is not None else None
 
         def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
@@ -317,4 +314,6 @@ class F2CTrainer(Trainer):
             counts = statistics.vote_counts(len(self.train_instances[0].answers[0]))
             logs = logs | statistics.means() | self.stop_on_collapse.line(counts)
             self.statistics = StepStatistics()
+        if "train_loss" in logs:
+            logs["train_loss"] = mean_loss(self.state.log_history)  # the library's leaves out what came before a resume
         super().log(logs, start_time)

@@ -1,0 +1,81 @@
+"""``python -m tests.training.processes DTYPE OUT``: a tiny training in one, two and four processes.
+
+Each has the same instances in a step, 4 of 37; what they share is imported and made once, before the processes are
+forked. Rank 0 leaves ``OUT/<processes>.pt``.
+"""
+
+import os
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+
+from tests.tiny import byte_bpe, tiny_model
+from tests.training.test_trainer import adapter_weights, make_trainer, training_rows
+
+# Processes, and for each of them instances per micro-batch and micro-batches per step.
+SHAPES = ((1, 4, 1), (2, 1, 2), (4, 1, 1))
+
+
+def train(rank, processes, batch, accumulation, model, rows, out):
+    """One process of a training."""
+    trainer = make_trainer(
+        out / str(processes),
+        rows,
+        model=model,
+        lora_dropout=0.0,
+        learning_rate=1e-3,
+        max_steps=50,
+        logging_steps=7,
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=accumulation,
+        eval_strategy="no",
+        save_strategy="no",
+    )
+    trainer.adapted.to(model.dtype)
+    result = trainer.train()
+    if rank == 0:
+        lines = [entry for entry in trainer.state.log_history if "loss" in entry]
+        found = {"steps": [line["step"] for line in lines], "losses": [line["loss"] for line in lines]}
+        found |= {"train_loss": result.training_loss, "adapter": adapter_weights(trainer)}
+        torch.save(found, out / f"{processes}.pt")
+
+
+def start(rank, port, processes, *arguments):
+    """Fork a process, with the environment that a launcher gives it; its id."""
+    child = os.fork()
+    if child:
+        return child
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    os.environ |= dict(zip(names, map(str, (rank, rank, processes, processes)), strict=True))
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    code = 1
+    try:
+        train(rank, processes, *arguments)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def main(dtype, out):
+    """Train once with each number of processes; 1 where a process failed."""
+    torch.set_num_threads(1)
+    byte_bpe()  # kept for later calls
+    shared = (tiny_model("qwen2").to(getattr(torch, dtype)), training_rows(count=37), Path(out))
+    for processes, *shape in SHAPES:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        children = [start(rank, port, processes, *shape, *shared) for rank in range(processes)]
+        statuses = [os.waitpid(child, 0)[1] for child in children]
+        if any(statuses):
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
