@@ -14,6 +14,7 @@ SOURCE = Path(flip_flop.__file__).parent
 FLOORS = [
     {"errors", "files", "options", "progress", "provenance", "randomness", "text"},
     {"strict_yaml", "run_record", "too_long"},
+    {"identity"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},
     {"evaluation", "training"},

@@ -70,6 +70,7 @@ def audit(
         training=_training(adapter),
         seed=seed,
         **this_process(started),
+        allowed_changes=loaded.allowed_changes,
     )
     names = tuple(data.task.templates.names)
     summary = partial(
