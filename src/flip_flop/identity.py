@@ -9,24 +9,6 @@ from flip_flop.errors import InputError
 from flip_flop.files import read_object, sha256_file, sha256_text
 from flip_flop.run_record import AdapterRecord, ModelRecord, TaskRecord
 
-# A part's name, as --allow-changed takes it, and what it is in words.
-MODEL_PARTS = {
-    "weights": "weights",
-    "config": "config.json",
-    "tokenizer": "tokenizer",
-    "chat_template": "chat template",
-}
-DATA_PARTS = {
-    "templates": "templates",
-    "task": "task (its name, labels or F1, or the order of its templates)",
-    "rows": "training rows",
-    "gold": "gold labels of the training rows",
-    "validation": "validation rows",
-    "validation_gold": "gold labels of the validation rows",
-}
-ADAPTER_PARTS = {"adapter": "adapter_model.safetensors", "adapter_config": "adapter_config.json"}
-TRAINING_PARTS = MODEL_PARTS | DATA_PARTS
-LOADED_PARTS = MODEL_PARTS | ADAPTER_PARTS
 # What a template writes and the task's digest change with it.
 _FOLLOW_TEMPLATES = ("task", "rows", "validation")
 # Notes of libraries in a configuration file, and a template that is a part of its own.

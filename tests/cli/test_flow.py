@@ -135,6 +135,7 @@ def test_what_has_changed_is_refused_in_one_line_and_goes_on_where_it_is_allowed
         one_line(flip_flop(*command), "E-ADAPTER-CHANGED", "adapter_config.json")
         assert flip_flop(*command, "--allow-changed", "adapter_config").code == 0
     assert record("out")["allowed_changes"] == ["adapter_config"]
+    assert record("out")["training"]["allowed_changes"] == ["validation_gold"]
 
 
 def test_without_a_validation_split_a_part_of_the_training_rows_is_held_out(train, project):

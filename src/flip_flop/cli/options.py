@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import click
 
 from flip_flop.errors import InputError
-from flip_flop.identity import LOADED_PARTS, check_parts
-from flip_flop.options import Calibration, Protocol, option
+from flip_flop.options import LOADED_PARTS, Calibration, Protocol, option
 
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel
@@ -99,6 +98,8 @@ class ModelOptions(BaseModelOptions):
     )
 
     def __post_init__(self) -> None:
+        from flip_flop.identity import check_parts
+
         check_parts(self.allow_changed, LOADED_PARTS)
 
 

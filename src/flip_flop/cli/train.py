@@ -9,8 +9,7 @@ import click
 
 from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, options
 from flip_flop.errors import InputError
-from flip_flop.identity import TRAINING_PARTS, check_parts
-from flip_flop.options import TrainingProtocol, option, row_protocol_of
+from flip_flop.options import TRAINING_PARTS, TrainingProtocol, option, row_protocol_of
 
 # Settings that the command sets by itself, and the flag that sets them.
 OWNED = {"output_dir": "--out", "resume_from_checkpoint": "--resume", "use_cpu": "--device", "do_train": "the verb"}
@@ -40,6 +39,8 @@ class TrainOptions:
     quiet: bool = option(False, short="-q", help="Show no progress.")
 
     def __post_init__(self) -> None:
+        from flip_flop.identity import check_parts
+
         check_parts(self.allow_changed, TRAINING_PARTS)
 
 

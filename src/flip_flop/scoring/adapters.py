@@ -11,7 +11,8 @@ from torch import nn
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file
-from flip_flop.identity import ADAPTER_PARTS, MODEL_PARTS, changed_parts, config_digest, digests_of, refuse_changed
+from flip_flop.identity import changed_parts, config_digest, digests_of, refuse_changed
+from flip_flop.options import ADAPTER_PARTS, MODEL_PARTS
 from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord
 from flip_flop.scoring.bounds import check_adapter_size
 

@@ -20,8 +20,8 @@ from transformers.utils import logging as transformers_logging
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
-from flip_flop.identity import LOADED_PARTS, check_parts, config_digest, json_digest
-from flip_flop.options import ChatTemplate
+from flip_flop.identity import check_parts, config_digest, json_digest
+from flip_flop.options import LOADED_PARTS, ChatTemplate
 from flip_flop.run_record import AdapterRecord, ModelRecord
 from flip_flop.scoring.adapters import check_adapter_folder, identify_adapter, load_adapter
 from flip_flop.scoring.bounds import check_model_size, time_limit
@@ -77,7 +77,7 @@ def load_model(
         dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is bfloat16 on a GPU and float32 on a CPU.
         device: ``cpu``, ``cuda``, ...; ``auto`` takes a GPU where there is one.
         display_name: The name for records, where it is not ``name``.
-        allow_changed: Parts (:data:`flip_flop.identity.LOADED_PARTS`) that need not be those of the adapter's training.
+        allow_changed: Parts (:data:`flip_flop.options.LOADED_PARTS`) that need not be those of the adapter's training.
 
     Raises:
         InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``, each in one line.
@@ -136,7 +136,7 @@ def _weights_digest(name: str, model: PreTrainedModel) -> str:
 
 
 def _digests(folder: Path, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """Of what stands beside the weights and decides a score; a commit on the hub covers all but a local template."""
+    """Of what decides a score beside the weights; a hub's files are covered by the commit."""
     found = {"chat_template": json_digest(tokenizer.chat_template)}
     if folder.is_dir():
         files = sorted({file for kind in TOKENIZER_FILES for file in folder.glob(kind)})

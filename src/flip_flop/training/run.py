@@ -13,8 +13,9 @@ from torch import Tensor
 from transformers import PrinterCallback, ProgressCallback
 
 from flip_flop.files import new_folder, read_object, write_json
-from flip_flop.identity import TRAINING_PARTS, check_parts, digests_of
+from flip_flop.identity import check_parts, digests_of
 from flip_flop.method import find_method
+from flip_flop.options import TRAINING_PARTS
 from flip_flop.run_record import RUN_FILE, RunRecord, TaskRecord, this_process
 from flip_flop.scoring.adapters import describe_adapter
 from flip_flop.scoring.models import LoadedModel
@@ -75,7 +76,7 @@ def train(
         resume: Continue from the newest complete checkpoint.
         quiet: Show no progress.
         keep_worse: Write an adapter that is worse than its base too.
-        allow_changed: Parts (:data:`flip_flop.identity.TRAINING_PARTS`) that may differ in a run that is resumed.
+        allow_changed: Parts (:data:`flip_flop.options.TRAINING_PARTS`) that may differ in a run that is resumed.
 
     Raises:
         InputError: See ``docs/errors.md``.
