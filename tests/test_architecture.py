@@ -16,6 +16,7 @@ FLOORS = [
     {"files", "terminal"},
     {"progress"},
     {"strict_yaml", "run_record", "too_long"},
+    {"identity"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},
     {"evaluation", "training"},

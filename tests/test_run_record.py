@@ -20,8 +20,10 @@ TASK = {
     "templates": [{"name": "plain", "jinja": "{{ text }}", "answer_choices": "No ||| Yes ||| So", "digest": "cd"}],
     "data": {"source": "made rows", "num_rows": 5},
     "instances_digest": "ef",
+    "digests": {"gold": "45"},
 }
 MODEL = {"name": "tiny", "revision": None, "digest": "01", "num_parameters": 7, "dtype": "float32", "is_demo": False}
+MODEL |= {"digests": {"config": "67"}}
 AUDIT = {
     "kind": "audit",
     "flip_flop_version": "0.1.0",
@@ -37,6 +39,7 @@ AUDIT = {
     "versions": {"python": "3.11.7"},
     "hardware": {"gpu": None},
     "seconds": 1.43,
+    "allowed_changes": ["config"],
 }
 TRAINING = {
     "kind": "train",
@@ -44,16 +47,17 @@ TRAINING = {
     "command": "flip-flop train",
     "task": TASK | {"num_validation": 2, "num_dropped": 0},
     "model": MODEL,
-    "adapter": {"path": "adapter", "digest": "23", "method": "f2c"},
+    "adapter": {"path": "adapter", "digest": "23", "method": "f2c", "digests": {}},
     "scoring": {"delimiter": " "},
     "training": {"method": "f2c", "fast_linear": False, "survey": {"num_instances": 3}},
     "seed": 0,
     "versions": {},
     "hardware": {},
+    "allowed_changes": ["validation"],
     "created": "2026-11-22T07:58:44+00:00",
     "seconds": 40.25,
 }
-ADAPTED = AUDIT | {"adapter": {"path": "a", "digest": "23", "method": None, "chat_template": False}}
+ADAPTED = AUDIT | {"adapter": {"path": "a", "digest": "23", "method": None, "digests": {}, "chat_template": False}}
 NEWER = AUDIT | {"task": TASK | {"language": "en"}, "model": MODEL | {"heads": 4}, "note": {"of": ["later"]}}
 
 
@@ -86,6 +90,7 @@ def test_an_older_record_is_read_with_defaults(tmp_path):
     record = RunRecord.read(write(tmp_path, {"kind": "audit", "task": task, "model": {}}))
     assert (record.task.f1, record.task.held_out_templates, record.model.is_demo) == ("auto", (), False)
     assert (record.adapter, record.training, record.scoring, record.name) == (None, None, {}, None)
+    assert (record.task.digests, record.model.digests, record.allowed_changes) == ({}, {}, ())
 
 
 @pytest.mark.parametrize(

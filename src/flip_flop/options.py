@@ -13,6 +13,25 @@ TrainingProtocol = Literal["recommended", "paper", "release"]
 # How a preference for a label is taken out of scores; see flip_flop.metrics.calibration.
 Calibration = Literal["batch", "contextual", "prior"]
 
+# The parts of a run (flip_flop.identity): a name, as --allow-changed takes it, and what it is in words.
+MODEL_PARTS = {
+    "weights": "weights",
+    "config": "config.json",
+    "tokenizer": "tokenizer",
+    "chat_template": "chat template",
+}
+DATA_PARTS = {
+    "templates": "templates",
+    "task": "task (its name, labels or F1, or the order of its templates)",
+    "rows": "training rows",
+    "gold": "gold labels of the training rows",
+    "validation": "validation rows",
+    "validation_gold": "gold labels of the validation rows",
+}
+ADAPTER_PARTS = {"adapter": "adapter_model.safetensors", "adapter_config": "adapter_config.json"}
+TRAINING_PARTS = MODEL_PARTS | DATA_PARTS
+LOADED_PARTS = MODEL_PARTS | ADAPTER_PARTS
+
 
 def option(default: Any = MISSING, *, help: str | None = None, **details: Any) -> Any:
     """A dataclass field that may also be an option of the command line; see :func:`flip_flop.cli.options.options`."""

@@ -58,7 +58,7 @@ class TemplateRecord(Section):
 class TaskRecord(Section):
     """The task, its templates and the data of one split, by digest; see :attr:`flip_flop.tasks.RenderedSplit.record`.
 
-    ``instances_digest`` tells two samples of one file apart.
+    ``instances_digest`` tells two samples of one file apart; ``digests`` has more parts of :mod:`flip_flop.identity`.
     """
 
     name: str
@@ -72,11 +72,15 @@ class TaskRecord(Section):
     templates: tuple[TemplateRecord, ...]
     data: Mapping[str, Any] = field(default_factory=dict)
     instances_digest: str = ""
+    digests: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRecord(Section):
-    """The base model. ``digest`` is of its weight files, or of its name on the hub and its commit."""
+    """The base model. ``digest`` is of its weight files, or of its name on the hub and its commit.
+
+    ``digests`` has more parts of :mod:`flip_flop.identity`; a commit on the hub covers its files.
+    """
 
     name: str = ""
     revision: str | None = None
@@ -84,6 +88,7 @@ class ModelRecord(Section):
     num_parameters: int | None = None
     dtype: str | None = None
     is_demo: bool = False
+    digests: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +98,15 @@ class AdapterRecord(Section):
     path: str = ""
     digest: str | None = None
     method: str | None = None
+    digests: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord(Section):
-    """What a run was: enough to run it again, and to see what two runs share."""
+    """What a run was: enough to run it again, and to see what two runs share.
+
+    ``allowed_changes`` are the parts that had changed, and that ``--allow-changed`` went on with.
+    """
 
     kind: Kind
     flip_flop_version: str | None = None
@@ -113,6 +122,7 @@ class RunRecord(Section):
     versions: Mapping[str, Any] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)
     seconds: float | None = None
+    allowed_changes: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: Path, kind: Kind | None = None) -> "RunRecord":

@@ -48,6 +48,7 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
             "labels": list(labels),
             "digest": extra.get("digest", "4d1f" * 16),
             "split": extra.get("split", "test"),
+            "instances_digest": extra.get("instances_digest", ""),
             "has_gold": bool((gold >= 0).all()),
             "templates": [
                 {"name": n, "jinja": jinja, "answer_choices": choices, "digest": "ab" * 32}

@@ -122,10 +122,19 @@ def test_runs_are_compared_on_the_same_task_split_templates_and_instances(make_r
         require_comparable(groups[1:])
 
 
+def test_runs_over_other_prompts_of_the_same_ids_are_not_compared_but_where_a_record_does_not_know(make_run):
+    digests = {"old": "", "rows": "a" * 64, "other": "b" * 64, "again": "a" * 64}
+    runs = [load_run(make_run(name, instances_digest=digest)) for name, digest in digests.items()]
+    assert [[run.name for run in group.runs] for group in group_runs(runs[1:])] == [["rows", "again"], ["other"]]
+    assert [what_differs(runs[0], run) for run in runs] == [""] * 4
+    with pytest.raises(InputError, match=r"E-RUN-MISMATCH.*differ in their instances\."):
+        require_comparable(group_runs(runs[1:3]))
+
+
 def test_runs_of_two_models_or_data_types_are_no_before_and_after(make_run):
     changes = [{}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "model_digest": "0" * 64}]
     before, *after = (load_run(make_run(str(number), **change)) for number, change in enumerate([{}, *changes]))
-    assert [what_differs(before, run) for run in after] == ["", "data type", "model and data type"]
+    assert [what_differs(before, run) for run in after] == ["", "data type", "model's weights and data type"]
     require_comparable(group_runs([before, after[2]]))  # two models may be shown side by side
 
 

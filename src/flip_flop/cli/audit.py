@@ -63,7 +63,7 @@ def audit_command(
     chosen = data.open(task.task, task.templates, data.protocol)
     prior = calibration.prior(chosen)
     split = chosen.render(run.split, limit=run.limit, seed=run.seed)
-    loaded = model.load(model.adapter)
+    loaded = model.load()
     with listed_beside(run.out, chosen.templates.names):
         found = audit(
             loaded,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import click
 
 from flip_flop.errors import InputError
-from flip_flop.options import Calibration, Protocol, option
+from flip_flop.options import LOADED_PARTS, Calibration, Protocol, option
 
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel
@@ -78,11 +78,12 @@ class BaseModelOptions:
     dtype: str = option("auto", help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.")
     device: str = option("auto", help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")
 
-    def load(self, adapter: Path | None = None) -> "LoadedModel":
-        """Load the model."""
+    def load(self) -> "LoadedModel":
+        """Load the model, with an adapter where there is one."""
         from flip_flop.scoring import load_model
 
-        return load_model(self.model, adapter=adapter, revision=self.revision, dtype=self.dtype, device=self.device)
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return load_model(values.pop("model"), **values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,16 @@ class ModelOptions(BaseModelOptions):
     """A model, with an adapter or without."""
 
     adapter: Path | None = option(None, help="An adapter/ folder of a training run.")
+    allow_changed: tuple[str, ...] = option(
+        (),
+        metavar="PART",
+        help=f"Go on where this part is not as the adapter's training had it: {', '.join(LOADED_PARTS)}. Repeatable.",
+    )
+
+    def __post_init__(self) -> None:
+        from flip_flop.identity import check_parts
+
+        check_parts(self.allow_changed, LOADED_PARTS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ def predict_command(
     chosen = data.open(task.task, task.templates, data.protocol)
     prior = calibration.prior(chosen)
     rows = chosen.render_file(run.source)
-    loaded, calibrate = model.load(model.adapter), calibration.calibrate
+    loaded, calibrate = model.load(), calibration.calibrate
     with listed_beside(run.out, rows.task.templates.names):
         predictions = predict(loaded, rows, scoring, quiet=run.quiet, calibrate=calibrate, label_prior=prior)
     labels = rows.task.label_values(len(rows.instances[0].choices[0]))

@@ -9,7 +9,7 @@ import click
 
 from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, options
 from flip_flop.errors import InputError
-from flip_flop.options import TrainingProtocol, option, row_protocol_of
+from flip_flop.options import TRAINING_PARTS, TrainingProtocol, option, row_protocol_of
 from flip_flop.terminal import echo
 
 # Settings that the command sets by itself, and the flag that sets them.
@@ -31,8 +31,18 @@ class TrainOptions:
     )
     few_labels: Path | None = option(None, help="Take label_prior from these labelled rows: CSV, JSONL or parquet.")
     resume: bool = option(False, help="Continue from the last valid checkpoint in --out.")
+    allow_changed: tuple[str, ...] = option(
+        (),
+        metavar="PART",
+        help=f"With --resume, go on where this part has changed: {', '.join(TRAINING_PARTS)}. Repeatable.",
+    )
     keep_worse: bool = option(False, help="Write an adapter that is worse than its base too.")
     quiet: bool = option(False, short="-q", help="Show no progress.")
+
+    def __post_init__(self) -> None:
+        from flip_flop.identity import check_parts
+
+        check_parts(self.allow_changed, TRAINING_PARTS)
 
 
 class TrainCommand(click.Command):
@@ -92,7 +102,16 @@ def train_command(
         chosen, config, limit=run.limit, eval_limit=run.eval_limit
     )  # the data's errors come before the model's minutes
     loaded = model.load()
-    result = train(loaded, rows, config, run.out, resume=run.resume, quiet=run.quiet, keep_worse=run.keep_worse)
+    result = train(
+        loaded,
+        rows,
+        config,
+        run.out,
+        resume=run.resume,
+        quiet=run.quiet,
+        keep_worse=run.keep_worse,
+        allow_changed=run.allow_changed,
+    )
     if result.stopped_by is not None:
         return 128 + int(result.stopped_by)
     if result.withheld:

@@ -70,6 +70,7 @@ def audit(
         training=_training(adapter),
         seed=seed,
         **this_process(started),
+        allowed_changes=loaded.allowed_changes,
     )
     names = tuple(data.task.templates.names)
     summary = partial(
@@ -151,4 +152,7 @@ def rendered(data: RenderedSplit | Task, seed: int = 0) -> RenderedSplit:
 def _training(adapter: AdapterRecord | None) -> Mapping[str, Any] | None:
     """How an adapter was trained, where its run's record stands beside it."""
     run = RunRecord.of_adapter(Path(adapter.path)) if adapter else None
-    return None if run is None else {**(run.training or {}), "seconds": run.seconds, "command": run.command}
+    if run is None:
+        return None
+    allowed = {"allowed_changes": list(run.allowed_changes)} if run.allowed_changes else {}
+    return {**(run.training or {}), "seconds": run.seconds, "command": run.command, **allowed}

@@ -9,7 +9,9 @@ import numpy as np
 
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit
+from flip_flop.identity import changed_parts, digests_of
 from flip_flop.metrics import METRICS
+from flip_flop.options import MODEL_PARTS
 from flip_flop.text import count, point_interval, points, visible
 
 
@@ -93,12 +95,12 @@ class Group:
 
 def group_runs(runs: Sequence[Audit]) -> list[Group]:
     """Sort runs into groups over the same task, split, templates and instances, in the order given."""
-    groups: dict[Any, list[Audit]] = {}
+    groups: list[list[Audit]] = []
     for run in _with_own_names(runs):
-        task = run.record.task
-        key = (task.digest, task.split, run.template_names, run.instance_ids, tuple(run.gold.tolist()))
-        groups.setdefault(key, []).append(run)
-    return [Group(tuple(group)) for group in groups.values()]
+        same = (group for group in groups if all(_same_data(group[0], run).values()))
+        group = next(same, None)
+        groups.append([run]) if group is None else group.append(run)
+    return [Group(tuple(group)) for group in groups]
 
 
 def require_comparable(groups: Sequence[Group]) -> None:
@@ -120,16 +122,19 @@ def require_comparable(groups: Sequence[Group]) -> None:
 def what_differs(left: Audit, right: Audit) -> str:
     """What keeps two runs from being compared as one model before and after a training, in words."""
     one, other = left.record.model, right.record.model
-    same_model = {"model": one.digest == other.digest, "data type": one.dtype == other.dtype}
+    models = changed_parts(digests_of(model=one), digests_of(model=other), MODEL_PARTS)
+    same_model = {f"model's {words}": False for words in models.values()} | {"data type": one.dtype == other.dtype}
     return _differing(_same_data(left, right) | same_model)
 
 
 def _same_data(left: Audit, right: Audit) -> dict[str, bool]:
+    one, other = left.record.task, right.record.task
+    prompts = changed_parts(digests_of(one), digests_of(other), {"rows": "prompts"})
     return {
-        "task": left.record.task.digest == right.record.task.digest,
-        "split": left.record.task.split == right.record.task.split,
+        "task": one.digest == other.digest,
+        "split": one.split == other.split,
         "templates": left.template_names == right.template_names,
-        "instances": left.instance_ids == right.instance_ids,
+        "instances": left.instance_ids == right.instance_ids and not prompts,
         "gold labels": np.array_equal(left.gold, right.gold),
     }
 

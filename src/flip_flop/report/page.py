@@ -120,6 +120,7 @@ def _provenance(run: Audit) -> dict[str, Any]:
         "Scoring": record.scoring,
         "Training": record.training,
         "Seed": record.seed,
+        "Allowed changes": ", ".join(record.allowed_changes) or None,
         "Versions": record.versions,
         "Hardware": record.hardware,
         "Seconds": record.seconds,

@@ -1,7 +1,9 @@
 """An adapter in PEFT's format: checked, put on its model, and described for the run's record."""
 
 import warnings
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -9,39 +11,69 @@ from torch import nn
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file
+from flip_flop.identity import changed_parts, config_digest, digests_of, refuse_changed
+from flip_flop.options import ADAPTER_PARTS, MODEL_PARTS
 from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord
 from flip_flop.scoring.bounds import check_adapter_size
 
-WEIGHTS = "adapter_model.safetensors"
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 OTHER_MODEL = "Give --model the model it was trained on."
 
 
 def check_adapter_folder(adapter: Path) -> None:
     """Look for an adapter's files before a model is loaded; raises ``E-ADAPTER-FILE``."""
-    for file in ("adapter_config.json", WEIGHTS):
+    for file in (CONFIG, WEIGHTS):
         if not (adapter / file).is_file():
             message = f"{adapter} has no {file}."
             raise InputError("E-ADAPTER-FILE", message, "Give the adapter/ folder of a training run.")
 
 
-def load_adapter(model: nn.Module, adapter: Path, base: ModelRecord) -> tuple[nn.Module, AdapterRecord]:
-    """The base model with the adapter on it, and the adapter's record.
+def describe_adapter(adapter: Path, **more: Any) -> AdapterRecord:
+    """The record of an adapter's files, by digest."""
+    digests = {"adapter_config": config_digest(adapter / CONFIG)}
+    return AdapterRecord(digest=sha256_file(adapter / WEIGHTS), digests=digests, **more)
+
+
+def identify_adapter(
+    adapter: Path, base: ModelRecord, allowed: Collection[str] = ()
+) -> tuple[AdapterRecord, tuple[str, ...]]:
+    """The adapter's record, and which of the allowed parts have changed since its training, where that is recorded.
 
     Raises:
-        InputError: ``E-ADAPTER-BASE`` where it was trained on other weights, ``E-ADAPTER-KEYS`` where its tensors do
-            not fit or are not finite, ``E-ADAPTER-KIND`` for virtual tokens, ``E-RUN-BROKEN`` from its run's record.
+        InputError: ``E-ADAPTER-CHANGED`` where its files are not those that its training wrote; ``E-ADAPTER-BASE``
+            where the base is not the one that it was trained on; ``E-RUN-BROKEN`` from its run's record.
+    """
+    trained = RunRecord.of_adapter(adapter)
+    if trained is None:
+        return describe_adapter(adapter, path=str(adapter)), ()
+    in_chat = trained.scoring.get("chat_template")
+    method, known = (trained.training or {}).get("method"), {"chat_template": in_chat}
+    record = describe_adapter(adapter, path=str(adapter), method=method, extra=known)
+    before, now = (
+        digests_of(model=run[0], adapter=run[1]) for run in ((trained.model, trained.adapter), (base, record))
+    )
+    parts = dict(MODEL_PARTS)
+    if bool(trained.model.revision) != bool(base.revision):  # a hub's commit and files cannot be compared
+        del parts["weights"]
+    if in_chat is False:  # nor was it used
+        del parts["chat_template"]
+    own, models = changed_parts(before, now, ADAPTER_PARTS), changed_parts(before, now, parts)
+    message, hint = f"{adapter} is not as its training left it", "Restore it, or train it again."
+    refuse_changed("E-ADAPTER-CHANGED", message, own, allowed, hint)
+    message = f"{adapter} was trained on {trained.model.name}, from which this model differs in its"
+    refuse_changed("E-ADAPTER-BASE", message, models, allowed, OTHER_MODEL)
+    return record, (*own, *models)
+
+
+def load_adapter(model: nn.Module, adapter: Path) -> nn.Module:
+    """The base model with the adapter on it.
+
+    Raises:
+        InputError: ``E-ADAPTER-KEYS`` where its tensors do not fit or are not finite, ``E-ADAPTER-KIND`` for virtual
+            tokens.
     """
     from peft import PeftModel
 
-    method, known = None, {}
-    trained = RunRecord.of_adapter(adapter)
-    if trained is not None:
-        method = (trained.training or {}).get("method")
-        known = {"chat_template": trained.scoring.get("chat_template")}
-        comparable = bool(trained.model.revision) == bool(base.revision)  # a hub's commit and files are not
-        if comparable and trained.model.digest not in (None, base.digest):
-            message = f"{adapter} was trained on {trained.model.name}, whose weights are not those of this model."
-            raise InputError("E-ADAPTER-BASE", message, OTHER_MODEL)
     try:
         with warnings.catch_warnings():
             # PEFT only warns where the adapter lacks a tensor: the model would run on with random ones.
@@ -60,8 +92,7 @@ def load_adapter(model: nn.Module, adapter: Path, base: ModelRecord) -> tuple[nn
             "Use LoRA or another adapter of the weights.",
         )
     _check_tensors(peft_model, adapter)
-    digest = sha256_file(adapter / WEIGHTS)
-    return peft_model, AdapterRecord(path=str(adapter), digest=digest, method=method, extra=known)
+    return peft_model
 
 
 def _check_tensors(peft_model: nn.Module, adapter: Path) -> None:

@@ -1,6 +1,7 @@
 """A causal LM and its tokenizer, from the hub or a folder, with an adapter or without; and a record of them."""
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from transformers.utils import logging as transformers_logging
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
-from flip_flop.options import ChatTemplate
+from flip_flop.identity import check_parts, config_digest, json_digest
+from flip_flop.options import LOADED_PARTS, ChatTemplate
 from flip_flop.run_record import AdapterRecord, ModelRecord
-from flip_flop.scoring.adapters import check_adapter_folder, load_adapter
+from flip_flop.scoring.adapters import check_adapter_folder, identify_adapter, load_adapter
 from flip_flop.scoring.bounds import check_model_size, time_limit
 from flip_flop.scoring.causal_lm import check_head
 from flip_flop.scoring.tokens import PromptEncoder
@@ -30,17 +32,23 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 DEMO = "demo"
 # Where transformers keeps the head of a classifier, a reward model or a reader.
 OTHER_HEADS = {"score", "classifier", "qa_outputs"}
+# What a tokenizer is read from. Its chat template, in whichever file, is compared by itself.
+TOKENIZER_FILES = ("*token*.json", "vocab.*", "merges.txt", "*.model", "*.tiktoken")
 EMBEDDED_MODEL = Path(__file__).parent / "embedded_model"
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to be scored or trained: a causal LM, or a ``PeftModel`` around one; and what is recorded of it."""
+    """A model ready to be scored or trained: a causal LM, or a ``PeftModel`` around one; and what is recorded of it.
+
+    ``allowed_changes`` are parts that are not those of the adapter's training, and that were allowed.
+    """
 
     model: nn.Module
     tokenizer: PreTrainedTokenizerBase
     record: ModelRecord
     adapter: AdapterRecord | None = None
+    allowed_changes: tuple[str, ...] = ()
 
     def encoder(self, chat_template: ChatTemplate = "auto") -> PromptEncoder:
         """The encoder for this model; ``auto`` follows the training of an adapter that knows how it was trained."""
@@ -58,6 +66,7 @@ def load_model(
     dtype: str = "auto",
     device: str = "auto",
     display_name: str | None = None,
+    allow_changed: Collection[str] = (),
 ) -> LoadedModel:
     """Load a causal LM, its tokenizer and an adapter; safetensors only, no remote code.
 
@@ -68,10 +77,12 @@ def load_model(
         dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is bfloat16 on a GPU and float32 on a CPU.
         device: ``cpu``, ``cuda``, ...; ``auto`` takes a GPU where there is one.
         display_name: The name for records, where it is not ``name``.
+        allow_changed: Parts (:data:`flip_flop.options.LOADED_PARTS`) that need not be those of the adapter's training.
 
     Raises:
         InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``, each in one line.
     """
+    check_parts(allow_changed, LOADED_PARTS)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     if device == "auto":
@@ -99,11 +110,12 @@ def load_model(
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         dtype=dtype,
         is_demo=name == DEMO,
+        digests=_digests(Path(source), tokenizer),
     )
     if adapter is None:
         return LoadedModel(model, tokenizer, record)
-    adapted, adapter_record = load_adapter(model, Path(adapter), record)
-    return LoadedModel(adapted, tokenizer, record, adapter_record)
+    adapter_record, changed = identify_adapter(Path(adapter), record, allow_changed)
+    return LoadedModel(load_adapter(model, Path(adapter)), tokenizer, record, adapter_record, changed)
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -121,6 +133,16 @@ def _weights_digest(name: str, model: PreTrainedModel) -> str:
     if Path(name).is_dir():
         return sha256_json({file.name: sha256_file(file) for file in sorted(Path(name).glob("*.safetensors"))})
     return sha256_json({"name": name, "commit": getattr(model.config, "_commit_hash", None)})
+
+
+def _digests(folder: Path, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Of what decides a score beside the weights; a hub's files are covered by the commit."""
+    found = {"chat_template": json_digest(tokenizer.chat_template)}
+    if folder.is_dir():
+        files = sorted({file for kind in TOKENIZER_FILES for file in folder.glob(kind)})
+        content = {file.name: (config_digest if file.stem.endswith("config") else sha256_file)(file) for file in files}
+        found |= {"config": config_digest(folder / "config.json"), "tokenizer": sha256_json(content)}
+    return found
 
 
 def _load_weights(name: str, revision: str | None, dtype: torch.dtype) -> Any:

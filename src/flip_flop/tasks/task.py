@@ -251,7 +251,6 @@ class RenderedSplit:
     def record(self) -> dict[str, Any]:
         """For a run's record: the task, its templates' texts and its data, by digest."""
         task, num_labels = self.task, len(self.instances[0].choices[0])
-        rendered = [[instance.id, instance.prompts, instance.choices] for instance in self.instances]
         return {
             "name": task.name,
             "labels": list(task.label_values(num_labels)),
@@ -263,5 +262,16 @@ class RenderedSplit:
             "held_out_templates": list(task.held_out_templates),
             "templates": [asdict(template) | {"digest": template.digest()} for template in task.templates],
             "data": dict(self.rows.provenance),
-            "instances_digest": sha256_json(rendered),  # tells two samples of one file apart
+            "instances_digest": instances_digest(self.instances),  # tells two samples of one file apart
+            "digests": {"gold": gold_digest(self.instances)},
         }
+
+
+def instances_digest(instances: Iterable[RenderedInstance]) -> str:
+    """The SHA-256 of ids, prompts and answers."""
+    return sha256_json([[instance.id, instance.prompts, instance.choices] for instance in instances])
+
+
+def gold_digest(instances: Iterable[RenderedInstance]) -> str:
+    """The SHA-256 of ids and gold labels."""
+    return sha256_json([[instance.id, instance.label] for instance in instances])

@@ -105,7 +105,7 @@ def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | No
         message = f"{peft_config.peft_type} puts virtual tokens before the prompt, which scoring does not."
         raise InputError("E-ADAPTER-KIND", message)
     if isinstance(model, PeftModel):
-        return _in_float32(model)
+        return _settled(model)
     check_head(model)
     config = peft_config or _lora(unwrap(model), args)
     try:
@@ -119,7 +119,7 @@ def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | No
     assert isinstance(adapted, PeftModel)
     if args.gradient_checkpointing:
         adapted.enable_input_require_grads()
-    _in_float32(adapted)
+    _settled(adapted)
     _try_step(adapted)
     return adapted
 
@@ -174,8 +174,16 @@ def _lora(causal_lm: PreTrainedModel, args: F2CConfig) -> LoraConfig:
     )
 
 
-def _in_float32(adapted: PeftModel) -> PeftModel:
-    """Half-precision weights that are trained, made float32: at a rate of 1e-5 a bfloat16 weight does not move."""
+def _settled(adapted: PeftModel) -> PeftModel:
+    """The adapter as it is trained and saved.
+
+    Half-precision weights that are trained are made float32: at a rate of 1e-5 a bfloat16 weight does not move. Sets of
+    names are sorted: a file that PEFT writes them to would follow the hash seed.
+    """
+    for config in adapted.peft_config.values():
+        for name, value in vars(config).items():
+            if isinstance(value, set):
+                setattr(config, name, sorted(value))
     for parameter in adapted.parameters():
         if parameter.requires_grad and parameter.dtype in HALF:
             parameter.data = parameter.data.float()

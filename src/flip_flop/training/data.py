@@ -15,6 +15,7 @@ from flip_flop.randomness import generator
 from flip_flop.run_record import TaskRecord
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import Task, deduplicate, draw_stratified, holdout
+from flip_flop.tasks.task import gold_digest, instances_digest
 from flip_flop.too_long import refuse_or_skip
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.distributed import world_size
@@ -70,8 +71,11 @@ def load_training_data(
     if not train:
         raise InputError("E-DATA-TOO-FEW", "No training instance is left.", "Add rows that differ from the others.")
     record = TaskRecord.from_json(replace(rendered, instances=train).record)
+    more = {"validation": instances_digest(validation), "validation_gold": gold_digest(validation)}
     extra = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
-    return TrainingData(train, validation, replace(record, extra=extra), content_free)
+    return TrainingData(
+        train, validation, replace(record, digests={**record.digests, **more}, extra=extra), content_free
+    )
 
 
 class InstanceDataset(Dataset[EncodedInstance]):

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,17 @@ from transformers import TrainingArguments
 from flip_flop import files
 from flip_flop.errors import InputError
 from flip_flop.files import read_object
+from flip_flop.identity import changed_parts, refuse_changed
 from flip_flop.method import find_method
+from flip_flop.options import TRAINING_PARTS
 from flip_flop.run_record import RUN_FILE
 from flip_flop.training.checkpoints import MANIFEST, list_checkpoints
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.distributed import rank
 
 PLAN, LOCK = "plan.json", ".lock"
+# Its objects; ``task`` is there in those of earlier versions.
+SECTIONS = ("settings", "task", "model", "digests")
 # The inherited settings that are in a run's record.
 RECORDED = (
     *("seed", "learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size"),
@@ -103,34 +107,42 @@ def check_out(out: Path, *, resume: bool) -> None:
     _holds_run(out, resume=resume)
 
 
-def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> None:
-    """Refuse a folder that holds something else, or another run than the one to resume.
+def check_plan(out: Path, plan: dict[str, Any], *, resume: bool, allowed: Collection[str] = ()) -> list[str]:
+    """Refuse a folder that holds something else, or another run than the one to resume; return its allowed changes.
 
     A run of which nothing is kept yet, no checkpoint and no result, binds nobody: it begins anew. Settings that
-    earlier versions had, and that are since removed, are not compared.
+    earlier versions had, and that are since removed, are not compared, nor are parts that they had no digest of.
 
     Raises:
         InputError: ``E-OUT-USED`` where the folder holds something else, or a run and ``resume`` is false;
-            ``E-RESUME-CHANGED`` where the run to resume had other settings, data, templates or model;
+            ``E-RESUME-CHANGED`` where the run to resume had other settings, or parts that are not ``allowed``;
             ``E-RUN-BROKEN`` where that cannot be read.
     """
     path = out / PLAN
     if not _holds_run(out, resume=resume):
-        return
+        return []
     before = read_object(path)
-    if before is None or not all(isinstance(before.setdefault(section, {}), dict) for section in plan):
+    if before is None or not all(isinstance(before.setdefault(section, {}), dict) for section in SECTIONS):
         raise InputError("E-RUN-BROKEN", f"{path} cannot be read.", "Restore it, or give another --out.")
     before["settings"] = FORMER | before["settings"]
+    task, model = before["task"], before["model"]
+    # Earlier versions had these three alone.
+    former = {"weights": model.get("digest"), "task": task.get("digest"), "rows": task.get("instances_digest")}
     changed = [
         f"{section}.{name} ({before[section].get(name)!r}, now {plan[section][name]!r})"
-        for section in plan
+        for section in ("settings", "model")
         for name in sorted(plan[section])
         if before[section].get(name) != plan[section][name]
     ]
+    parts = changed_parts(former | before["digests"], plan["digests"], TRAINING_PARTS)
+    message = f"Since {out} was started, these have changed"
     if changed:
-        message = f"{out} was started with another {'; '.join(changed[:3])}."
+        words = [words for name, words in parts.items() if name not in allowed]
         hint = "Resume with the same settings and number of processes, or give another --out."
-        raise InputError("E-RESUME-CHANGED", message, hint)
+        raise InputError("E-RESUME-CHANGED", f"{message}: {', '.join([*words, *changed[:3]])}.", hint)
+    refuse_changed("E-RESUME-CHANGED", message, parts, allowed, "Restore them, or give another --out.")
+    known = before.get("allowed_changes")
+    return [name for name in TRAINING_PARTS if name in parts or (isinstance(known, list) and name in known)]
 
 
 def _holds_run(out: Path, *, resume: bool) -> bool:

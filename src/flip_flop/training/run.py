@@ -4,7 +4,7 @@ import copy
 import logging
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,12 @@ from typing import Any
 from torch import Tensor
 from transformers import PrinterCallback, ProgressCallback
 
-from flip_flop.files import new_folder, read_object, sha256_file, write_json
+from flip_flop.files import new_folder, read_object, write_json
+from flip_flop.identity import check_parts, digests_of
 from flip_flop.method import find_method
-from flip_flop.run_record import RUN_FILE, AdapterRecord, RunRecord, TaskRecord, this_process
+from flip_flop.options import TRAINING_PARTS
+from flip_flop.run_record import RUN_FILE, RunRecord, TaskRecord, this_process
+from flip_flop.scoring.adapters import describe_adapter
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.tasks import Task
 from flip_flop.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
@@ -56,6 +59,7 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     keep_worse: bool = False,
+    allow_changed: Collection[str] = (),
 ) -> TrainingRun:
     """Train an adapter and leave a complete run in ``out``.
 
@@ -72,23 +76,24 @@ def train(
         resume: Continue from the newest complete checkpoint.
         quiet: Show no progress.
         keep_worse: Write an adapter that is worse than its base too.
+        allow_changed: Parts (:data:`flip_flop.options.TRAINING_PARTS`) that may differ in a run that is resumed.
 
     Raises:
         InputError: See ``docs/errors.md``.
     """
+    check_parts(allow_changed, TRAINING_PARTS)
     with lock(out), named_write_errors(out):
         if isinstance(data, Task):
             data = load_training_data(data, config)
         config = copy.copy(config)
         config.output_dir = str((out / "checkpoints").resolve())
-        task, model = data.record, loaded.record
-        plan = {
+        plan: dict[str, Any] = {
             "settings": resume_settings(config) | {"num_processes": world_size()},
-            "task": {name: task.to_json()[name] for name in ("digest", "instances_digest", "num_validation")},
-            "model": {"digest": model.digest, "dtype": model.dtype},
+            "model": {"dtype": loaded.record.dtype},
+            "digests": digests_of(data.record, loaded.record),
         }
         wait_for_all()  # until rank 0 holds the lock
-        check_plan(out, plan, resume=resume)
+        plan["allowed_changes"] = check_plan(out, plan, resume=resume, allowed=allow_changed)
         begun = (out / PLAN).exists()
         wait_for_all()  # until all have seen what is there, before rank 0 writes
         if (out / RUN_FILE).exists():
@@ -160,13 +165,12 @@ def _run(
         with new_folder(out / "adapter") as folder:
             trainer.adapted.save_pretrained(str(folder))
             loaded.tokenizer.save_pretrained(folder)
-        digest = sha256_file(out / "adapter" / "adapter_model.safetensors")
         RunRecord(
             kind="train",
             name=method.name,
             task=record,
             model=loaded.record,
-            adapter=AdapterRecord(path="adapter", digest=digest, method=method.name),
+            adapter=describe_adapter(out / "adapter", path="adapter", method=method.name),
             scoring={
                 "delimiter": trainer.encoder.delimiter,
                 "chat_template": trainer.encoder.uses_chat_template,
@@ -175,6 +179,7 @@ def _run(
             training=_training_record(trainer, config, out),
             seed=config.seed,
             **this_process(started),
+            allowed_changes=tuple(plan["allowed_changes"]),
         ).write(out)
     wait_for_all()
     return TrainingRun(out, out / "adapter")
