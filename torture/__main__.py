@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torture.files import damage_checkpoints, fill_disks, race
 from torture.forked import import_everything
-from torture.inputs import mutate_inputs
+from torture.inputs import give_wrong_settings, mutate_inputs
 from torture.kills import kill_audits, kill_reports, kill_studies, kill_trainings
 from torture.workplace import Outcome, make_workplace
 
@@ -28,6 +28,7 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
     "damage": (damage_checkpoints, 2000),
     "disk": (fill_disks, 200),
     "race": (race, 200),
+    "settings": (give_wrong_settings, 2000),
     "inputs": (mutate_inputs, 100_000),
 }
 

@@ -5,6 +5,7 @@ import json
 import signal
 import traceback
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from random import Random
 
@@ -14,11 +15,15 @@ from flip_flop.run_record import RunRecord
 from flip_flop.scoring import load_model
 from flip_flop.studies.study import load_study
 from flip_flop.tasks import load_task
+from flip_flop.training import F2CConfig
 from flip_flop.training.checkpoints import latest_valid
 from torture.forked import run
 from torture.workplace import AUDIT, TRAIN, Outcome, remove
 
 SECONDS = 5
+# What no number is, and what some numbers are not.
+NEVER = ("nan", "many", "", "2020-01-01", "[1]", "true")
+SELDOM = ("-1", "0", "inf", "1e999", "0.5", "9" * 23)
 WORDS = [b"null", b"-1", b"1e999", b"{}", b"[]", b'"', b"\x00", b"\xff", b"\xed\xa0\x80", b"&a", b"*a", b"!!x", b"{{"]
 WORDS += [b"9" * 30, b"\xe2\x80\xae", b"\x1b[31m", b"NaN", b"[" * 300, b": ", b"\n- ", b"'" * 3, b"true", b"../.."]
 
@@ -56,6 +61,22 @@ def mutate_inputs(folder: Path, count: int, rng: Random) -> Outcome:
             outcome.expect(problem is None, f"{path.name}: {problem}")
         finally:
             path.write_bytes(content)
+    return outcome
+
+
+def give_wrong_settings(folder: Path, count: int, rng: Random) -> Outcome:
+    """Settings of a training with values that no setting has, or that few have."""
+    outcome, out = Outcome("wrong settings of a training", count), folder / "run"
+    numbers = [item.name for item in fields(F2CConfig) if str(item.type).split(" |")[0] in ("int", "float")]
+    pairs = [(name, value) for name in numbers for value in (*NEVER, *SELDOM)]
+    for name, value in rng.sample(pairs, min(count, len(pairs))):
+        remove(out)
+        ended = run([*TRAIN, "--max-steps", "1", f"--{name.replace('_', '-')}={value}"], folder)
+        what = f"{name} {value!r}: exit code {ended.code}: {ended.err[-300:]}"
+        outcome.expect(not ended.wrong, f"{what}: {ended.wrong}")
+        outcome.count("refused" if ended.code == 2 else "trained")
+        outcome.expect(ended.code == 2 or (ended.code == 0 and value in SELDOM), what)
+        outcome.expect(ended.code != 2 or not (out / "plan.json").exists(), f"{what}, and the folder is taken")
     return outcome
 
 

@@ -166,7 +166,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(audit, monkeypatch):
     replace = Path.replace
     monkeypatch.setattr(Path, "replace", full)
     result = audit("-q")
-    one_line(result, "E-OS", "No space left on device ", "scores.npz")
+    one_line(result, "E-OS", "No space left on device", "scores.npz")
     assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
 
 

@@ -276,7 +276,17 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(out, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "manifest", ["{", "null", "[]", "{}", '{"weights": 3}', '{"weights": {"size": 1}}', '{"\\u0000": {}}']
+    "manifest",
+    [
+        "{",
+        "null",
+        "[]",
+        "{}",
+        '{"weights": 3}',
+        '{"weights": {"size": 1}}',
+        '{"\\u0000": {}}',
+        '{"%s": {}}' % ("x" * 300),
+    ],
 )
 def test_a_manifest_that_is_not_one_is_corruption_and_what_is_no_checkpoint_is_passed_over(tmp_path, manifest):
     for name in ("checkpoint-2", "checkpoint-\u00b2", "checkpoint-3"):

@@ -42,11 +42,11 @@ def find_corruption(checkpoint: Path) -> str | None:
     manifest = read_object(checkpoint / MANIFEST)
     if not manifest:
         return "its manifest cannot be read"
+    files = {str(file.relative_to(checkpoint)): file for file in checkpoint.rglob("*") if file.is_file()}
     for name, expected in manifest.items():
-        file = checkpoint / name
-        if not file.is_file():
+        if name not in files:
             return f"{name} is missing"
-        if _entry(file) != expected:
+        if _entry(files[name]) != expected:
             return f"{name} is damaged"
     return None
 
