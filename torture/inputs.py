@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import signal
 import traceback
 from collections.abc import Callable
@@ -66,12 +67,13 @@ def mutate_inputs(folder: Path, count: int, rng: Random) -> Outcome:
 
 def give_wrong_settings(folder: Path, count: int, rng: Random) -> Outcome:
     """Settings of a training with values that no setting has, or that few have."""
-    outcome, out = Outcome("wrong settings of a training", count), folder / "run"
-    numbers = [item.name for item in fields(F2CConfig) if str(item.type).split(" |")[0] in ("int", "float")]
-    pairs = [(name, value) for name in numbers for value in (*NEVER, *SELDOM)]
+    out = folder / "run"
+    numbers = [item.name for item in fields(F2CConfig) if re.search(r"\b(int|float)\b", str(item.type))]
+    pairs = [(f"--{name.replace('_', '-')}", value) for name in numbers for value in (*NEVER, *SELDOM)]
+    outcome = Outcome("wrong settings of a training", min(count, len(pairs)))
     for name, value in rng.sample(pairs, min(count, len(pairs))):
         remove(out)
-        ended = run([*TRAIN, "--max-steps", "1", f"--{name.replace('_', '-')}={value}"], folder)
+        ended = run([*TRAIN, "--max-steps", "1", f"{name}={value}"], folder)
         what = f"{name} {value!r}: exit code {ended.code}: {ended.err[-300:]}"
         outcome.expect(not ended.wrong, f"{what}: {ended.wrong}")
         outcome.count("refused" if ended.code == 2 else "trained")

@@ -69,6 +69,7 @@ def kill_studies(folder: Path, count: int, rng: Random) -> Outcome:
         ended = run(STUDY, folder)
         outcome.expect(ended.code == 0, f"again: exit code {ended.code}: {ended.err[-200:]}")
         outcome.expect(_trained(out) == expected, "another adapter than without a kill")
+        outcome.expect(not debris(folder), f"left behind: {debris(folder)}")
     return outcome
 
 

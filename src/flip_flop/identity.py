@@ -33,7 +33,8 @@ def digests_of(
 def changed_parts(before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, str]:
     """The parts that have a digest in both and another one now, by name, in words.
 
-    A template that differs is named, and what follows from it is not.
+    A template that differs is named, and what follows from it is not: rows, whose digests are of prompts, are then not
+    compared.
     """
     changed = {
         name: words for name, words in parts.items() if before.get(name) and now.get(name) and before[name] != now[name]

@@ -8,7 +8,9 @@ from flip_flop.text import visible
 
 def echo(text: object = "", *, err: bool = False) -> None:
     """Print lines to standard output, or with ``err`` to standard error."""
-    print(visible(str(text)), file=sys.stderr if err else sys.stdout, flush=True)
+    stream = sys.stderr if err else sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    print(visible(str(text)).encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
 
 
 class LogLines(logging.Formatter):

@@ -17,6 +17,7 @@ log = logging.getLogger("flip_flop")
 
 TOO_LONG_FILE = "too_long.csv"
 NAMED = 3  # instances in a message
+NONE_LEFT = "None would be left: shorten the texts or the template, or use a model with a longer context."
 HINT = "Use --too-long skip, shorten the texts or the template, or use a model with a longer context."
 
 
@@ -40,8 +41,9 @@ class TooLongError(InputError):
         self, found: Sequence[TooLong], num_instances: int, names: Sequence[str] = (), path: Path | None = None
     ):
         self.found, self.num_instances = tuple(found), num_instances
+        hint = NONE_LEFT if len(ids_of(found)) == num_instances else HINT
         listed = f" All are in {path}." if path else ""
-        super().__init__("E-TOO-LONG", f"{_summary(found, num_instances, names)}.{listed}", HINT)
+        super().__init__("E-TOO-LONG", f"{_summary(found, num_instances, names)}.{listed}", hint)
 
 
 def refuse_or_skip(
@@ -75,7 +77,8 @@ def listed_beside(out: Path, names: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except TooLongError as error:
-        path = out.with_name(f"{out.name.removesuffix('.csv').removesuffix('.jsonl')}.{TOO_LONG_FILE}")
+        path = out if out.name else out.resolve()  # the folder "." has no name
+        path = path.with_name(f"{path.name.removesuffix('.csv').removesuffix('.jsonl')}.{TOO_LONG_FILE}")
         write_too_long(path, error.found, names)
         raise TooLongError(error.found, error.num_instances, names, path) from None
 

@@ -78,15 +78,28 @@ def test_an_adapter_config_with_a_wrong_rank_or_a_slow_pattern_is_refused(base, 
     assert line.startswith("E-ADAPTER-KEYS: ")
 
 
-def test_a_chat_template_that_takes_too_long_is_refused():
-    loops = "".join(f"{{% for {name} in range(99999) %}}" for name in "abcde")
+LOOPS = "".join(f"{{% for {name} in range(99999) %}}" for name in "abcde") + "{% endfor %}" * 5
+
+
+@pytest.mark.parametrize(
+    ("chat_template", "reason"),
+    [(LOOPS, "more than 0.5 seconds"), ("{% set x = 10 ** (10 ** 8) %}", "a power"), ("{{ 9 ** 9 ** 9 }}", "a power")],
+    ids=["loops", "power", "constant"],
+)
+def test_a_chat_template_that_takes_too_long_is_refused(chat_template, reason):
     tokenizer = byte_bpe().__class__(tokenizer_object=byte_bpe().backend_tokenizer, eos_token="<|end|>")
-    tokenizer.chat_template = loops + "{% endfor %}" * 5
+    tokenizer.chat_template = chat_template
     row = RenderedInstance("7", ("Good?",), (("No", "Yes"),), None)
     line = refused_within_two_seconds(lambda: PromptEncoder(tokenizer).encode(row))
-    assert line.startswith(
-        "E-CHAT-TEMPLATE: The tokenizer's chat template fails on a user's turn: more than 0.5 seconds"
-    )
+    assert line.startswith(f"E-CHAT-TEMPLATE: The tokenizer's chat template fails on a user's turn: {reason}")
+
+
+def test_a_models_own_code_does_not_run_while_its_size_is_looked_at(base, tmp_path):
+    code = {"model_type": "vit", "auto_map": {"AutoModelForCausalLM": "own.Model"}}
+    folder = changed(base, tmp_path / "model", "config.json", code)
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Model: ...\n")
+    refused_within_two_seconds(lambda: load_model(str(folder)))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_lora_rank_above_every_projections_is_refused():

@@ -202,7 +202,7 @@ def test_an_adapter_is_not_put_on_another_base_than_its_own(base, finished, chan
     name, words, act = MODEL_CHANGES[change]
     act(base)
     error = refused("E-ADAPTER-BASE", load_model, str(base), adapter=finished / "adapter")
-    assert error.message.endswith(f"from which this model differs in its: {words}.")
+    assert error.message.endswith(f"this model differs from it in: {words}.")
     assert load_model(str(base), adapter=finished / "adapter", allow_changed=[name]).allowed_changes == (name,)
 
 

@@ -1,6 +1,7 @@
 """``flip-flop demo``."""
 
 import json
+import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,8 @@ def _clear(out: Path, overwrite: bool) -> None:
     from flip_flop.demo.run import METHODS
 
     found = {item.name for item in out.iterdir()} if out.is_dir() else set()
+    # What a killed demo left of its report.
+    found -= {name for name in found if re.fullmatch(r"\.report\.html\.([0-9a-f]{8}\.tmp|lock)", name)}
     if found and not overwrite:
         raise InputError("E-OUT-USED", f"{out} is not empty.", "Give another --out, or add --overwrite to a demo's.")
     if foreign := sorted(found - {"base", "report.html", *METHODS}):

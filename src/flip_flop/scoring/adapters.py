@@ -60,7 +60,7 @@ def identify_adapter(
     own, models = changed_parts(before, now, ADAPTER_PARTS), changed_parts(before, now, parts)
     message, hint = f"{adapter} is not as its training left it", "Restore it, or train it again."
     refuse_changed("E-ADAPTER-CHANGED", message, own, allowed, hint)
-    message = f"{adapter} was trained on {trained.model.name}, from which this model differs in its"
+    message = f"{adapter} was trained on {trained.model.name}, this model differs from it in"
     refuse_changed("E-ADAPTER-BASE", message, models, allowed, OTHER_MODEL)
     return record, (*own, *models)
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+import jinja2
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -179,6 +180,7 @@ class PromptEncoder:
     def _in_chat(self, prompt: str) -> str:
         turns = [{"role": "user", "content": prompt}]
         try:
+            self._check_chat_template()
             with time_limit():
                 text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # a chat template is code of the model's authors: it may raise anything
@@ -189,6 +191,14 @@ class PromptEncoder:
             ) from error
         assert isinstance(text, str)
         return text
+
+    @functools.cache  # noqa: B019 - one encoder a run
+    def _check_chat_template(self) -> None:
+        """Refuse powers, which Python computes without a break, before the template is compiled."""
+        written = self.tokenizer.chat_template
+        for text in written.values() if isinstance(written, dict) else [written]:
+            if any(value == "**" for _, kind, value in jinja2.Environment().lex(text) if kind == "operator"):
+                raise ValueError("a power (**) is not allowed")
 
     def _check(self, instance: EncodedInstance, choices: Sequence[Sequence[str]]) -> None:
         for index, answers in enumerate(instance.answers):

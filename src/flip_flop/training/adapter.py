@@ -136,7 +136,7 @@ def _try_step(adapted: PeftModel) -> None:
     try:
         with torch.random.fork_rng(devices=devices):  # of dropout
             ids = torch.zeros(1, 3, dtype=torch.long, device=next(adapted.parameters()).device)
-            decoder_of(adapted)(input_ids=ids, use_cache=False).last_hidden_state.float().sum().backward()
+            adapted(input_ids=ids, use_cache=False).logits.float().sum().backward()
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:

@@ -12,10 +12,11 @@ from typing import Any
 from torch import Tensor
 from transformers import PrinterCallback, ProgressCallback
 
+from flip_flop.errors import InputError
 from flip_flop.files import new_folder, read_object, write_json
 from flip_flop.identity import check_parts, digests_of
 from flip_flop.method import find_method
-from flip_flop.options import TRAINING_PARTS
+from flip_flop.options import MODEL_PARTS, TRAINING_PARTS
 from flip_flop.run_record import RUN_FILE, RunRecord, TaskRecord, this_process
 from flip_flop.scoring.adapters import describe_adapter
 from flip_flop.scoring.models import LoadedModel
@@ -34,6 +35,8 @@ from flip_flop.training.votes import VOTES
 
 log = logging.getLogger("flip_flop")
 SURVEY = "survey.json"
+# The parts that the base's votes depend on: after a change of one, they are taken anew.
+VOTES_FOLLOW = {*MODEL_PARTS, "templates", "task", "rows"}
 
 
 @dataclass(frozen=True)
@@ -136,8 +139,12 @@ def _run(
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
     _try_optimizer(trainer)
+    if not len(trainer.get_train_dataloader()):
+        message = f"dataloader_drop_last leaves no step of {len(trainer.train_instances)} training instances."
+        raise InputError("E-CONFIG-VALUE", message, "Make per_device_train_batch_size smaller, or leave it out.")
     checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if begun else None
-    votes = trainer.votes.take(None if checkpoint is None else out / VOTES) if trainer.votes else None
+    kept = checkpoint is not None and not VOTES_FOLLOW.intersection(plan["allowed_changes"])
+    votes = trainer.votes.take(out / VOTES if kept else None, anew=not kept) if trainer.votes else None
     stats = initial_vote_stats(trainer.base.first, config) if checkpoint is None else None
     trainer.args.eval_on_start = trainer.args.eval_on_start and checkpoint is None
     if rank() == 0:  # from here on the folder holds a run: all mistakes of the user's have been found
@@ -146,6 +153,8 @@ def _run(
             write_json(out / SURVEY, stats)
         if too_long:
             write_too_long(out / TOO_LONG_FILE, too_long, names)
+        else:
+            (out / TOO_LONG_FILE).unlink(missing_ok=True)  # of a run that was begun anew
         if votes is not None:
             votes.write(out / VOTES)
     try:

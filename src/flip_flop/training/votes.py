@@ -116,9 +116,11 @@ class StandingVotes(TrainerCallback):
             raise InputError("E-CONTENT-FREE", message, hint)
         self.first: VoteTable | None = None
         self.current: VoteTable | None = None
+        self.anew = False
 
-    def take(self, path: Path | None = None) -> VoteTable:
-        """The first votes: those in the file of a run that is resumed, or the base's."""
+    def take(self, path: Path | None = None, *, anew: bool = False) -> VoteTable:
+        """The first votes: those in the file of a run that is resumed, or the base's; ``anew``, no kept ones later."""
+        self.anew = anew
         known = VoteTable.read(path, self.ids) if path and rank() == 0 else None
         self.first = self.current = all_gather(known)[0] or self._vote(self.score_base)
         return self.first
@@ -144,7 +146,7 @@ class StandingVotes(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Take the first votes where they are not taken; of a resumed run, find those of its checkpoint."""
         first = self.first or self.take()
-        if state.global_step and self.config.votes == "refreshed":
+        if state.global_step and self.config.votes == "refreshed" and not self.anew:
             path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / VOTES
             self.current = all_gather(VoteTable.read(path, self.ids) if rank() == 0 else None)[0] or first
 
