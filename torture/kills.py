@@ -22,10 +22,8 @@ def kill_trainings(folder: Path, count: int, rng: Random) -> Outcome:
             if ended.code == 0:
                 break
             arguments = [*TRAIN, "--resume"]
-        ended = run([*TRAIN, "--resume"], folder)
-        outcome.expect(ended.code == 0, f"resumed: exit code {ended.code}: {ended.err[-200:]}")
+        _run_again(outcome, folder, [*TRAIN, "--resume"])
         outcome.expect(adapter_of(out) == expected, "another adapter than without a kill")
-        outcome.expect(not debris(folder), f"left behind: {debris(folder)}")
     return outcome
 
 
@@ -37,10 +35,8 @@ def kill_audits(folder: Path, count: int, rng: Random) -> Outcome:
         remove(out)
         Run(AUDIT, folder).wait(kill_after=rng.uniform(0, 1.1 * seconds))
         outcome.expect(results_of(out) in (b"", expected), "a part of an audit under its name")
-        ended = run([*AUDIT, "--overwrite"], folder)
-        outcome.expect(ended.code == 0, f"again: exit code {ended.code}: {ended.err[-200:]}")
+        _run_again(outcome, folder, [*AUDIT, "--overwrite"])
         outcome.expect(results_of(out) == expected, "other metrics than without a kill")
-        outcome.expect(not debris(folder), f"left behind: {debris(folder)}")
     return outcome
 
 
@@ -53,9 +49,7 @@ def kill_reports(folder: Path, count: int, rng: Random) -> Outcome:
         remove(page)
         Run(REPORT, folder).wait(kill_after=rng.uniform(0, 1.1 * seconds))
         outcome.expect(not page.exists() or page.read_text("utf-8").rstrip().endswith("</html>"), "a part of a page")
-        ended = run(REPORT, folder)
-        outcome.expect(ended.code == 0, f"again: exit code {ended.code}: {ended.err[-200:]}")
-        outcome.expect(not debris(folder), f"left behind: {debris(folder)}")
+        _run_again(outcome, folder, REPORT)
     return outcome
 
 
@@ -66,15 +60,20 @@ def kill_studies(folder: Path, count: int, rng: Random) -> Outcome:
     for _ in range(count):
         remove(out)
         Run(STUDY, folder).wait(kill_after=rng.uniform(0, 1.1 * seconds))
-        ended = run(STUDY, folder)
-        outcome.expect(ended.code == 0, f"again: exit code {ended.code}: {ended.err[-200:]}")
+        _run_again(outcome, folder, STUDY)
         outcome.expect(_trained(out) == expected, "another adapter than without a kill")
-        outcome.expect(not debris(folder), f"left behind: {debris(folder)}")
     return outcome
 
 
 def _trained(studies: Path) -> list[bytes]:
     return [adapter_of(training) for training in sorted(studies.glob("trainings/*"))]
+
+
+def _run_again(outcome: Outcome, folder: Path, arguments: list[str]) -> None:
+    """What was killed, to its end this time: it succeeds, and leaves nothing temporary."""
+    ended = run(arguments, folder)
+    outcome.expect(ended.code == 0, f"again: exit code {ended.code}: {ended.err[-200:]}")
+    outcome.expect(not debris(folder), f"left behind: {debris(folder)}")
 
 
 def _reference(folder: Path, arguments: list[str], result: Callable[[], object]) -> tuple[float, object]:

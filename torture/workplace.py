@@ -2,11 +2,12 @@
 
 import json
 import random
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
+
+from flip_flop import files
 
 TEMPLATES = [
     {"name": "plain", "jinja": "{{ text }}. Good?", "answer_choices": "No ||| Yes"},
@@ -64,10 +65,7 @@ def make_workplace(folder: Path) -> Path:
 def remove(*paths: Path) -> None:
     """Remove files and folders where they are."""
     for path in paths:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        files.remove(path)
 
 
 def debris(folder: Path) -> list[str]:

@@ -52,6 +52,22 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def refused_if_it_fails(code: str, what: str, hint: str) -> Iterator[None]:
+    """Refuse in one line what a model cannot compute; memory that runs out is not refused.
+
+    Raises:
+        InputError: Of this ``code``; its message is ``what`` with the reason.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:160].rstrip(".")
+        raise InputError(code, f"{what}: {reason}.", hint) from error
+
+
+@contextmanager
 def without_adapter(model: nn.Module) -> Iterator[None]:
     """The base model alone; afterwards the adapter is as it was."""
     disable = getattr(model, "disable_adapter", None)
@@ -139,16 +155,11 @@ def check_head(model: nn.Module) -> None:
         return
     device = next(causal_lm.parameters()).device
     ids = torch.arange(3, device=device)[None] % causal_lm.config.get_text_config().vocab_size
-    try:
-        with evaluation_mode(causal_lm):  # dropout would be drawn twice
-            own = at_least_float32(causal_lm(input_ids=ids, use_cache=False).logits[0])
-            hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state[0]
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:120].rstrip(".")
-        message = f"{type(causal_lm).__name__} cannot read three tokens in {causal_lm.dtype}: {reason}."
-        raise InputError("E-MODEL-KIND", message, "Try --dtype float32.") from error
+    what = f"{type(causal_lm).__name__} cannot read three tokens in {causal_lm.dtype}"
+    # Dropout would be drawn twice.
+    with refused_if_it_fails("E-MODEL-KIND", what, "Try --dtype float32."), evaluation_mode(causal_lm):
+        own = at_least_float32(causal_lm(input_ids=ids, use_cache=False).logits[0])
+        hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state[0]
     try:
         ours = head_logits(model, hidden).to(own.device)
     except RuntimeError as error:  # something between the two changes the width

@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from flip_flop.errors import InputError
 from flip_flop.randomness import derive_seed
-from flip_flop.scoring.causal_lm import HALF, check_head, decoder_of, unwrap
+from flip_flop.scoring.causal_lm import HALF, check_head, decoder_of, refused_if_it_fails, unwrap
 from flip_flop.scoring.models import load_model
 from flip_flop.training.config import F2CConfig
 
@@ -133,16 +133,12 @@ def _try_step(adapted: PeftModel) -> None:
     was_training = adapted.training
     adapted.train()
     devices = [parameter.device for parameter in adapted.parameters() if parameter.is_cuda][:1]
+    what = f"{type(unwrap(adapted)).__name__} cannot be trained with this adapter"
+    hint = "Try --dtype float32, or give another peft_config."
     try:
-        with torch.random.fork_rng(devices=devices):  # of dropout
+        with refused_if_it_fails("E-ADAPTER-KIND", what, hint), torch.random.fork_rng(devices=devices):  # of dropout
             ids = torch.zeros(1, 3, dtype=torch.long, device=next(adapted.parameters()).device)
             adapted(input_ids=ids, use_cache=False).logits.float().sum().backward()
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:160].rstrip(".")
-        message = f"{type(unwrap(adapted)).__name__} cannot be trained with this adapter: {reason}."
-        raise InputError("E-ADAPTER-KIND", message, "Try --dtype float32, or give another peft_config.") from error
     finally:
         adapted.zero_grad(set_to_none=True)
         adapted.train(was_training)
