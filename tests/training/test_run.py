@@ -152,7 +152,7 @@ def test_a_mistake_that_is_fixed_leaves_the_folder_free_and_what_a_killed_writer
 
 
 def test_scores_that_are_not_finite_stop_the_training_by_name(out):
-    with pytest.raises(InputError, match=r"E-NONFINITE: Step \d+: .*instance .*Lower --learning-rate"):
+    with pytest.raises(InputError, match=r"E-NONFINITE: Step \d+: .*instance .*lower --learning-rate"):
         train(load_tiny(), make_task(), settings(learning_rate=1e30, max_grad_norm=0), out, quiet=True, keep_worse=True)
 
 

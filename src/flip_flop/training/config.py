@@ -36,7 +36,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
                 "early_stopping_patience",
                 "early_stopping_start",
             ),
-            *("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "warmup_steps", "logging_steps"),
+            *("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "logging_steps"),
             *("seed", "data_seed", "dataloader_num_workers", "neftune_noise_alpha"),
         ),
     ),
@@ -52,7 +52,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
         ),
     ),
     "at least 0 and below 1": (lambda value: 0 <= value < 1, ("lora_dropout", "adam_beta1", "adam_beta2")),
-    "above 0": (lambda value: value > 0, ("eval_steps",)),
+    "above 0": (lambda value: value > 0, ("eval_steps", "adam_epsilon")),
     "above 0, or -1 for the default": (
         lambda value: value > 0 or value == -1,
         ("max_steps", "num_train_epochs", "save_steps"),

@@ -19,7 +19,7 @@ from flip_flop.metrics import Average
 from flip_flop.randomness import derive_seed
 from flip_flop.scoring.answers import AnswerStates, answer_states, pack, training_row_tokens
 from flip_flop.scoring.attention import packed_attention
-from flip_flop.scoring.causal_lm import evaluation_mode, unwrap
+from flip_flop.scoring.causal_lm import evaluation_mode, not_finite, unwrap
 from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
@@ -181,10 +181,7 @@ class F2CTrainer(Trainer):
             scores = states.scores(model)
         for instance, finite in zip(encoded, scores.isfinite().all(dim=-1).all(dim=-1).tolist(), strict=True):
             if not finite:
-                step = self.state.global_step + 1
-                message = f"Step {step}: the scores of instance {instance.id!r} are not finite."
-                hint = "Lower --learning-rate, or use bfloat16 or float32 instead of float16."
-                raise InputError("E-NONFINITE", message, hint)
+                raise not_finite(f"Step {self.state.global_step + 1}: the scores of instance {instance.id!r}")
         return scores
 
     def _standing_votes(self, args: F2CConfig, content_free: Sequence[EncodedInstance]) -> StandingVotes:
