@@ -27,7 +27,7 @@ CACHE := $(CURDIR)/$(VENV)/cache
 
 test: check                         ## everything CI runs: style, types, tests, docstring examples
 	-XDG_CACHE_HOME=$(CACHE) $(BIN)/flip-flop templates fetch
-	XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 2 --dist loadgroup
+	XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 3 --dist loadgroup
 
 quick: check                        ## for each change, five minutes on two cores: all but what is slow or needs Slurm
 	XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 2 --dist loadgroup -m "not slow"

@@ -1,7 +1,7 @@
-"""``python -m tests.training.processes DTYPE OUT``: a tiny training in one, two and four processes.
+"""``python -m tests.training.processes OUT``: a tiny training in one, two and four processes, in float64 and float32.
 
 Each has the same instances in a step, 4 of 37; what they share is imported and made once, before the processes are
-forked. Rank 0 leaves ``OUT/<processes>.pt``.
+forked. Rank 0 leaves ``OUT/<dtype>-<processes>.pt``.
 """
 
 import os
@@ -17,12 +17,13 @@ from tests.training.test_trainer import adapter_weights, make_trainer, training_
 
 # Processes, and for each of them instances per micro-batch and micro-batches per step.
 SHAPES = ((1, 4, 1), (2, 1, 2), (4, 1, 1))
+TRAININGS = [*(("float64", *shape) for shape in SHAPES), ("float32", *SHAPES[0]), ("float32", *SHAPES[2])]
 
 
 def train(rank, processes, batch, accumulation, model, rows, out):
     """One process of a training."""
     trainer = make_trainer(
-        out / str(processes),
+        out / f"{model.dtype}-{processes}",
         rows,
         model=model,
         lora_dropout=0.0,
@@ -40,7 +41,7 @@ def train(rank, processes, batch, accumulation, model, rows, out):
         lines = [entry for entry in trainer.state.log_history if "loss" in entry]
         found = {"steps": [line["step"] for line in lines], "losses": [line["loss"] for line in lines]}
         found |= {"train_loss": result.training_loss, "adapter": adapter_weights(trainer)}
-        torch.save(found, out / f"{processes}.pt")
+        torch.save(found, out / f"{str(model.dtype).removeprefix('torch.')}-{processes}.pt")
 
 
 def start(rank, port, processes, *arguments):
@@ -61,12 +62,12 @@ def start(rank, port, processes, *arguments):
         os._exit(code)
 
 
-def main(dtype, out):
-    """Train once with each number of processes; 1 where a process failed."""
+def main(out):
+    """Train once in each way; 1 where a process failed."""
     torch.set_num_threads(1)
     byte_bpe()  # kept for later calls
-    shared = (tiny_model("qwen2").to(getattr(torch, dtype)), training_rows(count=37), Path(out))
-    for processes, *shape in SHAPES:
+    for dtype, processes, *shape in TRAININGS:
+        shared = (tiny_model("qwen2").to(getattr(torch, dtype)), training_rows(count=37), Path(out))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
