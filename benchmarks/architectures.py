@@ -8,7 +8,6 @@ import argparse
 import copy
 import inspect
 import logging
-import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -137,13 +136,17 @@ def row(kind: str) -> list[str] | None:
             found = torch.from_numpy(table.scores).flatten().double()
             cells["backend"].append(table.backend)
             cells["audit"].append(f"{float((found - one_at_a_time(candidate, instances)).abs().max()):.1e}")
+        except InputError as error:
+            cells["audit"].append(f"refused: {error.code}")
+            cells["train"].append("")
+            continue
+        try:
             cells["train"].append(training_step(candidate, instances))
         except InputError as error:
-            return [kind, f"refused: {error.code}", "", "", "", ""]
-        except Exception as error:
-            cells["train"].append(f"{type(error).__name__}: {' '.join(str(error).split())[:60]}")
-    same = list(dict.fromkeys(cells["backend"]))
-    return [kind, ", ".join(same), *(cells["audit"] + ["", ""])[:2], *(cells["train"] + ["", ""])[:2]]
+            cells["train"].append(f"refused: {error.code}")
+    if not cells["backend"]:
+        return [kind, cells["audit"][0], "", "", "", ""]
+    return [kind, ", ".join(dict.fromkeys(cells["backend"])), *cells["audit"], *cells["train"]]
 
 
 def main() -> None:
@@ -163,13 +166,17 @@ def main() -> None:
         if found is not None:
             rows.append(found)
             print(" | ".join(found), flush=True)
-    read = sum(math.isfinite(float(cells[2] or "nan")) for cells in rows)
+    read = sum(cells[2] != "" for cells in rows)
     lines = [
         "# Architectures",
         "",
         f"As tested by `make architectures` with transformers {__version__}: {len(rows)} architectures as tiny random",
         f"models, of which {read} are audited. Differences are the largest from one sequence at a time in float32, in",
-        "nats, over 18 answers; in bfloat16 they are its rounding. Training is one step, without dropout.",
+        "nats, over 18 answers; in bfloat16 they are its rounding. Training is one step, without dropout; `12 of 20",
+        "adapters` means that so many got a gradient: the others belong to cross-attention, or, in `doge`, to a factor",
+        "of what begins at 0.",
+        "",
+        "Left out are architectures whose configuration could not be made small.",
         "",
         "| architecture | back end | float32 | bfloat16 | trains in float32 | in bfloat16 |",
         "|---|---|---|---|---|---|",

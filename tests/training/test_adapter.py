@@ -8,6 +8,7 @@ from benchmarks.architectures import tiny
 from peft import LoraConfig, PeftModel
 from transformers import (
     DeepseekV3Config,
+    DeepseekV32Config,
     FalconMambaConfig,
     GptOssConfig,
     GraniteMoeConfig,
@@ -33,17 +34,19 @@ GROUPED = TINY | {"num_key_value_heads": 2, "num_experts_per_tok": 2}
 LOCAL, EXPERTS = GROUPED | {"num_local_experts": 4}, GROUPED | {"num_experts": 4, "moe_intermediate_size": 16}
 STATES = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 400, "state_size": 4}
 HEADS = {"num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 8}
+DEEPSEEK = {
+    **GROUPED, "num_key_value_heads": 4, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 4, "v_head_dim": 6, "n_routed_experts": 4, "n_group": 2, "topk_group": 1,
+    "moe_intermediate_size": 16, "n_shared_experts": 1, "first_k_dense_replace": 1,
+}  # fmt: skip
 MIXTURES = {
     "Qwen3-MoE": lambda: Qwen3MoeConfig(**EXPERTS),
     "Qwen2-MoE, dense layers between": lambda: Qwen2MoeConfig(
         **EXPERTS, decoder_sparse_step=2, shared_expert_intermediate_size=16
     ),
     "Mixtral": lambda: MixtralConfig(**LOCAL),
-    "DeepSeek-V3": lambda: DeepseekV3Config(
-        **GROUPED | {"num_key_value_heads": 4}, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4, qk_nope_head_dim=4,
-        v_head_dim=6, n_routed_experts=4, n_group=2, topk_group=1, moe_intermediate_size=16, n_shared_experts=1,
-        first_k_dense_replace=1,
-    ),
+    "DeepSeek-V3": lambda: DeepseekV3Config(**DEEPSEEK),
+    "DeepSeek-V3.2, which chooses tokens": lambda: DeepseekV32Config(**DEEPSEEK),
     "GPT-OSS": lambda: GptOssConfig(**LOCAL, head_dim=8),
     "GraniteMoE": lambda: GraniteMoeConfig(**LOCAL),
     "PhiMoE": lambda: PhimoeConfig(**LOCAL),
@@ -66,7 +69,7 @@ STATE_SPACES = {
     ),
 }
 # Of the shape [experts, ., .], or of a linear layer, and no router's.
-ROUTERS = ("router", "mlp.gate.", "expert_gate")
+ROUTERS = ("router", "mlp.gate.", "expert_gate", "indexer")
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,9 @@ from flip_flop.training.config import F2CConfig
 
 log = logging.getLogger("flip_flop")
 
-# A part that chooses experts, by its class or its own name: an adapter on it would change who answers, not the answer.
-_ROUTER_CLASS, _ROUTER_NAME = re.compile("Router|Gating|Gate$"), re.compile("router|expert_gate")
+# A part that chooses experts, or the tokens that are attended to, by its class or its own name: an adapter on it would
+# change who answers, not the answer, and most have no gradient.
+_ROUTER_CLASS, _ROUTER_NAME = re.compile("Router|Gating|Gate$|Indexer$"), re.compile("router|expert_gate")
 # Here PEFT refuses `out_proj`, whose weight the layers' kernels read by themselves.
 _STATE_SPACE = {"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"}
 # Beside fused experts PEFT takes these names for those of single experts, as transformers 4 had them.
