@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import TrainingArguments
+from transformers import BitsAndBytesConfig, TrainingArguments
 
 from flip_flop import F2CConfig, audit, train
 from flip_flop.errors import InputError
@@ -93,7 +93,12 @@ def test_what_a_model_is_loaded_with_is_refused_for_one_that_is_loaded(tmp_path)
     with pytest.raises(InputError, match="E-CONFIG-VALUE: dtype: the model is loaded already"):
         make_trainer(tmp_path, model_init_kwargs={"dtype": "float32"})
     with pytest.raises(InputError, match="E-CONFIG-VALUE: quantization_config: the model is loaded already"):
-        F2CTrainer(tiny_model("qwen2"), train_dataset=ROWS, processing_class=byte_bpe(), quantization_config=object())
+        F2CTrainer(
+            tiny_model("qwen2"),
+            train_dataset=ROWS,
+            processing_class=byte_bpe(),
+            quantization_config=BitsAndBytesConfig(load_in_8bit=True),
+        )
 
 
 def test_training_takes_names_and_texts_as_the_command_line_does(base, tmp_path):

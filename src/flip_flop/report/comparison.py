@@ -13,7 +13,7 @@ from flip_flop.text import percent
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class AuditComparison:
     """What :func:`compare` gives: the runs under different names, the first of them being the *before*."""
 
     runs: tuple[Audit, ...]
@@ -56,7 +56,7 @@ class Comparison:
         return html_table(self.runs[0].heading, ("%", *(run.name for run in self.runs)), rows)
 
 
-def compare(*runs: Audit | str | PathLike[str]) -> Comparison:
+def compare(*runs: Audit | str | PathLike[str]) -> AuditComparison:
     """Audits over the same task, split, templates and instances; a run directory's path stands for its audit.
 
     Raises:
@@ -64,4 +64,4 @@ def compare(*runs: Audit | str | PathLike[str]) -> Comparison:
     """
     groups = group_runs([run if isinstance(run, Audit) else load_run(run) for run in runs])
     require_comparable([Group(group.runs[:1]) for group in groups])  # more than one of them: nothing is left out
-    return Comparison(groups[0].runs)
+    return AuditComparison(groups[0].runs)
