@@ -5,7 +5,7 @@ import json
 import pytest
 from huggingface_hub import HfApi, ModelCard
 
-from flip_flop import audit, load_model, train
+from flip_flop import InputError, audit, load_model, train
 from flip_flop.run_record import RunRecord
 from flip_flop.training.model_card import model_card
 from tests.tiny import save_tiny
@@ -101,6 +101,25 @@ def test_the_hub_is_sent_the_adapters_folder_with_the_card(tmp_path, monkeypatch
     assert name == "someone/tiny-f2c"
     assert files == sorted(path.name for path in run.adapter.iterdir())
     assert "## Before and after" in card
+
+
+def test_without_a_network_a_push_is_refused_before_the_training(tmp_path):
+    config = settings(push_to_hub=True, hub_model_id="someone/tiny-f2c")
+    with pytest.raises(InputError, match="E-CONFIG-VALUE: push_to_hub: "):
+        train(load_tiny(), make_task(), config, tmp_path / "run", quiet=True)
+
+
+def test_a_push_that_fails_leaves_a_complete_run(tmp_path, monkeypatch, caplog):
+    def fail(self, **keywords):
+        raise ConnectionError("no route")
+
+    repository = type("Repository", (), {"repo_id": "someone/tiny-f2c"})()
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, *arguments, **keywords: repository)
+    monkeypatch.setattr(HfApi, "upload_folder", fail)
+    config = settings(push_to_hub=True, hub_model_id="someone/tiny-f2c", num_train_epochs=1)
+    run = train(load_tiny(), make_task(), config, tmp_path / "run", quiet=True, keep_worse=True)
+    assert RunRecord.read(run.out).kind == "train"
+    assert "W-PUSH" in caplog.text
 
 
 def test_the_trainers_own_card_tells_what_it_knows(tmp_path):

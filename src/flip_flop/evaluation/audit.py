@@ -169,4 +169,5 @@ def _training(adapter: AdapterRecord | None) -> Mapping[str, Any] | None:
     if run is None:
         return None
     allowed = {"allowed_changes": list(run.allowed_changes)} if run.allowed_changes else {}
-    return {**(run.training or {}), "seconds": run.seconds, "command": run.command, **allowed}
+    training = {name: value for name, value in (run.training or {}).items() if name != "validation"}
+    return {**training, "seconds": run.seconds, "command": run.command, **allowed}

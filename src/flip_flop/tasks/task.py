@@ -178,7 +178,7 @@ class Task:
         task = replace(self, data={"input": replace(rows, rows=unlabelled)})
         return replace(task.render("input", seed=seed, need_labels=False), task=self)
 
-    def prior_from(self, path: Path) -> tuple[float, ...]:
+    def prior_from(self, path: str | PathLike[str]) -> tuple[float, ...]:
         """The labels' shares in a file of a few rows with the label field, one added to each label's count.
 
         Raises:
@@ -187,7 +187,7 @@ class Task:
         if self.labels is None or self.label_field is None:
             message = f"task {self.name!r} has no label_field, so {path} cannot say how frequent its labels are."
             raise InputError("E-LABEL-PRIOR", message, "Add label_field and labels, or give --label-prior.")
-        gold = self.gold_labels(FileSource(path).load())
+        gold = self.gold_labels(FileSource(Path(path)).load())
         return prior_of_labels(np.array(gold, dtype=np.int64), len(self.labels))
 
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:

@@ -18,7 +18,7 @@ from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import RenderedRows, template_name
 from flip_flop.training import distributed
 from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
-from flip_flop.training.config import F2CConfig
+from flip_flop.training.config import F2CConfig, refused
 from flip_flop.training.data import InstanceDataset, encode_rows
 from flip_flop.training.votes import BaseVotes, StandingVotes
 
@@ -71,6 +71,18 @@ class ScoringTrainer(Trainer):
         table = self.score(dataset.instances)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in self._metrics(table, dataset).items()}
         return PredictionOutput(table.scores, gold_of(dataset), metrics)
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Create the repository of ``push_to_hub``, before anything is trained.
+
+        Raises:
+            InputError: ``E-CONFIG-VALUE`` where the hub cannot be reached, or refuses.
+        """
+        try:
+            super().init_hf_repo(token, private)
+        except Exception as error:  # whatever its transports raise
+            hint = "Log in with `hf auth login`, or leave push_to_hub out and send OUT/adapter later."
+            raise refused("push_to_hub", error, hint) from error
 
     def _encoded(self, rows: RenderedRows | str) -> InstanceDataset:
         if isinstance(rows, str):
