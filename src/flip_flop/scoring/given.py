@@ -48,10 +48,10 @@ def as_loaded(given: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = Non
 
 
 def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel:
-    causal_lm = unwrap(model)
-    if not isinstance(causal_lm, PreTrainedModel):
+    if not isinstance(model, PreTrainedModel) and not hasattr(model, "get_base_model"):
         hint = "Give a causal language model of transformers, its name, or a pair of model and tokenizer."
         raise InputError("E-MODEL-KIND", f"{type(model).__name__} is no model of transformers.", hint)
+    causal_lm = unwrap(model)
     check_head(causal_lm)
     name = causal_lm.config._name_or_path
     if tokenizer is None:
