@@ -47,6 +47,12 @@ def test_the_metric_of_the_page_is_in_an_audit_with_its_interval(folder, monkeyp
     assert 0 < low < found["any_flip"] < high < 1
 
 
+def test_the_python_of_the_page_audits_and_answers(folder):
+    door = importlib.import_module("door")
+    assert door.found.scores.shape == (2, 2, 2)
+    assert door.votes[0] in ("bad", "good")
+
+
 def test_the_dataset_of_the_page_is_the_one_that_is_shipped():
     (text,) = re.findall(r"```yaml\n(.*?)```", EXTEND, flags=re.DOTALL)
     assert yaml.safe_load(text) == yaml.safe_load((SOURCE / "tasks/catalog/rte.yaml").read_text(encoding="utf-8"))

@@ -9,23 +9,57 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flip_flop.errors import InputError
     from flip_flop.evaluation.audit import audit
+    from flip_flop.evaluation.predict import predict, write_predictions
+    from flip_flop.evaluation.run_directory import Audit, load_run
     from flip_flop.options import ScoringOptions
     from flip_flop.prompts import RenderedInstance, Template, TemplateSet
-    from flip_flop.scoring import PromptEncoder, load_model, score
+    from flip_flop.report.comparison import AuditComparison, compare
+    from flip_flop.report.page import write_report
+    from flip_flop.scoring import LoadedModel, PromptEncoder, load_model, score
     from flip_flop.tasks import Task, load_task
-    from flip_flop.training import F2CConfig, F2CTrainer, train
+    from flip_flop.training import F2CConfig, F2CTrainer, TrainingRun, train
 
 _MODULES = {
+    "errors": ("InputError",),
     "evaluation.audit": ("audit",),
+    "evaluation.predict": ("predict", "write_predictions"),
+    "evaluation.run_directory": ("Audit", "load_run"),
     "options": ("ScoringOptions",),
     "prompts": ("RenderedInstance", "Template", "TemplateSet"),
-    "scoring": ("PromptEncoder", "load_model", "score"),
+    "report.comparison": ("AuditComparison", "compare"),
+    "report.page": ("write_report",),
+    "scoring": ("LoadedModel", "PromptEncoder", "load_model", "score"),
     "tasks": ("Task", "load_task"),
-    "training": ("F2CConfig", "F2CTrainer", "train"),
+    "training": ("F2CConfig", "F2CTrainer", "TrainingRun", "train"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-__all__ = list(_MODULE_OF)
+__all__ = [
+    "Audit",
+    "AuditComparison",
+    "F2CConfig",
+    "F2CTrainer",
+    "InputError",
+    "LoadedModel",
+    "PromptEncoder",
+    "RenderedInstance",
+    "ScoringOptions",
+    "Task",
+    "Template",
+    "TemplateSet",
+    "TrainingRun",
+    "audit",
+    "compare",
+    "load_model",
+    "load_run",
+    "load_task",
+    "predict",
+    "score",
+    "train",
+    "write_predictions",
+    "write_report",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -120,7 +120,7 @@ def test_a_run_that_was_moved_before_its_record_was_written_still_ships_the_best
 
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointCriterion, "judge", lambda *_: {"selection": next(values), "vote_drift": 0.0})
-        patch.setattr(run_module, "_training_record", lambda *_: pytest.fail("killed here"))
+        patch.setattr(run_module, "training_record", lambda *_: pytest.fail("killed here"))
         with pytest.raises(pytest.fail.Exception):
             train(load_tiny(), make_task(), settings(), out, quiet=True, keep_worse=True)
     expected = (out / "checkpoints" / "checkpoint-3" / "adapter_model.safetensors").read_bytes()

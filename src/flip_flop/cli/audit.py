@@ -68,7 +68,7 @@ def audit_command(
         found = audit(
             loaded,
             split,
-            scoring,
+            scoring=scoring,
             name=run.name,
             seed=run.seed,
             quiet=run.quiet,

@@ -47,7 +47,7 @@ def predict_command(
     rows = chosen.render_file(run.source)
     loaded, calibrate = model.load(), calibration.calibrate
     with listed_beside(run.out, rows.task.templates.names):
-        predictions = predict(loaded, rows, scoring, quiet=run.quiet, calibrate=calibrate, label_prior=prior)
+        predictions = predict(loaded, rows, scoring=scoring, quiet=run.quiet, calibrate=calibrate, label_prior=prior)
     labels = rows.task.label_values(len(rows.instances[0].choices[0]))
     write_predictions(predictions, labels, run.out)
     votes = Counter(row["vote"] for row in predictions)

@@ -9,44 +9,53 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from transformers import PreTrainedTokenizerBase
 
-from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import calibrated, check_prior, find_offsets, summarise, uniform_prior, vote_changes
 from flip_flop.options import DEFAULT_SCORING, Calibration, ScoringOptions
 from flip_flop.provenance import versions
 from flip_flop.run_record import AdapterRecord, RunRecord, TaskRecord, this_process
-from flip_flop.scoring import EncodedInstance, LoadedModel, ScoreTable, score, score_instances
+from flip_flop.scoring import EncodedInstance, LoadedModel, ModelGiven, ScoreTable, as_loaded, score, score_instances
 from flip_flop.scoring.resolution import find_resolution
-from flip_flop.tasks import RenderedSplit, Task
+from flip_flop.tasks import Data, RenderedSplit, as_split
 from flip_flop.too_long import TooLong, ids_of, refuse_or_skip
 
 
 def audit(
-    loaded: LoadedModel,
-    data: RenderedSplit | Task,
+    model: ModelGiven,
+    *data: PreTrainedTokenizerBase | Data,
     scoring: ScoringOptions = DEFAULT_SCORING,
-    *,
     name: str | None = None,
     seed: int = 0,
     quiet: bool = False,
     calibrate: Calibration | None = None,
     label_prior: Sequence[float] | None = None,
 ) -> Audit:
-    """Score a split under every template and compute its metrics.
+    """Score a split under every template and compute its metrics: ``audit(model, data)``.
 
-    A task stands for its test split. The run's ``name`` in tables is by default the adapter's method, or ``base``; the
-    ``seed`` is for the bootstrap, and for the templates of a task that draw at random. ``calibrate`` adds, under
-    ``calibrated``, what the metrics are when preferences for a label are taken out (docs/calibration.md);
-    ``label_prior`` are the labels' shares, by default uniform.
+    Args:
+        model: A hub's name, a folder or ``"demo"``; what :func:`~flip_flop.load_model` gave; a model of transformers or
+            PEFT, also in a pair with its tokenizer; or a trainer.
+        data: A :class:`~flip_flop.Task`, its name or file, which stand for the test split; a rendered split; or rows
+            ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int | None}``, a ``datasets.Dataset`` of
+            them too. Other rows need a task: ``task.with_rows(rows)``. The tokenizer may stand before the data:
+            ``audit(model, tokenizer, data)``; a model that has a name needs none.
+        scoring: How prompts are put to the model.
+        name: The run's name in tables; by default the adapter's method, or ``base``.
+        seed: For the bootstrap, and for the templates of a task that draw at random.
+        quiet: Show no progress.
+        calibrate: Adds, under ``calibrated``, what the metrics are when preferences for a label are taken out
+            (docs/calibration.md).
+        label_prior: The labels' shares, by default uniform.
 
     Raises:
-        InputError: For anything wrong with the rows, the templates or the model's context.
+        InputError: For anything wrong with the model, the rows, the templates or the model's context.
     """
     started = time.monotonic()
-    data = rendered(data, seed)
-    scored = score_calibrated(loaded, data, scoring, calibrate, label_prior, label="audit", quiet=quiet)
-    data, table, offsets = scored.data, scored.table, scored.offsets
+    loaded, split = resolve(model, data, seed=seed)
+    scored = score_calibrated(loaded, split, scoring, calibrate, label_prior, label="audit", quiet=quiet)
+    split, table, offsets = scored.data, scored.table, scored.offsets
     resolution = find_resolution(loaded.model, scored.encoded, table, scoring.batch_tokens)
     encoder = loaded.encoder(scoring.chat_template)
     adapter = loaded.adapter
@@ -55,7 +64,7 @@ def audit(
         kind="audit",
         flip_flop_version=versions()["flip_flop"],
         name=name or (adapter and adapter.method) or ("adapter" if adapter else "base"),
-        task=TaskRecord.from_json(data.record | num_too_long),
+        task=TaskRecord.from_json(split.record | num_too_long),
         model=loaded.record,
         adapter=adapter,
         scoring={
@@ -72,9 +81,9 @@ def audit(
         **this_process(started),
         allowed_changes=loaded.allowed_changes,
     )
-    names = tuple(data.task.templates.names)
+    names = tuple(split.task.templates.names)
     summary = partial(
-        summarise, gold=data.gold, template_names=names, f1=record.task.f1, seed=seed, resolution=resolution
+        summarise, gold=split.gold, template_names=names, f1=record.task.f1, seed=seed, resolution=resolution
     )
     metrics = summary(table.scores)
     if offsets is not None:
@@ -91,10 +100,10 @@ def audit(
         metrics=metrics,
         scores=table.scores,
         token_counts=table.token_counts,
-        gold=data.gold,
-        instance_ids=tuple(instance.id for instance in data.instances),
+        gold=split.gold,
+        instance_ids=tuple(instance.id for instance in split.instances),
         template_names=names,
-        texts={instance.id: instance for instance in data.instances},
+        texts={instance.id: instance for instance in split.instances},
         too_long=scored.too_long,
     )
 
@@ -140,19 +149,25 @@ def score_calibrated(
     return Scored(data, encoded, tuple(too_long), table, offsets)
 
 
-def rendered(data: RenderedSplit | Task, seed: int = 0) -> RenderedSplit:
-    """What was rendered, or a task's test split; refused where it is empty."""
-    if isinstance(data, Task):
-        data = data.render("test", seed=seed)
-    if not data.instances:
-        raise InputError("E-DATA-EMPTY", f"Split {data.split!r} of {data.task.name!r} has no rows.", "Add rows.")
-    return data
+def resolve(
+    model: ModelGiven, data: Sequence[Any], *, seed: int = 0, need_labels: bool | None = None
+) -> tuple[LoadedModel, RenderedSplit]:
+    """The model and the rows that a call names: ``(model, data)`` or ``(model, tokenizer, data)``.
+
+    The rows' errors come before a model is loaded.
+    """
+    if not 1 <= len(data) <= 2:
+        raise TypeError(f"Give a model and data, or a model, its tokenizer and data: {len(data)} follow the model.")
+    *tokenizer, rows = data
+    split = as_split(rows, seed=seed, need_labels=need_labels)
+    return as_loaded(model, *tokenizer), split
 
 
 def _training(adapter: AdapterRecord | None) -> Mapping[str, Any] | None:
     """How an adapter was trained, where its run's record stands beside it."""
-    run = RunRecord.of_adapter(Path(adapter.path)) if adapter else None
+    run = RunRecord.of_adapter(Path(adapter.path)) if adapter and adapter.path else None
     if run is None:
         return None
     allowed = {"allowed_changes": list(run.allowed_changes)} if run.allowed_changes else {}
-    return {**(run.training or {}), "seconds": run.seconds, "command": run.command, **allowed}
+    training = {name: value for name, value in (run.training or {}).items() if name != "validation"}
+    return {**training, "seconds": run.seconds, "command": run.command, **allowed}

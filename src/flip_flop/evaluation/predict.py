@@ -3,17 +3,20 @@
 import csv
 import io
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from flip_flop.errors import InputError
-from flip_flop.evaluation.audit import rendered, score_calibrated
+from flip_flop.evaluation.audit import resolve, score_calibrated
 from flip_flop.files import write_text
 from flip_flop.metrics import calibrated, label_probs, majority_vote, vote_counts
 from flip_flop.options import DEFAULT_SCORING, Calibration, ScoringOptions
-from flip_flop.scoring import LoadedModel
-from flip_flop.tasks import RenderedSplit, Task
+from flip_flop.scoring import ModelGiven
+from flip_flop.tasks import Data
 from flip_flop.text import spreadsheet_cell
 from flip_flop.too_long import words
 
@@ -21,27 +24,27 @@ SUFFIXES = (".jsonl", ".csv")
 
 
 def predict(
-    loaded: LoadedModel,
-    data: RenderedSplit | Task,
+    model: ModelGiven,
+    *data: PreTrainedTokenizerBase | Data,
     scoring: ScoringOptions = DEFAULT_SCORING,
-    *,
     quiet: bool = False,
     calibrate: Calibration | None = None,
     label_prior: Sequence[float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Answer every instance under every template. Gold labels are not read.
+    """Answer every instance under every template: ``predict(model, data)``, with both as in :func:`~flip_flop.audit`.
 
-    A task stands for its test split. A row per instance is returned: ``id``; ``vote`` (the label most templates
-    predict); ``vote_share`` (of the templates); ``consensus`` (whether it is a strict majority); ``templates``: name to
-    ``{"label", "probs": [L]}``. ``calibrate`` takes each template's preference for a label out first, as in an audit.
+    Gold labels are not used: ``predict("demo", task.with_rows("tickets.csv"))`` needs none. A row per instance is
+    returned: ``id``; ``vote`` (the label most templates predict); ``vote_share`` (of the templates); ``consensus``
+    (whether it is a strict majority); ``templates``: name to ``{"label", "probs": [L]}``. ``calibrate`` takes each
+    template's preference for a label out first, as in an audit.
 
     Where rows that are too long are skipped, each row has a ``note`` too. In theirs it says why ``vote``,
     ``vote_share`` and ``consensus`` are None and ``templates`` is empty.
     """
-    data = rendered(data)
-    scored = score_calibrated(loaded, data, scoring, calibrate, label_prior, label="predict", quiet=quiet)
+    loaded, split = resolve(model, data, need_labels=False)
+    scored = score_calibrated(loaded, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
     scores = scored.table.scores if scored.offsets is None else calibrated(scored.table.scores, scored.offsets)
-    labels, names = data.task.label_values(scores.shape[-1]), data.task.templates.names
+    labels, names = split.task.label_values(scores.shape[-1]), split.task.templates.names
     probs = label_probs(scores)
     predictions = scores.argmax(axis=-1)
     counts = vote_counts(predictions, len(labels))
@@ -66,16 +69,19 @@ def predict(
     empty: dict[str, Any] = {"vote": None, "vote_share": None, "consensus": None, "templates": {}}
     return [
         {"id": instance.id, **answered.get(instance.id, empty), "note": notes.get(instance.id, "")}
-        for instance in data.instances
+        for instance in split.instances
     ]
 
 
-def write_predictions(predictions: Sequence[dict[str, Any]], labels: Sequence[Any], out: Path) -> None:
+def write_predictions(
+    predictions: Sequence[dict[str, Any]], labels: Sequence[Any], out: str | os.PathLike[str]
+) -> None:
     """Write predictions as JSONL, or as CSV with a column per template and label.
 
     Raises:
         InputError: ``E-OUT-KIND`` for another suffix.
     """
+    out = Path(out)
     check_target(out)
     buffer = io.StringIO()
     if out.suffix == ".jsonl":

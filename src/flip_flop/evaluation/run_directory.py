@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ import numpy as np
 from jaxtyping import Float32, Int, Int64
 
 from flip_flop.errors import InputError
+from flip_flop.evaluation.views import AuditViews
 from flip_flop.files import new_folder, write_arrays, write_json, write_text
 from flip_flop.metrics import METRICS, EvalData, calibrated, resolve_average
 from flip_flop.prompts import RenderedInstance
@@ -28,8 +30,8 @@ SHOWN_INSTANCES = 200
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
-@dataclass(frozen=True, eq=False)
-class Audit:
+@dataclass(frozen=True, eq=False, repr=False)
+class Audit(AuditViews):
     """What an audit found.
 
     Attributes:
@@ -117,8 +119,9 @@ class Audit:
         record = replace(self.record, name=f"{self.name} ({found['method']})")
         return replace(self, record=record, metrics=found, scores=calibrated(self.scores, offsets))
 
-    def write(self, out: Path) -> Path:
+    def write(self, out: str | os.PathLike[str]) -> Path:
         """Write the run directory, whole or not at all; one that is there is replaced."""
+        out = Path(out)
         arrays = {
             "scores": self.scores,
             "token_counts": self.token_counts,
@@ -139,7 +142,7 @@ class Audit:
         return out
 
 
-def load_run(path: Path | str) -> Audit:
+def load_run(path: str | os.PathLike[str]) -> Audit:
     """Read and check an audit's run directory.
 
     Raises:

@@ -18,7 +18,9 @@ from flip_flop.report.verdict import badges, calibration_section, caveats, metri
 from flip_flop.text import DEMO_NOTE, MISSING, count, percent, visible
 
 
-def write_report(runs: Sequence[Path | str], out: Path, *, title: str | None = None, note: str | None = None) -> Path:
+def write_report(
+    runs: Sequence[Path | str], out: Path | str, *, title: str | None = None, note: str | None = None
+) -> Path:
     """Write one HTML file that compares audits, readable without JavaScript or a network.
 
     Runs over the same task, split, templates and instances are compared with the first of them, which is the

@@ -1,5 +1,6 @@
 """A causal LM and its tokenizer, from the hub or a folder, with an adapter or without; and a record of them."""
 
+import json
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.utils import logging as transformers_logging
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
@@ -59,14 +61,15 @@ class LoadedModel:
 
 
 def load_model(
-    name: str,
+    name: str | os.PathLike[str],
     *,
-    adapter: str | Path | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     revision: str | None = None,
     dtype: str = "auto",
     device: str = "auto",
     display_name: str | None = None,
     allow_changed: Collection[str] = (),
+    quantization_config: QuantizationConfigMixin | None = None,
 ) -> LoadedModel:
     """Load a causal LM, its tokenizer and an adapter; safetensors only, no remote code.
 
@@ -78,10 +81,12 @@ def load_model(
         device: ``cpu``, ``cuda``, ...; ``auto`` takes a GPU where there is one.
         display_name: The name for records, where it is not ``name``.
         allow_changed: Parts (:data:`flip_flop.options.LOADED_PARTS`) that need not be those of the adapter's training.
+        quantization_config: Of transformers, such as ``BitsAndBytesConfig(load_in_4bit=True)``.
 
     Raises:
         InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``, each in one line.
     """
+    name = os.fspath(name)
     check_parts(allow_changed, LOADED_PARTS)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -101,8 +106,16 @@ def load_model(
     _check_kind(name, config)
     _one_line("weights", name, check_model_size, Path(source), config)
     tokenizer = load_tokenizer(source, revision)
-    model = _load_weights(source, revision, DTYPES[dtype]).to(device)
+    if quantization_config is None:
+        model = _load_weights(source, revision, dtype=DTYPES[dtype]).to(device)
+    else:  # weights that are quantized are put on their device where they are read
+        model = _load_weights(
+            source, revision, dtype=DTYPES[dtype], quantization_config=quantization_config, device_map={"": device}
+        )
     check_head(model)
+    quantized = (
+        {} if quantization_config is None else {"quantization": json.loads(quantization_config.to_json_string())}
+    )
     record = ModelRecord(
         name=display_name or name,
         revision=getattr(config, "_commit_hash", None) or revision,
@@ -111,6 +124,7 @@ def load_model(
         dtype=dtype,
         is_demo=name == DEMO,
         digests=_digests(Path(source), tokenizer),
+        extra=quantized,
     )
     if adapter is None:
         return LoadedModel(model, tokenizer, record)
@@ -145,12 +159,12 @@ def _digests(folder: Path, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]
     return found
 
 
-def _load_weights(name: str, revision: str | None, dtype: torch.dtype) -> Any:
+def _load_weights(name: str, revision: str | None, **arguments: Any) -> Any:
     model, loading = _pretrained(
         AutoModelForCausalLM,
         name,
         revision,
-        dtype=dtype,
+        **arguments,
         use_safetensors=True,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # they are refused here, by name

@@ -299,4 +299,4 @@ class _UnitRunner:
         known = {item.name for item in fields(ScoringOptions)}  # a plan of the past may hold settings since removed
         scoring = ScoringOptions(**{name: value for name, value in cell.settings.items() if name in known})
         loaded = self._load(self.unit.training)
-        audit(loaded, split, scoring, name=cell.method, quiet=True).write(self.folder.run(cell))
+        audit(loaded, split, scoring=scoring, name=cell.method, quiet=True).write(self.folder.run(cell))

@@ -1,21 +1,29 @@
 """Tasks: the rows of a data source, their gold labels and their templates, as rendered instances."""
 
-from flip_flop.tasks.loading import load_task, require_templates_for_training
-from flip_flop.tasks.sources import FileSource, HubSource, Rows, RowsSource, Source
+from flip_flop.tasks.loading import Data, as_split, as_task, load_task, require_templates_for_training
+from flip_flop.tasks.rendered_rows import RenderedRows, render_rows, template_name
+from flip_flop.tasks.sources import FileSource, HubSource, Rows, RowsSource, Source, as_source
 from flip_flop.tasks.splits import deduplicate, draw_stratified, holdout
 from flip_flop.tasks.task import RenderedSplit, Task
 
 __all__ = [
+    "Data",
     "FileSource",
     "HubSource",
+    "RenderedRows",
     "RenderedSplit",
     "Rows",
     "RowsSource",
     "Source",
     "Task",
+    "as_source",
+    "as_split",
+    "as_task",
     "deduplicate",
     "draw_stratified",
     "holdout",
     "load_task",
+    "render_rows",
     "require_templates_for_training",
+    "template_name",
 ]

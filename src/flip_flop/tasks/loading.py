@@ -8,16 +8,20 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.tasks.catalog import catalog_data, catalog_names
 from flip_flop.tasks.embedded import EMBEDDED, embedded_task
 from flip_flop.tasks.protocols import row_protocol
-from flip_flop.tasks.task import Task
+from flip_flop.tasks.rendered_rows import RenderedRows, split_of_rows
+from flip_flop.tasks.task import RenderedSplit, Task
 from flip_flop.tasks.task_file import read_task_file
+
+# A task, its name or its file; a split of one; or rows that are rendered, a datasets.Dataset of them too.
+Data = Task | RenderedSplit | str | os.PathLike[str] | RenderedRows
 
 
 def load_task(
     name_or_path: str | os.PathLike[str],
     *,
     templates: str | None = None,
-    hub_mirror: Path | None = None,
-    story_cloze_dir: Path | None = None,
+    hub_mirror: str | os.PathLike[str] | None = None,
+    story_cloze_dir: str | os.PathLike[str] | None = None,
     seed: int = 0,
     protocol: str = "paper",
     splits: str | None = None,
@@ -39,15 +43,16 @@ def load_task(
         >>> load_task("demo", templates="held_out").templates.names
         ('happy', 'overall', 'thumbs')
     """
-    name, rules = str(name_or_path), row_protocol(protocol)
+    name, rules = os.fspath(name_or_path), row_protocol(protocol)
+    mirror = None if hub_mirror is None else Path(hub_mirror)
     limit = rules.prompt_value_limit if prompt_value_limit is None else prompt_value_limit
     if name in EMBEDDED:
         task = embedded_task(name, seed)
     elif name in catalog_names():
         task = catalog_data(
             name,
-            hub_mirror=hub_mirror,
-            story_cloze_dir=story_cloze_dir,
+            hub_mirror=mirror,
+            story_cloze_dir=None if story_cloze_dir is None else Path(story_cloze_dir),
             seed=seed,
             splits=splits or rules.splits,
             prompt_value_limit=limit,
@@ -58,7 +63,7 @@ def load_task(
         hint = near if near == listed else f"{near} {listed}"
         raise InputError("E-TASK-UNKNOWN", f"there is no task {name!r}, and no file of this name.", hint)
     else:
-        task = read_task_file(Path(name), hub_mirror)
+        task = read_task_file(Path(name), mirror)
     if task.templates.value_limit is None:
         task = replace(task, templates=replace(task.templates, value_limit=limit))
     if templates is None:
@@ -81,3 +86,22 @@ def require_templates_for_training(task: Task) -> None:
         held_out = f" ({len(task.held_out_templates)} held out)" if task.held_out_templates else ""
         message = f"task {task.name!r} has {count} template to train on{held_out}."
         raise InputError("E-TOO-FEW-TEMPLATES", message)
+
+
+def as_task(given: Task | str | os.PathLike[str]) -> Task:
+    """A task, or the one of this name or file (:func:`load_task`)."""
+    return given if isinstance(given, Task) else load_task(given)
+
+
+def as_split(given: Data, *, seed: int = 0, need_labels: bool | None = None) -> RenderedSplit:
+    """What Python hands over to be scored, rendered: see :data:`Data`. A task stands for its test split.
+
+    Raises:
+        InputError: ``E-DATA-EMPTY``, ``E-ROW``, or an error of the task's or the rendering's.
+    """
+    if isinstance(given, str | os.PathLike | Task):
+        given = as_task(given).render("test", seed=seed, need_labels=need_labels)
+    split = given if isinstance(given, RenderedSplit) else split_of_rows(given)
+    if not split.instances:
+        raise InputError("E-DATA-EMPTY", f"Split {split.split!r} of {split.task.name!r} has no rows.", "Add rows.")
+    return split

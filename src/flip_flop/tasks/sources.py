@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -106,12 +106,31 @@ class RowsSource:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Rows:
-        """The rows, numbered from one."""
-        rows = tuple(NumberedRow(number, dict(row)) for number, row in enumerate(self.fields, start=1))
+        """The rows, numbered from one; ``E-ROW`` for what is no mapping from fields to values."""
+        rows = tuple(NumberedRow(number, _fields(row, self.name, number)) for number, row in enumerate(self.fields, 1))
         if not rows:
             raise InputError("E-DATA-EMPTY", f"{self.name} has no rows.")
         provenance = {"source": self.name, "sha256": _digest(rows), "num_rows": len(rows), **self.more}
         return Rows(self.name, "row", rows, provenance)
+
+
+def _fields(row: object, name: str, number: int) -> dict[str, Any]:
+    if not isinstance(row, Mapping):
+        hint = "Give a list of dicts, a datasets.Dataset, or of a table `table.to_dict('records')`."
+        raise InputError("E-ROW", f"{name} row {number} is of type {type(row).__name__}.", hint)
+    return dict(row)
+
+
+def as_source(given: "Source | str | os.PathLike[str] | Iterable[Mapping[str, Any]]", name: str = "rows") -> Source:
+    """A source of what Python hands over: a file's path, a ``datasets.Dataset``, a list of dicts, or a source itself.
+
+    ``name`` is what rows in memory are called in records and errors.
+    """
+    if isinstance(given, Source):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return FileSource(Path(given))
+    return RowsSource(given if isinstance(given, Sized) else list(given), name)
 
 
 @dataclass(frozen=True)

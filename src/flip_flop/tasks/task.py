@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from flip_flop.files import sha256_json
 from flip_flop.metrics import prior_of_labels, resolve_average
 from flip_flop.prompts import RenderedInstance, TemplateSet, render_instance
 from flip_flop.randomness import derive_seed
-from flip_flop.tasks.sources import FileSource, Rows, Source
+from flip_flop.tasks.sources import FileSource, Rows, Source, as_source
 
 Label = int | str
 # What stands for a text in an input without content (Zhao et al. 2021, "Calibrate Before Use").
@@ -26,6 +27,9 @@ F1_KINDS = ("auto", "binary", "macro")
 class Task:
     """A classification task and its templates.
 
+    Each split of ``data`` is a source, a ``datasets.Dataset``, a list of dicts, or the path of a file;
+    ``templates`` may also be a list of them.
+
     Attributes:
         labels: The label field's values, in the order of the answer choices; None without gold labels.
         f1: ``"binary"`` (F1 of label 1), ``"macro"``, or ``"auto"``: binary for two labels.
@@ -36,8 +40,7 @@ class Task:
 
     Example:
         >>> from flip_flop.prompts import Template
-        >>> from flip_flop.tasks.sources import RowsSource
-        >>> rows = RowsSource([{"drink": "tea", "warm": "yes"}, {"drink": "ice", "warm": "no"}], "drinks")
+        >>> rows = [{"drink": "tea", "warm": "yes"}, {"drink": "ice", "warm": "no"}]
         >>> templates = TemplateSet((Template("plain", "Is {{ drink }} warm?", "No ||| Yes"),))
         >>> task = Task("drinks", templates, {"test": rows}, labels=("no", "yes"), label_field="warm")
         >>> [(instance.id, instance.prompts, instance.label) for instance in task.instances("test")]
@@ -46,8 +49,8 @@ class Task:
 
     name: str
     templates: TemplateSet
-    data: Mapping[str, Source] = field(default_factory=dict)
-    labels: tuple[Label, ...] | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    labels: Sequence[Label] | None = None
     label_field: str | None = None
     f1: str = "auto"
     id_field: str | None = None
@@ -56,6 +59,12 @@ class Task:
 
     def __post_init__(self) -> None:
         task = f"task {self.name!r}"
+        if not isinstance(self.templates, TemplateSet):
+            object.__setattr__(self, "templates", TemplateSet(tuple(self.templates)))
+        if self.labels is not None:
+            object.__setattr__(self, "labels", tuple(self.labels))
+        sources = {split: as_source(given, f"{self.name}, {split},") for split, given in self.data.items()}
+        object.__setattr__(self, "data", sources)
         if not self.name.strip():
             raise InputError("E-TASK-KEY", "the task has an empty name.", "Name it.")
         if len(self.templates) == 0:
@@ -84,6 +93,12 @@ class Task:
         held_out = tuple(name for name in self.held_out_templates if name in chosen.names)
         return replace(self, templates=chosen, held_out_templates=held_out)
 
+    def with_rows(
+        self, rows: str | PathLike[str] | Iterable[Mapping[str, Any]] | Source, split: str = "test"
+    ) -> "Task":
+        """The task asked on these rows alone: a ``datasets.Dataset``, a list of dicts, a source or a file's path."""
+        return replace(self, data={split: as_source(rows)})
+
     def digest(self) -> str:
         """The SHA-256 of what the task asks, whatever data it is asked on."""
         content = {key: getattr(self, key) for key in ("name", "labels", "label_field", "f1", "held_out_templates")}
@@ -95,13 +110,14 @@ class Task:
 
     def label_values(self, num_labels: int) -> tuple[Label, ...]:
         """What the labels are called: the declared values, or their indices in a task without gold labels."""
-        return tuple(range(num_labels)) if self.labels is None else self.labels
+        return tuple(range(num_labels)) if self.labels is None else tuple(self.labels)
 
     def rows(self, split: str) -> Rows:
         """The rows of a split; ``E-TASK-SPLIT``, or an error of the source's."""
         if split not in self.data:
             raise InputError("E-TASK-SPLIT", f"task {self.name!r} has no split {split!r}.", nearest(split, self.data))
-        rows, limit = self.data[split].load(), self.templates.value_limit
+        rows: Rows = self.data[split].load()
+        limit = self.templates.value_limit
         return rows if limit is None else replace(rows, provenance={**rows.provenance, "prompt_value_limit": limit})
 
     def render(
@@ -152,9 +168,9 @@ class Task:
         """The instances of :meth:`render`."""
         return self.render(split, limit=limit, seed=seed, need_labels=need_labels).instances
 
-    def render_file(self, path: Path, *, seed: int = 0) -> "RenderedSplit":
+    def render_file(self, path: str | PathLike[str], *, seed: int = 0) -> "RenderedSplit":
         """A file's rows under every template, as the split ``input``; gold labels in it are not read."""
-        rows = FileSource(path).load()
+        rows = FileSource(Path(path)).load()
         unlabelled = tuple(
             row._replace(fields={key: value for key, value in row.fields.items() if key != self.label_field})
             for row in rows.rows
@@ -162,7 +178,7 @@ class Task:
         task = replace(self, data={"input": replace(rows, rows=unlabelled)})
         return replace(task.render("input", seed=seed, need_labels=False), task=self)
 
-    def prior_from(self, path: Path) -> tuple[float, ...]:
+    def prior_from(self, path: str | PathLike[str]) -> tuple[float, ...]:
         """The labels' shares in a file of a few rows with the label field, one added to each label's count.
 
         Raises:
@@ -171,7 +187,7 @@ class Task:
         if self.labels is None or self.label_field is None:
             message = f"task {self.name!r} has no label_field, so {path} cannot say how frequent its labels are."
             raise InputError("E-LABEL-PRIOR", message, "Add label_field and labels, or give --label-prior.")
-        gold = self.gold_labels(FileSource(path).load())
+        gold = self.gold_labels(FileSource(Path(path)).load())
         return prior_of_labels(np.array(gold, dtype=np.int64), len(self.labels))
 
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:

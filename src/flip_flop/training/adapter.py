@@ -1,6 +1,7 @@
 """The model that is trained, and its adapter, with weights in float32."""
 
 import logging
+import os
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -11,15 +12,19 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, nearest
 from flip_flop.randomness import derive_seed
 from flip_flop.scoring.causal_lm import HALF, check_head, decoder_of, refused_if_it_fails, unwrap
-from flip_flop.scoring.models import load_model
+from flip_flop.scoring.given import ModelGiven, as_loaded
+from flip_flop.scoring.models import LoadedModel, load_model
 from flip_flop.training.config import F2CConfig
 
 log = logging.getLogger("flip_flop")
 
+# What model_init_kwargs may hold.
+INIT_SETTINGS = ("revision", "dtype", "device", "quantization_config")
 # A part that chooses experts, or the tokens that are attended to, by its class or its own name: an adapter on it would
 # change who answers, not the answer, and most have no gradient.
 _ROUTER_CLASS, _ROUTER_NAME = re.compile("Router|Gating|Gate$|Indexer$"), re.compile("router|expert_gate")
@@ -152,7 +157,7 @@ def _lora(causal_lm: PreTrainedModel, args: F2CConfig) -> LoraConfig:
     if found.experts and args.lora_dropout:
         message = f"lora_dropout is {args.lora_dropout}, but PEFT has none for fused experts, as {kind} has them."
         raise InputError("E-CONFIG-VALUE", message, "Set --lora-dropout 0.")
-    widest = max((min(causal_lm.get_parameter(f"{name}.weight").shape) for name in found.modules), default=args.lora_r)
+    widest = max((_full_rank(causal_lm.get_submodule(name)) for name in found.modules), default=args.lora_r)
     if args.lora_r > widest:
         message = f"lora_r is {args.lora_r:,}, but the widest projection of {kind} has full rank at {widest:,}."
         raise InputError("E-CONFIG-VALUE", message, "The paper has 16.")
@@ -169,6 +174,12 @@ def _lora(causal_lm: PreTrainedModel, args: F2CConfig) -> LoraConfig:
         target_modules=[name for name in found.modules if name not in by_weight],
         target_parameters=[*found.experts, *(f"{name}.weight" for name in sorted(by_weight))] or None,
     )
+
+
+def _full_rank(layer: nn.Module) -> int:
+    # A quantized weight is packed into another shape.
+    sizes = (layer.in_features, layer.out_features) if isinstance(layer, nn.Linear) else layer.weight.shape
+    return int(min(sizes))  # type: ignore[arg-type]
 
 
 def _settled(adapted: PeftModel) -> PeftModel:
@@ -188,12 +199,33 @@ def _settled(adapted: PeftModel) -> PeftModel:
 
 
 def load_trained(
-    model: str | PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase | None
-) -> tuple[nn.Module, PreTrainedTokenizerBase, str]:
-    """The model, its tokenizer and its name, read where a name is given."""
-    if isinstance(model, str):
-        loaded = load_model(model)
-        return loaded.model, tokenizer or loaded.tokenizer, model
-    if tokenizer is None:
-        raise ValueError("A model that is not given by name needs its tokenizer: pass processing_class.")
-    return model, tokenizer, unwrap(model).config._name_or_path
+    model: ModelGiven,
+    tokenizer: PreTrainedTokenizerBase | None,
+    args: F2CConfig | None = None,
+    quantization_config: QuantizationConfigMixin | None = None,
+) -> LoadedModel:
+    """The model to train, read where a name or a folder is given: as ``model_init_kwargs`` say, in TRL's way.
+
+    Raises:
+        InputError: ``E-CONFIG-VALUE`` where they are given for a model that is loaded already, or are none of
+            :func:`load_model`'s.
+    """
+    settings = dict((args and args.model_init_kwargs) or {})
+    if quantization_config is not None:
+        settings["quantization_config"] = quantization_config
+    if not isinstance(model, str | os.PathLike):
+        if settings:
+            message = f"{', '.join(settings)}: the model is loaded already."
+            raise InputError("E-CONFIG-VALUE", message, "Give the model's name, or load it so.")
+        return as_loaded(model, tokenizer)
+    for name in settings:
+        if name not in INIT_SETTINGS:
+            hint = nearest(name, INIT_SETTINGS)
+            raise InputError("E-CONFIG-VALUE", f"model_init_kwargs has {name!r}, which is not passed on.", hint)
+    if isinstance(settings.get("dtype"), torch.dtype):
+        settings["dtype"] = str(settings["dtype"]).removeprefix("torch.")
+    if args is not None and args.bf16:
+        settings.setdefault("dtype", "bfloat16")
+    if args is not None and args.use_cpu:
+        settings.setdefault("device", "cpu")
+    return as_loaded(load_model(model, **settings), tokenizer)

@@ -2,7 +2,6 @@
 
 # ruff: noqa: RUF009 (each default is a dataclass field)
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -16,50 +15,12 @@ from flip_flop.method.controls import CcSizeBound
 from flip_flop.method.reading import Aggregation, DivergenceSpace, FlipDirection, JsdForm, Reduction, Space, SwarmPairs
 from flip_flop.metrics import check_prior
 from flip_flop.options import Backend, Calibration, ChatTemplate, TooLongPolicy, TrainingProtocol
-from flip_flop.training.values import check_value, convert
+from flip_flop.training.values import RANGES, check_value, convert
 
 Votes = Literal["online", "frozen", "refreshed"]
 VoteCalibration = Literal["none", Calibration]
 VotePass = Literal["shared", "separate"]
 SelectBy = Literal["auto", "mean_f1", "agreement", "last"]
-# What numbers must be besides finite.
-_RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
-    "at least 0": (
-        lambda value: value >= 0,
-        (
-            *(
-                "cce_weight",
-                "jsd_weight",
-                "vocab_weight",
-                "labels_weight",
-                "max_share_drift",
-                "early_stopping_patience",
-                "early_stopping_start",
-            ),
-            *("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "logging_steps"),
-            *("seed", "data_seed", "dataloader_num_workers", "neftune_noise_alpha"),
-        ),
-    ),
-    "at least 1": (
-        lambda value: value >= 1,
-        (
-            "per_device_train_batch_size",
-            "gradient_accumulation_steps",
-            "batch_tokens",
-            "lora_r",
-            "lora_alpha",
-            "refresh_steps",
-        ),
-    ),
-    "at least 0 and below 1": (lambda value: 0 <= value < 1, ("lora_dropout", "adam_beta1", "adam_beta2")),
-    "above 0": (lambda value: value > 0, ("eval_steps", "adam_epsilon")),
-    "above 0, or -1 for the default": (
-        lambda value: value > 0 or value == -1,
-        ("max_steps", "num_train_epochs", "save_steps"),
-    ),
-}
-
-
 # At most so many optimizer steps, where neither max_steps nor num_train_epochs is given; the release's.
 MAX_STEPS = 150
 
@@ -182,6 +143,17 @@ class F2CConfig(TrainingArguments):
     lora_r: int = _setting(16, "LoRA rank (the paper's).")
     lora_alpha: int = _setting(32, "LoRA scaling (the paper's).")
     lora_dropout: float = _setting(0.05, "LoRA dropout (the paper's).")
+    model_init_kwargs: dict[str, Any] | None = _setting(
+        None, "In Python, of a model given by name: revision, dtype, device, quantization_config."
+    )
+
+    @classmethod
+    def of(cls, args: TrainingArguments) -> "F2CConfig":
+        """The settings of plain ``TrainingArguments``: those that are not the library's defaults count as given."""
+        default = vars(TrainingArguments(output_dir=args.output_dir, use_cpu=args.use_cpu))
+        names = [item.name for item in fields(TrainingArguments) if item.init]
+        given = {name: value for name in names if (value := getattr(args, name)) != default[name]}
+        return cls(**{"output_dir": args.output_dir, "use_cpu": args.use_cpu} | given)
 
     def __post_init__(self):
         method = find_method(self.method)
@@ -213,7 +185,7 @@ class F2CConfig(TrainingArguments):
             _ = self.split_settings
         except ValueError as error:
             raise InputError("E-CONFIG-VALUE", str(error)) from error
-        for range_, (holds, names) in _RANGES.items():
+        for range_, (holds, names) in RANGES.items():
             for name in names:
                 self._require(name, getattr(self, name) is None or holds(getattr(self, name)), range_)
         self._require("save_strategy", self.save_strategy != "best", "no, steps or epoch")
@@ -253,6 +225,8 @@ class F2CConfig(TrainingArguments):
             self.eval_on_start, self.early_stopping_patience = False, 0
         if self.select_by == "last" or self.eval_strategy == "no":
             self.load_best_model_at_end = False
+        own = self.metric_for_best_model in (None, "loss", "selection")
+        self._require("metric_for_best_model", own, "left out: select_by chooses the checkpoint")
         if self.load_best_model_at_end:
             self.metric_for_best_model, self.greater_is_better = "selection", True
             hint = f"{self.eval_strategy}, as eval_strategy is, or with select_by: last"

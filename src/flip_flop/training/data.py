@@ -1,9 +1,8 @@
 """From a task to batches of whole instances, in an order that depends on seed and epoch alone."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch.utils.data import Dataset, Sampler
 
@@ -14,14 +13,13 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import generator
 from flip_flop.run_record import TaskRecord
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
-from flip_flop.tasks import Task, deduplicate, draw_stratified, holdout
+from flip_flop.tasks import RenderedRows, Task, deduplicate, draw_stratified, holdout, render_rows
 from flip_flop.tasks.task import gold_digest, instances_digest
 from flip_flop.too_long import refuse_or_skip
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.distributed import world_size
 
 log = logging.getLogger("flip_flop")
-Rows = Iterable[RenderedInstance | Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -88,15 +86,8 @@ class InstanceDataset(Dataset[EncodedInstance]):
         InputError: ``E-ROW`` for a row of another shape.
     """
 
-    def __init__(self, rows: Rows, encoder: PromptEncoder):
-        rendered = [as_rendered(row, number) for number, row in enumerate(rows)]
-        shapes = sorted({tuple(len(choices) for choices in row.choices) for row in rendered})
-        if len(shapes) > 1:
-            message = f"The rows differ in their numbers of choices under each template: {shapes[:3]}."
-            raise InputError("E-ROW", message, "Give every row the same templates and labels.")
-        if shapes and (len(set(shapes[0])) > 1 or min(shapes[0]) < 2):
-            message = f"The templates of a row offer {shapes[0]} choices."
-            raise InputError("E-ROW", message, "Give every template the same labels, at least two.")
+    def __init__(self, rows: RenderedRows, encoder: PromptEncoder):
+        rendered = render_rows(rows)
         self.num_rows = len(rendered)
         self.instances, self.too_long = encoder.encode_all(rendered)
 
@@ -111,7 +102,7 @@ class InstanceDataset(Dataset[EncodedInstance]):
         return [self.instances[index] for index in indices if index is not None]
 
 
-def encode_rows(encoder: PromptEncoder, policy: TooLongPolicy, *groups: Rows | None) -> list[InstanceDataset]:
+def encode_rows(encoder: PromptEncoder, policy: TooLongPolicy, *groups: RenderedRows | None) -> list[InstanceDataset]:
     """A dataset of each group of rows. What is too long is found in all of them before it is refused or skipped.
 
     Raises:
@@ -124,24 +115,6 @@ def encode_rows(encoder: PromptEncoder, policy: TooLongPolicy, *groups: Rows | N
         policy = "refuse"
     refuse_or_skip(too_long, num_rows, policy)
     return datasets
-
-
-def as_rendered(row: RenderedInstance | Mapping[str, Any], number: int) -> RenderedInstance:
-    """One training row as a :class:`~flip_flop.prompts.RenderedInstance`."""
-    if isinstance(row, RenderedInstance):
-        return row
-    prompts, choices = row.get("prompts"), row.get("choices")
-    if not prompts or not choices or len(prompts) != len(choices):
-        message = f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template."
-        hint = 'A row is {"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int or None}.'
-        raise InputError("E-ROW", message, hint)
-    identifier = row.get("id")
-    return RenderedInstance(
-        id=str(number if identifier is None else identifier),
-        prompts=tuple(prompts),
-        choices=tuple(tuple(labels) for labels in choices),
-        label=row.get("label"),
-    )
 
 
 def collate(instances: Sequence[EncodedInstance]) -> dict[str, list[EncodedInstance]]:

@@ -2,34 +2,40 @@
 
 import copy
 import logging
+import os
 import shutil
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from huggingface_hub import HfApi
 from transformers import PrinterCallback, ProgressCallback
+from transformers.trainer_utils import HubStrategy
 
 from flip_flop.errors import InputError
-from flip_flop.files import new_folder, read_object, write_json
+from flip_flop.files import new_folder, read_object, write_json, write_text
 from flip_flop.identity import check_parts, digests_of
 from flip_flop.method import find_method
 from flip_flop.options import MODEL_PARTS, TRAINING_PARTS
 from flip_flop.run_record import RUN_FILE, RunRecord, TaskRecord, this_process
 from flip_flop.scoring.adapters import describe_adapter
+from flip_flop.scoring.given import ModelGiven
 from flip_flop.scoring.models import LoadedModel
-from flip_flop.tasks import Task
+from flip_flop.tasks import Task, as_task
 from flip_flop.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
+from flip_flop.training.adapter import load_trained
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
 from flip_flop.training.checkpoints import latest_valid, named_write_errors
-from flip_flop.training.checks import has_dropout, initial_vote_stats, log_processes, warn_of_answer_words
+from flip_flop.training.checks import initial_vote_stats, log_processes, warn_of_answer_words
 from flip_flop.training.config import F2CConfig, refused
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.distributed import rank, wait_for_all, world_size
-from flip_flop.training.plan import PLAN, check_plan, lock, recorded_settings, resume_settings
+from flip_flop.training.model_card import CARD, model_card
+from flip_flop.training.plan import PLAN, check_plan, lock, resume_settings
+from flip_flop.training.record import change_on_validation, training_record
 from flip_flop.training.trainer import F2CTrainer
 from flip_flop.training.votes import VOTES
 
@@ -54,10 +60,10 @@ class TrainingRun:
 
 
 def train(
-    loaded: LoadedModel,
-    data: TrainingData | Task,
+    model: ModelGiven,
+    data: TrainingData | Task | str | os.PathLike[str],
     config: F2CConfig,
-    out: Path,
+    out: str | os.PathLike[str],
     *,
     resume: bool = False,
     quiet: bool = False,
@@ -72,8 +78,8 @@ def train(
     ``keep_worse`` it is, without training again.
 
     Args:
-        loaded: The base model, without an adapter.
-        data: From :func:`load_training_data`; a task is loaded with all its instances.
+        model: The base model, without an adapter: a name, a folder, or as :func:`~flip_flop.audit` takes one.
+        data: From :func:`load_training_data`; a task, its name or its file is loaded with all its instances.
         config: The settings; checkpoints go to ``out/checkpoints``, whatever its ``output_dir``.
         out: A folder that is empty or not there; with ``resume``, the folder of a run with the same settings.
         resume: Continue from the newest complete checkpoint.
@@ -85,11 +91,15 @@ def train(
         InputError: See ``docs/errors.md``.
     """
     check_parts(allow_changed, TRAINING_PARTS)
+    out = Path(out)
     with lock(out), named_write_errors(out):
-        if isinstance(data, Task):
-            data = load_training_data(data, config)
+        if not isinstance(data, TrainingData):
+            data = load_training_data(as_task(data), config)
+        loaded = load_trained(model, None, config)
         config = copy.copy(config)
         config.output_dir = str((out / "checkpoints").resolve())
+        config.model_init_kwargs = None  # the model is loaded
+        config.hub_strategy = HubStrategy.END  # what is sent is the adapter that is chosen, and its card
         plan: dict[str, Any] = {
             "settings": resume_settings(config) | {"num_processes": world_size()},
             "model": {"dtype": loaded.record.dtype},
@@ -125,11 +135,10 @@ def _run(
     names = [template.name for template in data.record.templates]
     with listed_beside(out, names):
         trainer = F2CTrainer(
-            loaded.model,  # type: ignore[arg-type]
+            loaded,
             config,
             train_dataset=data.train,
             eval_dataset=data.validation,
-            processing_class=loaded.tokenizer,
             callbacks=[*writing, stop],
             content_free=data.content_free,
         )
@@ -168,28 +177,33 @@ def _run(
     if reason is not None and not keep_worse:
         log.warning("%s The adapter is not written; --resume --keep-worse writes it, without training again.", reason)
         return TrainingRun(out, None, withheld=True)
+    change = change_on_validation(trainer)
     if rank() == 0:
         if reason is not None:
             log.warning("%s", reason)
-        with new_folder(out / "adapter") as folder:
-            trainer.adapted.save_pretrained(str(folder))
-            loaded.tokenizer.save_pretrained(folder)
-        RunRecord(
+        trainer.record = RunRecord(
             kind="train",
             name=method.name,
             task=record,
             model=loaded.record,
-            adapter=describe_adapter(out / "adapter", path="adapter", method=method.name),
             scoring={
                 "delimiter": trainer.encoder.delimiter,
                 "chat_template": trainer.encoder.uses_chat_template,
                 "backend": trainer.backend,
             },
-            training=_training_record(trainer, config, out),
+            training=training_record(trainer, change, read_object(out / SURVEY)),
             seed=config.seed,
             **this_process(started),
             allowed_changes=tuple(plan["allowed_changes"]),
-        ).write(out)
+        )
+        with new_folder(out / "adapter") as folder:
+            trainer.adapted.save_pretrained(str(folder))
+            loaded.tokenizer.save_pretrained(folder)
+            write_text(folder / CARD, model_card(trainer.record))
+        adapter = describe_adapter(out / "adapter", path="adapter", method=method.name)
+        replace(trainer.record, adapter=adapter).write(out)
+        if config.push_to_hub:
+            _push(trainer, out / "adapter")
     wait_for_all()
     return TrainingRun(out, out / "adapter")
 
@@ -247,29 +261,13 @@ def _checkpoint_to_resume(folder: Path) -> Path | None:
     return checkpoint
 
 
-def _training_record(trainer: F2CTrainer, config: F2CConfig, out: Path) -> dict[str, Any]:
-    best = trainer.state.best_model_checkpoint
-    return recorded_settings(config) | {
-        "num_processes": world_size(),
-        "dropout_depends_on_processes": world_size() > 1 and has_dropout(trainer.adapted),
-        "steps": trainer.state.global_step,
-        "collapsed_at_step": trainer.collapsed_at,
-        "stopped_early": trainer.state.global_step < trainer.state.max_steps,
-        "adapter_dtype": _dtypes(value for value in trainer.adapted.parameters() if value.requires_grad),
-        "optimizer_dtype": _dtypes(
-            value
-            for state in trainer.optimizer.state.values()  # type: ignore[union-attr]
-            for value in state.values()
-            if isinstance(value, Tensor) and value.dim() > 0  # a step count has no axis
-        ),
-        "selected_by": trainer.criterion.by,
-        "selected_checkpoint": None if best is None else Path(best).name,
-        "selected_value": trainer.state.best_metric,
-        "base_value": base_value(trainer.state.log_history),
-        "survey": read_object(out / SURVEY),
-        "votes_digest": trainer.votes.first.digest if trainer.votes and trainer.votes.first else None,
-    }
-
-
-def _dtypes(tensors: Iterable[Tensor]) -> str:
-    return ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors}))
+def _push(trainer: F2CTrainer, adapter: Path) -> None:
+    """Send the adapter's folder, model card included, to the hub; the run is complete without that."""
+    name = str(trainer.hub_model_id)
+    try:
+        HfApi(token=trainer.args.hub_token).upload_folder(
+            repo_id=name, folder_path=adapter, commit_message="flip-flop train", revision=trainer.args.hub_revision
+        )
+    except Exception as error:  # whatever its transports raise
+        reason = " ".join(str(error).split())[:200]
+        log.warning("W-PUSH: %s could not be sent to %s: %s. Send it with `hf upload`.", adapter, name, reason)

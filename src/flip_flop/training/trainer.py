@@ -2,53 +2,64 @@
 
 import contextlib
 import copy
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from peft import PeftConfig, PeftModel
+from peft import PeftConfig
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
+from transformers import EvalPrediction, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments
+from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError
+from flip_flop.files import write_text
 from flip_flop.method import find_consensus, find_method, split_templates
-from flip_flop.metrics import Average
 from flip_flop.randomness import derive_seed
+from flip_flop.run_record import RunRecord
 from flip_flop.scoring.answers import AnswerStates, answer_states, pack, training_row_tokens
 from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.causal_lm import evaluation_mode, not_finite, unwrap
-from flip_flop.scoring.scorer import ScoreTable, score_instances
+from flip_flop.scoring.given import ModelGiven
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
+from flip_flop.tasks import RenderedRows
 from flip_flop.training import distributed
 from flip_flop.training.adapter import load_trained, with_adapter
 from flip_flop.training.callbacks import Checkpoints, StopEarly
-from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
+from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checks import draw_sample, log_passes, require_dtype, require_one_device_each
 from flip_flop.training.collapse import StopOnCollapse
 from flip_flop.training.config import F2CConfig
-from flip_flop.training.data import KeyedSampler, Rows, collate, encode_rows
+from flip_flop.training.data import KeyedSampler, collate, encode_rows
 from flip_flop.training.instance import TrainingInstance
+from flip_flop.training.model_card import CARD, model_card
+from flip_flop.training.record import change_on_validation, describe
+from flip_flop.training.scoring_trainer import ScoringTrainer
 from flip_flop.training.statistics import StepStatistics, mean_loss
 from flip_flop.training.votes import BaseVotes, StandingVotes
 
 
-class F2CTrainer(Trainer):
+class F2CTrainer(ScoringTrainer):
     """Trains a causal LM to give one answer whichever template asks, without a label.
 
     A row is one instance, ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int | None}``: the
     method needs all its templates at once. Labels are read for the metrics of evaluation and logs, never for a loss.
 
     Args:
-        model: A hub name, a folder, a causal LM, or a ``PeftModel``.
-        args: The settings, of which a copy is kept; by default :class:`F2CConfig` with the folder ``<model>-F2C``.
+        model: A hub name, a folder, a causal LM, or a ``PeftModel``; what :func:`~flip_flop.load_model` gave.
+        args: The settings, of which a copy is kept; by default :class:`F2CConfig` with the folder ``<model>-F2C``. Of
+            plain ``TrainingArguments``, those that are not the library's defaults.
         data_collator: Takes encoded instances; the default keeps them whole.
         train_dataset: Rows; a ``datasets.Dataset`` of them too.
-        eval_dataset: Rows to choose the checkpoint by. Without them the last one is kept.
-        processing_class: The tokenizer; needed where the model is not given by name.
+        eval_dataset: Rows to choose the checkpoint by; without them the last one is kept. A dict of them by name is
+            evaluated whole, ``eval_NAME_...`` in the log; the first in it chooses the checkpoint.
+        processing_class: The tokenizer; by default the one of the name that the model was loaded by.
+        compute_metrics: More metrics of an evaluation: from an ``EvalPrediction`` of scores ``[instances, templates,
+            labels]`` and label indices, -1 where there is none.
+        quantization_config: For a model that is given by name, as is ``F2CConfig.model_init_kwargs``.
         content_free: Rows without content under the same templates, for ``vote_calibration: contextual``.
         peft_config: The adapter; by default the paper's LoRA on all attention and MLP projections.
 
@@ -56,23 +67,27 @@ class F2CTrainer(Trainer):
         InputError: For rows of another shape, one template only, a prompt longer than the model's context.
     """
 
-    args: F2CConfig
+    record: RunRecord | None = None  # of the run that this trainer is part of
 
     def __init__(
         self,
-        model: str | PreTrainedModel | PeftModel,
-        args: F2CConfig | None = None,
+        model: ModelGiven,
+        args: TrainingArguments | None = None,
         data_collator: Callable[[Sequence[EncodedInstance]], dict[str, Any]] | None = None,
-        train_dataset: Rows | None = None,
-        eval_dataset: Rows | None = None,
+        train_dataset: RenderedRows | None = None,
+        eval_dataset: RenderedRows | Mapping[str, RenderedRows] | None = None,
         processing_class: PreTrainedTokenizerBase | None = None,
+        compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
+        quantization_config: QuantizationConfigMixin | None = None,
         peft_config: PeftConfig | None = None,
-        content_free: Rows = (),
+        content_free: RenderedRows = (),
     ):
-        causal_lm, processing_class, name = load_trained(model, processing_class)
-        args = args or F2CConfig(output_dir=f"{name.rstrip('/').split('/')[-1]}-F2C")
+        given = args if args is None or isinstance(args, F2CConfig) else F2CConfig.of(args)
+        self.loaded = load_trained(model, processing_class, given, quantization_config)
+        causal_lm, processing_class = self.loaded.model, self.loaded.tokenizer
+        args = given or F2CConfig(output_dir=f"{self.loaded.record.name.rstrip('/').split('/')[-1]}-F2C")
         require_one_device_each(args)
         require_dtype(args, unwrap(causal_lm).dtype)
         args = copy.copy(args)
@@ -81,16 +96,16 @@ class F2CTrainer(Trainer):
         if eval_dataset is None:
             args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
         self.encoder = PromptEncoder.of(causal_lm, processing_class, args.chat_template)
-        self.train_instances, evaluated_on = encode_rows(self.encoder, args.too_long, train_dataset, eval_dataset)
-        self.eval_instances = None if eval_dataset is None else evaluated_on
+        by_name = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
+        self.train_instances, *evaluated_on = encode_rows(self.encoder, args.too_long, train_dataset, *by_name.values())
+        self.eval_instances = None if eval_dataset is None else evaluated_on[0]
+        self.eval_by_name = dict(zip(by_name, evaluated_on, strict=True)) if by_name is eval_dataset else {}
         if len(self.train_instances) and len(self.train_instances[0].answers) < 2:
             message = "Training needs at least two templates: one has nothing to agree with."
             raise InputError("E-TOO-FEW-TEMPLATES", message)
         self._sampler = KeyedSampler(self.train_instances, args.seed, drop_last=args.dataloader_drop_last)
         (empty,) = encode_rows(self.encoder, "refuse", content_free)
         self.votes = None if args.votes == "online" else self._standing_votes(args, empty.instances)
-        self.template_names: Sequence[str] | None = None  # for evaluation: a row has neither names nor an F1 kind
-        self.f1: Average = "auto"
         self.statistics = StepStatistics()
         self.stop_early = StopEarly(args.early_stopping_patience, args.early_stopping_start)
         self.method = find_method(args.method)
@@ -99,7 +114,7 @@ class F2CTrainer(Trainer):
         self.criterion = CheckpointCriterion.of(args, gold)
         self.adapted = with_adapter(causal_lm, args, peft_config)
         sample = draw_sample(self.train_instances.instances, args.seed)
-        self.base = BaseVotes(sample, evaluated, self.votes, self._score_base)
+        self.base = BaseVotes(sample, evaluated, self.votes, self.score_base)
         self.stop_on_collapse = StopOnCollapse(args, lambda: self.base.first)
         super().__init__(
             model=self.adapted,
@@ -108,6 +123,7 @@ class F2CTrainer(Trainer):
             train_dataset=self.train_instances,
             eval_dataset=self.eval_instances,
             processing_class=processing_class,
+            compute_metrics=compute_metrics,
             # The votes before the checkpoints: a manifest covers what is written before it.
             callbacks=[
                 *([self.votes] if self.votes else []),
@@ -189,7 +205,7 @@ class F2CTrainer(Trainer):
         step = args.per_device_train_batch_size * args.gradient_accumulation_steps * distributed.world_size()
         count = args.max_steps * step if args.max_steps > 0 else len(self.train_instances)
         seen = [self.train_instances[index] for index in self._sampler.first(count)]
-        return StandingVotes(seen, args, self._vote_scores, self._score_base, content_free)
+        return StandingVotes(seen, args, self.scores, self.score_base, content_free)
 
     def _answer_states(self, model: nn.Module, encoded: Sequence[EncodedInstance]) -> AnswerStates:
         return answer_states(model, encoded, backend=self.backend, batch_tokens=self.args.batch_tokens)
@@ -249,60 +265,13 @@ class F2CTrainer(Trainer):
         """Not estimated: the library's estimate reads ``input_ids``, and a batch here holds instances."""
         return 0
 
-    # ---- evaluation and checkpoints ----
-
-    def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
-    ) -> dict[str, float]:
-        """Score instances and report agreement, F1, own-label mass, and what the checkpoint is chosen by."""
-        dataset = self.eval_instances
-        if eval_dataset is not None:
-            (dataset,) = encode_rows(self.encoder, self.args.too_long, eval_dataset)
-        assert dataset is not None, "there is nothing to evaluate"
-        losses: list[float] = []
-        table = self._score(dataset.instances, losses if self.args.early_stopping_patience else None)
-        gold = np.array([-1 if instance.label is None else instance.label for instance in dataset.instances])
-        names = self.template_names or [f"template_{number + 1}" for number in range(table.scores.shape[1])]
-        metrics = evaluation_metrics(table, gold, names, self.f1)
-        if losses:
-            metrics["loss"] = math.fsum(losses) / len(losses)
-        if eval_dataset is None:
-            metrics |= self.criterion.judge(metrics, table.scores, self.base.validation, gold)
-        prefixed = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
-        self.log(prefixed)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, prefixed)
-        return prefixed
-
-    def _score_base(self, instances: Sequence[EncodedInstance]) -> np.ndarray:
-        with self.adapted.disable_adapter():
-            return self._vote_scores(instances)
-
-    def _vote_scores(self, instances: Sequence[EncodedInstance]) -> np.ndarray:
-        return self._score(instances).scores
-
-    def _score(self, instances: Sequence[EncodedInstance], losses: list[float] | None = None) -> ScoreTable:
-        """Score instances. ``losses`` gets the method's loss of each, from the same pass and without labels."""
-        mine = distributed.shard(instances) or instances[:1]  # also with more processes than instances, all take part
-        own: list[float] = []
-        standing = self.base.validation if losses is not None and self.votes is not None else None
-
-        def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
-            votes = standing.of(encoded).to(scores.device) if standing else scores
-            # Of epoch 0 each time: evaluations are compared with each other, and so have the same teachers.
-            read = self._instances(self.adapted, encoded, states, votes, epoch=0)
-            own.extend(float(sum(self._loss_terms(each).values())) for each in read)
-
-        table = score_instances(
-            self.adapted,
-            mine,
-            backend=self.backend,
-            batch_tokens=self.args.batch_tokens,
-            quiet=True,
-            visit=None if losses is None else note_losses,
-        )
-        if losses is not None:  # those of processes beyond the instances are another's, as in gather_table
-            losses.extend(loss for part in distributed.all_gather(own)[: len(instances)] for loss in part)
-        return distributed.gather_table(table, len(instances))
+    def unsupervised_losses(
+        self, encoded: Sequence[EncodedInstance], states: AnswerStates, votes: Tensor
+    ) -> list[float]:
+        """The method's loss of each instance of an evaluation, without labels."""
+        # Of epoch 0 each time: evaluations are compared with each other, and so have the same teachers.
+        read = self._instances(self.adapted, encoded, states, votes, epoch=0)
+        return [float(sum(self._loss_terms(each).values())) for each in read]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the terms, case shares and vote statistics of the steps since the last log line."""
@@ -314,3 +283,34 @@ class F2CTrainer(Trainer):
         if "train_loss" in logs:
             logs["train_loss"] = mean_loss(self.state.log_history)  # the library's leaves out what came before a resume
         super().log(logs, start_time)
+
+    # ---- the model card ----
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the adapter, with the model card in place of PEFT's; in a checkpoint PEFT's stays."""
+        super().save_model(output_dir, _internal_call=True)
+        folder = Path(output_dir or self.args.output_dir or "")
+        if distributed.rank() == 0:
+            (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle that nothing reads
+        if not _internal_call:
+            self._write_card(folder, describe(self, change_on_validation(self)))
+            if self.args.push_to_hub:
+                self.push_to_hub(commit_message="Model save")
+
+    def create_model_card(
+        self, language: Any = None, license: Any = None, tags: Any = None, model_name: str | None = None, *args: Any,
+        **metadata: Any,
+    ) -> None:  # fmt: skip
+        """Write ``README.md`` into ``output_dir``: what was trained, on what, how, and what it changed.
+
+        ``metadata`` are more keys of the hub's model cards.
+        """
+        if self.is_world_process_zero():
+            change = change_on_validation(self) if distributed.world_size() == 1 else None  # the others are not here
+            given = {"language": language, "license": license, "tags": tags, "model_name": model_name} | metadata
+            self._write_card(Path(self.args.output_dir or ""), self.record or describe(self, change), **given)
+
+    def _write_card(self, folder: Path, record: RunRecord, **metadata: Any) -> None:
+        if distributed.rank() == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / CARD, model_card(record, **metadata))

@@ -19,6 +19,43 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
 }
 _TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
+# What numbers must be besides finite.
+RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
+    "at least 0": (
+        lambda value: value >= 0,
+        (
+            *(
+                "cce_weight",
+                "jsd_weight",
+                "vocab_weight",
+                "labels_weight",
+                "max_share_drift",
+                "early_stopping_patience",
+                "early_stopping_start",
+            ),
+            *("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "logging_steps"),
+            *("seed", "data_seed", "dataloader_num_workers", "neftune_noise_alpha"),
+        ),
+    ),
+    "at least 1": (
+        lambda value: value >= 1,
+        (
+            "per_device_train_batch_size",
+            "gradient_accumulation_steps",
+            "batch_tokens",
+            "lora_r",
+            "lora_alpha",
+            "refresh_steps",
+        ),
+    ),
+    "at least 0 and below 1": (lambda value: 0 <= value < 1, ("lora_dropout", "adam_beta1", "adam_beta2")),
+    "above 0": (lambda value: value > 0, ("eval_steps", "adam_epsilon")),
+    "above 0, or -1 for the default": (
+        lambda value: value > 0 or value == -1,
+        ("max_steps", "num_train_epochs", "save_steps"),
+    ),
+}
+
 
 def check_value(name: str, value: Any, annotation: Any) -> None:
     """Choices by the list; numbers, switches and texts by their type; the rest is the library's to check."""

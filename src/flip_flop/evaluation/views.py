@@ -1,0 +1,106 @@
+"""An audit as tables of pandas, and what it looks like in a notebook."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any, Literal
+
+import numpy as np
+
+from flip_flop.metrics import METRICS, label_probs
+from flip_flop.text import count, percent, percent_interval, visible
+
+Table = Literal["metrics", "scores", "flips"]
+# Metrics that one line has.
+SHOWN = ("observed_agreement", "mean_f1", "f1_std", "accuracy", "vote_f1", "fleiss_kappa")
+
+
+class AuditViews:
+    """What :class:`~flip_flop.evaluation.run_directory.Audit` shows of itself: the part of it that computes nothing."""
+
+    def to_pandas(self: Any, table: Table = "metrics") -> Any:
+        """A ``pandas.DataFrame``.
+
+        Args:
+            table: ``"metrics"``: a row for each metric, with ``value``, ``low`` and ``high`` (of its 95% interval),
+                fractions from 0 to 1. ``"scores"``: a row for each instance, template and label, with ``score`` (mean
+                log-probability of the answer's tokens, in nats), ``probability`` (over the labels) and ``tokens``.
+                ``"flips"``: a row for each answer that is not its instance's majority vote, with ``margin``, the nats
+                between the two labels, and ``prompt``, where it is known.
+        """
+        import pandas
+
+        if table not in _TABLES:
+            raise ValueError(f"There is no table {table!r}: choose one of {', '.join(_TABLES)}.")
+        return pandas.DataFrame(_TABLES[table](self))
+
+    def __repr__(self: Any) -> str:
+        values = [f"{METRICS[name].title} {percent(self.value(name))}" for name in SHOWN[:2] if name in self.metrics]
+        return f"Audit({self.heading}: {', '.join(values)})"
+
+    def _repr_html_(self: Any) -> str:
+        rows = [
+            (METRICS[name].title, percent(self.value(name)), percent_interval(self.interval(name)))
+            for name in SHOWN
+            if self.value(name) is not None
+        ]
+        return html_table(self.heading, ("", "%", "95% interval"), rows)
+
+    @property
+    def heading(self: Any) -> str:
+        """The run, its model and its data in one line of plain text."""
+        instances, templates, _ = self.scores.shape
+        task = self.record.task
+        parts = [task.name, task.split, count(templates, "template"), count(instances, "instance")]
+        return visible(f"{self.name}, {self.record.model.name} on {', '.join(parts)}", one_line=True)
+
+
+def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table for a notebook; all texts are escaped."""
+    cells = "".join(f"<th>{escape(each)}</th>" for each in head)
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(visible(each))}</td>' for each in row)}</tr>" for row in rows)
+    return (
+        f"<table><caption>{escape(visible(caption))}</caption>"
+        f"<thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"
+    )
+
+
+def _metrics(found: Any) -> list[dict[str, Any]]:
+    rows = []
+    for name in METRICS:
+        low, high = found.interval(name) or (None, None)
+        rows.append({"metric": name, "value": found.value(name), "low": low, "high": high})
+    return rows
+
+
+def _scores(found: Any) -> dict[str, Any]:
+    num_instances, num_templates, num_labels = found.scores.shape
+    return {
+        "id": np.repeat(found.instance_ids, num_templates * num_labels),
+        "template": np.tile(np.repeat(found.template_names, num_labels), num_instances),
+        "label": np.tile(found.label_names, num_instances * num_templates),
+        "score": found.scores.reshape(-1),
+        "probability": label_probs(found.scores).reshape(-1),
+        "tokens": found.token_counts.reshape(-1),
+    }
+
+
+def _flips(found: Any) -> dict[str, list[Any]]:
+    votes, labels = found.data.votes, found.label_names
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("id", "template", "label", "vote", "gold", "margin", "prompt")
+    }
+    for row, column in np.argwhere(found.predictions != votes[:, None]).tolist():
+        identifier, own, vote = found.instance_ids[row], found.predictions[row, column], votes[row]
+        text, scores = found.texts.get(identifier), found.scores[row, column]
+        values = (
+            *(identifier, found.template_names[column], labels[own], labels[vote]),
+            labels[found.gold[row]] if found.gold[row] >= 0 else None,
+            float(scores[own] - scores[vote]),
+            None if text is None else text.prompts[column],
+        )
+        for cells, value in zip(columns.values(), values, strict=True):
+            cells.append(value)
+    return columns
+
+
+_TABLES = {"metrics": _metrics, "scores": _scores, "flips": _flips}

@@ -1,0 +1,62 @@
+"""The notebooks run as they stand, and are stored without outputs."""
+
+import ast
+from pathlib import Path
+
+import nbformat
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with the notebooks' data, from which they are run."""
+    (tmp_path / "reviews").symlink_to(EXAMPLES / "reviews")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def shown(source, names):
+    """Run a cell; the value of its last line, as a notebook shows it."""
+    *lines, last = ast.parse(source).body
+    if not isinstance(last, ast.Expr):
+        exec(compile(source, "cell", "exec"), names)
+        return None
+    exec(compile(ast.Module(lines, []), "cell", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+
+
+def values_of(path):
+    """The values that the notebook's cells show, in order."""
+    notebook, names = nbformat.read(path, as_version=4), {}
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in cells)
+    return [shown(cell.source, names) for cell in cells]
+
+
+@pytest.mark.slow
+def test_the_notebook_that_audits_ones_own_model_runs(here, capsys):
+    _, _, found, flips, _, answer = values_of(EXAMPLES / "audit_your_model.ipynb")
+    assert "Audit(" in repr(found)
+    assert "95% interval" in found._repr_html_()
+    assert set(flips.template) <= set(found.template_names)
+    assert answer[0] in ("negative", "positive")
+    assert (here / "out" / "audit" / "run.json").is_file()
+
+
+@pytest.mark.slow
+def test_the_notebook_that_trains_and_proves_runs(here, capsys):
+    before, _, run, _, both, table = values_of(EXAMPLES / "train_and_prove.ipynb")
+    assert run.adapter is not None
+    assert both.runs[1].value("observed_agreement") > before.value("observed_agreement")
+    assert "95% CI" in both._repr_html_()
+    assert {"before", "after", "difference", "low", "high"} <= set(table.columns)
+    assert (here / "out" / "report.html").is_file()
+    assert "library_name: peft" in capsys.readouterr().out
+
+
+def test_there_is_a_test_for_every_notebook():
+    assert [path.stem for path in NOTEBOOKS] == ["audit_your_model", "train_and_prove"]

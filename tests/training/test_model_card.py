@@ -1,0 +1,136 @@
+"""The adapter's model card says what the run's record says, leaks no path, and is what the hub is sent."""
+
+import json
+
+import pytest
+from huggingface_hub import HfApi, ModelCard
+
+from flip_flop import InputError, audit, load_model, train
+from flip_flop.run_record import RunRecord
+from flip_flop.training.model_card import model_card
+from tests.tiny import save_tiny
+from tests.training.conftest import adapter_bytes, load_tiny, make_task, settings, signal_in
+from tests.training.test_trainer import make_trainer, training_rows
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp("models") / "tiny-lm")
+
+
+@pytest.fixture(scope="module")
+def finished(base, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "f2c"
+    train(str(base), make_task(), settings(), out, quiet=True, keep_worse=True)
+    return out
+
+
+def test_the_card_has_the_hubs_metadata(finished):
+    data = ModelCard.load(finished / "adapter" / "README.md").data
+    assert (data.library_name, data.base_model, data.pipeline_tag) == ("peft", "tiny-lm", "text-generation")
+    assert {"flip-flop-consistency", "f2c", "lora"} <= set(data.tags)
+    assert {result.metric_type for result in data.eval_results} == {"observed_agreement", "f1"}
+
+
+def test_the_card_says_what_the_record_says(finished):
+    card = (finished / "adapter" / "README.md").read_text()
+    record = RunRecord.read(finished)
+    change = record.training["validation"]["observed_agreement"]
+    row = next(line for line in card.splitlines() if line.startswith("| P_o"))
+    assert f"| {100 * change['before']:.1f} | {100 * change['after']:.1f} |" in row
+    assert "95% interval" in card
+    assert "| learning_rate | 0.01 |" in card
+    assert "Trained on 12 instances of `made rows`" in card
+    assert all(template.jinja in card for template in record.task.templates)
+    assert "by mean F1, which reads labels" in card
+    assert 'AutoModelForCausalLM.from_pretrained("tiny-lm")' in card
+    for heading in ("Before and after", "Data", "Templates", "Method and settings", "Limits", "How to load it"):
+        assert f"\n## {heading}\n" in card
+
+
+def test_before_and_after_are_those_of_audits(finished, base):
+    change = json.loads((finished / "run.json").read_text())["training"]["validation"]
+    task = make_task().with_templates(["plain", "truth", "long", "terse"])
+    split = task.render("validation")
+    for when, loaded in (("before", load_model(base)), ("after", load_model(base, adapter=finished / "adapter"))):
+        found = audit(loaded, split, quiet=True)
+        assert change["observed_agreement"][when] == found.value("observed_agreement")
+        assert change["mean_f1"][when] == found.value("mean_f1")
+
+
+def test_no_path_of_the_machine_is_in_the_card(finished, base, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"text": "good", "label": 1}\n')
+    record = RunRecord.read(finished)
+    assert str(base) in json.dumps(record.to_json())
+    moved = record.to_json()
+    moved["task"]["data"] = {"source": str(tmp_path / "rows.jsonl"), "mirror": str(tmp_path)}
+    card = model_card(RunRecord.from_json(moved))
+    assert "`rows.jsonl`" in card
+    assert not [line for line in card.splitlines() if str(base.parent) in line or str(tmp_path) in line]
+
+
+def test_a_killed_and_resumed_run_has_the_same_card_and_the_adapter_is_still_its_own(
+    finished, base, tmp_path, monkeypatch
+):
+    out = tmp_path / "f2c"
+    with monkeypatch.context() as patch:
+        signal_in(patch, 2)
+        assert train(base, make_task(), settings(), out, quiet=True, keep_worse=True).stopped_by
+    train(base, make_task(), settings(), out, resume=True, quiet=True, keep_worse=True)
+    assert adapter_bytes(out) == adapter_bytes(finished)
+    card = "adapter/README.md"
+    assert (out / card).read_bytes() == (finished / card).read_bytes()
+    (out / card).write_text("edited")
+    load_model(base, adapter=out / "adapter")  # the card is no part of what the adapter is
+
+
+def test_the_hub_is_sent_the_adapters_folder_with_the_card(tmp_path, monkeypatch):
+    sent = []
+
+    def upload(self, *, repo_id, folder_path, **keywords):
+        sent.append(
+            (repo_id, sorted(path.name for path in folder_path.iterdir()), (folder_path / "README.md").read_text())
+        )
+
+    repository = type("Repository", (), {"repo_id": "someone/tiny-f2c"})()
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, *arguments, **keywords: repository)
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    config = settings(push_to_hub=True, hub_model_id="someone/tiny-f2c", num_train_epochs=1)
+    run = train(load_tiny(), make_task(), config, tmp_path / "run", quiet=True, keep_worse=True)
+    ((name, files, card),) = sent
+    assert name == "someone/tiny-f2c"
+    assert files == sorted(path.name for path in run.adapter.iterdir())
+    assert "## Before and after" in card
+
+
+def test_without_a_network_a_push_is_refused_before_the_training(tmp_path):
+    config = settings(push_to_hub=True, hub_model_id="someone/tiny-f2c")
+    with pytest.raises(InputError, match="E-CONFIG-VALUE: push_to_hub: "):
+        train(load_tiny(), make_task(), config, tmp_path / "run", quiet=True)
+
+
+def test_a_push_that_fails_leaves_a_complete_run(tmp_path, monkeypatch, caplog):
+    def fail(self, **keywords):
+        raise ConnectionError("no route")
+
+    repository = type("Repository", (), {"repo_id": "someone/tiny-f2c"})()
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, *arguments, **keywords: repository)
+    monkeypatch.setattr(HfApi, "upload_folder", fail)
+    config = settings(push_to_hub=True, hub_model_id="someone/tiny-f2c", num_train_epochs=1)
+    run = train(load_tiny(), make_task(), config, tmp_path / "run", quiet=True, keep_worse=True)
+    assert RunRecord.read(run.out).kind == "train"
+    assert "W-PUSH" in caplog.text
+
+
+def test_the_trainers_own_card_tells_what_it_knows(tmp_path):
+    trainer = make_trainer(tmp_path / "out", eval_rows=training_rows(count=6))
+    trainer.train()
+    trainer.save_model(str(tmp_path / "adapter"))
+    trainer.create_model_card(license="apache-2.0", model_name="mine")
+    assert not (tmp_path / "adapter" / "training_args.bin").exists()
+    own = ModelCard.load(tmp_path / "out" / "README.md")
+    assert (own.data.license, own.data.model_name) == ("apache-2.0", "mine")
+    for text in (own.text, (tmp_path / "adapter" / "README.md").read_text()):
+        assert "unknown dataset" not in text
+        assert "Trained on 8 instances of `rows in memory`" in text
+        assert "| P_o |" in text
