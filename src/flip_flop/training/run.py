@@ -25,7 +25,13 @@ from flip_flop.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
 from flip_flop.training.checkpoints import latest_valid, named_write_errors
-from flip_flop.training.checks import has_dropout, initial_vote_stats, log_processes, warn_of_answer_words
+from flip_flop.training.checks import (
+    has_dropout,
+    initial_vote_stats,
+    log_processes,
+    warn_of_answer_words,
+    warn_of_two_templates,
+)
 from flip_flop.training.config import F2CConfig, refused
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.distributed import rank, wait_for_all, world_size
@@ -120,6 +126,7 @@ def _run(
     if rank() == 0:
         log_processes()
     warn_of_answer_words(data.train, config)
+    warn_of_two_templates(data.train, config)
     stop, method = StopOnSignal(), find_method(config.method)
     writing = [LogFile(out / "log.jsonl"), ShowProgress(method.name, quiet)] if rank() == 0 else []
     names = [template.name for template in data.record.templates]
