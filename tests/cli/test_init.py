@@ -85,7 +85,7 @@ FILES = {
         "a.csv",
         csv("question", lambda n: f"Was day {n} good?"),
         ("--labels", "no,yes"),
-        ("yes_no", None, ["No ||| Yes", "False ||| True"]),
+        ("yes_no", ["no", "yes"], ["No ||| Yes", "False ||| True"]),
     ),
     "entailment": (
         "a.csv",
@@ -109,7 +109,7 @@ FILES = {
         "a.csv",
         csv("text", text),
         ("--labels", "rooms,food"),
-        ("topic", None, ["rooms ||| food"] * 2),
+        ("topic", ["rooms", "food"], ["rooms ||| food"] * 2),
     ),
 }
 
@@ -135,7 +135,7 @@ def test_a_file_becomes_a_task_of_its_kind_with_four_phrasings_that_lint_passes(
     task = load_task("task.yaml")
     split = task.render("test")
     assert len(set(split.instances[0].prompts)) == 4
-    assert {each.label for each in split.instances} == ({None} if labels is None else set(range(len(labels))))
+    assert {each.label for each in split.instances} == (set(range(len(labels))) if "label_field" in written else {None})
     assert flip_flop("templates", "lint", "task.yaml").out.startswith("task.yaml: 4 templates, 24 rows, 0 errors, 0 w")
 
 

@@ -62,14 +62,13 @@ class Draft:
         else:
             lines += ["# To train, name a file of other rows, which need no labels: train: more.csv", "data:"]
             lines += [f"  test: {source}"]
-        if label:
-            lines += [f"label_field: {_scalar(label)}", f"labels: [{', '.join(map(_label, self.labels))}]"]
-            if self.words != self.labels:
-                lines[-1] += f"    # {visible(', '.join(self.words), one_line=True)}"
-        else:
-            lines += ["# No column of labels: there is agreement, but no F1."]
-            if self.words:
-                lines += [f"# The answers stand for {visible(', '.join(self.words), one_line=True)}, in this order."]
+        lines += [
+            f"label_field: {_scalar(label)}" if label else "# No column of labels: there is agreement, but no F1."
+        ]
+        if self.labels:
+            lines += [f"labels: [{', '.join(map(_label, self.labels))}]"]
+        if self.words != self.labels:
+            lines[-1] += f"    # {visible(', '.join(self.words), one_line=True)}"
         lines += [
             "# Each has an answer for every label, in the labels' order. Three or more can out-vote one.",
             "templates:",

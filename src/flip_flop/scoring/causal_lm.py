@@ -180,7 +180,9 @@ def check_head(model: nn.Module) -> None:
 
 def not_finite(what: str) -> InputError:
     """The error for numbers of a model that are not finite."""
-    hint = "Check the weights and the dtype (bfloat16 or float32 instead of float16); in training, lower --learning-rate."
+    hint = (
+        "Check the weights and the dtype (bfloat16 or float32 instead of float16); in training, lower --learning-rate."
+    )
     return InputError("E-NONFINITE", f"{what} are not finite.", hint)
 
 
