@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 
-.PHONY: architectures setup torture demo demo-seeds smoke evidence slurm slurm-programs test quick check bench bench-full clean
+.PHONY: architectures docs release setup torture demo demo-seeds smoke evidence slurm slurm-programs test quick check bench bench-full clean
 
 setup: $(VENV)/.installed
 
@@ -33,8 +33,8 @@ quick: check                        ## for each change, five minutes on two core
 	XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 2 --dist loadgroup -m "not slow"
 
 check: $(VENV)/.installed-dev       ## style and types alone
-	$(BIN)/ruff check src tests benchmarks evidence torture examples
-	$(BIN)/ruff format --check src tests benchmarks evidence torture examples
+	$(BIN)/ruff check src tests benchmarks evidence torture examples docs
+	$(BIN)/ruff format --check src tests benchmarks evidence torture examples docs
 	$(BIN)/mypy
 
 demo-seeds: $(VENV)/.installed      ## the demo for three seeds; minutes
@@ -86,5 +86,25 @@ bench-full: $(VENV)/.installed-dev  ## the shape of a 0.5B model, and memory; ab
 architectures: $(VENV)/.installed-dev ## docs/architectures.md: every causal language model of transformers, tiny; ten minutes
 	$(BIN)/python -m benchmarks.architectures --out docs/architectures.md
 
+docs: $(VENV)/.installed            ## the site, from docs/, README.md and the docstrings, into out/site; a warning is an error
+	$(BIN)/pip install --quiet --constraint constraints.txt --group docs
+	$(BIN)/mkdocs build
+
+# The tools have an environment of their own, and the wheel a new one: nothing of the checkout is in it.
+RELEASE := out/release
+release:                            ## dist/: sdist and wheel, built, checked, installed, and used in an empty folder
+	rm -rf dist $(RELEASE) && mkdir -p $(RELEASE)/empty
+	$(PYTHON) -m venv $(RELEASE)/tools && $(PYTHON) -m venv $(RELEASE)/venv
+	$(RELEASE)/tools/bin/pip install --quiet --upgrade "pip>=25.1"
+	$(RELEASE)/tools/bin/pip install --quiet --group release
+	$(RELEASE)/tools/bin/python -m build --outdir dist
+	$(RELEASE)/tools/bin/twine check --strict dist/*
+	$(RELEASE)/tools/bin/cffconvert --validate
+	$(RELEASE)/venv/bin/pip install --quiet --constraint constraints.txt dist/*.whl
+	cp examples/reviews/labelled.csv $(RELEASE)/empty/reviews.csv
+	cd $(RELEASE)/empty && ../venv/bin/flip-flop --help > help.txt && ../venv/bin/flip-flop init reviews.csv < /dev/null \
+	  && ../venv/bin/flip-flop audit --model demo --task task.yaml --out before --quiet \
+	  && ../venv/bin/flip-flop report before --out report.html
+
 clean:
-	rm -rf $(VENV) out .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) out dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -19,7 +19,7 @@ FLOORS = [
     {"identity"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},
-    {"evaluation", "training"},
+    {"evaluation", "training", "drafting"},
     {"report", "demo"},
     {"studies"},
     {"cli"},

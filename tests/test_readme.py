@@ -70,6 +70,7 @@ def test_the_task_in_the_readme_is_read_by_the_program(tmp_path):
     assert instance.prompts == (
         "Ticket: The server is on fire.\nIs this urgent?",
         "The server is on fire.\nTrue or false: this cannot wait.",
+        "The server is on fire.\nCan this wait, or must somebody come now? It",
     )
     assert instance.label == 1
 

@@ -82,6 +82,7 @@ MISTAKES = [
     (DATA, "data: {}", "E-TASK-KEY", "has no data"),
     (DATA, "data: tickets.csv", "E-TASK-KEY", "data does not hold keys and values"),
     (DATA, "data: {test: 7}", "E-TASK-KEY", "data, test does not hold keys and values"),
+    (DATA, "data: {test: {path: a.csv, part: tst}}", "E-TASK-KEY", "data, test: part is 'tst'. Choose one of train, test."),
     (DATA, "data: {test: {encoding: x}}", "E-TASK-KEY", "data, test has neither path nor repo"),
     (DATA, "data: {test: {repo: a/b, confg: c}}", "E-TASK-KEY", "unknown key 'confg'. Did you mean 'config'?"),
     (DATA, "data: {test: {path: a.csv, split: c}}", "E-TASK-KEY", "unknown key 'split'"),

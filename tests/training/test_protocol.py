@@ -15,7 +15,7 @@ from flip_flop.errors import InputError
 from flip_flop.method import Reading
 from flip_flop.training import F2CConfig, make_config, train
 from flip_flop.training.callbacks import StopEarly
-from flip_flop.training.checks import log_passes
+from flip_flop.training.checks import log_passes, warn_of_two_templates
 from flip_flop.training.plan import FORMER, recorded_settings
 from tests.exact import EXACT, in_float64
 from tests.method import oracle
@@ -118,6 +118,16 @@ def test_how_many_passes_over_the_data_is_said_before_training(caplog, count, ch
     said, *warnings = caplog.messages
     assert line in said
     assert [text.startswith("W-PASSES: ") and warned in text for text in warnings] == [True] * bool(warned)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"), [("f2c", "get no loss"), ("cce", "get no loss"), ("swarm", "nothing says")]
+)
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_pair_of_templates_cannot_out_vote_itself(caplog, method, words, count):
+    names = make_task().templates.names[:count]
+    warn_of_two_templates(make_task().with_templates(names).instances("train"), make_config({"method": method}))
+    assert [words in line for line in caplog.messages if line.startswith("W-TWO-TEMPLATES: ")] == [True] * (count == 2)
 
 
 def test_the_last_step_is_a_candidate_whatever_the_steps_between_evaluations(out):

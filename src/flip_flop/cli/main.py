@@ -18,6 +18,7 @@ from flip_flop.terminal import LogLines, echo
 
 VERBS = {
     "demo": "Audit, train, audit and report on the embedded task; no network.",
+    "init": "Write a task file for your data, with four phrasings to begin with.",
     "audit": "Measure how consistently a model answers over templates.",
     "train": "Train an adapter without labels: f2c, cce or swarm.",
     "predict": "Answer a file's rows: distribution per template, and the vote.",

@@ -87,6 +87,8 @@ def lacks_consensus(
 ) -> Float[np.ndarray, " instances"] | None:
     r"""1 for each instance on which no label has a strict majority, :math:`n_{i,c} > V/2` (Eq. 5), else 0.
 
+    .. math:: \mathbf 1\left[ \max_c n_{i,c} \le V / 2 \right]
+
     Training skips these instances. An exact half is no majority. None for a single template.
 
     Example:
@@ -135,7 +137,9 @@ def instance_posix(
 def label_probs(
     scores: Float[np.ndarray, "instances templates labels"],
 ) -> Float[np.ndarray, "instances templates labels"]:
-    """The scores normalised over the labels, Eq. 14: their softmax, in float64.
+    r"""The scores normalised over the labels, Eq. 14: their softmax, in float64.
+
+    .. math:: \pi_{i,v,c} = \frac{\exp \mathrm{LL}_i[v,c]}{\sum_{c'} \exp \mathrm{LL}_i[v,c']}
 
     A template that rules out every label (-inf throughout) gives each of them 0.
 
@@ -155,7 +159,9 @@ def label_probs(
 def majority_vote(
     scores: Float[np.ndarray, "instances templates labels"],
 ) -> Int[np.ndarray, " instances"]:
-    """The label that most of an instance's templates predict.
+    r"""The label that most of an instance's templates predict.
+
+    .. math:: \arg\max_c \sum_v \mathbf 1[\hat y_{i,v} = c]
 
     A plurality is enough, unlike for a consensus: every instance gets an answer. A tie goes to the tied label
     with the larger sum of label probabilities over all templates, and then to the lowest index. The order of

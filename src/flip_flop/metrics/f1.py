@@ -56,7 +56,9 @@ def f1_per_template(
 def accuracy_per_template(
     predictions: Int[np.ndarray, "instances templates"], gold: Int[np.ndarray, " instances"]
 ) -> Float[np.ndarray, " templates"] | None:
-    """The share of instances on which each template predicts the gold label; None if no instance has one.
+    r"""The share of instances on which each template predicts the gold label; None if no instance has one.
+
+    .. math:: A_v = \frac{1}{N} \sum_i \mathbf 1[\hat y_{i,v} = y_i]
 
     Example:
         >>> accuracy_per_template(np.array([[1, 1], [1, 0], [0, 1]]), np.array([1, 1, -1])).tolist()

@@ -20,7 +20,9 @@ class Resolution:
 def fragile_answers(
     scores: Float[np.ndarray, "instances templates labels"], resolution: float
 ) -> Bool[np.ndarray, "instances templates"]:
-    """Whether an answer is fragile: its margin over the second label is under the resolution, both in nats.
+    r"""Whether an answer is fragile: its margin over the second label is under the resolution, both in nats.
+
+    .. math:: \max_c \mathrm{LL}_i[v,c] - \max_{c \ne \hat y_{i,v}} \mathrm{LL}_i[v,c] < \text{resolution}
 
     Example:
         >>> fragile_answers(np.array([[[-1.0, -3.0], [-1.0, -1.02]]]), 0.05).tolist()

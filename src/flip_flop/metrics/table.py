@@ -159,7 +159,11 @@ _against_gold = partial(Metric, needs_gold=True)
 
 
 def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], label: str, meaning: str) -> Metric:
-    """A metric of the templates' F1, of two or more."""
+    r"""A metric of the templates' F1, of two or more: their standard deviation, or the best less the worst.
+
+    .. math:: \sigma_{F_1} = \sqrt{\frac{1}{V} \sum_v \left( F_{1,v} - \bar F_1 \right)^2}, \qquad
+        \max_v F_{1,v} - \min_v F_{1,v}
+    """
 
     def statistic(data: EvalData) -> float | None:
         f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average=data.average)

@@ -11,11 +11,23 @@ from typing import Any, Protocol, runtime_checkable
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_file, sha256_text
+from flip_flop.randomness import derive_seed
 from flip_flop.tasks.readers import NumberedRow, read_rows
 
 log = logging.getLogger("flip_flop")
 
 MIRROR_VARIABLE = "FLIP_FLOP_HUB_MIRROR"
+PARTS = ("train", "test")
+
+
+def part_of(fields: Mapping[str, Any]) -> str:
+    """Which of :data:`PARTS` a row of a file without splits belongs to: each has about half of the rows.
+
+    The row's content decides, and nothing else: a row stays in its part when others come or go, and equal rows are in
+    one part.
+    """
+    content = json.dumps(fields, sort_keys=True, default=str)
+    return PARTS[derive_seed(0, "part", content) % len(PARTS)]
 
 
 @runtime_checkable
@@ -83,17 +95,22 @@ class Rows:
 
 @dataclass(frozen=True)
 class FileSource:
-    """A file on disk: ``.csv``, ``.tsv``, ``.jsonl``, ``.json`` or ``.parquet``."""
+    """A file on disk: ``.csv``, ``.tsv``, ``.jsonl``, ``.json`` or ``.parquet``; or one of its :data:`PARTS`."""
 
     path: Path
     encoding: str = "utf-8"
+    part: str | None = None
 
     def load(self) -> Rows:
         """Read the file; :func:`flip_flop.tasks.readers.read_rows` says what is refused."""
         rows, unit = read_rows(self.path, self.encoding)
+        if self.part is not None:
+            rows = [row for row in rows if part_of(row.fields) == self.part]
         provenance = {"source": str(self.path), "sha256": sha256_file(self.path), "num_rows": len(rows)}
         if self.encoding != "utf-8":
             provenance["encoding"] = self.encoding
+        if self.part is not None:
+            provenance["part"] = self.part
         return Rows(str(self.path), unit, tuple(rows), provenance)
 
 

@@ -11,12 +11,12 @@ from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.safety import SEPARATOR
 from flip_flop.prompts.template import MIN_VALUE_LIMIT
 from flip_flop.strict_yaml import mapping_of, read_yaml, text_of
-from flip_flop.tasks.sources import FileSource, HubSource, Source
+from flip_flop.tasks.sources import PARTS, FileSource, HubSource, Source
 from flip_flop.tasks.task import Label, Task
 
 _TASK_KEYS = [*(field.name for field in dataclasses.fields(Task)), "prompt_value_limit"]
 _TEMPLATE_KEYS = ("name", "jinja", "answer_choices", "id", "metadata", "reference")  # the last three are PromptSource's
-_FILE_KEYS = ("path", "encoding")
+_FILE_KEYS = ("path", "encoding", "part")
 _HUB_KEYS = ("repo", "config", "split", "revision")
 
 _mapping = functools.partial(mapping_of, code="E-TASK-KEY")
@@ -114,7 +114,7 @@ def _answer_choices(value: Any, where: str) -> str:
 
 
 def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, where: str) -> Source:
-    """A path, ``{path:, encoding:}``, or ``{repo:, config:, split:, revision:}``, also under ``hub:``."""
+    """A path, ``{path:, encoding:, part:}``, or ``{repo:, config:, split:, revision:}``, also under ``hub:``."""
     if isinstance(entry, str):
         return FileSource(folder / entry)
     mapping = _mapping(entry, where)
@@ -126,7 +126,10 @@ def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, where
     _mapping(mapping, where, _HUB_KEYS if "repo" in mapping else _FILE_KEYS)
     texts = {key: _text(mapping, key, where) for key in mapping}
     if "path" in texts:
-        return FileSource(folder / (texts["path"] or ""), texts.get("encoding") or "utf-8")
+        part = texts.get("part")
+        if part is not None and part not in PARTS:
+            raise InputError("E-TASK-KEY", f"{where}: part is {part!r}.", f"Choose one of {', '.join(PARTS)}.")
+        return FileSource(folder / (texts["path"] or ""), texts.get("encoding") or "utf-8", part)
     return HubSource(
         texts["repo"] or "", texts.get("config"), texts.get("split") or split, texts.get("revision"), hub_mirror
     )

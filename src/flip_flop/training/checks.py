@@ -100,6 +100,18 @@ def warn_of_answer_words(instances: Sequence[RenderedInstance], config: F2CConfi
         )
 
 
+def warn_of_two_templates(instances: Sequence[RenderedInstance], config: F2CConfig) -> None:
+    """Warn where there are two templates: where they disagree, neither has a majority."""
+    if instances and len(instances[0].prompts) == 2:
+        needs_consensus = find_method(config.method).needs_consensus
+        rest = "these flips get no loss" if needs_consensus else "nothing says which of the two is right"
+        log.warning(
+            "W-TWO-TEMPLATES: a pair of templates cannot out-vote itself: a strict majority is both of them. Where "
+            "they disagree, %s. Write a third template.",
+            rest,
+        )
+
+
 def draw_sample(instances: Sequence[EncodedInstance], seed: int) -> list[EncodedInstance]:
     """A seeded sample of the instances, in their order."""
     chosen = generator(seed, "survey").permutation(len(instances))[:SAMPLE_SIZE]

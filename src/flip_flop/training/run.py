@@ -29,7 +29,7 @@ from flip_flop.training.adapter import load_trained
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
 from flip_flop.training.checkpoints import latest_valid, named_write_errors
-from flip_flop.training.checks import initial_vote_stats, log_processes, warn_of_answer_words
+from flip_flop.training.checks import initial_vote_stats, log_processes, warn_of_answer_words, warn_of_two_templates
 from flip_flop.training.config import F2CConfig, refused
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.distributed import rank, wait_for_all, world_size
@@ -130,6 +130,7 @@ def _run(
     if rank() == 0:
         log_processes()
     warn_of_answer_words(data.train, config)
+    warn_of_two_templates(data.train, config)
     stop, method = StopOnSignal(), find_method(config.method)
     writing = [LogFile(out / "log.jsonl"), ShowProgress(method.name, quiet)] if rank() == 0 else []
     names = [template.name for template in data.record.templates]

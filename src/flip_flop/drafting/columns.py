@@ -1,0 +1,172 @@
+"""Which columns of a data file hold texts, labels and options: found by what is in them, and by their names."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flip_flop.errors import InputError, nearest
+from flip_flop.prompts.template import RESERVED_FIELD
+from flip_flop.tasks import Rows
+
+# Asks the user, with a proposed answer; None where there is nobody to ask.
+Ask = Callable[[str, str, Sequence[str]], str] | None
+
+MAX_LABELS = 20  # more different values are not taken for labels, unless the column is named
+_MAX_NAMED_LABELS = 100
+_LABEL_LENGTH, _TEXT_LENGTH = 50, 15
+_TEXT_NAMES = (
+    *("text", "review", "message", "body", "content", "sentence", "comment", "ticket", "tweet", "description"),
+    *("question", "query", "title", "prompt", "input"),
+)
+_LABEL_NAMES = (
+    *("label", "labels", "gold", "gold_label", "target", "class", "category", "sentiment", "polarity", "verdict"),
+    *("topic", "intent", "answer", "rating", "y"),
+)
+_PAIR_NAMES = (
+    ("premise", "hypothesis"),
+    ("passage", "question"),
+    ("context", "question"),
+    ("sentence1", "sentence2"),
+    ("sentence_1", "sentence_2"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+)
+_OPTION_NAME = re.compile(r"((?i:choice|option|ending|alternative|candidate|answer))_?([0-9A-Za-z])|[A-E]")
+_RESERVED = ("and", "or", "not", "if", "else", "elif", "for", "in", "is", "true", "false", "none", "self", "super")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a file's columns are for.
+
+    Attributes:
+        texts: One column of texts, or two.
+        label: The column of gold labels, or None.
+        values: Its different values as they are written, in their order (numbers by size), with their frequency.
+        options: The columns of the row's own options, for the kind ``choice``.
+    """
+
+    texts: tuple[str, ...]
+    label: str | None
+    values: dict[str, int]
+    options: tuple[str, ...]
+
+
+def find_columns(
+    rows: Rows, *, texts: Sequence[str] = (), label: str | None = None, labels: Sequence[str] = (), ask: Ask = None
+) -> Columns:
+    """Find the columns of a file that are not given: ``texts``, ``label``.
+
+    ``labels`` are the labels that the user names: a column that holds nothing else is the label column.
+
+    Raises:
+        InputError: ``E-INIT-COLUMN`` where a column is unknown, cannot be named in a template, or several could be
+            meant; ``E-INIT-LABELS`` for a label column of one value or too many; ``E-LABEL-NULL`` for a blank label.
+    """
+    names = rows.columns()
+    for name in [*texts, *([] if label is None else [label])]:
+        if name not in names:
+            message = f"{rows.source} has no column {name!r}."
+            raise InputError("E-INIT-COLUMN", message, nearest(name, names))
+    if len(texts) > 2:
+        raise InputError("E-INIT-COLUMN", f"{len(texts)} columns of text are given.", "Give one, or two for a pair.")
+    if label in texts:
+        raise InputError("E-INIT-COLUMN", f"{label!r} is given as a text and as the label.", "Give one of the two.")
+    options = () if texts and set(texts) & set(_options(names)) else _options(names)
+    if label is None:
+        label = _label_column(rows, [name for name in names if name not in (*texts, *options)], labels, ask)
+    values = {} if label is None else _label_values(rows, label)
+    if not texts:
+        texts = _text_columns(rows, [name for name in names if name not in (label, *options)], ask)
+    for name in [*texts, *options]:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name.lower() in (*_RESERVED, RESERVED_FIELD):
+            slug = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower() or "text"
+            message = f"{rows.source}: a template cannot name the column {name!r}."
+            raise InputError("E-INIT-COLUMN", message, f"Rename it in the file, for example {slug!r}.")
+    return Columns(tuple(texts), label, values, options)
+
+
+def _cells(rows: Rows, name: str) -> list[Any]:
+    found = (row.fields.get(name) for row in rows.rows)
+    return [value for value in found if value is not None and str(value).strip()]
+
+
+def _options(names: Sequence[str]) -> tuple[str, ...]:
+    """Columns named alike but for a number or letter, such as ``choice1`` and ``choice2``; () without two."""
+    by_stem: dict[str, list[str]] = {}
+    for name in names:
+        if found := _OPTION_NAME.fullmatch(name):
+            by_stem.setdefault((found[1] or "").lower(), []).append(name)
+    longest = max(by_stem.values(), key=lambda each: len(each), default=[])
+    return tuple(longest) if len(longest) > 1 else ()
+
+
+def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: Ask) -> str | None:
+    candidates = []
+    for name in names:
+        cells = _cells(rows, name)
+        kinds = {str(value) for value in cells} if all(isinstance(value, str | int | float) for value in cells) else ()
+        is_short = max(map(len, kinds), default=0) <= _LABEL_LENGTH
+        if 2 <= len(kinds) <= MAX_LABELS and len(kinds) < len(cells) and is_short:
+            candidates.append(name)
+    named = {name.strip().lower(): name for name in candidates}
+    fitting = [name for name in candidates if labels and {str(value) for value in _cells(rows, name)} <= set(labels)]
+    found = next((named[name] for name in _LABEL_NAMES if name in named), None)
+    found = fitting[0] if len(fitting) == 1 else found or (candidates[0] if len(candidates) == 1 else None)
+    if ask is not None and candidates:
+        answer = ask("Which column holds the labels?", found or "none", [*candidates, "none"])
+        return None if answer == "none" else answer
+    if found is None and candidates:
+        message = f"{rows.source}: the labels may be in {_listed(candidates)}."
+        raise InputError("E-INIT-COLUMN", message, "Say which with --label COLUMN.")
+    return found
+
+
+def _label_values(rows: Rows, label: str) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for row in rows.rows:
+        value = row.fields.get(label)
+        if value is None or not str(value).strip():
+            hint = "Keep rows without a label in a file of their own, as train: in the task file, or remove them."
+            raise InputError("E-LABEL-NULL", f"{rows.location(row)}: the label {label!r} is blank.", hint)
+        counts[str(value)] += 1
+    if not 2 <= len(counts) <= _MAX_NAMED_LABELS:
+        message = f"{rows.source}: the column {label!r} has {len(counts):,} different values."
+        raise InputError("E-INIT-LABELS", message, f"A label column has 2 to {_MAX_NAMED_LABELS}.")
+    as_numbers = all(re.fullmatch(r"-?\d{1,9}", value) for value in counts)
+    return {value: counts[value] for value in sorted(counts, key=int if as_numbers else None)}
+
+
+def _text_columns(rows: Rows, names: Sequence[str], ask: Ask) -> tuple[str, ...]:
+    by_name = {name.strip().lower(): name for name in names if _has_words(rows, name)}
+    candidates = [name for name in by_name.values() if _is_text(rows, name)]
+    pair = next((pair for pair in _PAIR_NAMES if set(pair) <= set(by_name)), None)
+    named = next((by_name[name] for name in _TEXT_NAMES if name in by_name), None)
+    alone = candidates[0] if len(candidates) == 1 else named
+    if alone is None and not candidates and len(by_name) == 1:
+        (alone,) = by_name.values()
+    if pair is not None:
+        return by_name[pair[0]], by_name[pair[1]]
+    if ask is not None and by_name:
+        shown = candidates or list(by_name.values())
+        return (ask("Which column holds the text?", alone or shown[0], shown),)
+    if alone is None:
+        found = f"the text may be in {_listed(candidates)}" if candidates else "no column holds texts"
+        raise InputError("E-INIT-COLUMN", f"{rows.source}: {found}.", "Say which with --text COLUMN; twice for a pair.")
+    return (alone,)
+
+
+def _has_words(rows: Rows, name: str) -> bool:
+    return any(isinstance(value, str) and re.search(r"[^\W\d_]", value) for value in _cells(rows, name))
+
+
+def _is_text(rows: Rows, name: str) -> bool:
+    cells = [value for value in _cells(rows, name) if isinstance(value, str)]
+    lengths = sum(len(value) for value in cells) / max(len(cells), 1)
+    return lengths >= _TEXT_LENGTH and any(" " in value.strip() for value in cells)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:-1])) + f" or {names[-1]!r}" if len(names) > 1 else repr(names[0])
