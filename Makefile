@@ -33,8 +33,8 @@ quick: check                        ## for each change, five minutes on two core
 	XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 2 --dist loadgroup -m "not slow"
 
 check: $(VENV)/.installed-dev       ## style and types alone
-	$(BIN)/ruff check src tests benchmarks evidence torture examples docs
-	$(BIN)/ruff format --check src tests benchmarks evidence torture examples docs
+	$(BIN)/ruff check src tests benchmarks evidence torture examples docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks evidence torture examples docs/*.py
 	$(BIN)/mypy
 
 demo-seeds: $(VENV)/.installed      ## the demo for three seeds; minutes
