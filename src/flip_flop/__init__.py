@@ -5,8 +5,9 @@
 ('plain',)
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from flip_flop.lazy import exports
 
 if TYPE_CHECKING:
     from flip_flop.evaluation.audit import audit
@@ -16,24 +17,14 @@ if TYPE_CHECKING:
     from flip_flop.tasks import Task, load_task
     from flip_flop.training import F2CConfig, F2CTrainer, train
 
-_MODULES = {
-    "evaluation.audit": ("audit",),
-    "options": ("ScoringOptions",),
-    "prompts": ("RenderedInstance", "Template", "TemplateSet"),
-    "scoring": ("PromptEncoder", "load_model", "score"),
-    "tasks": ("Task", "load_task"),
-    "training": ("F2CConfig", "F2CTrainer", "train"),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-__all__ = list(_MODULE_OF)
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is asked for: the command line's help must not wait for torch."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'flip_flop' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"flip_flop.{_MODULE_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__, __getattr__, __dir__ = exports(
+    __name__,
+    {
+        "evaluation.audit": ("audit",),
+        "options": ("ScoringOptions",),
+        "prompts": ("RenderedInstance", "Template", "TemplateSet"),
+        "scoring": ("PromptEncoder", "load_model", "score"),
+        "tasks": ("Task", "load_task"),
+        "training": ("F2CConfig", "F2CTrainer", "train"),
+    },
+)

@@ -25,12 +25,12 @@ from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.training import distributed
 from flip_flop.training.adapter import load_trained, with_adapter
+from flip_flop.training.batches import KeyedSampler, Rows, collate, encode_rows
 from flip_flop.training.callbacks import Checkpoints, StopEarly
 from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
 from flip_flop.training.checks import draw_sample, log_passes, require_dtype, require_one_device_each
 from flip_flop.training.collapse import StopOnCollapse
 from flip_flop.training.config import F2CConfig
-from flip_flop.training.data import KeyedSampler, Rows, collate, encode_rows
 from flip_flop.training.instance import TrainingInstance
 from flip_flop.training.statistics import StepStatistics, mean_loss
 from flip_flop.training.votes import BaseVotes, StandingVotes
@@ -81,13 +81,15 @@ class F2CTrainer(Trainer):
         if eval_dataset is None:
             args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
         self.encoder = PromptEncoder.of(causal_lm, processing_class, args.chat_template)
-        self.train_instances, evaluated_on = encode_rows(self.encoder, args.too_long, train_dataset, eval_dataset)
+        self.train_instances, evaluated_on = encode_rows(
+            self.encoder, args.too_long, train=train_dataset, validation=eval_dataset
+        )
         self.eval_instances = None if eval_dataset is None else evaluated_on
         if len(self.train_instances) and len(self.train_instances[0].answers) < 2:
             message = "Training needs at least two templates: one has nothing to agree with."
             raise InputError("E-TOO-FEW-TEMPLATES", message)
         self._sampler = KeyedSampler(self.train_instances, args.seed, drop_last=args.dataloader_drop_last)
-        (empty,) = encode_rows(self.encoder, "refuse", content_free)
+        (empty,) = encode_rows(self.encoder, "refuse", content_free=content_free)
         self.votes = None if args.votes == "online" else self._standing_votes(args, empty.instances)
         self.template_names: Sequence[str] | None = None  # for evaluation: a row has neither names nor an F1 kind
         self.f1: Average = "auto"
@@ -257,7 +259,7 @@ class F2CTrainer(Trainer):
         """Score instances and report agreement, F1, own-label mass, and what the checkpoint is chosen by."""
         dataset = self.eval_instances
         if eval_dataset is not None:
-            (dataset,) = encode_rows(self.encoder, self.args.too_long, eval_dataset)
+            (dataset,) = encode_rows(self.encoder, self.args.too_long, validation=eval_dataset)
         assert dataset is not None, "there is nothing to evaluate"
         losses: list[float] = []
         table = self._score(dataset.instances, losses if self.args.early_stopping_patience else None)
