@@ -12,8 +12,8 @@ SOURCE = Path(flip_flop.__file__).parent
 
 # Lowest first. A module imports from its own package and from floors below; nothing flows back.
 FLOORS = [
-    {"errors", "options", "provenance", "randomness", "text"},
-    {"files", "terminal"},
+    {"errors", "lazy", "options", "provenance", "randomness", "text"},
+    {"files", "hub", "terminal"},
     {"progress"},
     {"strict_yaml", "run_record", "too_long"},
     {"identity"},
@@ -23,6 +23,7 @@ FLOORS = [
     {"report", "demo"},
     {"studies"},
     {"cli"},
+    {"__main__"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

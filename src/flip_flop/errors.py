@@ -2,8 +2,10 @@
 
 import difflib
 import functools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
+
+MANY = 20  # names, above which a hint does not list them all
 
 _PAGE = """\
 # Errors
@@ -50,7 +52,7 @@ class InputError(ValueError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Words that name the known word nearest to ``name``, or list the known ones where none is near.
+    """Words that name the known word nearest to ``name``; where none is near, all of them, or of many the nearest few.
 
     Example:
         >>> nearest("premis", ["premise", "hypothesis"])
@@ -60,7 +62,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f"Did you mean {close[0]!r}?"
+    if len(names) > MANY:
+        return f"Of {len(names)}, the nearest are {', '.join(difflib.get_close_matches(name, names, n=3, cutoff=0.0))}."
     return f"Known: {', '.join(names)}." if names else ""
+
+
+def nearest_file(path: Path, suffixes: Collection[str] = ()) -> str:
+    """Words that name the file nearest to a path that is not there, of these suffixes, or list those in its folder."""
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    names = [file.name for file in beside if not file.name.startswith(".") and file.is_file()]
+    hint = nearest(path.name, [name for name in names if not suffixes or name.lower().endswith(tuple(suffixes))])
+    return hint.replace("Known: ", "Files there: ", 1)
 
 
 def error_page() -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.files import read_object, sha256_file, sha256_text
+from flip_flop.options import ADAPTER_PARTS
 from flip_flop.run_record import AdapterRecord, ModelRecord, TaskRecord
 
 # What a template writes and the task's digest change with it.
@@ -28,6 +29,14 @@ def digests_of(
     if adapter is not None:
         found |= {"adapter": adapter.digest, **adapter.digests}
     return found
+
+
+def check_adapter_folder(adapter: Path) -> None:
+    """Look for an adapter's files before a model is loaded; raises ``E-ADAPTER-FILE``."""
+    for file in reversed(ADAPTER_PARTS.values()):
+        if not (adapter / file).is_file():
+            message = f"{adapter} has no {file}."
+            raise InputError("E-ADAPTER-FILE", message, "Give the adapter/ folder of a training run.")
 
 
 def changed_parts(before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, str]:

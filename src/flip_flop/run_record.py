@@ -12,6 +12,7 @@ from flip_flop.errors import InputError
 from flip_flop.files import write_json
 from flip_flop.provenance import command, hardware, now, versions
 
+NAMED = 8  # audits in a hint
 RUN_FILE = "run.json"
 Kind = Literal["audit", "train"]
 S = TypeVar("S", bound="Section")
@@ -135,7 +136,7 @@ class RunRecord(Section):
         path, hint = folder / RUN_FILE, "Give the folder of a finished run."
         if not path.is_file():
             message = f"{folder} has no {RUN_FILE}." if folder.is_dir() else f"{folder} is not a folder."
-            raise InputError("E-RUN-MISSING", message, hint)
+            raise InputError("E-RUN-MISSING", message, _runs_inside(folder) if kind == "audit" else hint)
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
@@ -186,6 +187,14 @@ def this_process(started: float) -> dict[str, Any]:
         "hardware": hardware(),
         "seconds": round(seconds, 2),
     }
+
+
+def _runs_inside(folder: Path) -> str:
+    """The audits that lie up to two folders deeper, to be named instead; metrics are theirs alone."""
+    inside = sorted(str(path.parent) for depth in ("*", "*/*") for path in folder.glob(f"{depth}/metrics.json"))
+    if not inside:
+        return "Give the folder of a finished run."
+    return f"Name the audits inside it: {' '.join(inside[:NAMED])}{' ...' if len(inside) > NAMED else ''}."
 
 
 def _broken(path: Path, why: str) -> InputError:

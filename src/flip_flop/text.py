@@ -128,3 +128,16 @@ def count(number: int, noun: str) -> str:
         ('1 template', '1,200 instances')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits them.
+
+    Example:
+        >>> duration(0.4), duration(90), duration(5400)
+        ('0.4 s', '1.5 min', '1.5 h')
+    """
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"

@@ -25,13 +25,14 @@ HINT = "Use --too-long skip, shorten the texts or the template, or use a model w
 class TooLong:
     """A prompt with its longest answer, in tokens, that is longer than the model's context, the limit.
 
-    ``template`` is its number, from 0.
+    ``template`` is its number, from 0; ``split`` is the instance's, where there are several: ids are unique in one.
     """
 
     id: str
     template: int
     tokens: int
     limit: int
+    split: str = ""
 
 
 class TooLongError(InputError):
@@ -41,7 +42,7 @@ class TooLongError(InputError):
         self, found: Sequence[TooLong], num_instances: int, names: Sequence[str] = (), path: Path | None = None
     ):
         self.found, self.num_instances = tuple(found), num_instances
-        hint = NONE_LEFT if len(ids_of(found)) == num_instances else HINT
+        hint = NONE_LEFT if count_instances(found) == num_instances else HINT
         listed = f" All are in {path}." if path else ""
         super().__init__("E-TOO-LONG", f"{_summary(found, num_instances, names)}.{listed}", hint)
 
@@ -54,15 +55,20 @@ def refuse_or_skip(
     Raises:
         InputError: ``E-TOO-LONG``, as :class:`TooLongError`.
     """
-    if found and (policy == "refuse" or len(ids_of(found)) == num_instances):
+    if found and (policy == "refuse" or count_instances(found) == num_instances):
         raise TooLongError(found, num_instances, names)
     if found:
         log.warning("W-TOO-LONG: skipped: %s.", _summary(found, num_instances, names))
 
 
 def ids_of(found: Sequence[TooLong]) -> set[str]:
-    """The instances, each once."""
+    """The ids of a split's instances."""
     return {each.id for each in found}
+
+
+def count_instances(found: Sequence[TooLong]) -> int:
+    """How many instances of all splits."""
+    return len({(each.split, each.id) for each in found})
 
 
 def words(each: TooLong, names: Sequence[str] = ()) -> str:
@@ -84,20 +90,23 @@ def listed_beside(out: Path, names: Sequence[str]) -> Iterator[None]:
 
 
 def write_too_long(path: Path, found: Sequence[TooLong], names: Sequence[str]) -> None:
-    """Write a row per instance and template that is too long: id, template, tokens, limit."""
+    """Write a row per instance and template that is too long: id, template, tokens, limit, and split if several."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerow(["id", "template", "tokens", "limit"])
+    of_splits = any(each.split for each in found)
+    writer.writerow(["id", "template", "tokens", "limit", *(["split"] if of_splits else [])])
     for each in found:
         cells = (each.id, names[each.template] if names else each.template + 1)
-        writer.writerow([*map(spreadsheet_cell, cells), each.tokens, each.limit])
+        split = [each.split] if of_splits else []
+        writer.writerow([*map(spreadsheet_cell, cells), each.tokens, each.limit, *split])
     write_text(path, text.getvalue())
 
 
 def _summary(found: Sequence[TooLong], num_instances: int, names: Sequence[str]) -> str:
-    longest: dict[str, TooLong] = {}
+    longest: dict[tuple[str, str], TooLong] = {}
     for each in found:
-        longest[each.id] = max(each, longest.get(each.id, each), key=lambda one: one.tokens)
+        key = (each.split, each.id)
+        longest[key] = max(each, longest.get(key, each), key=lambda one: one.tokens)
     shown = [f"{each.id!r} has {words(each, names)}" for each in [*longest.values()][:NAMED]]
     verb, more = "is" if len(longest) == 1 else "are", ", ..." if len(longest) > NAMED else ""
     return (

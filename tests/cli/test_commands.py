@@ -47,22 +47,52 @@ def test_the_installed_command_runs_and_refuses(project, model):
     # In a process of its own, where no test's checks of types come first.
     refused = process("train", "-m", model, "-t", "tickets.yaml", "-o", "out", "--divergence-space", "words")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == "E-CONFIG-VALUE: divergence_space is 'words'. Use one of vocab, labels, both.\n"
+    assert refused.stderr == "E-CONFIG-VALUE: --divergence-space is 'words'. Use one of vocab, labels, both.\n"
 
 
 def test_help_imports_no_torch():
-    light = [verb for verb in VERBS if verb != "train"]  # whose help lists the fields of transformers' settings
     code = (
         "import sys\nfrom flip_flop.cli.main import main\n"
-        f"for words in [['--help'], ['--version'], *([verb, '--help'] for verb in {light!r})]:\n"
+        f"for words in [['--help'], ['--version'], *([verb, '--help'] for verb in {list(VERBS)!r})]:\n"
         "    sys.argv = ['flip-flop', *words]\n"
         "    try:\n        main()\n    except SystemExit as stop:\n        assert not stop.code, words\n"
-        "heavy = {'torch', 'transformers', 'peft', 'numpy', 'sklearn', 'datasets', 'matplotlib'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'peft', 'sklearn', 'datasets', 'matplotlib'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert all(f"\n  {verb} " in done.stdout for verb in VERBS)
+
+
+def test_what_is_typed_wrong_is_told_before_torch_is_imported(project):
+    mistakes = [
+        ["audit", "-m", "demo", "-t", "ticket.yaml", "-o", "out"],
+        ["audit", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--fail-under", "mean_f2=1"],
+        ["audit", "-m", "owner/name", "-t", "tickets.yaml", "-o", "out"],
+        ["audit", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--adapter", "none"],
+        ["predict", "-m", "./none", "-t", "tickets.yaml", "-i", "test.csv", "-o", "out.csv"],
+        ["train", "-m", "demo", "-t", "dmo", "-o", "out"],
+        ["train", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--bf61"],
+        ["train", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--epochs", "few"],
+        ["report", "none", "-o", "out.html"],
+        ["audti"],
+    ]
+    code = (
+        "import sys\nfrom flip_flop.cli.main import main\n"
+        f"for words in {mistakes!r}:\n"
+        "    sys.argv = ['flip-flop', *words]\n"
+        "    try:\n        main()\n    except SystemExit as stop:\n        assert stop.code == 2, words\n"
+        "sys.exit('torch is imported' if 'torch' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *lines, last = done.stderr.splitlines()
+    assert [line.split(":")[0] for line in lines if line.startswith("E-")] == [
+        *("E-TASK-FILE", "E-FAIL-UNDER", "E-MODEL-FILE", "E-ADAPTER-FILE", "E-MODEL-FILE"),
+        *("E-TASK-UNKNOWN", "E-CONFIG-KEY", "E-CONFIG-VALUE", "E-RUN-MISSING"),
+    ]
+    assert last == "Error: No such command 'audti'. Did you mean 'audit'?"
+    assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -86,7 +116,8 @@ def test_an_audit_prints_a_table_and_leaves_a_run(audit, model):
     assert result.out.startswith("tickets, test, 4 templates, 9 instances\n")
     assert "base" in result.out
     assert "next, flip-flop report out" in result.out
-    assert result.err == "audit: 9 of 9 instances\n"
+    assert result.err == f"loading {model}\naudit: 9 of 9 instances\n"
+    assert "\nIn percent. P_o: how likely" in result.out
     assert record("out")["model"]["name"] == str(model)
     assert record("out")["model"]["is_demo"] is False
     assert record("out")["command"].startswith(f"flip-flop audit --model {model} ")
@@ -123,10 +154,12 @@ def test_a_threshold_without_a_value_is_a_mistake(audit, project):
     (project / "tickets.yaml").write_text(TASK.replace("label_field: urgent\n", "").replace("labels: [0, 1]\n", ""))
     result = audit("-q", "--fail-under", "mean_f1=0.5")
     assert result.code == 2
-    assert result.err.startswith("E-FAIL-UNDER: --fail-under: mean_f1 has no value here.")
+    assert result.err.startswith(
+        "E-FAIL-UNDER: --fail-under: mean_f1 has no value here: split 'test' has 0 gold labels"
+    )
     assert result.err.count("\n") == 1
-    assert metrics("out")["mean_f1"] is None
-    assert audit("-q", "--overwrite", "--fail-under", "agreement=0").code == 0
+    assert not os.path.exists("out")  # it is refused before the audit
+    assert audit("-q", "--fail-under", "agreement=0").code == 0
 
 
 def test_templates_are_chosen_by_name_in_the_order_given(audit):

@@ -62,7 +62,7 @@ def test_from_a_first_audit_to_predictions(flip_flop, model, project, train):
     assert os.stat("runs/f2c/run.json").st_mtime_ns == before
     other = train("--seed", "4", "--resume")
     assert other.code == 2
-    assert other.err.startswith("E-RESUME-CHANGED: ")
+    assert other.err.splitlines()[-1].startswith("E-RESUME-CHANGED: ")
     assert "settings.seed (3, now 4)" in other.err
 
     assert flip_flop(*audit, "--adapter", "runs/f2c/adapter", "--out", "runs/after").code == 0

@@ -119,7 +119,7 @@ def test_predictions_keep_a_row_for_each_row_with_a_note_in_place_of_an_answer(p
     assert [row["id"] for row in rows if row["note"]] == ["input-1", "input-5"]
     assert rows[0]["note"].startswith("too long: ")
     assert rows[0]["note"].endswith("the model's context is 256")
-    assert {value for name, value in rows[0].items() if name not in ("id", "note")} == {""}
+    assert {value for name, value in rows[0].items() if name not in ("id", "note", "text", "urgent")} == {""}
     assert all(row["vote"] in ("0", "1") and row["terse: p(1)"] for row in rows if not row["note"])
     predict("--out", "answers.jsonl", "--too-long", "skip")
     first, second, *_ = map(json.loads, Path("answers.jsonl").read_text().splitlines())

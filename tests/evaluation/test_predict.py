@@ -7,7 +7,8 @@ import math
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.evaluation.predict import predict, write_predictions
+from flip_flop.evaluation.predict import predict
+from flip_flop.evaluation.predictions import write_predictions
 from flip_flop.prompts import Template
 from flip_flop.scoring import PromptEncoder
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
@@ -104,6 +105,23 @@ def test_csv_has_a_column_per_template_and_label(predictions, tmp_path):
     for row, found in zip(rows, predictions, strict=True):
         assert (row["id"], row["vote"]) == (found["id"], found["vote"])
         assert float(row["long: p(glad)"]) == found["templates"]["long"]["probs"][2]
+
+
+def test_the_columns_of_the_input_are_kept_and_one_of_a_taken_name_is_called_input(loaded, task, tmp_path):
+    more = {"vote": "theirs", "mood": "?", "tags": ["a", 1]}
+    rows = [{"text": row["text"], **more} for row in make_rows()]
+    answered = task.render_file(write_rows(tmp_path / "rows.jsonl", rows))
+    found = predict(loaded, answered, quiet=True)
+    write_predictions(found, LABELS, tmp_path / "out.csv", answered.rows)
+    with (tmp_path / "out.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert list(table[0])[-4:] == ["text", "input: vote", "mood", "tags"]
+    for line, row, prediction in zip(table, rows, found, strict=True):
+        assert (line["text"], line["input: vote"], line["mood"]) == (row["text"], "theirs", "?")
+        assert (line["vote"], json.loads(line["tags"])) == (prediction["vote"], row["tags"])
+    write_predictions(found, LABELS, tmp_path / "out.jsonl", answered.rows)
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert lines == [{**prediction, "input": row} for prediction, row in zip(found, rows, strict=True)]
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])

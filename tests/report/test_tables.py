@@ -5,7 +5,7 @@ import json
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.report import comparison_rows, load_run, render_csv, render_markdown, render_text, write_report
+from flip_flop.report import comparison_rows, legend, load_run, render_csv, render_markdown, render_text, write_report
 
 
 @pytest.fixture(scope="module")
@@ -17,17 +17,20 @@ def test_the_text_table_is_aligned_and_in_percent_with_a_block_for_each_set_of_t
     block, other = (block.splitlines() for block in render_text(rows).split("\n\n"))
     assert block[0] == "demo_reviews, test, 8 templates, 300 instances"
     assert other[0] == "demo_reviews, test, 3 held-out templates, 300 instances"
-    assert " ".join(block[1].split()) == "run P_o mean F1 sigma_F1 min..max F1 accuracy vote F1 collapsed"
+    assert " ".join(block[1].split()) == "run P_o 95% of P_o mean F1 sigma_F1 min..max F1 accuracy vote F1 collapsed"
     widths = {len(line) for line in block[1:]}
     assert len(widths) == 1
     metrics = json.loads((demo[3] / "metrics.json").read_text())
-    expected = [f"{100 * metrics[key]:.1f}" for key in ("observed_agreement", "mean_f1")]
-    assert block[-1].split()[:3] == ["f2c", *expected]
+    agreement, f1 = (f"{100 * metrics[key]:.1f}" for key in ("observed_agreement", "mean_f1"))
+    low, high = (f"{100 * end:.1f}" for end in metrics["intervals"]["observed_agreement"])
+    assert block[-1].split()[:6] == ["f2c", agreement, low, "to", high, f1]
+    assert "–" not in legend(rows)
 
 
 def test_missing_numbers_are_dashes_and_empty_cells(hostile):
     rows = comparison_rows([load_run(path) for path in hostile])
-    assert render_text(rows).splitlines()[3].split()[2:] == ["–", "–", "–", "–", "–", "no"]
+    assert render_text(rows).splitlines()[3].split()[-6:] == ["–", "–", "–", "–", "–", "no"]
+    assert "– of F1 and accuracy: they need gold labels" in legend(rows)
     assert list(csv.reader(io.StringIO(render_csv(rows))))[1][4:11] == [""] * 7
 
 

@@ -1,5 +1,6 @@
 """A key is the digest of what decides a result: no more, so that work is shared, and no less."""
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -158,6 +159,8 @@ def test_a_model_without_a_revision_is_the_one_in_the_hubs_cache_or_else_the_hub
     shas = {"main": "e" * 40, "v1.0": "f" * 40}
     api = SimpleNamespace(model_info=lambda name, revision, timeout: SimpleNamespace(sha=shas[revision]))
     monkeypatch.setattr("huggingface_hub.HfApi", lambda: api)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr("urllib.request.urlopen", lambda *request, timeout: io.BytesIO())
     assert (found().setup.revision, found("v1.0").setup.revision) == ("e" * 40, "f" * 40)
     main = tmp_path / "models--owner--model" / "refs" / "main"
     main.parent.mkdir(parents=True)

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from flip_flop.studies.output import write_outputs
+from flip_flop.studies.output import make_tables, write_outputs
+from flip_flop.studies.tables.table import render_text
 from tests.studies.made_results import Maker, study1, study2, study3
 
 SPREAD, BOXES = ["base_spread"], ["f1_over_templates_base"]
@@ -56,6 +57,16 @@ def test_each_study_gives_its_tables_and_figures_the_same_bytes_each_time(tmp_pa
     for path in files:
         if path.suffix == ".md" and path.parent.name == "tables":
             assert path.read_text(encoding="utf-8").rstrip() in page
+
+
+def test_the_main_table_stands_on_a_terminal_in_aligned_columns_with_its_notes(tmp_path):
+    table = next(make_tables(study1(Maker(tmp_path)).frame()))
+    title, *lines = render_text(table).splitlines()
+    assert title == table.title
+    assert lines[0].split() == ["RTE", "COPA", "my_task", "average"]
+    grid, notes = lines[: -len(table.notes)], lines[-len(table.notes) :]
+    assert len({len(line) for line in grid}) == 1
+    assert notes == [f"- {note}" for note in table.notes]
 
 
 def test_what_is_not_written_again_is_removed_and_nothing_else(tmp_path):

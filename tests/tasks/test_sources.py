@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.error import URLError
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file
+from flip_flop.hub import check_model_name
 from flip_flop.tasks import FileSource, HubSource, RowsSource
 from flip_flop.tasks.readers import read_csv_rows
 
@@ -88,6 +90,12 @@ def test_another_encoding_is_read_when_it_is_named_and_a_byte_order_mark_is_no_t
         load(tmp_path, "a.csv", "a\n1\n", encoding="utf-9")
 
 
+def test_a_delimiter_that_is_named_separates_cells(tmp_path):
+    assert load(tmp_path, "a.csv", "a;b\nx, y;2\n", delimiter=";") == [{"a": "x, y", "b": "2"}]
+    assert load(tmp_path, "a.csv", "a;b\n1\n", delimiter=",") == [{"a;b": "1"}]
+    assert FileSource(tmp_path / "a.csv", delimiter=",").load().provenance["delimiter"] == ","
+
+
 # ruff: noqa: E501 - a case stands on one line
 MISTAKES = [
     ("a.csv", "", "E-DATA-EMPTY", "has no rows"),
@@ -121,7 +129,10 @@ MISTAKES = [
     ("a.json", '[{"a": 1}, "b"]', "E-DATA-PARSE", "row 2 is not an object"),
     ("a.parquet", b"not parquet at all", "E-DATA-PARSE", "a.parquet: "),
     ("a.parquet", b"", "E-DATA-PARSE", "a.parquet: "),
-    ("a.xlsx", b"", "E-DATA-KIND", "is none of .csv, .tsv, .jsonl, .json, .parquet"),
+    ("a.docx", b"", "E-DATA-KIND", "is none of .csv, .tsv, .jsonl, .json, .parquet"),
+    ("a.xlsx", b"", "E-DATA-KIND", "a.xlsx is a spreadsheet (Excel or alike), which is not read. Save the sheet as CSV"),
+    ("a.csv", "id;text\n1;x, y\n", "E-DATA-DELIMITER", 'separated by semicolons. Write {path: a.csv, delimiter: ";"} in the'),
+    ("a.tsv", "id,text\n1,x\n", "E-DATA-DELIMITER", "separated by commas"),
 ]  # fmt: skip
 
 
@@ -201,6 +212,8 @@ class MadeHub:
         monkeypatch.delenv("FLIP_FLOP_HUB_MIRROR", raising=False)
         monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=self.load_dataset))
         monkeypatch.setattr("huggingface_hub.HfApi", lambda: self)
+        monkeypatch.delenv("HF_HUB_OFFLINE")
+        monkeypatch.setattr("urllib.request.urlopen", lambda *request, timeout: io.BytesIO())
 
     def dataset_info(self, repo, revision, timeout):
         return SimpleNamespace(sha=COMMIT)
@@ -211,6 +224,21 @@ class MadeHub:
         if isinstance(found, Exception):
             raise found
         return list(found)
+
+
+def test_a_hub_that_does_not_answer_is_told_at_once_with_the_ways_out(monkeypatch):
+    hub = MadeHub(monkeypatch, [{"a": 1}], [])
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
+
+    def refuse(request, timeout):
+        raise URLError("no such host")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    with pytest.raises(InputError, match=r"E-DATA-HUB: owner/repo .*hub\.invalid does not answer\. .*--hub-mirror DIR"):
+        HubSource("owner/repo", None, "train").load()
+    with pytest.raises(InputError, match=r"E-MODEL-FILE: owner/name .*hub\.invalid does not answer\. Give a folder"):
+        check_model_name("owner/name")
+    assert hub.asked == []
 
 
 @pytest.mark.parametrize("revision", [None, "v1"])

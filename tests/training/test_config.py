@@ -7,7 +7,11 @@ import pytest
 from transformers import TrainingArguments
 
 from flip_flop.errors import InputError
+from flip_flop.method import METHODS
+from flip_flop.options import METHOD_NAMES
 from flip_flop.training import F2CConfig, make_config
+from flip_flop.training.names import check_settings, inherited_names
+from flip_flop.training.settings import TrainingSettings
 
 
 def test_text_from_a_flag_or_yaml_becomes_the_fields_type():
@@ -79,5 +83,30 @@ def test_a_tracker_that_is_not_installed_is_refused_with_the_command_that_instal
 
 
 def test_every_own_field_has_help():
-    own = {item.name for item in fields(F2CConfig)} - {item.name for item in fields(TrainingArguments)}
-    assert all(item.metadata["help"] for item in fields(F2CConfig) if item.name in own)
+    assert all(item.metadata["help"] for item in fields(TrainingSettings))
+
+
+def test_the_methods_names_that_are_known_without_torch_are_those_of_the_table():
+    assert tuple(METHODS) == METHOD_NAMES
+
+
+def test_the_inherited_names_that_are_read_without_an_import_are_those_of_the_library():
+    assert inherited_names() == {item.name for item in fields(TrainingArguments) if item.init}
+    assert inherited_names() < {item.name for item in fields(F2CConfig)}
+
+
+@pytest.mark.parametrize("check", [check_settings, make_config])
+def test_a_flag_is_named_as_it_was_typed_and_may_be_short(check):
+    found = check({"learning_rate": 1.0, "--lr": "3e-4", "--epochs": "2", "--batch-size": "8"})
+    assert (found.learning_rate, found.num_train_epochs, found.per_device_train_batch_size) == (3e-4, 2, 8)
+    for given, words in (
+        ({"--lr": "fast"}, "--lr is 'fast'. It must be a number"),
+        ({"--batch-size": "0"}, "--batch-size is 0. It must be at least 1"),
+        ({"per_device_train_batch_size": "0"}, "per_device_train_batch_size is 0"),
+        ({"--lerning-rate": "1"}, "Unknown setting '--lerning-rate' in the settings. Did you mean '--learning-rate'?"),
+        ({"lr": 1}, "Unknown setting 'lr'"),  # short forms are flags
+    ):
+        with pytest.raises(InputError) as caught:
+            check(given)
+        assert words in str(caught.value)
+        assert len(str(caught.value)) < 200

@@ -121,7 +121,7 @@ def test_one_two_and_four_processes_train_the_same_adapter(tmp_path):
 @pytest.mark.slow
 def test_a_mistake_in_a_setting_is_said_once(tmp_path, task_file):
     _, errors = launch(2, task_file, tmp_path / "two", "--learning-rat", "1", code=1)  # the launcher's own
-    assert errors.count("E-CONFIG-KEY: Unknown setting 'learning-rat'") == 1
+    assert errors.count("E-CONFIG-KEY: Unknown setting '--learning-rat'") == 1
 
 
 @pytest.mark.slow

@@ -11,9 +11,11 @@ from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, 
 from flip_flop.errors import InputError, nearest
 from flip_flop.options import ScoringOptions, option
 from flip_flop.terminal import echo
+from flip_flop.text import count
 
 if TYPE_CHECKING:
     from flip_flop.evaluation.run_directory import Audit
+    from flip_flop.tasks import RenderedSplit
 
 ALIASES = {"agreement": "observed_agreement"}
 
@@ -50,20 +52,25 @@ def audit_command(
     row; --fail-under reads the first. A gate that hangs on fragile answers, whose margin the data type does not
     resolve, says so. With --too-long skip, too_long.csv in --out names the rows that were left out.
     """
-    from flip_flop.evaluation.audit import audit
     from flip_flop.evaluation.run_directory import check_out
     from flip_flop.files import lock_output
-    from flip_flop.report import comparison_rows, render_text
     from flip_flop.too_long import listed_beside
 
     thresholds = [_threshold(text) for text in run.fail_under]
-    click.get_current_context().with_resource(lock_output(run.out))
     check_out(run.out, overwrite=run.overwrite)
-    # The data's errors come before the model's minutes.
+    # The data's errors come before the model's minutes, and those of all that is typed before the seconds of torch.
     chosen = data.open(task.task, task.templates, data.protocol)
     prior = calibration.prior(chosen)
     split = chosen.render(run.split, limit=run.limit, seed=run.seed)
-    loaded = model.load()
+    for name, _ in thresholds:
+        _check_gate(name, split)
+    model.check()
+    click.get_current_context().with_resource(lock_output(run.out))
+    check_out(run.out, overwrite=run.overwrite)  # another process may have written since
+    loaded = model.load(quiet=run.quiet)
+    from flip_flop.evaluation.audit import audit
+    from flip_flop.report import comparison_rows, legend, render_text
+
     with listed_beside(run.out, chosen.templates.names):
         found = audit(
             loaded,
@@ -76,9 +83,10 @@ def audit_command(
             label_prior=prior,
         )
     found.write(run.out)
-    echo(render_text(comparison_rows([found])))
+    rows = comparison_rows([found])
+    echo(render_text(rows))
     if not run.quiet:
-        echo(f"\n{run.out}: next, flip-flop report {run.out} --out report.html")
+        echo(f"\n{legend(rows)}\n\n{run.out}: next, flip-flop report {run.out} --out report.html")
     missed = list(filter(None, (_missed(found.metrics, *threshold) for threshold in thresholds)))
     for text in [*missed, *filter(None, (_doubt(found, *threshold) for threshold in thresholds))]:
         echo(text, err=True)
@@ -100,6 +108,25 @@ def _threshold(text: str) -> tuple[str, float]:
     if name not in known:
         raise InputError("E-FAIL-UNDER", f"--fail-under takes no metric {name!r}.", nearest(name, known))
     return name, minimum
+
+
+def _check_gate(name: str, split: "RenderedSplit") -> None:
+    """Refuse a gate whose metric has no value on this split, before it is scored: here every label is answered."""
+    import numpy as np
+
+    from flip_flop.metrics import METRICS, EvalData
+
+    shape = (len(split.instances), len(split.task.templates), len(split.instances[0].choices[0]))
+    instance, template, label = np.indices(shape)
+    answers = ((instance + template) % shape[2] == label).astype(np.float32)
+    if METRICS[ALIASES.get(name, name)].value(EvalData(answers, split.gold)) is None:
+        labelled, templates = int((split.gold >= 0).sum()), count(shape[1], "template")
+        raise _no_value(name, f"split {split.split!r} has {count(labelled, 'gold label')} and {templates}")
+
+
+def _no_value(name: str, why: str) -> InputError:
+    hint = "It needs gold labels, or a second template."
+    return InputError("E-FAIL-UNDER", f"--fail-under: {name} has no value here: {why}.", hint)
 
 
 def _doubt(found: "Audit", name: str, minimum: float) -> str | None:
@@ -124,6 +151,5 @@ def _doubt(found: "Audit", name: str, minimum: float) -> str | None:
 def _missed(metrics: dict[str, Any], name: str, minimum: float) -> str | None:
     value = metrics[ALIASES.get(name, name)]
     if value is None:
-        message = f"--fail-under: {name} has no value here."
-        raise InputError("E-FAIL-UNDER", message, "It needs gold labels, or a second template.")
+        raise _no_value(name, "it is not defined for these answers")
     return f"below the threshold: {name} is {value:.4f}, under {minimum:g}" if value < minimum else None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, nearest
 from flip_flop.terminal import LogLines, echo
 
 VERBS = {
@@ -47,6 +47,14 @@ class LazyGroup(click.Group):
         command: click.Command = vars(importlib.import_module(f"flip_flop.cli.{cmd_name}"))[f"{cmd_name}_command"]
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb, or the error of an unknown one with the nearest."""
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}. {nearest(args[0], VERBS)}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing them."""
         with formatter.section("Commands"):
@@ -63,7 +71,7 @@ def main() -> None:
     """Run a command; a user's mistake is one line on standard error and exit code 2."""
     _set_up_logging()
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="flip-flop", standalone_mode=False)
     except InputError as error:
         _let_the_first_speak(2)
         echo(error, err=True)

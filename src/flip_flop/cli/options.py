@@ -10,6 +10,7 @@ import click
 
 from flip_flop.errors import InputError
 from flip_flop.options import LOADED_PARTS, Calibration, Protocol, option
+from flip_flop.terminal import echo
 
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel
@@ -78,8 +79,24 @@ class BaseModelOptions:
     dtype: str = option("auto", help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.")
     device: str = option("auto", help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")
 
-    def load(self) -> "LoadedModel":
-        """Load the model, with an adapter where there is one."""
+    def check(self) -> None:
+        """Refuse what cannot be loaded, before the seconds that torch's import takes."""
+        from flip_flop.hub import check_model_name
+
+        check_model_name(self.model, self.revision, dtype=self.dtype, device=self.device)
+
+    def load(self, *, quiet: bool = False) -> "LoadedModel":
+        """Load the model, with an adapter where there is one, and say so on standard error."""
+        from flip_flop.hub import DEMO, is_cached, is_folder_name
+
+        self.check()
+        if not quiet:
+            is_here = self.model == DEMO or is_folder_name(self.model) or is_cached(self.model, self.revision)
+            echo(f"loading {self.model}{'' if is_here else ': it is downloaded from the hub first'}", err=True)
+        else:
+            from huggingface_hub.utils import disable_progress_bars
+
+            disable_progress_bars()
         from flip_flop.scoring import load_model
 
         values = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -101,6 +118,14 @@ class ModelOptions(BaseModelOptions):
         from flip_flop.identity import check_parts
 
         check_parts(self.allow_changed, LOADED_PARTS)
+
+    def check(self) -> None:
+        """As for any model; the adapter's files come first."""
+        from flip_flop.identity import check_adapter_folder
+
+        if self.adapter is not None:
+            check_adapter_folder(self.adapter)
+        super().check()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,24 +32,28 @@ def predict_command(
 ) -> int:
     """Answer a file's rows: the label distribution under each template, and the vote of all.
 
-    Rows need the fields that the templates use, and no labels. With --too-long skip, a row that is longer than the
-    model's context has no answer, and a note that says so.
+    Rows need the fields that the templates use, and no labels. --out has the input's columns too: in CSV after the
+    prediction's own, one of the same name as `input: NAME`; in JSONL as the object `input`. With --too-long skip, a row
+    that is longer than the model's context has no answer, and a note that says so.
     """
-    from flip_flop.evaluation.predict import check_target, predict, write_predictions
+    from flip_flop.evaluation.predictions import check_target, write_predictions
     from flip_flop.files import lock_output
     from flip_flop.too_long import listed_beside
 
     check_target(run.out, run.source)
-    click.get_current_context().with_resource(lock_output(run.out))
-    # The data's errors come before the model's minutes.
+    # The data's errors come before the model's minutes, and those of all that is typed before the seconds of torch.
     chosen = data.open(task.task, task.templates, data.protocol)
     prior = calibration.prior(chosen)
     rows = chosen.render_file(run.source)
-    loaded, calibrate = model.load(), calibration.calibrate
+    model.check()
+    click.get_current_context().with_resource(lock_output(run.out))
+    loaded, calibrate = model.load(quiet=run.quiet), calibration.calibrate
+    from flip_flop.evaluation.predict import predict
+
     with listed_beside(run.out, rows.task.templates.names):
         predictions = predict(loaded, rows, scoring=scoring, quiet=run.quiet, calibrate=calibrate, label_prior=prior)
     labels = rows.task.label_values(len(rows.instances[0].choices[0]))
-    write_predictions(predictions, labels, run.out)
+    write_predictions(predictions, labels, run.out, rows.rows)
     votes = Counter(row["vote"] for row in predictions)
     shares = ", ".join(f"{label}: {votes[label]}" for label in labels)
     undecided = sum(row["consensus"] is False for row in predictions)

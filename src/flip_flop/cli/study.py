@@ -185,7 +185,8 @@ def _has_gpu() -> bool:
 
 def _write_outputs(folder: "StudyFolder", plan: "Plan", quiet: bool) -> None:
     from flip_flop.studies.frame import make_frame
-    from flip_flop.studies.output import write_outputs
+    from flip_flop.studies.output import make_tables, write_outputs
+    from flip_flop.studies.tables.table import render_text
 
     frame = make_frame(folder, plan)
     is_done = frame.groupby("position")["is_done"].first()
@@ -195,5 +196,8 @@ def _write_outputs(folder: "StudyFolder", plan: "Plan", quiet: bool) -> None:
     written = write_outputs(frame, plan.study, folder.study(plan))
     if not is_done.all():
         echo(f"{(~is_done).sum()} of {len(is_done)} audits are not complete: their cells are blank", err=True)
+    if (table := next(make_tables(frame), None)) is not None:
+        echo(render_text(table))
     if not quiet:
-        echo("\n".join(str(path) for path in written))
+        folders = dict.fromkeys(path.parent.name for path in written[1:])
+        echo(f"\n{written[0]}: all of it on one page; {', '.join(f'{name}/' for name in folders)} have the files")

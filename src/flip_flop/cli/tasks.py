@@ -91,7 +91,9 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None,
             if error.code == "E-TPL-FETCH":  # it is the same for every dataset
                 raise
             missing[entry.name] = error
-            if "ConnectionError" in error.message:  # the next one would wait as long for the same answer
+            if (
+                "ConnectionError" in error.message or "does not answer" in error.message
+            ):  # the next one would wait as long for the same answer
                 echo("the hub cannot be reached: the other datasets are not tried", err=True)
                 break
     for place, each in enumerate(protocols):

@@ -49,18 +49,17 @@ class TrainCommand(click.Command):
     """Its help lists the method's settings, from the dataclass that holds them."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Every own field of F2CConfig, with its default."""
-        from transformers import TrainingArguments
+        """Every field of F2CConfig that is ours, or has another default than the library's."""
+        from flip_flop.training.names import ALIASES, as_flag
+        from flip_flop.training.settings import TrainingSettings
 
-        from flip_flop.training import F2CConfig
-
-        inherited = {item.name for item in fields(TrainingArguments)}
+        short = {name: f"{alias}, " for alias, name in ALIASES.items()}
         rows = [
-            (f"--{item.name.replace('_', '-')}", f"{item.metadata['help']}  [default: {_default(item)}]")
-            for item in fields(F2CConfig)
-            if item.name not in inherited and item.name != "method"
+            (f"{short.get(item.name, '')}{as_flag(item.name)}", f"{item.metadata['help']}  [default: {_default(item)}]")
+            for item in fields(TrainingSettings)
+            if item.name not in ("method", *OWNED)
         ]
-        with formatter.section("Settings of the method (F2CConfig)"):
+        with formatter.section("Settings (F2CConfig)"):
             formatter.write_dl(rows)
 
 
@@ -73,35 +72,40 @@ def train_command(
     """Train a LoRA adapter without labels, and leave it in OUT/adapter.
 
     Any field of F2CConfig or of transformers' TrainingArguments is a flag: --learning-rate 1e-4,
-    --divergence-space labels, --num-train-epochs 5, --report-to wandb.
+    --divergence-space labels, --epochs 5, --report-to wandb. Short: --lr, --epochs, --batch-size.
     """
     from flip_flop.tasks import require_templates_for_training
-    from flip_flop.training import load_training_data, make_config, train
-    from flip_flop.training.distributed import rank
-    from flip_flop.training.plan import check_out
+    from flip_flop.training.data import load_training_data
+    from flip_flop.training.names import check_settings
+    from flip_flop.training.output import check_out
 
     settings = _read_settings(run.config) | _parse_flags(ctx.args)
     for name in settings:
-        if flag := OWNED.get(name.replace("-", "_")):
+        if flag := OWNED.get(name.removeprefix("--").replace("-", "_")):
             raise InputError("E-CONFIG-KEY", f"{name} cannot be set as a setting.", f"It is set by {flag}.")
     if run.method is not None:
         settings["method"] = run.method
     if run.few_labels is not None:
-        if {"label_prior", "label-prior"} & settings.keys():
+        if {"label_prior", "--label-prior", "--label_prior"} & settings.keys():
             raise InputError("E-LABEL-PRIOR", "label_prior and --few-labels are both given.", "Leave one of them out.")
         settings["label_prior"] = list(data.open(task.task, task.templates).prior_from(run.few_labels))
-    settings["use_cpu"] = model.device == "cpu"
     if model.device not in ("auto", "cpu", "cuda"):
         message = f"Training takes no --device {model.device}."
         raise InputError("E-MODEL-DEVICE", message, "Set CUDA_VISIBLE_DEVICES, and use cuda or auto.")
-    config = make_config(settings, f"{run.config} and the command line" if run.config else "the command line")
+    source = f"{run.config} and the command line" if run.config else "the command line"
+    # All that is typed, and the data, come before the seconds of torch and the minutes of the model.
+    flags = [flag for param in ctx.command.params for flag in param.opts if flag.startswith("--")]
+    checked = check_settings(settings, source, flags)
     check_out(run.out, resume=run.resume)
-    chosen = data.open(task.task, task.templates, row_protocol_of(config.protocol))
+    chosen = data.open(task.task, task.templates, row_protocol_of(checked.protocol))
     require_templates_for_training(chosen)
-    rows = load_training_data(
-        chosen, config, limit=run.limit, eval_limit=run.eval_limit
-    )  # the data's errors come before the model's minutes
-    loaded = model.load()
+    rows = load_training_data(chosen, checked, limit=run.limit, eval_limit=run.eval_limit)
+    model.check()
+    from flip_flop.training import make_config, train
+    from flip_flop.training.distributed import rank
+
+    config = make_config(settings | {"use_cpu": model.device == "cpu"}, source)
+    loaded = model.load(quiet=run.quiet or rank() > 0)
     result = train(
         loaded,
         rows,
@@ -148,13 +152,13 @@ def _parse_flags(arguments: Sequence[str]) -> dict[str, str]:
 
     Example:
         >>> _parse_flags(["--learning-rate", "1e-4", "--bf16", "--seed=3"])
-        {'learning-rate': '1e-4', 'bf16': 'true', 'seed': '3'}
+        {'--learning-rate': '1e-4', '--bf16': 'true', '--seed': '3'}
     """
     settings: dict[str, str] = {}
     name = None
     for argument in arguments:
         if argument.startswith("--"):
-            name, separator, value = argument[2:].partition("=")
+            name, separator, value = argument.partition("=")
             settings[name] = value if separator else "true"
             name = None if separator else name
         elif name is None:

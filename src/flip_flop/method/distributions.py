@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from flip_flop.method.divergences import aggregate_answer_log_probs, kl_divergence, mixture_log_probs
-from flip_flop.method.reading import Aggregation
+from flip_flop.options import Aggregation
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
 

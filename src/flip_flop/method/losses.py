@@ -21,7 +21,8 @@ from flip_flop.method.distributions import (
 )
 from flip_flop.method.divergences import at_least_float32
 from flip_flop.method.instance import Instance
-from flip_flop.method.reading import FlipDirection, JsdForm, Reading
+from flip_flop.method.reading import Reading
+from flip_flop.options import FlipDirection, JsdForm
 
 PAPER = Reading()
 

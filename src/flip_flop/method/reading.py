@@ -1,15 +1,17 @@
 """How the losses read the paper where it leaves room, or where the authors' release departs from it."""
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
-Reduction = Literal["mean", "sum"]
-Aggregation = Literal["mean_log_prob", "mean_prob", "per_position"]
-Space = Literal["vocab", "labels"]
-DivergenceSpace = Literal["vocab", "labels", "both"]
-JsdForm = Literal["mean", "symmetric"]
-FlipDirection = Literal["forward", "reverse"]
-SwarmPairs = Literal["derangement", "all", "mixture"]
+from flip_flop.options import (
+    Aggregation,
+    DivergenceSpace,
+    FlipDirection,
+    JsdForm,
+    Reduction,
+    Space,
+    SwarmPairs,
+)
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 from flip_flop.evaluation.run_directory import load_run
 from flip_flop.report.compare import group_runs, mean_difference, require_comparable, what_differs
 from flip_flop.report.page import write_report
-from flip_flop.report.tables import comparison_rows, render_csv, render_markdown, render_text
+from flip_flop.report.tables import comparison_rows, legend, render_csv, render_markdown, render_text
 from flip_flop.report.verdict import caveats
 
 __all__ = [
     "caveats",
     "comparison_rows",
     "group_runs",
+    "legend",
     "load_run",
     "mean_difference",
     "render_csv",

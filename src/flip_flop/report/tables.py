@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS
 from flip_flop.report.compare import group_runs
-from flip_flop.text import MISSING, align_columns, markdown_cell, percent, spreadsheet_cell, visible
+from flip_flop.text import MISSING, align_columns, markdown_cell, percent, percent_interval, spreadsheet_cell, visible
 
-_HEADINGS = ("run", "P_o", "mean F1", "sigma_F1", "min..max F1", "accuracy", "vote F1", "collapsed")
+_HEADINGS = ("run", "P_o", "95% of P_o", "mean F1", "sigma_F1", "min..max F1", "accuracy", "vote F1", "collapsed")
 _CSV_HEADINGS = (
     "run", "templates", "instances", "observed_agreement", "mean_f1", "f1_std", "f1_min", "f1_max",
     "macro_f1", "accuracy", "vote_f1", "vote_accuracy", "no_consensus_share", "collapsed",
 )  # fmt: skip
+_LEGEND = (
+    "In percent. P_o: how likely two templates give the same label, with its 95 % interval over instances.",
+    "sigma_F1: the standard deviation of F1 over templates. min..max F1: of the worst and of the best template.",
+    "vote F1: of the templates' majority vote. collapsed: one label takes nearly all answers.",
+)
 Rows = dict[str, list[Audit]]
 
 
@@ -33,6 +38,17 @@ def render_text(rows: Rows) -> str:
     """Aligned plain text, in percent; one block per set of templates."""
     tables = ((name, _lines(runs)) for name, runs in rows.items())
     return "\n\n".join(f"{name}\n{align_columns(lines, num_left=1, rule=True)}" for name, lines in tables)
+
+
+def legend(rows: Rows) -> str:
+    """The columns of :func:`render_text` in few words, and why cells are dashes, each on a line."""
+    runs = [run for runs in rows.values() for run in runs]
+    lines = list(_LEGEND)
+    if any(not run.has_gold for run in runs):
+        lines.append(f"{MISSING} of F1 and accuracy: they need gold labels, and there are none.")
+    if any(len(run.template_names) < 2 for run in runs):
+        lines.append(f"{MISSING} of P_o and sigma_F1: they need two templates, and there is one.")
+    return "\n".join(lines)
 
 
 def render_markdown(rows: Rows) -> str:
@@ -96,7 +112,9 @@ def _lines(runs: Sequence[Audit]) -> list[tuple[str, ...]]:
 def _cells(run: Audit) -> tuple[str, ...]:
     return (
         visible(run.name, one_line=True),
-        *(percent(run.value(metric)) for metric in ("observed_agreement", "mean_f1", "f1_std")),
+        percent(run.value("observed_agreement")),
+        percent_interval(run.interval("observed_agreement")),
+        *(percent(run.value(metric)) for metric in ("mean_f1", "f1_std")),
         range_words(run),
         *(percent(run.value(metric)) for metric in ("accuracy", "vote_f1")),
         "yes" if run.is_collapsed else "no",

@@ -139,8 +139,9 @@ def _method_caveats(group: Group) -> list[str]:
                 continue
             title = METHODS[str(other.method)].title if other.method in METHODS else other.method
             place = "ahead of" if change.is_clear else "level with"
+            own = METHODS["f2c"].title if len(ours) == 1 else f2c.name  # of several, one does not stand for the method
             notes.append(
-                f"{title} is {place} {METHODS['f2c'].title} here: {METRICS[metric].title} "
+                f"{title} is {place} {own} here: {METRICS[metric].title} "
                 f"{percent(other.value(metric))} for {other.name} and {percent(f2c.value(metric))} for {f2c.name} "
                 f"({f2c.name} less {other.name} {change.words()})."
             )

@@ -12,26 +12,17 @@ from torch import nn
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file
 from flip_flop.identity import changed_parts, config_digest, digests_of, refuse_changed
-from flip_flop.options import ADAPTER_PARTS, MODEL_PARTS
+from flip_flop.options import ADAPTER_CONFIG, ADAPTER_PARTS, ADAPTER_WEIGHTS, MODEL_PARTS
 from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord
 from flip_flop.scoring.bounds import check_adapter_size
 
-WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 OTHER_MODEL = "Give --model the model it was trained on."
-
-
-def check_adapter_folder(adapter: Path) -> None:
-    """Look for an adapter's files before a model is loaded; raises ``E-ADAPTER-FILE``."""
-    for file in (CONFIG, WEIGHTS):
-        if not (adapter / file).is_file():
-            message = f"{adapter} has no {file}."
-            raise InputError("E-ADAPTER-FILE", message, "Give the adapter/ folder of a training run.")
 
 
 def describe_adapter(adapter: Path, **more: Any) -> AdapterRecord:
     """The record of an adapter's files, by digest."""
-    digests = {"adapter_config": config_digest(adapter / CONFIG)}
-    return AdapterRecord(digest=sha256_file(adapter / WEIGHTS), digests=digests, **more)
+    digests = {"adapter_config": config_digest(adapter / ADAPTER_CONFIG)}
+    return AdapterRecord(digest=sha256_file(adapter / ADAPTER_WEIGHTS), digests=digests, **more)
 
 
 def identify_adapter(
@@ -78,7 +69,7 @@ def load_adapter(model: nn.Module, adapter: Path) -> nn.Module:
         with warnings.catch_warnings():
             # PEFT only warns where the adapter lacks a tensor: the model would run on with random ones.
             warnings.filterwarnings("error", message=".*missing adapter keys.*")
-            check_adapter_size(adapter, WEIGHTS, model)
+            check_adapter_size(adapter, ADAPTER_WEIGHTS, model)
             peft_model = PeftModel.from_pretrained(model, str(adapter))
     except InputError:
         raise
@@ -99,7 +90,7 @@ def _check_tensors(peft_model: nn.Module, adapter: Path) -> None:
     """Refuse tensors that the model lacks, which PEFT passes over, and tensors that are not finite."""
     from peft import get_peft_model_state_dict
 
-    with safe_open(adapter / WEIGHTS, "pt") as file:
+    with safe_open(adapter / ADAPTER_WEIGHTS, "pt") as file:
         stored = {key for key in file.keys() if "lora_" in key}  # noqa: SIM118 - no mapping
     unknown = sorted(stored - set(get_peft_model_state_dict(peft_model, save_embedding_layers=False)))
     if unknown:

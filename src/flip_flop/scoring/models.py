@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -22,16 +23,15 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
-from flip_flop.identity import check_parts, config_digest, json_digest
+from flip_flop.hub import DEMO, check_model_name, hub_answers, is_folder_name
+from flip_flop.identity import check_adapter_folder, check_parts, config_digest, json_digest
 from flip_flop.options import LOADED_PARTS, ChatTemplate
 from flip_flop.run_record import AdapterRecord, ModelRecord
-from flip_flop.scoring.adapters import check_adapter_folder, identify_adapter, load_adapter
+from flip_flop.scoring.adapters import identify_adapter, load_adapter
 from flip_flop.scoring.bounds import check_model_size, time_limit
 from flip_flop.scoring.causal_lm import check_head
 from flip_flop.scoring.tokens import PromptEncoder
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-DEMO = "demo"
 # Where transformers keeps the head of a classifier, a reward model or a reader.
 OTHER_HEADS = {"score", "classifier", "qa_outputs"}
 # What a tokenizer is read from. Its chat template, in whichever file, is compared by itself.
@@ -88,15 +88,13 @@ def load_model(
     """
     name = os.fspath(name)
     check_parts(allow_changed, LOADED_PARTS)
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    check_model_name(name, revision, dtype=dtype, device=device)
+    _silence_loading()
     if device == "auto":
         # A launcher of several processes numbers those of one machine.
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
     if dtype == "auto":
         dtype = "bfloat16" if device.startswith("cuda") else "float32"
-    if dtype not in DTYPES:
-        raise InputError("E-MODEL-DTYPE", f"Unknown dtype {dtype!r}.", f"Use one of {', '.join(DTYPES)}.")
     _check_device(device)
     if adapter is not None:
         check_adapter_folder(Path(adapter))
@@ -107,11 +105,10 @@ def load_model(
     _one_line("weights", name, check_model_size, Path(source), config)
     tokenizer = load_tokenizer(source, revision)
     if quantization_config is None:
-        model = _load_weights(source, revision, dtype=DTYPES[dtype]).to(device)
+        model = _load_weights(source, revision, dtype=getattr(torch, dtype)).to(device)
     else:  # weights that are quantized are put on their device where they are read
-        model = _load_weights(
-            source, revision, dtype=DTYPES[dtype], quantization_config=quantization_config, device_map={"": device}
-        )
+        on = {"quantization_config": quantization_config, "device_map": {"": device}}
+        model = _load_weights(source, revision, dtype=getattr(torch, dtype), **on)
     check_head(model)
     quantized = (
         {} if quantization_config is None else {"quantization": json.loads(quantization_config.to_json_string())}
@@ -201,11 +198,19 @@ def _other_head(name: str, why: str) -> InputError:
 def _pretrained(factory: Any, name: str, revision: str | None, **arguments: Any) -> Any:
     """``factory.from_pretrained`` with its many errors in one line."""
     part = {"AutoConfig": "model", "AutoTokenizer": "tokenizer"}.get(factory.__name__, "weights")
-    # The hub's names are OWNER/NAME or NAME; where OWNER is a folder here, a folder was meant.
-    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or ("/" in name and Path(name).parent.is_dir())
-    if is_path and not Path(name).is_dir():
-        raise InputError("E-MODEL-FILE", f"No folder {name}.", "Give a model's folder or its name on the hub.")
-    return _one_line(part, name, factory.from_pretrained, name, revision=revision, trust_remote_code=False, **arguments)
+    check_model_name(name, revision)
+    # Where the hub does not answer, the library would ask it for half a minute before it looks into the cache.
+    arguments |= {"local_files_only": not is_folder_name(name) and not hub_answers(), "trust_remote_code": False}
+    return _one_line(part, name, factory.from_pretrained, name, revision=revision, **arguments)
+
+
+def _silence_loading() -> None:
+    """Silence transformers, but not the bars of the hub's downloads, which it turns off with its own."""
+    were_disabled = are_progress_bars_disabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    if not were_disabled:
+        enable_progress_bars()
 
 
 def _one_line(part: str, name: str, build: Any, *arguments: Any, **keywords: Any) -> Any:

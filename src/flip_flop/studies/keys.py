@@ -8,6 +8,7 @@ from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
+from flip_flop.hub import hub_answers
 from flip_flop.method import BASE
 from flip_flop.options import TrainingProtocol, row_protocol_of
 from flip_flop.scoring import LoadedModel, load_model
@@ -196,6 +197,8 @@ def _commit(name: str, revision: str) -> str | None:
         return (Path(constants.HF_HUB_CACHE) / folder / "refs" / revision).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         pass
+    if not hub_answers():
+        return None
     try:
         return HfApi().model_info(name, revision=revision, timeout=20).sha
     except Exception:  # Loading says what is wrong with the name or the network.

@@ -33,7 +33,7 @@ from flip_flop.tasks import Task
 from flip_flop.tasks.catalog import catalog_entry, catalog_names
 from flip_flop.tasks.protocols import row_protocol
 from flip_flop.tasks.splits import holdout_size
-from flip_flop.text import align_columns
+from flip_flop.text import align_columns, duration
 from flip_flop.training import F2CConfig
 from flip_flop.training.checks import SAMPLE_SIZE
 from flip_flop.training.plan import recorded_settings
@@ -89,13 +89,13 @@ class Preview:
             mark = "" if self.tasks[cell.task].data else "*"
             counts = [f"{passes[name]:,}{mark}" if name in passes else "" for name in PASSES]
             words = "-" if tokens is None else f"{tokens * sum(passes.values()) / 1e6:,.1f} M"
-            rows.append([cell.kind, cell.label, str(len(cell.templates)), *counts, words, _words(times[-1])])
+            rows.append([cell.kind, cell.label, str(len(cell.templates)), *counts, words, _duration_words(times[-1])])
         trainings = sum(cell.kind == "train" for cell in self.cells)
         units = sum(cell.training is None for cell in self.cells)
         counted = f"{units} units: {trainings} trainings, {len(self.cells) - trainings} audits"
         known = [seconds for seconds in times if seconds is not None]
         seconds = sum(known) if len(known) == len(times) else None
-        rows.append(["all", counted, "", *(f"{total[name]:,}" for name in PASSES), "", _words(seconds)])
+        rows.append(["all", counted, "", *(f"{total[name]:,}" for name in PASSES), "", _duration_words(seconds)])
         yield from align_columns(rows, num_left=2).splitlines()
         yield ""
         yield from (f"- {note}" for note in self._notes())
@@ -251,10 +251,5 @@ class Preview:
             yield from align_columns([["method", "task", *own], *rows], num_left=2).splitlines()
 
 
-def _words(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    for unit, length in (("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s"
+def _duration_words(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)

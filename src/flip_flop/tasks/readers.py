@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, nearest_file
 
 
 class NumberedRow(NamedTuple):
@@ -23,22 +23,30 @@ class NumberedRow(NamedTuple):
 
 _MAX_CELL = 1 << 20
 _QUOTES = 'Write a quote inside a quoted cell as "".'
-READABLE = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+SEPARATED = {".csv": ",", ".tsv": "\t"}  # and by what
+READABLE = (*SEPARATED, ".jsonl", ".json", ".parquet")
+EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
+# What else may separate cells, with its name.
+_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 
 
-def read_rows(path: Path, encoding: str = "utf-8") -> tuple[list[NumberedRow], str]:
+def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None) -> tuple[list[NumberedRow], str]:
     """Read a file by its suffix: its rows, and the word for their numbers, ``"line"`` or ``"row"``.
+
+    ``delimiter`` separates the cells of a ``.csv`` or ``.tsv`` file, by default a comma or a tab.
 
     Raises:
         InputError: ``E-DATA-FILE``, ``E-DATA-KIND``, ``E-DATA-ENCODING``, ``E-DATA-PARSE``,
-            ``E-DATA-RAGGED``, ``E-DATA-DUPCOL`` or ``E-DATA-EMPTY``.
+            ``E-DATA-DELIMITER``, ``E-DATA-RAGGED``, ``E-DATA-DUPCOL`` or ``E-DATA-EMPTY``.
     """
     kind = path.suffix.lower()
+    if kind in EXCEL:
+        hint = "Save the sheet as CSV UTF-8 in the spreadsheet program, and name that file."
+        raise InputError("E-DATA-KIND", f"{path} is a spreadsheet (Excel or alike), which is not read.", hint)
     if kind not in READABLE:
         raise InputError("E-DATA-KIND", f"{path} is none of {', '.join(READABLE)}.")
     if not path.is_file():
-        beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise InputError("E-DATA-FILE", f"there is no file {path}.", nearest(path.name, beside))
+        raise InputError("E-DATA-FILE", f"there is no file {path}.", nearest_file(path))
     unit = "row" if kind in (".json", ".parquet") else "line"
     if kind == ".parquet":
         rows = _read_parquet(path)
@@ -49,7 +57,7 @@ def read_rows(path: Path, encoding: str = "utf-8") -> tuple[list[NumberedRow], s
         elif kind == ".json":
             rows = _read_json(text, path)
         else:
-            rows = [NumberedRow(*row) for row in read_csv_rows(text, "," if kind == ".csv" else "\t", str(path))]
+            rows = [NumberedRow(*row) for row in read_csv_rows(text, delimiter, str(path), kind)]
     if not rows:
         raise InputError("E-DATA-EMPTY", f"{path} has no rows.")
     return rows, unit
@@ -84,16 +92,18 @@ def _check_columns(columns: Sequence[str], where: str) -> None:
             raise InputError("E-DATA-DUPCOL", f"{where}: two columns are named {column!r}.")
 
 
-def read_csv_rows(text: str, delimiter: str, where: str) -> list[tuple[int, dict[str, str]]]:
+def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".csv") -> list[tuple[int, dict[str, str]]]:
     r"""The rows under a header line, each with the line at which it begins; blank lines are skipped.
 
-    No type is guessed: a cell is the text between its delimiters. ``where`` names the file in an error.
+    No type is guessed: a cell is the text between its delimiters, by default those of the file's kind. ``where`` names
+    the file in an error.
 
     Raises:
-        InputError: ``E-DATA-PARSE``, ``E-DATA-RAGGED``, ``E-DATA-DUPCOL`` or ``E-ROW-TOO-BIG``.
+        InputError: ``E-DATA-DELIMITER``, ``E-DATA-PARSE``, ``E-DATA-RAGGED``, ``E-DATA-DUPCOL`` or ``E-ROW-TOO-BIG``.
     """
     previous_limit = csv.field_size_limit(_MAX_CELL)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    between = delimiter or SEPARATED[kind]
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True)
     header: list[str] | None = None
     rows, line = [], 1
     try:
@@ -104,9 +114,11 @@ def read_csv_rows(text: str, delimiter: str, where: str) -> list[tuple[int, dict
             if header is None:
                 header = cells
                 _check_columns(header, where)
+                if delimiter is None:
+                    _check_delimiter(header, where)
             elif len(cells) != len(header):
                 message = f"{where} line {first_line}: {len(cells)} cells under {len(header)} columns."
-                raise InputError("E-DATA-RAGGED", message, f'Put a cell that holds {delimiter!r} in "quotes".')
+                raise InputError("E-DATA-RAGGED", message, f'Put a cell that holds {between!r} in "quotes".')
             else:
                 rows.append((first_line, dict(zip(header, cells, strict=True))))
     except csv.Error as error:
@@ -120,6 +132,15 @@ def read_csv_rows(text: str, delimiter: str, where: str) -> list[tuple[int, dict
     finally:
         csv.field_size_limit(previous_limit)
     return rows
+
+
+def _check_delimiter(columns: Sequence[str], where: str) -> None:
+    """Refuse a single column that seems to hold the names of several (``E-DATA-DELIMITER``)."""
+    for delimiter, name in _DELIMITERS.items():
+        if len(columns) == 1 and delimiter in columns[0]:
+            message = f"{where} has one column, {columns[0]!r}: its cells seem to be separated by {name}."
+            entry = f"{{path: {Path(where).name}, delimiter: {json.dumps(delimiter)}}}"
+            raise InputError("E-DATA-DELIMITER", message, f"Write {entry} in the task file, or save it with commas.")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

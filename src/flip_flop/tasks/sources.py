@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_file, sha256_text
+from flip_flop.hub import hub_answers, is_offline, unreachable
 from flip_flop.randomness import derive_seed
 from flip_flop.tasks.readers import NumberedRow, read_rows
 
@@ -99,16 +100,19 @@ class FileSource:
 
     path: Path
     encoding: str = "utf-8"
+    delimiter: str | None = None
     part: str | None = None
 
     def load(self) -> Rows:
         """Read the file; :func:`flip_flop.tasks.readers.read_rows` says what is refused."""
-        rows, unit = read_rows(self.path, self.encoding)
+        rows, unit = read_rows(self.path, self.encoding, self.delimiter)
         if self.part is not None:
             rows = [row for row in rows if part_of(row.fields) == self.part]
         provenance = {"source": str(self.path), "sha256": sha256_file(self.path), "num_rows": len(rows)}
         if self.encoding != "utf-8":
             provenance["encoding"] = self.encoding
+        if self.delimiter is not None:
+            provenance["delimiter"] = self.delimiter
         if self.part is not None:
             provenance["part"] = self.part
         return Rows(str(self.path), unit, tuple(rows), provenance)
@@ -197,6 +201,10 @@ class HubSource:
         return Rows(str(path), unit, tuple(rows), provenance)
 
     def _load_from_hub(self) -> Rows:
+        if not is_offline() and not hub_answers():
+            message = f"{self.name} is read from the hub, and {unreachable()}."
+            hint = "Give --hub-mirror DIR; or set HF_HUB_OFFLINE=1, to read what was fetched before."
+            raise InputError("E-DATA-HUB", message, hint)
         import datasets  # seconds of import, needed for the hub only
 
         commit = _commit(self.repo, self.revision)
@@ -229,6 +237,8 @@ _CONVERTED = "refs/convert/parquet"
 
 def _commit(repo: str, revision: str | None) -> str | None:
     """The commit that a revision stands for now; None where the hub does not say."""
+    if is_offline():
+        return None
     from huggingface_hub import HfApi
 
     try:

@@ -176,7 +176,7 @@ class Task:
             for row in rows.rows
         )
         task = replace(self, data={"input": replace(rows, rows=unlabelled)})
-        return replace(task.render("input", seed=seed, need_labels=False), task=self)
+        return replace(task.render("input", seed=seed, need_labels=False), task=self, rows=rows)
 
     def prior_from(self, path: str | PathLike[str]) -> tuple[float, ...]:
         """The labels' shares in a file of a few rows with the label field, one added to each label's count.

@@ -2,21 +2,24 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, nearest_file
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.safety import SEPARATOR
 from flip_flop.prompts.template import MIN_VALUE_LIMIT
 from flip_flop.strict_yaml import mapping_of, read_yaml, text_of
+from flip_flop.tasks.readers import SEPARATED
 from flip_flop.tasks.sources import PARTS, FileSource, HubSource, Source
 from flip_flop.tasks.task import Label, Task
 
+SUFFIXES = (".yaml", ".yml")
 _TASK_KEYS = [*(field.name for field in dataclasses.fields(Task)), "prompt_value_limit"]
 _TEMPLATE_KEYS = ("name", "jinja", "answer_choices", "id", "metadata", "reference")  # the last three are PromptSource's
-_FILE_KEYS = ("path", "encoding", "part")
+_FILE_KEYS = ("path", "encoding", "delimiter", "part")
 _HUB_KEYS = ("repo", "config", "split", "revision")
 
 _mapping = functools.partial(mapping_of, code="E-TASK-KEY")
@@ -31,11 +34,10 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
             error of a template's.
     """
     if path.is_dir():
-        hint = nearest(path.name, (entry.name for entry in path.glob("*.y*ml")))
+        hint = nearest_file(path / path.name, SUFFIXES)
         raise InputError("E-TASK-FILE", f"{path} is a folder, not a task file.", hint)
     if not path.is_file():
-        beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise InputError("E-TASK-FILE", f"there is no task file {path}.", nearest(path.name, beside))
+        raise InputError("E-TASK-FILE", f"there is no task file {path}.", nearest_file(path, SUFFIXES))
     where = str(path)
     document = _mapping(read_yaml(path), where, _TASK_KEYS)
     for key in ("templates", "data"):
@@ -114,7 +116,7 @@ def _answer_choices(value: Any, where: str) -> str:
 
 
 def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, where: str) -> Source:
-    """A path, ``{path:, encoding:, part:}``, or ``{repo:, config:, split:, revision:}``, also under ``hub:``."""
+    """A path, ``{path:, encoding:, delimiter:, part:}``, or ``{repo:, config:, split:, revision:}``, or ``{hub:}``."""
     if isinstance(entry, str):
         return FileSource(folder / entry)
     mapping = _mapping(entry, where)
@@ -126,10 +128,13 @@ def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, where
     _mapping(mapping, where, _HUB_KEYS if "repo" in mapping else _FILE_KEYS)
     texts = {key: _text(mapping, key, where) for key in mapping}
     if "path" in texts:
-        part = texts.get("part")
+        path, delimiter, part = folder / (texts["path"] or ""), texts.get("delimiter"), texts.get("part")
+        if delimiter is not None and (not re.fullmatch('[^"\r\n]', delimiter) or path.suffix.lower() not in SEPARATED):
+            hint = 'Write one character, such as ";" or "\\t", for a .csv or .tsv file.'
+            raise InputError("E-TASK-KEY", f"{where}: delimiter is {delimiter!r}.", hint)
         if part is not None and part not in PARTS:
             raise InputError("E-TASK-KEY", f"{where}: part is {part!r}.", f"Choose one of {', '.join(PARTS)}.")
-        return FileSource(folder / (texts["path"] or ""), texts.get("encoding") or "utf-8", part)
+        return FileSource(path, texts.get("encoding") or "utf-8", delimiter, part)
     return HubSource(
         texts["repo"] or "", texts.get("config"), texts.get("split") or split, texts.get("revision"), hub_mirror
     )

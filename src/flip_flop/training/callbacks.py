@@ -14,6 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
+from flip_flop.progress import EachMinute
 from flip_flop.text import visible
 from flip_flop.training.checkpoints import checkpoint_step, find_corruption, list_checkpoints, rotate, write_manifest
 from flip_flop.training.distributed import any_rank, rank, wait_for_all, world_size
@@ -142,29 +143,36 @@ def _random_name() -> str:
 
 
 class ShowProgress(TrainerCallback):
-    """A bar on a terminal, a line per evaluation everywhere."""
+    """A bar on a terminal, in a log a line each minute; and everywhere a line per evaluation."""
 
     def __init__(self, label: str, quiet: bool = False):
         self.label = label
         self.quiet = quiet
         self._bar = tqdm(disable=True)
+        self._start, self._loss = 0, ""
+        self._clock = EachMinute()
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
         """Open the bar at the resumed step."""
         hidden = self.quiet or not sys.stderr.isatty()
         start, total = state.global_step, state.max_steps
+        self._start, self._clock = start, EachMinute()
         self._bar = tqdm(
             desc=self.label, initial=start, total=total, unit=" steps", leave=False, dynamic_ncols=True, disable=hidden
         )
 
     def on_step_end(self, args, state: TrainerState, control, **kwargs) -> None:
-        """Move the bar."""
+        """Move the bar; without one, print a line where a minute has passed."""
         self._bar.update(state.global_step - self._bar.n)
+        if self._bar.disable and not self.quiet and self._clock.is_due():
+            left = self._clock.left(state.global_step - self._start, state.max_steps - self._start)
+            self._print(f"{self.label}: step {state.global_step}/{state.max_steps}{self._loss}  {left}")
 
     def on_log(self, args, state: TrainerState, control, logs: dict[str, Any] | None = None, **kwargs) -> None:
-        """Show the loss in the bar."""
+        """Show the loss in the bar, or in the next line."""
         if logs and "loss" in logs:
-            self._bar.set_postfix_str(f"loss {logs['loss']:.3f}")
+            self._loss = f"  loss {logs['loss']:.3f}"
+            self._bar.set_postfix_str(self._loss.strip())
 
     def on_evaluate(self, args, state: TrainerState, control, metrics: dict[str, Any] | None = None, **kwargs) -> None:
         """Print the validation split's metrics in one line."""
@@ -175,7 +183,10 @@ class ShowProgress(TrainerCallback):
             value = metrics.get(f"eval_{key}")
             if value is not None:
                 words.append(f"{name} {100 * value:.1f}")
-        tqdm.write(visible("  ".join(words)), file=sys.stderr)
+        self._print("  ".join(words))
+
+    def _print(self, line: str) -> None:
+        tqdm.write(visible(line), file=sys.stderr)
 
     def on_train_end(self, args, state: TrainerState, control, **kwargs) -> None:
         """Close the bar."""

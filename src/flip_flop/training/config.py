@@ -1,48 +1,28 @@
 """The settings of a training run: ``transformers.TrainingArguments`` and what the methods add to it."""
 
-# ruff: noqa: RUF009 (each default is a dataclass field)
-
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any
 
 from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 from transformers.utils import is_liger_kernel_available
 
-from flip_flop.errors import InputError, nearest
-from flip_flop.method import METHODS, Method, SplitSettings, find_method
-from flip_flop.method.controls import CcSizeBound
-from flip_flop.method.reading import Aggregation, DivergenceSpace, FlipDirection, JsdForm, Reduction, Space, SwarmPairs
-from flip_flop.metrics import check_prior
-from flip_flop.options import Backend, Calibration, ChatTemplate, TooLongPolicy, TrainingProtocol
-from flip_flop.training.values import RANGES, check_value, convert
-
-Votes = Literal["online", "frozen", "refreshed"]
-VoteCalibration = Literal["none", Calibration]
-VotePass = Literal["shared", "separate"]
-SelectBy = Literal["auto", "mean_f1", "agreement", "last"]
-# At most so many optimizer steps, where neither max_steps nor num_train_epochs is given; the release's.
-MAX_STEPS = 150
-
-
-def _setting(default: Any, help_: str) -> Any:
-    return field(default=default, metadata={"help": help_})
-
-
-def _reading(paper: Any, release: Any, help_: str, *, recommended: Any = None) -> Any:
-    """A setting that ``protocol`` decides where it is not given; None until then. Ours is by default the paper's."""
-    bundles = {"recommended": paper if recommended is None else recommended, "paper": paper, "release": release}
-    return field(default=None, metadata={"help": help_, **bundles})
+from flip_flop.errors import InputError
+from flip_flop.method import METHODS, find_method
+from flip_flop.training.names import find_names, in_given_spelling
+from flip_flop.training.settings import TrainingSettings
+from flip_flop.training.values import check_value, convert
 
 
 @dataclass
-class F2CConfig(TrainingArguments):
+class F2CConfig(TrainingSettings, TrainingArguments):
     r"""Settings of :class:`~flip_flop.training.trainer.F2CTrainer`.
 
-    Here are the settings of the methods, and those with another default than in ``TrainingArguments``; every other
-    field is as there. ``method`` is a name of :data:`~flip_flop.method.METHODS`, ``module:name``, or a
-    :class:`~flip_flop.method.Method`. A batch is counted in *instances*: ``per_device_train_batch_size=8`` is 8
-    instances under all their templates. ``save_strategy="best"`` is refused: the best checkpoint is kept anyway.
+    :class:`~flip_flop.training.settings.TrainingSettings` has the settings of the methods, and those with another
+    default than in ``TrainingArguments``; every other field is as there. ``method`` is a name of
+    :data:`~flip_flop.method.METHODS`, ``module:name``, or a :class:`~flip_flop.method.Method`. A batch is counted in
+    *instances*: ``per_device_train_batch_size=8`` is 8 instances under all their templates. ``save_strategy="best"`` is
+    refused: the best checkpoint is kept anyway.
 
     ``protocol`` is a bundle of settings, over which a value that is given wins: ``recommended`` is what does least harm
     on data of one's own (docs/evidence.md); ``paper`` is the paper's text with our decisions, and ``release`` has the
@@ -52,100 +32,6 @@ class F2CConfig(TrainingArguments):
     Raises:
         InputError: ``E-CONFIG-VALUE`` where a value is out of its range.
     """
-
-    output_dir: str | None = _setting("f2c", "Folder of the checkpoints.")
-    learning_rate: float = _reading(1e-5, 1e-5, "Peak learning rate of AdamW.", recommended=3e-4)
-    lr_scheduler_type: Any = _setting("cosine", "How the learning rate falls; no warm-up.")
-    weight_decay: float = _setting(0.01, "AdamW's weight decay.")
-    per_device_train_batch_size: int = _setting(32, "Instances per micro-batch and device.")
-    max_steps: int = _setting(-1, f"Optimizer steps at most; {MAX_STEPS} where num_train_epochs is not given either.")
-    num_train_epochs: float = _setting(-1.0, "Passes over the training instances, where max_steps is not given.")
-    eval_strategy: str = _setting("steps", "When to score the validation split.")
-    eval_steps: float | None = _setting(
-        None, "Steps between two evaluations; by default 5, recommended a twelfth of all."
-    )
-    save_strategy: str = _setting("auto", "When to write a checkpoint: with each evaluation, or no, steps or epoch.")
-    save_steps: float = _setting(-1, "Steps between two checkpoints; by default eval_steps.")
-    eval_on_start: bool = _setting(True, "Score the validation split before the first step.")
-    load_best_model_at_end: bool = _setting(True, "Keep the checkpoint that select_by prefers.")
-    save_total_limit: int | None = _setting(2, "Checkpoints to keep, the best one included.")
-    logging_steps: float = _setting(10, "Optimizer steps between two log lines.")
-    logging_first_step: bool = _setting(True, "A log line for the first step too.")
-    report_to: Any = _setting("none", "trackio, wandb, tensorboard, ..., or none.")
-    remove_unused_columns: bool = _setting(False, "Instances are no model inputs; keep False.")
-    dataloader_pin_memory: bool = _setting(False, "Batches hold no tensors to pin.")
-
-    method: str | Method = _setting("f2c", f"{', '.join(METHODS)}, or MODULE:NAME of a Method of your own.")
-    protocol: TrainingProtocol = _setting(
-        "recommended", "Whose settings: ours, the paper's text, or the authors' release."
-    )
-    cce_weight: float = _setting(1.0, "lambda_CCE, Eq. 6.")
-    jsd_weight: float = _reading(0.05, 0.05, "beta_jsd, Eq. 8.", recommended=1.0)
-    unanimous_margin: float = _setting(1.4, "tau_unanimous in nats, Algorithm 1 line 6.")
-    max_cc_size: int = _setting(3, "k_max >= 2, Algorithm 1 line 10.")
-    cc_size_bound: CcSizeBound = _reading(
-        "templates", "group", "Algorithm 1 line 10: k is below the number of templates, or of majority voters."
-    )
-    flip_weight_min: float = _reading(0.01, 0.01, "f_min, Algorithm 1 line 18.", recommended=0.1)
-    flip_weight_max: float = _reading(0.1, 0.1, "f_max, Algorithm 1 line 18.", recommended=1.0)
-    flip_temperature: float = _setting(2.0, "t > 0, Algorithm 1 line 18.")
-    divergence_space: DivergenceSpace = _reading(
-        "vocab", "vocab", "Divergences over the vocabulary, over the labels, or over both.", recommended="both"
-    )
-    vocab_weight: float = _reading(1.0, 1.0, "A factor of the divergences over the vocabulary.", recommended=0.6)
-    labels_weight: float = _setting(1.0, "A factor of the divergences over the labels.")
-    cce_reduction: Reduction = _setting("mean", "Mean or sum over the answer's tokens.")
-    answer_aggregation: Aggregation = _reading(
-        "mean_log_prob", "per_position", "How distributions of several answer tokens become one, or are paired."
-    )
-    jsd: JsdForm = _reading("mean", "symmetric", "Eq. 8: the mean of KL(q||m), or half of KL(q||m) + KL(m||q).")
-    flip_direction: FlipDirection = _reading("forward", "reverse", "Eq. 9: KL(q_s||mixture), or KL(mixture||q_s).")
-    detach_cc_mixture: bool = _setting(True, "The flip term's target carries no gradient.")
-    divide_by_labels: bool = _reading(False, True, "The terms of f2c and cce are divided by the number of labels.")
-    votes: Votes = _reading(
-        "online",
-        "online",
-        "Whose votes: the model's in training, the base's taken once, or the base's refreshed every refresh_steps.",
-        recommended="frozen",
-    )
-    refresh_steps: int = _setting(50, "votes refreshed: optimizer steps between two passes that take them again.")
-    vote_calibration: VoteCalibration = _setting(
-        "none", "votes frozen or refreshed: take each template's preference for a label out (docs/calibration.md)."
-    )
-    label_prior: list[float] | None = _setting(None, "vote_calibration: the labels' true shares; by default uniform.")
-    vote_pass: VotePass = _reading(
-        "shared", "separate", "votes online: from the loss's own pass, or from a separate one without dropout."
-    )
-    swarm_pairs: SwarmPairs = _reading(
-        "derangement", "mixture", "One random teacher per template, all, or the mixture of all as a target."
-    )
-    swarm_space: Space = _reading(
-        "labels", "vocab", "swarm_pairs mixture: over the labels, or over the vocabulary for every label's answer."
-    )
-    early_stopping_patience: int = _reading(
-        0, 5, "Evaluations without a lower unsupervised loss on validation before training stops; 0: it does not."
-    )
-    early_stopping_start: int = _setting(20, "The step after which evaluations count for early stopping.")
-    select_by: SelectBy = _setting(
-        "auto", "Best checkpoint by mean_f1 (the paper), by agreement (needs no labels), or the last one."
-    )
-    max_share_drift: float = _setting(
-        0.2,
-        "How far label shares may move from the base's votes (total variation) before a model counts as collapsed.",
-    )
-    stop_on_collapse: bool = _reading(
-        False, False, "Stop where the votes' label shares have left the base's (max_share_drift).", recommended=True
-    )
-    chat_template: ChatTemplate = _setting("auto", "auto, on or off.")
-    backend: Backend = _setting("packed", "packed, where the model allows it, or padded (see audit --help).")
-    batch_tokens: int = _setting(4096, "Tokens of one forward; an instance is never divided.")
-    too_long: TooLongPolicy = _setting("refuse", "Refuse rows longer than the model's context, or skip them.")
-    lora_r: int = _setting(16, "LoRA rank (the paper's).")
-    lora_alpha: int = _setting(32, "LoRA scaling (the paper's).")
-    lora_dropout: float = _setting(0.05, "LoRA dropout (the paper's).")
-    model_init_kwargs: dict[str, Any] | None = _setting(
-        None, "In Python, of a model given by name: revision, dtype, device, quantization_config."
-    )
 
     @classmethod
     def of(cls, args: TrainingArguments) -> "F2CConfig":
@@ -158,15 +44,15 @@ class F2CConfig(TrainingArguments):
     def __post_init__(self):
         method = find_method(self.method)
         self.method = method.name if METHODS.get(method.name) is method else self.method
-        check_value("protocol", self.protocol, TrainingProtocol)
-        for item in fields(self):
-            if self.protocol in item.metadata and getattr(self, item.name) is None:
-                setattr(self, item.name, item.metadata[self.protocol])
-            check_value(item.name, getattr(self, item.name), item.type)
-        self._check_ranges()
-        self._check_calibration()
-        self._resolve_schedule()
-        super().__post_init__()
+        TrainingSettings.__post_init__(self)
+        own = self.metric_for_best_model in (None, "loss", "selection")
+        self._require("metric_for_best_model", own, "left out: select_by chooses the checkpoint")
+        if self.load_best_model_at_end:
+            self.metric_for_best_model, self.greater_is_better = "selection", True
+        self._require("enable_jit_checkpoint", not self.enable_jit_checkpoint, "false: a signal writes a checkpoint")
+        liger = not self.use_liger_kernel or is_liger_kernel_available()
+        self._require("use_liger_kernel", liger, "false where liger-kernel is not installed")
+        TrainingArguments.__post_init__(self)
         if self.load_best_model_at_end and self.save_strategy == "steps":
             # The best state of an evaluation that saves nothing would be lost.
             self._require("save_steps", self.save_steps == self.eval_steps, f"eval_steps, {self.eval_steps}")
@@ -179,67 +65,6 @@ class F2CConfig(TrainingArguments):
         copied = object.__new__(type(self))
         vars(copied).update(vars(self))
         return copied
-
-    def _check_ranges(self) -> None:
-        try:
-            _ = self.split_settings
-        except ValueError as error:
-            raise InputError("E-CONFIG-VALUE", str(error)) from error
-        for range_, (holds, names) in RANGES.items():
-            for name in names:
-                self._require(name, getattr(self, name) is None or holds(getattr(self, name)), range_)
-        self._require("save_strategy", self.save_strategy != "best", "no, steps or epoch")
-        self._require("enable_jit_checkpoint", not self.enable_jit_checkpoint, "false: a signal writes a checkpoint")
-        liger = not self.use_liger_kernel or is_liger_kernel_available()
-        self._require("use_liger_kernel", liger, "false where liger-kernel is not installed")
-
-    def _check_calibration(self) -> None:
-        calibrates = self.vote_calibration != "none"
-        self._require(
-            "votes", not calibrates or self.votes != "online", "frozen or refreshed where they are calibrated"
-        )
-        if self.label_prior is not None:
-            self.label_prior = list(check_prior(self.label_prior))
-            self._require("vote_calibration", calibrates, "batch, contextual or prior where a label_prior is given")
-        elif self.vote_calibration == "prior":
-            self._require("label_prior", False, "one share per label, that sum to 1, for vote_calibration prior")
-
-    def _resolve_schedule(self) -> None:
-        """What was not given of how long to train, when to evaluate and when to save."""
-        if self.num_train_epochs < 0:
-            self.num_train_epochs = 3.0  # the library's, and not read: the steps decide
-            self.max_steps = self.max_steps if self.max_steps > 0 else MAX_STEPS
-        if self.eval_steps is None and self.eval_strategy == "steps":
-            self.eval_steps = 5
-            if self.protocol == "recommended":
-                # A part of all steps, whose number is not known yet, is rounded up by the library.
-                self.eval_steps = max(self.max_steps // 12, 1) if self.max_steps > 0 else 1 / 13
-        every = self.eval_steps if self.eval_steps is not None and self.eval_strategy == "steps" else 500
-        if self.save_strategy == "auto":
-            self.save_strategy = self.eval_strategy
-            if self.eval_strategy == "no":
-                self.save_strategy, every = "steps", 5
-        if self.save_steps < 0:
-            self.save_steps = every
-        if self.eval_strategy == "no":
-            self.eval_on_start, self.early_stopping_patience = False, 0
-        if self.select_by == "last" or self.eval_strategy == "no":
-            self.load_best_model_at_end = False
-        own = self.metric_for_best_model in (None, "loss", "selection")
-        self._require("metric_for_best_model", own, "left out: select_by chooses the checkpoint")
-        if self.load_best_model_at_end:
-            self.metric_for_best_model, self.greater_is_better = "selection", True
-            hint = f"{self.eval_strategy}, as eval_strategy is, or with select_by: last"
-            self._require("save_strategy", self.save_strategy == self.eval_strategy, hint)
-
-    @property
-    def split_settings(self) -> SplitSettings:
-        """The settings of Algorithm 1."""
-        return SplitSettings(**{item.name: getattr(self, item.name) for item in fields(SplitSettings)})
-
-    def _require(self, name: str, holds: bool, range_: str) -> None:
-        if not holds:
-            raise InputError("E-CONFIG-VALUE", f"{name} is {getattr(self, name)!r}.", f"It must be {range_}.")
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, the method by name."""
@@ -255,26 +80,25 @@ def refused(source: str, error: Exception, hint: str = "") -> InputError:
 def make_config(settings: dict[str, Any], source: str = "the settings") -> F2CConfig:
     """An :class:`F2CConfig` from a YAML file's or the command line's values; texts are converted to the field's type.
 
-    Dashes in a name count as underscores. Messages say that the settings come from ``source``.
+    A name may be a flag's (``--learning-rate``, ``--lr``), and messages name it as it is given; dashes in a name count
+    as underscores. Messages say that the settings come from ``source``.
 
     Raises:
         InputError: ``E-CONFIG-KEY`` for an unknown field, with the nearest one; ``E-CONFIG-VALUE`` for a bad value.
     """
     known = {item.name: item for item in fields(F2CConfig) if item.init}
-    values = {}
-    for key, value in settings.items():
-        name = str(key).replace("-", "_")
-        if name not in known:
-            raise InputError("E-CONFIG-KEY", f"Unknown setting {key!r} in {source}.", nearest(name, known))
-        values[name] = convert(value, known[name].type)
-        check_value(name, values[name], known[name].type)
-    try:
-        config = F2CConfig(**values)
-        config.get_process_log_level()
-    except InputError:
-        raise
-    except Exception as error:  # of whatever type: the library was given settings and nothing else
-        raise refused(source, error) from error
+    given = find_names(settings, known, source)
+    with in_given_spelling(given):
+        values = {name: convert(settings[key], known[name].type) for name, key in given.items()}
+        for name, value in values.items():
+            check_value(name, value, known[name].type)
+        try:
+            config = F2CConfig(**values)
+            config.get_process_log_level()
+        except InputError:
+            raise
+        except Exception as error:  # of whatever type: the library was given settings and nothing else
+            raise refused(source, error) from error
     for name in config.report_to:
         if name not in get_available_reporting_integrations():
             message = f"report_to is {name!r}, which is not installed."

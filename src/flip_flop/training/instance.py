@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from flip_flop.method import Consensus, TemplateSplit
-from flip_flop.method.reading import Reduction
+from flip_flop.options import Reduction
 from flip_flop.randomness import generator
 from flip_flop.scoring.answers import AnswerStates
 

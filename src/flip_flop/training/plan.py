@@ -1,27 +1,22 @@
-"""A training run's folder: who may write into it, and whether a resumed run is still the same run."""
+"""A training run's plan: whether a resumed run is still the same run."""
 
-import contextlib
 import json
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainingArguments
 
-from flip_flop import files
 from flip_flop.errors import InputError
 from flip_flop.files import read_object
 from flip_flop.identity import changed_parts, refuse_changed
 from flip_flop.method import find_method
 from flip_flop.options import TRAINING_PARTS
-from flip_flop.run_record import RUN_FILE
-from flip_flop.training.checkpoints import MANIFEST, list_checkpoints
 from flip_flop.training.config import F2CConfig
-from flip_flop.training.distributed import rank
+from flip_flop.training.output import PLAN, holds_run
 
-PLAN, LOCK = "plan.json", ".lock"
 # Its objects; ``task`` is there in those of earlier versions.
 SECTIONS = ("settings", "task", "model", "digests")
 # The inherited settings that are in a run's record.
@@ -75,38 +70,6 @@ def _as_json(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-@contextlib.contextmanager
-def lock(out: Path) -> Iterator[None]:
-    """Lock the folder as long as this process lives; of several that train together, rank 0 holds it for all.
-
-    Raises:
-        InputError: ``E-OUT-BUSY`` where another process holds it.
-    """
-    if rank() > 0:
-        yield
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    with files.lock(out / LOCK, out):
-        for leftover in [*out.glob(".*.tmp"), *out.glob(".*.old")]:  # of a process that was killed while it wrote
-            files.remove(leftover)
-        yield
-
-
-def check_out(out: Path, *, resume: bool) -> None:
-    """Refuse a folder before anything is read or computed, and leave it as it is.
-
-    Raises:
-        InputError: ``E-OUT-PATH`` for a file, ``E-OUT-BUSY`` where another process writes there, and ``E-OUT-USED`` as
-            :func:`check_plan`.
-    """
-    if out.is_file():
-        raise InputError("E-OUT-PATH", f"{out} is a file.", "Give a folder.")
-    if (out / LOCK).exists():
-        with lock(out):
-            pass
-    _holds_run(out, resume=resume)
-
-
 def check_plan(out: Path, plan: dict[str, Any], *, resume: bool, allowed: Collection[str] = ()) -> list[str]:
     """Refuse a folder that holds something else, or another run than the one to resume; return its allowed changes.
 
@@ -119,7 +82,7 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool, allowed: Collec
             ``E-RUN-BROKEN`` where that cannot be read.
     """
     path = out / PLAN
-    if not _holds_run(out, resume=resume):
+    if not holds_run(out, resume=resume):
         return []
     before = read_object(path)
     if before is None or not all(isinstance(before.setdefault(section, {}), dict) for section in SECTIONS):
@@ -143,21 +106,3 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool, allowed: Collec
     refuse_changed("E-RESUME-CHANGED", message, parts, allowed, "Restore them, or give another --out.")
     known = before.get("allowed_changes")
     return [name for name in TRAINING_PARTS if name in parts or (isinstance(known, list) and name in known)]
-
-
-def _holds_run(out: Path, *, resume: bool) -> bool:
-    """Whether the folder holds a run that a resumed one must be the same as."""
-    if not (out / PLAN).exists():
-        own = (LOCK, "checkpoints") if not any((out / "checkpoints").glob("*")) else (LOCK,)
-        others = sorted(item.name for item in out.glob("*") if item.name not in own)
-        if others:
-            message = f"{out} is not empty: {', '.join(others[:3])}."
-            raise InputError("E-OUT-USED", message, "Give another --out, or empty it.")
-        return False
-    checkpoints = list_checkpoints(out / "checkpoints")
-    if not (out / RUN_FILE).exists() and not any((path / MANIFEST).exists() for path in checkpoints):
-        return False
-    if not resume:
-        hint = "Add --resume to go on with it, or give another --out."
-        raise InputError("E-OUT-USED", f"{out} holds a run already.", hint)
-    return True

@@ -34,7 +34,8 @@ from flip_flop.training.config import F2CConfig, refused
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.distributed import rank, wait_for_all, world_size
 from flip_flop.training.model_card import CARD, model_card
-from flip_flop.training.plan import PLAN, check_plan, lock, resume_settings
+from flip_flop.training.output import PLAN, lock
+from flip_flop.training.plan import check_plan, resume_settings
 from flip_flop.training.record import change_on_validation, training_record
 from flip_flop.training.trainer import F2CTrainer
 from flip_flop.training.votes import VOTES

@@ -17,9 +17,9 @@ from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import RenderedRows, template_name
 from flip_flop.training import distributed
+from flip_flop.training.batches import InstanceDataset, encode_rows
 from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
 from flip_flop.training.config import F2CConfig, refused
-from flip_flop.training.data import InstanceDataset, encode_rows
 from flip_flop.training.votes import BaseVotes, StandingVotes
 
 
@@ -87,7 +87,7 @@ class ScoringTrainer(Trainer):
     def _encoded(self, rows: RenderedRows | str) -> InstanceDataset:
         if isinstance(rows, str):
             return self.eval_by_name[rows]
-        (dataset,) = encode_rows(self.encoder, self.args.too_long, rows)
+        (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows))
         return dataset
 
     def _metrics_on(self, dataset: InstanceDataset) -> dict[str, float]:

@@ -28,12 +28,12 @@ from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import RenderedRows
 from flip_flop.training import distributed
 from flip_flop.training.adapter import load_trained, with_adapter
+from flip_flop.training.batches import KeyedSampler, collate, encode_rows
 from flip_flop.training.callbacks import Checkpoints, StopEarly
 from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checks import draw_sample, log_passes, require_dtype, require_one_device_each
 from flip_flop.training.collapse import StopOnCollapse
 from flip_flop.training.config import F2CConfig
-from flip_flop.training.data import KeyedSampler, collate, encode_rows
 from flip_flop.training.instance import TrainingInstance
 from flip_flop.training.model_card import CARD, model_card
 from flip_flop.training.record import change_on_validation, describe
@@ -96,15 +96,16 @@ class F2CTrainer(ScoringTrainer):
         if eval_dataset is None:
             args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
         self.encoder = PromptEncoder.of(causal_lm, processing_class, args.chat_template)
-        by_name = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
-        self.train_instances, *evaluated_on = encode_rows(self.encoder, args.too_long, train_dataset, *by_name.values())
+        by_name = eval_dataset if isinstance(eval_dataset, Mapping) else {"validation": eval_dataset}
+        splits = ("train", train_dataset), *by_name.items()
+        self.train_instances, *evaluated_on = encode_rows(self.encoder, args.too_long, *splits)
         self.eval_instances = None if eval_dataset is None else evaluated_on[0]
         self.eval_by_name = dict(zip(by_name, evaluated_on, strict=True)) if by_name is eval_dataset else {}
         if len(self.train_instances) and len(self.train_instances[0].answers) < 2:
             message = "Training needs at least two templates: one has nothing to agree with."
             raise InputError("E-TOO-FEW-TEMPLATES", message)
         self._sampler = KeyedSampler(self.train_instances, args.seed, drop_last=args.dataloader_drop_last)
-        (empty,) = encode_rows(self.encoder, "refuse", content_free)
+        (empty,) = encode_rows(self.encoder, "refuse", ("content_free", content_free))
         self.votes = None if args.votes == "online" else self._standing_votes(args, empty.instances)
         self.statistics = StepStatistics()
         self.stop_early = StopEarly(args.early_stopping_patience, args.early_stopping_start)

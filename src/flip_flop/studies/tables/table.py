@@ -1,4 +1,4 @@
-"""A table as it is printed, its numbers for CSV, and how it is written: Markdown, CSV, LaTeX with booktabs."""
+"""A table as it is printed, its numbers for CSV, and how it is written: text, Markdown, CSV, LaTeX with booktabs."""
 
 import itertools
 import re
@@ -8,7 +8,7 @@ from typing import Literal
 
 import pandas as pd
 
-from flip_flop.text import MISSING, markdown_cell, spreadsheet_cell, visible
+from flip_flop.text import MISSING, align_columns, markdown_cell, spreadsheet_cell, visible
 
 Style = Literal["", "name", "paper", "best", "worst"]
 PREAMBLE = r"% Needs \usepackage{booktabs}, \usepackage{graphicx} and \usepackage[dvipsnames]{xcolor}."
@@ -82,6 +82,15 @@ def render_markdown(table: Table) -> str:
     grid = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     notes = "\n".join(f"- {_name(note)}" for note in table.notes)
     return f"### {markdown_cell(table.title)}\n\n{grid}\n\n{notes}\n"
+
+
+def render_text(table: Table) -> str:
+    """The table for a terminal: aligned, with its title above and its notes below."""
+    headings = [f"{each.group} {each.text}".strip() for each in table.columns]
+    lines = [headings, *([cell.text for cell in row] for row in table.rows if row)]
+    num_left = next((at for at, column in enumerate(table.columns) if not column.is_text), len(headings))
+    grid = align_columns(lines, num_left=num_left, rule=True)
+    return "\n".join([table.title, grid, *(f"- {visible(note, one_line=True)}" for note in table.notes)])
 
 
 def _name(text: str) -> str:

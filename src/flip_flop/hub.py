@@ -1,0 +1,104 @@
+"""The hub: whether it answers, told in a moment; and what can be told of a model's name before anything is loaded."""
+
+import functools
+import http.client
+import os
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from flip_flop.errors import InputError
+
+DEMO = "demo"  # the embedded model
+DTYPES = ("float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "mlu", "musa", "mtia", "xla", "meta")
+# The libraries ask again and again, and give up after half a minute.
+SECONDS_TO_ANSWER = 3.0
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+WAY_OUT = "fetch it where there is a network (`hf download`), or set HTTPS_PROXY or HF_ENDPOINT"
+
+
+def hub_address() -> str:
+    """The hub, or the mirror of it that ``HF_ENDPOINT`` names."""
+    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
+
+
+def is_offline() -> bool:
+    """Whether the user says that the hub is not to be asked."""
+    return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in _OFFLINE)
+
+
+def hub_answers() -> bool:
+    """Whether the hub may be asked, and it answers, through a proxy where one is set; tried once."""
+    return not is_offline() and _answers(hub_address())
+
+
+def unreachable() -> str:
+    """Why the hub is not asked, in words."""
+    if is_offline():
+        return "HF_HUB_OFFLINE says not to ask the hub"
+    return f"{urlsplit(hub_address()).hostname} does not answer"
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether a model's name is a folder's: the hub's are OWNER/NAME or NAME, and OWNER may be a folder here."""
+    if Path(name).is_dir() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        return True
+    return "/" in name and Path(name).parent.is_dir()
+
+
+def check_model_name(name: str, revision: str | None = None, *, dtype: str = "auto", device: str = "auto") -> None:
+    """Refuse a model before the seconds of any import: a folder that is not there, or a hub that does not answer.
+
+    Raises:
+        InputError: ``E-MODEL-FILE``; ``E-MODEL-DTYPE`` and ``E-MODEL-DEVICE`` for an unknown data type or device.
+    """
+    if dtype not in ("auto", *DTYPES):
+        raise InputError("E-MODEL-DTYPE", f"Unknown dtype {dtype!r}.", f"Use one of {', '.join(DTYPES)}.")
+    if device.partition(":")[0] not in DEVICES:
+        raise InputError("E-MODEL-DEVICE", f"Unknown device {device!r}.", "Use cpu, or cuda where there is a GPU.")
+    if is_folder_name(name):
+        if not Path(name).is_dir():
+            raise InputError("E-MODEL-FILE", f"No folder {name}.", "Give a model's folder or its name on the hub.")
+    elif name != DEMO and not is_cached(name, revision) and not hub_answers():
+        message = f"{name} is no folder here and not in the hub's cache, and {unreachable()}."
+        raise InputError("E-MODEL-FILE", message, f"Give a folder, or {WAY_OUT}.")
+
+
+def is_cached(name: str, revision: str | None = None) -> bool:
+    """Whether the hub's cache has a model's configuration, and so it was fetched before."""
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
+    except ValueError:  # no name of the hub's
+        return False
+
+
+@functools.cache
+def _answers(address: str) -> bool:
+    parts = urlsplit(address)
+    proxies = {} if urllib.request.proxy_bypass(parts.hostname or "") else urllib.request.getproxies()
+    if any(proxy.startswith("socks") for proxy in proxies.values()):
+        return True  # the libraries know such a proxy, this look does not
+    found = []
+
+    def ask() -> None:
+        try:
+            urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=SECONDS_TO_ANSWER).close()
+        except urllib.error.HTTPError as error:
+            found.append(error.code < 500 and error.code != 407)  # else it is the proxy that answers
+        except urllib.error.URLError as error:
+            found.append(isinstance(error.reason, ssl.SSLError))  # the libraries may have other certificates
+        except (OSError, ValueError, http.client.HTTPException):
+            found.append(False)
+        else:
+            found.append(True)
+
+    asking = threading.Thread(target=ask, daemon=True)  # looking a name up has no limit of time of its own
+    asking.start()
+    asking.join(SECONDS_TO_ANSWER)
+    return found == [True]

@@ -1,0 +1,42 @@
+"""Progress in a log without a terminal: a line each minute, with what is left."""
+
+from types import SimpleNamespace
+
+import pytest
+from transformers import TrainerState
+
+from flip_flop.progress import track
+from flip_flop.training.callbacks import ShowProgress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes when it is told to."""
+    found = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr("time.monotonic", lambda: found.now)
+    return found
+
+
+def test_long_work_has_a_line_each_minute_and_one_at_its_end(clock, capsys):
+    with track("audit", 100, "instances") as done:
+        for _ in range(10):
+            clock.now += 25
+            done(10)
+    assert capsys.readouterr().err.splitlines() == [
+        "audit: 30 of 100 instances, 2.9 min left",
+        "audit: 60 of 100 instances, 1.7 min left",
+        "audit: 90 of 100 instances, 25.0 s left",
+        "audit: 100 of 100 instances",
+    ]
+
+
+def test_a_training_has_a_line_each_minute_with_step_loss_and_time_left(clock, capsys):
+    shown, state = ShowProgress("f2c"), TrainerState(global_step=20, max_steps=100)
+    shown.on_train_begin(None, state, None)  # resumed at step 20
+    for step in range(21, 31):
+        clock.now += 10
+        state.global_step = step
+        shown.on_step_end(None, state, None)
+        shown.on_log(None, state, None, {"loss": step / 10})
+    shown.on_train_end(None, state, None)
+    assert capsys.readouterr().err.splitlines() == ["f2c: step 26/100  loss 2.500  12.3 min left"]
