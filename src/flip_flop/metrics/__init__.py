@@ -28,7 +28,7 @@ from flip_flop.metrics.calibration import (
 )
 from flip_flop.metrics.f1 import Average, accuracy_per_template, f1_per_template, resolve_average
 from flip_flop.metrics.fragility import Resolution, fragile_answers, fragile_instance_share, fragile_votes
-from flip_flop.metrics.table import METRICS, EvalData, Metric, summarise
+from flip_flop.metrics.table import METRICS, EvalData, Metric, keep_intervals, summarise
 
 __all__ = [
     "METRICS",
@@ -51,6 +51,7 @@ __all__ = [
     "instance_agreement",
     "instance_posix",
     "is_collapsed",
+    "keep_intervals",
     "label_probs",
     "label_shares",
     "label_shares_per_template",
