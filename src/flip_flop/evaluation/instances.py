@@ -62,7 +62,7 @@ class StoredInstances:
     def _lines(self) -> Iterator[bytes]:
         path = self._path
         with gzip.open(path) if path.name == INSTANCES_FILE else path.open("rb") as raw:
-            file = io.BufferedReader(raw, 2**20)  # type: ignore[type-var] # whose lines are read faster
+            file = io.BufferedReader(raw, 2**20)  # whose lines are read faster
             for line in iter(lambda: file.readline(MAX_LINE), b""):
                 if not line.endswith(b"\n"):
                     raise ValueError("a line without an end")

@@ -99,7 +99,7 @@ def _json(
             "total": len(run.instance_ids),
             "ids": _names(run.instance_ids[index] for index in places.tolist()),
             "gold": group.base.gold[places].tolist(),
-            "answers": [each.predictions[np.ix_(places, order)].ravel().tolist() for each in group.runs],
+            "answers": [each.predictions[places][:, order].ravel().tolist() for each in group.runs],
             "margins": [_per_mille(each, places, order) for each in group.runs],
             "votes": [each.data.votes[places].tolist() for each in group.runs],
             "standing": [changes.states(each)[places].tolist() for each in group.runs],

@@ -232,6 +232,9 @@
   }
 
   document.querySelectorAll("[data-show]").forEach(upgrade);
+  for (const each of document.querySelectorAll(".all")) {
+    each.append(make("span", "quiet", " Numbers, bars and names of templates above and below open theirs."));
+  }
   for (const table of document.querySelectorAll("main table")) {
     [...table.querySelectorAll("button.show:not(.over)")].forEach((button, at) => { button.tabIndex = at ? -1 : 0; });
   }
