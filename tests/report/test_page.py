@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.report import write_report
+from flip_flop.report import read_groups, write_report
+from flip_flop.report.sections import example_section
 from flip_flop.text import DEMO_NOTE, percent
 from tests.report.made_runs import HOSTILE
 from tests.report.pages import Page
@@ -219,16 +220,14 @@ def test_the_page_holds_every_instance_with_the_answers_of_every_run(demo, demo_
     assert all("kettle of test-0299" in prompt for prompt in held["prompts"][299])
 
 
-def test_where_not_all_have_room_those_that_flipped_come_first_and_the_page_says_what_is_left_out(
-    make_run, tmp_path, monkeypatch
-):
+def test_where_not_all_have_room_those_that_flipped_come_first_and_the_page_says_what_is_left_out(make_run, tmp_path):
     runs = [make_run(num_instances=300), make_run("f2c", num_instances=300, pull=0.8)]
-    monkeypatch.setattr("flip_flop.report.page.PAGE_SIZE", 9000)
-    text = write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
-    held = held_in(text)
+    (group,) = read_groups(runs)
+    section = example_section(group, 1, 9000)
+    held = json.loads(gzip.decompress(base64.b64decode(section["content"])))
     assert 20 <= len(held["ids"]) < 300
-    assert len(re.search('id="g1-data">([^<]*)<', text).group(1)) <= 9000
-    assert f"This file holds {len(held['ids'])} of 300 instances" in Page(text).text
+    assert len(section["content"]) <= 9000
+    assert section["left_out"][0].startswith(f"This file holds {len(held['ids'])} of 300 instances")
     before, after = (np.load(run / "scores.npz")["scores"].argmax(axis=2) for run in runs)
     flipped = {f"test-{at:04d}" for at in np.flatnonzero((before != after).any(axis=1))}
     assert set(held["ids"]) <= flipped or flipped <= set(held["ids"])

@@ -44,6 +44,8 @@ class StoredInstances:
         Raises:
             InputError: ``E-RUN-BROKEN``.
         """
+        if not self._path.exists():  # a report without the prompts is still a report
+            return
         with reading(self._path, "readable JSON Lines of the instances in scores.npz"):
             for index, line in enumerate(self._lines()):
                 if index in wanted:
@@ -51,8 +53,13 @@ class StoredInstances:
 
     def sizes(self) -> list[int]:
         """The bytes of each instance that is there, by its place (``E-RUN-BROKEN``)."""
+        if not self._path.exists():
+            return []
         with reading(self._path, "readable JSON Lines"):
-            return [len(line) for line in self._lines()]
+            sizes = [len(line) for line in self._lines()]
+            if len(sizes) > len(self.ids):
+                raise ValueError("more lines than instances")
+            return sizes
 
     @property
     def _path(self) -> Path:
