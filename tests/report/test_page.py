@@ -140,7 +140,7 @@ def test_one_run_alone_is_reported_without_a_comparison_and_without_prompt_texts
     page = report_of(tmp_path, toy)
     assert DEMO_NOTE in page.text
     assert page.faults == []
-    assert "→" not in page.text
+    assert "→" not in page.text.split("First run")[0]  # where the filters begin
     assert "Free vote F1" in page.text
 
 
