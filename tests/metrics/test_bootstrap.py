@@ -8,12 +8,12 @@ from flip_flop.metrics import (
     bootstrap_interval,
     f1_per_template,
     instance_agreement,
-    keep_intervals,
     mean_statistic,
     observed_agreement,
     paired_bootstrap_interval,
 )
 from flip_flop.randomness import generator
+from flip_flop.report.compare import keep_intervals
 from tests.metrics import oracle
 from tests.metrics.made_data import data_of
 

@@ -14,7 +14,13 @@ from flip_flop.metrics.agreement import (
     template_agreement_matrix,
     vote_counts,
 )
-from flip_flop.metrics.bootstrap import SumStatistic, bootstrap_interval, mean_statistic, paired_bootstrap_interval
+from flip_flop.metrics.bootstrap import (
+    SumStatistic,
+    bootstrap_interval,
+    keep_resampled,
+    mean_statistic,
+    paired_bootstrap_interval,
+)
 from flip_flop.metrics.calibration import (
     batch_offsets,
     calibrated,
@@ -28,7 +34,7 @@ from flip_flop.metrics.calibration import (
 )
 from flip_flop.metrics.f1 import Average, accuracy_per_template, f1_per_template, resolve_average
 from flip_flop.metrics.fragility import Resolution, fragile_answers, fragile_instance_share, fragile_votes
-from flip_flop.metrics.table import METRICS, EvalData, Metric, keep_intervals, summarise
+from flip_flop.metrics.table import METRICS, EvalData, Metric, summarise
 
 __all__ = [
     "METRICS",
@@ -51,7 +57,7 @@ __all__ = [
     "instance_agreement",
     "instance_posix",
     "is_collapsed",
-    "keep_intervals",
+    "keep_resampled",
     "label_probs",
     "label_shares",
     "label_shares_per_template",

@@ -20,13 +20,7 @@ from flip_flop.metrics.agreement import (
     label_shares_per_template,
     majority_vote,
 )
-from flip_flop.metrics.bootstrap import (
-    Statistic,
-    SumStatistic,
-    bootstrap_interval,
-    keep_resampled,
-    paired_bootstrap_interval,
-)
+from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
 from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template, resolve_average
 from flip_flop.metrics.fragility import Resolution, fragile_share, fragile_share_per_template, fragile_vote_share
 
@@ -39,7 +33,7 @@ class EvalData:
 
     ``scores`` are the mean log-probabilities of each answer's tokens, in nats; ``gold`` is -1 where there is none;
     ``average`` is which F1 the task is measured by; ``resolution`` is the least margin that the scores' arithmetic
-    resolves, in nats, where that is known; ``resampled`` is :func:`keep_resampled`'s.
+    resolves, in nats, where that is known; ``resampled`` is :func:`~flip_flop.metrics.keep_resampled`'s.
 
     Raises:
         ValueError: A score is NaN or +inf, or there are more or fewer gold labels than instances.
@@ -252,17 +246,6 @@ METRICS = {
         ),
     )
 }
-
-
-def keep_intervals(*runs: EvalData) -> None:
-    """Resample for every interval of these runs and of their votes' mean F1, in one pass over the draws."""
-    vote = METRICS["mean_f1"]
-    asked = [(each, run) for run in runs for each in METRICS.values()] + [(vote, run.voted) for run in runs]
-    keep_resampled(
-        (each.statistic, each.judged(data))
-        for each, data in asked
-        if each.has_interval and isinstance(each.statistic, SumStatistic) and len(each.judged(data))
-    )
 
 
 def summarise(

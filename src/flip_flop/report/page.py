@@ -13,9 +13,8 @@ from markupsafe import Markup
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.files import write_text
-from flip_flop.metrics import keep_intervals
 from flip_flop.report import charts
-from flip_flop.report.compare import Group, group_runs, require_comparable
+from flip_flop.report.compare import Group, group_runs, keep_intervals, require_comparable
 from flip_flop.report.instances import PAGE_SIZE
 from flip_flop.report.sections import example_section, matrix_section, share_section, strip_section
 from flip_flop.report.verdict import badges, calibration_section, caveats, metric_table, more_metrics, tiles, verdict
