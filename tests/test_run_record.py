@@ -11,6 +11,7 @@ from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord, TaskReco
 TASK = {
     "name": "moods",
     "labels": [0, "1", True],
+    "label_names": ["sad", "glad", "neither"],
     "digest": "ab",
     "split": "test",
     "num_instances": 5,

@@ -11,7 +11,8 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,20 +137,29 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name beside ``path``, flush it, and rename it."""
+def write_bytes(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Write a file, of parts where it need not be in memory, under a temporary name, flush it, and rename it."""
     temporary = _temporary(path, "tmp")
     with _named(path, temporary):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
-                file.write(content)
+                file.writelines([content] if isinstance(content, bytes) else content)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
         fsync_folder(path.parent)
+
+
+def compress(texts: Iterable[str]) -> Iterator[bytes]:
+    """Texts, one after the other, as gzip; the same texts are the same bytes."""
+    packer = zlib.compressobj(wbits=31)  # gzip's header, with no time in it
+    for text in texts:
+        if part := packer.compress(text.encode("utf-8")):
+            yield part
+    yield packer.flush()
 
 
 def write_text(path: Path, text: str) -> None:

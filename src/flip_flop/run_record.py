@@ -64,6 +64,7 @@ class TaskRecord(Section):
 
     name: str
     labels: tuple[Any, ...]
+    label_names: tuple[str, ...] = ()
     digest: str
     split: str
     num_instances: int = 0

@@ -31,6 +31,8 @@ def visible(text: str, *, one_line: bool = False) -> str:
     if isinstance(text, Markup):
         return text
     kept = _JOINERS if one_line else _JOINERS + "\n\t"
+    if (text if one_line else text.replace("\n", "").replace("\t", "")).isprintable():
+        return text  # most texts
     return "".join(
         character if character in kept or unicodedata.category(character) not in _INVISIBLE else _escape(character)
         for character in text

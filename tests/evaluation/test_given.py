@@ -134,6 +134,7 @@ def test_flips_are_the_answers_that_are_not_the_majoritys(expected, tmp_path):
     assert list(zip(flips.id, flips.template, strict=True)) == slow
     assert slow
     assert (flips.margin >= 0).all()
-    assert flips.prompt[0] == expected.texts[flips.id[0]].prompts[expected.template_names.index(flips.template[0])]
+    texts = {each.id: each for each in expected.instances}
+    assert flips.prompt[0] == texts[flips.id[0]].prompts[expected.template_names.index(flips.template[0])]
     read = load_run(str(expected.write(str(tmp_path / "run"))))
     assert read.to_pandas("flips").equals(flips)

@@ -1,21 +1,23 @@
 """A run directory is complete, or it is not there."""
 
+import gzip
 import json
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flip_flop.evaluation import run_directory
 from flip_flop.evaluation.audit import audit
 from flip_flop.report import load_run
+from flip_flop.scoring import load_model
 from tests.evaluation.conftest import make_rows, make_task
 
-FILES = ["examples.jsonl", "metrics.json", "run.json", "scores.npz"]
+FILES = ["instances.jsonl.gz", "metrics.json", "run.json", "scores.npz"]
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +45,18 @@ def test_a_run_has_four_files_and_they_read_back(found, tmp_path):
     assert (arrays["token_counts"] >= 1).all()
 
 
-def test_the_examples_are_the_prompts_as_the_model_saw_them(found, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_directory, "SHOWN_INSTANCES", 2)
-    lines = (found.write(tmp_path / "base") / "examples.jsonl").read_text().splitlines()
-    assert len(lines) == 2
-    first = json.loads(lines[0])
-    assert first["id"] == "test-1"
-    assert first["prompts"][3] == "The room was good 0."
-    assert np.array(first["choices"]).shape == (4, 3)
+def test_every_instance_is_there_with_its_prompts_as_the_model_read_them(found, folder, tmp_path):
+    out = found.write(tmp_path / "base")
+    with gzip.open(out / "instances.jsonl.gz", "rt", encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    assert [line["id"] for line in lines] == [f"test-{number}" for number in range(1, 6)]
+    assert lines[0]["prompts"][3] == "The room was good 0."
+    assert np.array(lines[0]["choices"]).shape == (4, 3)
+    assert list(load_run(out).instances) == [replace(each, label=None) for each in found.instances]
+    chat = load_model(str(folder))
+    chat.tokenizer.chat_template = "{% for turn in messages %}<user>{{ turn.content }}</user>{% endfor %}"
+    read = load_run(audit(chat, make_task(), quiet=True).write(tmp_path / "chat"))
+    assert next(iter(read.instances)).prompts[3] == "<user>The room was good 0.</user>"
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -64,9 +70,9 @@ def test_a_failure_in_the_middle_of_writing_leaves_nothing_or_the_old_run(found,
     def fail(self, target):
         if target.name == file:
             raise OSError(28, "No space left on device")
-        return replace(self, target)
+        return rename(self, target)
 
-    replace = Path.replace
+    rename = Path.replace
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="No space"):
         found.write(out)

@@ -13,6 +13,7 @@ from flip_flop.metrics import (
     paired_bootstrap_interval,
 )
 from flip_flop.randomness import generator
+from flip_flop.report.compare import keep_intervals
 from tests.metrics import oracle
 from tests.metrics.made_data import data_of
 
@@ -126,6 +127,15 @@ def test_the_size_of_the_blocks_in_memory_does_not_change_the_interval(monkeypat
     for block in (1, 50 * 7, 50 * 100):
         monkeypatch.setattr("flip_flop.metrics.bootstrap.BLOCK", block)
         assert bootstrap_interval(*arguments, resamples=101) == pytest.approx(whole, abs=1e-14)
+
+
+def test_intervals_that_share_their_draws_are_those_that_do_not():
+    apart, together, other = (noisy(data_of(*table(60))) for _ in range(3))
+    keep_intervals(together, other)
+    for metric in METRICS.values():
+        assert metric.interval(together) == pytest.approx(metric.interval(apart), abs=1e-12)
+    assert together.resampled
+    assert not apart.resampled
 
 
 def test_more_confidence_is_a_wider_interval():

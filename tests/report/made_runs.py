@@ -46,6 +46,7 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
         "task": {
             "name": extra.get("task", "demo_reviews"),
             "labels": list(labels),
+            "label_names": list(extra.get("label_names", ())),
             "digest": extra.get("digest", "4d1f" * 16),
             "split": extra.get("split", "test"),
             "instances_digest": extra.get("instances_digest", ""),
@@ -70,12 +71,12 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
         "versions": {"python": "3.11.7", "torch": "2.13.0"},
         "training": {"method": method, "seconds": 17.2, "learning_rate": 3e-4} if method else None,
     }
-    texts = {}
+    instances = []
     choices = tuple(tuple(choice.strip() for choice in words.split("|||")) for _, _, words in templates)
     for instance in ids:
         text = extra.get("text", f"The kettle of {instance} is sturdy, and its handle is clumsy.")
         prompts = (jinja.replace("{{ text }}", text).replace("{{ text | lower }}", text) for _, jinja, _ in templates)
-        texts[instance] = RenderedInstance(instance, tuple(prompts), choices, label=None)
+        instances.append(RenderedInstance(instance, tuple(prompts), choices, label=None))
     found = Audit(
         record=RunRecord.from_json(record),
         metrics=summarise(scores, gold, names),
@@ -84,7 +85,7 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
         gold=gold,
         instance_ids=ids,
         template_names=names,
-        texts=texts,
+        instances=instances,
     )
     return found.write(folder)
 

@@ -42,7 +42,7 @@ class Page(HTMLParser):
             self.open.pop()
 
     def handle_data(self, data):
-        if "style" in self.open or "title" in self.open:
+        if {"style", "title", "script"} & set(self.open):
             return
         self.words.append(data)
         if {"td", "th"} & set(self.open) and self.tables and self.tables[-1] and self.tables[-1][-1]:

@@ -1,3 +1,7 @@
+import base64
+import gzip
+import hashlib
+import itertools
 import json
 import re
 
@@ -5,7 +9,8 @@ import numpy as np
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.report import write_report
+from flip_flop.report import read_groups, write_report
+from flip_flop.report.sections import example_section
 from flip_flop.text import DEMO_NOTE, percent
 from tests.report.made_runs import HOSTILE
 from tests.report.pages import Page
@@ -29,15 +34,21 @@ def report_of(tmp_path, *runs, **options):
     return Page(write_report(runs, tmp_path / "report.html", **options).read_text(encoding="utf-8"))
 
 
-def test_every_tag_is_closed_and_the_page_runs_no_script_and_loads_nothing(demo_page, hostile_page):
+def test_every_tag_is_closed_and_the_page_runs_its_own_script_alone_and_loads_nothing(demo_page, hostile_page):
     for text in (demo_page, hostile_page):
         page = Page(text)
         assert page.faults == []
         policies = [attributes for tag, attributes in page.tags if "http-equiv" in attributes]
+        kinds, scripts = zip(*re.findall(r"<script([^>]*)>(.*?)</script>", text, re.DOTALL), strict=True)
+        assert all('type="text/plain"' in kind for kind in kinds[:-1])
+        assert all(re.fullmatch("[A-Za-z0-9+/=]+", script) for script in scripts[:-1])
+        digest = base64.b64encode(hashlib.sha256(scripts[-1].encode()).digest()).decode()
         assert [policy["content"] for policy in policies] == [
-            "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+            f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
+            "base-uri 'none'; form-action 'none'"
         ]
-        assert {tag for tag, _ in page.tags}.isdisjoint({"script", "link", "img", "iframe", "object", "base", "form"})
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|https?:|fetch\(", scripts[-1])
+        assert {tag for tag, _ in page.tags}.isdisjoint({"link", "img", "iframe", "object", "base", "form"})
         for _, attributes in page.tags:
             assert not any(name.startswith("on") or name == "src" for name in attributes)
             assert attributes.get("href", "#").startswith("#")
@@ -49,7 +60,7 @@ def test_every_tag_is_closed_and_the_page_runs_no_script_and_loads_nothing(demo_
 
 def test_hostile_names_are_shown_and_do_nothing(hostile_page):
     assert HOSTILE not in hostile_page
-    assert "</script>" not in hostile_page
+    assert hostile_page.count("</script>") == hostile_page.count("<script") == 2
     assert "<b>bold" not in hostile_page
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x00-\x08\x0b-\x1f\x7f]", hostile_page)
     shown = "</script><b>bold\\u202e\\x1b[31m</b>&\"'"
@@ -61,7 +72,7 @@ def test_hostile_names_are_shown_and_do_nothing(hostile_page):
 def test_the_title_and_the_note_are_escaped_too(make_run, tmp_path):
     page = report_of(tmp_path, make_run(), title=HOSTILE, note=HOSTILE)
     assert page.faults == []
-    assert {tag for tag, _ in page.tags}.isdisjoint({"script"})
+    assert [tag for tag, _ in page.tags].count("script") == 2
 
 
 def test_the_verdict_states_the_numbers_of_the_records(demo, demo_page):
@@ -122,14 +133,14 @@ def test_without_gold_labels_the_report_shows_agreement_and_says_that_f1_needs_l
 
 def test_one_run_alone_is_reported_without_a_comparison_and_without_prompt_texts(make_run, tmp_path):
     toy, real = make_run("toy"), make_run("real", is_demo=False)
-    (real / "examples.jsonl").unlink()
+    (real / "instances.jsonl.gz").unlink()
     page = report_of(tmp_path, real)
     assert "kept no prompt texts" in page.text
     assert DEMO_NOTE not in page.text
     page = report_of(tmp_path, toy)
     assert DEMO_NOTE in page.text
     assert page.faults == []
-    assert "→" not in page.text
+    assert "→" not in page.text.split("First run")[0]  # where the filters begin
     assert "Free vote F1" in page.text
 
 
@@ -190,6 +201,55 @@ def test_at_most_twenty_examples_are_shown_and_bad_kinds_among_them(demo_page):
     assert 0 < len(examples) <= 20
     assert re.search(r'<h4 class="worse">', main)
     assert re.search(r'<h4 class="better">', main)
+
+
+def held_in(text, number=1):
+    """What the page's script reads."""
+    content = re.search(rf'id="g{number}-data">([^<]*)<', text).group(1)
+    return json.loads(gzip.decompress(base64.b64decode(content)))
+
+
+def test_the_page_holds_every_instance_with_the_answers_of_every_run(demo, demo_page):
+    held = held_in(demo_page)
+    assert len(held["ids"]) == len(held["prompts"]) == held["total"] == 300
+    assert held["runs"] == ["base", "swarm", "cce", "f2c"]
+    for run, answers in zip(demo, held["answers"], strict=False):
+        arrays = np.load(run / "scores.npz")
+        order = [arrays["template_names"].tolist().index(name) for name in held["templates"]]
+        assert answers == arrays["scores"].argmax(axis=2)[:, order].ravel().tolist()
+    assert all("kettle of test-0299" in prompt for prompt in held["prompts"][299])
+
+
+def test_where_not_all_have_room_those_that_flipped_come_first_and_the_page_says_what_is_left_out(make_run, tmp_path):
+    runs = [make_run(num_instances=300), make_run("f2c", num_instances=300, pull=0.8)]
+    (group,) = read_groups(runs)
+    section = example_section(group, 1, 9000)
+    held = json.loads(gzip.decompress(base64.b64decode(section["content"])))
+    assert 20 <= len(held["ids"]) < 300
+    assert len(section["content"]) <= 9000
+    assert section["left_out"][0].startswith(f"This file holds {len(held['ids'])} of 300 instances")
+    before, after = (np.load(run / "scores.npz")["scores"].argmax(axis=2) for run in runs)
+    flipped = {f"test-{at:04d}" for at in np.flatnonzero((before != after).any(axis=1))}
+    assert set(held["ids"]) <= flipped or flipped <= set(held["ids"])
+    everything = write_report(runs, tmp_path / "all.html", everything=True).read_text(encoding="utf-8")
+    assert len(held_in(everything)["ids"]) == 300
+    assert "This file holds" not in everything
+
+
+def test_every_example_has_its_prompts(make_run, tmp_path):
+    runs = [make_run(num_instances=400, seed=3), make_run("f2c", num_instances=400, seed=3, pull=0.8)]
+    text = write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert text.count('<details class="example">') == text.count('<ol class="prompts">') == 20
+    assert "kept no prompt" not in Page(text).text
+
+
+def test_headings_go_down_one_step_at_a_time_and_landmarks_have_names_of_their_own(demo_page):
+    tags = Page(demo_page).tags
+    levels = [int(tag[1]) for tag, _ in tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(later <= former + 1 for former, later in itertools.pairwise(levels))
+    regions = [attributes["aria-label"] for _, attributes in tags if attributes.get("role") == "region"]
+    assert len(regions) == len(set(regions)) == 6
 
 
 def test_the_same_runs_give_the_same_bytes(demo, demo_page, tmp_path):

@@ -1,3 +1,4 @@
+import gzip
 import json
 import shutil
 
@@ -18,7 +19,7 @@ def change_json(path, **changes):
 
 def refused(path):
     with pytest.raises(InputError) as error:
-        load_run(path)
+        list(load_run(path).instances)
     assert str(path) in error.value.message
     return error.value
 
@@ -31,7 +32,9 @@ def test_a_run_is_read_as_it_was_written(make_run):
     assert run.scores.dtype == np.float32
     assert run.template_names[4] == "lower_case"
     assert run.instance_ids[16] == "test-0016"
-    assert run.texts["test-0003"].choices[1] == ("False", "True")
+    instances = list(run.instances)
+    assert len(instances) == 17
+    assert (instances[3].id, instances[3].choices[1]) == ("test-0003", ("False", "True"))
     assert run.has_gold
 
 
@@ -53,7 +56,7 @@ def test_a_training_run_is_no_audit(make_run):
     assert "'train'" in error.message
 
 
-@pytest.mark.parametrize("name", ["run.json", "metrics.json", "scores.npz", "examples.jsonl"])
+@pytest.mark.parametrize("name", ["run.json", "metrics.json", "scores.npz", "instances.jsonl.gz"])
 @pytest.mark.parametrize("content", [None, b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text"])
 def test_a_file_cut_short_or_of_another_kind_is_broken(make_run, name, content):
     run = make_run()
@@ -83,6 +86,37 @@ def test_a_file_cut_short_or_of_another_kind_is_broken(make_run, name, content):
 def test_numbers_that_cannot_be_and_records_without_their_sections_are_broken(make_run, name, changes):
     run = make_run()
     change_json(run / name, **changes)
+    assert refused(run).code == "E-RUN-BROKEN"
+
+
+def test_instances_in_another_order_than_their_scores_and_lines_without_an_end_are_broken(make_run):
+    run = make_run()
+    with gzip.open(run / "instances.jsonl.gz") as file:
+        lines = file.readlines()
+    for content in (lines[::-1], [*lines[:3], b"x" * 100]):
+        with gzip.open(run / "instances.jsonl.gz", "wb") as file:
+            file.writelines(content)
+        assert refused(run).code == "E-RUN-BROKEN"
+
+
+def test_the_instances_of_a_run_of_before_are_the_first_ones(make_run, tmp_path):
+    runs = [make_run(num_instances=60), make_run("f2c", num_instances=60, pull=0.8)]
+    for run in runs:
+        with gzip.open(run / "instances.jsonl.gz") as file:
+            (run / "examples.jsonl").write_bytes(b"".join(file.readlines()[:20]))
+        (run / "instances.jsonl.gz").unlink()
+    assert [each.id for each in load_run(runs[0]).instances] == [f"test-{number:04d}" for number in range(20)]
+    text = Page(write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8")).text
+    assert "The runs kept the prompts of 20 of these 60 only." in text
+
+
+def test_labels_go_by_their_names_where_they_have_some(make_run, tmp_path):
+    run = make_run(labels=(0, 1), label_names=("sad", "glad"))
+    assert load_run(run).label_names == ("sad", "glad")
+    text = Page(write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")).text
+    assert " sad " in text
+    assert " glad " in text
+    change_json(run / "run.json", task={**json.loads((run / "run.json").read_text())["task"], "label_names": ["sad"]})
     assert refused(run).code == "E-RUN-BROKEN"
 
 

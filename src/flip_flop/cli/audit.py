@@ -48,9 +48,10 @@ def audit_command(
 ) -> int:
     """Measure how consistently a model answers a task over its templates, and how well.
 
-    Writes run.json, metrics.json, scores.npz and examples.jsonl into --out. With --calibrate the table has a second
-    row; --fail-under reads the first. A gate that hangs on fragile answers, whose margin the data type does not
-    resolve, says so. With --too-long skip, too_long.csv in --out names the rows that were left out.
+    Writes run.json, metrics.json, scores.npz and instances.jsonl.gz into --out; the last has every row's prompts. With
+    --calibrate the table has a second row; --fail-under reads the first. A gate that hangs on fragile answers, whose
+    margin the data type does not resolve, says so. With --too-long skip, too_long.csv in --out names the rows that were
+    left out.
     """
     from flip_flop.evaluation.run_directory import check_out
     from flip_flop.files import lock_output

@@ -14,22 +14,47 @@ SUFFIXES = (".html", ".md", ".csv", ".txt")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", "-o", type=click.Path(path_type=Path), required=True, help="A .html, .md, .csv or .txt file.")
 @click.option("--title", help="The page's heading.")
-def report_command(runs: tuple[Path, ...], out: Path, title: str | None) -> int:
+@click.option("--all", "everything", is_flag=True, help="Leave no instance out of the page, however many there are.")
+@click.option("--latex", type=click.Path(path_type=Path), help="Write the main table too: a .tex file, with booktabs.")
+@click.option("--figures", type=click.Path(path_type=Path), help="Write the charts too: SVG files in this folder.")
+def report_command(
+    runs: tuple[Path, ...], out: Path, title: str | None, everything: bool, latex: Path | None, figures: Path | None
+) -> int:
     """One page from audit folders; the first is what the others are compared with."""
     from flip_flop.files import lock_output, write_text
-    from flip_flop.report import comparison_rows, load_run, render_csv, render_markdown, render_text, write_report
+    from flip_flop.report import (
+        comparison_rows,
+        load_run,
+        read_groups,
+        render_csv,
+        render_latex,
+        render_markdown,
+        render_text,
+        write_figures,
+        write_report,
+    )
     from flip_flop.run_record import RunRecord
 
+    if latex is not None and latex.suffix != ".tex":
+        raise InputError("E-OUT-KIND", f"{latex.name} is not a LaTeX file.", "End --latex with .tex.")
+    if figures is not None and (figures.is_file() or (figures.is_dir() and any(figures.iterdir()))):
+        raise InputError("E-OUT-USED", f"{figures} is not an empty folder.", "Give another --figures.")
     if out.suffix not in SUFFIXES:
         raise InputError("E-OUT-KIND", f"{out.name} is not a kind of report.", f"End --out with {', '.join(SUFFIXES)}.")
     for run in runs:  # a mistyped one leaves nothing where --out would be
         RunRecord.read(run, "audit")
     click.get_current_context().with_resource(lock_output(out))
     if out.suffix == ".html":
-        write_report(runs, out, title=title)
+        write_report(runs, out, title=title, everything=everything)
     else:
         rows = comparison_rows([load_run(run) for run in runs])
         write = {".md": render_markdown, ".csv": render_csv, ".txt": render_text}[out.suffix]
         write_text(out, write(rows).rstrip("\n") + "\n")
-    echo(str(out))
+    if latex is not None or figures is not None:
+        groups = read_groups(runs)
+        if latex is not None:
+            write_text(latex, render_latex(groups))
+        if figures is not None:
+            write_figures(groups, figures)
+    echo("\n".join(str(path) for path in (out, latex, figures) if path is not None))
     return 0

@@ -103,7 +103,7 @@ def audit(
         gold=split.gold,
         instance_ids=tuple(instance.id for instance in split.instances),
         template_names=names,
-        texts={instance.id: instance for instance in split.instances},
+        instances=list(map(encoder.as_read, split.instances)),
         too_long=scored.too_long,
     )
 

@@ -4,9 +4,7 @@ import contextlib
 import json
 import math
 import os
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,18 +14,16 @@ import numpy as np
 from jaxtyping import Float32, Int, Int64
 
 from flip_flop.errors import InputError
+from flip_flop.evaluation.instances import StoredInstances, write_instances
+from flip_flop.evaluation.reading import broken, reading
 from flip_flop.evaluation.views import AuditViews
-from flip_flop.files import new_folder, write_arrays, write_json, write_text
+from flip_flop.files import new_folder, write_arrays, write_json
 from flip_flop.metrics import METRICS, EvalData, calibrated, resolve_average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.run_record import RUN_FILE, RunRecord
 from flip_flop.too_long import TOO_LONG_FILE, TooLong, write_too_long
 
-METRICS_FILE, SCORES_FILE, EXAMPLES_FILE = "metrics.json", "scores.npz", "examples.jsonl"
-# The report shows prompts of the first instances only: a run directory is to be handed on.
-SHOWN_INSTANCES = 200
-# RuntimeError holds RecursionError: JSON that is nested too deep.
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+METRICS_FILE, SCORES_FILE = "metrics.json", "scores.npz"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,7 +37,8 @@ class Audit(AuditViews):
         token_counts: The number of tokens of each answer.
         gold: Label indices, -1 where there is none.
         instance_ids, template_names: In the order of the scores.
-        texts: The instances as the model saw them, by id; on disk the first :data:`SHOWN_INSTANCES` only.
+        instances: The instances with their prompts as the model read them, in a chat template where it has one; of a
+            folder they are read when they are asked for.
         too_long: What was skipped as too long for the model; not read back from disk.
         path: The folder that it was read from.
     """
@@ -53,7 +50,7 @@ class Audit(AuditViews):
     gold: Int64[np.ndarray, " instances"]
     instance_ids: tuple[str, ...]
     template_names: tuple[str, ...]
-    texts: Mapping[str, RenderedInstance]
+    instances: Iterable[RenderedInstance]
     too_long: tuple[TooLong, ...] = ()
     path: Path = Path()
 
@@ -75,7 +72,7 @@ class Audit(AuditViews):
     @property
     def label_names(self) -> tuple[str, ...]:
         """The labels' names, in the order of the scores."""
-        return tuple(map(str, self.record.task.labels))
+        return self.record.task.label_names or tuple(map(str, self.record.task.labels))
 
     @property
     def has_gold(self) -> bool:
@@ -129,14 +126,11 @@ class Audit(AuditViews):
             "instance_ids": np.array(self.instance_ids),
             "template_names": np.array(self.template_names),
         }
-        shown = [self.texts[name] for name in self.instance_ids[:SHOWN_INSTANCES]]
-        examples = [{"id": each.id, "prompts": each.prompts, "choices": each.choices} for each in shown]
         with new_folder(out) as folder:
             self.record.write(folder)
             write_json(folder / METRICS_FILE, self.metrics)
             write_arrays(folder / SCORES_FILE, **arrays)
-            lines = [json.dumps(example, ensure_ascii=False) + "\n" for example in examples]
-            write_text(folder / EXAMPLES_FILE, "".join(lines))
+            write_instances(folder, self.instances)
             if self.too_long:
                 write_too_long(folder / TOO_LONG_FILE, self.too_long, self.template_names)
         return out
@@ -152,12 +146,12 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
     path = Path(path)
     record = RunRecord.read(path, "audit")
     if not record.scoring:
-        raise _broken(path / RUN_FILE, "has no 'scoring'")
-    with _reading(path / METRICS_FILE, "readable JSON"):
+        raise broken(path / RUN_FILE, "has no 'scoring'")
+    with reading(path / METRICS_FILE, "readable JSON"):
         metrics = json.loads((path / METRICS_FILE).read_text(encoding="utf-8"))
     arrays = _read_arrays(path / SCORES_FILE)
-    texts = _read_texts(path / EXAMPLES_FILE, arrays["scores"].shape[1:])
-    run = Audit(record=record, metrics=metrics, texts=texts, path=path, **arrays)
+    instances = StoredInstances(path, arrays["instance_ids"], arrays["scores"].shape[1:])
+    run = Audit(record=record, metrics=metrics, instances=instances, path=path, **arrays)
     _check_metrics(run, path / METRICS_FILE)
     if (found := metrics.get("calibrated")) is not None:
         _check_calibration(found, run, path / METRICS_FILE)
@@ -184,36 +178,21 @@ def check_out(out: Path, *, overwrite: bool = False) -> None:
             raise InputError("E-OUT-USED", f"{out} is not empty.", hint)
 
 
-def _broken(path: Path, why: str) -> InputError:
-    return InputError("E-RUN-BROKEN", f"{path} {why}.", "Run the audit again into a new folder.")
-
-
-@contextlib.contextmanager
-def _reading(path: Path, what: str) -> Iterator[None]:
-    if not path.is_file():
-        hint = "Name a folder that `flip-flop audit` wrote; a run directory is complete or it is not there."
-        raise InputError("E-RUN-MISSING", f"{path.parent} has no {path.name}.", hint)
-    try:
-        yield
-    except _UNREADABLE as error:
-        raise _broken(path, f"is not {what} ({type(error).__name__})") from error
-
-
 def _read_arrays(path: Path) -> dict[str, Any]:
     # A pickled array would run code. The file is opened here: numpy leaves a broken one open.
     with (
-        _reading(path, "a readable array file"),
+        reading(path, "a readable array file"),
         path.open("rb") as handle,
         np.load(handle, allow_pickle=False) as file,
     ):
         scores, token_counts, gold = file["scores"], file["token_counts"], file["gold"]
         ids, names = (tuple(map(str, file[key].tolist())) for key in ("instance_ids", "template_names"))
     if scores.dtype.kind != "f" or scores.ndim != 3 or 0 in scores.shape or gold.dtype.kind not in "iu":
-        raise _broken(path, "does not hold scores of shape instances x templates x labels")
+        raise broken(path, "does not hold scores of shape instances x templates x labels")
     if (gold.shape, (len(ids), len(names)), token_counts.shape) != (scores.shape[:1], scores.shape[:2], scores.shape):
-        raise _broken(path, "holds arrays of lengths that do not fit together")
+        raise broken(path, "holds arrays of lengths that do not fit together")
     if gold.max() >= scores.shape[2] or not scores.max() < np.inf:
-        raise _broken(path, "holds a score that is not a number, or a gold label that is none of the labels")
+        raise broken(path, "holds a score that is not a number, or a gold label that is none of the labels")
     return {
         "scores": scores.astype(np.float32),
         "token_counts": token_counts.astype(np.int64),
@@ -223,45 +202,31 @@ def _read_arrays(path: Path) -> dict[str, Any]:
     }
 
 
-def _read_texts(path: Path, shape: tuple[int, ...]) -> dict[str, RenderedInstance]:
-    texts: dict[str, RenderedInstance] = {}
-    if path.exists():  # a report without the texts is still a report
-        with _reading(path, "readable JSON Lines"), path.open(encoding="utf-8") as file:
-            for line in file:
-                row = json.loads(line)
-                prompts = tuple(map(str, row["prompts"]))
-                choices = tuple(tuple(map(str, group)) for group in row["choices"])
-                if (len(prompts), {len(group) for group in choices}) != (shape[0], {shape[1]}):
-                    raise ValueError(row["id"])
-                texts[str(row["id"])] = RenderedInstance(str(row["id"]), prompts, choices, label=None)
-    return texts
-
-
 def _check_metrics(run: Audit, path: Path) -> None:
     """Check all that the report prints or draws: a foreign file is named here and is no crash there."""
     metrics, num_labels, names = run.metrics, run.scores.shape[2], set(run.template_names)
     if not isinstance(metrics, dict):
-        raise _broken(path, "does not hold a JSON object")
+        raise broken(path, "does not hold a JSON object")
     if len(run.label_names) != num_labels:
-        raise _broken(path, f"belongs to a task of {len(run.label_names)} labels, {SCORES_FILE} has {num_labels}")
-    with _reading(path.with_name(RUN_FILE), "of an F1 that these labels have"):
+        raise broken(path, f"belongs to a task of {len(run.label_names)} labels, {SCORES_FILE} has {num_labels}")
+    with reading(path.with_name(RUN_FILE), "of an F1 that these labels have"):
         resolve_average(run.record.task.f1, num_labels)
     for key in (*METRICS, "resolution"):
         if not (metrics.get(key) is None or _is_number(metrics[key])):
-            raise _broken(path, f"has no number under {key!r}")
+            raise broken(path, f"has no number under {key!r}")
     shares = metrics.get("label_shares_per_template")
     if not isinstance(shares, dict) or set(shares) != names:
-        raise _broken(path, f"names other templates than {SCORES_FILE}")
+        raise broken(path, f"names other templates than {SCORES_FILE}")
     if not all(_are_numbers(values, num_labels) for values in [*shares.values(), metrics.get("label_shares")]):
-        raise _broken(path, "has no share for some label")
+        raise broken(path, "has no share for some label")
     if metrics.get("fragile_share") is not None and metrics.get("resolution") is None:
-        raise _broken(path, "has fragile answers, but no resolution")
+        raise broken(path, "has fragile answers, but no resolution")
     f1 = metrics.get("f1_per_template")
     if run.has_gold and not (isinstance(f1, dict) and set(f1) == names and _are_numbers([*f1.values()], len(names))):
-        raise _broken(path, "has no F1 for some template")
+        raise broken(path, "has no F1 for some template")
     intervals = metrics.get("intervals") or {}
     if not isinstance(intervals, dict) or not all(ends is None or _are_numbers(ends, 2) for ends in intervals.values()):
-        raise _broken(path, "has an interval without two ends")
+        raise broken(path, "has an interval without two ends")
 
 
 def _check_calibration(found: object, run: Audit, path: Path) -> None:
@@ -269,12 +234,12 @@ def _check_calibration(found: object, run: Audit, path: Path) -> None:
     num_labels, names = run.scores.shape[2], set(run.template_names)
     offsets = found.get("offsets") if isinstance(found, dict) else None
     if not isinstance(found, dict) or not isinstance(found.get("method"), str) or not isinstance(offsets, dict):
-        raise _broken(path, "has a calibration without method or offsets")
+        raise broken(path, "has a calibration without method or offsets")
     if set(offsets) != names or not all(_are_numbers(values, num_labels) for values in offsets.values()):
-        raise _broken(path, "has no offset for some template and label")
+        raise broken(path, "has no offset for some template and label")
     changes = [found.get(name) for name in ("votes_changed", "vote_share_drift")]
     if not _are_numbers(found.get("label_prior"), num_labels) or not _are_numbers(changes, len(changes)):
-        raise _broken(path, "has a calibration without its prior, or what it changed")
+        raise broken(path, "has a calibration without its prior, or what it changed")
 
 
 def _is_number(value: object) -> bool:

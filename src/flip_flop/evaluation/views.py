@@ -89,9 +89,12 @@ def _flips(found: Any) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {
         name: [] for name in ("id", "template", "label", "vote", "gold", "margin", "prompt")
     }
-    for row, column in np.argwhere(found.predictions != votes[:, None]).tolist():
+    flips = np.argwhere(found.predictions != votes[:, None]).tolist()
+    flipped = {found.instance_ids[row] for row, _ in flips}
+    texts = {each.id: each for each in found.instances if each.id in flipped}
+    for row, column in flips:
         identifier, own, vote = found.instance_ids[row], found.predictions[row, column], votes[row]
-        text, scores = found.texts.get(identifier), found.scores[row, column]
+        text, scores = texts.get(identifier), found.scores[row, column]
         values = (
             *(identifier, found.template_names[column], labels[own], labels[vote]),
             labels[found.gold[row]] if found.gold[row] >= 0 else None,

@@ -14,7 +14,13 @@ from flip_flop.metrics.agreement import (
     template_agreement_matrix,
     vote_counts,
 )
-from flip_flop.metrics.bootstrap import SumStatistic, bootstrap_interval, mean_statistic, paired_bootstrap_interval
+from flip_flop.metrics.bootstrap import (
+    SumStatistic,
+    bootstrap_interval,
+    keep_resampled,
+    mean_statistic,
+    paired_bootstrap_interval,
+)
 from flip_flop.metrics.calibration import (
     batch_offsets,
     calibrated,
@@ -51,6 +57,7 @@ __all__ = [
     "instance_agreement",
     "instance_posix",
     "is_collapsed",
+    "keep_resampled",
     "label_probs",
     "label_shares",
     "label_shares_per_template",

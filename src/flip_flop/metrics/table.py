@@ -1,7 +1,7 @@
 """The metrics, one table: what each is called, which direction is better, and how it is computed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
@@ -33,7 +33,7 @@ class EvalData:
 
     ``scores`` are the mean log-probabilities of each answer's tokens, in nats; ``gold`` is -1 where there is none;
     ``average`` is which F1 the task is measured by; ``resolution`` is the least margin that the scores' arithmetic
-    resolves, in nats, where that is known.
+    resolves, in nats, where that is known; ``resampled`` is :func:`~flip_flop.metrics.keep_resampled`'s.
 
     Raises:
         ValueError: A score is NaN or +inf, or there are more or fewer gold labels than instances.
@@ -48,6 +48,7 @@ class EvalData:
     gold: Int[np.ndarray, " instances"]
     average: Average = "auto"
     resolution: float | None = None
+    resampled: dict[Any, np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.gold) != len(self.scores):

@@ -2,7 +2,9 @@
 
 from flip_flop.evaluation.run_directory import load_run
 from flip_flop.report.compare import group_runs, mean_difference, require_comparable, what_differs
-from flip_flop.report.page import write_report
+from flip_flop.report.figures import write_figures
+from flip_flop.report.latex import render_latex
+from flip_flop.report.page import read_groups, write_report
 from flip_flop.report.tables import comparison_rows, legend, render_csv, render_markdown, render_text
 from flip_flop.report.verdict import caveats
 
@@ -13,10 +15,13 @@ __all__ = [
     "legend",
     "load_run",
     "mean_difference",
+    "read_groups",
     "render_csv",
+    "render_latex",
     "render_markdown",
     "render_text",
     "require_comparable",
     "what_differs",
+    "write_figures",
     "write_report",
 ]

@@ -43,32 +43,31 @@ def state_names(run: Audit) -> tuple[str, ...]:
     return WITH_GOLD if run.has_gold else WITHOUT_GOLD
 
 
-def states(run: Audit) -> list[str | None]:
-    """Each instance's state by its templates' answers; ``None`` where it alone lacks a gold label."""
+def states(run: Audit) -> Int[np.ndarray, " instances"]:
+    """Each instance's state by its templates' answers, as its place in :func:`state_names`.
+
+    It is -1 where the instance alone lacks a gold label.
+    """
     num_templates = run.scores.shape[1]
-    found: list[str | None] = []
-    for size, vote, gold in zip(_largest_groups(run).tolist(), run.data.votes, run.gold, strict=True):
-        agreed = size == num_templates
-        if not run.has_gold:
-            found.append("agreed" if agreed else "majority" if 2 * size > num_templates else "no majority")
-        elif gold < 0:
-            found.append(None)
-        else:
-            verdict = "right" if vote == gold else "wrong"
-            found.append(f"agreed {verdict}" if agreed else f"split, vote {verdict}")
-    return found
+    sizes, right = _largest_groups(run), run.data.votes == run.gold
+    agreed = sizes == num_templates
+    if not run.has_gold:
+        return np.where(agreed, 2, np.where(2 * sizes > num_templates, 1, 0))
+    found = np.where(agreed, np.where(right, 3, 0), np.where(right, 2, 1))
+    return np.where(run.gold >= 0, found, -1)
 
 
 def state_counts(run: Audit) -> list[int]:
     """How many instances are in each state."""
-    return list(map(states(run).count, state_names(run)))
+    found = states(run)
+    return np.bincount(found[found >= 0], minlength=len(state_names(run))).tolist()
 
 
 def transition_counts(before: Audit, after: Audit) -> list[list[int]]:
     """How many instances went from each state (rows) to each state (columns)."""
-    names = state_names(before)
-    pairs = Counter(zip(states(before), states(after), strict=True))
-    return [[pairs[row, column] for column in names] for row in names]
+    size, was, now = len(state_names(before)), states(before), states(after)
+    known = (was >= 0) & (now >= 0)
+    return np.bincount(size * was[known] + now[known], minlength=size**2).reshape(size, size).tolist()
 
 
 def answer_counts(before: Audit, after: Audit) -> list[list[int]]:
@@ -87,26 +86,25 @@ def margins(scores: Float[np.ndarray, "instances templates labels"]) -> Float[np
 
 def find_changes(base: Audit, after: Audit | None) -> list[Change]:
     """The instances whose answers changed; of one run alone, those that are split or wrong."""
-    names = state_names(base)
+    names, was = state_names(base), states(base)
     if after is None:
         disagreeing = base.scores.shape[1] - _largest_groups(base)
         return [
-            Change(index, Kind(None, state, "other"), int(disagreeing[index]))
-            for index, state in enumerate(states(base))
-            if state not in (None, names[-1])
+            Change(index, Kind(None, names[was[index]], "other"), int(disagreeing[index]))
+            for index in np.flatnonzero((was >= 0) & (was < len(names) - 1)).tolist()
         ]
+    now, no_majority = states(after), -1 if base.has_gold else names.index("no majority")
     changed: Int[np.ndarray, " instances"] = (base.predictions != after.predictions).sum(axis=1)
-    same_votes = base.data.votes == after.data.votes
+    other_label = (base.data.votes != after.data.votes) & (not base.has_gold)
+    other_label &= (was != no_majority) & (now != no_majority)
     found = []
-    for index, (was, now) in enumerate(zip(states(base), states(after), strict=True)):
-        if was is None or now is None or not changed[index]:
-            continue
-        had_answers = not base.has_gold and "no majority" not in (was, now)
-        if had_answers and not same_votes[index]:
-            found.append(Change(index, Kind(was, f"{now} on another label", "other"), int(changed[index])))
-        elif was != now:
-            tone = "better" if names.index(now) > names.index(was) else "worse"
-            found.append(Change(index, Kind(was, now, tone), int(changed[index])))
+    for index in np.flatnonzero((was >= 0) & (now >= 0) & (changed > 0)).tolist():
+        before, later = names[was[index]], names[now[index]]
+        if other_label[index]:
+            found.append(Change(index, Kind(before, f"{later} on another label", "other"), int(changed[index])))
+        elif before != later:
+            tone = "better" if now[index] > was[index] else "worse"
+            found.append(Change(index, Kind(before, later, tone), int(changed[index])))
     return found
 
 

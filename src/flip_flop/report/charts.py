@@ -69,15 +69,23 @@ def axis(domain: tuple[float, float], label: str) -> Markup:
     return _svg("axis", 20.0, parts)
 
 
-def share_bar(shares: Sequence[float], names: Sequence[str]) -> Markup:
-    """A stacked bar of label shares, with the percentage in each part that has room for it."""
+def share_bar(shares: Sequence[float], names: Sequence[str], links: Sequence[str] = ()) -> Markup:
+    """A stacked bar of label shares, with the percentage in each part that has room for it.
+
+    ``links`` are what the page's script shows for each part.
+    """
     parts, titles, start = [], [], 0.0
     for index, (share, name) in enumerate(zip(shares, names, strict=True)):
         shown = visible(name, one_line=True)
         titles.append(f"{shown} {percent(share)}")
         parts.append(
-            Markup('<rect x="{}%" width="{}%" height="20" class="l{}"><title>{}: {}</title></rect>').format(
-                _number(100 * start), _number(100 * share), index % NUM_LABEL_COLOURS, shown, percent(share)
+            Markup('<rect x="{}%" width="{}%" height="20" class="l{}"{}><title>{}: {}</title></rect>').format(
+                _number(100 * start),
+                _number(100 * share),
+                index % NUM_LABEL_COLOURS,
+                Markup(' data-show="{}"').format(links[index]) if links and share else "",
+                shown,
+                percent(share),
             )
         )
         if share >= 0.22:

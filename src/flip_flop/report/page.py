@@ -1,5 +1,7 @@
 """One self-contained HTML file from audit run directories."""
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -12,32 +14,35 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.files import write_text
 from flip_flop.report import charts
-from flip_flop.report.compare import Group, group_runs, require_comparable
+from flip_flop.report.compare import Group, group_runs, keep_intervals, require_comparable
+from flip_flop.report.instances import PAGE_SIZE
 from flip_flop.report.sections import example_section, matrix_section, share_section, strip_section
 from flip_flop.report.verdict import badges, calibration_section, caveats, metric_table, more_metrics, tiles, verdict
 from flip_flop.text import DEMO_NOTE, MISSING, count, percent, visible
 
 
 def write_report(
-    runs: Sequence[Path | str], out: Path | str, *, title: str | None = None, note: str | None = None
+    runs: Sequence[Path | str],
+    out: Path | str,
+    *,
+    title: str | None = None,
+    note: str | None = None,
+    everything: bool = False,
 ) -> Path:
-    """Write one HTML file that compares audits, readable without JavaScript or a network.
+    """Write one HTML file that compares audits, readable without a network, and without the script that it has.
 
     Runs over the same task, split, templates and instances are compared with the first of them, which is the
     *before*; the last is the *after* of the headline and the examples. Other runs form groups of their own. The heading
-    is ``title``, by default the names of the task and of the runs, and a ``note`` stands under it.
+    is ``title``, by default the names of the task and of the runs, and a ``note`` stands under it. The script shows the
+    instances behind a number: as many as :data:`~flip_flop.report.instances.PAGE_SIZE` has room for, or ``everything``.
 
     Raises:
         InputError: A run is missing or broken, or no two of several runs can be compared.
     """
-    if not runs:
-        raise InputError("E-RUN-MISSING", "No run was named.", "Name at least one folder of `flip-flop audit`.")
-    groups = group_runs([load_run(path) for path in runs])
-    require_comparable(groups)
-    # The group with the first comparison leads, whatever stands before it.
-    groups.sort(key=lambda group: not group.is_comparison)
+    groups = read_groups(runs)
     members = [run for group in groups for run in group.runs]
-    style = resources.files("flip_flop.report").joinpath("parts/style.css").read_text(encoding="utf-8")
+    size = None if everything else PAGE_SIZE // len(groups)
+    script = _part("instances.js")
     # Everything is escaped: markup by autoescape, invisible characters by finalize.
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("flip_flop.report", "parts"),
@@ -51,9 +56,11 @@ def write_report(
     page = environment.get_template("page.html.jinja").render(
         title=title or _title(groups[0]),
         note=note,
-        style=Markup(style),
+        style=Markup(_part("style.css")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii"),
         demo_note=DEMO_NOTE if any(run.record.model.is_demo for run in members) else None,
-        groups=[_group(group, f"g{number}") for number, group in enumerate(groups, start=1)],
+        groups=[_group(group, number, size) for number, group in enumerate(groups, start=1)],
         provenance=[_provenance(run) for run in members],
         template_texts=_template_texts(groups),
         version=members[0].record.flip_flop_version or "",
@@ -64,15 +71,35 @@ def write_report(
     return out
 
 
+def read_groups(runs: Sequence[Path | str]) -> list[Group]:
+    """Read audits and group them, with their intervals ready; the first comparison leads, whatever stands before it.
+
+    Raises:
+        InputError: A run is missing or broken, or no two of several runs can be compared.
+    """
+    if not runs:
+        raise InputError("E-RUN-MISSING", "No run was named.", "Name at least one folder of `flip-flop audit`.")
+    groups = group_runs([load_run(path) for path in runs])
+    require_comparable(groups)
+    for group in groups:
+        keep_intervals(*(run.data for run in group.runs))
+    return sorted(groups, key=lambda group: not group.is_comparison)
+
+
+def _part(name: str) -> str:
+    return resources.files("flip_flop.report").joinpath(f"parts/{name}").read_text(encoding="utf-8")
+
+
 def _title(group: Group) -> str:
     task = group.base.record.task.name
     return f"{task}: {group.base.name} → {group.after.name}" if group.is_comparison else task
 
 
-def _group(group: Group, identifier: str) -> dict[str, Any]:
+def _group(group: Group, number: int, size: int | None) -> dict[str, Any]:
     total, record = len(group.runs), group.base.record
     return {
-        "id": identifier,
+        "id": f"g{number}",
+        "number": number,
         "title": "Held-out templates" if group.held_out else group.heading,
         "where": f"Model {record.model.name}, split {record.task.split}",
         "base_name": group.base.name if group.is_comparison else None,
@@ -86,10 +113,10 @@ def _group(group: Group, identifier: str) -> dict[str, Any]:
         "metrics": metric_table(group),
         "more": more_metrics(group),
         "calibration": calibration_section(group),
-        "strip": strip_section(group),
-        "matrices": matrix_section(group),
-        "shares": share_section(group),
-        "examples": example_section(group),
+        "strip": strip_section(group, number),
+        "matrices": matrix_section(group, number),
+        "shares": share_section(group, number),
+        "examples": example_section(group, number, size),
     }
 
 

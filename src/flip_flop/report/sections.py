@@ -1,6 +1,8 @@
 """The report's charts and examples, as values that the page only has to print."""
 
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 
@@ -9,9 +11,11 @@ from flip_flop.metrics import template_agreement_matrix
 from flip_flop.prompts import RenderedInstance
 from flip_flop.report import changes, charts
 from flip_flop.report.compare import Group
+from flip_flop.report.instances import Embedded, embed
 from flip_flop.text import count, percent
 
 _MAX_PROMPT = 4000
+_MOVES = (("wrong", "fixed"), ("broken", "right"))  # a single answer's, by whether it was right, and is
 _SIGNS = {"better": "▲", "worse": "▼", "other": "◆"}
 
 
@@ -32,7 +36,7 @@ def template_values(run: Audit) -> list[float | None]:
     return [float(share) for share in agrees[has_majority].mean(axis=0)]
 
 
-def strip_section(group: Group) -> dict[str, Any]:
+def strip_section(group: Group, number: int) -> dict[str, Any]:
     """The chart of each template's F1 before and after."""
     base = group.base
     columns = [template_values(run) for run in group.runs]
@@ -40,10 +44,18 @@ def strip_section(group: Group) -> dict[str, Any]:
     known = [value for value in (*(value for column in columns for value in column), vote) if value is not None]
     domain = charts.nice_domain(known or [0.0])
     rows = []
-    for index in template_order(group):
+    fault = {"right": "some-wrong"} if base.has_gold else {"agree": "no"}
+    for place, index in enumerate(template_order(group)):
         values = [column[index] for column in columns]
-        chart = charts.strip(values, domain, vote)
-        rows.append({"name": base.template_names[index], "chart": chart, "values": values})
+        links = [_show(number, t=place, run=run, **fault) for run in range(len(group.runs))]
+        rows.append(
+            {
+                "name": base.template_names[index],
+                "chart": charts.strip(values, domain, vote),
+                "values": list(zip(values, links, strict=True)),
+                "show": _show(number, t=place, agree="no"),
+            }
+        )
     title, caption = "F1 of each template", f"F1 in percent, sorted by {base.name}, the best template first."
     if not base.has_gold:
         title = "Each template's agreement with the majority"
@@ -60,35 +72,49 @@ def strip_section(group: Group) -> dict[str, Any]:
     }
 
 
-def matrix_section(group: Group) -> dict[str, Any]:
+def matrix_section(group: Group, number: int) -> dict[str, Any]:
     """The agreement of every two templates, for each run on one scale from ``low`` to 1."""
     order = template_order(group)
     if len(order) < 2:
         return {"runs": []}
     tables = [template_agreement_matrix(run.predictions)[np.ix_(order, order)] for run in group.runs]
+    places = range(len(order))
+    links = [
+        [[_show(number, run=run, t=i, u=j, agree="no") for j in places] for i in places] for run in range(len(tables))
+    ]
+    cells = [
+        [list(zip(*lines, strict=True)) for lines in zip(table.tolist(), shown, strict=True)]
+        for table, shown in zip(tables, links, strict=True)
+    ]
     return {
         "names": [group.base.template_names[index] for index in order],
-        "runs": [(run.name, table.tolist()) for run, table in zip(group.runs, tables, strict=True)],
+        "links": [_show(number, t=place, agree="no") for place in places],
+        "runs": [(run.name, each) for run, each in zip(group.runs, cells, strict=True)],
         "low": min(0.9, int(min(table.min() for table in tables) * 10) / 10),
     }
 
 
-def share_section(group: Group) -> dict[str, Any]:
+def share_section(group: Group, number: int) -> dict[str, Any]:
     """How often each template gives each label."""
     base = group.base
     names = base.label_names
     rows: list[dict[str, Any]] = []
 
-    def add(name: str, shares: list[list[float]], total: bool = False) -> None:
-        rows.append({"name": name, "bars": [charts.share_bar(each, names) for each in shares], "total": total})
+    def add(name: str, shares: list[list[float]], total: bool = False, **filters: int) -> None:
+        kinds = [{"run": run} | filters for run in range(len(group.runs))]
+        links = [[_show(number, **kind, label=label) for label in range(len(names))] for kind in kinds]
+        bars = [charts.share_bar(each, names, link) for each, link in zip(shares, links, strict=True)]
+        rows.append({"name": name, "bars": bars, "total": total})
 
     labelled = base.gold[base.gold >= 0]
     if base.has_gold and len(labelled):
-        add("gold labels", [(np.bincount(labelled, minlength=len(names)) / len(labelled)).tolist()], total=True)
+        gold = (np.bincount(labelled, minlength=len(names)) / len(labelled)).tolist()
+        bar = charts.share_bar(gold, names, [_show(number, gold=label) for label in range(len(names))])
+        rows.append({"name": "gold labels", "bars": [bar], "total": True})
     add("all templates", [run.metrics["label_shares"] for run in group.runs], total=True)
-    for index in template_order(group):
+    for place, index in enumerate(template_order(group)):
         name = base.template_names[index]
-        add(name, [run.metrics["label_shares_per_template"][name] for run in group.runs])
+        add(name, [run.metrics["label_shares_per_template"][name] for run in group.runs], t=place)
     warnings = [
         f"{run.name} has collapsed: {percent(max(shares))}% of its answers are {names[int(np.argmax(shares))]}. "
         "Templates that all give one label agree without having read the input."
@@ -97,18 +123,42 @@ def share_section(group: Group) -> dict[str, Any]:
     return {"labels": names, "rows": rows, "warnings": warnings}
 
 
-def example_section(group: Group) -> dict[str, Any]:
-    """The instances whose answers changed; of one run alone, those that are split or wrong."""
+def example_section(group: Group, number: int, size: int | None) -> dict[str, Any]:
+    """The instances whose answers changed; of one run alone, those that are split or wrong.
+
+    And all instances for the page's script, within this size (:func:`~flip_flop.report.instances.embed`).
+    """
     base, after = group.base, group.after if group.is_comparison else None
     found = changes.find_changes(base, after)
     order = template_order(group)
     states = changes.state_names(base)
+    chosen = changes.select_examples(found)
+    embedded = embed(group, order, {change.instance for members in chosen.values() for change in members}, size)
     return {
+        "content": embedded.content,
+        "num_held": embedded.held,
+        "num_instances": len(base.instance_ids),
+        "left_out": _left_out(embedded, len(base.instance_ids)),
         "title": "Examples" if after is None else "Instances whose answers flipped",
         "has_gold": base.has_gold,
-        "counts": [] if after else list(zip(states, changes.state_counts(base), strict=True)),
-        "transitions": _counts_table(states, changes.transition_counts(base, after)) if after else None,
-        "answers": _counts_table(("wrong", "right"), changes.answer_counts(base, after))
+        "counts": []
+        if after
+        else [
+            (state, total, _show(number, was=at))
+            for at, (state, total) in enumerate(zip(states, changes.state_counts(base), strict=True))
+        ],
+        "transitions": _counts_table(
+            states,
+            changes.transition_counts(base, after),
+            lambda i, j: _show(number, a=0, b=len(group.runs) - 1, was=i, now=j),
+        )
+        if after
+        else None,
+        "answers": _counts_table(
+            ("wrong", "right"),
+            changes.answer_counts(base, after),
+            lambda i, j: _show(number, a=0, b=len(group.runs) - 1, right=_MOVES[i][j]),
+        )
         if after and base.has_gold
         else None,
         "kinds": [
@@ -117,9 +167,12 @@ def example_section(group: Group) -> dict[str, Any]:
                 "tone": kind.tone,
                 "sign": _SIGNS[kind.tone],
                 "shown": f"{len(members)} of {sum(change.kind == kind for change in found)}",
-                "examples": [_example(change.instance, base, after, order) for change in members],
+                "examples": [
+                    _example(change.instance, base, after, order, embedded.printed.get(change.instance))
+                    for change in members
+                ],
             }
-            for kind, members in changes.select_examples(found).items()
+            for kind, members in chosen.items()
         ],
         "caption": (
             "Chosen by rule: one of each kind in turn, within a kind those where most templates "
@@ -132,20 +185,41 @@ def example_section(group: Group) -> dict[str, Any]:
     }
 
 
-def _counts_table(names: tuple[str, ...], table: list[list[int]]) -> dict[str, Any]:
+def _left_out(embedded: Embedded, total: int) -> list[str]:
+    """What the page does not hold, in sentences."""
+    found = []
+    if embedded.held < total:
+        found.append(
+            f"This file holds {embedded.held:,} of {count(total, 'instance')}: those whose answers changed first, then "
+            "those with the smallest margin. flip-flop report --all leaves nothing out."
+        )
+    if embedded.with_prompts < embedded.held:
+        found.append(f"The runs kept the prompts of {embedded.with_prompts:,} of these {embedded.held:,} only.")
+    return found
+
+
+def _show(group: int, **filters: int | str) -> str:
+    """What the page's script filters by, as a link."""
+    return f"#show?{urlencode({'g': group, **filters})}"
+
+
+def _counts_table(names: tuple[str, ...], table: list[list[int]], show: Callable[[int, int], str]) -> dict[str, Any]:
     """Counts from each state to each, the worst state first, and whether a move is for the better."""
     rows = []
     for i, (name, line) in enumerate(zip(names, table, strict=True)):
         tones = ["same" if j == i or not value else "better" if j > i else "worse" for j, value in enumerate(line)]
-        rows.append((name, list(zip(line, tones, strict=True))))
+        rows.append(
+            (name, [(value, tone, show(i, j)) for j, (value, tone) in enumerate(zip(line, tones, strict=True))])
+        )
     return {"names": names, "rows": rows, "total": sum(map(sum, table))}
 
 
-def _example(index: int, base: Audit, after: Audit | None, order: list[int]) -> dict[str, Any]:
+def _example(
+    index: int, base: Audit, after: Audit | None, order: list[int], texts: RenderedInstance | None
+) -> dict[str, Any]:
     identifier, gold = base.instance_ids[index], int(base.gold[index])
     runs = [base] if after is None else [base, after]
     labels, given = range(len(base.label_names)), [run.predictions[index].tolist() for run in runs]
-    texts = base.texts.get(identifier)
     return {
         "id": identifier,
         "gold": base.label_names[gold] if gold >= 0 else None,

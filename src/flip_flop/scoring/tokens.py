@@ -157,10 +157,16 @@ class PromptEncoder:
                 fitting.append(encoded)
         return fitting, too_long
 
+    def as_read(self, instance: RenderedInstance) -> RenderedInstance:
+        """The instance with its prompts as the model reads them: in the chat template where it is used."""
+        if not self.uses_chat_template:
+            return instance
+        return replace(instance, prompts=tuple(map(self._in_chat, instance.prompts)))
+
     def _encode(self, instance: RenderedInstance) -> EncodedInstance:
         pairs = [
-            (self._in_chat(prompt) if self.uses_chat_template else prompt, self.delimiter + choice)
-            for prompt, choices in zip(instance.prompts, instance.choices, strict=True)
+            (prompt, self.delimiter + choice)
+            for prompt, choices in zip(self.as_read(instance).prompts, instance.choices, strict=True)
             for choice in choices
         ]
         answers = iter(encode_pairs(self.tokenizer, pairs, self.bos))

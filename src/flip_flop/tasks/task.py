@@ -32,6 +32,7 @@ class Task:
 
     Attributes:
         labels: The label field's values, in the order of the answer choices; None without gold labels.
+        label_names: What reports call the labels, in their order; by default the values.
         f1: ``"binary"`` (F1 of label 1), ``"macro"``, or ``"auto"``: binary for two labels.
         id_field: The field that names an instance; without it a row is named by its split and number.
 
@@ -56,6 +57,7 @@ class Task:
     id_field: str | None = None
     held_out_templates: tuple[str, ...] = ()
     description: str = ""
+    label_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         task = f"task {self.name!r}"
@@ -80,6 +82,9 @@ class Task:
         for index, text in enumerate(texts):
             if text in texts[:index]:
                 raise InputError("E-LABEL-DUP", f"{task} lists the label {text!r} twice.", "Remove one of them.")
+        if self.label_names and len(set(self.label_names)) != len(texts):
+            named = f"{task} has {len(texts)} labels and {len(set(self.label_names))} different label_names."
+            raise InputError("E-TASK-KEY", named, "Give one name for each label, or none.")
         self.templates.select(self.held_out_templates)
 
     @property
@@ -270,6 +275,7 @@ class RenderedSplit:
         return {
             "name": task.name,
             "labels": list(task.label_values(num_labels)),
+            "label_names": list(task.label_names),
             "digest": task.digest(),
             "split": self.split,
             "num_instances": len(self.instances),

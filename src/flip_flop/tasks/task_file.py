@@ -48,21 +48,25 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
         for split, entry in _mapping(document["data"], f"{where}, data").items()
     }
     label_field, labels = _text(document, "label_field", where), _labels(document.get("labels"), where)
-    held_out = document.get("held_out_templates") or []
-    if not isinstance(held_out, list) or not all(isinstance(name, str) for name in held_out):
-        message = f"{where}: held_out_templates is not a list of names."
-        raise InputError("E-TASK-KEY", message, "Write [name, name].")
     return Task(
         name=_text(document, "name", where) or path.stem,
         templates=_templates(document["templates"], _number(document, "prompt_value_limit", where), where),
         data=data,
         labels=labels,
+        label_names=_names(document, "label_names", where),
         label_field=label_field,
         f1=_text(document, "f1", where) or "auto",
         id_field=_text(document, "id_field", where),
-        held_out_templates=tuple(held_out),
+        held_out_templates=_names(document, "held_out_templates", where),
         description=_text(document, "description", where) or "",
     )
+
+
+def _names(document: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    names = document.get(key) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError("E-TASK-KEY", f"{where}: {key} is not a list of names.", 'Write [name, "name"].')
+    return tuple(names)
 
 
 def _labels(value: Any, where: str) -> tuple[Label, ...] | None:

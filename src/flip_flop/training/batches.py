@@ -43,7 +43,9 @@ class InstanceDataset(Dataset[EncodedInstance]):
 def encode_rows(
     encoder: PromptEncoder, policy: TooLongPolicy, *splits: tuple[str, RenderedRows | None]
 ) -> list[InstanceDataset]:
-    """A dataset of each split, given by its name and rows. What is too long is found in all of them before it is refused or skipped.
+    """A dataset of each split, given by its name and rows.
+
+    What is too long is found in all of them before it is refused or skipped.
 
     Raises:
         InputError: ``E-TOO-LONG``, also where nothing is left of a split.

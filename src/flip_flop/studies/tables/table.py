@@ -8,30 +8,16 @@ from typing import Literal
 
 import pandas as pd
 
+from flip_flop.report.latex import escape, words
 from flip_flop.text import MISSING, align_columns, markdown_cell, spreadsheet_cell, visible
 
 Style = Literal["", "name", "paper", "best", "worst"]
 PREAMBLE = r"% Needs \usepackage{booktabs}, \usepackage{graphicx} and \usepackage[dvipsnames]{xcolor}."
-_ESCAPES = str.maketrans(
-    {character: rf"\{character}" for character in "{}&%$#_"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "`": r"\textasciigrave{}"}
-    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\char34{}"}
-    | {"[": "{[}", "*": "{*}", "]": "{]}"}  # after \\ the first two would be read as its arguments
-    | {"−": "$-$", "±": r"$\pm$", "–": "--", "Δ": r"$\Delta$"}
-)
-_SYMBOLS = {
-    "mean F1": r"$\overline{F_1}$",
-    "sigma_F1": r"$\sigma_{F_1}$",
-    "P_o": r"$P_o$",
-    "F2C": r"F$^2$C",
-    "F1": r"$F_1$",
-}
 _LATEX_STYLES = {
     "best": r"\textbf{\textcolor{ForestGreen}{%s}}",
     "worst": r"\textcolor{BrickRed}{%s}",
     "paper": r"{\scriptsize\textcolor{gray}{%s}}",
 }
-_TOKENS = re.compile("|".join([*map(re.escape, _SYMBOLS), "."]), re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -127,26 +113,11 @@ def render_latex(table: Table) -> str:
         r"    \bottomrule",
         r"  \end{tabular}}%",
         rf"  \ifdim\wd0>{width}\resizebox{{{width}}}{{!}}{{\usebox0}}\else\usebox0\fi",
-        rf"  \caption{{{_words(table.title)}. {' '.join(map(_words, table.notes))}}}",
+        rf"  \caption{{{words(table.title)}. {' '.join(map(words, table.notes))}}}",
         rf"  \label{{tab:{re.sub('[^a-z0-9]+', '-', table.name)}}}",
         rf"\end{{{kind}}}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def escape(text: str) -> str:
-    r"""A name in LaTeX, letter by letter.
-
-    Example:
-        >>> print(escape("50% of a_b & [c]"))
-        50\% of a\_b \& {[}c{]}
-    """
-    return visible(text, one_line=True).translate(_ESCAPES)
-
-
-def _words(text: str) -> str:
-    """Words of ours: titles of metrics become mathematics."""
-    return "".join(_SYMBOLS.get(token) or escape(token) for token in _TOKENS.findall(text))
 
 
 def _groups(columns: Sequence[Column]) -> list[str]:
@@ -154,7 +125,7 @@ def _groups(columns: Sequence[Column]) -> list[str]:
     cells, rules, end = [], [], 0
     for name, members in itertools.groupby(columns, lambda column: column.group):
         size = len(list(members))
-        cells += [rf"\multicolumn{{{size}}}{{c}}{{{_words(name)}}}"] if name else [""] * size
+        cells += [rf"\multicolumn{{{size}}}{{c}}{{{words(name)}}}"] if name else [""] * size
         rules += [rf"\cmidrule(lr){{{end + 1}-{end + size}}}"] if name else []
         end += size
     return [f"    {' & '.join(cells)} \\\\", f"    {' '.join(rules)}"] if rules else []
@@ -165,5 +136,5 @@ def _latex_row(row: Row) -> str:
 
 
 def _latex(cell: TableCell) -> str:
-    text = escape(cell.text) if cell.style == "name" else _words(cell.text)
+    text = escape(cell.text) if cell.style == "name" else words(cell.text)
     return _LATEX_STYLES.get(cell.style, "%s") % text if text else ""

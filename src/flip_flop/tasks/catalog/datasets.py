@@ -168,7 +168,8 @@ def catalog_data(
         template, reason = templates.dropped[0]
         message = f"{entry.source_name}: no template renders for every row; {template!r}: {reason}."
         raise InputError("E-TPL-EMPTY", message, "Download the dataset again.")
-    task = Task(name, templates.kept, {}, entry.labels, entry.label_field, entry.f1, description=entry.description)
+    task = Task(name, templates.kept, {}, entry.labels, entry.label_field, entry.f1, label_names=entry.label_names)
+    task = replace(task, description=entry.description)
     task.gold_labels(test)
     labels = task.gold_labels(train)
     divided = divide(train, test, labels, entry.policy, duplicates=duplicates, splits=splits, seed=seed)

@@ -1,0 +1,251 @@
+"use strict";
+// The instances behind the report's numbers. Every [data-show] of the page becomes a button that opens them, filtered.
+// Text reaches the page by textContent alone. Without this script, the page says all that it has to say.
+(() => {
+  const dialog = document.getElementById("instances");
+  if (!dialog || !dialog.showModal || !window.DecompressionStream) return;
+  const field = Object.fromEntries([...dialog.querySelectorAll("[name]")].map((each) => [each.name, each]));
+  const [list, status, heldNote, more] = ["list", "status", "held", "more"].map((part) => dialog.querySelector("." + part));
+  const PAGE = 40;
+  const groups = {};
+  let data, group, found, shown;
+
+  const make = (tag, className, text) => {
+    const element = document.createElement(tag);
+    if (className) element.className = className;
+    if (text !== undefined) element.textContent = text;
+    return element;
+  };
+
+  // Data: Base64 of gzip of JSON, read when a group's instances are first asked for.
+  const load = (number) => groups[number] ??= (async () => {
+    const bytes = Uint8Array.from(atob(document.getElementById(`g${number}-data`).textContent), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const read = JSON.parse(await new Response(stream).text());
+    read.textAt = new Map(read.promptsOf.map((position, at) => [position, at]));
+    return read;
+  })();
+
+  const options = (select, names, any) => {
+    const empty = any === undefined ? [] : [new Option(any, "")];
+    select.replaceChildren(...empty, ...names.map((name, value) => new Option(name, value)));
+  };
+
+  async function enter(number) {
+    data = await load(number);
+    if (group !== number) {
+      group = number;
+      for (const name of ["a", "b", "run"]) options(field[name], data.runs);
+      for (const name of ["t", "u"]) options(field[name], data.templates, "any");
+      for (const name of ["label", "gold"]) options(field[name], data.labels, "any");
+      for (const name of ["was", "now"]) options(field[name], data.states, "any");
+      const hasGold = data.gold.some((label) => label >= 0), pair = data.runs.length > 1;
+      for (const name of ["gold", "right"]) field[name].closest("label").hidden = !hasGold;
+      for (const name of ["b", "run", "now"]) field[name].closest("label").hidden = !pair;
+      for (const option of dialog.querySelectorAll("[data-two]")) option.hidden = option.disabled = !pair;
+      const left = document.getElementById(`g${number}-left-out`);
+      heldNote.textContent = left ? left.textContent : "";
+    }
+  }
+
+  // The state of the view is the values of its fields: they are what the address holds.
+  function read() {
+    const value = (name) => (field[name].value === "" ? null : Number(field[name].value));
+    return { ...Object.fromEntries(["a", "b", "run", "t", "u", "label", "gold", "was", "now"].map((name) => [name, value(name)])),
+      agree: field.agree.value, right: field.right.value, sort: field.sort.value, q: field.q.value.trim().toLowerCase() };
+  }
+
+  function address() {
+    const query = new URLSearchParams({ g: group });
+    for (const [name, each] of Object.entries(field)) if (each.value !== "") query.set(name, each.value);
+    history.replaceState(null, "", "#show?" + query);
+  }
+
+  async function open(query) {
+    const number = Number(query.get("g"));
+    if (!document.getElementById(`g${number}-data`)) return;
+    await enter(number);
+    const last = data.runs.length - 1, given = Object.fromEntries(query), run = Number(given.run ?? given.b ?? last);
+    const start = { a: 0, b: run > 0 ? run : last, run, sort: "margin", ...given };
+    for (const [name, each] of Object.entries(field)) {
+      each.value = start[name] ?? "";
+      if (each.selectedIndex === -1) each.selectedIndex = 0;
+    }
+    if (!dialog.open) dialog.showModal();
+    update();
+  }
+
+  // One template stands for itself and is compared with the vote, two with each other, none with all others.
+  function select() {
+    const view = read(), size = data.templates.length, both = [view.a, view.b ?? view.a];
+    const scope = view.t === null && view.u === null ? [...Array(size).keys()] : [view.t, view.u].filter((t) => t !== null);
+    const answer = (run, at, t) => data.answers[run][at * size + t];
+    const agrees = (run, at) => {
+      const first = scope.length > 1 ? answer(run, at, scope[0]) : data.votes[run][at];
+      return scope.every((t) => answer(run, at, t) === first);
+    };
+    const right = (run, at, t) => answer(run, at, t) === data.gold[at];
+    const moved = (was, now) => (at) => scope.some((t) => right(view.a, at, t) === was && right(view.b, at, t) === now);
+    const agreement = {
+      no: (at) => !agrees(view.run, at), yes: (at) => agrees(view.run, at),
+      fixed: (at) => !agrees(view.a, at) && agrees(view.b, at), broken: (at) => agrees(view.a, at) && !agrees(view.b, at),
+      changed: (at) => scope.some((t) => answer(view.a, at, t) !== answer(view.b, at, t)),
+    };
+    const verdict = {
+      "all-right": (at) => scope.every((t) => right(view.run, at, t)), "some-wrong": (at) => scope.some((t) => !right(view.run, at, t)),
+      fixed: moved(false, true), broken: moved(true, false), wrong: moved(false, false), right: moved(true, true),
+    };
+    const contains = (at) => {
+      const texts = data.prompts[data.textAt.get(at)] ?? [];
+      return data.ids[at].toLowerCase().includes(view.q) || scope.some((t) => (texts[t] ?? "").toLowerCase().includes(view.q));
+    };
+    const tests = [
+      agreement[view.agree],
+      verdict[view.right] && ((at) => data.gold[at] >= 0 && verdict[view.right](at)),
+      view.label !== null && ((at) => scope.some((t) => answer(view.run, at, t) === view.label)),
+      view.gold !== null && ((at) => data.gold[at] === view.gold),
+      view.was !== null && ((at) => data.standing[view.a][at] === view.was),
+      view.now !== null && ((at) => data.standing[both[1]][at] === view.now),
+      view.q && contains,
+    ].filter(Boolean);
+    const margin = data.ids.map((_, at) => Math.min(...scope.map((t) => data.margins[view.run][at * size + t])));
+    const changes = (at) => scope.filter((t) => answer(both[0], at, t) !== answer(both[1], at, t)).length;
+    const order = { margin: (x, y) => margin[x] - margin[y], widest: (x, y) => margin[y] - margin[x],
+      changed: (x, y) => changes(y) - changes(x), data: (x, y) => x - y }[view.sort];
+    const kept = [...data.ids.keys()].filter((at) => tests.every((test) => test(at)));
+    return { view, scope, answer, margin, places: kept.sort((x, y) => order(x, y) || x - y) };
+  }
+
+  function update() {
+    address();
+    found = select();
+    shown = 0;
+    list.replaceChildren();
+    const held = data.ids.length, number = found.places.length.toLocaleString("en");
+    status.textContent = `${number} of ${held.toLocaleString("en")} instances`
+      + (held < data.total ? ` that this file holds (of ${data.total.toLocaleString("en")})` : "");
+    extend();
+  }
+
+  function extend() {
+    list.append(...found.places.slice(shown, shown + PAGE).map(row));
+    shown += PAGE;
+    more.hidden = shown >= found.places.length;
+  }
+
+  const sides = () => [...new Set([found.view.a, found.view.b ?? found.view.a])];
+
+  function row(at) {
+    const item = make("li"), button = make("button", "item"), cells = make("span", "row"), size = data.templates.length;
+    button.type = "button";
+    button.setAttribute("aria-expanded", "false");
+    button.append(make("span", "id", data.ids[at]));
+    if (data.gold[at] >= 0) button.append(labelled("gold", data.gold[at]));
+    for (const run of sides()) {
+      if (cells.children.length) cells.append(make("span", "arrow", "→"));
+      const side = make("span", "side");
+      for (let t = 0; t < size; t++) {
+        const label = found.answer(run, at, t), lead = data.margins[run][at * size + t];
+        const wrong = data.gold[at] >= 0 && label !== data.gold[at], out = found.scope.length < size && !found.scope.includes(t);
+        const cell = make("span", `cell l${label % 7}${wrong ? " wrong" : ""}${out ? " out" : ""}`);
+        cell.style.setProperty("--m", lead / 1000);
+        cell.title = `${data.templates[t]}: ${data.labels[label]}, margin ${(lead / 10).toFixed(1)}`;
+        side.append(cell);
+      }
+      cells.append(side);
+    }
+    cells.setAttribute("aria-hidden", "true");
+    const counts = sides().map((run) => data.labels.map((_, label) =>
+      [...Array(size).keys()].filter((t) => found.answer(run, at, t) === label).length).join("–")).join(" → ");
+    button.append(cells, make("span", "quiet", `${counts}, margin ${(found.margin[at] / 10).toFixed(1)}`));
+    button.addEventListener("click", () => {
+      const detail = item.querySelector(".prompts, p");
+      if (detail) detail.remove();
+      else item.append(prompts(at));
+      button.setAttribute("aria-expanded", String(!detail));
+    });
+    item.append(button);
+    return item;
+  }
+
+  function labelled(className, label) {
+    const span = make("span", className);
+    span.append(make("i", `swatch l${label % 7}`), data.labels[label]);
+    return span;
+  }
+
+  function prompts(at) {
+    const place = data.textAt.get(at), size = data.templates.length;
+    if (place === undefined) return make("p", "quiet", "The runs kept no prompts of this instance.");
+    const all = make("ol", "prompts");
+    for (const t of [...found.scope].sort((x, y) => x - y)) {
+      const item = make("li"), choices = make("p", "choices");
+      item.append(make("h3", "", data.templates[t]), make("pre", "", data.prompts[place][t]), choices);
+      data.choices[data.choiceOf[place]][t].forEach((text, label) => {
+        const marks = sides().filter((run) => found.answer(run, at, t) === label)
+          .map((run) => `${data.runs[run]} ${(data.margins[run][at * size + t] / 10).toFixed(1)}`);
+        const choice = make("span", marks.length ? "chosen" : "");
+        choice.append(make("i", `swatch l${label % 7}`), text);
+        if (label === data.gold[at]) marks.push("gold");
+        for (const mark of marks) choice.append(" ", make("small", "", mark));
+        choices.append(choice);
+      });
+      all.append(item);
+    }
+    return all;
+  }
+
+  // Keys: the arrows go through a table's buttons and through the list; Escape closes, and focus goes back.
+  function arrows(event) {
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    const button = event.target.closest("button.show, button.item");
+    if (!step || !button) return;
+    let next;
+    if (button.className === "item") {
+      const items = [...list.querySelectorAll(".item")];
+      next = step[0] ? items[items.indexOf(button) + step[0]] : null;
+    } else {
+      const cell = button.closest("td, th"), rows = cell && [...cell.closest("table").rows];
+      for (let y = cell ? cell.parentNode.rowIndex + step[0] : -1, x = cell ? cell.cellIndex + step[1] : 0;
+        rows?.[y]?.cells[x] && !next; y += step[0], x += step[1]) next = rows[y].cells[x].querySelector("button.show");
+    }
+    if (!next) return;
+    event.preventDefault();
+    if (next.className !== "item") [button.tabIndex, next.tabIndex] = [-1, 0];
+    next.focus();
+  }
+
+  function upgrade(element) {
+    const button = make("button", "show");
+    button.type = "button";
+    button.addEventListener("click", () => open(new URLSearchParams(element.dataset.show.slice(6))));
+    if (element.namespaceURI.endsWith("svg")) {  // over a bar's part
+      button.classList.add("over");
+      button.title = element.textContent;
+      button.setAttribute("aria-label", element.textContent);
+      [button.style.left, button.style.width] = [element.getAttribute("x"), element.getAttribute("width")];
+      element.ownerSVGElement.parentNode.append(button);
+    } else {
+      button.append(...element.childNodes);
+      element.append(button);
+    }
+  }
+
+  document.querySelectorAll("[data-show]").forEach(upgrade);
+  for (const each of document.querySelectorAll(".all")) {
+    each.append(make("span", "quiet", " Numbers, bars and names of templates above and below open theirs."));
+  }
+  for (const table of document.querySelectorAll("main table")) {
+    [...table.querySelectorAll("button.show:not(.over)")].forEach((button, at) => { button.tabIndex = at ? -1 : 0; });
+  }
+  document.addEventListener("keydown", arrows);
+  dialog.addEventListener("change", update);
+  field.q.addEventListener("input", update);
+  more.addEventListener("click", extend);
+  dialog.querySelector(".close").addEventListener("click", () => dialog.close());
+  dialog.querySelector(".clear").addEventListener("click", () => open(new URLSearchParams({ g: group })));
+  dialog.addEventListener("close", () => history.replaceState(null, "", location.pathname + location.search));
+  const restore = () => location.hash.startsWith("#show?") && open(new URLSearchParams(location.hash.slice(6)));
+  addEventListener("hashchange", restore);
+  restore();
+})();

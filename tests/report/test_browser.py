@@ -1,0 +1,140 @@
+"""The report in a real browser: its script, its keys, its links, its contrast. Skipped where there is no Chromium."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flip_flop.report import load_run, write_report
+from tests.report.browser import PROGRAM, Browser
+from tests.report.made_runs import HOSTILE
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here"),
+    pytest.mark.xdist_group("browser"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = Browser()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def page(demo, tmp_path_factory):
+    return write_report(demo, tmp_path_factory.mktemp("browser") / "report.html")
+
+
+@pytest.fixture(scope="module")
+def answers(demo):
+    """The predictions of each of the first group's runs, with templates in the page's order: the best first."""
+    runs = [load_run(path) for path in demo[:4]]
+    f1 = runs[0].metrics["f1_per_template"]
+    order = sorted(range(8), key=lambda at: (-f1[runs[0].template_names[at]], at))
+    return [run.predictions[:, order] for run in runs]
+
+
+def found(browser):
+    browser.wait("document.querySelector('dialog').open && document.querySelector('.status').textContent")
+    return int(browser.run("document.querySelector('.status').textContent.split(' ')[0].replace(',', '')"))
+
+
+def set_field(browser, name, value):
+    at = f"document.querySelector('dialog [name={name}]')"
+    browser.run(f"{at}.value = {json.dumps(value)}; {at}.dispatchEvent(new Event('change', {{bubbles: true}}))")
+
+
+def test_a_heat_map_cell_opens_the_instances_on_which_its_templates_disagree(browser, page, answers):
+    browser.open(page)
+    browser.run("document.querySelectorAll('.heat')[1].rows[2].cells[5].querySelector('button').click()")
+    assert found(browser) == int((answers[1][:, 1] != answers[1][:, 4]).sum())
+    assert "run=1&t=1&u=4&agree=no" in browser.run("location.hash")
+    set_field(browser, "agree", "fixed")
+    before, after = ((answers[run][:, 1] == answers[run][:, 4]) for run in (0, 1))
+    assert found(browser) == int((~before & after).sum())
+    assert browser.said == []
+
+
+def test_a_count_a_bar_and_a_templates_name_open_theirs(browser, page, answers, demo):
+    gold = load_run(demo[0]).gold
+    browser.open(page)
+    table = "[...document.querySelectorAll('.counts')]"
+    browser.run(f"{table}[1].querySelector('button').click()")
+    was, now = (answers[run] == gold[:, None] for run in (0, 3))
+    assert found(browser) == int((~was & ~now).any(axis=1).sum())
+    browser.run("document.querySelector('dialog .close').click()")
+    shown = browser.run(f"{table}[0].rows[3].cells[4].textContent")
+    browser.run(f"{table}[0].rows[3].cells[4].querySelector('button').click()")
+    assert found(browser) == int(shown)
+    bars = "document.querySelectorAll('.shares tr')[3].querySelectorAll('td')[2]"
+    browser.run(f"{bars}.querySelectorAll('button')[1].click()")
+    assert found(browser) == int((answers[2][:, 0] == 1).sum())
+    browser.run("document.querySelectorAll('.strips tbody tr')[7].querySelector('td:last-of-type button').click()")
+    assert found(browser) == int((answers[3][:, 7] != gold).sum())
+
+
+def test_a_link_restores_the_view_and_any_two_runs_stand_side_by_side(browser, page, answers):
+    browser.open(page, "#show?g=1&a=1&b=2&run=2&agree=changed&sort=changed&q=test-00")
+    moved = (answers[1][:100] != answers[2][:100]).sum(axis=1)
+    assert found(browser) == int((moved > 0).sum())
+    values = browser.run("['a', 'b', 'sort', 'q'].map((name) => document.querySelector(`dialog [name=${name}]`).value)")
+    assert values == ["1", "2", "changed", "test-00"]
+    first = browser.run("document.querySelector('.item .id').textContent")
+    assert moved[int(first.removeprefix("test-"))] == moved.max()
+    browser.run("document.querySelector('.item').click()")
+    shown = browser.run("[...document.querySelectorAll('dialog .prompts pre')].map((each) => each.textContent)")
+    assert len(shown) == 8
+    assert all(f"The kettle of {first}" in text for text in shown)
+    assert browser.run("document.querySelector('dialog .prompts').textContent").count("swarm ") == 8
+
+
+def test_the_keys_go_through_the_heat_map_open_and_close(browser, page):
+    browser.open(page)
+    browser.run("document.querySelector('.heat tbody td button').focus()")
+    browser.press("ArrowRight")
+    browser.press("ArrowDown")
+    place = "(({cellIndex, parentNode}) => [parentNode.rowIndex, cellIndex])(document.activeElement.closest('td'))"
+    row, column = browser.run(place)
+    browser.press("Enter")
+    assert f"t={row - 1}&u={column - 1}" in (found(browser) and browser.run("location.hash"))
+    browser.press("Escape")
+    browser.wait("!document.querySelector('dialog').open && location.hash === ''")
+    assert browser.run(place) == [row, column]
+
+
+def test_text_that_wants_to_be_markup_is_text(browser, hostile, tmp_path):
+    page = write_report(hostile, tmp_path / "report.html")
+    browser.open(page, "#show?g=1")
+    assert found(browser) == 90
+    browser.run("document.querySelector('.item').click()")
+    text = HOSTILE.replace("\u202e", "\\u202e").replace("\x1b", "\\x1b")
+    assert text in browser.run("document.querySelector('dialog pre').textContent")
+    assert browser.run("document.querySelectorAll('dialog b, dialog script, dialog img').length") == 0
+    script = "Object.assign(document.createElement('script'), {text: 'window.bad = 1'})"
+    assert browser.run(f"(document.body.append({script}), window.bad)") is None
+    assert any("Content Security Policy" in json.dumps(each) for each in browser.said)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing_in_the_page_and_in_the_panel(browser, make_run, tmp_path, dark):
+    axe = pytest.importorskip("axe_core_python", reason="the package axe-core-python is not there")
+    script = Path(axe.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
+    rules = "{runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'], resultTypes: ['violations']}"
+    runs = [make_run(num_templates=5), make_run("f2c", num_templates=5, pull=0.5)]
+    held = [
+        make_run("base", folder="held", num_templates=3, held_out=["plain"]),
+        make_run("f2c", folder="held2", num_templates=3, pull=0.5),
+    ]
+    page = write_report([*runs, *held], tmp_path / "report.html")
+    for fragment in ("", "#show?g=1&run=0&t=0&u=3&agree=no"):
+        browser.open(page, fragment, dark=dark)
+        browser.run("document.querySelectorAll('main details').forEach((each) => { each.open = true; })")
+        if fragment:
+            assert found(browser)
+            browser.run("document.querySelector('.item').click()")
+        browser.run(f"{script};0")
+        words = "({id, nodes}) => [id, nodes.length, nodes[0].html, nodes[0].failureSummary]"
+        assert browser.run(f"axe.run({rules}).then((found) => found.violations.map({words}))") == []
