@@ -114,6 +114,15 @@ FILES = {
 }
 
 
+def test_words_for_labels_and_what_separates_columns_stand_in_the_file(flip_flop, folder):
+    (folder / "a.csv").write_text(csv("text;topic", lambda n: f"{text(n)};{n % 2}"))
+    assert flip_flop("init", "a.csv", "--kind", "topic", "--labels", "rooms,food").code == 0
+    written = yaml.safe_load((folder / "task.yaml").read_text())
+    assert written["label_names"] == ["rooms", "food"]
+    assert written["data"]["train"] == {"path": "a.csv", "delimiter": ";", "part": "train"}
+    assert load_task("task.yaml").instances("test")
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

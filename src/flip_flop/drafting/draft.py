@@ -14,6 +14,7 @@ from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import Finding, LintRow, lint_templates
 from flip_flop.tasks import FileSource, Rows
+from flip_flop.tasks.readers import DELIMITERS
 from flip_flop.tasks.sources import part_of
 from flip_flop.text import count, visible
 
@@ -28,6 +29,7 @@ class Draft:
 
     Attributes:
         labels: The label column's values, in the order of the answers; ``words`` says what each means.
+        delimiter: Of a CSV file that has no commas.
         parts: How many rows each part of the file has; empty where the file is too small to be divided.
         findings: What lint has against the templates; only warnings.
     """
@@ -39,11 +41,14 @@ class Draft:
     words: tuple[str, ...]
     templates: tuple[Template, ...]
     parts: dict[str, int]
+    delimiter: str | None
     findings: tuple[Finding, ...] = field(repr=False)
 
     def text(self, out: Path) -> str:
         """The task file, to be written to ``out``: paths in it are relative to its folder."""
-        source = _scalar(Path(os.path.relpath(self.source, out.parent)).as_posix())
+        source = f"path: {_scalar(Path(os.path.relpath(self.source, out.parent)).as_posix())}"
+        if self.delimiter is not None:
+            source += f", delimiter: {_quoted(self.delimiter)}"
         label = self.columns.label
         lines = [
             f"# Drafted by flip-flop init {visible(self.source.name, one_line=True)}, as {self.kind}.",
@@ -55,20 +60,20 @@ class Draft:
             lines += [
                 "# A file without splits is divided by its rows' content, about half and half: what is trained",
                 f"# on is not audited. No loss reads a label; a tenth of the training rows is held out, {chosen_by}.",
-                f"# To audit all rows, write test: {source} and leave train out, or name another file there.",
+                f"# To audit all rows, write test: {{{source}}} and leave train out, or name another file there.",
                 "data:",
-                *(f"  {part}: {{path: {source}, part: {part}}}" for part in self.parts),
+                *(f"  {part}: {{{source}, part: {part}}}" for part in self.parts),
             ]
         else:
             lines += ["# To train, name a file of other rows, which need no labels: train: more.csv", "data:"]
-            lines += [f"  test: {source}"]
+            lines += [f"  test: {{{source}}}"]
         lines += [
             f"label_field: {_scalar(label)}" if label else "# No column of labels: there is agreement, but no F1."
         ]
         if self.labels:
             lines += [f"labels: [{', '.join(map(_label, self.labels))}]"]
         if self.words != self.labels:
-            lines[-1] += f"    # {visible(', '.join(self.words), one_line=True)}"
+            lines += [f"label_names: [{', '.join(map(_scalar, self.words))}]    # what reports call them"]
         lines += [
             "# Each has an answer for every label, in the labels' order. Three or more can out-vote one.",
             "templates:",
@@ -107,7 +112,7 @@ def draft_task(
         InputError: ``E-INIT-COLUMN``, ``E-INIT-LABELS``, ``E-INIT-KIND``, ``E-LABEL-NULL``, an error of the file's, or
             the first error that lint finds.
     """
-    rows = FileSource(source).load()
+    rows, delimiter = _load(source)
     columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask)
     values, words = _labels(rows, columns, tuple(labels), kind, ask)
     is_pair, has_options = len(columns.texts) > 1, bool(columns.options)
@@ -139,7 +144,19 @@ def draft_task(
     if len(rows) >= MIN_ROWS_TO_DIVIDE:
         found = [part_of(row.fields) for row in rows.rows]
         parts = {part: found.count(part) for part in ("train", "test")}
-    return Draft(source, kind, columns, values, words, tuple(templates), parts, findings)
+    return Draft(source, kind, columns, values, words, tuple(templates), parts, delimiter, findings)
+
+
+def _load(source: Path) -> tuple[Rows, str | None]:
+    """The rows, and what separates the columns of a file where it is no comma."""
+    for delimiter in (None, *DELIMITERS):
+        try:
+            return FileSource(source, delimiter=delimiter).load(), delimiter
+        except InputError as error:
+            if error.code != "E-DATA-DELIMITER":
+                raise
+            refusal = error
+    raise refusal
 
 
 def _labels(

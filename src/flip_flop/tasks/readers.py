@@ -27,7 +27,7 @@ SEPARATED = {".csv": ",", ".tsv": "\t"}  # and by what
 READABLE = (*SEPARATED, ".jsonl", ".json", ".parquet")
 EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 # What else may separate cells, with its name.
-_DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
+DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 
 
 def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None) -> tuple[list[NumberedRow], str]:
@@ -136,7 +136,7 @@ def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".cs
 
 def _check_delimiter(columns: Sequence[str], where: str) -> None:
     """Refuse a single column that seems to hold the names of several (``E-DATA-DELIMITER``)."""
-    for delimiter, name in _DELIMITERS.items():
+    for delimiter, name in DELIMITERS.items():
         if len(columns) == 1 and delimiter in columns[0]:
             message = f"{where} has one column, {columns[0]!r}: its cells seem to be separated by {name}."
             entry = f"{{path: {Path(where).name}, delimiter: {json.dumps(delimiter)}}}"
