@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 
-.PHONY: architectures docs release setup torture demo demo-seeds smoke evidence slurm slurm-programs test quick check bench bench-full clean
+.PHONY: architectures browser docs release setup torture demo demo-seeds smoke evidence slurm slurm-programs test quick check bench bench-full clean
 
 setup: $(VENV)/.installed
 
@@ -67,6 +67,11 @@ SLURM_PATH := $(PATH):/usr/sbin:/sbin
 slurm-programs:
 	@(for program in slurmctld slurmd munged sbatch; do PATH="$(SLURM_PATH)" command -v $$program || exit 1; done) > /dev/null || \
 	  (timeout 120 apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -qq slurmctld slurmd slurm-client munge) > /dev/null
+
+# Root alone may install it. Tests of the report's script open the page in it.
+browser:
+	@command -v chromium > /dev/null || \
+	  (timeout 120 apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -qq chromium) > /dev/null
 
 slurm: slurm-programs $(VENV)/.installed-dev  ## the studies' tests against a real Slurm of two nodes on this machine
 	PATH="$(SLURM_PATH)" $(BIN)/pytest --quiet -rs tests/studies/test_slurm.py

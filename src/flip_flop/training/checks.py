@@ -32,9 +32,9 @@ def require_one_device_each(args: F2CConfig) -> None:
     if args.n_gpu > 1:
         hint = "Start a process per GPU with `accelerate launch` or `torchrun`, or set CUDA_VISIBLE_DEVICES to one."
         raise InputError("E-DISTRIBUTED", f"{args.n_gpu} GPUs are visible to one process.", hint)
-    if args.fsdp or args.deepspeed:
-        message = "fsdp and deepspeed divide the model over the devices, and training keeps it whole on each."
-        raise InputError("E-DISTRIBUTED", message, "Leave fsdp and deepspeed out; LoRA's optimizer state is small.")
+    if args.fsdp or args.deepspeed or args.parallelism_config:
+        message = "fsdp, deepspeed and parallelism_config divide the model, and training keeps it whole on each device."
+        raise InputError("E-DISTRIBUTED", message, "Leave them out; LoRA's optimizer state is small.")
 
 
 def require_dtype(args: F2CConfig, dtype: torch.dtype) -> None:

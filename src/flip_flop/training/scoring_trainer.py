@@ -38,6 +38,13 @@ class ScoringTrainer(Trainer):
     template_names: Sequence[str] | None = None  # for evaluation: a row has neither names nor an F1 kind
     f1: Average = "auto"
 
+    def create_accelerator_and_postprocess(self) -> None:
+        """The library's, its refusals in one line (``E-CONFIG-VALUE``): it is given settings and nothing else."""
+        try:
+            super().create_accelerator_and_postprocess()
+        except Exception as error:
+            raise refused("accelerate", error) from error
+
     @abstractmethod
     def unsupervised_losses(
         self, encoded: Sequence[EncodedInstance], states: AnswerStates, votes: Tensor
