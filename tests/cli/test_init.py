@@ -36,6 +36,12 @@ FILES = {
         (),
         ("sentiment", ["negative", "positive"], ["negative ||| positive", "No ||| Yes"]),
     ),
+    "sentiment of numbers": (
+        "a.csv",
+        csv("review,sentiment", lambda n: f"{text(n)},{n % 2}"),
+        (),
+        ("sentiment", [0, 1], ["negative ||| positive", "No ||| Yes"]),
+    ),
     "sentiment of three": (
         "a.tsv",
         csv("review\tsentiment", lambda n: f"{text(n)}\t{n % 3 - 1}"),
@@ -119,8 +125,21 @@ def test_words_for_labels_and_what_separates_columns_stand_in_the_file(flip_flop
     assert flip_flop("init", "a.csv", "--kind", "topic", "--labels", "rooms,food").code == 0
     written = yaml.safe_load((folder / "task.yaml").read_text())
     assert written["label_names"] == ["rooms", "food"]
-    assert written["data"]["train"] == {"path": "a.csv", "delimiter": ";", "part": "train"}
+    assert written["data"]["train"] == {"path": "a.csv", "delimiter": ";", "part": "train", "by": "text"}
     assert load_task("task.yaml").instances("test")
+    assert (
+        flip_flop("predict", "--model", "demo", "--task", "task.yaml", "--input", "a.csv", "--out", "b.csv").code == 0
+    )
+
+
+def test_rows_with_one_text_are_in_one_part_whatever_else_they_have(flip_flop, folder):
+    (folder / "a.csv").write_text(csv("ref,text,urgent", lambda n: f"{n},{text(n % 20)},{n % 2}", 60))
+    assert flip_flop("init", "a.csv", "--text", "text", "--label", "urgent").code == 0
+    task = load_task("task.yaml")
+    train, test = ({instance.prompts for instance in task.instances(split)} for split in ("train", "test"))
+    assert train
+    assert test
+    assert not train & test
 
 
 @pytest.fixture
@@ -223,6 +242,12 @@ MISTAKES = {
     "a label twice": (PLAIN, ("--labels", "yes,yes"), "E-INIT-LABELS", ["'yes,yes'"]),
     "no pair": (PLAIN, ("--kind", "entailment", "--labels", "a,b"), "E-INIT-COLUMN", ["second column"]),
     "no options": (PLAIN, ("--kind", "choice"), "E-INIT-COLUMN", ["choice1"]),
+    "options from 0 or from 1": (
+        csv("question,choice1,choice2,choice3,label", lambda n: f"{text(n)}?,it {n},he {n},she {n},{n % 2 + 1}"),
+        (),
+        "E-INIT-LABELS",
+        ["1, 2", "from 0 or from 1"],
+    ),
     "roles": (FILES["topic"][1], ("--kind", "yes_no"), "E-INIT-LABELS", ["are not no, yes", "--labels"]),
     "every row": (csv("text,name", lambda n: f"{text(n)},a{n}", 120), ("--label", "name"), "E-INIT-LABELS", ["120"]),
     "kind of file": (PLAIN, ("--out", "task.json"), "E-OUT-KIND", ["task.json"]),

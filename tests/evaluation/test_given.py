@@ -1,5 +1,6 @@
 """Python names a model and its rows in as many ways as the command line, and each of them gives the same scores."""
 
+import copy
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from flip_flop import Task, audit, load_model, load_run, predict
+from flip_flop import Task, audit, load_model, load_run, predict, write_predictions
 from flip_flop.errors import InputError
 from flip_flop.prompts import TemplateSet
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
@@ -47,6 +48,43 @@ def test_a_model_is_a_name_a_path_a_loaded_one_a_pair_a_model_of_transformers_or
     for given in (str(folder), Path(folder), (model, tokenizer), model, trainer):
         assert np.array_equal(audit(given, task, quiet=True).scores, expected.scores)
     assert np.array_equal(audit(model, tokenizer, task, quiet=True).scores, expected.scores)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "choices"),
+    [
+        ("ab", [["a", "b"], ["c", "d"]]),
+        (["x", "y"], ["bad", "fun"]),
+        (["x", None], [["a", "b"]] * 2),
+        (["x"], [[1, 2]]),
+    ],
+)
+def test_rows_of_other_than_texts_are_refused(loaded, prompts, choices):
+    with pytest.raises(InputError, match="E-ROW"):
+        audit(loaded, [{"prompts": prompts, "choices": choices}], quiet=True)
+
+
+def test_rendered_rows_have_no_inputs_without_content(loaded):
+    rows = [asdict(instance) for instance in make_task().instances("test")]
+    with pytest.raises(InputError, match="E-CONTENT-FREE"):
+        audit(loaded, rows, quiet=True, calibrate="contextual")
+
+
+def test_predictions_are_not_written_beside_other_rows(loaded, tmp_path):
+    task = make_task()
+    split = task.render("test")
+    found = predict(loaded, split, quiet=True)
+    for suffix in ("csv", "jsonl"):
+        with pytest.raises(InputError, match="E-ROW: There are 4 predictions and 5 rows"):
+            write_predictions(found[1:], [0, 1, 2], tmp_path / f"out.{suffix}", split.rows)
+
+
+def test_another_tokenizer_is_on_record(loaded):
+    other = copy.deepcopy(loaded.tokenizer)
+    other.chat_template = "{% for message in messages %}<{{ message.content }}>{% endfor %}"
+    digests = audit(loaded, other, make_task(), quiet=True).record.model.digests
+    assert digests["chat_template"] != loaded.record.digests["chat_template"]
+    assert "tokenizer" not in digests
 
 
 def test_rows_are_a_task_its_file_a_rendered_split_or_rendered_rows(loaded, expected, task_file):

@@ -1,6 +1,7 @@
 """The adapter's model card says what the run's record says, leaks no path, and is what the hub is sent."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from huggingface_hub import HfApi, ModelCard
@@ -84,23 +85,30 @@ def test_a_killed_and_resumed_run_has_the_same_card_and_the_adapter_is_still_its
     load_model(base, adapter=out / "adapter")  # the card is no part of what the adapter is
 
 
-def test_the_hub_is_sent_the_adapters_folder_with_the_card(tmp_path, monkeypatch):
+def test_the_hub_is_sent_the_adapters_folder_with_the_card_and_no_path_of_the_machine(base, tmp_path, monkeypatch):
     sent = []
 
     def upload(self, *, repo_id, folder_path, **keywords):
-        sent.append(
-            (repo_id, sorted(path.name for path in folder_path.iterdir()), (folder_path / "README.md").read_text())
-        )
+        sent.append((repo_id, {path.name: path.read_bytes() for path in folder_path.iterdir()}))
 
     repository = type("Repository", (), {"repo_id": "someone/tiny-f2c"})()
     monkeypatch.setattr(HfApi, "create_repo", lambda self, *arguments, **keywords: repository)
     monkeypatch.setattr(HfApi, "upload_folder", upload)
     config = settings(push_to_hub=True, hub_model_id="someone/tiny-f2c", num_train_epochs=1)
-    run = train(load_tiny(), make_task(), config, tmp_path / "run", quiet=True, keep_worse=True)
-    ((name, files, card),) = sent
+    run = train(base, make_task(), config, tmp_path / "run", quiet=True, keep_worse=True)
+    ((name, files),) = sent
     assert name == "someone/tiny-f2c"
-    assert files == sorted(path.name for path in run.adapter.iterdir())
-    assert "## Before and after" in card
+    assert set(files) == {path.name for path in run.adapter.iterdir()}
+    assert b"## Before and after" in files["README.md"]
+    assert not any(str(base.parent).encode() in content for content in files.values())
+
+
+def test_labels_are_no_markdown_in_the_card(tmp_path):
+    task = replace(make_task(), label_names=("<b>no</b>", "![x](y)"))
+    run = train(load_tiny(), task, settings(num_train_epochs=1), tmp_path / "run", quiet=True, keep_worse=True)
+    card = (run.adapter / "README.md").read_text()
+    assert "<b>" not in card
+    assert "![x]" not in card
 
 
 def test_without_a_network_a_push_is_refused_before_the_training(tmp_path):

@@ -20,7 +20,7 @@ _TEXT_NAMES = (
     *("text", "review", "message", "body", "content", "sentence", "comment", "ticket", "tweet", "description"),
     *("question", "query", "title", "prompt", "input"),
 )
-_LABEL_NAMES = (
+LABEL_NAMES = (
     *("label", "labels", "gold", "gold_label", "target", "class", "category", "sentiment", "polarity", "verdict"),
     *("topic", "intent", "answer", "rating", "y"),
 )
@@ -113,7 +113,7 @@ def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: 
             candidates.append(name)
     named = {name.strip().lower(): name for name in candidates}
     fitting = [name for name in candidates if labels and {str(value) for value in _cells(rows, name)} <= set(labels)]
-    found = next((named[name] for name in _LABEL_NAMES if name in named), None)
+    found = next((named[name] for name in LABEL_NAMES if name in named), None)
     found = fitting[0] if len(fitting) == 1 else found or (candidates[0] if len(candidates) == 1 else None)
     if ask is not None and candidates:
         answer = ask("Which column holds the labels?", found or "none", [*candidates, "none"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from flip_flop.drafting.columns import Ask, Columns, find_columns
+from flip_flop.drafting.columns import LABEL_NAMES, Ask, Columns, find_columns
 from flip_flop.drafting.phrasings import KINDS, choose_phrasings, guess_kind, make_templates
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
@@ -20,7 +20,6 @@ from flip_flop.text import count, visible
 
 LINTED_ROWS = 1000
 MIN_ROWS_TO_DIVIDE = 20
-_PLAIN_NAMES = ("label", "labels", "gold", "gold_label", "target", "class", "category", "answer", "y")
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,7 @@ class Draft:
         if self.delimiter is not None:
             source += f", delimiter: {_quoted(self.delimiter)}"
         label = self.columns.label
+        by = _scalar(", ".join((*self.columns.texts, *self.columns.options)))
         lines = [
             f"# Drafted by flip-flop init {visible(self.source.name, one_line=True)}, as {self.kind}.",
             "# Change what does not fit: the wording, the answers. Paths stand beside this file.",
@@ -58,11 +58,11 @@ class Draft:
         if self.parts:
             chosen_by = "whose labels choose the checkpoint" if label else "on which the checkpoint is chosen"
             lines += [
-                "# A file without splits is divided by its rows' content, about half and half: what is trained",
-                f"# on is not audited. No loss reads a label; a tenth of the training rows is held out, {chosen_by}.",
+                "# A file without splits is divided by its texts, about half and half: what is trained on is",
+                f"# not audited. No loss reads a label; a tenth of the training rows is held out, {chosen_by}.",
                 f"# To audit all rows, write test: {{{source}}} and leave train out, or name another file there.",
                 "data:",
-                *(f"  {part}: {{{source}, part: {part}}}" for part in self.parts),
+                *(f"  {part}: {{{source}, part: {part}, by: {by}}}" for part in self.parts),
             ]
         else:
             lines += ["# To train, name a file of other rows, which need no labels: train: more.csv", "data:"]
@@ -119,6 +119,8 @@ def draft_task(
     has_question = is_pair and columns.texts[1].lower() == "question"
     if not is_pair:
         question = question or _question(columns.label)
+    if kind is None and (columns.label or "").lower() in ("sentiment", "polarity") and len(words) == 2:
+        kind = "sentiment"
     if kind is None:
         asked = has_question or bool(question)
         kind = guess_kind(words, is_pair=is_pair and not asked, has_options=has_options, has_question=asked)
@@ -142,7 +144,7 @@ def draft_task(
     findings = _lint(rows, templates, columns.label, values, len(options) or len(words))
     parts: dict[str, int] = {}
     if len(rows) >= MIN_ROWS_TO_DIVIDE:
-        found = [part_of(row.fields) for row in rows.rows]
+        found = [part_of(row.fields, (*columns.texts, *columns.options)) for row in rows.rows]
         parts = {part: found.count(part) for part in ("train", "test")}
     return Draft(source, kind, columns, values, words, tuple(templates), parts, delimiter, findings)
 
@@ -210,7 +212,7 @@ def split_labels(text: str) -> tuple[str, ...]:
 def _question(label: str | None) -> str:
     """What a label column's name asks; nothing for a name such as ``label``."""
     word = re.sub(r"^(is|has|was|does)[ _]", "", (label or "").strip().lower()).replace("_", " ")
-    return "" if not word or word in _PLAIN_NAMES else f'Does "{word}" describe this?'
+    return "" if not word or word.replace(" ", "_") in LABEL_NAMES else f'Does "{word}" describe this?'
 
 
 def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
@@ -225,7 +227,14 @@ def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
         columns.options,
     ]
     found = next((form for form in forms if set(form) == values), None)
-    found = found or next((form for form in forms if values <= set(form)), None)
+    if found is None:
+        among = [form for form in forms if values <= set(form)]
+        if len(among) > 1:
+            message = f"{rows.source}: {columns.label!r} holds {', '.join(sorted(values))}, counted from 0 or from 1."
+            raise InputError(
+                "E-INIT-LABELS", message, "Write letters, or the options' columns, in place of the numbers."
+            )
+        found = next(iter(among), None)
     if found is None:
         message = f"{rows.source}: {columns.label!r} holds {', '.join(map(repr, columns.values))}"
         message += f", which do not name {count(number, 'option')}."

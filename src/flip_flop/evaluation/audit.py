@@ -159,6 +159,11 @@ def resolve(
     if not 1 <= len(data) <= 2:
         raise TypeError(f"Give a model and data, or a model, its tokenizer and data: {len(data)} follow the model.")
     *tokenizer, rows = data
+    if tokenizer and not isinstance(tokenizer[0], PreTrainedTokenizerBase):
+        kind = type(tokenizer[0]).__name__
+        raise TypeError(
+            f"Between model and data stands a tokenizer, not a {kind}; options are given by name: scoring=."
+        )
     split = as_split(rows, seed=seed, need_labels=need_labels)
     return as_loaded(model, *tokenizer), split
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,11 +30,16 @@ def write_predictions(
     prediction's own; one that has the name of another column is called ``input: NAME``.
 
     Raises:
-        InputError: ``E-OUT-KIND`` for another suffix.
+        InputError: ``E-OUT-KIND`` for another suffix; ``E-ROW`` where ``rows`` are not those that were answered.
     """
     out = Path(out)
     check_target(out)
-    inputs = None if rows is None else [row.fields for row in rows.rows]
+    if rows is not None and len(rows) != len(predictions):
+        message = f"There are {len(predictions)} predictions and {len(rows)} rows."
+        raise InputError("E-ROW", message, "Give the rows that were answered, all and in their order, or none.")
+    inputs = (
+        None if rows is None else [{name: _finite(value) for name, value in row.fields.items()} for row in rows.rows]
+    )
     buffer = io.StringIO()
     if out.suffix == ".jsonl":
         kept = [{}] * len(predictions) if inputs is None else [{"input": fields} for fields in inputs]
@@ -80,6 +86,11 @@ def _input_cells(rows: Rows, taken: Sequence[str]) -> Iterator[list[Any]]:
     for row in rows.rows:
         values = (row.fields.get(name) for name in columns)
         yield [spreadsheet_cell(_cell(value)) for value in values]
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN, which is how a table of floats says that a value is missing."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cell(value: Any) -> Any:

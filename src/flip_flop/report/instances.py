@@ -43,7 +43,7 @@ def embed(group: Group, order: list[int], printed: Collection[int], size: int | 
     Where not all have room, those whose answers changed come first, then those with the smallest margin. Templates
     stand in this ``order``; ``printed`` are the instances to print, which are always among those held.
     """
-    run, stored = next(((run, lengths) for run in group.runs if (lengths := _sizes(run))), (group.base, []))
+    run, stored = max(((run, _sizes(run)) for run in group.runs), key=lambda each: len(each[1]))
     sizes = np.full(len(run.instance_ids), 8 * len(group.runs) * len(order))
     sizes[: len(stored)] += np.array(stored, dtype=np.int64)
     ranked = np.concatenate([np.array(sorted(printed), dtype=np.int64), _by_interest(group)])

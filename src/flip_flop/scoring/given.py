@@ -43,8 +43,14 @@ def as_loaded(given: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = Non
     if isinstance(given, str | os.PathLike):
         given = load_model(given)
     if isinstance(given, LoadedModel):
-        return given if tokenizer is None else replace(given, tokenizer=tokenizer)
+        return given if tokenizer is None or tokenizer is given.tokenizer else _with_tokenizer(given, tokenizer)
     return _describe(given, tokenizer)
+
+
+def _with_tokenizer(loaded: LoadedModel, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
+    digests = {name: digest for name, digest in loaded.record.digests.items() if name != "tokenizer"}
+    digests["chat_template"] = json_digest(tokenizer.chat_template)
+    return replace(loaded, tokenizer=tokenizer, record=replace(loaded.record, digests=digests))
 
 
 def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel:
@@ -58,7 +64,7 @@ def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> Lo
         if not name:
             message = f"{type(causal_lm).__name__} comes without a tokenizer, and without a name to find one by."
             raise InputError("E-MODEL-TOKENIZER", message, "Give the tokenizer too.")
-        tokenizer = load_tokenizer(name)
+        tokenizer = load_tokenizer(name, getattr(causal_lm.config, "_commit_hash", None))
     is_demo = Path(name) == EMBEDDED_MODEL
     record = ModelRecord(
         name=DEMO if is_demo else name or type(causal_lm).__name__,

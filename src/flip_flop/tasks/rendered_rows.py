@@ -20,8 +20,11 @@ def render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> Render
     """
     if isinstance(row, RenderedInstance):
         return row
-    prompts, choices = (row.get(name) if isinstance(row, Mapping) else None for name in ("prompts", "choices"))
-    if not prompts or not choices or len(prompts) != len(choices):
+    given: Mapping[str, Any] = row if isinstance(row, Mapping) else {}
+    prompts: Any = given.get("prompts")
+    choices: Any = given.get("choices")
+    are_texts = _is_list_of(str, prompts) and _is_list_of(list | tuple, choices) and len(prompts) == len(choices)
+    if not are_texts or not all(_is_list_of(str, labels) for labels in choices):
         message = f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template."
         hint = f"{_SHAPE} For rows of fields give a task's templates: task.with_rows(rows)."
         raise InputError("E-ROW", message, hint)
@@ -32,6 +35,10 @@ def render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> Render
         choices=tuple(tuple(labels) for labels in choices),
         label=row.get("label"),
     )
+
+
+def _is_list_of(kind: Any, value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(each, kind) for each in value)
 
 
 def render_rows(rows: RenderedRows) -> list[RenderedInstance]:

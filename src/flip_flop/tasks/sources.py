@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -21,13 +21,13 @@ MIRROR_VARIABLE = "FLIP_FLOP_HUB_MIRROR"
 PARTS = ("train", "test")
 
 
-def part_of(fields: Mapping[str, Any]) -> str:
+def part_of(fields: Mapping[str, Any], by: Sequence[str] = ()) -> str:
     """Which of :data:`PARTS` a row of a file without splits belongs to: each has about half of the rows.
 
-    The row's content decides, and nothing else: a row stays in its part when others come or go, and equal rows are in
-    one part.
+    The row's content decides, of all its fields or of those that ``by`` names: a row stays in its part when others come
+    or go, and rows that are equal in these are in one part.
     """
-    content = json.dumps(fields, sort_keys=True, default=str)
+    content = json.dumps({name: fields.get(name) for name in by or fields}, sort_keys=True, default=str)
     return PARTS[derive_seed(0, "part", content) % len(PARTS)]
 
 
@@ -102,19 +102,21 @@ class FileSource:
     encoding: str = "utf-8"
     delimiter: str | None = None
     part: str | None = None
+    by: tuple[str, ...] = ()
 
     def load(self) -> Rows:
         """Read the file; :func:`flip_flop.tasks.readers.read_rows` says what is refused."""
         rows, unit = read_rows(self.path, self.encoding, self.delimiter)
         if self.part is not None:
-            rows = [row for row in rows if part_of(row.fields) == self.part]
+            Rows(str(self.path), unit, tuple(rows), {}).require_columns(self.by, "by")
+            rows = [row for row in rows if part_of(row.fields, self.by) == self.part]
         provenance = {"source": str(self.path), "sha256": sha256_file(self.path), "num_rows": len(rows)}
         if self.encoding != "utf-8":
             provenance["encoding"] = self.encoding
         if self.delimiter is not None:
             provenance["delimiter"] = self.delimiter
         if self.part is not None:
-            provenance["part"] = self.part
+            provenance |= {"part": self.part, "by": list(self.by)}
         return Rows(str(self.path), unit, tuple(rows), provenance)
 
 

@@ -175,7 +175,7 @@ class Task:
 
     def render_file(self, path: str | PathLike[str], *, seed: int = 0) -> "RenderedSplit":
         """A file's rows under every template, as the split ``input``; gold labels in it are not read."""
-        rows = FileSource(Path(path)).load()
+        rows = self._read(Path(path))
         unlabelled = tuple(
             row._replace(fields={key: value for key, value in row.fields.items() if key != self.label_field})
             for row in rows.rows
@@ -192,8 +192,18 @@ class Task:
         if self.labels is None or self.label_field is None:
             message = f"task {self.name!r} has no label_field, so {path} cannot say how frequent its labels are."
             raise InputError("E-LABEL-PRIOR", message, "Add label_field and labels, or give --label-prior.")
-        gold = self.gold_labels(FileSource(Path(path)).load())
+        gold = self.gold_labels(self._read(Path(path)))
         return prior_of_labels(np.array(gold, dtype=np.int64), len(self.labels))
+
+    def _read(self, path: Path) -> Rows:
+        """A file's rows: one without commas is separated as the task's own files are."""
+        try:
+            return FileSource(path).load()
+        except InputError as error:
+            own = {source.delimiter for source in self.data.values() if isinstance(source, FileSource)} - {None}
+            if error.code != "E-DATA-DELIMITER" or len(own) != 1:
+                raise
+            return FileSource(path, delimiter=own.pop()).load()
 
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:
         """Each row's label index; None throughout where the task or the split has no labels.
@@ -262,6 +272,10 @@ class RenderedSplit:
                 found.append(instance)
             except InputError as error:
                 why = error.message.rstrip(".")
+        if len(found) > 1 and any(
+            len(set(prompts)) == 1 for prompts in zip(*(each.prompts for each in found), strict=True)
+        ):
+            found, why = [], "a prompt has no text of a row's fields"
         if found and len({instance.choices for instance in [*found, *self.instances]}) > 1:
             found, why = [], "the answers are each row's own"
         if not found:

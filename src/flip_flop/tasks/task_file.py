@@ -19,7 +19,7 @@ from flip_flop.tasks.task import Label, Task
 SUFFIXES = (".yaml", ".yml")
 _TASK_KEYS = [*(field.name for field in dataclasses.fields(Task)), "prompt_value_limit"]
 _TEMPLATE_KEYS = ("name", "jinja", "answer_choices", "id", "metadata", "reference")  # the last three are PromptSource's
-_FILE_KEYS = ("path", "encoding", "delimiter", "part")
+_FILE_KEYS = ("path", "encoding", "delimiter", "part", "by")
 _HUB_KEYS = ("repo", "config", "split", "revision")
 
 _mapping = functools.partial(mapping_of, code="E-TASK-KEY")
@@ -119,8 +119,12 @@ def _answer_choices(value: Any, where: str) -> str:
     return f" {SEPARATOR} ".join(items)
 
 
+def _columns(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",")) if text else ()
+
+
 def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, where: str) -> Source:
-    """A path, ``{path:, encoding:, delimiter:, part:}``, or ``{repo:, config:, split:, revision:}``, or ``{hub:}``."""
+    """A file, ``{path:, encoding:, delimiter:, part:, by:}``, ``{repo:, config:, split:, revision:}``, ``{hub:}``."""
     if isinstance(entry, str):
         return FileSource(folder / entry)
     mapping = _mapping(entry, where)
@@ -138,7 +142,7 @@ def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, where
             raise InputError("E-TASK-KEY", f"{where}: delimiter is {delimiter!r}.", hint)
         if part is not None and part not in PARTS:
             raise InputError("E-TASK-KEY", f"{where}: part is {part!r}.", f"Choose one of {', '.join(PARTS)}.")
-        return FileSource(path, texts.get("encoding") or "utf-8", delimiter, part)
+        return FileSource(path, texts.get("encoding") or "utf-8", delimiter, part, _columns(texts.get("by")))
     return HubSource(
         texts["repo"] or "", texts.get("config"), texts.get("split") or split, texts.get("revision"), hub_mirror
     )

@@ -5,7 +5,7 @@ It has no time, path or command of the machine: the same run writes the same car
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,10 @@ def base_name(model: ModelRecord) -> str:
 
 
 def _summary(record: RunRecord, title: str, base: str) -> Iterator[str]:
-    templates, labels = count(len(record.task.templates), "template"), ", ".join(map(str, record.task.labels))
-    yield from (f"# {_line(title)}", "")
+    templates, labels = count(len(record.task.templates), "template"), ", ".join(map(_escaped, _labels(record)))
+    yield from (f"# {_escaped(title)}", "")
     yield f"An adapter that lets `{base}` give one answer to the same question, whichever of {templates} asks it."
-    yield f"Task `{_line(record.task.name)}`, labels {_line(labels)}. Trained without labels by {record.name}, with"
+    yield f"Task `{_line(record.task.name)}`, labels {labels}. Trained without labels by {record.name}, with"
     yield f"`{PROJECT}` {record.flip_flop_version or record.versions.get('flip_flop', '')}."
     if record.model.is_demo:
         yield from ("", f"**{DEMO_NOTE}**")
@@ -123,7 +123,7 @@ def _templates(record: RunRecord) -> Iterator[str]:
         yield from (f"`{_line(template.name)}`, answers `{_line(template.answer_choices or '')}`:", "", "~~~~jinja")
         yield from (visible(template.jinja).replace("~~~~", "~~~ ~"), "~~~~", "")
     if record.task.held_out_templates:
-        yield f"Held out from training: {_line(', '.join(record.task.held_out_templates))}."
+        yield f"Held out from training: {_escaped(', '.join(record.task.held_out_templates))}."
 
 
 def _method(record: RunRecord) -> Iterator[str]:
@@ -134,8 +134,8 @@ def _method(record: RunRecord) -> Iterator[str]:
     survey = training.get("survey")
     if survey:
         shares = " / ".join(
-            f"{_line(label)} {percent(share)}"
-            for label, share in zip(record.task.labels, survey["vote_label_shares"], strict=True)
+            f"{_escaped(label)} {percent(share)}"
+            for label, share in zip(_labels(record), survey["vote_label_shares"], strict=True)
         )
         instances = count(survey["num_instances"], "instance")
         yield f"First votes, over {instances}: consensus on {percent(survey['consensus_share'])} %; labels {shares} %."
@@ -220,6 +220,15 @@ def _chosen_by(record: RunRecord) -> str:
 def _source(source: str) -> str:
     """A file's name without its folder; a dataset's as it is."""
     return _line(Path(source).name if _FILES.search(source) or Path(source).is_absolute() else source)
+
+
+def _labels(record: RunRecord) -> Sequence[Any]:
+    return record.task.label_names or record.task.labels
+
+
+def _escaped(text: Any) -> str:
+    """On one line of Markdown, none of its characters read as Markdown or HTML."""
+    return re.sub(r"([\\`*_\[\]<>!|#])", r"\\\1", visible(str(text), one_line=True))
 
 
 def _line(text: Any) -> str:

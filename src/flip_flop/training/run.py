@@ -1,9 +1,11 @@
 """A training run: from a task and a model to an adapter in a folder, killable at any moment."""
 
 import copy
+import json
 import logging
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -33,7 +35,7 @@ from flip_flop.training.checks import initial_vote_stats, log_processes, warn_of
 from flip_flop.training.config import F2CConfig, refused
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.distributed import rank, wait_for_all, world_size
-from flip_flop.training.model_card import CARD, model_card
+from flip_flop.training.model_card import CARD, base_name, model_card
 from flip_flop.training.output import PLAN, lock
 from flip_flop.training.plan import check_plan, resume_settings
 from flip_flop.training.record import change_on_validation, training_record
@@ -265,11 +267,16 @@ def _checkpoint_to_resume(folder: Path) -> Path | None:
 
 def _push(trainer: F2CTrainer, adapter: Path) -> None:
     """Send the adapter's folder, model card included, to the hub; the run is complete without that."""
-    name = str(trainer.hub_model_id)
+    name, record = str(trainer.hub_model_id), RunRecord.read(adapter.parent, "train")
     try:
-        HfApi(token=trainer.args.hub_token).upload_folder(
-            repo_id=name, folder_path=adapter, commit_message="flip-flop train", revision=trainer.args.hub_revision
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            sent = shutil.copytree(adapter, Path(folder) / "adapter")
+            own = json.loads((sent / "adapter_config.json").read_text("utf-8"))
+            own["base_model_name_or_path"] = base_name(record.model)  # a path of this machine is nobody else's
+            (sent / "adapter_config.json").write_text(json.dumps(own, indent=2), "utf-8")
+            HfApi(token=trainer.args.hub_token).upload_folder(
+                repo_id=name, folder_path=sent, commit_message="flip-flop train", revision=trainer.args.hub_revision
+            )
     except Exception as error:  # whatever its transports raise
         reason = " ".join(str(error).split())[:200]
         log.warning("W-PUSH: %s could not be sent to %s: %s. Send it with `hf upload`.", adapter, name, reason)

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import EvalPrediction, Trainer
 from transformers.trainer_utils import PredictionOutput
 
+from flip_flop.errors import InputError, nearest
 from flip_flop.metrics import Average
 from flip_flop.scoring.answers import AnswerStates
 from flip_flop.scoring.scorer import ScoreTable, score_instances
@@ -93,6 +94,8 @@ class ScoringTrainer(Trainer):
 
     def _encoded(self, rows: RenderedRows | str) -> InstanceDataset:
         if isinstance(rows, str):
+            if rows not in self.eval_by_name:
+                raise InputError("E-ROW", f"There is no eval_dataset {rows!r}.", nearest(rows, self.eval_by_name))
             return self.eval_by_name[rows]
         (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows))
         return dataset
