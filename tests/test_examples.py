@@ -49,7 +49,7 @@ def test_the_notebook_that_audits_ones_own_model_runs(here, capsys):
 
 @pytest.mark.slow
 def test_the_notebook_that_trains_and_proves_runs(here, capsys):
-    before, _, run, _, both, table = values_of(EXAMPLES / "train_and_prove.ipynb")
+    before, run, _, both, table = values_of(EXAMPLES / "train_and_prove.ipynb")
     assert run.adapter is not None
     assert both.runs[1].value("observed_agreement") > before.value("observed_agreement")
     assert "95% CI" in both._repr_html_()

@@ -48,20 +48,18 @@ __all__ = [
     "write_predictions",
     "write_report",
 ]
-_, __getattr__, __dir__ = exports(
-    __name__,
-    {
-        "errors": ("InputError",),
-        "evaluation.audit": ("audit",),
-        "evaluation.predict": ("predict",),
-        "evaluation.predictions": ("write_predictions",),
-        "evaluation.run_directory": ("Audit", "load_run"),
-        "options": ("ScoringOptions",),
-        "prompts": ("RenderedInstance", "Template", "TemplateSet"),
-        "report.comparison": ("AuditComparison", "compare"),
-        "report.page": ("write_report",),
-        "scoring": ("LoadedModel", "PromptEncoder", "load_model", "score"),
-        "tasks": ("Task", "load_task"),
-        "training": ("F2CConfig", "F2CTrainer", "TrainingRun", "train"),
-    },
-)
+_MODULES = {
+    "errors": ("InputError",),
+    "evaluation.audit": ("audit",),
+    "evaluation.predict": ("predict",),
+    "evaluation.predictions": ("write_predictions",),
+    "evaluation.run_directory": ("Audit", "load_run"),
+    "options": ("ScoringOptions",),
+    "prompts": ("RenderedInstance", "Template", "TemplateSet"),
+    "report.comparison": ("AuditComparison", "compare"),
+    "report.page": ("write_report",),
+    "scoring": ("LoadedModel", "PromptEncoder", "load_model", "score"),
+    "tasks": ("Task", "load_task"),
+    "training": ("F2CConfig", "F2CTrainer", "TrainingRun", "train"),
+}
+_, __getattr__, __dir__ = exports(__name__, _MODULES)

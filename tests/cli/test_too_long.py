@@ -67,13 +67,13 @@ def test_an_audit_that_skips_leaves_them_out_of_every_template_and_counts_them(a
     assert {row["id"] for row in table("runs/out/too_long.csv")} == {"test-2", "test-5"}
     assert found.scores.shape == (9, 4, 2)
     assert found.instance_ids == tuple(f"test-{number}" for number in (1, 3, 4, 6, 7, 8, 9, 10, 11))
+    page = write_report([found.write(tmp_path / "skipped")], tmp_path / "report.html").read_text()
+    assert "leaves out 2 instances: longer than the model" in page
     Path("test.csv").write_text(csv_of(range(9)))
     assert audit("--overwrite").code == 0
     assert (load_run("runs/out").scores == found.scores).all()
     assert record("runs/out")["task"]["num_too_long"] == 0
     assert not os.path.exists("runs/out/too_long.csv")
-    page = write_report([found.write(tmp_path / "skipped")], tmp_path / "report.html").read_text()
-    assert "leaves out 2 instances: longer than the model" in page
 
 
 def test_where_all_are_too_long_there_is_nothing_to_skip_to(audit):

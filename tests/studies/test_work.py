@@ -100,7 +100,7 @@ def test_an_audit_scores_as_the_settings_say(tmp_path, monkeypatch):
     given = {}
 
     def audit(*arguments, **options):
-        given.update(vars(arguments[2]))
+        given.update(vars(options["scoring"]))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(work, "audit", audit)

@@ -23,10 +23,10 @@ def predict(
 ) -> list[dict[str, Any]]:
     """Answer every instance under every template: ``predict(model, data)``, with both as in :func:`~flip_flop.audit`.
 
-    Gold labels are not used and need not be there: ``predict("demo", task.with_rows("new.csv"))``. Returned is a row per
-    instance: ``id``; ``vote`` (the label most templates predict); ``vote_share`` (of the templates); ``consensus``
-    (whether it is a strict majority); ``templates``: name to ``{"label", "probs": [L]}``. ``calibrate`` takes each
-    template's preference for a label out first, as in an audit.
+    Gold labels are not used and need not be there: ``predict("demo", task.with_rows("new.csv"))``. A row for each
+    instance is returned: ``id``; ``vote`` (the label most templates predict); ``vote_share`` (of the templates);
+    ``consensus`` (whether it is a strict majority); ``templates``: name to ``{"label", "probs": [L]}``. ``calibrate``
+    takes each template's preference for a label out first, as in an audit.
 
     Where rows that are too long are skipped, each row has a ``note`` too. In theirs it says why ``vote``,
     ``vote_share`` and ``consensus`` are None and ``templates`` is empty.

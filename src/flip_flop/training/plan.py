@@ -32,7 +32,7 @@ FORMER: dict[str, Any] = {
     **{"cc_size_bound": "templates", "jsd": "mean", "flip_direction": "forward", "divide_by_labels": False},
     **{"swarm_space": "labels", "early_stopping_patience": 0, "early_stopping_start": 20},
     **{"votes": "online", "refresh_steps": 50, "vocab_weight": 1.0, "labels_weight": 1.0, "stop_on_collapse": False},
-    **{"vote_calibration": "none", "label_prior": None, "too_long": "refuse"},
+    **{"vote_calibration": "none", "label_prior": None, "too_long": "refuse", "model_init_kwargs": None},
 }
 # Settings of how the same work is executed. After an out-of-memory error they are changed, and the run resumed.
 EXECUTION_ONLY = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")
