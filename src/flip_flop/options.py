@@ -13,6 +13,8 @@ Protocol = Literal["paper", "release"]
 TrainingProtocol = Literal["recommended", "paper", "release"]
 # How a preference for a label is taken out of scores; see flip_flop.metrics.calibration.
 Calibration = Literal["batch", "contextual", "prior"]
+# What a drafted task asks of a text, or of a pair.
+TaskKind = Literal["sentiment", "topic", "yes_no", "entailment", "choice"]
 
 # The methods of flip_flop.method.METHODS, and how their losses are read (flip_flop.method.Reading).
 METHOD_NAMES = ("swarm", "cce", "f2c")

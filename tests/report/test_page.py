@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.report import read_groups, write_report
+from flip_flop.report import load_run, report_groups, write_report
 from flip_flop.report.sections import example_section
 from flip_flop.text import DEMO_NOTE, percent
 from tests.report.made_runs import HOSTILE
@@ -222,7 +222,7 @@ def test_the_page_holds_every_instance_with_the_answers_of_every_run(demo, demo_
 
 def test_where_not_all_have_room_those_that_flipped_come_first_and_the_page_says_what_is_left_out(make_run, tmp_path):
     runs = [make_run(num_instances=300), make_run("f2c", num_instances=300, pull=0.8)]
-    (group,) = read_groups(runs)
+    (group,) = report_groups([load_run(run) for run in runs])
     section = example_section(group, 1, 9000)
     held = json.loads(gzip.decompress(base64.b64decode(section["content"])))
     assert 20 <= len(held["ids"]) < 300

@@ -11,14 +11,18 @@ from flip_flop.report import (
     comparison_rows,
     legend,
     load_run,
-    read_groups,
     render_csv,
     render_latex,
     render_markdown,
     render_text,
+    report_groups,
     write_figures,
     write_report,
 )
+
+
+def groups_of(paths):
+    return report_groups([load_run(path) for path in paths])
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +71,7 @@ def test_no_name_is_a_formula_in_a_spreadsheet(make_run):
 
 
 def test_the_table_in_latex_has_the_records_numbers_and_no_command_of_a_strangers(demo, hostile):
-    text = render_latex(read_groups(demo))
+    text = render_latex(groups_of(demo))
     metrics = json.loads((demo[3] / "metrics.json").read_text())
     line = next(line for line in text.splitlines() if line.startswith("    f2c &"))
     assert re.findall(r"[\d.]+", line)[1:3] == [
@@ -76,15 +80,15 @@ def test_the_table_in_latex_has_the_records_numbers_and_no_command_of_a_stranger
     for part in (r"\toprule", r"\midrule", r"\bottomrule", r"\begin{tabular}{lrrrrrrrr}", r"$\sigma_{F_1}$"):
         assert text.count(part) == 2
     assert re.search(r"\+[\d.]+ to \+[\d.]+", text)
-    assert r"\textless{}/script\textgreater{}" in render_latex(read_groups(hostile))
+    assert r"\textless{}/script\textgreater{}" in render_latex(groups_of(hostile))
 
 
 def test_the_charts_are_svg_files_that_stand_alone(demo, hostile, tmp_path):
-    folder = write_figures(read_groups(demo), tmp_path / "figures")
+    folder = write_figures(groups_of(demo), tmp_path / "figures")
     agreement = {f"g{group}-agreement-{run}.svg" for group, runs in ((1, 4), (2, 2)) for run in range(1, runs + 1)}
     names = {f"g{group}-{name}.svg" for group in (1, 2) for name in ("templates", "labels")} | agreement
     assert {path.name for path in folder.iterdir()} == names
-    for path in [*folder.iterdir(), *write_figures(read_groups(hostile), tmp_path / "hostile").iterdir()]:
+    for path in [*folder.iterdir(), *write_figures(groups_of(hostile), tmp_path / "hostile").iterdir()]:
         root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
         assert not {each.tag.split("}")[1] for each in root.iter()} & {"script", "b", "a"}

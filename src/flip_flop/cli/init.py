@@ -4,20 +4,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
 from flip_flop.cli.options import options
 from flip_flop.errors import InputError
-from flip_flop.options import option
+from flip_flop.options import TaskKind, option
 from flip_flop.terminal import echo
 from flip_flop.text import align_columns, count
 
 if TYPE_CHECKING:
     from flip_flop.drafting import Draft
-
-Kind = Literal["sentiment", "topic", "yes_no", "entailment", "choice"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +30,7 @@ class InitOptions:
         metavar="LABEL,LABEL,...",
         help="The labels in the order of the answers; words for labels that are numbers.",
     )
-    kind: Kind | None = option(None, help="What is asked of a text, or of a pair.")
+    kind: TaskKind | None = option(None, help="What is asked of a text, or of a pair.")
     question: str = option("", help="For yes_no: what is asked, such as 'Is this urgent?'.")
     overwrite: bool = option(False, help="Replace a task file that is there already.")
 

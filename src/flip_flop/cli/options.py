@@ -89,7 +89,6 @@ class BaseModelOptions:
         """Load the model, with an adapter where there is one, and say so on standard error."""
         from flip_flop.hub import DEMO, is_cached, is_folder_name
 
-        self.check()
         if not quiet:
             is_here = self.model == DEMO or is_folder_name(self.model) or is_cached(self.model, self.revision)
             echo(f"loading {self.model}{'' if is_here else ': it is downloaded from the hub first'}", err=True)

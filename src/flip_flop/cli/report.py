@@ -25,15 +25,14 @@ def report_command(
     from flip_flop.report import (
         comparison_rows,
         load_run,
-        read_groups,
         render_csv,
         render_latex,
         render_markdown,
+        render_page,
         render_text,
+        report_groups,
         write_figures,
-        write_report,
     )
-    from flip_flop.run_record import RunRecord
 
     if latex is not None and latex.suffix != ".tex":
         raise InputError("E-OUT-KIND", f"{latex.name} is not a LaTeX file.", "End --latex with .tex.")
@@ -41,20 +40,17 @@ def report_command(
         raise InputError("E-OUT-USED", f"{figures} is not an empty folder.", "Give another --figures.")
     if out.suffix not in SUFFIXES:
         raise InputError("E-OUT-KIND", f"{out.name} is not a kind of report.", f"End --out with {', '.join(SUFFIXES)}.")
-    for run in runs:  # a mistyped one leaves nothing where --out would be
-        RunRecord.read(run, "audit")
+    audits = [load_run(run) for run in runs]  # before the lock: a mistyped one leaves nothing where --out would be
+    groups = report_groups(audits) if out.suffix == ".html" or latex is not None or figures is not None else []
     click.get_current_context().with_resource(lock_output(out))
     if out.suffix == ".html":
-        write_report(runs, out, title=title, everything=everything)
+        write_text(out, render_page(groups, title=title, everything=everything))
     else:
-        rows = comparison_rows([load_run(run) for run in runs])
         write = {".md": render_markdown, ".csv": render_csv, ".txt": render_text}[out.suffix]
-        write_text(out, write(rows).rstrip("\n") + "\n")
-    if latex is not None or figures is not None:
-        groups = read_groups(runs)
-        if latex is not None:
-            write_text(latex, render_latex(groups))
-        if figures is not None:
-            write_figures(groups, figures)
+        write_text(out, write(comparison_rows(audits)).rstrip("\n") + "\n")
+    if latex is not None:
+        write_text(latex, render_latex(groups))
+    if figures is not None:
+        write_figures(groups, figures)
     echo("\n".join(str(path) for path in (out, latex, figures) if path is not None))
     return 0

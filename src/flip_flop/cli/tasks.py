@@ -77,6 +77,7 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None,
     status 1 where a number differs for no known reason, or where rows are not available; StoryCloze, which its owners
     give to each user, may be missing.
     """
+    from flip_flop.hub import hub_answers
     from flip_flop.tasks.catalog import catalog_entry, catalog_names, compare
     from flip_flop.tasks.protocols import row_protocols
 
@@ -91,9 +92,7 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None,
             if error.code == "E-TPL-FETCH":  # it is the same for every dataset
                 raise
             missing[entry.name] = error
-            if (
-                "ConnectionError" in error.message or "does not answer" in error.message
-            ):  # the next one would wait as long for the same answer
+            if error.code == "E-DATA-HUB" and not hub_answers():  # nor for the next one
                 echo("the hub cannot be reached: the other datasets are not tried", err=True)
                 break
     for place, each in enumerate(protocols):

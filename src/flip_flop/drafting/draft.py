@@ -13,9 +13,9 @@ from flip_flop.drafting.phrasings import KINDS, choose_phrasings, guess_kind, ma
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import Finding, LintRow, lint_templates
-from flip_flop.tasks import FileSource, Rows
+from flip_flop.tasks import Rows
 from flip_flop.tasks.readers import DELIMITERS
-from flip_flop.tasks.sources import part_of
+from flip_flop.tasks.sources import load_file, part_of
 from flip_flop.text import count, visible
 
 LINTED_ROWS = 1000
@@ -112,7 +112,7 @@ def draft_task(
         InputError: ``E-INIT-COLUMN``, ``E-INIT-LABELS``, ``E-INIT-KIND``, ``E-LABEL-NULL``, an error of the file's, or
             the first error that lint finds.
     """
-    rows, delimiter = _load(source)
+    rows, delimiter = load_file(source, DELIMITERS)
     columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask)
     values, words = _labels(rows, columns, tuple(labels), kind, ask)
     is_pair, has_options = len(columns.texts) > 1, bool(columns.options)
@@ -147,18 +147,6 @@ def draft_task(
         found = [part_of(row.fields, (*columns.texts, *columns.options)) for row in rows.rows]
         parts = {part: found.count(part) for part in ("train", "test")}
     return Draft(source, kind, columns, values, words, tuple(templates), parts, delimiter, findings)
-
-
-def _load(source: Path) -> tuple[Rows, str | None]:
-    """The rows, and what separates the columns of a file where it is no comma."""
-    for delimiter in (None, *DELIMITERS):
-        try:
-            return FileSource(source, delimiter=delimiter).load(), delimiter
-        except InputError as error:
-            if error.code != "E-DATA-DELIMITER":
-                raise
-            refusal = error
-    raise refusal
 
 
 def _labels(

@@ -4,7 +4,7 @@ from flip_flop.evaluation.run_directory import load_run
 from flip_flop.report.compare import group_runs, mean_difference, require_comparable, what_differs
 from flip_flop.report.figures import write_figures
 from flip_flop.report.latex import render_latex
-from flip_flop.report.page import read_groups, write_report
+from flip_flop.report.page import render_page, report_groups, write_report
 from flip_flop.report.tables import comparison_rows, legend, render_csv, render_markdown, render_text
 from flip_flop.report.verdict import caveats
 
@@ -15,11 +15,12 @@ __all__ = [
     "legend",
     "load_run",
     "mean_difference",
-    "read_groups",
     "render_csv",
     "render_latex",
     "render_markdown",
+    "render_page",
     "render_text",
+    "report_groups",
     "require_comparable",
     "what_differs",
     "write_figures",

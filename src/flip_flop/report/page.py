@@ -39,7 +39,16 @@ def write_report(
     Raises:
         InputError: A run is missing or broken, or no two of several runs can be compared.
     """
-    groups = read_groups(runs)
+    groups = report_groups([load_run(run) for run in runs])
+    out = Path(out)
+    write_text(out, render_page(groups, title=title, note=note, everything=everything))
+    return out
+
+
+def render_page(
+    groups: Sequence[Group], *, title: str | None = None, note: str | None = None, everything: bool = False
+) -> str:
+    """The page of :func:`write_report`, from the groups of :func:`report_groups`."""
     members = [run for group in groups for run in group.runs]
     size = None if everything else PAGE_SIZE // len(groups)
     script = _part("instances.js")
@@ -53,7 +62,7 @@ def write_report(
         lstrip_blocks=True,
     )
     environment.filters.update(percent=percent, thousands="{:,}".format)
-    page = environment.get_template("page.html.jinja").render(
+    return environment.get_template("page.html.jinja").render(
         title=title or _title(groups[0]),
         note=note,
         style=Markup(_part("style.css")),
@@ -66,20 +75,17 @@ def write_report(
         version=members[0].record.flip_flop_version or "",
         num_runs=count(len(members), "audit"),
     )
-    out = Path(out)
-    write_text(out, page)
-    return out
 
 
-def read_groups(runs: Sequence[Path | str]) -> list[Group]:
-    """Read audits and group them, with their intervals ready; the first comparison leads, whatever stands before it.
+def report_groups(audits: Sequence[Audit]) -> list[Group]:
+    """Audits in groups, with their intervals ready; the first comparison leads, whatever stands before it.
 
     Raises:
-        InputError: A run is missing or broken, or no two of several runs can be compared.
+        InputError: There is none, or no two of several can be compared.
     """
-    if not runs:
+    if not audits:
         raise InputError("E-RUN-MISSING", "No run was named.", "Name at least one folder of `flip-flop audit`.")
-    groups = group_runs([load_run(path) for path in runs])
+    groups = group_runs(audits)
     require_comparable(groups)
     for group in groups:
         keep_intervals(*(run.data for run in group.runs))

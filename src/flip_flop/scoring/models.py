@@ -130,7 +130,8 @@ def load_model(
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Load a model's tokenizer alone; raises ``E-MODEL-TOKENIZER``."""
+    """Load a model's tokenizer alone; raises ``E-MODEL-FILE`` or ``E-MODEL-TOKENIZER``."""
+    check_model_name(name, revision)
     tokenizer: PreTrainedTokenizerBase = _pretrained(AutoTokenizer, name, revision)
     # Where a folder holds no tokenizer, transformers makes one without a vocabulary, and every text is empty.
     if not tokenizer("No, yes", add_special_tokens=False)["input_ids"]:
@@ -198,7 +199,6 @@ def _other_head(name: str, why: str) -> InputError:
 def _pretrained(factory: Any, name: str, revision: str | None, **arguments: Any) -> Any:
     """``factory.from_pretrained`` with its many errors in one line."""
     part = {"AutoConfig": "model", "AutoTokenizer": "tokenizer"}.get(factory.__name__, "weights")
-    check_model_name(name, revision)
     # Where the hub does not answer, the library would ask it for half a minute before it looks into the cache.
     arguments |= {"local_files_only": not is_folder_name(name) and not hub_answers(), "trust_remote_code": False}
     return _one_line(part, name, factory.from_pretrained, name, revision=revision, **arguments)

@@ -120,6 +120,24 @@ class FileSource:
         return Rows(str(self.path), unit, tuple(rows), provenance)
 
 
+def load_file(path: Path, delimiters: Iterable[str]) -> tuple[Rows, str | None]:
+    """A file's rows, and the one of these delimiters that parts its columns where it is no comma.
+
+    Raises:
+        InputError: Also ``E-DATA-DELIMITER``, where it is none of them.
+    """
+    refusal = None
+    for delimiter in (None, *delimiters):
+        try:
+            return FileSource(path, delimiter=delimiter).load(), delimiter
+        except InputError as error:
+            if error.code != "E-DATA-DELIMITER":
+                raise
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal
+
+
 @dataclass(frozen=True)
 class RowsSource:
     """Rows in memory, such as generated ones; ``more`` goes into the record."""

@@ -15,7 +15,7 @@ from flip_flop.files import sha256_json
 from flip_flop.metrics import prior_of_labels, resolve_average
 from flip_flop.prompts import RenderedInstance, TemplateSet, render_instance
 from flip_flop.randomness import derive_seed
-from flip_flop.tasks.sources import FileSource, Rows, Source, as_source
+from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file
 
 Label = int | str
 # What stands for a text in an input without content (Zhao et al. 2021, "Calibrate Before Use").
@@ -197,13 +197,8 @@ class Task:
 
     def _read(self, path: Path) -> Rows:
         """A file's rows: one without commas is separated as the task's own files are."""
-        try:
-            return FileSource(path).load()
-        except InputError as error:
-            own = {source.delimiter for source in self.data.values() if isinstance(source, FileSource)} - {None}
-            if error.code != "E-DATA-DELIMITER" or len(own) != 1:
-                raise
-            return FileSource(path, delimiter=own.pop()).load()
+        own = (source.delimiter for source in self.data.values() if isinstance(source, FileSource))
+        return load_file(path, dict.fromkeys(filter(None, own)))[0]
 
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:
         """Each row's label index; None throughout where the task or the split has no labels.

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import replace
 
+import numpy as np
+from jaxtyping import Int64
 from torch.utils.data import Dataset, Sampler
 
 from flip_flop.options import TooLongPolicy
@@ -31,6 +33,11 @@ class InstanceDataset(Dataset[EncodedInstance]):
 
     def __len__(self) -> int:
         return len(self.instances)
+
+    @property
+    def gold(self) -> Int64[np.ndarray, " instances"]:
+        """Label indices, -1 where there is none."""
+        return np.array([-1 if each.label is None else each.label for each in self.instances], dtype=np.int64)
 
     def __getitem__(self, index: int) -> EncodedInstance:
         return self.instances[index]

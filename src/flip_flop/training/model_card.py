@@ -228,7 +228,7 @@ def _labels(record: RunRecord) -> Sequence[Any]:
 
 def _escaped(text: Any) -> str:
     """On one line of Markdown, none of its characters read as Markdown or HTML."""
-    return re.sub(r"([\\`*_\[\]<>!|#])", r"\\\1", visible(str(text), one_line=True))
+    return markdown_cell(visible(str(text), one_line=True))
 
 
 def _line(text: Any) -> str:

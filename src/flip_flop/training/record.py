@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from flip_flop.metrics import METRICS, EvalData
@@ -59,10 +58,9 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
     dataset = trainer.eval_instances
     if dataset is None or trainer.args.eval_strategy == "no":
         return None
-    gold = np.array([-1 if each.label is None else each.label for each in dataset.instances], dtype=np.int64)
-    before = EvalData(trainer.base.validation.uncalibrated.scores, gold, trainer.f1)
-    after = EvalData(trainer.scores(dataset.instances), gold, trainer.f1)
-    found: dict[str, Any] = {"num_instances": len(gold)}
+    before = EvalData(trainer.base.validation.uncalibrated.scores, dataset.gold, trainer.f1)
+    after = EvalData(trainer.scores(dataset.instances), dataset.gold, trainer.f1)
+    found: dict[str, Any] = {"num_instances": len(dataset)}
     for name in SHOWN:
         metric = METRICS[name]
         interval = metric.change_interval(before, after)

@@ -207,7 +207,7 @@ def _run(
         adapter = describe_adapter(out / "adapter", path="adapter", method=method.name)
         replace(trainer.record, adapter=adapter).write(out)
         if config.push_to_hub:
-            _push(trainer, out / "adapter")
+            _push(trainer, out / "adapter", base_name(loaded.record))
     wait_for_all()
     return TrainingRun(out, out / "adapter")
 
@@ -265,14 +265,14 @@ def _checkpoint_to_resume(folder: Path) -> Path | None:
     return checkpoint
 
 
-def _push(trainer: F2CTrainer, adapter: Path) -> None:
+def _push(trainer: F2CTrainer, adapter: Path, base: str) -> None:
     """Send the adapter's folder, model card included, to the hub; the run is complete without that."""
-    name, record = str(trainer.hub_model_id), RunRecord.read(adapter.parent, "train")
+    name = str(trainer.hub_model_id)
     try:
         with tempfile.TemporaryDirectory() as folder:
             sent = shutil.copytree(adapter, Path(folder) / "adapter")
             own = json.loads((sent / "adapter_config.json").read_text("utf-8"))
-            own["base_model_name_or_path"] = base_name(record.model)  # a path of this machine is nobody else's
+            own["base_model_name_or_path"] = base  # a path of this machine is nobody else's
             (sent / "adapter_config.json").write_text(json.dumps(own, indent=2), "utf-8")
             HfApi(token=trainer.args.hub_token).upload_folder(
                 repo_id=name, folder_path=sent, commit_message="flip-flop train", revision=trainer.args.hub_revision

@@ -78,7 +78,7 @@ class ScoringTrainer(Trainer):
         dataset = self._encoded(test_dataset)
         table = self.score(dataset.instances)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in self._metrics(table, dataset).items()}
-        return PredictionOutput(table.scores, gold_of(dataset), metrics)
+        return PredictionOutput(table.scores, dataset.gold, metrics)
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Create the repository of ``push_to_hub``, before anything is trained.
@@ -114,15 +114,14 @@ class ScoringTrainer(Trainer):
         }
         if losses:
             metrics = metrics | {"loss": math.fsum(losses) / len(losses)}
-        gold = gold_of(dataset)
-        return metrics | self.criterion.judge(metrics, table.scores, self.base.validation, gold) | _joined(named)
+        judged = self.criterion.judge(metrics, table.scores, self.base.validation, dataset.gold)
+        return metrics | judged | _joined(named)
 
     def _metrics(self, table: ScoreTable, dataset: InstanceDataset) -> dict[str, float]:
-        gold = gold_of(dataset)
         names = self.template_names or [template_name(number) for number in range(table.scores.shape[1])]
-        metrics = evaluation_metrics(table, gold, names, self.f1)
+        metrics = evaluation_metrics(table, dataset.gold, names, self.f1)
         if self.compute_metrics is not None:
-            metrics |= self.compute_metrics(EvalPrediction(predictions=table.scores, label_ids=gold))
+            metrics |= self.compute_metrics(EvalPrediction(predictions=table.scores, label_ids=dataset.gold))
         return metrics
 
     def score_base(self, instances: Sequence[EncodedInstance]) -> np.ndarray:
@@ -155,11 +154,6 @@ class ScoringTrainer(Trainer):
         if losses is not None:  # those of processes beyond the instances are another's, as in gather_table
             losses.extend(loss for part in distributed.all_gather(own)[: len(instances)] for loss in part)
         return distributed.gather_table(table, len(instances))
-
-
-def gold_of(dataset: InstanceDataset) -> np.ndarray:
-    """Label indices, -1 where there is none."""
-    return np.array([-1 if instance.label is None else instance.label for instance in dataset.instances], dtype=int)
 
 
 def _joined(named: Mapping[str, dict[str, float]]) -> dict[str, float]:
