@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 
-.PHONY: architectures browser docs release setup torture demo demo-seeds smoke evidence slurm slurm-programs test quick check bench bench-full clean
+.PHONY: architectures browser docs memory release setup torture demo demo-seeds smoke evidence slurm slurm-programs test quick check bench bench-full clean
 
 setup: $(VENV)/.installed
 
@@ -90,6 +90,9 @@ bench-full: $(VENV)/.installed-dev  ## the shape of a 0.5B model, and memory; ab
 
 architectures: $(VENV)/.installed-dev ## docs/architectures.md: every causal language model of transformers, tiny; ten minutes
 	$(BIN)/python -m benchmarks.architectures --out docs/architectures.md
+
+memory: $(VENV)/.installed-dev      ## docs/memory.md: which models train on which cards, from counted bytes; two minutes
+	$(BIN)/python -m benchmarks.saved_bytes --out docs/memory.md
 
 docs: $(VENV)/.installed            ## the site, from docs/, README.md and the docstrings, into out/site; a warning is an error
 	$(BIN)/pip install --quiet --constraint constraints.txt --group docs

@@ -8,6 +8,9 @@ ChatTemplate = Literal["auto", "on", "off"]
 Backend = Literal["packed", "padded"]
 # What becomes of instances that are longer than the model's context.
 TooLongPolicy = Literal["refuse", "skip"]
+# Bits of a base's weights, by bitsandbytes: NF4 with double quantization, as in QLoRA; LLM.int8().
+LoadIn = Literal["4bit", "8bit"]
+DeviceMap = Literal["auto"]
 Protocol = Literal["paper", "release"]
 # Of a training's settings; what is recommended has the paper's rows and prompts.
 TrainingProtocol = Literal["recommended", "paper", "release"]

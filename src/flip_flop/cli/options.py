@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import click
 
 from flip_flop.errors import InputError
-from flip_flop.options import LOADED_PARTS, Calibration, Protocol, option
+from flip_flop.options import LOADED_PARTS, Calibration, DeviceMap, LoadIn, Protocol, option
 from flip_flop.terminal import echo
 
 if TYPE_CHECKING:
@@ -78,12 +78,17 @@ class BaseModelOptions:
     revision: str | None = option(None, help="The model's commit, branch or tag on the hub.")
     dtype: str = option("auto", help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.")
     device: str = option("auto", help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")
+    device_map: DeviceMap | None = option(None, help="auto: over all GPUs, then the CPU's memory (docs/memory.md).")
+    load_in: LoadIn | None = option(None, help="Quantize the weights, with bitsandbytes (docs/memory.md).")
 
     def check(self) -> None:
         """Refuse what cannot be loaded, before the seconds that torch's import takes."""
         from flip_flop.hub import check_model_name
 
         check_model_name(self.model, self.revision, dtype=self.dtype, device=self.device)
+        if self.device_map is not None and self.device != "auto":
+            message = f"--device {self.device} and --device-map {self.device_map} are both given."
+            raise InputError("E-MODEL-DEVICE", message, "Leave one of them out.")
 
     def load(self, *, quiet: bool = False) -> "LoadedModel":
         """Load the model, with an adapter where there is one, and say so on standard error."""
@@ -99,7 +104,7 @@ class BaseModelOptions:
         from flip_flop.scoring import load_model
 
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return load_model(values.pop("model"), **values)
+        return load_model(values.pop("model"), quantization_config=values.pop("load_in"), **values)
 
 
 @dataclass(frozen=True, kw_only=True)

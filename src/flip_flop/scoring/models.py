@@ -1,11 +1,13 @@
 """A causal LM and its tokenizer, from the hub or a folder, with an adapter or without; and a record of them."""
 
+import importlib.util
 import json
+import logging
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
@@ -14,6 +16,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -25,7 +28,7 @@ from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.hub import DEMO, check_model_name, hub_answers, is_folder_name
 from flip_flop.identity import check_adapter_folder, check_parts, config_digest, json_digest
-from flip_flop.options import LOADED_PARTS, ChatTemplate
+from flip_flop.options import LOADED_PARTS, ChatTemplate, DeviceMap, LoadIn
 from flip_flop.run_record import AdapterRecord, ModelRecord
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
 from flip_flop.scoring.bounds import check_model_size, time_limit
@@ -67,9 +70,9 @@ def load_model(
     revision: str | None = None,
     dtype: str = "auto",
     device: str = "auto",
-    display_name: str | None = None,
+    device_map: DeviceMap | None = None,
     allow_changed: Collection[str] = (),
-    quantization_config: QuantizationConfigMixin | None = None,
+    quantization_config: QuantizationConfigMixin | LoadIn | None = None,
 ) -> LoadedModel:
     """Load a causal LM, its tokenizer and an adapter; safetensors only, no remote code.
 
@@ -79,9 +82,9 @@ def load_model(
         revision: A commit, branch or tag on the hub.
         dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is bfloat16 on a GPU and float32 on a CPU.
         device: ``cpu``, ``cuda``, ...; ``auto`` takes a GPU where there is one.
-        display_name: The name for records, where it is not ``name``.
+        device_map: ``auto`` spreads the layers over all GPUs and then the CPU's memory, in place of one ``device``.
         allow_changed: Parts (:data:`flip_flop.options.LOADED_PARTS`) that need not be those of the adapter's training.
-        quantization_config: Of transformers, such as ``BitsAndBytesConfig(load_in_4bit=True)``.
+        quantization_config: ``4bit`` (NF4, double quantization) or ``8bit``, by bitsandbytes; or one of transformers.
 
     Raises:
         InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``, each in one line.
@@ -103,25 +106,22 @@ def load_model(
         config = _pretrained(AutoConfig, source, revision)
     _check_kind(name, config)
     _one_line("weights", name, check_model_size, Path(source), config)
-    tokenizer = load_tokenizer(source, revision)
-    if quantization_config is None:
-        model = _load_weights(source, revision, dtype=getattr(torch, dtype)).to(device)
-    else:  # weights that are quantized are put on their device where they are read
-        on = {"quantization_config": quantization_config, "device_map": {"": device}}
-        model = _load_weights(source, revision, dtype=getattr(torch, dtype), **on)
+    tokenizer = load_tokenizer(name, revision)
+    quantization = _quantization(quantization_config, dtype)
+    # Quantized weights are put on their device where they are read: not all kinds of them can be moved.
+    on = {"quantization_config": quantization, "device_map": device_map or {"": device}}
+    model = _load_weights(source, revision, dtype=getattr(torch, dtype), **on)
     check_head(model)
-    quantized = (
-        {} if quantization_config is None else {"quantization": json.loads(quantization_config.to_json_string())}
-    )
+    used = getattr(model.config, "quantization_config", None)
     record = ModelRecord(
-        name=display_name or name,
+        name=name,
         revision=getattr(config, "_commit_hash", None) or revision,
         digest=_weights_digest(source, model),
-        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        dtype=dtype,
+        num_parameters=model.num_parameters(),
+        dtype=dtype if used is None else f"{_bits(used)}, {dtype}",
         is_demo=name == DEMO,
         digests=_digests(Path(source), tokenizer),
-        extra=quantized,
+        extra={} if used is None else {"quantization": json.loads(used.to_json_string(use_diff=False))},
     )
     if adapter is None:
         return LoadedModel(model, tokenizer, record)
@@ -129,10 +129,35 @@ def load_model(
     return LoadedModel(load_adapter(model, Path(adapter)), tokenizer, record, adapter_record, changed)
 
 
+def _quantization(given: QuantizationConfigMixin | LoadIn | None, dtype: str) -> QuantizationConfigMixin | None:
+    """What transformers is told; raises ``E-MODEL-QUANT``: no such number of bits, or bitsandbytes is missing."""
+    if not isinstance(given, str):
+        return given
+    if given not in get_args(LoadIn):
+        raise InputError("E-MODEL-QUANT", f"Unknown quantization {given!r}.", f"Use {' or '.join(get_args(LoadIn))}.")
+    if importlib.util.find_spec("bitsandbytes") is None:
+        hint = "Install it: pip install 'flip-flop-consistency[quantized]'."
+        raise InputError("E-MODEL-QUANT", f"Loading in {given} needs bitsandbytes, which is not installed.", hint)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it says at each product that it casts
+    if given == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=getattr(torch, dtype), **nf4)
+
+
+def _bits(quantization: Any) -> str:
+    """A quantization in a word."""
+    for bits in get_args(LoadIn):
+        if getattr(quantization, f"load_in_{bits}", False):
+            return str(bits)
+    return str(getattr(quantization.quant_method, "value", quantization.quant_method))
+
+
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
     """Load a model's tokenizer alone; raises ``E-MODEL-FILE`` or ``E-MODEL-TOKENIZER``."""
     check_model_name(name, revision)
-    tokenizer: PreTrainedTokenizerBase = _pretrained(AutoTokenizer, name, revision)
+    source = str(EMBEDDED_MODEL) if name == DEMO else name
+    tokenizer: PreTrainedTokenizerBase = _pretrained(AutoTokenizer, source, revision)
     # Where a folder holds no tokenizer, transformers makes one without a vocabulary, and every text is empty.
     if not tokenizer("No, yes", add_special_tokens=False)["input_ids"]:
         message = f"{name} has no tokenizer, or one without a vocabulary."

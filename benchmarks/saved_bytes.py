@@ -1,0 +1,132 @@
+"""docs/memory.md: which models train on which cards, from the bytes that a step keeps for its backward, counted.
+
+Nothing is measured on a card. A layer of each model's real widths, with the adapter on it, reads a packed row on the
+CPU; what autograd keeps is counted, and multiplied with the number of layers.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.models import MODELS, ModelShape, make_model
+from flip_flop.files import write_text
+from flip_flop.scoring import EncodedInstance
+from flip_flop.scoring.answers import answer_states
+from flip_flop.scoring.attention import packed_attention
+from flip_flop.scoring.tokens import EncodedAnswer
+from flip_flop.training import F2CConfig
+from flip_flop.training.adapter import with_adapter
+
+SHAPES = {
+    "0.5B": MODELS["0.5b"],
+    "1.5B": ModelShape(hidden=1536, layers=28, heads=12, key_heads=2, ff=8960, vocab=151_936),
+    "3B": MODELS["3b"],
+    "7B": ModelShape(hidden=3584, layers=28, heads=28, key_heads=4, ff=18_944, vocab=152_064),
+    "14B": ModelShape(hidden=5120, layers=48, heads=40, key_heads=8, ff=13_824, vocab=152_064),
+}
+UNTIED = ("7B", "14B")  # their heads have weights of their own
+CARDS = (12, 24, 48, 80)  # GB
+TOKENS = 256
+# Bytes of a weight: of NF4 with double quantization (QLoRA, section 3) half a byte and .127 bits.
+BYTES = {"bfloat16": 2.0, "8bit": 1.0, "4bit": 0.5 + 0.127 / 8}
+ADAPTER_BYTES = 16  # float32: the weight, its gradient, and two moments of Adam
+ANSWER_ROWS = 60  # ten templates with three answers of two tokens
+RESERVED = 1.5e9  # the context, kernels and what the allocator cannot use: an assumption
+SETTINGS = (("bfloat16", False), ("bfloat16", True), ("4bit", True))
+
+HEAD = """\
+# Memory
+
+Which model trains on which card, and what to set. Written by `make memory`, which counts; **nothing here was measured
+on a card**. `python -m benchmarks.run --part memory` measures.
+
+- **An audit** keeps one layer's states: the weights decide. `--load-in 4bit` or `8bit` where they do not fit, and
+  `--device-map auto` to put the layers on all GPUs, and then over the CPU's memory, which is slow. A forward that does
+  not fit is divided: `--batch-tokens` is where it begins.
+- **Training** keeps what the backward reads. One instance under all its templates is a row that is not divided, so its
+  distinct tokens count: those of the packed pass, which computes what prompts share once. `flip-flop study plan` prints
+  them. `--gradient-checkpointing true` keeps a layer's input alone and computes each layer twice.
+- `--load-in 4bit` is QLoRA (NF4, double quantization, the base computes in `--dtype`); the adapter stays in float32. An
+  adapter belongs to the base as it was trained: audit it with the same `--load-in`. In `8bit` (LLM.int8()) activations
+  are rounded too, so scores differ between the packed and the padded pass, and the padded one is used.
+- bitsandbytes: `pip install 'flip-flop-consistency[quantized]'`. It works on a CPU too, slowly; there it is tested.
+
+| Qwen2.5 | weights, bfloat16 | 4bit | adapter (rank 16), gradient, Adam | a token of training | with checkpointing |
+|---|---|---|---|---|---|
+"""
+ROOM = """
+Distinct tokens of the longest instance that fit, with a head over {rows} answer tokens and {reserved:.1f} GB set aside
+for all else. A dash: the weights alone do not fit.
+
+| Qwen2.5 | {cards} |
+|---|{lines}|
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    write_text(parser.parse_args().out, page())
+
+
+def page() -> str:
+    """The page in Markdown."""
+    sizes, room = [], []
+    for name, shape in SHAPES.items():
+        layer = saved_bytes(replace(shape, layers=2, vocab=64)) - saved_bytes(replace(shape, layers=1, vocab=64))
+        tokens = {False: shape.layers * layer / TOKENS, True: shape.layers * 2 * shape.hidden}
+        weights = {kind: weight_bytes(name, shape, size) for kind, size in BYTES.items()}
+        adapter = ADAPTER_BYTES * shape.lora
+        per_token = [f"{tokens[checkpointing] / 1e6:.2f} MB" for checkpointing in (False, True)]
+        cells = [_gb(weights["bfloat16"]), _gb(weights["4bit"]), _gb(adapter), *per_token]
+        sizes.append(f"| {name} | {' | '.join(cells)} |")
+        head = ANSWER_ROWS * shape.vocab * 4 * 3  # logits, their logarithms, and a gradient
+        for kind, checkpointing in SETTINGS:
+            fixed = weights[kind] + adapter + head + RESERVED
+            once = layer if checkpointing else 0  # the layer that is computed again
+            fits = [int((card * 1e9 - fixed) / (tokens[checkpointing] + once / TOKENS)) for card in CARDS]
+            words = f"{name}, {kind}{', checkpointing' if checkpointing else ''}"
+            room.append(f"| {words} | {' | '.join(f'{max(0, count):,}' if count > 0 else '–' for count in fits)} |")
+    cards = " | ".join(f"{card} GB" for card in CARDS)
+    table = ROOM.format(rows=ANSWER_ROWS, reserved=RESERVED / 1e9, cards=cards, lines="|".join(["---:"] * len(CARDS)))
+    return HEAD + "\n".join(sizes) + "\n" + table + "\n".join(room) + "\n"
+
+
+def weight_bytes(name: str, shape: ModelShape, size: float) -> float:
+    """Of the base: embeddings, and a head of its own, stay in bfloat16."""
+    embeddings = shape.hidden * shape.vocab * (2 if name in UNTIED else 1)
+    return size * shape.body + 2 * embeddings
+
+
+def saved_bytes(shape: ModelShape) -> int:
+    """What autograd keeps of a packed row of :data:`TOKENS` tokens, but for weights: each tensor counts once."""
+    model = make_model(shape, dtype=torch.bfloat16)
+    adapted = with_adapter(model, F2CConfig(output_dir="unused", use_cpu=True)).train()
+    own = {parameter.untyped_storage().data_ptr() for parameter in adapted.parameters()}
+    prompt = tuple(number % (shape.vocab - 2) for number in range(TOKENS - 2))
+    instance = EncodedInstance("counted", ((EncodedAnswer(prompt, (62,)), EncodedAnswer(prompt, (63, 62))),))
+    kept: dict[int, tuple[int, Tensor]] = {}  # the tensors too: another one may not take a freed one's address
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
+        return tensor
+
+    unchanged: Callable[[Tensor], Tensor] = lambda tensor: tensor  # noqa: E731
+    with packed_attention(adapted), torch.autograd.graph.saved_tensors_hooks(keep, unchanged):
+        answer_states(adapted, [instance])
+    return sum(size for size, _ in kept.values())
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.2f} GB"
+
+
+if __name__ == "__main__":
+    main()

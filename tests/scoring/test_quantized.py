@@ -1,0 +1,73 @@
+"""A base in 4 or 8 bits is scored as its rounded weights say, and a run is bound to how its base was loaded."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from flip_flop.errors import InputError
+from flip_flop.options import ScoringOptions
+from flip_flop.prompts import RenderedInstance
+from flip_flop.scoring import load_model, score
+from tests.scoring.oracle import naive_scores
+from tests.tiny import save_tiny
+
+INSTANCES = [
+    RenderedInstance(str(number), (f"tea {number} is", "is it warm?"), (("good", "bad", "cold"),) * 2, 0)
+    for number in range(3)
+]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    pytest.importorskip("bitsandbytes")
+    return save_tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def test_four_bits_give_the_scores_of_the_weights_that_they_stand_for(base):
+    from bitsandbytes.functional import dequantize_4bit
+
+    loaded = load_model(base, quantization_config="4bit")
+    assert loaded.record.dtype == "4bit, float32"
+    plain = load_model(base)
+    assert loaded.record.num_parameters == plain.record.num_parameters
+    found = score(loaded, INSTANCES)
+    assert found.backend == "packed"
+    assert np.abs(found.scores - score(plain, INSTANCES).scores).max() > 1e-3
+    with torch.no_grad():
+        for name, module in loaded.model.named_modules():
+            if type(module).__name__ == "Linear4bit":
+                weight = dequantize_4bit(module.weight.data, module.weight.quant_state)
+                plain.model.get_submodule(name).weight.copy_(weight)
+    expected = naive_scores(plain.model.double(), plain.encoder().encode_all(INSTANCES)[0])
+    np.testing.assert_allclose(found.scores, expected, atol=1e-4)
+
+
+def test_eight_bits_are_read_padded(base):
+    found = score(load_model(base, quantization_config="8bit"), INSTANCES, ScoringOptions(backend="padded"))
+    np.testing.assert_allclose(found.scores, score(load_model(base), INSTANCES).scores, atol=0.5)
+
+
+def test_a_run_goes_on_with_a_base_that_is_loaded_as_it_was(flip_flop, tmp_path):
+    pytest.importorskip("bitsandbytes")
+    command = ["train", "-m", "demo", "-t", "demo", "--limit", 16, "--eval-limit", 10, "--out", tmp_path / "run"]
+    more = ["--max-steps", 1, "--gradient-checkpointing", "true"]
+    assert flip_flop(*command, *more, "--load-in", "4bit", "--keep-worse").code == 0
+    found = flip_flop(*command, *more, "--resume")
+    assert found.code == 2
+    assert "model.dtype ('4bit, float32', now 'float32')" in found.err
+
+
+def test_without_the_library_one_line_says_how_to_install_it(base, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(InputError, match=r"E-MODEL-QUANT: .*flip-flop-consistency\[quantized\]"):
+        load_model(base, quantization_config="8bit")
+
+
+def test_a_map_takes_the_place_of_a_device(flip_flop, tmp_path):
+    command = ["audit", "-m", "demo", "-t", "demo", "--limit", 5, "--device-map", "auto"]
+    assert flip_flop(*command, "--out", tmp_path / "run").code == 0
+    found = flip_flop(*command, "--device", "cpu", "--out", tmp_path / "other")
+    assert (found.code, found.err.count("\n")) == (2, 1)
+    assert "E-MODEL-DEVICE" in found.err
