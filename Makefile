@@ -27,10 +27,10 @@ CACHE := $(CURDIR)/$(VENV)/cache
 
 test: check                         ## everything CI runs: style, types, tests, docstring examples
 	-XDG_CACHE_HOME=$(CACHE) $(BIN)/flip-flop templates fetch
-	XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 3 --dist loadgroup
+	OMP_NUM_THREADS=1 XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 3 --dist loadgroup
 
 quick: check                        ## for each change, five minutes on two cores: all but what is slow or needs Slurm
-	XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 2 --dist loadgroup -m "not slow"
+	OMP_NUM_THREADS=1 XDG_CACHE_HOME=$(CACHE) $(BIN)/pytest --quiet -n 2 --dist loadgroup -m "not slow"
 
 check: $(VENV)/.installed-dev       ## style and types alone
 	$(BIN)/ruff check src tests benchmarks evidence torture examples docs/*.py

@@ -34,6 +34,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_collection_modifyitems(items):
+    """What takes minutes comes first: at the end no worker waits for another one's."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 SHARED_HUB = Path(__file__).parents[2] / "shared" / "hub"
 SHARED_LANGUAGE = SHARED_HUB.with_name("language")
 

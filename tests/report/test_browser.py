@@ -72,6 +72,16 @@ def test_a_count_a_bar_and_a_templates_name_open_theirs(browser, page, answers, 
     bars = "document.querySelectorAll('.shares tr')[3].querySelectorAll('td')[2]"
     browser.run(f"{bars}.querySelectorAll('button')[1].click()")
     assert found(browser) == int((answers[2][:, 0] == 1).sum())
+    browser.run("document.querySelector('dialog .close').click()")
+    cells = "[...document.querySelectorAll('.metrics')[0].rows[4].cells]"
+    wrong = {
+        "Agreement Pₒ": (answers[3] != answers[3][:, :1]).any(axis=1),
+        "Accuracy": (answers[3] != gold[:, None]).any(axis=1),
+    }
+    for title, expected in wrong.items():
+        browser.run(f"{cells}.find((cell) => cell.dataset.title === '{title}').querySelector('button').click()")
+        assert found(browser) == int(expected.sum())
+        browser.run("document.querySelector('dialog .close').click()")
     browser.run("document.querySelectorAll('.strips tbody tr')[7].querySelector('td:last-of-type button').click()")
     assert found(browser) == int((answers[3][:, 7] != gold).sum())
 

@@ -16,6 +16,14 @@ _HEADLINE_WITHOUT_GOLD = ("observed_agreement", "no_consensus_share")
 _COLUMNS_WITHOUT_GOLD = (*_HEADLINE_WITHOUT_GOLD, "label_shares")
 
 
+# What the page's script shows for a metric's number: by default, answers that differ from the others on their instance.
+_BEHIND = {
+    **dict.fromkeys(("mean_f1", "f1_std", "f1_range", "f1_spread", "macro_f1", "accuracy"), "right=some-wrong"),
+    **dict.fromkeys(("vote_f1", "vote_accuracy", "ensemble_f1"), "right=vote-wrong"),
+    **dict.fromkeys(("fragile_share", "fragile_vote_share", "label_shares"), "sort=margin"),
+}
+
+
 def _share_words(run: Audit) -> str:
     return " / ".join(map(percent, run.metrics["label_shares"]))
 
@@ -202,7 +210,11 @@ def _table(group: Group, columns: Sequence[str]) -> dict[str, Any]:
         }
         for index, run in enumerate(group.runs)
     ]
-    return {"columns": [{"label": label, "meaning": meaning} for label, meaning in heads], "rows": rows}
+    behind = (_BEHIND.get(name, "agree=no") for name in columns)
+    named = [
+        {"label": label, "meaning": meaning, "show": show} for (label, meaning), show in zip(heads, behind, strict=True)
+    ]
+    return {"columns": named, "rows": rows}
 
 
 def _cell(group: Group, run: Audit, name: str) -> dict[str, str | None]:

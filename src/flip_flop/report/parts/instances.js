@@ -93,6 +93,7 @@
     };
     const verdict = {
       "all-right": (at) => scope.every((t) => right(view.run, at, t)), "some-wrong": (at) => scope.some((t) => !right(view.run, at, t)),
+      "vote-wrong": (at) => data.votes[view.run][at] !== data.gold[at],
       fixed: moved(false, true), broken: moved(true, false), wrong: moved(false, false), right: moved(true, true),
     };
     const contains = (at) => {
