@@ -78,7 +78,6 @@ class BaseModelOptions:
     revision: str | None = option(None, help="The model's commit, branch or tag on the hub.")
     dtype: str = option("auto", help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.")
     device: str = option("auto", help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")
-    device_map: DeviceMap | None = option(None, help="auto: over all GPUs, then the CPU's memory (docs/memory.md).")
     load_in: LoadIn | None = option(None, help="Quantize the weights, with bitsandbytes (docs/memory.md).")
 
     def check(self) -> None:
@@ -86,9 +85,6 @@ class BaseModelOptions:
         from flip_flop.hub import check_model_name
 
         check_model_name(self.model, self.revision, dtype=self.dtype, device=self.device)
-        if self.device_map is not None and self.device != "auto":
-            message = f"--device {self.device} and --device-map {self.device_map} are both given."
-            raise InputError("E-MODEL-DEVICE", message, "Leave one of them out.")
 
     def load(self, *, quiet: bool = False) -> "LoadedModel":
         """Load the model, with an adapter where there is one, and say so on standard error."""
@@ -112,6 +108,7 @@ class ModelOptions(BaseModelOptions):
     """A model, with an adapter or without."""
 
     adapter: Path | None = option(None, help="An adapter/ folder of a training run.")
+    device_map: DeviceMap | None = option(None, help="auto: over all GPUs, then the CPU's memory (docs/memory.md).")
     allow_changed: tuple[str, ...] = option(
         (),
         metavar="PART",
@@ -129,6 +126,9 @@ class ModelOptions(BaseModelOptions):
 
         if self.adapter is not None:
             check_adapter_folder(self.adapter)
+        if self.device_map is not None and self.device != "auto":
+            message = f"--device {self.device} and --device-map {self.device_map} are both given."
+            raise InputError("E-MODEL-DEVICE", message, "Leave one of them out.")
         super().check()
 
 
