@@ -13,7 +13,6 @@ from flip_flop.metrics import (
     paired_bootstrap_interval,
 )
 from flip_flop.randomness import generator
-from flip_flop.report.compare import keep_intervals
 from tests.metrics import oracle
 from tests.metrics.made_data import data_of
 
@@ -121,21 +120,18 @@ def test_the_same_seed_gives_the_same_interval_and_another_seed_another():
     assert first != other
 
 
-def test_the_size_of_the_blocks_in_memory_does_not_change_the_interval(monkeypatch):
-    arguments = (METRICS["mean_f1"].statistic, data_of(*table()))
-    whole = bootstrap_interval(*arguments, resamples=101)
-    for block in (1, 50 * 7, 50 * 100):
-        monkeypatch.setattr("flip_flop.metrics.bootstrap.BLOCK", block)
-        assert bootstrap_interval(*arguments, resamples=101) == pytest.approx(whole, abs=1e-14)
-
-
-def test_intervals_that_share_their_draws_are_those_that_do_not():
-    apart, together, other = (noisy(data_of(*table(60))) for _ in range(3))
-    keep_intervals(together, other)
-    for metric in METRICS.values():
-        assert metric.interval(together) == pytest.approx(metric.interval(apart), abs=1e-12)
-    assert together.resampled
-    assert not apart.resampled
+@pytest.mark.parametrize("name", ["observed_agreement", "mean_f1"])
+def test_of_many_instances_groups_are_drawn_and_the_interval_is_as_wide(name):
+    few = 4000
+    predictions, gold = table(10 * few)
+    low, high = metric_interval(name, data_of(predictions, gold))
+    assert low < METRICS[name].value(data_of(predictions, gold)) < high
+    start, end = metric_interval(name, data_of(predictions[:few], gold[:few]))  # of instances, each by itself
+    assert high - low == pytest.approx((end - start) / 10**0.5, rel=0.1)
+    mean = (predictions == gold[:, None]).mean(axis=1)
+    expected = mean.mean() + 1.96 * mean.std() / len(gold) ** 0.5 * np.array([-1, 1])
+    found = metric_interval("accuracy", data_of(predictions, gold))
+    assert np.abs(found - expected).max() < 0.06 * (expected[1] - expected[0])
 
 
 def test_more_confidence_is_a_wider_interval():

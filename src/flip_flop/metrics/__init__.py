@@ -17,7 +17,6 @@ from flip_flop.metrics.agreement import (
 from flip_flop.metrics.bootstrap import (
     SumStatistic,
     bootstrap_interval,
-    keep_resampled,
     mean_statistic,
     paired_bootstrap_interval,
 )
@@ -57,7 +56,6 @@ __all__ = [
     "instance_agreement",
     "instance_posix",
     "is_collapsed",
-    "keep_resampled",
     "label_probs",
     "label_shares",
     "label_shares_per_template",

@@ -33,7 +33,7 @@ class EvalData:
 
     ``scores`` are the mean log-probabilities of each answer's tokens, in nats; ``gold`` is -1 where there is none;
     ``average`` is which F1 the task is measured by; ``resolution`` is the least margin that the scores' arithmetic
-    resolves, in nats, where that is known; ``resampled`` is :func:`~flip_flop.metrics.keep_resampled`'s.
+    resolves, in nats, where that is known; ``resampled`` keeps statistics' values on the bootstrap's resamples.
 
     Raises:
         ValueError: A score is NaN or +inf, or there are more or fewer gold labels than instances.

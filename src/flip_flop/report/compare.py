@@ -10,7 +10,7 @@ import numpy as np
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.identity import changed_parts, digests_of
-from flip_flop.metrics import METRICS, EvalData, SumStatistic, keep_resampled
+from flip_flop.metrics import METRICS
 from flip_flop.options import MODEL_PARTS
 from flip_flop.text import count, point_interval, points, visible
 
@@ -35,17 +35,6 @@ class Difference:
             '+19.8, 95% CI +17.6 to +22.0'
         """
         return points(self.value) + (f", 95% CI {point_interval(self.interval)}" if self.interval else "")
-
-
-def keep_intervals(*runs: EvalData) -> None:
-    """Resample for every interval of these runs and of their votes' mean F1, in one pass over the draws."""
-    vote = METRICS["mean_f1"]
-    asked = [(each, run) for run in runs for each in METRICS.values()] + [(vote, run.voted) for run in runs]
-    keep_resampled(
-        (each.statistic, each.judged(data))
-        for each, data in asked
-        if each.has_interval and isinstance(each.statistic, SumStatistic) and len(each.judged(data))
-    )
 
 
 def mean_difference(metric: str, before: Audit, after: Sequence[Audit]) -> Difference | None:

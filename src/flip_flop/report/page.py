@@ -14,7 +14,7 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.files import write_text
 from flip_flop.report import charts
-from flip_flop.report.compare import Group, group_runs, keep_intervals, require_comparable
+from flip_flop.report.compare import Group, group_runs, require_comparable
 from flip_flop.report.instances import PAGE_SIZE
 from flip_flop.report.sections import example_section, matrix_section, share_section, strip_section
 from flip_flop.report.verdict import badges, calibration_section, caveats, metric_table, more_metrics, tiles, verdict
@@ -78,7 +78,7 @@ def render_page(
 
 
 def report_groups(audits: Sequence[Audit]) -> list[Group]:
-    """Audits in groups, with their intervals ready; the first comparison leads, whatever stands before it.
+    """Audits in groups; the first comparison leads, whatever stands before it.
 
     Raises:
         InputError: There is none, or no two of several can be compared.
@@ -87,8 +87,6 @@ def report_groups(audits: Sequence[Audit]) -> list[Group]:
         raise InputError("E-RUN-MISSING", "No run was named.", "Name at least one folder of `flip-flop audit`.")
     groups = group_runs(audits)
     require_comparable(groups)
-    for group in groups:
-        keep_intervals(*(run.data for run in group.runs))
     return sorted(groups, key=lambda group: not group.is_comparison)
 
 
