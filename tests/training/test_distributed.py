@@ -36,12 +36,15 @@ def task_file(tmp_path):
     return path
 
 
-def launch(num_processes, task_file, out, *flags, wait=True, launcher=None, code=0):
+def settings_of(num_processes, task_file, out, *flags):
     settings = ["--model", "demo", "--task", str(task_file), "--method", "f2c", "--out", str(out), "--device", "cpu"]
     settings += ["--num-train-epochs", "2", "--logging-steps", "1", "--divergence-space", "labels"]
-    settings += ["--per-device-train-batch-size", str(8 // num_processes), *flags]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
-    launcher = launcher or torchrun * (num_processes > 1)
+    return [*settings, "--per-device-train-batch-size", str(8 // num_processes), *flags]
+
+
+def launch(num_processes, task_file, out, *flags, wait=True, launcher=None, code=0):
+    settings = settings_of(num_processes, task_file, out, *flags)
+    launcher = launcher or ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
     command = [sys.executable, *launcher, "-m", "flip_flop.cli.main", "train", *settings]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -63,8 +66,8 @@ def training_record(out):
 
 
 @pytest.mark.slow
-def test_two_processes_take_the_same_steps_as_one(tmp_path, task_file):
-    launch(1, task_file, tmp_path / "one", "--lora-dropout", "0")
+def test_two_processes_take_the_same_steps_as_one(tmp_path, task_file, flip_flop):
+    assert flip_flop("train", *settings_of(1, task_file, tmp_path / "one", "--lora-dropout", "0")).code == 0
     output, errors = launch(2, task_file, tmp_path / "two", "--lora-dropout", "0")
     assert output.count("next, flip-flop audit") == 1
     assert errors.count("first votes") == errors.count("processes that train together: 2") == 1
