@@ -49,8 +49,8 @@ on a card**. `python -m benchmarks.run --part memory` measures.
   several GPUs). A forward that does not fit is divided: `--batch-tokens` is where it begins.
 - **Training** keeps what the backward reads. One instance under all its templates is a row that is not divided, so its
   distinct tokens count: those of the packed pass, which computes what prompts share once. `flip-flop study plan` prints
-  them. It keeps the model on one device. `--gradient-checkpointing true` keeps a layer's input alone and computes each
-  layer twice.
+  them. It keeps the model on one device. `--activation-checkpointing true` (with older transformers
+  `--gradient-checkpointing`) keeps a layer's input alone and computes each layer twice; a run may be resumed with it.
 - `--load-in 4bit` is QLoRA (NF4, double quantization, the base computes in `--dtype`); the adapter stays in float32. An
   adapter belongs to the base as it was trained: audit it with the same `--load-in`. In `8bit` (LLM.int8()) activations
   are rounded too, so scores differ between the packed and the padded pass, and the padded one is used.

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from flip_flop.errors import InputError
-from flip_flop.training import F2CTrainer, train
+from flip_flop.training import F2CConfig, F2CTrainer, train
 from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checkpoints import latest_valid, write_manifest
 from flip_flop.training.saved_state import read_state
@@ -230,13 +230,20 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(out, monkeypatch
     assert adapter_bytes(out) == uninterrupted
 
 
+# Its name changed in transformers 5.
+CHECKPOINTING = (
+    "activation_checkpointing" if hasattr(F2CConfig, "activation_checkpointing") else "gradient_checkpointing"
+)
+
+
 def test_a_run_that_wanted_memory_goes_on_with_smaller_batches(out, monkeypatch):
     interrupted(out, monkeypatch, 3)
     plan = json.loads((out / "plan.json").read_text())
     assert "batch_tokens" not in plan["settings"]
     plan["settings"] |= {"batch_tokens": 4096, "fast_linear": True}  # as earlier versions wrote
     (out / "plan.json").write_text(json.dumps(plan))
-    run(out, resume=True, batch_tokens=256, per_device_eval_batch_size=1, torch_empty_cache_steps=1)
+    less = {"per_device_eval_batch_size": 1, "torch_empty_cache_steps": 1, CHECKPOINTING: True}
+    run(out, resume=True, batch_tokens=256, **less)
     assert (out / "run.json").exists()
     assert [entry["step"] for entry in log_of(out, "loss")] == list(range(1, 10))
 

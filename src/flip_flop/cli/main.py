@@ -94,6 +94,14 @@ def main() -> None:
         is_write = error.filename and error.errno in WRITE_ERRORS
         echo(write_failure(error, Path(error.filename), plain.hint) if is_write else plain, err=True)
         sys.exit(2)
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # of torch, which is not imported for its name
+            raise
+        _let_the_first_speak(2)
+        reason = " ".join(str(error).split(". ")[0].split()).rstrip(".")
+        hint = "docs/memory.md has what helps. A training goes on from its last checkpoint with --resume."
+        echo(InputError("E-MEMORY", f"{reason}.", hint), err=True)
+        sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
 
 

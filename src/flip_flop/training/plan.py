@@ -36,6 +36,8 @@ FORMER: dict[str, Any] = {
 }
 # Settings of how the same work is executed. After an out-of-memory error they are changed, and the run resumed.
 EXECUTION_ONLY = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")
+# The same, but a study's keys have held them since the first ones.
+ALSO_EXECUTION = tuple(f"{name}_checkpointing{more}" for name in ("gradient", "activation") for more in ("", "_kwargs"))
 # What may change besides: where things go, what is shown, and the name of a bundle of settings that are compared.
 MAY_CHANGE_ON_RESUME = (
     *EXECUTION_ONLY,
@@ -95,7 +97,7 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool, allowed: Collec
         f"{section}.{name} ({before[section].get(name)!r}, now {plan[section][name]!r})"
         for section in ("settings", "model")
         for name in sorted(plan[section])
-        if before[section].get(name) != plan[section][name]
+        if name not in ALSO_EXECUTION and before[section].get(name) != plan[section][name]
     ]
     parts = changed_parts(former | before["digests"], plan["digests"], TRAINING_PARTS)
     message = f"Since {out} was started, these have changed"
