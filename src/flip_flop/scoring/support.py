@@ -107,6 +107,8 @@ def _probe(model: nn.Module, first: EncodedInstance) -> str | None:
                 separate = answer_states(model, [instance], backend="padded", batch_tokens=PROBE_TOKENS).scores(model)
                 if not torch.allclose(packed, separate, atol=SAME_NATS, rtol=SAME_SHARE):
                     return "a packed row does not give it the scores of separate sequences"
+    except torch.OutOfMemoryError:  # the padded back end would not have it either
+        raise
     except (NotImplementedError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         return f"it cannot be given a packed row ({' '.join(str(error).split())[:80] or type(error).__name__})"
     finally:
