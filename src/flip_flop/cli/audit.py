@@ -32,6 +32,9 @@ class AuditOptions:
         (), metavar="METRIC=VALUE", help="Exit with 1 below it, e.g. agreement=0.9. Repeatable."
     )
     seed: int = option(0, help="For the sample, the bootstrap, and templates that draw at random.")
+    vary: int | None = option(
+        None, min=2, help="Also score each template under this many formats drawn at random: how fragile it is."
+    )
     overwrite: bool = option(False, help="Replace a run that is there already.")
     quiet: bool = option(False, short="-q", help="Print the table only.")
 
@@ -50,8 +53,9 @@ def audit_command(
 
     Writes run.json, metrics.json, scores.npz and instances.jsonl.gz into --out; the last has every row's prompts. With
     --calibrate the table has a second row; --fail-under reads the first. A gate that hangs on fragile answers, whose
-    margin the data type does not resolve, says so. With --too-long skip, too_long.csv in --out names the rows that were
-    left out.
+    margin the data type does not resolve, says so. With --vary N a second table says how far the answers hang on the
+    format of each prompt: separators, spaces, casing, names and marks, and the order of options. With --too-long skip,
+    too_long.csv in --out names the rows that were left out.
     """
     from flip_flop.evaluation.run_directory import check_out
     from flip_flop.files import lock_output
@@ -83,9 +87,17 @@ def audit_command(
             calibrate=calibration.calibrate,
             label_prior=prior,
         )
+    if run.vary is not None:
+        from flip_flop.evaluation.formats import format_spread, render_formats
+
+        found.metrics["formats"] = format_spread(
+            loaded, chosen, run.vary, split=run.split, limit=run.limit, scoring=scoring, seed=run.seed, quiet=run.quiet
+        )
     found.write(run.out)
     rows = comparison_rows([found])
     echo(render_text(rows))
+    if run.vary is not None:
+        echo(f"\n{render_formats(found.metrics['formats'])}")
     if not run.quiet:
         echo(f"\n{legend(rows)}\n\n{run.out}: next, flip-flop report {run.out} --out report.html")
     missed = list(filter(None, (_missed(found.metrics, *threshold) for threshold in thresholds)))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flip_flop.cli.options import options
-from flip_flop.errors import InputError
+from flip_flop.cli.options import check_task_out, options
 from flip_flop.options import TaskKind, option
 from flip_flop.terminal import echo
 from flip_flop.text import align_columns, count
@@ -46,15 +45,9 @@ def init_command(init: InitOptions, data: Path) -> int:
     """
     from flip_flop.drafting import draft_task
     from flip_flop.drafting.draft import split_labels
-    from flip_flop.files import lock_output, write_text
+    from flip_flop.files import write_text
 
-    if init.out.suffix not in (".yaml", ".yml"):
-        raise InputError("E-OUT-KIND", f"{init.out.name} is no task file.", "End --out with .yaml.")
-    click.get_current_context().with_resource(lock_output(init.out))
-    if init.out.is_dir():
-        raise InputError("E-OUT-PATH", f"{init.out} is a folder.", "Give a file.")
-    if init.out.exists() and not init.overwrite:
-        raise InputError("E-OUT-USED", f"{init.out} is there already.", "Give another --out, or add --overwrite.")
+    click.get_current_context().with_resource(check_task_out(init.out, overwrite=init.overwrite))
     draft = draft_task(
         data,
         texts=init.text,

@@ -1,7 +1,8 @@
 """The command line's options: fields of dataclasses, each declared once, and what their values stand for."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -68,6 +69,21 @@ def _click_type(kind: Any, minimum: int | None) -> dict[str, Any]:
     if kind is int and minimum is not None:
         return {"type": click.IntRange(min=minimum)}
     return {"type": kind if kind in (int, float) else str}
+
+
+@contextlib.contextmanager
+def check_task_out(out: Path, *, overwrite: bool) -> Iterator[None]:
+    """Hold the lock of a task file that is to be written (``E-OUT-KIND``, ``E-OUT-BUSY``, ``-PATH``, ``-USED``)."""
+    from flip_flop.files import lock_output
+
+    if out.suffix not in (".yaml", ".yml"):
+        raise InputError("E-OUT-KIND", f"{out.name} is no task file.", "End --out with .yaml.")
+    with lock_output(out):
+        if out.is_dir():
+            raise InputError("E-OUT-PATH", f"{out} is a folder.", "Give a file.")
+        if out.exists() and not overwrite:
+            raise InputError("E-OUT-USED", f"{out} is there already.", "Give another --out, or add --overwrite.")
+        yield
 
 
 @dataclass(frozen=True, kw_only=True)

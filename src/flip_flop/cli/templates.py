@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flip_flop.cli.options import DataOptions, TemplateOptions, options
+from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, check_task_out, options
 from flip_flop.errors import InputError
 from flip_flop.options import option
 from flip_flop.terminal import echo
-from flip_flop.text import align_columns, visible
+from flip_flop.text import align_columns, count, percent, visible
 
 if TYPE_CHECKING:
+    from flip_flop.drafting.vary import VariedTemplate
     from flip_flop.prompts.lint import Encode, Finding, LintRow
     from flip_flop.tasks import Task
 
@@ -35,6 +36,22 @@ class LintOptions:
     revision: str | None = option(None, help="The model's commit, branch or tag on the hub.")
     limit: int = option(1000, min=1, help="Look at a seeded uniform sample of this many rows of each split.")
     seed: int = option(0, help="For the sample, and for templates that draw at random.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VaryOptions(TemplateOptions):
+    """What ``vary`` makes, and from what."""
+
+    out: Path = option(short="-o", help="The new task file.")
+    number: int = option(20, short="-n", min=2, help="How many templates there are to be, with the task's own.")
+    typos: float = option(0.0, type=click.FloatRange(0, 1), help="The share of words in which a new format has a typo.")
+    paraphraser: str | None = option(None, metavar="MODEL", help="Also ask this causal model for other words.")
+    paraphrases: int = option(4, min=1, help="How many to ask for of each template.")
+    model: str | None = option(None, short="-m", help="Show how this model answers each template.")
+    split: str | None = option(None, help="Which rows it answers; by default train where there is one, else test.")
+    limit: int = option(200, min=1, help="Lint and answer a seeded uniform sample of this many rows.")
+    seed: int = option(0, help="For formats, paraphrases and samples.")
+    overwrite: bool = option(False, help="Replace a task file that is there already.")
 
 
 @click.group("templates")
@@ -125,10 +142,73 @@ def lint_command(lint: LintOptions, data: DataOptions, tasks: tuple[str, ...]) -
     return 2 if failed else 0
 
 
+@templates_command.command("vary", short_help="A task file with more templates, made from its own.")
+@click.argument("task", type=click.Path(path_type=Path))
+@options(VaryOptions, DataOptions)
+def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
+    """Write the task file TASK with more templates to --out, made from those that are not held out.
+
+    They are in other formats (separators, spaces, casing, names and marks, order of options; FormatSpread's grammar)
+    and, with --paraphraser, in other words. Lint rejects what is no template or another's double. Nothing tells
+    whether other words mean the same: read them, and give --model, which shows how often it answers each as the vote
+    of the task's own templates, and how probable its labels are.
+    """
+    from flip_flop.drafting.paraphrase import sampler
+    from flip_flop.drafting.vary import review, varied_task_text, vary_templates
+    from flip_flop.files import write_text
+
+    if task.suffix not in (".yaml", ".yml"):
+        raise InputError("E-TASK-FILE", f"{task} is no task file.", "Give one: its data are named in the new one.")
+    click.get_current_context().with_resource(check_task_out(vary.out, overwrite=vary.overwrite))
+    found = data.open(str(task), vary.templates or "all")
+    split = vary.split or ("train" if "train" in found.data else "test")
+    found.rows(split)
+    given = {name: BaseModelOptions(model=name) for name in (vary.paraphraser, vary.model) if name}
+    for model in given.values():
+        model.check()
+    rows = [row for each in found.data for row in _sample(found, each, LintOptions(limit=vary.limit, seed=vary.seed))]
+    loaded = {name: model.load() for name, model in given.items()}
+    variants = vary_templates(
+        found,
+        rows,
+        number=vary.number,
+        seed=vary.seed,
+        typos=vary.typos,
+        generate=sampler(loaded[vary.paraphraser]) if vary.paraphraser else None,
+        paraphrases=vary.paraphrases,
+        by=vary.paraphraser or "",
+    )
+    shown = {}
+    if vary.model:
+        shown = review(loaded[vary.model], found, variants, split=split, limit=vary.limit, seed=vary.seed)
+    write_text(vary.out, varied_task_text(task, vary.out, found, variants))
+    _show_variants(found, variants, shown, vary)
+    return 0
+
+
+def _show_variants(
+    task: "Task", variants: "Sequence[VariedTemplate]", shown: dict[str, tuple[float, float]], vary: VaryOptions
+) -> None:
+    own = task.training_templates.names
+    lines = [(name, "the task's own", "") for name in own]
+    for each in variants:
+        verdict = f"rejected: {each.rejected}" if each.rejected else " ".join(("kept", *each.warnings))
+        lines.append((each.name, each.text, verdict))
+    head: list[tuple[str, ...]] = [("template", "change", "verdict", *(("as the vote", "own labels") if shown else ()))]
+    cells = [(*line, *(map(percent, shown.get(line[0], (None, None))) if shown else ())) for line in lines]
+    kept = sum(not each.rejected for each in variants)
+    reached = (
+        f"{count(len(own) + kept, 'template')}, {len(own)} of them the task's own; {len(variants) - kept} rejected"
+    )
+    echo(align_columns([*head, *cells], num_left=3, rule=True))
+    echo(f"{vary.out}: {reached}")
+    if len(own) + kept < vary.number:
+        echo(f"there are no {vary.number}: these templates have no more formats than were found", err=True)
+
+
 def _lint(name: str, task: "Task", lint: LintOptions, encode: "Encode | None") -> bool:
     """Print the findings of one task; return whether one is an error."""
     from flip_flop.prompts.lint import lint_templates
-    from flip_flop.text import count
 
     rows = [row for split in task.data for row in _sample(task, split, lint)]
     findings = lint_templates(

@@ -1,0 +1,241 @@
+"""Other formats of a template: what it asks stays, how it is set changes.
+
+The grammar is FormatSpread's (Sclar et al. 2024, arXiv 2310.11324, section 3.1 and appendix A). It works on a
+template's literal text and on how its options are listed; every Jinja expression and statement stays as it is written.
+"""
+
+import itertools
+import re
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from flip_flop.prompts.safety import SEPARATOR
+from flip_flop.prompts.template import RESERVED_FIELD, Template
+from flip_flop.randomness import generator
+
+_ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xii")
+_MARKS = {
+    "A": tuple(string.ascii_uppercase),
+    "1": tuple(map(str, range(1, 27))),
+    "a": tuple(string.ascii_lowercase),
+    "i": _ROMAN,
+    "I": tuple(map(str.upper, _ROMAN)),
+}
+_WRAPPERS = ("{}.", "{})", "({})", "{} )", "[{}]", "<{}>")
+_LISTS = [*itertools.product(_MARKS, _WRAPPERS), ("", "-"), ("", "*")]
+_CASINGS: dict[str, Callable[[str], str]] = {"title": str.title, "upper": str.upper, "lower": str.lower}
+_NAMES = {"field": "Answer", "Text": "Answer", "Input": "Output", "Passage": "Response"}  # of a field; of the answer
+_SEPARATORS = (": ", ":", ":: ", "::", "::: ", " : ", " - ", "- ", " ", "\t", "\n ", "\n\t", " \n\t", "\n    ")
+_SPACES = ("\n", " ", "  ", " \n", "\n ", " \n ", ", ", " , ", ". ", "; \n", " -- ", " || ", " <sep> ")
+
+_FIRST = 0xF0000  # a private character stands for a piece of code while its surroundings are changed
+_PIECE = re.compile(f"[{chr(_FIRST)}-{chr(0xFFFFD)}]")
+_DESCRIPTOR = re.compile(r"([^\W\d_](?:[^\W_]|[ '-]){0,28}?)(\s*:(?!//)\s*)")
+_JOIN = re.compile(rf"(\{{\{{-?\s*){RESERVED_FIELD}(\s*\|\s*join\b.*)", re.DOTALL)
+_BETWEEN = r"""["'”’]?\s*(?:,\s*(?:or\b|and\b)?|or\b|and\b|/|;)\s*["'“‘]?"""
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Where a prompt lists its options: one after another, or in lines with a mark or a dash before each."""
+
+    start: int
+    end: int
+    items: tuple[str, ...]
+    between: tuple[str, ...] = ()
+    marks: str = ""
+    wrapper: str = ""
+
+
+class TemplateParts:
+    """A template's prompt as ``text``, with a private character for each piece of code; its target; its answers."""
+
+    def __init__(self, template: Template):
+        self.pieces: list[str] = []
+        self.answers = [part.strip() for part in self._masked(template.answer_choices or "").split(SEPARATOR)]
+        prompt, bar, target = self._masked(template.jinja).partition(SEPARATOR)
+        self.text, self.target = prompt.strip(), self.source(f" {bar}{target}" if bar else "")
+        self.options = self._lines() or self._row()
+
+    def _masked(self, source: str) -> str:
+        out, code = "", ""
+        for _, kind, value in jinja2.Environment().lex(source):
+            if kind == "data":
+                out += "".join(self._piece(each) if _PIECE.match(each) else each for each in value)
+                continue
+            code += value
+            if kind.endswith("_end") or kind == "raw_begin":
+                out, code = out + self._piece(code), ""
+        return out
+
+    def _piece(self, code: str) -> str:
+        plain = re.sub(r"(?<![-+\s])\s*\}\}$", " }}", re.sub(r"^\{\{(?![-+])\s*", "{{ ", code))
+        self.pieces += [plain] if plain not in self.pieces else []
+        return chr(_FIRST + self.pieces.index(plain))
+
+    def source(self, text: str) -> str:
+        """The text with its code back."""
+        return _PIECE.sub(lambda found: self.pieces[ord(found[0]) - _FIRST], text)
+
+    def holds(self, text: str, *, only: bool = False) -> list[str]:
+        """The code in a text, in its order; with ``only``, nothing unless the text is one expression."""
+        found = [self.source(each) for each in _PIECE.findall(text)]
+        return found if not only or (len(text) == 1 and found and found[0].startswith("{{")) else []
+
+    def names(self, answer: str, text: str) -> bool:
+        """Whether a text names an answer as a whole word."""
+        return bool(answer) and bool(re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text, re.IGNORECASE))
+
+    def _lines(self) -> _Options | None:
+        for marks, wrapper in _LISTS:
+            items, start, at = [], None, 0
+            for mark in _MARKS.get(marks, [""] * 99):
+                line = re.compile(rf"^[ \t]*{re.escape(wrapper.format(mark))}[ \t]+(\S.*)\n?", re.MULTILINE)
+                if (found := line.search(self.text) if start is None else line.match(self.text, at)) is None:
+                    break
+                start, at = found.start() if start is None else start, found.end()
+                items.append(found[1].rstrip())
+            if len(items) > 1 and start is not None and not any("{%" in each for each in self.holds("".join(items))):
+                end = start + len(self.text[start:at].rstrip())
+                return _Options(start, end, tuple(items), marks=marks, wrapper=wrapper)
+        return None
+
+    def _row(self) -> _Options | None:
+        if (number := len(self.answers)) < 2 or not all(self.answers):
+            return None
+        one = "|".join(re.escape(each) for each in sorted(self.answers, key=len, reverse=True))
+        row = re.compile(rf"(?<!\w)({one})" + rf"({_BETWEEN})({one})" * (number - 1) + r"(?!\w)", re.IGNORECASE)
+        for found in row.finditer(self.text):
+            if {each.casefold() for each in found.groups()[::2]} == {each.casefold() for each in self.answers}:
+                return _Options(found.start(), found.end(), found.groups()[::2], found.groups()[1::2])
+        return None
+
+    @property
+    def marked_answers(self) -> list[int] | None:
+        """Which option each answer is, where the answers are the options' marks, as A and B."""
+        marks = _MARKS.get(self.options.marks, ())[: len(self.options.items)] if self.options else ()
+        return list(map(marks.index, self.answers)) if marks and sorted(self.answers) == sorted(marks) else None
+
+    def fields(self, text: str) -> list[tuple[str, str, str, str]]:
+        """A prompt line by line: what stands before each field, its descriptor, the separator, and its text."""
+        lines, out = re.split(r"(\s*\n\s*)", text), list[tuple[str, str, str, str]]()
+        for space, line in zip(["", *lines[1::2]], lines[::2], strict=True):
+            found = _DESCRIPTOR.match(line)
+            name, separator = found.groups() if found and len(found[1].split()) < 5 else ("", "")
+            if out and out[-1][1] and not out[-1][3] and not name:  # a descriptor with a line of its own
+                out[-1] = (*out[-1][:2], out[-1][2] + space, line)
+            else:
+                out.append((space, name, separator, line[len(name + separator) :]))
+        return out
+
+
+def format_choices(template: Template) -> dict[str, tuple[Any, ...]]:
+    """The parts of a template's format that can be changed, each with what it can be; None leaves it.
+
+    ``separator`` stands between a descriptor (``Review:``) and its field, ``space`` between fields. ``casing`` and
+    ``names`` are of descriptors. ``marks`` and their ``wrapper`` stand before options that are listed with marks;
+    ``order`` is all orders of the options but the one that is there, up to 24.
+    """
+    parts, found = TemplateParts(template), dict[str, tuple[Any, ...]]()
+    fields, options = parts.fields(parts.text), parts.options
+    alone = {rest for *_, rest in fields if parts.holds(rest, only=True)}
+    if any(name for _, name, *_ in fields):
+        found |= {"separator": _SEPARATORS, "casing": (None, *_CASINGS)}
+    if len(fields) > 1:
+        found["space"] = _SPACES
+    if alone:
+        found["names"] = (None, *(_NAMES if len(alone) == 1 else ["field"]))
+    if options is not None and options.marks:
+        found["wrapper"] = _WRAPPERS
+        rest = parts.text[: options.start] + parts.text[options.end :]
+        spoken = parts.marked_answers and any(re.search(rf"\b{re.escape(each)}\b", rest) for each in parts.answers)
+        if len(options.items) <= len(_ROMAN) and not spoken:  # "answer with A or B" would name other marks
+            found["marks"] = tuple(_MARKS)
+    number = len(options.items) if options else len(parts.answers) if any(map(_JOIN.match, parts.pieces)) else 0
+    if number > 1:
+        found["order"] = tuple(itertools.islice(itertools.permutations(range(number)), 1, 25))
+    return found
+
+
+def draw_format(
+    template: Template, random: np.random.Generator, *, order: bool = True, typos: float = 0.0
+) -> dict[str, Any]:
+    """A format drawn uniformly from the template's own, for half of them with the options in another ``order``.
+
+    ``typos`` is the share of words that get one.
+    """
+    drawn = {name: values[random.integers(len(values))] for name, values in format_choices(template).items()}
+    if not order or random.integers(2):
+        drawn.pop("order", None)
+    drawn |= {"typos": typos, "typo_seed": int(random.integers(2**31))} if typos else {}
+    return {name: value for name, value in drawn.items() if value is not None}
+
+
+def apply_format(template: Template, change: Mapping[str, Any], name: str) -> Template:
+    r"""The template in another format, under another name: with the same code, target and answers.
+
+    Where the answers are the options' marks, they are the marks that the same options have now.
+
+    Example:
+        >>> plain = Template("plain", "Review: {{ text }}\nGood or bad?", "bad ||| good")
+        >>> other = apply_format(plain, {"separator": " - ", "casing": "upper", "space": " || ", "order": (1, 0)}, "b")
+        >>> other.jinja, other.answer_choices
+        ('REVIEW - {{ text }} || Bad or good?', 'bad ||| good')
+    """
+    parts, out, names = TemplateParts(template), "", change.get("names")
+    text, answers = _with_options(parts, change)
+    for at, (space, descriptor, separator, rest) in enumerate(parts.fields(text)):
+        if names and (code := parts.holds(rest, only=True)):
+            words = re.findall(r"[^\W\d_]+", code[0]) or ["text"]
+            descriptor = words[0].capitalize() if names == "field" else names
+        elif names and descriptor.casefold() == "answer":
+            descriptor = _NAMES[names]
+        if descriptor:
+            descriptor = _CASINGS.get(change.get("casing", ""), str)(descriptor)
+            descriptor += change.get("separator", separator or ": ")
+        out += (change.get("space", space) if at else "") + descriptor + rest
+    if change.get("typos"):
+        out = _with_typos(out, parts.answers, change["typos"], generator(change["typo_seed"], "typos"))
+    return Template(name, parts.source(out.strip()) + parts.target, answers or template.answer_choices)
+
+
+def _with_options(parts: TemplateParts, change: Mapping[str, Any]) -> tuple[str, str]:
+    """The prompt with its options in another order or with other marks; and the answers where these are the marks."""
+    options, order = parts.options, change.get("order")
+    if options is None:
+        if order is not None:
+            chosen = ", ".join(f"{RESERVED_FIELD}[{at}]" for at in order)
+            parts.pieces = [_JOIN.sub(rf"\1[{chosen}]\2", piece) for piece in parts.pieces]
+        return parts.text, ""
+    answers, order = "", order or range(len(options.items))
+    items = [options.items[at] for at in order]
+    if options.wrapper:
+        marks = _MARKS.get(change.get("marks", options.marks), ("",) * len(items))
+        wrapper = change.get("wrapper", options.wrapper)
+        listed = "\n".join(f"{wrapper.format(mark)} {item}" for mark, item in zip(marks, items, strict=False))
+        if (places := parts.marked_answers) is not None:
+            answers = f" {SEPARATOR} ".join(marks[list(order).index(place)] for place in places)
+        parts.pieces.append(parts.source(listed))  # its lines are no fields
+        listed = chr(_FIRST + len(parts.pieces) - 1)
+    else:
+        if options.items[0][0].isupper() and not any(item[0].isupper() for item in options.items[1:]):
+            items = [items[0][0].upper() + items[0][1:], *(item[0].lower() + item[1:] for item in items[1:])]
+        listed = "".join(itertools.chain(*zip(items, (*options.between, ""), strict=True)))
+    return parts.text[: options.start] + listed + parts.text[options.end :], answers
+
+
+def _with_typos(text: str, answers: list[str], rate: float, random: np.random.Generator) -> str:
+    """Two neighbouring letters exchanged in this share of the words, but for those of the answers."""
+    kept = set(re.findall(r"\w+", " ".join(answers).casefold()))
+
+    def exchange(found: re.Match[str]) -> str:
+        word, at, drawn = found[0], int(random.integers(1, len(found[0]) - 1)), random.random()
+        keep = drawn >= rate or word.casefold() in kept
+        return word if keep else word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+
+    return re.sub(r"[^\W\d_]{4,}", exchange, text)

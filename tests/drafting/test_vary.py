@@ -1,0 +1,143 @@
+"""From one phrasing to many: formats and paraphrases, and what is rejected."""
+
+import numpy as np
+import pytest
+import torch
+
+from flip_flop import audit, load_model, load_task
+from flip_flop.drafting.paraphrase import instruction, sampler
+from flip_flop.drafting.vary import kept_templates, vary_templates
+from flip_flop.evaluation.formats import format_spread
+from flip_flop.prompts import Template
+from flip_flop.prompts.formats import apply_format
+from flip_flop.prompts.lint import LintRow
+from flip_flop.tasks import Task
+from tests.tiny import save_tiny
+
+ROWS = [{"text": f"the {what} was good", "gold": at % 2} for at, what in enumerate(("room", "food", "wifi", "staff"))]
+PLAIN = Template("plain", "Ticket: {{ text }}\nYes or no: is this urgent?", "No ||| Yes")
+TERSE = Template("terse", "{{ text }}\nUrgent:", "never ||| always")
+TASK = Task("tickets", [PLAIN, TERSE], {"test": ROWS}, labels=(0, 1), label_field="gold")
+LINTED = [LintRow(f"row {at}", row, row["gold"]) for at, row in enumerate(ROWS)]
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    return load_model(save_tiny(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+def test_a_paraphrase_is_kept_if_it_holds_every_field_and_answer_and_is_no_double():
+    replies = {
+        "Note: {{ text }}\nMust we hurry, yes or no?</template> and more": "",
+        "<template>\nTICKET - {{text}}\nyes or no, is this urgent\n</template>": "it says what 'plain' says",
+        "Is this urgent, yes or no?</template>": "it lacks {{ text }}",
+        "{{ text }} {{ gold }} yes, no</template>": "it adds {{ gold }}",
+        "{{ text }} {{ text }} yes, no</template>": "it adds {{ text }}",
+        "{{ text }}\nMust we hurry, yes?</template>": "it no longer names the answer 'No'",
+        "{{ text }} yes or no {% if</template>": "E-TPL-SYNTAX",
+        "{{ text }} yes or no ||| {{ gold }}</template>": "the reply is not one prompt with an end",
+        "{{ text }} yes or no": "the reply is not one prompt with an end",
+    }
+
+    def generate(prompts, seeds):
+        assert list(prompts) == [instruction(PLAIN)] * len(replies)
+        assert "{{ text }}\nYes or no: is this urgent?\n</template>" in prompts[0]
+        assert len(set(seeds)) == len(replies)
+        return list(replies)
+
+    alone = TASK.with_templates(["plain"])
+    found = vary_templates(alone, LINTED, number=1, generate=generate, paraphrases=len(replies), by="stub")
+    for variant, why in zip(found, replies.values(), strict=True):
+        assert variant.rejected.startswith(why), variant
+        assert bool(variant.rejected) == bool(why), variant
+    (kept,) = kept_templates(found)
+    assert (kept.jinja, kept.answer_choices) == ("Note: {{ text }}\nMust we hurry, yes or no?", "No ||| Yes")
+    assert found[0].made == {
+        **{"from": "plain", "change": "paraphrase", "index": 1, "instruction": 1, "seed": 0, "by": "stub"}
+    }
+
+
+def test_formats_fill_up_and_the_same_seed_gives_the_same():
+    found = vary_templates(TASK, LINTED, number=12, seed=3)
+    assert [each.made["from"] for each in found[:4]] == ["plain", "terse", "plain", "terse"]
+    assert len(kept_templates(found)) == 10
+    assert found == vary_templates(TASK, LINTED, number=12, seed=3)
+    assert found != vary_templates(TASK, LINTED, number=12, seed=4)
+
+
+def test_there_are_no_more_formats_than_a_template_has():
+    bare = Task("bare", [Template("bare", "{{ text }}", "no ||| yes")], {"test": ROWS})
+    assert len(kept_templates(vary_templates(bare, LINTED, number=20))) == 3  # Text:, Input:, Passage:
+
+
+def test_what_is_sampled_is_a_function_of_the_seed_and_of_no_global_generator(loaded):
+    state = torch.random.get_rng_state()
+    first, second, other = sampler(loaded)(["the food was", "the food was", "the food was"], [1, 1, 2])
+    assert first == second != other
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_the_spread_over_formats_is_that_of_audits_of_each_format(loaded):
+    found = format_spread(loaded, TASK, 3, quiet=True)
+    spreads, agreements = [], []
+    for name, each in found["per_template"].items():
+        template = TASK.with_templates([name]).templates[0]
+        runs = [_audit(loaded, apply_format(template, change, "one")) for change in each["formats"]]
+        f1 = [run.metrics["mean_f1"] for run in runs]
+        pairs = [(one, two) for at, one in enumerate(runs) for two in runs[:at]]
+        same = np.mean([np.mean(one.predictions == two.predictions) for one, two in pairs])
+        assert each["f1_min"] == pytest.approx(min(f1))
+        assert each["observed_agreement"] == pytest.approx(same)
+        spreads.append(max(f1) - min(f1))
+        agreements.append(same)
+        if name == "plain":
+            swapped = [_audit(loaded, apply_format(template, c | {"order": (1, 0)}, "one")) for c in each["formats"]]
+            order = np.mean([np.mean(a.predictions != b.predictions) for a, b in zip(runs, swapped, strict=True)])
+            assert found["order"]["templates"] == ["plain"]
+            assert found["order"]["order"] == pytest.approx(order)
+            share = order / (order + 1 - same) if order + 1 - same else None
+            assert found["order"]["share"] == pytest.approx(share)
+    assert found["f1_spread"] == pytest.approx(np.mean(spreads))
+    assert found["observed_agreement"] == pytest.approx(np.mean(agreements))
+    low, high = found["intervals"]["f1_spread"]
+    assert 0 <= low <= found["f1_spread"] == pytest.approx(high)
+
+
+def _audit(loaded, template):
+    return audit(loaded, Task("one", [template], {"test": ROWS}, labels=(0, 1), label_field="gold"), quiet=True)
+
+
+def test_the_new_task_file_loads_in_another_folder_and_says_how_each_template_was_made(tmp_path, flip_flop, loaded):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "rows.csv").write_text(
+        "text,gold\n" + "".join("{text},{gold}\n".format(**row) for row in ROWS)
+    )
+    (tmp_path / "mine" / "task.yaml").write_text("""\
+name: tickets
+data: {train: rows.csv, test: {path: rows.csv, encoding: utf-8}}
+label_field: gold
+labels: [0, 1]
+templates:
+  - {name: plain, jinja: "Ticket: {{ text }}\\nYes or no: is this urgent?", answer_choices: "No ||| Yes"}
+  - {name: terse, jinja: "{{ text }}\\nUrgent:", answer_choices: [never, always]}
+held_out_templates: [terse]
+""")
+    out = tmp_path / "new" / "deep" / "more.yaml"
+    model = loaded.record.name
+    result = flip_flop("templates", "vary", tmp_path / "mine" / "task.yaml", "--out", out, "-n", 5, "--model", model)
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[-1] == f"{out}: 5 templates, 1 of them the task's own; 0 rejected"
+    assert "as the vote  own labels" in result.out
+    task = load_task(out, templates="all")
+    assert task.templates.names == ("plain", "terse", *(f"plain format {at}" for at in (1, 2, 3, 4)))
+    assert task.held_out_templates == ("terse",)
+    assert len(task.instances("test")) == len(task.instances("train")) == 4
+    assert "    from: plain\n    change: format\n    seed: 0\n    index: 1\n" in out.read_text()
+    again = flip_flop("templates", "vary", tmp_path / "mine" / "task.yaml", "--out", out)
+    assert again.err.startswith("E-OUT-USED: ")
+    refused = flip_flop("templates", "vary", "demo", "--out", tmp_path / "demo.yaml")
+    assert refused.err.startswith("E-TASK-FILE: ")
+    run = flip_flop("audit", "-m", model, "-t", out, "--out", tmp_path / "run", "--templates", "plain", "--vary", 3)
+    assert run.code == 0, run.err
+    assert "3 formats of each template" in run.out
+    assert "options in another order change" in run.out
