@@ -116,6 +116,12 @@ def _remove_leftovers(path: Path) -> None:
         remove(leftover)
 
 
+def user_cache() -> Path:
+    """``flip-flop`` in the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "flip-flop"
+
+
 def remove(path: Path) -> None:
     """Remove a file, or a folder with all that is in it."""
     if path.is_dir() and not path.is_symlink():

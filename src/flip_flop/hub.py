@@ -2,17 +2,20 @@
 
 import functools
 import http.client
+import importlib.util
 import os
 import ssl
 import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from flip_flop.errors import InputError
 
 DEMO = "demo"  # the embedded model
+SERVED = "openai:"  # begins the name of a model that is served
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "mlu", "musa", "mtia", "xla", "meta")
 # The libraries ask again and again, and give up after half a minute.
@@ -60,12 +63,47 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
         raise InputError("E-MODEL-DTYPE", f"Unknown dtype {dtype!r}.", f"Use one of {', '.join(DTYPES)}.")
     if device.partition(":")[0] not in DEVICES:
         raise InputError("E-MODEL-DEVICE", f"Unknown device {device!r}.", "Use cpu, or cuda where there is a GPU.")
+    if is_endpoint(name):
+        message = f"{name} is served: its weights are not here, to be trained or loaded."
+        raise InputError("E-ENDPOINT", message, "Give it to audit or predict, or give a model's folder or name.")
     if is_folder_name(name):
         if not Path(name).is_dir():
             raise InputError("E-MODEL-FILE", f"No folder {name}.", "Give a model's folder or its name on the hub.")
     elif name != DEMO and not is_cached(name, revision) and not hub_answers():
         message = f"{name} is no folder here and not in the hub's cache, and {unreachable()}."
         raise InputError("E-MODEL-FILE", message, f"Give a folder, or {WAY_OUT}.")
+
+
+class Endpoint(NamedTuple):
+    """Where a model is served, such as ``http://127.0.0.1:8000/v1``, and what it is called there."""
+
+    url: str
+    model: str
+
+
+def is_endpoint(name: str) -> bool:
+    """Whether a model's name is that of a served one, ``openai:URL#NAME``."""
+    return name.startswith(SERVED)
+
+
+def endpoint_of(name: str) -> Endpoint:
+    """The endpoint that ``openai:URL#NAME`` is.
+
+    Raises:
+        InputError: ``E-ENDPOINT`` where it is none, holds a key, or the client library is not installed.
+    """
+    url, _, model = name.removeprefix(SERVED).partition("#")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not model:
+        hint = f"Write {SERVED}http://HOST:PORT/v1#NAME, with the name that the server has for the model."
+        raise InputError("E-ENDPOINT", f"{name!r} is no endpoint and model.", hint)
+    if parts.username or parts.password or parts.query:
+        hint = "It is read from the variable OPENAI_API_KEY, and written nowhere."
+        raise InputError("E-ENDPOINT", "A key does not belong in an endpoint's address.", hint)
+    if importlib.util.find_spec("openai") is None:
+        hint = "Install it: pip install 'flip-flop-consistency[openai]'."
+        raise InputError("E-ENDPOINT", "A served model is asked by the package openai, which is not installed.", hint)
+    return Endpoint(url.rstrip("/"), model)
 
 
 def is_cached(name: str, revision: str | None = None) -> bool:

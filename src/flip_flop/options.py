@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 ChatTemplate = Literal["auto", "on", "off"]
 Backend = Literal["packed", "padded"]
+# What a served model is asked for: the probability of each answer, or an answer.
+By = Literal["probability", "generation"]
 # What becomes of instances that are longer than the model's context.
 TooLongPolicy = Literal["refuse", "skip"]
 # Bits of a base's weights, by bitsandbytes: NF4 with double quantization, as in QLoRA; LLM.int8().
@@ -75,6 +77,10 @@ class ScoringOptions:
     too_long: TooLongPolicy = option(
         "refuse", help="Refuse rows that are longer than the model's context, or skip them under every template."
     )
+    by: By = option(
+        "probability", help="Of a served model: score each answer, or take the answer that it writes (generation)."
+    )
+    concurrency: int = option(8, min=1, help="Requests to a served model at a time.")
 
 
 DEFAULT_SCORING = ScoringOptions()

@@ -91,7 +91,7 @@ def test_the_matrix_compares_every_two_templates_and_averages_to_observed_agreem
     assert off_diagonal.mean() == pytest.approx(observed_agreement(predictions))
 
 
-@pytest.mark.parametrize("bad", [-1, 3])
+@pytest.mark.parametrize("bad", [-2, 3])
 def test_a_prediction_that_is_no_label_is_refused(bad):
     with pytest.raises(ValueError, match="label indices, 0 to 2"):
         vote_counts(np.array([[0, bad]]), 3)

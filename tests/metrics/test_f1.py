@@ -95,7 +95,7 @@ def test_binary_f1_of_three_labels_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("prediction", "gold", "words"), [(2, 0, "Predictions"), (-1, 0, "Predictions"), (0, 2, "Gold")]
+    ("prediction", "gold", "words"), [(2, 0, "Predictions"), (-2, 0, "Predictions"), (0, 2, "Gold")]
 )
 def test_what_is_no_labels_index_is_refused(prediction, gold, words):
     with pytest.raises(ValueError, match=words):

@@ -11,7 +11,7 @@ from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, 
 from flip_flop.errors import InputError, nearest
 from flip_flop.options import ScoringOptions, option
 from flip_flop.terminal import echo
-from flip_flop.text import count
+from flip_flop.text import count, percent
 
 if TYPE_CHECKING:
     from flip_flop.evaluation.run_directory import Audit
@@ -69,16 +69,16 @@ def audit_command(
     split = chosen.render(run.split, limit=run.limit, seed=run.seed)
     for name, _ in thresholds:
         _check_gate(name, split)
-    model.check()
+    model.check(scoring)
     click.get_current_context().with_resource(lock_output(run.out))
     check_out(run.out, overwrite=run.overwrite)  # another process may have written since
-    loaded = model.load(quiet=run.quiet)
+    scorer = model.scorer(quiet=run.quiet)
     from flip_flop.evaluation.audit import audit
     from flip_flop.report import comparison_rows, legend, render_text
 
     with listed_beside(run.out, chosen.templates.names):
         found = audit(
-            loaded,
+            scorer,
             split,
             scoring=scoring,
             name=run.name,
@@ -98,6 +98,9 @@ def audit_command(
     echo(render_text(rows))
     if run.vary is not None:
         echo(f"\n{render_formats(found.metrics['formats'])}")
+    if found.value("unmapped_share"):
+        each = (f"{name} {percent(share)}" for name, share in found.metrics["unmapped_share_per_template"].items())
+        echo(f"\nno label, in percent of the answers: {percent(found.value('unmapped_share'))} ({', '.join(each)})")
     if not run.quiet:
         echo(f"\n{legend(rows)}\n\n{run.out}: next, flip-flop report {run.out} --out report.html")
     missed = list(filter(None, (_missed(found.metrics, *threshold) for threshold in thresholds)))

@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import click
 
 from flip_flop.errors import InputError
-from flip_flop.options import LOADED_PARTS, Calibration, DeviceMap, LoadIn, Protocol, option
+from flip_flop.options import (
+    DEFAULT_SCORING,
+    LOADED_PARTS,
+    Calibration,
+    DeviceMap,
+    LoadIn,
+    Protocol,
+    ScoringOptions,
+    option,
+)
 from flip_flop.terminal import echo
 
 if TYPE_CHECKING:
-    from flip_flop.scoring import LoadedModel
+    from flip_flop.scoring import LoadedModel, Scorer
     from flip_flop.tasks import Task
     from flip_flop.tasks.catalog import CatalogData
 
@@ -115,7 +124,7 @@ class BaseModelOptions:
             disable_progress_bars()
         from flip_flop.scoring import load_model
 
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "tokenizer"}
         return load_model(values.pop("model"), quantization_config=values.pop("load_in"), **values)
 
 
@@ -131,21 +140,50 @@ class ModelOptions(BaseModelOptions):
         help=f"Go on where this part is not as the adapter's training had it: {', '.join(LOADED_PARTS)}. Repeatable.",
     )
 
+    tokenizer: str | None = option(
+        None, help="Of a served model: a tokenizer's folder or hub name, for its chat template."
+    )
+
     def __post_init__(self) -> None:
         from flip_flop.identity import check_parts
 
         check_parts(self.allow_changed, LOADED_PARTS)
 
-    def check(self) -> None:
-        """As for any model; the adapter's files come first."""
+    def check(self, scoring: ScoringOptions = DEFAULT_SCORING) -> None:
+        """As for any model; the adapter's files come first. A served model has none of a loaded one's options."""
+        from flip_flop.hub import check_model_name, endpoint_of, is_endpoint
         from flip_flop.identity import check_adapter_folder
 
+        if is_endpoint(self.model):
+            endpoint_of(self.model)
+            own, given = (
+                ("model", "tokenizer"),
+                [item for item in fields(self) if getattr(self, item.name) != item.default],
+            )
+            if other := next((item.name for item in given if item.name not in own), None):
+                flag = f"--{other.replace('_', '-')}"
+                raise InputError("E-ENDPOINT", f"{flag} is of a model that is loaded here, and {self.model} is served.")
+            if self.tokenizer is not None:
+                check_model_name(self.tokenizer)
+            return
         if self.adapter is not None:
             check_adapter_folder(self.adapter)
         if self.device_map is not None and self.device != "auto":
             message = f"--device {self.device} and --device-map {self.device_map} are both given."
             raise InputError("E-MODEL-DEVICE", message, "Leave one of them out.")
         super().check()
+        if scoring.by == "generation" or self.tokenizer is not None:
+            flag = "--by generation" if self.tokenizer is None else "--tokenizer"
+            raise InputError("E-GENERATION", f"{flag} is of a served model, and {self.model} is loaded here.")
+
+    def scorer(self, *, quiet: bool = False) -> "Scorer":
+        """The model as audits and predictions take it, loaded or served."""
+        from flip_flop.hub import is_endpoint
+        from flip_flop.scoring import CausalLMScorer, EndpointScorer
+
+        if is_endpoint(self.model):
+            return EndpointScorer(self.model, self.tokenizer)
+        return CausalLMScorer(self.load(quiet=quiet))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,20 +45,20 @@ def predict_command(
     chosen = data.open(task.task, task.templates, data.protocol)
     prior = calibration.prior(chosen)
     rows = chosen.render_file(run.source)
-    model.check()
+    model.check(scoring)
     click.get_current_context().with_resource(lock_output(run.out))
-    loaded, calibrate = model.load(quiet=run.quiet), calibration.calibrate
+    scorer, calibrate = model.scorer(quiet=run.quiet), calibration.calibrate
     from flip_flop.evaluation.predict import predict
 
     with listed_beside(run.out, rows.task.templates.names):
-        predictions = predict(loaded, rows, scoring=scoring, quiet=run.quiet, calibrate=calibrate, label_prior=prior)
+        predictions = predict(scorer, rows, scoring=scoring, quiet=run.quiet, calibrate=calibrate, label_prior=prior)
     labels = rows.task.label_values(len(rows.instances[0].choices[0]))
     write_predictions(predictions, labels, run.out, rows.rows)
     votes = Counter(row["vote"] for row in predictions)
     shares = ", ".join(f"{label}: {votes[label]}" for label in labels)
     undecided = sum(row["consensus"] is False for row in predictions)
     notes = f"; {undecided} without a strict majority of the templates"
-    if too_long := sum(row["vote"] is None for row in predictions):
-        notes += f"; {too_long} too long"
+    if unanswered := sum(row["vote"] is None for row in predictions):
+        notes += f"; {unanswered} {'too long' if scoring.too_long == 'skip' else 'without an answer that is a label'}"
     echo(f"{run.out}: {len(predictions)} rows ({shares}{notes})")
     return 0

@@ -11,19 +11,19 @@ import numpy as np
 from jaxtyping import Float
 from transformers import PreTrainedTokenizerBase
 
+from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import calibrated, check_prior, find_offsets, summarise, uniform_prior, vote_changes
 from flip_flop.options import DEFAULT_SCORING, Calibration, ScoringOptions
 from flip_flop.provenance import versions
 from flip_flop.run_record import AdapterRecord, RunRecord, TaskRecord, this_process
-from flip_flop.scoring import EncodedInstance, LoadedModel, ModelGiven, ScoreTable, as_loaded, score, score_instances
-from flip_flop.scoring.resolution import find_resolution
+from flip_flop.scoring import ModelGiven, Scorer, ScoreTable, as_scorer
 from flip_flop.tasks import Data, RenderedSplit, as_split
-from flip_flop.too_long import TooLong, ids_of, refuse_or_skip
+from flip_flop.too_long import ids_of
 
 
 def audit(
-    model: ModelGiven,
+    model: ModelGiven | Scorer,
     *data: PreTrainedTokenizerBase | Data,
     scoring: ScoringOptions = DEFAULT_SCORING,
     name: str | None = None,
@@ -36,7 +36,8 @@ def audit(
 
     Args:
         model: A hub's name, a folder or ``"demo"``; what :func:`~flip_flop.load_model` gave; a model of transformers or
-            PEFT, also in a pair with its tokenizer; or a trainer.
+            PEFT, also in a pair with its tokenizer; a trainer; ``"openai:URL#NAME"``, a served model (its tokenizer
+            is for its chat template); or a :class:`~flip_flop.scoring.Scorer` of your own.
         data: A :class:`~flip_flop.Task`, its name or file, which stand for the test split; a rendered split; or rows
             ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int | None}``, a ``datasets.Dataset`` of
             them too. Other rows need a task: ``task.with_rows(rows)``. The tokenizer may stand before the data:
@@ -53,33 +54,24 @@ def audit(
         InputError: For anything wrong with the model, the rows, the templates or the model's context.
     """
     started = time.monotonic()
-    loaded, split = resolve(model, data, seed=seed)
-    scored = score_calibrated(loaded, split, scoring, calibrate, label_prior, label="audit", quiet=quiet)
+    scorer, split = resolve(model, data, seed=seed)
+    scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="audit", quiet=quiet)
     split, table, offsets = scored.data, scored.table, scored.offsets
-    resolution = find_resolution(loaded.model, scored.encoded, table, scoring.batch_tokens)
-    encoder = loaded.encoder(scoring.chat_template)
-    adapter = loaded.adapter
-    num_too_long = {"num_too_long": len(ids_of(scored.too_long))}
+    resolution = scorer.resolution(split.instances, table, scoring)
+    adapter = scorer.adapter
+    num_too_long = {"num_too_long": len(ids_of(table.too_long))}
     record = RunRecord(
         kind="audit",
         flip_flop_version=versions()["flip_flop"],
         name=name or (adapter and adapter.method) or ("adapter" if adapter else "base"),
         task=TaskRecord.from_json(split.record | num_too_long),
-        model=loaded.record,
+        model=scorer.record,
         adapter=adapter,
-        scoring={
-            "delimiter": encoder.delimiter,
-            "chat_template": encoder.uses_chat_template,
-            "bos": encoder.bos is not None,
-            "backend": table.backend,
-            "batch_tokens": scoring.batch_tokens,
-            "boundary_merged": table.num_merged,
-            "num_answers": int(table.scores.size),
-        },
+        scoring={**table.settings, "num_answers": int(table.scores.size)},
         training=_training(adapter),
         seed=seed,
         **this_process(started),
-        allowed_changes=loaded.allowed_changes,
+        allowed_changes=scorer.allowed_changes,
     )
     names = tuple(split.task.templates.names)
     summary = partial(
@@ -103,8 +95,8 @@ def audit(
         gold=split.gold,
         instance_ids=tuple(instance.id for instance in split.instances),
         template_names=names,
-        instances=list(map(encoder.as_read, split.instances)),
-        too_long=scored.too_long,
+        instances=[scorer.as_read(instance, scoring) for instance in split.instances],
+        too_long=table.too_long,
     )
 
 
@@ -116,14 +108,12 @@ class Scored:
     """
 
     data: RenderedSplit
-    encoded: Sequence[EncodedInstance]
-    too_long: tuple[TooLong, ...]
     table: ScoreTable
     offsets: Float[np.ndarray, "templates labels"] | None
 
 
 def score_calibrated(
-    loaded: LoadedModel,
+    scorer: Scorer,
     data: RenderedSplit,
     scoring: ScoringOptions,
     calibrate: Calibration | None,
@@ -136,22 +126,22 @@ def score_calibrated(
     empty = data.content_free() if calibrate == "contextual" else ()  # what cannot be, before the minutes of scoring
     if calibrate == "prior" or label_prior is not None:
         check_prior(label_prior or (), len(data.instances[0].choices[0]))
-    encoded, too_long = loaded.encoder(scoring.chat_template).encode_all(data.instances)
-    refuse_or_skip(too_long, len(data.instances), scoring.too_long, data.task.templates.names)
-    if skipped := ids_of(too_long):
+    if calibrate is not None and scoring.by == "generation":
+        raise InputError(
+            "E-GENERATION", f"--calibrate {calibrate} moves probabilities, and generated answers have none."
+        )
+    table = scorer.scores(data.instances, scoring, names=data.task.templates.names, label=label, quiet=quiet)
+    if skipped := ids_of(table.too_long):
         data = replace(data, instances=[instance for instance in data.instances if instance.id not in skipped])
-    table = score_instances(
-        loaded.model, encoded, backend=scoring.backend, batch_tokens=scoring.batch_tokens, label=label, quiet=quiet
-    )
     offsets = None
     if calibrate is not None:
-        offsets = find_offsets(calibrate, table.scores, label_prior, lambda: score(loaded, empty, scoring).scores)
-    return Scored(data, encoded, tuple(too_long), table, offsets)
+        offsets = find_offsets(calibrate, table.scores, label_prior, lambda: scorer.scores(empty, scoring).scores)
+    return Scored(data, table, offsets)
 
 
 def resolve(
-    model: ModelGiven, data: Sequence[Any], *, seed: int = 0, need_labels: bool | None = None
-) -> tuple[LoadedModel, RenderedSplit]:
+    model: ModelGiven | Scorer, data: Sequence[Any], *, seed: int = 0, need_labels: bool | None = None
+) -> tuple[Scorer, RenderedSplit]:
     """The model and the rows that a call names: ``(model, data)`` or ``(model, tokenizer, data)``.
 
     The rows' errors come before a model is loaded.
@@ -165,7 +155,7 @@ def resolve(
             f"Between model and data stands a tokenizer, not a {kind}; options are given by name: scoring=."
         )
     split = as_split(rows, seed=seed, need_labels=need_labels)
-    return as_loaded(model, *tokenizer), split
+    return as_scorer(model, *tokenizer), split
 
 
 def _training(adapter: AdapterRecord | None) -> Mapping[str, Any] | None:

@@ -6,15 +6,15 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from flip_flop.evaluation.audit import resolve, score_calibrated
-from flip_flop.metrics import calibrated, label_probs, majority_vote, vote_counts
+from flip_flop.metrics import calibrated, label_probs, majority_vote, predicted, vote_counts
 from flip_flop.options import DEFAULT_SCORING, Calibration, ScoringOptions
-from flip_flop.scoring import ModelGiven
+from flip_flop.scoring import ModelGiven, Scorer
 from flip_flop.tasks import Data
 from flip_flop.too_long import words
 
 
 def predict(
-    model: ModelGiven,
+    model: ModelGiven | Scorer,
     *data: PreTrainedTokenizerBase | Data,
     scoring: ScoringOptions = DEFAULT_SCORING,
     quiet: bool = False,
@@ -26,26 +26,28 @@ def predict(
     Gold labels are not used and need not be there: ``predict("demo", task.with_rows("new.csv"))``. A row for each
     instance is returned: ``id``; ``vote`` (the label most templates predict); ``vote_share`` (of the templates);
     ``consensus`` (whether it is a strict majority); ``templates``: name to ``{"label", "probs": [L]}``. ``calibrate``
-    takes each template's preference for a label out first, as in an audit.
+    takes each template's preference for a label out first, as in an audit. By generation ``probs`` are None, and
+    ``label`` and ``vote`` too where an answer is none of the labels.
 
     Where rows that are too long are skipped, each row has a ``note`` too. In theirs it says why ``vote``,
     ``vote_share`` and ``consensus`` are None and ``templates`` is empty.
     """
-    loaded, split = resolve(model, data, need_labels=False)
-    scored = score_calibrated(loaded, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
+    scorer, split = resolve(model, data, need_labels=False)
+    scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
     scores = scored.table.scores if scored.offsets is None else calibrated(scored.table.scores, scored.offsets)
     labels, names = split.task.label_values(scores.shape[-1]), split.task.templates.names
-    probs = label_probs(scores)
-    predictions = scores.argmax(axis=-1)
+    probs = None if scoring.by == "generation" else label_probs(scores).round(6).tolist()
+    predictions = predicted(scores)
     counts = vote_counts(predictions, len(labels))
+    labels_of = [*labels, None]  # an answer that is no label is -1
     answered = {
         instance.id: {
             "id": instance.id,
-            "vote": labels[vote],
-            "vote_share": float(counts[row, vote] / counts[row].sum()),
-            "consensus": bool(2 * counts[row, vote] > counts[row].sum()),
+            "vote": labels_of[vote],
+            "vote_share": float(counts[row].max() / len(names)),
+            "consensus": bool(2 * counts[row].max() > len(names)),
             "templates": {
-                name: {"label": labels[predictions[row, column]], "probs": probs[row, column].round(6).tolist()}
+                name: {"label": labels_of[predictions[row, column]], "probs": probs and probs[row][column]}
                 for column, name in enumerate(names)
             },
         }
@@ -54,7 +56,7 @@ def predict(
     if scoring.too_long == "refuse":
         return [*answered.values()]
     notes: dict[str, str] = {}
-    for each in scored.too_long:
+    for each in scored.table.too_long:
         notes.setdefault(each.id, f"too long: {words(each, names)}, the model's context is {each.limit}")
     empty: dict[str, Any] = {"vote": None, "vote_share": None, "consensus": None, "templates": {}}
     return [

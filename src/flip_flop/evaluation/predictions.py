@@ -70,12 +70,18 @@ def check_target(out: Path, source: Path | None = None) -> None:
 
 
 def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any]) -> Iterator[list[Any]]:
-    names = next((list(row["templates"]) for row in predictions if row["templates"]), [])
-    columns = [f"{name}: p({label})" for name in names for label in labels]
+    first: Mapping[str, Any] = next((row["templates"] for row in predictions if row["templates"]), {})
+    generated = any(each["probs"] is None for each in first.values())
+    columns = [f"{name}: p({label})" for name in first for label in labels]
+    if generated:
+        columns = [f"{name}: label" for name in first]
     notes = [name for name in ("note",) if predictions and name in predictions[0]]
     yield [*OWN, *map(spreadsheet_cell, columns), *notes]
     for row in predictions:
-        cells = [probability for each in row["templates"].values() for probability in each["probs"]]
+        answers = row["templates"].values()
+        cells = [
+            cell for each in answers for cell in ([spreadsheet_cell(each["label"])] if generated else each["probs"])
+        ]
         own = [spreadsheet_cell(row[name]) for name in OWN]
         yield [*own, *(cells or [None] * len(columns)), *(row[name] for name in notes)]
 

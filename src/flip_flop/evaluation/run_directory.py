@@ -74,6 +74,10 @@ class Audit(AuditViews):
         """The labels' names, in the order of the scores."""
         return self.record.task.label_names or tuple(map(str, self.record.task.labels))
 
+    def label_name(self, label: int) -> str:
+        """A label's name, also that of -1, an answer that is none of them."""
+        return self.label_names[label] if label >= 0 else "no label"
+
     @property
     def has_gold(self) -> bool:
         """Whether F1 could be computed."""

@@ -79,13 +79,13 @@ def _scores(found: Any) -> dict[str, Any]:
         "template": np.tile(np.repeat(found.template_names, num_labels), num_instances),
         "label": np.tile(found.label_names, num_instances * num_templates),
         "score": found.scores.reshape(-1),
-        "probability": label_probs(found.scores).reshape(-1),
+        "probability": None if found.data.is_generated else label_probs(found.scores).reshape(-1),
         "tokens": found.token_counts.reshape(-1),
     }
 
 
 def _flips(found: Any) -> dict[str, list[Any]]:
-    votes, labels = found.data.votes, found.label_names
+    votes = found.data.votes
     columns: dict[str, list[Any]] = {
         name: [] for name in ("id", "template", "label", "vote", "gold", "margin", "prompt")
     }
@@ -96,9 +96,9 @@ def _flips(found: Any) -> dict[str, list[Any]]:
         identifier, own, vote = found.instance_ids[row], found.predictions[row, column], votes[row]
         text, scores = texts.get(identifier), found.scores[row, column]
         values = (
-            *(identifier, found.template_names[column], labels[own], labels[vote]),
-            labels[found.gold[row]] if found.gold[row] >= 0 else None,
-            float(scores[own] - scores[vote]),
+            *(identifier, found.template_names[column], found.label_name(int(own)), found.label_name(int(vote))),
+            found.label_name(int(found.gold[row])) if found.gold[row] >= 0 else None,
+            None if found.data.is_generated else float(scores[own] - scores[vote]),
             None if text is None else text.prompts[column],
         )
         for cells, value in zip(columns.values(), values, strict=True):

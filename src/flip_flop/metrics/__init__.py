@@ -10,6 +10,7 @@ from flip_flop.metrics.agreement import (
     lacks_consensus,
     majority_vote,
     observed_agreement,
+    predicted,
     share_drift,
     template_agreement_matrix,
     vote_counts,
@@ -31,9 +32,10 @@ from flip_flop.metrics.calibration import (
     uniform_prior,
     vote_changes,
 )
+from flip_flop.metrics.data import EvalData
 from flip_flop.metrics.f1 import Average, accuracy_per_template, f1_per_template, resolve_average
 from flip_flop.metrics.fragility import Resolution, fragile_answers, fragile_instance_share, fragile_votes
-from flip_flop.metrics.table import METRICS, EvalData, Metric, summarise
+from flip_flop.metrics.table import METRICS, Metric, summarise
 
 __all__ = [
     "METRICS",
@@ -64,6 +66,7 @@ __all__ = [
     "mean_statistic",
     "observed_agreement",
     "paired_bootstrap_interval",
+    "predicted",
     "prior_of_labels",
     "prior_offsets",
     "resolve_average",

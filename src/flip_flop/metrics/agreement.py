@@ -8,24 +8,29 @@ from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio, row
 COLLAPSE_SHARE, COLLAPSE_SHARE_WITH_GOLD, COLLAPSE_EXCESS = 0.95, 0.9, 0.1
 
 
+def predicted(scores: Float[np.ndarray, "instances templates labels"]) -> Int[np.ndarray, "instances templates"]:
+    """The label with the highest score; ties go to the lowest index. -1, no label, where all are ruled out (-inf)."""
+    return np.where(scores.max(axis=2) == -np.inf, -1, scores.argmax(axis=2))
+
+
 def vote_counts(
     predictions: Int[np.ndarray, "instances templates"], num_labels: int
 ) -> Int[np.ndarray, "instances labels"]:
-    r"""How many templates predict each label of each instance; they sum to V.
+    r"""How many templates predict each label of each instance; they sum to V, less the answers that are no label, -1.
 
     .. math:: n_{i,c} = \sum_v \mathbf 1[\hat y_{i,v} = c] \qquad \text{(Eq. 4 of the F2C paper)}
 
     Raises:
-        ValueError: A prediction is no label's index, 0 to ``num_labels - 1``.
+        ValueError: A prediction is no label's index, 0 to ``num_labels - 1``, nor -1.
 
     Example:
         >>> vote_counts(np.array([[0, 2, 2], [1, 1, 1]]), 3)
         array([[1, 0, 2],
                [0, 3, 0]])
     """
-    if predictions.size and not 0 <= predictions.min() <= predictions.max() < num_labels:
-        raise ValueError(f"Predictions must be label indices, 0 to {num_labels - 1}.")
-    return row_counts(predictions, num_labels)
+    if predictions.size and not -1 <= predictions.min() <= predictions.max() < num_labels:
+        raise ValueError(f"Predictions must be label indices, 0 to {num_labels - 1}, or -1 for none.")
+    return row_counts(predictions + 1, num_labels + 1)[:, 1:]
 
 
 def instance_agreement(
@@ -79,7 +84,7 @@ def template_agreement_matrix(
     if len(predictions) == 0:
         raise ValueError("Templates cannot be compared without instances.")
     # One column at a time: all pairs at once would be instances x templates x templates.
-    return np.stack([(predictions == column[:, None]).mean(axis=0) for column in predictions.T])
+    return np.stack([((predictions == each[:, None]) & (predictions >= 0)).mean(axis=0) for each in predictions.T])
 
 
 def lacks_consensus(
@@ -165,16 +170,16 @@ def majority_vote(
 
     A plurality is enough, unlike for a consensus: every instance gets an answer. A tie goes to the tied label
     with the larger sum of label probabilities over all templates, and then to the lowest index. The order of
-    the templates has no influence.
+    the templates has no influence. -1 where no template's answer is a label.
 
     Example:
         >>> probabilities = np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.7, 0.3]]])
         >>> majority_vote(np.log(probabilities)).tolist()
         [0, 1]
     """
-    counts = vote_counts(scores.argmax(axis=2), scores.shape[2])
-    tied = counts == counts.max(axis=1, keepdims=True)
-    return np.where(tied, vote_weights(scores), -1.0).argmax(axis=1)
+    counts = vote_counts(predicted(scores), scores.shape[2])
+    most = counts.max(axis=1, keepdims=True)
+    return np.where(most[:, 0] > 0, np.where(counts == most, vote_weights(scores), -1.0).argmax(axis=1), -1)
 
 
 def vote_weights(scores: Float[np.ndarray, "instances templates labels"]) -> Float[np.ndarray, "instances labels"]:

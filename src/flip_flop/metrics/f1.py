@@ -77,8 +77,8 @@ def _counts(
     average: Average,
 ) -> Float[np.ndarray, "instances templates averaged_labels 3"]:
     # What F1 counts, for each label that it is averaged over: hit, predicted, gold; all 0 without a gold label.
-    if predictions.size and not 0 <= predictions.min() <= predictions.max() < num_labels:
-        raise ValueError(f"Predictions must be label indices, 0 to {num_labels - 1}.")
+    if predictions.size and not -1 <= predictions.min() <= predictions.max() < num_labels:
+        raise ValueError(f"Predictions must be label indices, 0 to {num_labels - 1}, or -1 for none.")
     if gold.size and not -1 <= gold.min() <= gold.max() < num_labels:
         raise ValueError(f"Gold labels must be label indices, 0 to {num_labels - 1}, or -1 for none.")
     labels = np.array([1]) if resolve_average(average, num_labels) == "binary" else np.arange(num_labels)

@@ -1,8 +1,8 @@
 """The metrics, one table: what each is called, which direction is better, and how it is computed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -15,91 +15,13 @@ from flip_flop.metrics.agreement import (
     NO_CONSENSUS,
     POSIX,
     is_collapsed,
-    label_probs,
     label_shares,
     label_shares_per_template,
-    majority_vote,
 )
 from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
-from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template, resolve_average
+from flip_flop.metrics.data import EvalData
+from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template
 from flip_flop.metrics.fragility import Resolution, fragile_share, fragile_share_per_template, fragile_vote_share
-
-
-@dataclass(frozen=True, eq=False)
-class EvalData:
-    """One model's scores on instances under templates, and their gold labels.
-
-    ``len(data)`` and ``data[rows]`` count and take instances, as for an array: so the bootstrap resamples it.
-
-    ``scores`` are the mean log-probabilities of each answer's tokens, in nats; ``gold`` is -1 where there is none;
-    ``average`` is which F1 the task is measured by; ``resolution`` is the least margin that the scores' arithmetic
-    resolves, in nats, where that is known; ``resampled`` keeps statistics' values on the bootstrap's resamples.
-
-    Raises:
-        ValueError: A score is NaN or +inf, or there are more or fewer gold labels than instances.
-
-    Example:
-        >>> data = EvalData(np.log([[[0.9, 0.1], [0.4, 0.6]], [[0.3, 0.7], [0.2, 0.8]]]), np.array([0, -1]))
-        >>> data.predictions.tolist(), data.votes.tolist(), len(data.labelled)
-        ([[0, 1], [1, 1]], [0, 1], 1)
-    """
-
-    scores: Float[np.ndarray, "instances templates labels"]
-    gold: Int[np.ndarray, " instances"]
-    average: Average = "auto"
-    resolution: float | None = None
-    resampled: dict[Any, np.ndarray] = field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if len(self.gold) != len(self.scores):
-            raise ValueError(f"Scores are of {len(self.scores)} instances, gold labels of {len(self.gold)}.")
-        if self.scores.size and not self.scores.max() < np.inf:
-            raise ValueError("A score is NaN or +inf; scores are log-probabilities.")
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    def __getitem__(self, rows: Any) -> "EvalData":
-        return replace(self, scores=self.scores[rows], gold=self.gold[rows])
-
-    @property
-    def num_labels(self) -> int:
-        """L."""
-        return self.scores.shape[2]
-
-    @property
-    def is_binary(self) -> bool:
-        """Whether F1 is of label 1 alone."""
-        return resolve_average(self.average, self.num_labels) == "binary"
-
-    @cached_property
-    def predictions(self) -> Int[np.ndarray, "instances templates"]:
-        """The label with the highest score; ties go to the lowest index."""
-        return self.scores.argmax(axis=2)
-
-    @cached_property
-    def votes(self) -> Int[np.ndarray, " instances"]:
-        """:func:`~flip_flop.metrics.majority_vote` of the templates."""
-        return majority_vote(self.scores)
-
-    @cached_property
-    def labelled(self) -> "EvalData":
-        """The instances that have a gold label."""
-        return self[self.gold >= 0]
-
-    @cached_property
-    def voted(self) -> "EvalData":
-        """The majority vote as if it were one template's answers."""
-        return self._answered(self.votes)
-
-    @cached_property
-    def ensembled(self) -> "EvalData":
-        """The label with the largest mean probability over templates, as if it were one template's answer."""
-        return self._answered(label_probs(self.scores).mean(axis=1).argmax(axis=1))
-
-    def _answered(self, answers: Int[np.ndarray, " instances"]) -> "EvalData":
-        certain = np.where(answers[:, None] == np.arange(self.num_labels), 0.0, -np.inf)
-        return replace(self, scores=certain[:, None])
 
 
 @dataclass(frozen=True)
@@ -115,6 +37,8 @@ class Metric:
         needs_gold: Whether it is of the instances with a gold label only, and has no value without any.
         in_percent: Whether it is a fraction, which tables print in percent.
         decimals: In tables of studies.
+        needs_probabilities: Whether it reads more of the scores than which label has the highest; it has no value where
+            answers were generated.
         has_interval: Whether resampling tells its uncertainty. It adds noise to each template's F1 and so to their
             spread: around a spread of 0.01 the percentile interval misses, in simulations with 300 instances
             and 8 templates, the very value that it is drawn around half of the time.
@@ -130,9 +54,12 @@ class Metric:
     in_percent: bool = True
     decimals: int = 2
     has_interval: bool = True
+    needs_probabilities: bool = False
 
     def value(self, data: EvalData) -> float | None:
         """The number; None where there is none."""
+        if self.needs_probabilities and data.is_generated:
+            return None
         data = self.judged(data)
         found = self.statistic(data) if len(data) else None
         return None if found is None or np.isnan(found) else float(found)
@@ -156,6 +83,7 @@ class Metric:
         return data.labelled if self.needs_gold else data
 
 
+NO_PROBABILITIES = "Answers were generated: they have no probabilities."
 _against_gold = partial(Metric, needs_gold=True)
 
 
@@ -217,6 +145,7 @@ METRICS = {
             "How far an answer's log-probability moves, in nats, when another template asks.",
             higher_is_better=False,
             in_percent=False,
+            needs_probabilities=True,
         ),
         _spread("f1_spread", "F1 spread", np.ptp, "F1 spread", "F1 of the best template less that of the worst."),
         _against_gold(
@@ -225,6 +154,7 @@ METRICS = {
             MEAN_F1.of(attrgetter("ensembled")),
             "Ensemble F1",
             "F1 of the label with the largest mean probability over templates.",
+            needs_probabilities=True,
         ),
         Metric(
             "fragile_share",
@@ -266,7 +196,8 @@ def summarise(
 
     Returns:
         Plain Python values: each of :data:`METRICS` by name, fractions not percent, None where it has no value;
-        what tells templates and labels apart; and ``intervals``: ``[low, high]`` or None for each metric that
+        what tells templates and labels apart; of generated answers the share that is no label; and ``intervals``:
+            ``[low, high]`` or None for each metric that
         has them, empty if not asked for.
 
     Raises:
@@ -306,4 +237,15 @@ def summarise(
         "num_templates": num_templates,
         "num_labels": num_labels,
         "intervals": {name: ends and list(ends) for name, ends in found.items()},
+        **(_of_generated(predictions, names) if data.is_generated else {}),
+    }
+
+
+def _of_generated(predictions: Int[np.ndarray, "instances templates"], names: Sequence[str]) -> dict[str, Any]:
+    """The share of answers that are none of the labels, and why metrics that need probabilities have no value."""
+    unmapped = predictions < 0
+    return {
+        "unmapped_share": float(unmapped.mean()),
+        "unmapped_share_per_template": dict(zip(names, unmapped.mean(axis=0).tolist(), strict=True)),
+        "absent": {each.name: NO_PROBABILITIES for each in METRICS.values() if each.needs_probabilities},
     }

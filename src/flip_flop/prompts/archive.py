@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from flip_flop.errors import InputError
-from flip_flop.files import new_folder, sha256_file, sha256_json, write_json
+from flip_flop.files import new_folder, sha256_file, sha256_json, user_cache, write_json
 
 VERSION = "0.2.3"
 ARCHIVE_NAME = f"promptsource-{VERSION}.tar.gz"
@@ -41,8 +41,7 @@ _GIVE_ARCHIVE = f"Give --from {ARCHIVE_NAME}, or the folder that it unpacks to."
 
 def cache_folder() -> Path:
     """``flip-flop/promptsource-0.2.3`` in the user's cache."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "flip-flop" / f"promptsource-{VERSION}"
+    return user_cache() / f"promptsource-{VERSION}"
 
 
 def templates_folder() -> Path:

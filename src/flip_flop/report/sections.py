@@ -29,7 +29,7 @@ def template_values(run: Audit) -> list[float | None]:
     """Each template's F1; without gold labels its agreement with the majority, where there is a majority."""
     if run.has_gold:
         return [run.metrics["f1_per_template"][name] for name in run.template_names]
-    agrees = run.predictions == run.data.votes[:, None]
+    agrees = (run.predictions == run.data.votes[:, None]) & (run.predictions >= 0)
     has_majority = 2 * agrees.sum(axis=1) > agrees.shape[1]
     if not has_majority.any():
         return [None] * agrees.shape[1]
@@ -119,6 +119,10 @@ def share_section(group: Group, number: int) -> dict[str, Any]:
         f"{run.name} has collapsed: {percent(max(shares))}% of its answers are {names[int(np.argmax(shares))]}. "
         "Templates that all give one label agree without having read the input."
         for run, shares in ((run, run.metrics["label_shares"]) for run in group.runs if run.is_collapsed)
+    ] + [
+        f"{run.name}: {percent(share)}% of its generated answers are no label. They count as wrong, and agree with none."
+        for run in group.runs
+        if (share := run.value("unmapped_share"))
     ]
     return {"labels": names, "rows": rows, "warnings": warnings}
 
@@ -234,7 +238,7 @@ def _cells(index: int, run: Audit, order: list[int]) -> Any:
     labels, gold = run.predictions[index, order], run.gold[index]
     leads = changes.margins(run.scores[index : index + 1])[0, order].tolist()
     titles = [
-        f"{run.template_names[v]}: {run.label_names[label]}, margin {percent(lead)}"
+        f"{run.template_names[v]}: {run.label_name(label)}, margin {percent(lead)}"
         for v, label, lead in zip(order, labels.tolist(), leads, strict=True)
     ]
     wrong = (gold >= 0) & (labels != gold)

@@ -1,8 +1,9 @@
 """Scores of every label under every template: mean log-probability of the answer's tokens, in nats (Eq. 13)."""
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from flip_flop.scoring.causal_lm import evaluation_mode, not_finite
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance
-from flip_flop.too_long import refuse_or_skip
+from flip_flop.too_long import TooLong, refuse_or_skip
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,18 @@ class ScoreTable:
 
     Attributes:
         scores: Mean log-probability of each answer's tokens, in nats.
+        token_counts: The tokens of each answer; 0 where answers were generated.
         num_merged: How many answers' first token spanned the join of prompt and answer.
+        too_long: What was left out as too long for the model.
+        settings: What ``run.json`` says of how prompts were put to the model.
     """
 
     scores: Float32[np.ndarray, "instances templates labels"]
     token_counts: Int64[np.ndarray, "instances templates labels"]
-    num_merged: int
-    backend: Backend
+    num_merged: int = 0
+    backend: Backend = "packed"
+    too_long: tuple[TooLong, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def own_label_mass(self) -> Float[np.ndarray, "instances templates"]:
@@ -46,18 +52,29 @@ def score(
     instances: Sequence[RenderedInstance],
     options: ScoringOptions = DEFAULT_SCORING,
     *,
+    names: Sequence[str] = (),
     label: str = "scoring",
     quiet: bool = True,
 ) -> ScoreTable:
     """Score rendered instances, all with the same numbers of templates and labels; ``label`` names the progress bar.
 
-    The table is of the instances that are not skipped as too long.
+    The table is of the instances that are not skipped as too long. ``names`` are the templates', for errors.
     """
-    encoded, too_long = loaded.encoder(options.chat_template).encode_all(instances)
-    refuse_or_skip(too_long, len(instances), options.too_long)
-    return score_instances(
+    encoder = loaded.encoder(options.chat_template)
+    encoded, too_long = encoder.encode_all(instances)
+    refuse_or_skip(too_long, len(instances), options.too_long, names)
+    table = score_instances(
         loaded.model, encoded, backend=options.backend, batch_tokens=options.batch_tokens, label=label, quiet=quiet
     )
+    settings = {
+        "delimiter": encoder.delimiter,
+        "chat_template": encoder.uses_chat_template,
+        "bos": encoder.bos is not None,
+        "backend": table.backend,
+        "batch_tokens": options.batch_tokens,
+        "boundary_merged": table.num_merged,
+    }
+    return replace(table, too_long=tuple(too_long), settings=settings)
 
 
 @torch.no_grad()

@@ -150,7 +150,7 @@
         const wrong = data.gold[at] >= 0 && label !== data.gold[at], out = found.scope.length < size && !found.scope.includes(t);
         const cell = make("span", `cell l${label % 7}${wrong ? " wrong" : ""}${out ? " out" : ""}`);
         cell.style.setProperty("--m", lead / 1000);
-        cell.title = `${data.templates[t]}: ${data.labels[label]}, margin ${(lead / 10).toFixed(1)}`;
+        cell.title = `${data.templates[t]}: ${data.labels[label] ?? "no label"}, margin ${(lead / 10).toFixed(1)}`;
         side.append(cell);
       }
       cells.append(side);
@@ -171,7 +171,7 @@
 
   function labelled(className, label) {
     const span = make("span", className);
-    span.append(make("i", `swatch l${label % 7}`), data.labels[label]);
+    span.append(make("i", `swatch l${label % 7}`), data.labels[label] ?? "no label");
     return span;
   }
 
