@@ -120,7 +120,7 @@ def share_section(group: Group, number: int) -> dict[str, Any]:
         "Templates that all give one label agree without having read the input."
         for run, shares in ((run, run.metrics["label_shares"]) for run in group.runs if run.is_collapsed)
     ] + [
-        f"{run.name}: {percent(share)}% of its generated answers are no label. They count as wrong, and agree with none."
+        f"{run.name}: {percent(share)}% of its generated answers are no label: wrong, and in agreement with none."
         for run in group.runs
         if (share := run.value("unmapped_share"))
     ]

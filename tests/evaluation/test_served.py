@@ -1,0 +1,193 @@
+"""A served model is audited as one that is loaded here: through the same doors, with the same scores."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from flip_flop import ScoringOptions, audit, load_run, predict, write_predictions, write_report
+from flip_flop.errors import InputError
+from flip_flop.scoring import CausalLMScorer, EndpointScorer, Scorer, ScoreTable
+from flip_flop.scoring.generation import label_of
+from tests.evaluation.conftest import make_rows, make_task
+from tests.served import serving
+from tests.tiny import metaspace, tiny_model, with_chat_template
+
+pytest.importorskip("openai", reason="the package openai is not installed")
+GENERATION = ScoringOptions(by="generation")
+
+
+@pytest.fixture
+def served(loaded, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENAI_API_KEY", "a-secret")
+    with serving(loaded.model, loaded.tokenizer) as found:
+        yield found
+
+
+@pytest.fixture
+def task():
+    return make_task()
+
+
+def test_served_scores_are_those_of_the_same_weights_here(served, loaded, task):
+    ours, theirs = audit(loaded, task, quiet=True), audit(served[1], task, quiet=True)
+    assert np.abs(theirs.scores - ours.scores).max() < 1e-5
+    assert (theirs.token_counts == ours.token_counts).all()
+    assert theirs.metrics["observed_agreement"] == ours.metrics["observed_agreement"]
+    assert theirs.record.model.name == "tiny"
+    assert theirs.record.scoring["num_asked"] == len(served[0].requests) == theirs.scores.size
+    assert [row["vote"] for row in predict(served[1], task, quiet=True)] == [
+        row["vote"] for row in predict(loaded, task, quiet=True)
+    ]
+
+
+def test_tokens_that_span_the_join_are_cut_as_here(tmp_path, monkeypatch):
+    """Sentencepiece's kind writes a prompt's last space into the answer's token, adds a BOS, and knows few words."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model, tokenizer = tiny_model("llama", vocab_size=len(metaspace())), metaspace()
+    strange = (("ends in a space ", "Yes", "Yesterday"), ("is Über-hot\n", "é", "Nein"), ("a ba", "d", "dly"))
+    rows = [
+        {"id": f"{number}", "prompts": [prompt], "choices": [choices], "label": None}
+        for number, (prompt, *choices) in enumerate(strange)
+    ]
+    with serving(model, tokenizer) as (_, name):
+        ours, theirs = audit((model, tokenizer), rows, quiet=True), audit(name, rows, quiet=True)
+    assert np.abs(theirs.scores - ours.scores).max() < 1e-5
+    assert (theirs.token_counts == ours.token_counts).all()
+    assert theirs.record.scoring["boundary_merged"] == ours.record.scoring["boundary_merged"]
+
+
+def test_a_chat_template_is_that_of_the_tokenizer_that_is_given(served, loaded, task):
+    tokenizer = with_chat_template(loaded.tokenizer)
+    ours, theirs = audit(loaded, tokenizer, task, quiet=True), audit(served[1], tokenizer, task, quiet=True)
+    assert np.abs(theirs.scores - ours.scores).max() < 1e-5
+    assert [each.prompts for each in theirs.instances] == [each.prompts for each in ours.instances]
+    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: .* --tokenizer"):
+        audit(served[1], task, quiet=True, scoring=ScoringOptions(chat_template="on"))
+
+
+def test_too_busy_and_failing_servers_are_asked_again_and_the_key_is_shown_to_none(served, task, tmp_path):
+    server, name = served
+    server.fails = [429, 503, 500]
+    found = audit(name, task, quiet=True)
+    assert found.record.scoring["num_asked"] == found.scores.size == len(server.requests) - 3
+    assert set(server.keys) == {"Bearer a-secret"}
+    found.write(tmp_path / "out")
+    server.fails = [401]
+    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: tiny at http.* answers 401: .*no: Bearer \*\*\*") as told:
+        audit(name, make_task(make_rows(7)), quiet=True)
+    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [each for each in [*files, str(told.value).encode()] if b"a-secret" in each]
+
+
+def test_an_audit_goes_on_where_its_server_died_and_asks_nothing_twice_but_the_check(served, task):
+    server, name = served
+    server.dies_after = 17
+    one_by_one = ScoringOptions(concurrency=1)
+    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .* 17 of 60 answers are kept"):
+        audit(EndpointScorer(name, retries=0), task, quiet=True, scoring=one_by_one)
+    server.dies_after = None
+    found = audit(name, task, quiet=True)
+    assert (len(server.requests), found.record.scoring["num_asked"]) == (61, 43)
+    texts = [request["prompt"] for request in server.requests]
+    assert len({*texts}) == 60
+    server.model = tiny_model(seed=8)
+    with pytest.raises(InputError, match=r"E-ENDPOINT-CHANGED: .*Remove .*\.sqlite"):
+        audit(name, task, quiet=True)
+
+
+def test_without_log_probabilities_one_line_names_by_generation(served, task):
+    served[0].log_probs = False
+    with pytest.raises(InputError, match=r"E-ENDPOINT-LOGPROBS: .* Add --by generation"):
+        audit(served[1], task, quiet=True)
+
+
+def test_generated_answers_are_labels_or_none_and_what_needs_probabilities_is_absent(served, task, tmp_path):
+    server, name = served
+    server.writes = lambda prompt: (
+        "  good. It was" if "Good, bad" in prompt else "I do not know" if "false" in prompt
+        else "Guaranteed!" if "Verdict" in prompt else "no\nyes"
+    )  # fmt: skip
+    found = audit(name, task, quiet=True, scoring=GENERATION)
+    assert found.predictions.tolist() == [[1, -1, 1, 0]] * 5
+    assert found.metrics["unmapped_share_per_template"] == {"plain": 0.0, "truth": 1.0, "long": 0.0, "terse": 0.0}
+    assert found.metrics["unmapped_share"] == 0.25
+    assert found.metrics["observed_agreement"] == pytest.approx(2 * 1 / (4 * 3))
+    assert found.metrics["label_shares"] == [0.25, 0.5, 0.0]
+    accuracy = [np.mean(found.gold == answer) for answer in (1, -1, 1, 0)]
+    assert list(found.metrics["accuracy_per_template"].values()) == accuracy
+    for metric in ("posix", "ensemble_f1", "fragile_share"):
+        assert found.metrics[metric] is None
+    assert "no probabilities" in found.metrics["absent"]["posix"]
+    stored = load_run(found.write(tmp_path / "run"))
+    assert (stored.predictions == found.predictions).all()
+    assert set(found.to_pandas("flips")["label"]) == {"no label", "0"}
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    assert "25.0% of its generated answers are no label" in (tmp_path / "page.html").read_text()
+    rows = predict(name, task, quiet=True, scoring=GENERATION)
+    assert (rows[0]["vote"], rows[0]["templates"]["truth"]) == (1, {"label": None, "probs": None})
+    write_predictions(rows, (0, 1, 2), tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text().splitlines()[0].count(": label") == 4
+    with pytest.raises(InputError, match=r"E-GENERATION: --calibrate batch"):
+        audit(name, task, quiet=True, scoring=GENERATION, calibrate="batch")
+
+
+def test_a_chat_is_generated_by_the_servers_own_template(served, task):
+    audit(served[1], task, quiet=True, scoring=ScoringOptions(by="generation", chat_template="on"))
+    assert all(request["messages"][0]["role"] == "user" for request in served[0].requests)
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [("Yes", 1), (" **yes**, it is", 1), ("YES\n", 1), ("Yesterday", None), ("", None), ("no answer", 2), ("n", None)],
+)
+def test_a_text_is_the_longest_answer_that_it_begins_with(text, label):
+    assert label_of(text, ["No", "Yes", "No answer"]) == label
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["audit", "--model", "openai:localhost#x"], "E-ENDPOINT: .* is no endpoint and model. Write openai:http"),
+        (["audit", "--model", "openai:http://me:pw@h/v1#x"], "E-ENDPOINT: A key does not belong .*OPENAI_API_KEY"),
+        (["audit", "--model", "openai:http://h/v1#x", "--dtype", "float32"], "E-ENDPOINT: --dtype is of a model"),
+        (
+            ["train", "--model", "openai:http://h/v1#x"],
+            "E-ENDPOINT: openai:http://h/v1#x is served: .* audit or predict",
+        ),
+        (["audit", "--model", "demo", "--by", "generation"], "E-GENERATION: --by generation is of a served model"),
+    ],
+)
+def test_what_a_served_model_is_not_for_is_one_line(flip_flop, tmp_path, arguments, words):
+    found = flip_flop(*arguments, "--task", "demo", "--out", tmp_path / "out")
+    assert found.code == 2
+    assert len(found.err.splitlines()) == 1
+    assert re.search(words, found.err)
+
+
+class Constant(Scorer):
+    """A scorer of one's own."""
+
+    def __init__(self, record):
+        self.record = record
+
+    def scores(self, instances, options=None, **_):
+        shape = (len(instances), len(instances[0].choices), len(instances[0].choices[0]))
+        return ScoreTable(np.log(np.full(shape, 1 / shape[2], np.float32)), np.ones(shape, np.int64))
+
+
+def test_an_audit_takes_any_scorer(loaded, task):
+    assert audit(Constant(loaded.record), task, quiet=True).metrics["label_shares"] == [1.0, 0.0, 0.0]
+    assert (audit(CausalLMScorer(loaded), task, quiet=True).scores == audit(loaded, task, quiet=True).scores).all()
+
+
+def test_run_json_says_how_a_served_model_was_asked(served, task, tmp_path):
+    audit(served[1], task, quiet=True).write(tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["model"]["endpoint"] == served[1].removeprefix("openai:").partition("#")[0]
+    assert (record["scoring"]["backend"], record["scoring"]["by"]) == ("openai", "probability")
+    assert record["scoring"]["tokens_read"] == sum(
+        len(served[0].tokenizer(request["prompt"])["input_ids"]) for request in served[0].requests
+    )

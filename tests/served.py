@@ -1,0 +1,83 @@
+"""A completions server in this process, over a tiny model: one forward for each text."""
+
+import contextlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import torch
+
+
+class Served:
+    """What a test sees of its server: the requests, and switches for how it answers.
+
+    ``log_probs``: whether it knows a prompt's. ``fails``: statuses that the next requests get. ``dies_after``: so many
+    answers. ``writes``: what it generates, by prompt.
+    """
+
+    def __init__(self, model, tokenizer):
+        self.model, self.tokenizer = model, tokenizer
+        self.requests, self.keys, self.fails = [], [], []
+        self.log_probs, self.dies_after, self.writes = True, None, lambda prompt: "Yes"
+        self.lock = threading.Lock()
+
+    @torch.no_grad()
+    def echoed(self, text):
+        ids = self.tokenizer(text)["input_ids"]
+        log_probs = self.model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        own = [None, *(float(log_probs[at - 1, ids[at]]) for at in range(1, len(ids)))]
+        written = int(log_probs[-1].argmax())
+        tokens = [self.tokenizer.decode([each]) for each in [*ids, written]]
+        logprobs = {"tokens": tokens, "token_logprobs": [*own, -1.0]} if self.log_probs else None
+        usage = {"prompt_tokens": len(ids), "completion_tokens": 1, "total_tokens": len(ids) + 1}
+        return {"text": text + tokens[-1] if self.log_probs else tokens[-1], "logprobs": logprobs}, usage
+
+    def answer(self, asked):
+        if asked.get("echo"):
+            choice, usage = self.echoed(asked["prompt"])
+        else:
+            prompt = asked["prompt"] if "prompt" in asked else asked["messages"][0]["content"]
+            text = self.writes(prompt)
+            choice = {"text": text} if "prompt" in asked else {"message": {"role": "assistant", "content": text}}
+            usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        return {"id": "1", "object": "x", "created": 0, "model": asked["model"], "usage": usage,
+                "choices": [{"index": 0, "finish_reason": "length", **choice}]}  # fmt: skip
+
+
+@contextlib.contextmanager
+def serving(model, tokenizer):
+    """A server on a port of its own; gives its switches and ``openai:URL#NAME``."""
+    served = Served(model, tokenizer)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with served.lock:
+                if served.dies_after is not None and len(served.requests) >= served.dies_after:
+                    self.close_connection = True
+                    return self.connection.close()
+                served.keys.append(self.headers["Authorization"])
+                status = served.fails.pop() if served.fails else 200
+                served.requests.append(asked)
+                body = served.answer(asked) if status == 200 else {"error": {"message": f"no: {served.keys[-1]}"}}
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("retry-after-ms", "1")
+            self.end_headers()
+            return self.wfile.write(content)
+
+        def log_message(self, *words):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads, server.block_on_close = True, False
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield served, f"openai:http://127.0.0.1:{server.server_port}/v1#tiny"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
