@@ -256,7 +256,7 @@ class EndpointScorer(Scorer):
             found = create(**arguments)
         except self._errors.APIStatusError as error:
             reason = self._plain(error)
-            if error.status_code in (400, 422) and ("logprob" in reason or "echo" in reason):
+            if error.status_code in (400, 422, 500) and ("logprob" in reason or "echo" in reason):
                 raise InputError("E-ENDPOINT-LOGPROBS", f"{self._what}: {reason}.", WITHOUT_PROBABILITIES) from None
             raise InputError("E-ENDPOINT-ANSWER", f"{self._what} answers {error.status_code}: {reason}.") from None
         except self._errors.OpenAIError as error:
