@@ -91,7 +91,7 @@ def audit_command(
         from flip_flop.evaluation.formats import format_spread, render_formats
 
         found.metrics["formats"] = format_spread(
-            loaded, chosen, run.vary, split=run.split, limit=run.limit, scoring=scoring, seed=run.seed, quiet=run.quiet
+            scorer, chosen, run.vary, split=run.split, limit=run.limit, scoring=scoring, seed=run.seed, quiet=run.quiet
         )
     found.write(run.out)
     rows = comparison_rows([found])

@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flip_flop.evaluation.audit import score_calibrated
-from flip_flop.metrics import bootstrap_interval
+from flip_flop.metrics import bootstrap_interval, predicted
 from flip_flop.metrics.agreement import template_agreement_matrix
 from flip_flop.metrics.f1 import f1_per_template, resolve_average
 from flip_flop.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.prompts.formats import apply_format, draw_format, format_choices
 from flip_flop.randomness import generator
-from flip_flop.scoring import LoadedModel
+from flip_flop.scoring import ModelGiven, Scorer, as_scorer
 from flip_flop.tasks import Task
 from flip_flop.text import align_columns, count, percent, percent_interval
 
@@ -23,7 +23,7 @@ RESAMPLES = 1000
 
 
 def format_spread(
-    loaded: LoadedModel,
+    model: ModelGiven | Scorer,
     task: Task,
     num_formats: int,
     *,
@@ -63,7 +63,7 @@ def format_spread(
         variants = tuple(apply_format(template, change, f"{template.name} {at}") for at, change in enumerate(drawn, 1))
         asked = replace(task, templates=replace(task.templates, templates=variants), held_out_templates=())
         scored = score_calibrated(
-            loaded,
+            as_scorer(model),
             asked.render(split, limit=limit, seed=seed),
             scoring,
             None,
@@ -71,7 +71,7 @@ def format_spread(
             label=f"formats of {template.name}",
             quiet=quiet,
         )
-        predictions, num_labels = scored.table.scores.argmax(axis=2), scored.table.scores.shape[2]
+        predictions, num_labels = predicted(scored.table.scores), scored.table.scores.shape[2]
         plain, average = predictions[:, :num_formats], resolve_average(task.f1, num_labels)
         f1[template.name] = f1_per_template(plain, scored.data.gold, num_labels=num_labels, average=average)
         agreement[template.name] = template_agreement_matrix(plain)
