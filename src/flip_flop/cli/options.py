@@ -200,7 +200,7 @@ class TaskOptions(TemplateOptions):
     """A task and its templates."""
 
     task: str = option(
-        short="-t", help="A dataset of the paper (`flip-flop tasks list`), a task file (YAML), or `demo`."
+        short="-t", help="A dataset of the paper (`flip-flop tasks list`), `promptsource:SET`, a task file, or `demo`."
     )
 
 

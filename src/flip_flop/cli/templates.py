@@ -56,7 +56,7 @@ class VaryOptions(TemplateOptions):
 
 @click.group("templates")
 def templates_command() -> None:
-    """PromptSource's templates and your own: fetch, list, show, lint."""
+    """PromptSource's templates and your own: fetch, search, list, show, lint."""
 
 
 @templates_command.command("fetch", short_help="Put PromptSource's templates into the user's cache.")
@@ -75,19 +75,48 @@ def fetch_command(source: Path | None) -> int:
     return 0
 
 
+@templates_command.command("search", short_help="PromptSource's sets, and how many templates of each can be used.")
+@click.argument("word", default="")
+def search_command(word: str) -> int:
+    """PromptSource's sets whose name, or a template's, holds WORD; without it, all.
+
+    A template can be used where it asks for the set's own task, has answers, and does nothing that is not allowed.
+    Whether it renders for every row, only the rows tell: `flip-flop templates list promptsource:SET`.
+    """
+    from flip_flop.tasks.promptsource_set import search
+
+    lines, total = [["set", "templates", "original task", "usable", ""]], [0, 0, 0]
+    for name, found in search(word):
+        if isinstance(found, InputError):
+            lines.append([name, "-", "-", "-", found.code])
+            continue
+        counts = [len(found), sum(each.original_task for each in found), sum(each.is_usable for each in found)]
+        names = [each.name.strip() for each in found if word and word.casefold() in each.name.casefold()]
+        lines.append([name, *map(str, counts), visible(", ".join(names), one_line=True)])
+        total = [before + more for before, more in zip(total, counts, strict=True)]
+    echo(align_columns([*lines, [f"{len(lines) - 1} sets", *map(str, total), ""]]))
+    return 0
+
+
 @templates_command.command("list", short_help="Names, kept or dropped and why, answers.")
 @click.argument("task")
 @options(DataOptions)
 def list_command(data: DataOptions, task: str) -> int:
     """Each template of TASK: whether it is kept, why it is not, and its answers.
 
-    TASK is a dataset of the paper (`flip-flop tasks list`), a task file, or `demo`.
+    TASK is a dataset of the paper (`flip-flop tasks list`), `promptsource:SET`, a task file, or `demo`.
     """
     from flip_flop.tasks.catalog import catalog_names
+    from flip_flop.tasks.promptsource_set import PREFIX, set_task
 
-    dataset = data.open_paper(task) if task in catalog_names() else None
-    found = data.open(task, "all") if dataset is None else dataset.task
-    dropped = () if dataset is None else dataset.dropped_templates
+    dropped: tuple[tuple[str, str], ...] = ()
+    if task in catalog_names():
+        dataset = data.open_paper(task)
+        found, dropped = dataset.task, dataset.dropped_templates
+    elif task.startswith(PREFIX):
+        found, dropped = set_task(task.removeprefix(PREFIX), hub_mirror=data.hub_mirror)
+    else:
+        found = data.open(task, "all")
     lines = [
         (name, "held out" if name in found.held_out_templates else "kept", template.answer_choices or "")
         for name, template in zip(found.templates.names, found.templates, strict=True)

@@ -6,9 +6,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from flip_flop.errors import InputError
-from flip_flop.prompts.sandbox import render_text
-from flip_flop.prompts.template import RESERVED_FIELD, Template, TemplateSet, check_rendering
-from flip_flop.randomness import generator
+from flip_flop.prompts.template import Template, TemplateSet, check_rendering
 
 LONG = 8192
 """Characters from which a prompt counts as long: about the context of a small model, in characters."""
@@ -143,20 +141,12 @@ class _Lint:
     def check_target(self, template: Template, row: LintRow, choices: tuple[str, ...], gold: int) -> None:
         """Whether the template's own target is the gold label's answer, in the order of the task's labels."""
         try:
-            parts = render_text(
-                template.jinja,
-                {**row.fields, RESERVED_FIELD: list(choices)},
-                is_prompt=False,  # the target behind the separator is rendered too
-                hidden=None,
-                where=f"template {template.name!r}, target",
-                row=row.location,
-                make_generator=lambda: generator(self.seed, "prompt", row.location, template.name),
-            )
+            target = template.target(row.fields, choices, seed=self.seed, row=row.location)
         except InputError as error:
             self.add_error(error, template, row, "W-TPL-TARGET", "its target fails: ")
             return
-        if len(parts) > 1 and parts[1] in choices:
-            index = choices.index(parts[1])
+        if target in choices:
+            index = choices.index(target)
             self.targets[template.name].add(index)
             if index != gold:
                 target = f"its target is answer {index + 1}, {choices[index]!r}"

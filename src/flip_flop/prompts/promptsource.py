@@ -28,6 +28,11 @@ class SourceTemplate:
     original_task: bool
     template: Template | InputError
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it asks for the set's own task, compiles, and has answers: what is known without rows."""
+        return self.original_task and isinstance(self.template, Template) and bool((self.answer_choices or "").strip())
+
 
 class _Metadata(NamedTuple):
     original_task: bool

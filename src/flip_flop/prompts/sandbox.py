@@ -203,8 +203,7 @@ def render_text(
         try:
             text = _run(template, fields)
         except NotPrintable as error:
-            read = {name.name for name in _ENVIRONMENT.parse(source).find_all(nodes.Name)}
-            raise not_printable_error(error.item, fields, read, location) from None
+            raise not_printable_error(error.item, fields, names_of(source), location) from None
         except MissingNameError as error:
             raise _missing_name(error, fields, hidden, location) from None
         except TemplateRuntimeError as error:
@@ -218,6 +217,11 @@ def render_text(
             raise InputError("E-TPL-RENDER", message) from None
     parts = [text] if is_prompt else text.split(CHOICE_BOUNDARY)
     return [part.strip() for part in parts]
+
+
+def names_of(source: str) -> frozenset[str]:
+    """The names that a template reads."""
+    return frozenset(name.name for name in _ENVIRONMENT.parse(source).find_all(nodes.Name))
 
 
 def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: str | None, location: str) -> InputError:

@@ -2,17 +2,18 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_json
 from flip_flop.prompts.limits import MAX_SIZE, RenderLimitExceeded, size_of
 from flip_flop.prompts.safety import SEPARATOR, check_characters
-from flip_flop.prompts.sandbox import compile_source, render_text
+from flip_flop.prompts.sandbox import compile_source, names_of, render_text
 from flip_flop.randomness import generator
 
 RESERVED_FIELD = "answer_choices"
+CHAT_KEYS = ("system", "assistant_prefix", "chat_template_kwargs")
 MIN_VALUE_LIMIT = 16  # room for a word and the three dots
 
 
@@ -110,6 +111,47 @@ class Template:
         )
         return prompt, tuple(choices)
 
+    def target(self, fields: Mapping[str, Any], choices: Sequence[str], *, seed: int = 0, row: str = "") -> str | None:
+        """What stands behind the ``|||``, rendered with the gold label; None without one, or an error of the row's."""
+        parts = render_text(
+            self.jinja,
+            {**fields, RESERVED_FIELD: list(choices)},
+            is_prompt=False,  # the target behind the separator is rendered too
+            hidden=None,
+            where=f"{self._where}, target",
+            row=row,
+            make_generator=lambda: generator(seed, "prompt", row, self.name),
+        )
+        return parts[1] if len(parts) > 1 else None
+
+    @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """The fields that the prompt or its target may read."""
+        return names_of(self.jinja)
+
+    def answers(self, fields: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """The answers alone, or None where they do not render."""
+        try:
+            return replace(self, jinja="-").render(fields, None)[1]
+        except InputError:
+            return None
+
+    def renders(self, fields: Mapping[str, Any], hidden: str) -> bool:
+        """Whether prompt and answers render without a field."""
+        try:
+            return bool(self.render(fields, hidden)[0])
+        except InputError:
+            return False
+
+    def target_index(self, fields: Mapping[str, Any]) -> int | None:
+        """The place of the target among the answers; None where it is none of them, or does not render."""
+        choices = self.answers(fields)
+        try:
+            target = self.target(fields, choices) if choices else None
+        except InputError:
+            return None
+        return choices.index(target) if choices and target in choices else None
+
 
 @dataclass(frozen=True)
 class TemplateSet:
@@ -165,6 +207,26 @@ class TemplateSet:
 
 
 @dataclass(frozen=True)
+class Chat:
+    """What a chat template gets beside the prompt.
+
+    Attributes:
+        system: The text of a system turn before the user's.
+        assistant_prefix: What the assistant's turn begins with; the answer follows it, after a space.
+        chat_template_kwargs: Further values that the chat template reads, such as ``{"enable_thinking": False}``.
+    """
+
+    system: str | None = None
+    assistant_prefix: str | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What is set, by its name."""
+        return {key: value for key, value in vars(self).items() if value}
+
+
+@dataclass(frozen=True)
 class RenderedInstance:
     """One instance under V templates.
 
@@ -173,12 +235,14 @@ class RenderedInstance:
         prompts: One per template.
         choices: One answer per label, per template: answers are compared by index, whatever their words.
         label: The gold label's index, or None.
+        chat: What a chat template gets beside each prompt.
     """
 
     id: str
     prompts: tuple[str, ...]
     choices: tuple[tuple[str, ...], ...]
     label: int | None
+    chat: Chat = field(default=Chat(), repr=False)
 
 
 def render_instance(

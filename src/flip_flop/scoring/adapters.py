@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from flip_flop.errors import InputError
 from flip_flop.files import sha256_file
 from flip_flop.identity import changed_parts, config_digest, digests_of, refuse_changed
 from flip_flop.options import ADAPTER_CONFIG, ADAPTER_PARTS, ADAPTER_WEIGHTS, MODEL_PARTS
+from flip_flop.prompts import CHAT_KEYS
 from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord
 from flip_flop.scoring.bounds import check_adapter_size
 
@@ -40,6 +42,8 @@ def identify_adapter(
     in_chat = trained.scoring.get("chat_template")
     method, known = (trained.training or {}).get("method"), {"chat_template": in_chat}
     record = describe_adapter(adapter, path=str(adapter), method=method, extra=known)
+    if in_chat and (chat := {key: trained.task.extra[key] for key in CHAT_KEYS if key in trained.task.extra}):
+        record = replace(record, extra={**record.extra, "chat": chat})
     before, now = (
         digests_of(model=run[0], adapter=run[1]) for run in ((trained.model, trained.adapter), (base, record))
     )

@@ -5,7 +5,7 @@ import json
 import logging
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -60,7 +60,12 @@ class LoadedModel:
         trained_with = self.adapter.extra.get("chat_template") if self.adapter else None
         if chat_template == "auto" and trained_with is not None:
             chat_template = "on" if trained_with else "off"
-        return PromptEncoder.of(self.model, self.tokenizer, chat_template)
+        encoder = PromptEncoder.of(self.model, self.tokenizer, chat_template)
+        return (
+            replace(encoder, trained_chat=self.adapter.extra.get("chat", {}))
+            if self.adapter and trained_with
+            else encoder
+        )
 
 
 def load_model(

@@ -12,9 +12,10 @@ An answer is scored on its own tokens only, given prompt and delimiter:
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import jinja2
 from torch import nn
@@ -22,11 +23,13 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
 from flip_flop.options import ChatTemplate
-from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts import Chat, RenderedInstance
 from flip_flop.scoring.bounds import time_limit
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.trie import TokenTrie, build_trie
 from flip_flop.too_long import TooLong
+
+log = logging.getLogger("flip_flop")
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,14 @@ class PromptEncoder:
             user's turn; ``on`` insists on it; ``off`` never does.
         max_length: The model's context in tokens; ``None`` where it has no limit.
         vocab_size: The rows of the model's embedding.
+        trained_chat: What the chat had beside the prompts in the adapter's training, where it is known.
     """
 
     tokenizer: PreTrainedTokenizerBase
     chat_template: ChatTemplate = "auto"
     max_length: int | None = None
     vocab_size: int | None = None
+    trained_chat: Mapping[str, Any] | None = None
 
     def __post_init__(self):
         if self.chat_template == "on" and not self.tokenizer.chat_template:
@@ -160,12 +165,20 @@ class PromptEncoder:
     def as_read(self, instance: RenderedInstance) -> RenderedInstance:
         """The instance with its prompts as the model reads them: in the chat template where it is used."""
         if not self.uses_chat_template:
+            if instance.chat.given:
+                key = next(iter(instance.chat.given))
+                why = "--chat-template is off" if self.tokenizer.chat_template else "the tokenizer has none"
+                message = f"The task has {key}: for the chat template, and {why}."
+                hint = "Use an instruction-tuned model with a chat template, or write it into the templates."
+                raise InputError("E-CHAT-TEMPLATE", message, hint)
             return instance
-        return replace(instance, prompts=tuple(map(self._in_chat, instance.prompts)))
+        return replace(instance, prompts=tuple(self._in_chat(prompt, instance.chat) for prompt in instance.prompts))
 
     def _encode(self, instance: RenderedInstance) -> EncodedInstance:
+        prefix = instance.chat.assistant_prefix
+        delimiter = " " if prefix and not prefix[-1].isspace() else self.delimiter
         pairs = [
-            (prompt, self.delimiter + choice)
+            (prompt, delimiter + choice)
             for prompt, choices in zip(self.as_read(instance).prompts, instance.choices, strict=True)
             for choice in choices
         ]
@@ -183,20 +196,39 @@ class PromptEncoder:
             if tokens > self.max_length
         ]
 
-    def _in_chat(self, prompt: str) -> str:
+    def _in_chat(self, prompt: str, chat: Chat) -> str:
         turns = [{"role": "user", "content": prompt}]
+        if chat.system:
+            turns.insert(0, {"role": "system", "content": chat.system})
+        if (
+            "enable_thinking" in str(self.tokenizer.chat_template)
+            and "enable_thinking" not in chat.chat_template_kwargs
+        ):
+            _say(
+                "W-CHAT-THINKING: the chat template knows enable_thinking, and the task does not say it: answers are "
+                "scored as the template's default has it. Write chat_template_kwargs: {enable_thinking: false}."
+            )
+        if self.trained_chat is not None and self.trained_chat != chat.given:
+            _say(
+                f"W-CHAT-CHANGED: the adapter was trained with {dict(self.trained_chat) or 'nothing'} beside the prompts, "
+                f"the task has {chat.given or 'nothing'}."
+            )
         try:
             self._check_chat_template()
             with time_limit():
-                text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+                text = self.tokenizer.apply_chat_template(
+                    turns, **chat.chat_template_kwargs, tokenize=False, add_generation_prompt=True
+                )
         except Exception as error:  # a chat template is code of the model's authors: it may raise anything
-            raise InputError(
-                "E-CHAT-TEMPLATE",
-                f"The tokenizer's chat template fails on a user's turn: {' '.join(str(error).split())}.",
-                "Use --chat-template off.",
-            ) from error
+            what = "a user's turn"
+            hint = "Use --chat-template off."
+            if chat.given:
+                what = f"a user's turn with {' and '.join(chat.given)}"
+                hint = f"Leave {' or '.join(chat.given)} out of the task: some models take no system message."
+            message = f"The tokenizer's chat template fails on {what}: {' '.join(str(error).split()).rstrip('.')}."
+            raise InputError("E-CHAT-TEMPLATE", message, hint) from error
         assert isinstance(text, str)
-        return text
+        return text + (chat.assistant_prefix or "")
 
     @functools.cache  # noqa: B019 - one encoder a run
     def _check_chat_template(self) -> None:
@@ -225,6 +257,11 @@ class PromptEncoder:
                         f"{where}: the answers {pair} are the same tokens.",
                         "Write them in characters that the model's tokenizer knows.",
                     )
+
+
+@functools.cache
+def _say(line: str) -> None:
+    log.warning(line)
 
 
 def encode_pairs(

@@ -7,6 +7,7 @@ from pathlib import Path
 from flip_flop.errors import InputError, nearest
 from flip_flop.tasks.catalog import catalog_data, catalog_names
 from flip_flop.tasks.embedded import EMBEDDED, embedded_task
+from flip_flop.tasks.promptsource_set import PREFIX, set_task
 from flip_flop.tasks.protocols import row_protocol
 from flip_flop.tasks.rendered_rows import RenderedRows, split_of_rows
 from flip_flop.tasks.task import RenderedSplit, Task
@@ -27,7 +28,8 @@ def load_task(
     splits: str | None = None,
     prompt_value_limit: int | None = None,
 ) -> Task:
-    """Load one of the paper's datasets (``rte``), an embedded task (``demo``), or a task file by its path.
+    """Load one of the paper's datasets (``rte``), a set of PromptSource's (``promptsource:ag_news``), an embedded task
+    (``demo``), or a task file by its path.
 
     ``templates`` is ``"NAME,NAME,..."``, ``"all"`` or ``"held_out"``; None takes all but the held-out ones.
     ``hub_mirror`` is a folder to read instead of the hub, ``story_cloze_dir`` that of StoryCloze's two CSV files.
@@ -48,6 +50,8 @@ def load_task(
     limit = rules.prompt_value_limit if prompt_value_limit is None else prompt_value_limit
     if name in EMBEDDED:
         task = embedded_task(name, seed)
+    elif name.startswith(PREFIX):
+        task, _ = set_task(name.removeprefix(PREFIX), hub_mirror=mirror)
     elif name in catalog_names():
         task = catalog_data(
             name,

@@ -66,7 +66,7 @@ def split_of_rows(rows: RenderedRows) -> RenderedSplit:
     """
     instances = render_rows(rows)
     _check(instances)
-    fields = [vars(instance) for instance in instances]
+    fields = [{key: value for key, value in vars(each).items() if key != "chat"} for each in instances]
     source = RowsSource(fields, "rows").load()
     templates = [
         Template(template_name(number), f"{{{{ prompts[{number}] }}}}", f"{{{{ choices[{number}] | join(' ||| ') }}}}")

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -200,6 +200,15 @@ class HubSource:
     def name(self) -> str:
         """The dataset in words."""
         return f"{self.repo} ({self.config}, {self.split})" if self.config else f"{self.repo} ({self.split})"
+
+    def of_any_owner(self) -> "HubSource":
+        """The source with the owner under whom a mirror has this repository; the hub itself knows the old names."""
+        mirror = self.mirror or os.environ.get(MIRROR_VARIABLE)
+        if not mirror or "/" in self.repo or (Path(mirror) / self.repo).is_dir():
+            return self
+        place = f"*/{self.repo}/{self.config or 'default'}/{self.split}.parquet"
+        owners = sorted(path.parts[-4] for path in Path(mirror).glob(place))
+        return replace(self, repo=f"{owners[0]}/{self.repo}") if owners else self
 
     def load(self) -> Rows:
         """Read the split from the mirror where there is one, and from the hub otherwise.

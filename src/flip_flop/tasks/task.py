@@ -13,7 +13,7 @@ from jaxtyping import Int64
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_json
 from flip_flop.metrics import prior_of_labels, resolve_average
-from flip_flop.prompts import RenderedInstance, TemplateSet, render_instance
+from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instance
 from flip_flop.randomness import derive_seed
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file
 
@@ -35,6 +35,7 @@ class Task:
         label_names: What reports call the labels, in their order; by default the values.
         f1: ``"binary"`` (F1 of label 1), ``"macro"``, or ``"auto"``: binary for two labels.
         id_field: The field that names an instance; without it a row is named by its split and number.
+        system, assistant_prefix, chat_template_kwargs: As :class:`flip_flop.prompts.Chat` has them.
 
     Raises:
         InputError: ``E-TASK-KEY``, ``E-TPL-UNKNOWN`` or ``E-LABEL-DUP``.
@@ -58,6 +59,9 @@ class Task:
     held_out_templates: tuple[str, ...] = ()
     description: str = ""
     label_names: tuple[str, ...] = ()
+    system: str | None = None
+    assistant_prefix: str | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         task = f"task {self.name!r}"
@@ -107,7 +111,12 @@ class Task:
     def digest(self) -> str:
         """The SHA-256 of what the task asks, whatever data it is asked on."""
         content = {key: getattr(self, key) for key in ("name", "labels", "label_field", "f1", "held_out_templates")}
-        return sha256_json(content | {"templates": self.templates.digest()})
+        return sha256_json(content | {"templates": self.templates.digest()} | self.chat.given)
+
+    @property
+    def chat(self) -> Chat:
+        """What a chat template gets beside each prompt."""
+        return Chat(self.system, self.assistant_prefix, self.chat_template_kwargs)
 
     def f1_kind(self, num_labels: int) -> str:
         """``"binary"`` or ``"macro"``, for this number of labels."""
@@ -164,7 +173,7 @@ class Task:
                 row=rows.location(rows.rows[index]),
             )
             num_labels = num_labels or len(instance.choices[0])
-            instances.append(instance)
+            instances.append(replace(instance, chat=self.chat))
         return RenderedSplit(self, split, rows, instances)
 
     def instances(
@@ -264,7 +273,7 @@ class RenderedSplit:
                     num_labels=len(self.instances[0].choices[0]),
                     label_field=task.label_field,
                 )
-                found.append(instance)
+                found.append(replace(instance, chat=task.chat))
             except InputError as error:
                 why = error.message.rstrip(".")
         if len(found) > 1 and any(
@@ -295,12 +304,15 @@ class RenderedSplit:
             "data": dict(self.rows.provenance),
             "instances_digest": instances_digest(self.instances),  # tells two samples of one file apart
             "digests": {"gold": gold_digest(self.instances)},
+            **task.chat.given,
         }
 
 
 def instances_digest(instances: Iterable[RenderedInstance]) -> str:
-    """The SHA-256 of ids, prompts and answers."""
-    return sha256_json([[instance.id, instance.prompts, instance.choices] for instance in instances])
+    """The SHA-256 of ids, prompts and answers, and of what a chat has beside them."""
+    return sha256_json(
+        [[each.id, each.prompts, each.choices, *([each.chat.given] if each.chat.given else [])] for each in instances]
+    )
 
 
 def gold_digest(instances: Iterable[RenderedInstance]) -> str:

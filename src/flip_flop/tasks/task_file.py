@@ -12,6 +12,7 @@ from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.safety import SEPARATOR
 from flip_flop.prompts.template import MIN_VALUE_LIMIT
 from flip_flop.strict_yaml import mapping_of, read_yaml, text_of
+from flip_flop.tasks.promptsource_set import set_task
 from flip_flop.tasks.readers import SEPARATED
 from flip_flop.tasks.sources import PARTS, FileSource, HubSource, Source
 from flip_flop.tasks.task import Label, Task
@@ -48,18 +49,24 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
         for split, entry in _mapping(document["data"], f"{where}, data").items()
     }
     label_field, labels = _text(document, "label_field", where), _labels(document.get("labels"), where)
-    return Task(
-        name=_text(document, "name", where) or path.stem,
-        templates=_templates(document["templates"], _number(document, "prompt_value_limit", where), where),
-        data=data,
-        labels=labels,
-        label_names=_names(document, "label_names", where),
-        label_field=label_field,
-        f1=_text(document, "f1", where) or "auto",
-        id_field=_text(document, "id_field", where),
-        held_out_templates=_names(document, "held_out_templates", where),
-        description=_text(document, "description", where) or "",
-    )
+    templates, limit = document["templates"], _number(document, "prompt_value_limit", where)
+    keys = {
+        "name": _text(document, "name", where) or path.stem,
+        "labels": labels,
+        "label_names": _names(document, "label_names", where),
+        "label_field": label_field,
+        "f1": _text(document, "f1", where) or "auto",
+        "id_field": _text(document, "id_field", where),
+        "held_out_templates": _names(document, "held_out_templates", where),
+        "description": _text(document, "description", where) or "",
+        "system": _text(document, "system", where),
+        "assistant_prefix": _text(document, "assistant_prefix", where),
+        "chat_template_kwargs": _mapping(document.get("chat_template_kwargs") or {}, f"{where}, chat_template_kwargs"),
+    }
+    if isinstance(templates, dict):
+        own = _mapping(templates, f"{where}, templates", ["promptsource"])
+        return set_task(_text(own, "promptsource", where) or "", data, value_limit=limit, **keys)[0]
+    return Task(data=data, templates=_templates(templates, limit, where), **keys)
 
 
 def _names(document: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
