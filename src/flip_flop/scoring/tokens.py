@@ -210,8 +210,8 @@ class PromptEncoder:
             )
         if self.trained_chat is not None and self.trained_chat != chat.given:
             _say(
-                f"W-CHAT-CHANGED: the adapter was trained with {dict(self.trained_chat) or 'nothing'} beside the prompts, "
-                f"the task has {chat.given or 'nothing'}."
+                f"W-CHAT-CHANGED: the adapter was trained with {dict(self.trained_chat) or 'nothing'} "
+                f"beside the prompts, the task has {chat.given or 'nothing'}."
             )
         try:
             self._check_chat_template()

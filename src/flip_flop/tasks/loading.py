@@ -28,8 +28,7 @@ def load_task(
     splits: str | None = None,
     prompt_value_limit: int | None = None,
 ) -> Task:
-    """Load one of the paper's datasets (``rte``), a set of PromptSource's (``promptsource:ag_news``), an embedded task
-    (``demo``), or a task file by its path.
+    """Load a dataset of the paper (``rte``), a PromptSource set (``promptsource:ag_news``), ``demo``, or a task file.
 
     ``templates`` is ``"NAME,NAME,..."``, ``"all"`` or ``"held_out"``; None takes all but the held-out ones.
     ``hub_mirror`` is a folder to read instead of the hub, ``story_cloze_dir`` that of StoryCloze's two CSV files.
