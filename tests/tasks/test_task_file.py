@@ -77,7 +77,7 @@ MISTAKES = [
     ("reference:", "referense:", "E-TASK-KEY", "template 3 has an unknown key 'referense'. Did you mean 'reference'?"),
     (GOOD[GOOD.index("templates:") :], "", "E-TASK-KEY", "has no templates"),
     (GOOD[GOOD.index("templates:") :], "templates: []", "E-TASK-KEY", "has no templates"),
-    (GOOD[GOOD.index("templates:") :], "templates: {a: b}", "E-TASK-KEY", "templates is not a list"),
+    (GOOD[GOOD.index("templates:") :], "templates: {a: b}", "E-TASK-KEY", "Known: promptsource"),
     (GOOD[GOOD.index("templates:") :], "templates: [x]", "E-TASK-KEY", "template 1 does not hold keys and values"),
     (DATA, "data: {}", "E-TASK-KEY", "has no data"),
     (DATA, "data: tickets.csv", "E-TASK-KEY", "data does not hold keys and values"),

@@ -12,6 +12,7 @@ from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file
+from flip_flop.hub import hub_answers, is_offline
 from flip_flop.prompts import Template
 from flip_flop.prompts.archive import FILE_NAME, templates_folder
 from flip_flop.prompts.promptsource import SourceTemplate, filter_templates, promptsource_names, read_promptsource
@@ -79,7 +80,7 @@ def _hub_rows(name: str, mirror: Path | None) -> dict[str, Rows]:
                 found[split] = HubSource(place[0], place[1], split, mirror=mirror).of_any_owner().load()
             except InputError as error:
                 first = first or error
-                if "answer" in error.message or "ConnectionError" in error.message:
+                if mirror is None and not is_offline() and not hub_answers():  # nor for the next one
                     raise
         if found:
             return found
@@ -187,7 +188,7 @@ def _by_target(
     pairs = {(value, index) for value, index in zip(values, way, strict=False) if None not in (value, index)}
     if len(dict(pairs)) != len(pairs) or len({index for _, index in pairs}) != len(pairs):
         pairs = {pair for pair in pairs if pair[0] != _NO_LABEL}
-    by_index = {index: value for value, index in pairs}
+    by_index = {index: value for value, index in pairs if index is not None}
     if not by_index or not len(by_index) == len(pairs) == len(dict(pairs)):
         return None
     of_value = {str(value): value for value in raw if type(value) is int}
@@ -195,9 +196,10 @@ def _by_target(
     if len(labels) == size:
         return tuple(labels[at] for at in range(size)) if set(labels) == set(range(size)) else None
     # A label that no row has is known where labels are numbers, counted as the answers are.
-    offsets = {int(value) - at if str(value).lstrip("-").isdecimal() else None for at, value in labels.items()}
-    offset = offsets.pop()
-    if offsets or offset is None or len(labels) < 2:
+    if len(labels) < 2 or not all(str(value).lstrip("-").isdecimal() for value in labels.values()):
+        return None
+    offset, *others = {int(value) - at for at, value in labels.items()}
+    if others:
         return None
     kind = type(next(iter(labels.values())))
     return tuple(kind(at + offset) for at in range(size))

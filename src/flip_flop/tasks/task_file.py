@@ -50,7 +50,7 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
     }
     label_field, labels = _text(document, "label_field", where), _labels(document.get("labels"), where)
     templates, limit = document["templates"], _number(document, "prompt_value_limit", where)
-    keys = {
+    keys: dict[str, Any] = {
         "name": _text(document, "name", where) or path.stem,
         "labels": labels,
         "label_names": _names(document, "label_names", where),
