@@ -74,6 +74,32 @@ def test_every_answer_has_at_least_one_token_and_nothing_is_lost(prompt, answer,
     assert list(pair.context + pair.tokens)[-len(together) :] == together
 
 
+def test_many_prompts_at_once_have_the_tokens_of_each_prompt_and_answer_read_whole(tokenizer):
+    ends = ("Is it good?", "Answer:\n", "the room was dirty", "don't", "e", "not  very ")
+    pairs = [
+        (f"The food {'was ' * number}not very good. {end}", answer)
+        for number in range(6)
+        for end in ends
+        for answer in (" Yes", " No, never", "n", "\u0301e", "'s good")
+    ]
+    for (prompt, answer), pair in zip(pairs, encode_pairs(tokenizer, pairs), strict=True):
+        alone, together = tokenizer([prompt.rstrip(" "), prompt + answer], add_special_tokens=False)["input_ids"]
+        shared = next((at for at, (a, b) in enumerate(zip(alone, together, strict=False)) if a != b), len(alone))
+        assert list(pair.context + pair.tokens) == together
+        assert (len(pair.context), pair.merged) == (shared, shared < len(alone))
+
+
+def test_what_is_wrong_with_a_later_row_is_raised_where_rows_are_read():
+    rows = [RenderedInstance(str(n), (f"Is it {n}?",), (("No", "Yes"),), None) for n in range(200)]
+    encoded, _ = PromptEncoder(word_level()).encode_all(
+        [*rows, RenderedInstance("bad", ("Is it?",), (("Xy", "Qu"),), 0)]
+    )
+    assert len(encoded) == 201
+    assert [each.id for each in encoded[:70]] == [str(n) for n in range(70)]
+    with pytest.raises(InputError, match="E-LABEL-TOKENS: Instance 'bad'"):
+        list(encoded)
+
+
 def test_there_is_exactly_one_bos_if_the_tokenizer_wants_one():
     tokenizer = metaspace()
     bos = tokenizer.bos_token_id

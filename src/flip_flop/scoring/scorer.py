@@ -1,7 +1,7 @@
 """Scores of every label under every template: mean log-probability of the answer's tokens, in nats (Eq. 13)."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,8 @@ from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.too_long import TooLong, refuse_or_skip
+
+WINDOW = 8  # forwards whose instances are put in the order of their lengths
 
 
 @dataclass(frozen=True)
@@ -99,25 +101,43 @@ def score_instances(
         InputError: ``E-NONFINITE`` where the model's output is not finite, with the instance's id.
     """
     backend = choose_backend(model, instances, backend)
-    scores: list[np.ndarray] = [np.empty(0)] * len(instances)
-    counts: list[np.ndarray] = [np.empty(0)] * len(instances)
+    scores: list[np.ndarray] = []
+    counts: list[np.ndarray] = []
+    merged = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(evaluation_mode(model))
         if backend == "packed":
             stack.enter_context(packed_attention(model))
         advance = stack.enter_context(track(label, len(instances), "instances", quiet=quiet))
-        for indices in pack([len(instance.trie) for instance in instances], batch_tokens):
-            members = [instances[index] for index in indices]
-            states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens)
-            answers = states.scores(model)
-            batch = answers.float().cpu().numpy()
-            for position, index in enumerate(indices):
-                scores[index] = batch[position]
-                counts[index] = states.token_counts[position].cpu().numpy()
-                if not np.isfinite(batch[position]).all():
-                    raise not_finite(f"The model's scores of instance {instances[index].id!r}")
-            if visit is not None:
-                visit(members, states, answers)
-            advance(len(indices))
-    merged = sum(answer.merged for instance in instances for row in instance.answers for answer in row)
+        for window in _windows(instances, WINDOW * batch_tokens):
+            scores += [np.empty(0)] * len(window)
+            counts += [np.empty(0)] * len(window)
+            merged += sum(instance.num_merged for instance in window)
+            for indices in pack([len(instance.trie) for instance in window], batch_tokens):
+                members = [window[index] for index in indices]
+                states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens)
+                answers = states.scores(model)
+                batch = answers.float().cpu().numpy()
+                for position, index in enumerate(indices):
+                    scores[index - len(window)] = batch[position]
+                    counts[index - len(window)] = states.token_counts[position].cpu().numpy()
+                    if not np.isfinite(batch[position]).all():
+                        raise not_finite(f"The model's scores of instance {window[index].id!r}")
+                if visit is not None:
+                    visit(members, states, answers)
+                advance(len(indices))
     return ScoreTable(np.stack(scores), np.stack(counts), merged, backend)
+
+
+def _windows(instances: Iterable[EncodedInstance], max_nodes: int) -> Iterator[list[EncodedInstance]]:
+    """The instances in order, in groups of so many nodes: what is encoded where it is read is not all kept."""
+    window: list[EncodedInstance] = []
+    total = 0
+    for instance in instances:
+        if window and total + len(instance.trie) > max_nodes:
+            yield window
+            window, total = [], 0
+        window.append(instance)
+        total += len(instance.trie)
+    if window:
+        yield window

@@ -11,8 +11,9 @@ from torch import nn
 
 from flip_flop.options import Backend
 from flip_flop.scoring.answers import answer_states, rotary_limit
+from flip_flop.scoring.boundary import EncodedAnswer
 from flip_flop.scoring.causal_lm import InFloat32, check_head, decoder_of, evaluation_mode, unwrap, without_adapter
-from flip_flop.scoring.tokens import EncodedAnswer, EncodedInstance
+from flip_flop.scoring.tokens import EncodedInstance
 
 log = logging.getLogger("flip_flop")
 
@@ -45,7 +46,8 @@ def choose_backend(model: nn.Module, instances: Sequence[EncodedInstance], wante
     check_head(model)
     if wanted == "padded" or not instances:
         return wanted
-    obstacle = packed_obstacle(model, max(instance.longest for instance in instances), instances[0])
+    longest = max(instance.longest for instance in instances) if any(_limits(model)) else 0  # all are encoded for it
+    obstacle = packed_obstacle(model, longest, instances[0])
     if obstacle is None:
         return "packed"
     _say(f"W-PADDED: {type(unwrap(model)).__name__}: {obstacle}; the slower padded back end is used.")

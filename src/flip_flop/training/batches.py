@@ -28,7 +28,8 @@ class InstanceDataset(Dataset[EncodedInstance]):
     def __init__(self, rows: RenderedRows, encoder: PromptEncoder, split: str = ""):
         rendered = render_rows(rows)
         self.num_rows = len(rendered)
-        self.instances, too_long = encoder.encode_all(rendered)
+        encoded, too_long = encoder.encode_all(rendered)
+        self.instances = list(encoded)
         self.too_long = [replace(each, split=split) for each in too_long]
 
     def __len__(self) -> int:
