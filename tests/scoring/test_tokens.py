@@ -74,7 +74,8 @@ def test_every_answer_has_at_least_one_token_and_nothing_is_lost(prompt, answer,
     assert list(pair.context + pair.tokens)[-len(together) :] == together
 
 
-def test_many_prompts_at_once_have_the_tokens_of_each_prompt_and_answer_read_whole(tokenizer):
+def test_many_prompts_at_once_have_the_tokens_of_each_prompt_and_answer_read_whole():
+    tokenizer = byte_bpe()
     ends = ("Is it good?", "Answer:\n", "the room was dirty", "don't", "e", "not  very ")
     pairs = [
         (f"The food {'was ' * number}not very good. {end}", answer)
