@@ -215,7 +215,7 @@ class PromptEncoder:
 
 @dataclass(frozen=True, eq=False)
 class EncodedRows(Sequence[EncodedInstance]):
-    """Instances as the model reads them, in tokens where they are asked for: in order beside whoever asks, or one by one.
+    """Instances as the model reads them, in tokens where they are asked for: in order, beside whoever asks, or singly.
 
     A thread runs ahead of the reader as fast as it can. What is wrong with an instance is raised as soon as it is
     found, whatever has been read by then.
