@@ -1,9 +1,15 @@
 """Where lines are printed: what a terminal would obey, or what would turn a name around, is shown as an escape."""
 
 import logging
+import os
 import sys
 
 from flip_flop.text import visible
+
+
+def is_first_process() -> bool:
+    """Whether no launcher has started this process, or it is the first of those that one has."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def echo(text: object = "", *, err: bool = False) -> None:

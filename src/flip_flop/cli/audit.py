@@ -10,7 +10,7 @@ import click
 from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
 from flip_flop.errors import InputError, nearest
 from flip_flop.options import ScoringOptions, option
-from flip_flop.terminal import echo
+from flip_flop.terminal import echo, is_first_process
 from flip_flop.text import count, percent
 
 if TYPE_CHECKING:
@@ -70,8 +70,10 @@ def audit_command(
     for name, _ in thresholds:
         _check_gate(name, split)
     model.check(scoring)
-    click.get_current_context().with_resource(lock_output(run.out))
-    check_out(run.out, overwrite=run.overwrite)  # another process may have written since
+    if is_first_process():
+        click.get_current_context().with_resource(lock_output(run.out))
+        check_out(run.out, overwrite=run.overwrite)  # another process may have written since
+    quiet = run.quiet or not is_first_process()
     scorer = model.scorer(quiet=run.quiet)
     from flip_flop.evaluation.audit import audit
     from flip_flop.report import comparison_rows, legend, render_text
@@ -83,7 +85,7 @@ def audit_command(
             scoring=scoring,
             name=run.name,
             seed=run.seed,
-            quiet=run.quiet,
+            quiet=quiet,
             calibrate=calibration.calibrate,
             label_prior=prior,
         )
@@ -91,8 +93,10 @@ def audit_command(
         from flip_flop.evaluation.formats import format_spread, render_formats
 
         found.metrics["formats"] = format_spread(
-            scorer, chosen, run.vary, split=run.split, limit=run.limit, scoring=scoring, seed=run.seed, quiet=run.quiet
+            scorer, chosen, run.vary, split=run.split, limit=run.limit, scoring=scoring, seed=run.seed, quiet=quiet
         )
+    if not is_first_process():
+        return 0
     found.write(run.out)
     rows = comparison_rows([found])
     echo(render_text(rows))

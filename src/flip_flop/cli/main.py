@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.terminal import LogLines, echo
+from flip_flop.terminal import LogLines, echo, is_first_process
 
 VERBS = {
     "demo": "Audit, train, audit and report on the embedded task; no network.",
@@ -110,14 +110,10 @@ def _let_the_first_speak(code: int) -> None:
 
     The launcher ends the others when one has failed; a process that is not ended soon is the only one that knows.
     """
-    if not _is_first():
+    if not is_first_process():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: sys.exit(code))
         time.sleep(SECONDS_FOR_THE_FIRST)
-
-
-def _is_first() -> bool:
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _set_up_logging() -> None:
@@ -129,7 +125,7 @@ def _set_up_logging() -> None:
     log = logging.getLogger("flip_flop")
     log.handlers = [handler]  # one, however often a process calls this
     # Of several processes that a launcher started, only the first one prints notes.
-    log.setLevel(logging.INFO if _is_first() else logging.ERROR)
+    log.setLevel(logging.INFO if is_first_process() else logging.ERROR)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
 

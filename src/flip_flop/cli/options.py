@@ -20,7 +20,7 @@ from flip_flop.options import (
     ScoringOptions,
     option,
 )
-from flip_flop.terminal import echo
+from flip_flop.terminal import echo, is_first_process
 
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel, Scorer
@@ -177,13 +177,15 @@ class ModelOptions(BaseModelOptions):
             raise InputError("E-GENERATION", f"{flag} is of a served model, and {self.model} is loaded here.")
 
     def scorer(self, *, quiet: bool = False) -> "Scorer":
-        """The model as audits and predictions take it, loaded or served."""
+        """The model as audits and predictions take it, loaded or served; loaded in each process of a launcher."""
         from flip_flop.hub import is_endpoint
         from flip_flop.scoring import CausalLMScorer, EndpointScorer
+        from flip_flop.scoring.distributed import join_processes
 
         if is_endpoint(self.model):
             return EndpointScorer(self.model, self.tokenizer)
-        return CausalLMScorer(self.load(quiet=quiet))
+        join_processes(self.device)
+        return CausalLMScorer(self.load(quiet=quiet or not is_first_process()), shared=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import click
 
 from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
 from flip_flop.options import ScoringOptions, option
-from flip_flop.terminal import echo
+from flip_flop.terminal import echo, is_first_process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +46,16 @@ def predict_command(
     prior = calibration.prior(chosen)
     rows = chosen.render_file(run.source)
     model.check(scoring)
-    click.get_current_context().with_resource(lock_output(run.out))
+    if is_first_process():
+        click.get_current_context().with_resource(lock_output(run.out))
     scorer, calibrate = model.scorer(quiet=run.quiet), calibration.calibrate
+    quiet = run.quiet or not is_first_process()
     from flip_flop.evaluation.predict import predict
 
     with listed_beside(run.out, rows.task.templates.names):
-        predictions = predict(scorer, rows, scoring=scoring, quiet=run.quiet, calibrate=calibrate, label_prior=prior)
+        predictions = predict(scorer, rows, scoring=scoring, quiet=quiet, calibrate=calibrate, label_prior=prior)
+    if not is_first_process():
+        return 0
     labels = rows.task.label_values(len(rows.instances[0].choices[0]))
     write_predictions(predictions, labels, run.out, rows.rows)
     votes = Counter(row["vote"] for row in predictions)

@@ -101,8 +101,8 @@ def train_command(
     require_templates_for_training(chosen)
     rows = load_training_data(chosen, checked, limit=run.limit, eval_limit=run.eval_limit)
     model.check()
+    from flip_flop.scoring.distributed import rank
     from flip_flop.training import make_config, train
-    from flip_flop.training.distributed import rank
 
     config = make_config(settings | {"use_cpu": model.device == "cpu"}, source)
     loaded = model.load(quiet=run.quiet or rank() > 0)

@@ -19,10 +19,10 @@ from flip_flop.scoring.scorer import ScoreTable, score
 
 
 class CausalLMScorer(Scorer):
-    """A model that is loaded here, by the packed pass or the padded one."""
+    """A model that is loaded here, by the packed pass or the padded one; ``shared`` as in :func:`~flip_flop.score`."""
 
-    def __init__(self, loaded: LoadedModel):
-        self.loaded = loaded
+    def __init__(self, loaded: LoadedModel, *, shared: bool = False):
+        self.loaded, self.shared = loaded, shared
         self.record, self.adapter, self.allowed_changes = loaded.record, loaded.adapter, loaded.allowed_changes
 
     def scores(
@@ -37,7 +37,7 @@ class CausalLMScorer(Scorer):
         """:func:`~flip_flop.score`."""
         if options.by == "generation":
             raise InputError("E-GENERATION", f"{self.record.name} is loaded here, and has probabilities.")
-        return score(self.loaded, instances, options, names=names, label=label, quiet=quiet)
+        return score(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
         """In the tokenizer's chat template where it is used."""

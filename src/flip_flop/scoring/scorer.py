@@ -1,6 +1,7 @@
 """Scores of every label under every template: mean log-probability of the answer's tokens, in nats (Eq. 13)."""
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 from flip_flop.options import DEFAULT_SCORING, Backend, ScoringOptions
 from flip_flop.progress import track
 from flip_flop.prompts import RenderedInstance
+from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates, answer_states, pack
 from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.causal_lm import evaluation_mode, not_finite
@@ -20,6 +22,8 @@ from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.too_long import TooLong, refuse_or_skip
+
+log = logging.getLogger("flip_flop")
 
 WINDOW = 8  # forwards whose instances are put in the order of their lengths
 
@@ -57,17 +61,22 @@ def score(
     names: Sequence[str] = (),
     label: str = "scoring",
     quiet: bool = True,
+    shared: bool = False,
 ) -> ScoreTable:
     """Score rendered instances, all with the same numbers of templates and labels; ``label`` names the progress bar.
 
-    The table is of the instances that are not skipped as too long. ``names`` are the templates', for errors.
+    The table is of the instances that are not skipped as too long. ``names`` are the templates', for errors. Where the
+    work is ``shared``, all processes of a launcher call this, each scores its part, and all have the whole table.
     """
     encoder = loaded.encoder(options.chat_template)
     encoded, too_long = encoder.encode_all(instances)
     refuse_or_skip(too_long, len(instances), options.too_long, names)
+    own = (distributed.shard(encoded) or encoded[:1]) if shared else encoded
     table = score_instances(
-        loaded.model, encoded, backend=options.backend, batch_tokens=options.batch_tokens, label=label, quiet=quiet
+        loaded.model, own, backend=options.backend, batch_tokens=options.batch_tokens, label=label, quiet=quiet
     )
+    if shared:
+        table = gather_table(table, len(encoded))
     settings = {
         "delimiter": encoder.delimiter,
         "chat_template": encoder.uses_chat_template,
@@ -113,10 +122,24 @@ def score_instances(
             scores += [np.empty(0)] * len(window)
             counts += [np.empty(0)] * len(window)
             merged += sum(instance.num_merged for instance in window)
-            for indices in pack([len(instance.trie) for instance in window], batch_tokens):
+            sizes = [len(instance.trie) for instance in window]
+            waiting = list(pack(sizes, batch_tokens))[::-1]
+            while waiting:
+                indices = waiting.pop()
                 members = [window[index] for index in indices]
-                states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens)
-                answers = states.scores(model)
+                try:
+                    states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens)
+                    answers = states.scores(model)
+                except torch.OutOfMemoryError:
+                    if len(indices) == 1:
+                        raise
+                    batch_tokens = sum(sizes[index] for index in indices) // 2
+                    log.warning(
+                        "W-MEMORY: forwards of %d tokens do not fit; they now have half of that", batch_tokens * 2
+                    )
+                    half = [[indices[at] for at in part] for part in pack([sizes[at] for at in indices], batch_tokens)]
+                    waiting += half[::-1]
+                    continue
                 batch = answers.float().cpu().numpy()
                 for position, index in enumerate(indices):
                     scores[index - len(window)] = batch[position]
@@ -127,6 +150,17 @@ def score_instances(
                     visit(members, states, answers)
                 advance(len(indices))
     return ScoreTable(np.stack(scores), np.stack(counts), merged, backend)
+
+
+def gather_table(own: ScoreTable, length: int) -> ScoreTable:
+    """The whole table from the parts that :func:`~flip_flop.scoring.distributed.shard` gave to the processes."""
+    scores = np.empty((length, *own.scores.shape[1:]), dtype=own.scores.dtype)
+    counts = np.empty((length, *own.token_counts.shape[1:]), dtype=own.token_counts.dtype)
+    parts: list[ScoreTable] = distributed.all_gather(own)[:length]  # beyond, a process had nothing of its own to score
+    step = distributed.world_size()
+    for number, part in enumerate(parts):
+        scores[number::step], counts[number::step] = part.scores, part.token_counts
+    return ScoreTable(scores, counts, sum(part.num_merged for part in parts), own.backend)
 
 
 def _windows(instances: Iterable[EncodedInstance], max_nodes: int) -> Iterator[list[EncodedInstance]]:

@@ -9,10 +9,10 @@ from torch.utils.data import Dataset, Sampler
 
 from flip_flop.options import TooLongPolicy
 from flip_flop.randomness import generator
+from flip_flop.scoring.distributed import world_size
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import RenderedRows, render_rows
 from flip_flop.too_long import refuse_or_skip
-from flip_flop.training.distributed import world_size
 
 
 class InstanceDataset(Dataset[EncodedInstance]):

@@ -20,7 +20,7 @@ def lock(out: Path) -> Iterator[None]:
     Raises:
         InputError: ``E-OUT-BUSY`` where another process holds it.
     """
-    from flip_flop.training.distributed import rank  # torch, for which a folder that is not locked does not wait
+    from flip_flop.scoring.distributed import rank  # torch, for which a folder that is not locked does not wait
 
     if rank() > 0:
         yield

@@ -12,10 +12,10 @@ from torch import Tensor
 from flip_flop.metrics import METRICS, EvalData
 from flip_flop.provenance import versions
 from flip_flop.run_record import RunRecord, TaskRecord, TemplateRecord
+from flip_flop.scoring.distributed import world_size
 from flip_flop.tasks import template_name
 from flip_flop.training.checkpoint_choice import base_value
 from flip_flop.training.checks import has_dropout
-from flip_flop.training.distributed import world_size
 from flip_flop.training.plan import recorded_settings
 
 # What the model card has of a run before and after.

@@ -23,6 +23,7 @@ from flip_flop.method import find_method
 from flip_flop.options import MODEL_PARTS, TRAINING_PARTS
 from flip_flop.run_record import RUN_FILE, RunRecord, TaskRecord, this_process
 from flip_flop.scoring.adapters import describe_adapter
+from flip_flop.scoring.distributed import rank, wait_for_all, world_size
 from flip_flop.scoring.given import ModelGiven
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.tasks import Task, as_task
@@ -34,7 +35,6 @@ from flip_flop.training.checkpoints import latest_valid, named_write_errors
 from flip_flop.training.checks import initial_vote_stats, log_processes, warn_of_answer_words, warn_of_two_templates
 from flip_flop.training.config import F2CConfig, refused
 from flip_flop.training.data import TrainingData, load_training_data
-from flip_flop.training.distributed import rank, wait_for_all, world_size
 from flip_flop.training.model_card import CARD, base_name, model_card
 from flip_flop.training.output import PLAN, lock
 from flip_flop.training.plan import check_plan, resume_settings

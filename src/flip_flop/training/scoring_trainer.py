@@ -13,11 +13,11 @@ from transformers.trainer_utils import PredictionOutput
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.metrics import Average
+from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates
-from flip_flop.scoring.scorer import ScoreTable, score_instances
+from flip_flop.scoring.scorer import ScoreTable, gather_table, score_instances
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import RenderedRows, template_name
-from flip_flop.training import distributed
 from flip_flop.training.batches import InstanceDataset, encode_rows
 from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
 from flip_flop.training.config import F2CConfig, refused
@@ -153,7 +153,7 @@ class ScoringTrainer(Trainer):
         )
         if losses is not None:  # those of processes beyond the instances are another's, as in gather_table
             losses.extend(loss for part in distributed.all_gather(own)[: len(instances)] for loss in part)
-        return distributed.gather_table(table, len(instances))
+        return gather_table(table, len(instances))
 
 
 def _joined(named: Mapping[str, dict[str, float]]) -> dict[str, float]:

@@ -19,6 +19,7 @@ from flip_flop.files import write_text
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.randomness import derive_seed
 from flip_flop.run_record import RunRecord
+from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates, answer_states, pack, training_row_tokens
 from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.causal_lm import evaluation_mode, not_finite, unwrap
@@ -26,7 +27,6 @@ from flip_flop.scoring.given import ModelGiven
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import RenderedRows
-from flip_flop.training import distributed
 from flip_flop.training.adapter import load_trained, with_adapter
 from flip_flop.training.batches import KeyedSampler, collate, encode_rows
 from flip_flop.training.callbacks import Checkpoints, StopEarly

@@ -18,9 +18,9 @@ from transformers import TrainerCallback, TrainerState
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json, write_arrays
 from flip_flop.metrics import calibrated, find_offsets, label_shares, majority_vote, share_drift
+from flip_flop.scoring.distributed import all_gather, rank
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.training.config import F2CConfig
-from flip_flop.training.distributed import all_gather, rank
 
 log = logging.getLogger("flip_flop")
 

@@ -1,29 +1,37 @@
-"""Training in several processes, started by accelerate or torchrun: what they share.
+"""Several processes, started by accelerate or torchrun: what they share.
 
-The loss calls decoder and head separately, and a process runs several backwards a step, so DistributedDataParallel's
-own synchronisation never starts. It is not needed: an adapter's gradients are few, and are summed once a step.
+In training the loss calls decoder and head separately, and a process runs several backwards a step, so
+DistributedDataParallel's own synchronisation never starts. It is not needed: an adapter's gradients are few, and are
+summed once a step.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from flip_flop.method.divergences import at_least_float32
-from flip_flop.scoring.scorer import ScoreTable
 
 
 def world_size() -> int:
-    """How many processes train together."""
+    """How many processes work together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
     """This process's rank; rank 0 writes."""
     return dist.get_rank() if world_size() > 1 else 0
+
+
+def join_processes(device: str) -> None:
+    """Begin to work together, where a launcher has started several processes; a training does so by itself."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from accelerate import PartialState
+
+        PartialState(cpu=device == "cpu")
 
 
 def wait_for_all() -> None:
@@ -77,13 +85,3 @@ def all_gather(value: Any) -> list[Any]:
     if world_size() > 1:
         dist.all_gather_object(values, value)
     return values
-
-
-def gather_table(own: ScoreTable, length: int) -> ScoreTable:
-    """The whole table from the parts that :func:`shard` gave to the processes."""
-    scores = np.empty((length, *own.scores.shape[1:]), dtype=own.scores.dtype)
-    counts = np.empty((length, *own.token_counts.shape[1:]), dtype=own.token_counts.dtype)
-    parts: list[ScoreTable] = all_gather(own)[:length]  # beyond, a process had nothing of its own to score
-    for number, part in enumerate(parts):
-        scores[number :: world_size()], counts[number :: world_size()] = part.scores, part.token_counts
-    return ScoreTable(scores, counts, sum(part.num_merged for part in parts), own.backend)
