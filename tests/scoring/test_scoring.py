@@ -191,3 +191,24 @@ def test_flex_attention_sees_what_path_attention_sees(monkeypatch, architecture)
     monkeypatch.setitem(attention.KERNELS, "cpu", "flex")
     monkeypatch.setattr(attention.PathAttention, "apply", None)  # the other kernel is not called
     torch.testing.assert_close(answer_states(model, encoded).scores(model), expected, rtol=EXACT, atol=0)
+
+
+def test_a_forward_that_memory_does_not_hold_is_divided(caplog):
+    model, encoded, expected = model_instances_and_naive_scores("qwen2", "byte_bpe")
+    largest, forwards = max(len(each.trie) for each in encoded), []
+
+    def refuse(module, given, named):
+        forwards.append(named["input_ids"].numel())
+        if forwards[-1] > 2 * largest:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    hook = model.model.register_forward_pre_hook(refuse, with_kwargs=True)
+    try:
+        assert_scores(model, score_instances(model, encoded, batch_tokens=10**6, quiet=True).scores, expected)
+        assert "W-MEMORY" in caplog.text
+        forwards.clear()
+        largest = 1
+        with pytest.raises(torch.OutOfMemoryError):
+            score_instances(model, encoded, quiet=True)
+    finally:
+        hook.remove()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -133,3 +134,18 @@ def test_a_launcher_that_starts_fewer_processes_than_it_was_asked_for_is_named(t
     _, errors = launch(1, task_file, tmp_path / "one", "--max-steps", "1", "--eval-strategy", "no", launcher=accelerate)
     assert errors.count("processes that train together: 1") == 1
     assert errors.count("W-ONE-PROCESS: accelerate was asked for several processes and has started one") == 1
+
+
+@pytest.mark.slow
+def test_two_processes_audit_as_one_does(tmp_path, flip_flop):
+    command = ["audit", "--model", "demo", "--task", "demo", "--limit", "7", "--device", "cpu", "--out"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "flip_flop.cli.main"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *torchrun, *command, str(tmp_path / "two")], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("next, flip-flop report") == 1
+    assert flip_flop(*command, tmp_path / "one").code == 0
+    one, two = (np.load(tmp_path / run / "scores.npz")["scores"] for run in ("one", "two"))
+    np.testing.assert_allclose(two, one, atol=1e-5)
