@@ -207,7 +207,7 @@ def test_an_interrupt_exits_with_130_and_a_fault_of_our_own_is_no_users_mistake(
     def stop(*arguments, **keywords):
         raise errors.pop()
 
-    monkeypatch.setattr(AUDITING, "score_instances", stop)
+    monkeypatch.setattr(AUDITING, "score_calibrated", stop)
     errors = [AssertionError, KeyboardInterrupt]
     result = audit("-q")
     assert (result.code, result.err.strip()) == (130, "stopped")
