@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 
 from flip_flop.errors import InputError
-from flip_flop.scoring import EncodedAnswer, EncodedInstance, attention, score_instances
+from flip_flop.prompts import RenderedInstance
+from flip_flop.scoring import EncodedAnswer, EncodedInstance, PromptEncoder, attention, score_instances
 from flip_flop.scoring.answers import answer_states
 from flip_flop.scoring.causal_lm import check_head, head_logits
 from flip_flop.scoring.support import choose_backend
@@ -212,3 +213,29 @@ def test_a_forward_that_memory_does_not_hold_is_divided(caplog):
             score_instances(model, encoded, quiet=True)
     finally:
         hook.remove()
+
+
+@both_backends
+@pytest.mark.parametrize("beginning", ["", "You are a careful reader of reviews. Answer with one word.\n\n"])
+def test_what_all_instances_begin_with_is_read_once(backend, beginning):
+    tokenizer = byte_bpe()
+    model = in_float64(tiny_model("qwen2", len(tokenizer)))
+    rows = [
+        RenderedInstance(
+            str(n), (f"{beginning}It is {n}: {'good ' * n}?", f"{beginning}Was it {n}?"), (("No", "Yes"),) * 2, 0
+        )
+        for n in range(1, 6)
+    ]
+    encoded = [PromptEncoder(tokenizer).encode(row) for row in rows]
+    read = []
+    hook = model.model.register_forward_pre_hook(
+        lambda module, given, named: read.append(named["input_ids"].numel()), with_kwargs=True
+    )
+    try:
+        scores = score_instances(model, encoded, backend=backend, batch_tokens=10**6, quiet=True).scores
+    finally:
+        hook.remove()
+    assert_scores(model, scores, np.array(naive_scores(model, encoded)))
+    if backend == "packed":
+        alike = len(tokenizer(beginning)["input_ids"])
+        assert sum(len(each.trie) for each in encoded) - max(read) == 4 * alike

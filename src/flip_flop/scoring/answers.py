@@ -67,14 +67,16 @@ def answer_states(
     *,
     backend: Backend = "packed",
     batch_tokens: int = DEFAULT_SCORING.batch_tokens,
+    shared: int = 0,
 ) -> AnswerStates:
     """One pass of the decoder over a batch of whole instances, with gradient where it is enabled.
 
     All have the same numbers of templates and labels. ``packed`` forwards them as one row, whatever its length;
     ``padded`` in batches of sequences, of at most ``batch_tokens`` with padding. Where a sequence is as long as
-    :func:`rotary_limit` or longer, all are read for each answer alone.
+    :func:`rotary_limit` or longer, all are read for each answer alone. The ``shared`` beginning of the instances is
+    read once.
     """
-    trie = join([instance.trie for instance in instances])
+    trie = join([instance.trie for instance in instances], shared)
     token_node, limit = trie.token_node.astype(np.int64), rotary_limit(model)
     if backend == "packed":
         hidden = packed_states(model, trie)

@@ -21,6 +21,7 @@ from flip_flop.scoring.causal_lm import evaluation_mode, not_finite
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance
+from flip_flop.scoring.trie import shared_beginning
 from flip_flop.too_long import TooLong, refuse_or_skip
 
 log = logging.getLogger("flip_flop")
@@ -122,22 +123,23 @@ def score_instances(
             scores += [np.empty(0)] * len(window)
             counts += [np.empty(0)] * len(window)
             merged += sum(instance.num_merged for instance in window)
-            sizes = [len(instance.trie) for instance in window]
-            waiting = list(pack(sizes, batch_tokens))[::-1]
+            shared = shared_beginning([instance.trie for instance in window])
+            sizes = [len(instance.trie) - shared for instance in window]
+            waiting = list(pack(sizes, batch_tokens - shared))[::-1]
             while waiting:
                 indices = waiting.pop()
                 members = [window[index] for index in indices]
                 try:
-                    states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens)
+                    states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens, shared=shared)
                     answers = states.scores(model)
                 except torch.OutOfMemoryError:
                     if len(indices) == 1:
                         raise
-                    batch_tokens = sum(sizes[index] for index in indices) // 2
-                    log.warning(
-                        "W-MEMORY: forwards of %d tokens do not fit; they now have half of that", batch_tokens * 2
-                    )
-                    half = [[indices[at] for at in part] for part in pack([sizes[at] for at in indices], batch_tokens)]
+                    tokens = sum(sizes[index] for index in indices)
+                    batch_tokens = shared + tokens // 2
+                    log.warning("W-MEMORY: %d tokens do not fit; forwards now have %d", shared + tokens, batch_tokens)
+                    parts = pack([sizes[at] for at in indices], tokens // 2)
+                    half = [[indices[at] for at in part] for part in parts]
                     waiting += half[::-1]
                     continue
                 batch = answers.float().cpu().numpy()

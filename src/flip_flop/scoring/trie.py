@@ -111,15 +111,18 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
     return _prompts_first(trie, in_prompt)
 
 
-def join(tries: Sequence[TokenTrie]) -> TokenTrie:
-    """Several instances side by side, none of which sees another; all with the same templates and labels."""
-    starts = list(accumulate(map(len, tries[:-1]), initial=0))
+def join(tries: Sequence[TokenTrie], shared: int = 0) -> TokenTrie:
+    """Several instances side by side, none of which sees another; all with the same templates and labels.
 
-    def joined(name: str, *, shifted: bool = False) -> ndarray:
+    Their first ``shared`` nodes, as :func:`shared_beginning` counts them, are there once.
+    """
+    starts = list(accumulate((len(trie) - shared for trie in tries[:-1]), initial=0))
+
+    def joined(name: str, *, shifted: bool = False, skip: int = shared) -> ndarray:
         parts = [getattr(trie, name) for trie in tries]
         if shifted:
-            parts = [np.where(part < 0, part, part + start) for part, start in zip(parts, starts, strict=True)]
-        return np.concatenate(parts)
+            parts = [np.where(part < shared, part, part + start) for part, start in zip(parts, starts, strict=True)]
+        return np.concatenate([parts[0][:skip], *(part[skip:] for part in parts)])
 
     trie = TokenTrie(
         ids=joined("ids"),
@@ -127,12 +130,33 @@ def join(tries: Sequence[TokenTrie]) -> TokenTrie:
         depth=joined("depth"),
         enter=joined("enter", shifted=True),
         leave=joined("leave", shifted=True),
-        num_prompt=sum(trie.num_prompt for trie in tries),
-        token_node=joined("token_node", shifted=True),
-        token_target=joined("token_target"),
-        token_counts=joined("token_counts"),
+        num_prompt=sum(trie.num_prompt - shared for trie in tries) + shared,
+        token_node=joined("token_node", shifted=True, skip=0),
+        token_target=joined("token_target", skip=0),
+        token_counts=joined("token_counts", skip=0),
     )
-    return _prompts_first(trie, np.concatenate([np.arange(len(trie)) < trie.num_prompt for trie in tries]))
+    trie.leave[:shared] = len(trie)
+    in_prompt = [np.arange(shared, len(trie)) < trie.num_prompt for trie in tries]
+    return _prompts_first(trie, np.concatenate([np.ones(shared, dtype=bool), *in_prompt]))
+
+
+def shared_beginning(tries: Sequence[TokenTrie]) -> int:
+    """With how many tokens all sequences of all these instances begin, such as those of a long instruction."""
+    first, *others = tries
+    if not others:
+        return 0
+    length = min(map(_trunk, tries))
+    for trie in others:
+        differing = np.flatnonzero(trie.ids[:length] != first.ids[:length])
+        length = int(differing[0]) if len(differing) else length
+    return length
+
+
+def _trunk(trie: TokenTrie) -> int:
+    """How many nodes stand before the first branch: all sequences go through them, and on; all are of prompts."""
+    number = np.arange(trie.num_prompt)
+    is_trunk = (trie.parent[: trie.num_prompt] == number - 1) & (trie.leave[: trie.num_prompt] == len(trie))
+    return int(np.append(is_trunk, False).argmin())
 
 
 def _prompts_first(trie: TokenTrie, in_prompt: Bool[ndarray, " nodes"]) -> TokenTrie:
