@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,7 +60,9 @@ def test_tokens_that_span_the_join_are_cut_as_here(tmp_path, monkeypatch):
     assert theirs.record.scoring["boundary_merged"] == ours.record.scoring["boundary_merged"]
 
 
-def test_a_chat_template_is_that_of_the_tokenizer_that_is_given(served, loaded, task):
+@pytest.mark.parametrize("keys", [{}, {"system": "Be brief.", "assistant_prefix": "My answer:"}])
+def test_a_chat_template_is_that_of_the_tokenizer_that_is_given(served, loaded, task, keys):
+    task = replace(task, **keys)
     tokenizer = with_chat_template(loaded.tokenizer)
     ours, theirs = audit(loaded, tokenizer, task, quiet=True), audit(served[1], tokenizer, task, quiet=True)
     assert np.abs(theirs.scores - ours.scores).max() < 1e-5

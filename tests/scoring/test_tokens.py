@@ -1,5 +1,7 @@
 """The boundary rule. The rule as prose is in ``flip_flop.scoring.tokens``; each sentence of it is a test here."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, XLNetConfig
 
 from flip_flop.errors import InputError
-from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts import Chat, RenderedInstance
 from flip_flop.scoring import PromptEncoder, encode_pairs
 from tests.tiny import TOKENIZERS, byte_bpe, metaspace, random_model, tiny_model, with_chat_template, word_level
 
@@ -173,3 +175,37 @@ def test_a_tokenizer_of_another_model_is_refused():
 def test_an_answer_without_tokens_is_refused():
     with pytest.raises(InputError, match="E-LABEL-EMPTY"):
         encode_pair(TOKENIZERS["word_level"](), "Is it good?", "  ")
+
+
+def chat_of(tokenizer, chat, prompt="Is it good?"):
+    instance = RenderedInstance("0", (prompt,), (("No", "Yes"),), None, chat)
+    encoder = PromptEncoder(tokenizer)
+    answer = encoder.encode(instance).answers[0][1]
+    return encoder.as_read(instance).prompts[0], tokenizer.decode(answer.context + answer.tokens)
+
+
+def test_a_chat_has_the_tasks_system_turn_its_values_and_the_beginning_of_the_answer():
+    tokenizer = with_chat_template(byte_bpe())
+    tokenizer.chat_template += "{% if not enable_thinking %}<think></think>{% endif %}"
+    chat = Chat("Be brief.", "Answer:", {"enable_thinking": False})
+    expected = "<|system|>\nBe brief.</s>\n<|user|>\nIs it good?</s>\n<|assistant|>\n<think></think>Answer:"
+    assert chat_of(tokenizer, chat) == (expected, f"{expected} Yes")
+    open_end = replace(chat, assistant_prefix="Answer:\n", chat_template_kwargs={"enable_thinking": True})
+    assert chat_of(tokenizer, open_end)[1].endswith("<|assistant|>\nAnswer:\nYes")
+
+
+def test_a_template_that_is_not_told_whether_to_think_is_named_once(caplog):
+    tokenizer = with_chat_template(byte_bpe())
+    tokenizer.chat_template += "{% if enable_thinking %}<think>{% endif %}"
+    for _ in range(2):
+        chat_of(tokenizer, Chat())
+    assert caplog.text.count("W-CHAT-THINKING") == 1
+
+
+def test_a_chat_that_has_no_place_is_refused():
+    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: The task has system: .* the tokenizer has none"):
+        chat_of(byte_bpe(), Chat("Be brief."))
+    tokenizer = with_chat_template(byte_bpe())
+    tokenizer.chat_template = "{% if messages[0].role == 'system' %}{{ raise_exception('No system role') }}{% endif %}"
+    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: .*with system: No system role\. Leave system out"):
+        chat_of(tokenizer, Chat("Be brief."))

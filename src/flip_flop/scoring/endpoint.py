@@ -80,12 +80,13 @@ class EndpointScorer(Scorer):
         self._client = openai.OpenAI(base_url=self.endpoint.url, api_key=self._key or "none", **settings)
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
-        """In the chat template of the tokenizer that was given."""
-        return (
-            instance
-            if self.tokenizer is None
-            else PromptEncoder(self.tokenizer, options.chat_template).as_read(instance)
-        )
+        """In the chat template of the tokenizer that was given; what only a template can take needs one."""
+        if self.tokenizer is not None:
+            return PromptEncoder(self.tokenizer, options.chat_template).as_read(instance)
+        for key in instance.chat.given:
+            message = f"The task has {key}: for the chat template, and a served model's is on its server."
+            raise InputError("E-CHAT-TEMPLATE", message, "Give --tokenizer, whose chat template it is.")
+        return instance
 
     def scores(
         self,
@@ -111,7 +112,7 @@ class EndpointScorer(Scorer):
             hint = "Give --tokenizer, whose chat template it is."
             raise InputError("E-CHAT-TEMPLATE", "A served model's chat template is on its server.", hint)
         encoder = None if self.tokenizer is None else PromptEncoder(self.tokenizer, options.chat_template)
-        delimiter = " " if encoder is None else encoder.delimiter
+        delimiter = " " if encoder is None else encoder.delimiter_of(instances[0].chat)
         shape = (len(instances), len(instances[0].choices), len(instances[0].choices[0]))
         prompts = [self._sent(prompt, encoder) for each in instances for prompt in self.as_read(each, options).prompts]
         choices = [group for each in instances for group in each.choices]

@@ -141,7 +141,7 @@ class PromptEncoder:
             instance, prompts=tuple(in_chat(self.tokenizer, each, instance.chat) for each in instance.prompts)
         )
 
-    def _delimiter(self, chat: Chat) -> str:
+    def delimiter_of(self, chat: Chat) -> str:
         """As :attr:`delimiter`; behind the beginning of an assistant's turn, a space where it does not end in one."""
         return self.delimiter if not chat.assistant_prefix else " " * (not chat.assistant_prefix[-1].isspace())
 
@@ -152,7 +152,7 @@ class PromptEncoder:
     def _encode(self, instances: Sequence[RenderedInstance]) -> list[EncodedInstance]:
         rows = self._boundary.encode(
             [
-                (prompt, [self._delimiter(instance.chat) + choice for choice in choices])
+                (prompt, [self.delimiter_of(instance.chat) + choice for choice in choices])
                 for instance in instances
                 for prompt, choices in zip(instance.prompts, instance.choices, strict=True)
             ]
