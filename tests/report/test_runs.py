@@ -106,8 +106,7 @@ def test_the_instances_of_a_run_of_before_are_the_first_ones(make_run, tmp_path)
             (run / "examples.jsonl").write_bytes(b"".join(file.readlines()[:20]))
         (run / "instances.jsonl.gz").unlink()
     assert [each.id for each in load_run(runs[0]).instances] == [f"test-{number:04d}" for number in range(20)]
-    text = Page(write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8")).text
-    assert "The runs kept the prompts of 20 of these 60 only." in text
+    assert "The runs kept the prompts of 20 of these 60 only." in report_text(runs, tmp_path)
 
 
 def test_labels_go_by_their_names_where_they_have_some(make_run, tmp_path):
@@ -220,3 +219,16 @@ def test_a_metric_of_ones_own_is_in_the_report_and_in_the_gate(make_run, tmp_pat
 def test_a_report_needs_a_run(tmp_path):
     with pytest.raises(InputError, match="E-RUN-MISSING"):
         write_report([], tmp_path / "report.html")
+
+
+def test_runs_that_read_their_prompts_in_different_chat_templates_say_whose_are_shown(make_run, tmp_path):
+    base, trained = make_run(), make_run("f2c", pull=0.8)
+    assert "as base read them" not in report_text([base, trained], tmp_path)
+    change_json(trained / "run.json", scoring={"chat_template": True})
+    assert "Prompts are shown as base read them: the runs' chat templates differ." in report_text(
+        [base, trained], tmp_path
+    )
+
+
+def report_text(runs, folder):
+    return Page(write_report(runs, folder / "report.html").read_text(encoding="utf-8")).text

@@ -29,12 +29,14 @@ class Embedded:
         content: Base64 of gzip of JSON.
         printed: The instances asked for that have prompts, by place.
         held: How many instances the page holds, ``with_prompts`` of them with their prompts.
+        read_by: The run whose prompts they are.
     """
 
     content: str = ""
     printed: dict[int, RenderedInstance] = field(default_factory=dict)
     held: int = 0
     with_prompts: int = 0
+    read_by: str = ""
 
 
 def embed(group: Group, order: list[int], printed: Collection[int], size: int | None = PAGE_SIZE) -> Embedded:
@@ -73,7 +75,7 @@ def _by_interest(group: Group) -> Int[np.ndarray, " instances"]:
 def _pack(
     group: Group, run: Audit, order: list[int], places: Int[np.ndarray, " instances"], printed: Collection[int]
 ) -> Embedded:
-    found = Embedded(held=len(places))
+    found = Embedded(held=len(places), read_by=run.name)
     content = b"".join(compress(_json(group, run, order, places, printed, found)))
     found.content = base64.b64encode(content).decode("ascii")
     return found

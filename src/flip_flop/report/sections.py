@@ -142,7 +142,7 @@ def example_section(group: Group, number: int, size: int | None) -> dict[str, An
         "content": embedded.content,
         "num_held": embedded.held,
         "num_instances": len(base.instance_ids),
-        "left_out": _left_out(embedded, len(base.instance_ids)),
+        "left_out": _left_out(embedded, group),
         "title": "Examples" if after is None else "Instances whose answers flipped",
         "has_gold": base.has_gold,
         "counts": []
@@ -189,9 +189,9 @@ def example_section(group: Group, number: int, size: int | None) -> dict[str, An
     }
 
 
-def _left_out(embedded: Embedded, total: int) -> list[str]:
+def _left_out(embedded: Embedded, group: Group) -> list[str]:
     """What the page does not hold, in sentences."""
-    found = []
+    found, total = [], len(group.base.instance_ids)
     if embedded.held < total:
         found.append(
             f"This file holds {embedded.held:,} of {count(total, 'instance')}: those whose answers changed first, then "
@@ -199,7 +199,15 @@ def _left_out(embedded: Embedded, total: int) -> list[str]:
         )
     if embedded.with_prompts < embedded.held:
         found.append(f"The runs kept the prompts of {embedded.with_prompts:,} of these {embedded.held:,} only.")
+    if embedded.with_prompts and len(set(map(_chat_template, group.runs))) > 1:
+        found.append(f"Prompts are shown as {embedded.read_by} read them: the runs' chat templates differ.")
     return found
+
+
+def _chat_template(run: Audit) -> Any:
+    """What tells a run's chat template from another one's; None where its prompts are in none."""
+    in_chat = run.record.scoring.get("chat_template")
+    return (in_chat, run.record.model.digests.get("chat_template")) if in_chat else None
 
 
 def _show(group: int, **filters: int | str) -> str:
