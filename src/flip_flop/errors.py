@@ -4,6 +4,7 @@ import difflib
 import functools
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 MANY = 20  # names, above which a hint does not list them all
 
@@ -49,6 +50,10 @@ class InputError(ValueError):
         self.message = message
         self.hint = hint or error_table().get(code, {}).get("fix", "")
         super().__init__(" ".join(f"{code}: {message} {self.hint}".split()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It is sent from process to process."""
+        return type(self), (self.code, self.message, self.hint)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

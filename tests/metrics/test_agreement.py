@@ -122,3 +122,10 @@ def test_kappa_is_one_for_full_agreement_near_zero_by_chance_and_negative_below(
     assert fleiss_kappa(np.array([[0, 0], [1, 1], [2, 2]])) == pytest.approx(1)
     assert fleiss_kappa(random_predictions(4000, 5, 3)) == pytest.approx(0, abs=0.02)
     assert fleiss_kappa(np.array([[0, 1], [1, 0]])) == pytest.approx(-1)
+
+
+def test_kappa_is_near_zero_by_chance_too_where_answers_are_no_label():
+    predictions = random_predictions(4000, 6, 2)
+    predictions[np.random.default_rng(5).random(predictions.shape) < 0.4] = -1
+    assert fleiss_kappa(predictions, 2) == pytest.approx(0, abs=0.02)
+    assert fleiss_kappa(np.full((3, 4), -1), 2) is None

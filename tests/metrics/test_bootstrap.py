@@ -98,6 +98,12 @@ def test_what_is_resampled_is_the_instance_and_not_the_cell():
     assert metric_interval("accuracy", copies) == pytest.approx(once, abs=1e-12)
 
 
+def test_an_interval_is_of_all_its_data():
+    data, weighted = data_of(*table()), mean_statistic(lambda data, weights: weights)
+    for weight in (1.0, 3.0):
+        assert bootstrap_interval(weighted, data, np.full(len(data), weight)) == (weight, weight)
+
+
 def test_a_paired_interval_is_narrower_than_the_two_values_would_suggest():
     before, gold = table(300)
     flip = generator(0, "tests/metrics/paired").random(before.shape) < 0.1

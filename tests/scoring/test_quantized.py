@@ -10,6 +10,7 @@ from flip_flop.errors import InputError
 from flip_flop.options import ScoringOptions
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import load_model, score
+from flip_flop.scoring.given import as_loaded
 from tests.scoring.oracle import naive_scores
 from tests.tiny import save_tiny
 
@@ -32,6 +33,9 @@ def test_four_bits_give_the_scores_of_the_weights_that_they_stand_for(base):
     assert loaded.record.dtype == "4bit, float32"
     plain = load_model(base)
     assert loaded.record.num_parameters == plain.record.num_parameters
+    given = as_loaded((loaded.model, loaded.tokenizer)).record
+    for part in ("dtype", "num_parameters", "extra"):
+        assert getattr(given, part) == getattr(loaded.record, part)
     found = score(loaded, INSTANCES)
     assert found.backend == "packed"
     assert np.abs(found.scores - score(plain, INSTANCES).scores).max() > 1e-3
@@ -49,11 +53,16 @@ def test_eight_bits_are_read_padded(base):
     np.testing.assert_allclose(found.scores, score(load_model(base), INSTANCES).scores, atol=0.5)
 
 
-def test_a_run_goes_on_with_a_base_that_is_loaded_as_it_was(flip_flop, tmp_path):
+def test_a_run_goes_on_with_a_base_that_is_loaded_as_it_was(flip_flop, tmp_path, caplog):
     pytest.importorskip("bitsandbytes")
     command = ["train", "-m", "demo", "-t", "demo", "--limit", 16, "--eval-limit", 10, "--out", tmp_path / "run"]
     more = ["--max-steps", 1]
     assert flip_flop(*command, *more, "--load-in", "4bit", "--keep-worse").code == 0
+    audit = ["audit", "-m", "demo", "-t", "demo", "--limit", 4, "--adapter", tmp_path / "run/adapter"]
+    assert flip_flop(*audit, "--load-in", "4bit").code == 0
+    assert "W-ADAPTER-BITS" not in caplog.text
+    assert flip_flop(*audit).code == 0
+    assert "W-ADAPTER-BITS: the adapter was trained on a base in 4bit, float32, and is now" in caplog.text
     found = flip_flop(*command, *more, "--resume")
     assert found.code == 2
     assert "model.dtype ('4bit, float32', now 'float32')" in found.err

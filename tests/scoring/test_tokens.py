@@ -209,3 +209,5 @@ def test_a_chat_that_has_no_place_is_refused():
     tokenizer.chat_template = "{% if messages[0].role == 'system' %}{{ raise_exception('No system role') }}{% endif %}"
     with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: .*with system: No system role\. Leave system out"):
         chat_of(tokenizer, Chat("Be brief."))
+    with pytest.raises(InputError, match="E-CHAT-TEMPLATE: chat_template_kwargs has 'chat_template', which is not for"):
+        chat_of(tokenizer, Chat(chat_template_kwargs={"chat_template": "x"}))

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from flip_flop.errors import InputError
+from flip_flop.scoring.distributed import all_results, world_size
 from tests.tiny import byte_bpe, tiny_model
 from tests.training.test_trainer import adapter_weights, make_trainer, training_rows
 
@@ -37,11 +39,25 @@ def train(rank, processes, batch, accumulation, model, rows, out):
     )
     trainer.adapted.to(model.dtype)
     result = trainer.train()
+    told = ask_all(rank)
     if rank == 0:
         lines = [entry for entry in trainer.state.log_history if "loss" in entry]
         found = {"steps": [line["step"] for line in lines], "losses": [line["loss"] for line in lines]}
-        found |= {"train_loss": result.training_loss, "adapter": adapter_weights(trainer)}
+        found |= {"train_loss": result.training_loss, "adapter": adapter_weights(trainer), "told": told}
         torch.save(found, out / f"{str(model.dtype).removeprefix('torch.')}-{processes}.pt")
+
+
+def ask_all(rank):
+    """What a process is told where the last one has found a mistake."""
+
+    def work():
+        if rank == world_size() - 1:
+            raise InputError("E-LABEL-TOKENS", "two answers are the same tokens.", "Change one.")
+
+    try:
+        return all_results(work)
+    except InputError as error:
+        return str(error)
 
 
 def start(rank, port, processes, *arguments):

@@ -115,6 +115,7 @@ def test_one_two_and_four_processes_train_the_same_adapter(tmp_path):
         assert one["steps"][-1] == 50
         assert max(float(value.abs().max()) for name, value in one["adapter"].items() if "lora_B" in name) > 0.01
         for other in others:
+            assert other["told"] == "E-LABEL-TOKENS: two answers are the same tokens. Change one."
             assert other["steps"] == one["steps"]
             differences = [(other["adapter"][name] - value).abs().max() for name, value in one["adapter"].items()]
             assert float(max(differences)) < bound

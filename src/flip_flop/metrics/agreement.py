@@ -260,15 +260,16 @@ def share_drift(before: Float[np.ndarray, " labels"], after: Float[np.ndarray, "
 
 
 def _kappa(sums: Float[np.ndarray, "samples features"]) -> Float[np.ndarray, " samples"]:
-    r"""Fleiss' kappa from the sums of an instance's agreement, of 1, and of its votes for each label.
+    r"""Fleiss' kappa from the sums of an instance's agreement, of 1, of its answers, and of those that are each label.
 
     .. math:: \kappa = \frac{P_o - P_e}{1 - P_e}, \qquad P_e = \sum_c p_c^2
 
-    with :math:`p_c` the share of label c among all votes. Fleiss, "Measuring nominal scale agreement among
-    many raters", 1971; the raters are the templates. NaN where all votes are for one label: no chance is left.
+    with :math:`p_c` the share of label c among all answers; one that is no label agrees with none, by chance neither.
+    Fleiss, "Measuring nominal scale agreement among many raters", 1971; the raters are the templates. NaN where all
+    answers are one label: no chance is left.
     """
-    agreement, votes = sums[:, 0] / sums[:, 1], sums[:, 2:]
-    by_chance = ((votes / votes.sum(axis=1, keepdims=True)) ** 2).sum(axis=1)
+    agreement, shares = sums[:, 0] / sums[:, 1], sums[:, 3:] / sums[:, 2:3]
+    by_chance = (shares**2).sum(axis=1)
     return ratio(agreement - by_chance, 1 - by_chance, otherwise=np.nan)
 
 
@@ -279,7 +280,11 @@ AGREEMENT = mean_statistic(
 NO_CONSENSUS = mean_statistic(lambda data: lacks_consensus(data.predictions))
 FLEISS_KAPPA = SumStatistic(
     contributions=lambda data: np.column_stack(
-        [AGREEMENT.contributions(data), vote_counts(data.predictions, data.num_labels)]
+        [
+            AGREEMENT.contributions(data),
+            np.full(len(data), data.predictions.shape[1]),
+            vote_counts(data.predictions, data.num_labels),
+        ]
     ),
     value=_kappa,
 )

@@ -156,7 +156,8 @@ def _resampled(statistic: Statistic, data: Sequence[Any], resamples: int, seed: 
         draws = _resampled_instances(num_instances, resamples, seed)
         values = [statistic(*(each[row] for each in data)) for block in draws for row in block]
         return np.array([np.nan if value is None else float(value) for value in values])
-    kept, key = getattr(data[0], "resampled", {}), (statistic, resamples, seed)
+    kept = getattr(data[0], "resampled", {}) if len(data) == 1 else {}
+    key = (statistic, resamples, seed)
     if key not in kept:
         contributions = statistic.contributions(*data)
         features, shape = _grouped(contributions.reshape(num_instances, -1)), contributions.shape[1:]
@@ -186,9 +187,9 @@ def _resampled_instances(
         yield random.integers(num_instances, size=(min(size, resamples - start), num_instances))
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=1)
 def _counts(num_instances: int, resamples: int, seed: int) -> tuple[UInt16[np.ndarray, "resamples instances"], ...]:
-    """How often each resample holds each instance, in blocks; kept for the next question: 64 MB at most."""
+    """How often each resample holds each instance, in blocks; kept for the next question: 66 MB at most."""
     draws = _resampled_instances(num_instances, resamples, seed)
     return tuple(row_counts(block, num_instances).astype(np.uint16) for block in draws)
 

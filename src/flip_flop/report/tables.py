@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS
 from flip_flop.report.compare import group_runs
-from flip_flop.text import MISSING, align_columns, markdown_cell, percent, percent_interval, spreadsheet_cell, visible
+from flip_flop.text import (
+    MISSING,
+    align_columns,
+    count,
+    markdown_cell,
+    percent,
+    percent_interval,
+    spreadsheet_cell,
+    visible,
+)
 
 _HEADINGS = ("run", "P_o", "95% of P_o", "mean F1", "sigma_F1", "min..max F1", "accuracy", "vote F1", "collapsed")
 _CSV_HEADINGS = (
@@ -19,6 +28,7 @@ _LEGEND = (
     "sigma_F1: the standard deviation of F1 over templates. min..max F1: of the worst and of the best template.",
     "vote F1: of the templates' majority vote. collapsed: one label takes nearly all answers.",
 )
+FEW_INSTANCES = 50  # below, percentile intervals are too narrow
 Rows = dict[str, list[Audit]]
 
 
@@ -58,7 +68,7 @@ def render_markdown(rows: Rows) -> str:
         head, *lines = _lines(runs)
         lines = [head, ("---", *("---:" for _ in head[1:])), *(tuple(map(markdown_cell, line)) for line in lines)]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        blocks.append("\n\n".join([markdown_cell(heading), table, *map(markdown_cell, fragile_caveats(runs))]))
+        blocks.append("\n\n".join([markdown_cell(heading), table, *map(markdown_cell, noise_caveats(runs))]))
     return "\n\n".join(blocks)
 
 
@@ -88,9 +98,11 @@ def range_words(run: Audit) -> str:
     return MISSING if run.f1_range is None else "..".join(map(percent, run.f1_range))
 
 
-def fragile_caveats(runs: Sequence[Audit]) -> list[str]:
-    """A sentence for each run that has fragile answers: how many there are, and how many votes hang on them."""
-    return [
+def noise_caveats(runs: Sequence[Audit]) -> list[str]:
+    """Sentences on intervals of few instances, and on each run that has fragile answers and votes that hang on them."""
+    number = min(len(run.scores) for run in runs)
+    few = f"Of {count(number, 'instance')} 95% intervals are too narrow; trust them from {FEW_INSTANCES} on."
+    return [few] * (number < FEW_INSTANCES) + [
         f"{visible(run.name, one_line=True)}: noise decides {percent(share)}% of the answers, the fragile ones: their "
         f"margin over the second label is under {run.metrics['resolution']:.2g} nats, which "
         f"{run.record.model.dtype or 'the data type'} does not resolve. "

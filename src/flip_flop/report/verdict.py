@@ -7,7 +7,7 @@ from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS
 from flip_flop.report import charts
 from flip_flop.report.compare import Group, difference_from_vote, mean_difference
-from flip_flop.report.tables import fragile_caveats, range_words
+from flip_flop.report.tables import noise_caveats, range_words
 from flip_flop.text import MISSING, count, percent, percent_interval, point_interval, points
 
 _HEADLINE = ("observed_agreement", "mean_f1", "f1_std")
@@ -107,7 +107,7 @@ def caveats(group: Group) -> list[str]:
         skipped = run.record.task.extra.get("num_too_long")
         if isinstance(skipped, int) and skipped:
             notes.append(f"{run.name} leaves out {count(skipped, 'instance')}: longer than the model's context.")
-    return [*notes, *fragile_caveats(group.runs), *_vote_caveat(group), *_method_caveats(group)]
+    return [*notes, *noise_caveats(group.runs), *_vote_caveat(group), *_method_caveats(group)]
 
 
 def _vote_caveat(group: Group) -> list[str]:

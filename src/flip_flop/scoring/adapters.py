@@ -1,5 +1,6 @@
 """An adapter in PEFT's format: checked, put on its model, and described for the run's record."""
 
+import logging
 import warnings
 from collections.abc import Collection
 from dataclasses import replace
@@ -17,6 +18,8 @@ from flip_flop.options import ADAPTER_CONFIG, ADAPTER_PARTS, ADAPTER_WEIGHTS, MO
 from flip_flop.prompts import CHAT_KEYS
 from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord
 from flip_flop.scoring.bounds import check_adapter_size
+
+log = logging.getLogger("flip_flop")
 
 OTHER_MODEL = "Give --model the model it was trained on."
 
@@ -57,6 +60,10 @@ def identify_adapter(
     refuse_changed("E-ADAPTER-CHANGED", message, own, allowed, hint)
     message = f"{adapter} was trained on {trained.model.name}, this model differs from it in"
     refuse_changed("E-ADAPTER-BASE", message, models, allowed, OTHER_MODEL)
+    bits = [model.extra.get("quantization") and model.dtype for model in (trained.model, base)]
+    if bits[0] != bits[1]:
+        was, now_is = (f"a base in {each}" if each else "a base as it was stored" for each in bits)
+        log.warning("W-ADAPTER-BITS: the adapter was trained on %s, and is now on %s.", was, now_is)
     return record, (*own, *models)
 
 

@@ -1,6 +1,7 @@
 """Prompts in a tokenizer's chat template, with what a task's chat has beside them."""
 
 import functools
+import inspect
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,8 @@ from flip_flop.scoring.bounds import time_limit
 
 log = logging.getLogger("flip_flop")
 
+_LIBRARY_NAMES = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) - {"tools", "documents"}
+
 
 def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
     """The prompt as the user's turn, and the beginning of the assistant's.
@@ -21,6 +24,9 @@ def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
     Raises:
         InputError: ``E-CHAT-TEMPLATE`` where the template fails, as some do on a system turn.
     """
+    if taken := _LIBRARY_NAMES.intersection(chat.chat_template_kwargs):
+        message = f"chat_template_kwargs has {sorted(taken)[0]!r}, which is not for the template: the library takes it."
+        raise InputError("E-CHAT-TEMPLATE", message, "Leave it out.")
     turns = [{"role": "user", "content": prompt}]
     if chat.system:
         turns.insert(0, {"role": "system", "content": chat.system})

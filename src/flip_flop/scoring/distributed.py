@@ -6,14 +6,17 @@ summed once a step.
 """
 
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from flip_flop.errors import InputError
 from flip_flop.method.divergences import at_least_float32
+
+T = TypeVar("T")
 
 
 def world_size() -> int:
@@ -79,9 +82,25 @@ def shard(items: Sequence[Any]) -> Sequence[Any]:
     return items[rank() :: world_size()]
 
 
-def all_gather(value: Any) -> list[Any]:
+def all_gather(value: T) -> list[T]:
     """Every process's value, by rank."""
     values = [value] * world_size()
     if world_size() > 1:
         dist.all_gather_object(values, value)
     return values
+
+
+def all_results(work: Callable[[], T]) -> list[T]:
+    """What the work of every process gives, by rank. What the user did wrong in one of them is raised in all.
+
+    Raises:
+        InputError: The first process's that has one; so with memory that runs out.
+    """
+    try:
+        found: list[tuple[T | None, Exception | None]] = all_gather((work(), None))
+    except (InputError, torch.OutOfMemoryError) as error:
+        found = all_gather((None, error))
+    for _, failure in found:
+        if failure is not None:
+            raise failure
+    return [cast(T, result) for result, _ in found]

@@ -12,7 +12,7 @@ from flip_flop.errors import InputError
 from flip_flop.identity import json_digest
 from flip_flop.run_record import AdapterRecord, ModelRecord
 from flip_flop.scoring.causal_lm import check_head, unwrap
-from flip_flop.scoring.models import DEMO, EMBEDDED_MODEL, LoadedModel, load_model, load_tokenizer
+from flip_flop.scoring.models import DEMO, EMBEDDED_MODEL, LoadedModel, describe_weights, load_model, load_tokenizer
 
 
 @runtime_checkable
@@ -69,9 +69,8 @@ def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> Lo
     record = ModelRecord(
         name=DEMO if is_demo else name or type(causal_lm).__name__,
         revision=getattr(causal_lm.config, "_commit_hash", None),
-        num_parameters=sum(each.numel() for key, each in model.named_parameters() if "lora_" not in key),
-        dtype=str(causal_lm.dtype).removeprefix("torch."),
         is_demo=is_demo,
         digests={"chat_template": json_digest(tokenizer.chat_template)},
+        **describe_weights(causal_lm, str(causal_lm.dtype).removeprefix("torch.")),
     )
     return LoadedModel(model, tokenizer, record, AdapterRecord() if hasattr(model, "peft_config") else None)

@@ -117,21 +117,29 @@ def load_model(
     on = {"quantization_config": quantization, "device_map": device_map or {"": device}}
     model = _load_weights(source, revision, dtype=getattr(torch, dtype), **on)
     check_head(model)
-    used = getattr(model.config, "quantization_config", None)
     record = ModelRecord(
         name=name,
         revision=getattr(config, "_commit_hash", None) or revision,
         digest=_weights_digest(source, model),
-        num_parameters=model.num_parameters(),
-        dtype=dtype if used is None else f"{_bits(used)}, {dtype}",
         is_demo=name == DEMO,
         digests=_digests(Path(source), tokenizer),
-        extra={} if used is None else {"quantization": json.loads(used.to_json_string(use_diff=False))},
+        **describe_weights(model, dtype),
     )
     if adapter is None:
         return LoadedModel(model, tokenizer, record)
     adapter_record, changed = identify_adapter(Path(adapter), record, allow_changed)
     return LoadedModel(load_adapter(model, Path(adapter)), tokenizer, record, adapter_record, changed)
+
+
+def describe_weights(model: PreTrainedModel, dtype: str) -> dict[str, Any]:
+    """``num_parameters``, ``dtype`` and quantization for the record of a base, without the adapter that lies on it."""
+    adapters = sum(each.numel() for name, each in model.named_parameters() if "lora_" in name)
+    used = getattr(model.config, "quantization_config", None)
+    return {
+        "num_parameters": model.num_parameters() - adapters,
+        "dtype": dtype if used is None else f"{_bits(used)}, {dtype}",
+        "extra": {} if used is None else {"quantization": json.loads(used.to_json_string(use_diff=False))},
+    }
 
 
 def _quantization(given: QuantizationConfigMixin | LoadIn | None, dtype: str) -> QuantizationConfigMixin | None:

@@ -72,14 +72,18 @@ def score(
     encoder = loaded.encoder(options.chat_template)
     encoded, too_long = encoder.encode_all(instances)
     refuse_or_skip(too_long, len(instances), options.too_long, names)
-    own = (distributed.shard(encoded) or encoded[:1]) if shared else encoded
-    table = score_instances(
-        loaded.model, own, backend=options.backend, batch_tokens=options.batch_tokens, label=label, quiet=quiet
-    )
-    if shared:
-        table = gather_table(table, len(encoded))
+    # By all instances: the processes score in one way.
+    backend = choose_backend(loaded.model, encoded, options.backend) if shared else options.backend
+
+    def score_part() -> ScoreTable:
+        part = (distributed.shard(encoded) or encoded[:1]) if shared else encoded
+        return score_instances(
+            loaded.model, part, backend=backend, batch_tokens=options.batch_tokens, label=label, quiet=quiet
+        )
+
+    table = join_tables(distributed.all_results(score_part), len(encoded)) if shared else score_part()
     settings = {
-        "delimiter": encoder.delimiter,
+        "delimiter": encoder.delimiter_of(instances[0].chat),
         "chat_template": encoder.uses_chat_template,
         "bos": encoder.bos is not None,
         "backend": table.backend,
@@ -154,15 +158,14 @@ def score_instances(
     return ScoreTable(np.stack(scores), np.stack(counts), merged, backend)
 
 
-def gather_table(own: ScoreTable, length: int) -> ScoreTable:
+def join_tables(parts: Sequence[ScoreTable], length: int) -> ScoreTable:
     """The whole table from the parts that :func:`~flip_flop.scoring.distributed.shard` gave to the processes."""
-    scores = np.empty((length, *own.scores.shape[1:]), dtype=own.scores.dtype)
-    counts = np.empty((length, *own.token_counts.shape[1:]), dtype=own.token_counts.dtype)
-    parts: list[ScoreTable] = distributed.all_gather(own)[:length]  # beyond, a process had nothing of its own to score
-    step = distributed.world_size()
-    for number, part in enumerate(parts):
-        scores[number::step], counts[number::step] = part.scores, part.token_counts
-    return ScoreTable(scores, counts, sum(part.num_merged for part in parts), own.backend)
+    scores = np.empty((length, *parts[0].scores.shape[1:]), dtype=parts[0].scores.dtype)
+    counts = np.empty((length, *parts[0].token_counts.shape[1:]), dtype=parts[0].token_counts.dtype)
+    own = parts[:length]  # beyond, a process had nothing of its own to score
+    for number, part in enumerate(own):
+        scores[number :: len(parts)], counts[number :: len(parts)] = part.scores, part.token_counts
+    return ScoreTable(scores, counts, sum(part.num_merged for part in own), parts[0].backend)
 
 
 def _windows(instances: Iterable[EncodedInstance], max_nodes: int) -> Iterator[list[EncodedInstance]]:

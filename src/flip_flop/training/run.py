@@ -191,7 +191,7 @@ def _run(
             task=record,
             model=loaded.record,
             scoring={
-                "delimiter": trainer.encoder.delimiter,
+                "delimiter": trainer.encoder.delimiter_of(data.train[0].chat),
                 "chat_template": trainer.encoder.uses_chat_template,
                 "backend": trainer.backend,
             },

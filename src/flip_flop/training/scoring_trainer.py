@@ -15,7 +15,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.metrics import Average
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates
-from flip_flop.scoring.scorer import ScoreTable, gather_table, score_instances
+from flip_flop.scoring.scorer import ScoreTable, join_tables, score_instances
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import RenderedRows, template_name
 from flip_flop.training.batches import InstanceDataset, encode_rows
@@ -136,24 +136,29 @@ class ScoringTrainer(Trainer):
     def score(self, instances: Sequence[EncodedInstance], losses: list[float] | None = None) -> ScoreTable:
         """Score instances. ``losses`` gets the method's loss of each, from the same pass and without labels."""
         mine = distributed.shard(instances) or instances[:1]  # also with more processes than instances, all take part
-        own: list[float] = []
         standing = self.base.validation if losses is not None and self.votes is not None else None
 
-        def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
-            votes = standing.of(encoded).to(scores.device) if standing else scores
-            own.extend(self.unsupervised_losses(encoded, states, votes))
+        def score_part() -> tuple[ScoreTable, list[float]]:
+            own: list[float] = []
 
-        table = score_instances(
-            self.adapted,
-            mine,
-            backend=self.backend,
-            batch_tokens=self.args.batch_tokens,
-            quiet=True,
-            visit=None if losses is None else note_losses,
-        )
-        if losses is not None:  # those of processes beyond the instances are another's, as in gather_table
-            losses.extend(loss for part in distributed.all_gather(own)[: len(instances)] for loss in part)
-        return gather_table(table, len(instances))
+            def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
+                votes = standing.of(encoded).to(scores.device) if standing else scores
+                own.extend(self.unsupervised_losses(encoded, states, votes))
+
+            table = score_instances(
+                self.adapted,
+                mine,
+                backend=self.backend,
+                batch_tokens=self.args.batch_tokens,
+                quiet=True,
+                visit=None if losses is None else note_losses,
+            )
+            return table, own
+
+        parts = distributed.all_results(score_part)
+        if losses is not None:  # those of processes beyond the instances are another's, as in join_tables
+            losses.extend(loss for _, own in parts[: len(instances)] for loss in own)
+        return join_tables([table for table, _ in parts], len(instances))
 
 
 def _joined(named: Mapping[str, dict[str, float]]) -> dict[str, float]:
