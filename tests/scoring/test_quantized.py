@@ -58,10 +58,10 @@ def test_a_run_goes_on_with_a_base_that_is_loaded_as_it_was(flip_flop, tmp_path,
     command = ["train", "-m", "demo", "-t", "demo", "--limit", 16, "--eval-limit", 10, "--out", tmp_path / "run"]
     more = ["--max-steps", 1]
     assert flip_flop(*command, *more, "--load-in", "4bit", "--keep-worse").code == 0
-    audit = ["audit", "-m", "demo", "-t", "demo", "--limit", 4, "--adapter", tmp_path / "run/adapter"]
-    assert flip_flop(*audit, "--load-in", "4bit").code == 0
+    audit = ["audit", "-m", "demo", "-t", "demo", "--limit", 4, "--adapter", tmp_path / "run/adapter", "--out"]
+    assert flip_flop(*audit, tmp_path / "in_4_bits", "--load-in", "4bit").code == 0
     assert "W-ADAPTER-BITS" not in caplog.text
-    assert flip_flop(*audit).code == 0
+    assert flip_flop(*audit, tmp_path / "plain").code == 0
     assert "W-ADAPTER-BITS: the adapter was trained on a base in 4bit, float32, and is now" in caplog.text
     found = flip_flop(*command, *more, "--resume")
     assert found.code == 2
