@@ -193,6 +193,21 @@ def test_what_is_trained_on_is_not_audited_and_a_row_stays_in_its_part(flip_flop
     assert list(load_task("task.yaml").data) == ["test"]
 
 
+@pytest.mark.parametrize("arguments", [("--labels", "shipping,refund,login"), ("--labels", "a,b", "--label", "none")])
+def test_columns_of_few_values_are_no_labels_where_those_that_are_given_are_others(arguments, flip_flop, folder):
+    (folder / "a.csv").write_text(
+        csv("channel,text,open", lambda n: f"{('mail', 'phone')[n % 2]},{text(n)},{n % 3 > 0}")
+    )
+    found = flip_flop("init", "a.csv", *arguments)
+    assert f"in no column: {arguments[1].replace(',', ', ')}" in found.out
+
+
+def test_a_label_that_is_known_as_another_one_s_meaning_is_not_taken_by_its_place(flip_flop, folder):
+    (folder / "a.csv").write_text(csv("text,sentiment", lambda n: f"{text(n)},{('good', 'dreadful')[n % 2]}"))
+    assert "good ||| dreadful" in flip_flop("init", "a.csv", "--labels", "good,dreadful").out
+    assert "'foo' is not one of 'sentiment'" in flip_flop("init", "a.csv", "--kind", "foo").err
+
+
 def test_an_audit_runs_on_the_file_at_once(flip_flop, folder):
     (folder / "data").mkdir()
     (folder / "data/my reviews.csv").write_text(FILES["sentiment"][1])
@@ -250,6 +265,7 @@ MISTAKES = {
     ),
     "roles": (FILES["topic"][1], ("--kind", "yes_no"), "E-INIT-LABELS", ["are not no, yes", "--labels"]),
     "every row": (csv("text,name", lambda n: f"{text(n)},a{n}", 120), ("--label", "name"), "E-INIT-LABELS", ["120"]),
+    "no header": (csv("Is it late?,it is", lambda n: f"{text(n)},{n % 2}"), (), "E-INIT-COLUMN", ["first line"]),
     "kind of file": (PLAIN, ("--out", "task.json"), "E-OUT-KIND", ["task.json"]),
 }
 

@@ -23,7 +23,7 @@ class InitOptions:
 
     out: Path = option(Path("task.yaml"), short="-o", help="The task file.")
     text: tuple[str, ...] = option((), metavar="COLUMN", help="The column of texts; twice for a pair.")
-    label: str | None = option(None, metavar="COLUMN", help="The column of gold labels.")
+    label: str | None = option(None, metavar="COLUMN", help="The column of gold labels; none: there is none.")
     labels: str | None = option(
         None,
         metavar="LABEL,LABEL,...",

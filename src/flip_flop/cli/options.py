@@ -5,7 +5,8 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
 
@@ -66,7 +67,8 @@ def _click_option(item: Field[Any]) -> Callable[[Command], Command]:
 
 
 def _click_type(kind: Any, minimum: int | None) -> dict[str, Any]:
-    kind = next((each for each in get_args(kind) if each in (Path, int, float)), kind)  # of a union with None
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(each for each in get_args(kind) if each is not NoneType)
     if kind is bool:
         return {"is_flag": True}
     if kind is Path:

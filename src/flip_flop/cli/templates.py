@@ -132,7 +132,10 @@ def list_command(data: DataOptions, task: str) -> int:
 @click.argument("task")
 @options(ShowOptions, DataOptions)
 def show_command(show: ShowOptions, data: DataOptions, task: str) -> int:
-    """One instance of TASK under every template, as a model gets it, with the answers; * is the gold one."""
+    """One instance of TASK under every template, with the answers; * is the gold one.
+
+    A model's chat template, where it has one, comes around each prompt, with what the task says of the chat.
+    """
     found = data.open(task, show.templates)
     instances = found.instances(show.split, seed=show.seed, need_labels=False)
     by_name = {str(number): each for number, each in enumerate(instances, start=1)}
@@ -141,6 +144,8 @@ def show_command(show: ShowOptions, data: DataOptions, task: str) -> int:
         message = f"{found.name}, {show.split}, has no instance {show.instance!r}."
         raise InputError("E-DATA-INSTANCE", message, f"Give a number from 1 to {len(instances)}, or an id.")
     echo(visible(f"{found.name}, {show.split}, instance {chosen.id}", one_line=True))
+    for key, value in chosen.chat.given.items():
+        echo(visible(f"{key}: {value}", one_line=True))
     for name, prompt, choices in zip(found.templates.names, chosen.prompts, chosen.choices, strict=True):
         echo(f"\n--- {visible(name, one_line=True)} ---\n{visible(prompt)}")
         for index, choice in enumerate(choices):

@@ -66,6 +66,8 @@ def find_columns(
             meant; ``E-INIT-LABELS`` for a label column of one value or too many; ``E-LABEL-NULL`` for a blank label.
     """
     names = rows.columns()
+    has_none = label == "none" and label not in names
+    label = None if has_none else label
     for name in [*texts, *([] if label is None else [label])]:
         if name not in names:
             message = f"{rows.source} has no column {name!r}."
@@ -75,7 +77,7 @@ def find_columns(
     if label in texts:
         raise InputError("E-INIT-COLUMN", f"{label!r} is given as a text and as the label.", "Give one of the two.")
     options = () if texts and set(texts) & set(_options(names)) else _options(names)
-    if label is None:
+    if label is None and not has_none:
         label = _label_column(rows, [name for name in names if name not in (*texts, *options)], labels, ask)
     values = {} if label is None else _label_values(rows, label)
     if not texts:
@@ -84,7 +86,8 @@ def find_columns(
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name.lower() in (*_RESERVED, RESERVED_FIELD):
             slug = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower() or "text"
             message = f"{rows.source}: a template cannot name the column {name!r}."
-            raise InputError("E-INIT-COLUMN", message, f"Rename it in the file, for example {slug!r}.")
+            hint = f"The file's first line has the columns' names. Rename it there, for example {slug!r}."
+            raise InputError("E-INIT-COLUMN", message, hint)
     return Columns(tuple(texts), label, values, options)
 
 
@@ -114,13 +117,15 @@ def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: 
     named = {name.strip().lower(): name for name in candidates}
     fitting = [name for name in candidates if labels and {str(value) for value in _cells(rows, name)} <= set(labels)]
     found = next((named[name] for name in LABEL_NAMES if name in named), None)
+    if labels and not fitting and found is None and ask is None:  # words for numbers, or labels of no column
+        candidates = [name for name in candidates if len(set(map(str, _cells(rows, name)))) == len(labels)]
     found = fitting[0] if len(fitting) == 1 else found or (candidates[0] if len(candidates) == 1 else None)
     if ask is not None and candidates:
         answer = ask("Which column holds the labels?", found or "none", [*candidates, "none"])
         return None if answer == "none" else answer
     if found is None and candidates:
         message = f"{rows.source}: the labels may be in {_listed(candidates)}."
-        raise InputError("E-INIT-COLUMN", message, "Say which with --label COLUMN.")
+        raise InputError("E-INIT-COLUMN", message, "Say which with --label COLUMN, or --label none.")
     return found
 
 

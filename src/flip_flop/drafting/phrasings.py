@@ -41,7 +41,8 @@ class Phrasings:
         found = [[at for at, word in enumerate(words) if word.strip().lower() in known] for known in roles]
         if all(len(each) == 1 for each in found):
             return tuple(each[0] for each in found)
-        return tuple(range(len(words))) if by_place else None
+        is_known_elsewhere = any(at != role for role, places in enumerate(found) for at in places)
+        return tuple(range(len(words))) if by_place and not is_known_elsewhere else None
 
 
 @functools.cache

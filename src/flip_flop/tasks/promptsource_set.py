@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_file
 from flip_flop.hub import hub_answers, is_offline
 from flip_flop.prompts import Template
@@ -61,7 +61,8 @@ def set_task(
     if not len(chosen.kept):
         reasons = [f"{each.name!r}: {dict(dropped)[each.name]}" for each in candidates if each.is_usable]
         why = reasons[0] if reasons else "none has answers and asks for the set's own task"
-        raise InputError("E-TPL-EMPTY", f"{name}: no template of PromptSource's can be used; {why}.")
+        hint = "Name the columns as the templates do, or write templates of your own."
+        raise InputError("E-TPL-EMPTY", f"{name}: no template of PromptSource's can be used; {why}.", hint)
     source = {"promptsource": name, "sha256": sha256_file(folder / name / FILE_NAME)}
     splits = {key: replace(each, provenance={**each.provenance, "templates": source}) for key, each in splits.items()}
     given["name"] = given.get("name") or name.replace("/", "_")
@@ -80,7 +81,8 @@ def _hub_rows(name: str, mirror: Path | None) -> dict[str, Rows]:
                 found[split] = HubSource(place[0], place[1], split, mirror=mirror).of_any_owner().load()
             except InputError as error:
                 first = first or error
-                if mirror is None and not is_offline() and not hub_answers():  # nor for the next one
+                is_lost = found and error.code != "E-DATA-FILE"  # a split that is there, and cannot be read
+                if is_lost or (mirror is None and not is_offline() and not hub_answers()):  # nor for the next one
                     raise
         if found:
             return found
@@ -118,25 +120,36 @@ def _find_labels(name: str, templates: Sequence[Template], splits: dict[str, Row
     named = [key for key in fields if any(key in each.names for each in left)]
     names = [label_field] if label_field is not None else _by_hiding(named, left, sample)
     size = _size(left, sample)
+    unanswered: dict[str, str] = {}
     for key in names:
         values = [None if row.get(key) is None else str(row[key]) for row in sample]
+        answered = {value for value, at in zip(values, way, strict=False) if at is not None}
+        if answered and (others := {*values} - answered - {None, _NO_LABEL}):
+            unanswered[key] = ", ".join(map(repr, sorted(map(str, others))[:3]))
+            continue
         labels = _by_target(values, way, [row.get(key) for row in sample], size) or _by_words(values, left)
         if labels:
             return _Labels(_without(splits, key, labels), labels, key, key, wrong)
+    order = next((each.answer_choices for each in left), "")
+    words = f"{name}: no label field of the rows is known from the templates, so there is no gold label"
+    hint = f"Write label_field: and labels: in a task file, in the order of the answers {order}."
+    for key, without in unanswered.items():
+        message = f"{name}: the templates have no answer for {without} of the field {key!r}."
+        raise InputError("E-TASK-KEY", message, hint)
+    if label_field is not None:
+        words = f"{name}: the templates do not say which values of {label_field!r} are which answer"
+        if label_field not in fields:
+            words, hint = f"{name}: the rows have no field {label_field!r}", nearest(label_field, fields)
+        raise InputError("E-TASK-KEY", f"{words}.", hint)
     if not any(each is not None for each in way) or not size:
-        order = next((each.answer_choices for each in left), "")
-        words = f"{name}: no label field of the rows is known from the templates, so there is no gold label"
-        hint = f"Write label_field: and labels: in a task file, in the order of the answers {order}."
-        if label_field is not None:
-            raise InputError("E-TASK-KEY", f"{words}.", hint)
         log.warning("W-SET-LABELS: %s. %s", words, hint)
         return _Labels(splits, None, None, None, wrong)
     asking = next(each for each in left if tuple(targets[each.name]) == way)
     read = reads[asking.name]
 
     def decides(key: str) -> bool:
-        without = ({name: value for name, value in row.items() if name != key} for row in sample)
-        return any(asking.target_index(read(row)) != at for row, at in zip(without, way, strict=True))
+        hiding = ({name: value for name, value in row.items() if name != key} for row in sample)
+        return any(asking.target_index(read(row)) != at for row, at in zip(hiding, way, strict=True))
 
     hidden = next(filter(decides, names), None)
     if hidden is not None:

@@ -214,7 +214,7 @@ class HubSource:
         """Read the split from the mirror where there is one, and from the hub otherwise.
 
         Raises:
-            InputError: ``E-DATA-FILE``: the mirror lacks it. ``E-DATA-HUB``: the hub does not give it.
+            InputError: ``E-DATA-FILE``: there is no such split. ``E-DATA-HUB``: the hub does not give it.
         """
         mirror = self.mirror or os.environ.get(MIRROR_VARIABLE)
         return self._load_from_mirror(Path(mirror)) if mirror else self._load_from_hub()
@@ -240,24 +240,28 @@ class HubSource:
         try:
             found = datasets.load_dataset(self.repo, self.config, split=self.split, revision=commit or self.revision)
         except Exception as error:  # the library raises whatever its transports raise
-            converted = None if self.revision or isinstance(error, ConnectionError) else self._load_converted()
-            if converted is not None:
-                return converted
             first_line = str(error).strip().split("\n")[0][:200].rstrip(".")
             message = f"{self.name} could not be loaded: {type(error).__name__}: {first_line}."
+            is_missing = first_line.startswith("Unknown split")
+            if not is_missing and not self.revision and not isinstance(error, ConnectionError):
+                try:
+                    return self._load_converted()
+                except FileNotFoundError:
+                    is_missing = "scripts are no longer supported" in first_line
+                except Exception:  # the first error says more
+                    pass
+            if is_missing:
+                raise InputError("E-DATA-FILE", message, "Name a split that the dataset has.") from None
             raise InputError("E-DATA-HUB", message) from None
         return RowsSource(found, self.name, {"revision": commit or self.revision}).load()
 
-    def _load_converted(self) -> Rows | None:
+    def _load_converted(self) -> Rows:
         """The hub's own copy in parquet, for a dataset that is a script, which ``datasets`` 4 refuses to run."""
         import datasets
 
         commit = _commit(self.repo, _CONVERTED)
         folder = f"hf://datasets/{self.repo}@{commit or _CONVERTED}/{self.config or 'default'}/{self.split}"
-        try:
-            found = datasets.load_dataset("parquet", data_files={self.split: f"{folder}/*.parquet"}, split=self.split)
-        except Exception:  # the first error says more
-            return None
+        found = datasets.load_dataset("parquet", data_files={self.split: f"{folder}/*.parquet"}, split=self.split)
         return RowsSource(found, self.name, {"revision": commit, "branch": _CONVERTED}).load()
 
 

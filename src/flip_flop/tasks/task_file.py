@@ -23,6 +23,8 @@ _TEMPLATE_KEYS = ("name", "jinja", "answer_choices", "id", "metadata", "referenc
 _FILE_KEYS = ("path", "encoding", "delimiter", "part", "by")
 _HUB_KEYS = ("repo", "config", "split", "revision")
 
+_NO_LIST = "Begin each template with a dash, or write {promptsource: NAME}."
+
 _mapping = functools.partial(mapping_of, code="E-TASK-KEY")
 _text = functools.partial(text_of, code="E-TASK-KEY")
 
@@ -64,8 +66,14 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
         "chat_template_kwargs": _mapping(document.get("chat_template_kwargs") or {}, f"{where}, chat_template_kwargs"),
     }
     if isinstance(templates, dict):
-        own = _mapping(templates, f"{where}, templates", ["promptsource"])
-        return set_task(_text(own, "promptsource", where) or "", data, value_limit=limit, **keys)[0]
+        name = _text(_mapping(templates, f"{where}, templates", ["promptsource"]), "promptsource", where)
+        if not name:
+            raise InputError(
+                "E-TASK-KEY",
+                f"{where}, templates: promptsource: names no set.",
+                "`flip-flop templates search` lists them.",
+            )
+        return set_task(name, data, value_limit=limit, **keys)[0]
     return Task(data=data, templates=_templates(templates, limit, where), **keys)
 
 
@@ -99,7 +107,7 @@ def _number(mapping: Mapping[str, Any], key: str, where: str) -> int | None:
 
 def _templates(value: Any, value_limit: int | None, where: str) -> TemplateSet:
     if not isinstance(value, list):
-        raise InputError("E-TASK-KEY", f"{where}: templates is not a list.", "Begin each template with a dash.")
+        raise InputError("E-TASK-KEY", f"{where}: templates is not a list.", _NO_LIST)
     templates = []
     for index, entry in enumerate(value, start=1):
         here = f"{where}, template {index}"

@@ -72,14 +72,16 @@ def log_passes(num_instances: int, config: F2CConfig) -> None:
         is_whole = config.max_steps >= in_a_pass
         passes = config.max_steps / in_a_pass if is_whole else config.max_steps * step / num_instances
         counted = f"{config.max_steps} steps of {step} instances"
+        all_seen = f"--max-steps {in_a_pass}"
     else:
-        passes, counted = config.num_train_epochs, f"steps of {step} instances"
+        passes, counted, all_seen = config.num_train_epochs, f"steps of {step} instances", "--num-train-epochs 1"
     log.info("at most %.3g passes over %d training instances, in %s", passes, num_instances, counted)
     if passes < 1:
         log.warning(
-            "W-PASSES: %d of the %d training instances are never seen. For all of them, set --num-train-epochs 1.",
+            "W-PASSES: %d of the %d training instances are never seen. For all of them, set %s.",
             round(num_instances * (1 - passes)),
             num_instances,
+            all_seen,
         )
     elif passes > MANY_PASSES:
         log.warning(

@@ -46,6 +46,8 @@ class StopOnCollapse(TrainerCallback):
         self.is_enabled = config.stop_on_collapse
         self.evaluates = config.eval_strategy != "no"
         self.first_votes = first_votes
+        frozen = "" if config.votes == "frozen" else "Use --votes frozen, or l"
+        self.hint = f"{frozen or 'L'}ower --learning-rate, or train for less."
 
     def line(self, vote_counts: Int[np.ndarray, " labels"]) -> dict[str, float]:
         """What a log line says of the votes of its steps; called by every process at the same time."""
@@ -86,7 +88,6 @@ class StopOnCollapse(TrainerCallback):
 
     def _stop(self, state: TrainerState, control: TrainerControl, found: str) -> None:
         message = "W-COLLAPSE: stopped at step %d: %s from the base's (max_share_drift %g). %s"
-        hint = "Use --votes frozen, lower --learning-rate, or train for less."
-        log.warning(message, state.global_step, found, self.bound, hint)
+        log.warning(message, state.global_step, found, self.bound, self.hint)
         # With a checkpoint to resume from: to write the adapter after all takes no second training.
         control.should_training_stop, control.should_save = True, True
