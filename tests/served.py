@@ -12,13 +12,15 @@ class Served:
     """What a test sees of its server: the requests, and switches for how it answers.
 
     ``log_probs``: whether it knows a prompt's. ``fails``: statuses that the next requests get. ``dies_after``: so many
-    answers. ``writes``: what it generates, by prompt.
+    answers. ``writes``: what it generates, by prompt. ``changes``: what becomes of an answer. ``waits``: for so long.
     """
 
     def __init__(self, model, tokenizer):
         self.model, self.tokenizer = model, tokenizer
         self.requests, self.keys, self.fails = [], [], []
         self.log_probs, self.dies_after, self.writes = True, None, lambda prompt: "Yes"
+        self.changes, self.waits = lambda content: content, threading.Event()
+        self.waits.set()
         self.lock = threading.Lock()
 
     @torch.no_grad()
@@ -60,7 +62,8 @@ def serving(model, tokenizer):
                 status = served.fails.pop() if served.fails else 200
                 served.requests.append(asked)
                 body = served.answer(asked) if status == 200 else {"error": {"message": f"no: {served.keys[-1]}"}}
-            content = json.dumps(body).encode()
+            served.waits.wait()
+            content = served.changes(json.dumps(body)).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))

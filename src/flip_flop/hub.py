@@ -93,8 +93,12 @@ def endpoint_of(name: str) -> Endpoint:
         InputError: ``E-ENDPOINT`` where it is none, holds a key, or the client library is not installed.
     """
     url, _, model = name.removeprefix(SERVED).partition("#")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not model:
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port, or of brackets
+        is_address = False
+    if not is_address or not model:
         hint = f"Write {SERVED}http://HOST:PORT/v1#NAME, with the name that the server has for the model."
         raise InputError("E-ENDPOINT", f"{name!r} is no endpoint and model.", hint)
     if parts.username or parts.password or parts.query:

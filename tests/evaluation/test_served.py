@@ -2,6 +2,9 @@
 
 import json
 import re
+import signal
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -101,6 +104,56 @@ def test_an_audit_goes_on_where_its_server_died_and_asks_nothing_twice_but_the_c
         audit(name, task, quiet=True)
 
 
+def test_one_prompt_that_is_refused_is_named_and_no_hint_says_to_go_on(served, task):
+    served[0].fails = [400]
+    with pytest.raises(
+        InputError, match=r"E-ENDPOINT-ANSWER: Instance 'test-1', template 'plain': .*answers 400"
+    ) as told:
+        audit(served[1], task, quiet=True, scoring=ScoringOptions(concurrency=1))
+    assert "are kept" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content[:-40],
+        lambda content: re.sub(r'"tokens": \[.*?\]', '"tokens": null', content),
+        lambda content: re.sub(r'"text": ".*?", "logprobs"', '"text": [1], "logprobs"', content),
+        lambda content: re.sub(r'"choices": .*', '"choices": 3}', content),
+    ],
+)
+def test_a_reply_of_another_shape_is_one_line(served, task, change):
+    served[0].changes = change
+    with pytest.raises(InputError, match=r"E-ENDPOINT-(ANSWER|LOGPROBS): Instance .* tiny at http"):
+        audit(served[1], task, quiet=True)
+
+
+def test_who_stops_waits_for_no_answer(served, task, monkeypatch):
+    """As by Ctrl-C: what interrupts the reading of answers ends it, while the server still thinks."""
+    served[0].waits.clear()
+    timer = threading.Timer(0.3, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        audit(served[1], task, quiet=True)
+    served[0].waits.set()
+    assert time.monotonic() - started < 10
+
+
+def test_another_model_of_the_same_name_is_found_out_by_several_of_its_generated_answers(served, task):
+    server, name = served
+    audit(name, task, quiet=True, scoring=GENERATION)
+    server.writes = lambda prompt: "Yes" if "Verdict" in prompt else "good"
+    with pytest.raises(InputError, match="E-ENDPOINT-CHANGED"):
+        audit(name, task, quiet=True, scoring=GENERATION)
+
+
+def test_answers_that_a_text_cannot_tell_apart_are_refused(served):
+    rows = [{"id": "a", "prompts": ["Is it?"], "choices": [["Yes", "yes"]], "label": None}]
+    with pytest.raises(InputError, match=r"E-GENERATION: As texts, the answers 'Yes', 'yes' cannot be told apart"):
+        audit(served[1], rows, quiet=True, scoring=GENERATION)
+
+
 def test_without_log_probabilities_one_line_names_by_generation(served, task):
     served[0].log_probs = False
     with pytest.raises(InputError, match=r"E-ENDPOINT-LOGPROBS: .* Add --by generation"):
@@ -151,8 +204,26 @@ def test_a_text_is_the_longest_answer_that_it_begins_with(text, label):
 
 
 @pytest.mark.parametrize(
+    ("text", "choices", "label"),
+    [
+        ("C++.", ["C", "C++"], 1),
+        ("+", ["+", "-"], 0),
+        ("-1", ["1", "-1"], 1),
+        ("1.5", ["1", "2"], None),
+        ("“Oui”, dit-il", ["non", "oui"], 1),
+        ("。是", ["否", "是"], 1),
+        ("a\nc\nd", ["a\nb", "a\nc"], 1),
+    ],
+)
+def test_symbols_numbers_and_lines_count_where_answers_have_them(text, choices, label):
+    assert label_of(text, choices) == label
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["audit", "--model", "openai:http://HOST:PORT/v1#x"], "E-ENDPOINT: .* is no endpoint and model"),
+        (["audit", "--model", "openai:http://[::1/v1#x"], "E-ENDPOINT: .* is no endpoint and model"),
         (["audit", "--model", "openai:localhost#x"], "E-ENDPOINT: .* is no endpoint and model. Write openai:http"),
         (["audit", "--model", "openai:http://me:pw@h/v1#x"], "E-ENDPOINT: A key does not belong .*OPENAI_API_KEY"),
         (["audit", "--model", "openai:http://h/v1#x", "--dtype", "float32"], "E-ENDPOINT: --dtype is of a model"),

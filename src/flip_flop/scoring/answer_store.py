@@ -18,8 +18,6 @@ class AnswerStore:
         with self._in_one_line():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = sqlite3.connect(path, timeout=60.0, isolation_level=None)  # several processes may share it
-            self._file.execute("PRAGMA journal_mode=WAL")
-            self._file.execute("PRAGMA synchronous=NORMAL")
             self._file.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT) WITHOUT ROWID")
 
     def __enter__(self) -> "AnswerStore":

@@ -5,9 +5,8 @@ reads it. It gives back the tokens with their log-probabilities (``echo``), and 
 """
 
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -21,9 +20,9 @@ from flip_flop.progress import track
 from flip_flop.prompts import RenderedInstance
 from flip_flop.run_record import ModelRecord
 from flip_flop.scoring.answer_store import AnswerStore
-from flip_flop.scoring.generation import label_of
 from flip_flop.scoring.interface import Scorer
 from flip_flop.scoring.models import load_tokenizer
+from flip_flop.scoring.questions import Question, in_threads, require_different, same
 from flip_flop.scoring.scorer import ScoreTable
 from flip_flop.scoring.tokens import PromptEncoder
 from flip_flop.terminal import echo
@@ -31,22 +30,13 @@ from flip_flop.text import count
 
 # A request is tried so often again, after 0.5 s, 1 s, 2 s, ... up to 8 s: a minute in all, in which a server restarts.
 RETRIES, SECONDS = 10, 300.0
-SAME_NATS = 0.1  # how near an answer that is asked again has to be; servers of half precision are no nearer
+REFUSED = (400, 413, 422)
+CHECKED = 10  # labels that are asked again: a single one is often the same by chance
 WITHOUT_PROBABILITIES = "Add --by generation, which takes the answer that the model writes."
 
 
-class Question(NamedTuple):
-    """What is asked of a server: the score of an answer, or where there is none, an answer of so many tokens."""
-
-    prompt: str
-    answer: str | None = None
-    max_tokens: int = 1
-    in_chat: bool = False
-
-    @property
-    def key(self) -> str:
-        """By which its answer is kept."""
-        return sha256_json(["1", *self])
+class UnreachableError(InputError):
+    """What passes: no connection, a server that is too busy or fails."""
 
 
 class EndpointScorer(Scorer):
@@ -77,7 +67,10 @@ class EndpointScorer(Scorer):
         self._errors: Any = openai
         self._key = os.environ.get("OPENAI_API_KEY", "")
         settings: Any = {"max_retries": retries, "timeout": seconds}
-        self._client = openai.OpenAI(base_url=self.endpoint.url, api_key=self._key or "none", **settings)
+        try:
+            self._client = openai.OpenAI(base_url=self.endpoint.url, api_key=self._key or "none", **settings)
+        except Exception as error:  # of an address, or of what the environment says of proxies
+            raise InputError("E-ENDPOINT", f"{name} cannot be asked: {self._plain(error)}.") from None
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
         """In the chat template of the tokenizer that was given; what only a template can take needs one."""
@@ -114,25 +107,15 @@ class EndpointScorer(Scorer):
         encoder = None if self.tokenizer is None else PromptEncoder(self.tokenizer, options.chat_template)
         delimiter = " " if encoder is None else encoder.delimiter_of(instances[0].chat)
         shape = (len(instances), len(instances[0].choices), len(instances[0].choices[0]))
-        prompts = [self._sent(prompt, encoder) for each in instances for prompt in self.as_read(each, options).prompts]
-        choices = [group for each in instances for group in each.choices]
-        if options.by == "probability":
-            questions = [
-                Question(prompt.rstrip(" "), prompt[len(prompt.rstrip(" ")) :] + delimiter + choice)
-                for prompt, group in zip(prompts, choices, strict=True)
-                for choice in group
-            ]
-        else:
-            questions = [
-                Question(prompt, max_tokens=16 + max(map(len, group)), in_chat=in_chat)
-                for prompt, group in zip(prompts, choices, strict=True)
-            ]
+        if options.by == "generation":
+            require_different(instances)
+        questions = [question for each in instances for question in self._questions(each, options, names)]
         answers, asked = self._answers(questions, options.concurrency, label, quiet)
         if options.by == "probability":
             scores = np.array([each["score"] for each in answers], dtype=np.float32).reshape(shape)
             counts = np.array([each["tokens"] for each in answers], dtype=np.int64).reshape(shape)
         else:
-            given = [label_of(each["text"], group) for each, group in zip(answers, choices, strict=True)]
+            given = [each.means(answer) for each, answer in zip(questions, answers, strict=True)]
             is_given = np.array(given, dtype=object)[:, None] == np.arange(shape[2])
             scores = np.where(is_given, 0.0, -np.inf).astype(np.float32).reshape(shape)
             counts = np.zeros(shape, dtype=np.int64)
@@ -147,6 +130,24 @@ class EndpointScorer(Scorer):
         }
         return ScoreTable(scores, counts, merged, settings=settings)
 
+    def _questions(
+        self, instance: RenderedInstance, options: ScoringOptions, names: Sequence[str]
+    ) -> Iterator[Question]:
+        encoder = None if self.tokenizer is None else PromptEncoder(self.tokenizer, options.chat_template)
+        delimiter = " " if encoder is None else encoder.delimiter_of(instance.chat)
+        in_chat = options.chat_template == "on" and self.tokenizer is None
+        prompts = self.as_read(instance, options).prompts
+        for at, (read, choices) in enumerate(zip(prompts, instance.choices, strict=True)):
+            prompt = self._sent(read, encoder)
+            place = f"Instance {instance.id!r}, template {names[at] if names else at + 1!r}"
+            if options.by == "generation":
+                yield Question(prompt, None, 16 + max(map(len, choices)), in_chat, choices, place)
+                continue
+            start = prompt.rstrip(" ")
+            for choice in choices:
+                answer = prompt[len(start) :] + delimiter + choice
+                yield Question(start, answer, choices=choices, place=place)
+
     def _sent(self, prompt: str, encoder: PromptEncoder | None) -> str:
         """Without the BOS that a chat template writes, where the server's tokenizer writes it too."""
         if encoder is None or not encoder.uses_chat_template:
@@ -157,31 +158,33 @@ class EndpointScorer(Scorer):
     def _answers(
         self, questions: Sequence[Question], concurrency: int, label: str, quiet: bool
     ) -> tuple[list[Any], dict[str, int]]:
-        """The answers, and what was asked for them; one that is kept is asked again, to see whether it still holds."""
+        """The answers, and what was asked for them; some that are kept are asked again: they may no longer hold."""
         by_key = {question.key: question for question in questions}
         with AnswerStore(self.store) as store:
             kept = store.found(by_key)
             opened = [by_key[key] for key in by_key if key not in kept]
-            for key in [*kept][:1]:
-                self._check_same(kept[key], self._ask(by_key[key]))
+            again = [*kept][:: max(1, len(kept) // CHECKED)][: CHECKED if questions[0].answer is None else 1]
+            differing = sum(
+                not same(by_key[key].means(kept[key]), by_key[key].means(self._ask(by_key[key]))) for key in again
+            )
+            if differing > len(again) // 5:  # by generation, a label that hangs on rounding may be another one
+                url, model = self.endpoint
+                message = f"{url} does not answer as it did: another model is called {model}."
+                raise InputError("E-ENDPOINT-CHANGED", message, f"Remove {self.store}, and all is asked again.")
             found, total = dict(kept), len(by_key)
-            with track(label, total, "answers", quiet=quiet) as advance, ThreadPoolExecutor(concurrency) as pool:
+            with track(label, total, "answers", quiet=quiet) as advance:
                 advance(len(kept))
-                asking = {pool.submit(self._ask, question): question.key for question in opened}
-                try:
-                    for done in as_completed(asking):
-                        found[asking[done]] = done.result()
-                        store.put(asking[done], found[asking[done]])
-                        advance(1)
-                except InputError as error:
-                    pool.shutdown(wait=True, cancel_futures=True)
-                    if len(found) == 0:
-                        raise
-                    hint = f"{len(found):,} of {total:,} answers are kept: the same command goes on from there."
-                    raise InputError(error.code, error.message, hint) from error
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
+                for question, answer in in_threads(self._ask, opened, concurrency):
+                    if isinstance(answer, UnreachableError) and found:
+                        hint = f"{len(found):,} of {total:,} answers are kept: the same command goes on from there."
+                        raise InputError(answer.code, answer.message, hint) from answer
+                    if type(answer) is InputError:
+                        raise InputError(answer.code, f"{question.place}: {answer.message}", answer.hint) from answer
+                    if isinstance(answer, BaseException):
+                        raise answer
+                    found[question.key] = answer
+                    store.put(question.key, answer)
+                    advance(1)
         new = [found[question.key] for question in opened]
         asked = {"num_asked": len(new), "tokens_read": sum(each["read"] for each in new)}
         asked["tokens_written"] = sum(each["written"] for each in new)
@@ -190,14 +193,14 @@ class EndpointScorer(Scorer):
             echo(f"{count(len(new), 'answer')} asked, {read} read, {written:,} written; {len(kept):,} kept", err=True)
         return [found[question.key] for question in questions], asked
 
-    def _check_same(self, kept: Any, now: Any) -> None:
-        same = kept["text"] == now["text"] if "text" in kept else abs(kept["score"] - now["score"]) <= SAME_NATS
-        if not same:
-            message = f"{self.endpoint.url} does not answer as it did: another model is called {self.endpoint.model}."
-            raise InputError("E-ENDPOINT-CHANGED", message, f"Remove {self.store}, and all is asked again.")
-
     def _ask(self, question: Question) -> dict[str, Any]:
-        return self._written(question) if question.answer is None else self._score(question.prompt, question.answer)
+        try:
+            return self._written(question) if question.answer is None else self._score(question.prompt, question.answer)
+        except InputError:
+            raise
+        except Exception as error:  # whatever a reply of another shape leads to
+            message = f"{self._what} answers with something else than a completion ({type(error).__name__})."
+            raise InputError("E-ENDPOINT-ANSWER", message) from error
 
     def _score(self, prompt: str, answer: str) -> dict[str, Any]:
         """The mean log-probability of the answer's tokens: those at the end that are its text.
@@ -210,7 +213,8 @@ class EndpointScorer(Scorer):
             number += 1
             text = tokens[-number] + text
         merged = False
-        if text != answer:
+        # A server may show a character of several tokens with its last one, the others as nothing.
+        if text != answer or (number < len(tokens) and not tokens[-number - 1]):
             context, _, more = self._echo(prompt)
             pairs = zip(context, tokens, strict=False)
             cut = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(context), len(tokens)))
@@ -236,7 +240,7 @@ class EndpointScorer(Scorer):
         return choice.logprobs.tokens[:end], given[:end], usage.prompt_tokens
 
     def _written(self, question: Question) -> dict[str, Any]:
-        """The answer that the model writes, at temperature 0: its first line."""
+        """The answer that the model writes, at temperature 0."""
         settings = {"model": self.endpoint.model, "max_tokens": question.max_tokens, "temperature": 0}
         if question.in_chat:
             turns = [{"role": "user", "content": question.prompt}]
@@ -246,7 +250,7 @@ class EndpointScorer(Scorer):
             found = self._call(self._client.completions.create, prompt=question.prompt, **settings)
             text = found.choices[0].text
         used = (found.usage.prompt_tokens, found.usage.completion_tokens) if found.usage else (0, 0)
-        return {"text": (text or "").strip().split("\n")[0], "read": used[0], "written": used[1]}
+        return {"text": (text or "").strip(), "read": used[0], "written": used[1]}
 
     @property
     def _what(self) -> str:
@@ -256,12 +260,15 @@ class EndpointScorer(Scorer):
         try:
             found = create(**arguments)
         except self._errors.APIStatusError as error:
-            reason = self._plain(error)
-            if error.status_code in (400, 422, 500) and ("logprob" in reason or "echo" in reason):
+            reason, status = self._plain(error), error.status_code
+            if status in (400, 422, 500) and ("logprob" in str(error) or "echo" in str(error)):
                 raise InputError("E-ENDPOINT-LOGPROBS", f"{self._what}: {reason}.", WITHOUT_PROBABILITIES) from None
-            raise InputError("E-ENDPOINT-ANSWER", f"{self._what} answers {error.status_code}: {reason}.") from None
+            kind = UnreachableError if status == 429 or status >= 500 else InputError
+            hint = "The server's log may say more; is the prompt longer than its context?" if status in REFUSED else ""
+            raise kind("E-ENDPOINT-ANSWER", f"{self._what} answers {status}: {reason}.", hint) from None
         except self._errors.OpenAIError as error:
-            raise InputError("E-ENDPOINT-ANSWER", f"{self._what} does not answer: {self._plain(error)}.") from None
+            message = f"{self._what} does not answer: {self._plain(error)}."
+            raise UnreachableError("E-ENDPOINT-ANSWER", message) from None
         if not getattr(found, "choices", None):
             raise InputError("E-ENDPOINT-ANSWER", f"{self._what} answers with something else than a completion.")
         return found
