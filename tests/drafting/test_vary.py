@@ -67,7 +67,10 @@ def test_formats_fill_up_and_the_same_seed_gives_the_same():
 
 def test_there_are_no_more_formats_than_a_template_has():
     bare = Task("bare", [Template("bare", "{{ text }}", "no ||| yes")], {"test": ROWS})
-    assert len(kept_templates(vary_templates(bare, LINTED, number=20))) == 3  # Text:, Input:, Passage:
+    assert len(kept_templates(vary_templates(bare, LINTED, number=20))) == 0
+    spaced = Task("lines", [Template("lines", "{{text}}\nGood?", "no ||| yes")], {"test": ROWS})
+    found = vary_templates(spaced, LINTED, number=30)
+    assert len(kept_templates(found)) == len(found) == 12  # all of FormatSpread's spaces but its own
 
 
 def test_what_is_sampled_is_a_function_of_the_seed_and_of_no_global_generator(loaded):
