@@ -206,12 +206,11 @@ label_field: gold
 labels: [0, 1]
 templates: [{name: plain, jinja: "Ticket: {{ text }}\\nUrgent?", answer_choices: "No ||| Yes"}]
 """)
-        return max(
-            loaded.encoder().encode(each).longest for each in load_task(tmp_path / "task.yaml").instances("test")
-        )
+        found = load_task(tmp_path / "task.yaml").instances("test")
+        return max(loaded.encoder().encode(each).longest for each in found)
 
-    one, two = longest(1), longest(2)
-    longest(1 + (255 - one) // (two - one))
+    short, long = longest(20), longest(40)
+    longest(20 + 20 * (255 - short) // (long - short))
     where = ("-t", tmp_path / "task.yaml", "--out", tmp_path / "run", "--vary", 6)
     run = flip_flop("audit", "-m", loaded.record.name, *where)
     assert (run.code, run.err[:10]) == (2, "E-TOO-LONG"), run.err
