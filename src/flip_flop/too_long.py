@@ -41,7 +41,7 @@ class TooLongError(InputError):
     def __init__(
         self, found: Sequence[TooLong], num_instances: int, names: Sequence[str] = (), path: Path | None = None
     ):
-        self.found, self.num_instances = tuple(found), num_instances
+        self.found, self.num_instances, self.names = tuple(found), num_instances, names
         hint = NONE_LEFT if count_instances(found) == num_instances else HINT
         listed = f" All are in {path}." if path else ""
         super().__init__("E-TOO-LONG", f"{_summary(found, num_instances, names)}.{listed}", hint)
@@ -83,6 +83,7 @@ def listed_beside(out: Path, names: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except TooLongError as error:
+        names = error.names or names
         path = out if out.name else out.resolve()  # the folder "." has no name
         path = path.with_name(f"{path.name.removesuffix('.csv').removesuffix('.jsonl')}.{TOO_LONG_FILE}")
         write_too_long(path, error.found, names)

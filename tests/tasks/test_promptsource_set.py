@@ -46,10 +46,19 @@ def task_of(tmp_path, monkeypatch):
         ("'{{a}} ||| {{b}}'", "right", "text,a,b,right\nx,p,q,q\ny,r,s,r\nz,q,t,q", "target_index", (0, 1)),
     ],
 )
-def test_labels_and_their_order_come_from_the_targets(choices, target, rows, label_field, labels, task_of):
+def test_labels_and_their_order_come_from_the_targets(
+    choices, target, rows, label_field, labels, task_of, tmp_path, flip_flop
+):
     task = task_of(choices, target, rows)
     assert (task.templates.names, task.label_field, task.labels) == (("plain",), label_field, labels)
     assert [each.label for each in task.instances("train")][:2] == [1, 0]
+    varied = flip_flop("templates", "vary", tmp_path / "tea.yaml", "--out", tmp_path / "more.yaml")
+    if label_field == "target_index":  # no field of the rows
+        assert varied.err.startswith("E-TASK-FILE: ")
+    else:
+        again = load_task(tmp_path / "more.yaml")
+        assert (again.label_field, again.labels) == (label_field, labels)
+        assert again.gold_labels(again.rows("train"))[:2] == [1, 0]
 
 
 @pytest.mark.parametrize(

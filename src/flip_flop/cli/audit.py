@@ -54,8 +54,8 @@ def audit_command(
     Writes run.json, metrics.json, scores.npz and instances.jsonl.gz into --out; the last has every row's prompts. With
     --calibrate the table has a second row; --fail-under reads the first. A gate that hangs on fragile answers, whose
     margin the data type does not resolve, says so. With --vary N a second table says how far the answers hang on the
-    format of each prompt: separators, spaces, casing, names and marks, and the order of options. With --too-long skip,
-    too_long.csv in --out names the rows that were left out.
+    format of each prompt: separators, spaces, casing, what stands around marks, and the order of options; it leaves out
+    what is too long under any of them. With --too-long skip, too_long.csv in --out names the rows that were left out.
     """
     from flip_flop.evaluation.run_directory import check_out
     from flip_flop.files import lock_output
@@ -89,15 +89,19 @@ def audit_command(
             calibrate=calibration.calibrate,
             label_prior=prior,
         )
+    if is_first_process():
+        found.write(run.out)
     if run.vary is not None:
         from flip_flop.evaluation.formats import format_spread, render_formats
 
-        found.metrics["formats"] = format_spread(
-            scorer, chosen, run.vary, split=run.split, limit=run.limit, scoring=scoring, seed=run.seed, quiet=quiet
-        )
+        with listed_beside(run.out, ()):
+            found.metrics["formats"] = format_spread(
+                scorer, chosen, run.vary, split=run.split, limit=run.limit, scoring=scoring, seed=run.seed, quiet=quiet
+            )
+        if is_first_process():
+            found.write(run.out)
     if not is_first_process():
         return 0
-    found.write(run.out)
     rows = comparison_rows([found])
     echo(render_text(rows))
     if run.vary is not None:

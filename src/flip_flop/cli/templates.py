@@ -1,7 +1,7 @@
 """``flip-flop templates``: fetch PromptSource's; list, show and check templates."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -182,19 +182,28 @@ def lint_command(lint: LintOptions, data: DataOptions, tasks: tuple[str, ...]) -
 def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
     """Write the task file TASK with more templates to --out, made from those that are not held out.
 
-    They are in other formats (separators, spaces, casing, names and marks, order of options; FormatSpread's grammar)
-    and, with --paraphraser, in other words. Lint rejects what is no template or another's double. Nothing tells
+    They are in other formats (separators, spaces, casing, what stands around marks, order of options; of FormatSpread's
+    grammar what keeps the meaning) and, with --paraphraser, in other words. --templates names those that they are made
+    from; the new file has the others too. Lint rejects what is no template or another's double. Nothing tells
     whether other words mean the same: read them, and give --model, which shows how often it answers each as the vote
     of the task's own templates, and how probable its labels are.
     """
     from flip_flop.drafting.paraphrase import sampler
     from flip_flop.drafting.vary import review, varied_task_text, vary_templates
     from flip_flop.files import write_text
+    from flip_flop.tasks.promptsource_set import TARGET_FIELD
 
     if task.suffix not in (".yaml", ".yml"):
         raise InputError("E-TASK-FILE", f"{task} is no task file.", "Give one: its data are named in the new one.")
     click.get_current_context().with_resource(check_task_out(vary.out, overwrite=vary.overwrite))
-    found = data.open(str(task), vary.templates or "all")
+    found = whole = data.open(str(task), "all")
+    if whole.label_field == TARGET_FIELD:
+        message = f"{task}: each row's label is the place of PromptSource's target, which no field of the rows holds."
+        raise InputError("E-TASK-FILE", message, "Add label_field and labels to it, and list its templates.")
+    if vary.templates:
+        names = data.open(str(task), vary.templates).templates.names
+        others = tuple(name for name in whole.templates.names if name not in names or name in whole.held_out_templates)
+        found = replace(whole, held_out_templates=others)
     split = vary.split or ("train" if "train" in found.data else "test")
     found.rows(split)
     given = {name: BaseModelOptions(model=name) for name in (vary.paraphraser, vary.model) if name}
@@ -215,7 +224,7 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
     shown = {}
     if vary.model:
         shown = review(loaded[vary.model], found, variants, split=split, limit=vary.limit, seed=vary.seed)
-    write_text(vary.out, varied_task_text(task, vary.out, found, variants))
+    write_text(vary.out, varied_task_text(task, vary.out, whole, variants))
     _show_variants(found, variants, shown, vary)
     return 0
 

@@ -2,8 +2,9 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def vary_templates(
     """
     found, own = list[VariedTemplate](), list(task.training_templates)
     if generate is not None:
-        keys = [(template, index) for template in own for index in range(1, paraphrases + 1)]
+        keys = [(each, index) for each in own for index in islice(_free(task, each, "paraphrase"), paraphrases)]
         seeds = [derive_seed(seed, "paraphrase", template.name, index) for template, index in keys]
         first: dict[str, str] = {}
         for template in task.templates:
@@ -76,16 +77,17 @@ def vary_templates(
             found.append(_paraphrase(*key, reply, {"seed": seed, "by": by}, first))
         found = _judge(task, rows, found)
     bases = own + kept_templates(found)
-    seen = {(each.jinja, each.answer_choices) for each in [*task.templates, *bases]}
-    draws = iter((base, index) for index in range(1, _DRAWS * number) for base in bases)
+    seen = {_texts(apply_format(each, {}, each.name)) for each in [*task.templates, *bases]}
+    rounds = islice(zip(*(_free(task, base, "format") for base in bases), strict=True), _DRAWS * number)
+    draws = ((base, index) for indices in rounds for base, index in zip(bases, indices, strict=True))
     batch: list[VariedTemplate] | None = None
     while batch != [] and (missing := number - len(own) - len(kept_templates(found))) > 0:
         batch = []
         for base, index in draws:
             made = draw_format(base, generator(seed, "format", base.name, index), typos=typos)
             template = apply_format(base, made, f"{base.name} format {index}")
-            if (template.jinja, template.answer_choices) not in seen:
-                seen.add((template.jinja, template.answer_choices))
+            if _texts(template) not in seen:
+                seen.add(_texts(template))
                 details = {"from": base.name, "change": "format", "seed": seed, "index": index, **made}
                 text = ", ".join(f"{key} {value!r}" for key, value in made.items())
                 batch.append(VariedTemplate(template.name, template, details, text))
@@ -93,6 +95,15 @@ def vary_templates(
                 break
         found = _judge(task, rows, [*found, *batch])
     return found
+
+
+def _free(task: Task, template: Template, change: str) -> Iterator[int]:
+    """The numbers from 1 that no changed template in the task has: it may have been varied before."""
+    return (index for index in count(1) if f"{template.name} {change} {index}" not in task.templates.names)
+
+
+def _texts(template: Template) -> tuple[str, str | None]:
+    return template.jinja, template.answer_choices
 
 
 def _paraphrase(
@@ -124,10 +135,12 @@ def _judge(task: Task, rows: Sequence[LintRow], found: Sequence[VariedTemplate])
         label_field=task.label_field,
         num_labels=None if task.labels is None else len(task.labels),
     )
+    orders = {each.name for each in found if "order" in each.made}  # answers that are marks move with their options
     codes: dict[str, list[str]] = {name: [] for name in (*task.templates.names, *(each.name for each in found))}
     errors: dict[str, str] = {}
     for finding in findings:
-        codes[finding.template].append(finding.code)
+        if finding.code != "W-TPL-LABEL-ORDER" or finding.template not in orders:
+            codes[finding.template].append(finding.code)
         if finding.is_error:
             errors.setdefault(finding.template, f"{finding.code} {finding.message}")
     return [
@@ -172,8 +185,11 @@ def varied_task_text(source: Path, out: Path, task: Task, found: Sequence[Varied
             document["data"][split] = entry | {"path": (there / entry["path"]).as_posix()}
     made = {each.name: each.made for each in found}
     kept = kept_templates(found)
-    document |= {"name": task.name, "held_out_templates": list(task.held_out_templates)}
-    document["templates"] = [asdict(each) for each in task.templates]
+    document["name"] = task.name
+    if isinstance(document["templates"], dict):  # of PromptSource's: what the task found is written down
+        document["templates"] = [asdict(each) for each in task.templates]
+        if task.labels is not None:
+            document |= {"label_field": task.label_field, "labels": list(task.labels)}
     document["templates"] += [asdict(each) | {"metadata": made[each.name]} for each in kept]
     head = f"# {source.name} with {len(kept)} templates more, made by flip-flop templates vary.\n"
     return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)

@@ -1,23 +1,25 @@
 """How far a model's answers hang on a prompt's format: the same templates under formats drawn at random."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from flip_flop.evaluation.audit import score_calibrated
 from flip_flop.metrics import bootstrap_interval, predicted
 from flip_flop.metrics.agreement import template_agreement_matrix
 from flip_flop.metrics.f1 import f1_per_template, resolve_average
 from flip_flop.options import DEFAULT_SCORING, ScoringOptions
+from flip_flop.prompts import RenderedInstance
 from flip_flop.prompts.formats import apply_format, draw_format, format_choices
 from flip_flop.randomness import generator
 from flip_flop.scoring import ModelGiven, Scorer, as_scorer
 from flip_flop.tasks import Task
 from flip_flop.text import align_columns, count, percent, percent_interval
+from flip_flop.too_long import ids_of
 
 RESAMPLES = 1000
 
@@ -46,38 +48,53 @@ def format_spread(
     Intervals are of 95 %, by the bootstrap over formats, the i-th of each template together; two copies of one draw are
     no pair. A range can only grow with more formats: its interval ends at its value.
 
+    An instance that is too long under one of the formats is refused, or left out under all.
+
     Returns:
         Plain values for ``metrics.json``: ``f1_min``, ``f1_max``, ``f1_spread`` where there is gold,
         ``observed_agreement`` of two formats, ``intervals``; the same and the formats in ``per_template``; ``order``.
     """
-    f1, agreement, swapped, formats = {}, {}, {}, {}
+    formats: dict[str, list[dict[str, Any]]] = {}
+    ordered: dict[str, list[dict[str, Any]]] = {}
     for template in task.templates:
         orders = format_choices(template).get("order", ())
         draws = [generator(seed, "format", template.name, at) for at in range(num_formats)]
-        drawn = [draw_format(template, random, order=False) for random in draws]
+        formats[template.name] = [draw_format(template, random, order=False) for random in draws]
         if orders:
-            drawn += [
-                change | {"order": orders[random.integers(len(orders))]}
-                for change, random in zip(drawn, draws, strict=True)
-            ]
-        variants = tuple(apply_format(template, change, f"{template.name} {at}") for at, change in enumerate(drawn, 1))
-        asked = replace(task, templates=replace(task.templates, templates=variants), held_out_templates=())
-        scored = score_calibrated(
-            as_scorer(model),
-            asked.render(split, limit=limit, seed=seed),
-            scoring,
-            None,
-            None,
-            label=f"formats of {template.name}",
-            quiet=quiet,
+            pairs = zip(formats[template.name], draws, strict=True)
+            ordered[template.name] = [c | {"order": orders[random.integers(len(orders))]} for c, random in pairs]
+    task, names = replace(task, data={split: task.rows(split)}), list[str]()
+    rendered: list[Sequence[RenderedInstance]] = []
+    for what, changes in (("", formats), (" in another order", ordered)):
+        for at in range(num_formats if changes else 0):
+            # A variant has its template's name: on that depends what it draws at random.
+            own = task.templates.select(changes)
+            variants = tuple(apply_format(each, changes[each.name][at], each.name) for each in own)
+            asked = replace(task, templates=replace(own, templates=variants), held_out_templates=())
+            rendered.append(asked.instances(split, limit=limit, seed=seed))
+            names += [f"{name}, format {at + 1}{what}" for name in changes]
+    # All in one: an instance that is too long under one format is left out under all.
+    instances = [
+        replace(
+            each[0],
+            prompts=tuple(chain(*(one.prompts for one in each))),
+            choices=tuple(chain(*(one.choices for one in each))),
         )
-        predictions, num_labels = predicted(scored.table.scores), scored.table.scores.shape[2]
-        plain, average = predictions[:, :num_formats], resolve_average(task.f1, num_labels)
-        f1[template.name] = f1_per_template(plain, scored.data.gold, num_labels=num_labels, average=average)
-        agreement[template.name] = template_agreement_matrix(plain)
-        if orders:
-            swapped[template.name] = (plain != predictions[:, num_formats:]).mean(axis=0)
-        formats[template.name] = drawn[:num_formats]
+        for each in zip(*rendered, strict=True)
+    ]
+    table = as_scorer(model).scores(instances, scoring, names=names, label="formats", quiet=quiet)
+    skipped = ids_of(table.too_long)
+    gold = np.array([-1 if one.label is None else one.label for one in instances if one.id not in skipped])
+    average = resolve_average(task.f1, num_labels := table.scores.shape[2])
+    both = np.split(predicted(table.scores), [num_formats * len(formats)], axis=1)
+    plain, other = (each.reshape(len(gold), num_formats, -1 if each.size else 0) for each in both)
+    f1, agreement, swapped = {}, {}, {}
+    for name, ours in zip(formats, np.moveaxis(plain, 2, 0), strict=True):
+        f1[name] = f1_per_template(ours, gold, num_labels=num_labels, average=average)
+        agreement[name] = template_agreement_matrix(ours)
+        if name in ordered:
+            theirs = other[:, :, [*ordered].index(name)]
+            swapped[name] = ((ours != theirs) | (ours < 0)).mean(axis=0)  # two answers that are no label do not agree
 
     def summary(names: list[str]) -> dict[str, Any]:
         pairs = np.mean([agreement[name] for name in names], axis=0)
@@ -104,7 +121,8 @@ def format_spread(
         }
         order = {"templates": list(swapped), **_with_intervals(shares, num_formats, seed)}
     per_template = {name: {**summary([name]), "formats": formats[name]} for name in formats}
-    found = {"num_formats": num_formats, "seed": seed, **summary([*formats])}
+    found = {"num_formats": num_formats, "seed": seed, "num_instances": len(gold), "num_too_long": len(skipped)}
+    found |= summary([*formats])
     return found | {"order": order, "per_template": per_template}
 
 
@@ -143,9 +161,11 @@ def render_formats(found: Mapping[str, Any]) -> str:
         lines.append([name, f"{percent(low)}..{percent(high)}", percent(spread), ends[0], percent(agreed), ends[1]])
     text = f"{found['num_formats']} formats of each template, drawn as FormatSpread does; intervals over formats\n"
     text += align_columns(lines, num_left=1, rule=True)
+    if found["num_too_long"]:
+        text += f"\nleft out of all formats, too long under some: {count(found['num_too_long'], 'instance')}"
     order = found["order"]
     if order is None:
-        return f"{text}\nno template lists its options, so nothing is known of their order"
+        return f"{text}\nno template lists its answers as options, so nothing is known of their order"
     return (
         f"{text}\noptions in another order change {percent(order['order'])} % of the answers, another format "
         f"{percent(order['format'])} %; the order's part in both: {percent(order['share'])} % "

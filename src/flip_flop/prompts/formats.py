@@ -1,13 +1,14 @@
-"""Other formats of a template: what it asks stays, how it is set changes.
+"""Other formats of a template: how a prompt looks changes; what it asks, and which answer is right, stays.
 
-The grammar is FormatSpread's (Sclar et al. 2024, arXiv 2310.11324, section 3.1 and appendix A). It works on a
-template's literal text and on how its options are listed; every Jinja expression and statement stays as it is written.
+The grammar is that part of FormatSpread's (Sclar et al. 2024, arXiv 2310.11324, section 3.1 and appendix A) which is
+certain to keep this. It renames no descriptor (``Review:``) and gives options no other kind of mark: the text may speak
+of either. It works on a template's literal text; every Jinja expression and statement stays as it is written.
 """
 
 import itertools
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,14 +29,13 @@ _MARKS = {
 }
 _WRAPPERS = ("{}.", "{})", "({})", "{} )", "[{}]", "<{}>")
 _LISTS = [*itertools.product(_MARKS, _WRAPPERS), ("", "-"), ("", "*")]
-_CASINGS: dict[str, Callable[[str], str]] = {"title": str.title, "upper": str.upper, "lower": str.lower}
-_NAMES = {"field": "Answer", "Text": "Answer", "Input": "Output", "Passage": "Response"}  # of a field; of the answer
+_CASINGS: dict[str, Callable[[str], str]] = {"title": string.capwords, "upper": str.upper, "lower": str.lower}
 _SEPARATORS = (": ", ":", ":: ", "::", "::: ", " : ", " - ", "- ", " ", "\t", "\n ", "\n\t", " \n\t", "\n    ")
 _SPACES = ("\n", " ", "  ", " \n", "\n ", " \n ", ", ", " , ", ". ", "; \n", " -- ", " || ", " <sep> ")
 
 _FIRST = 0xF0000  # a private character stands for a piece of code while its surroundings are changed
 _PIECE = re.compile(f"[{chr(_FIRST)}-{chr(0xFFFFD)}]")
-_DESCRIPTOR = re.compile(r"([^\W\d_](?:[^\W_]|[ '-]){0,28}?)(\s*:(?!//)\s*)")
+_DESCRIPTOR = re.compile(r"([^\W\d_](?:[^\W_]|[ '-]){0,28}?)(\s*:(?!\S)\s*)")
 _JOIN = re.compile(rf"(\{{\{{-?\s*){RESERVED_FIELD}(\s*\|\s*join\b.*)", re.DOTALL)
 _BETWEEN = r"""["'”’]?\s*(?:,\s*(?:or\b|and\b)?|or\b|and\b|/|;)\s*["'“‘]?"""
 
@@ -82,10 +82,9 @@ class TemplateParts:
         """The text with its code back."""
         return _PIECE.sub(lambda found: self.pieces[ord(found[0]) - _FIRST], text)
 
-    def holds(self, text: str, *, only: bool = False) -> list[str]:
-        """The code in a text, in its order; with ``only``, nothing unless the text is one expression."""
-        found = [self.source(each) for each in _PIECE.findall(text)]
-        return found if not only or (len(text) == 1 and found and found[0].startswith("{{")) else []
+    def holds(self, text: str) -> list[str]:
+        """The code in a text, in its order."""
+        return [self.source(each) for each in _PIECE.findall(text)]
 
     def names(self, answer: str, text: str) -> bool:
         """Whether a text names an answer as a whole word."""
@@ -110,16 +109,44 @@ class TemplateParts:
             return None
         one = "|".join(re.escape(each) for each in sorted(self.answers, key=len, reverse=True))
         row = re.compile(rf"(?<!\w)({one})" + rf"({_BETWEEN})({one})" * (number - 1) + r"(?!\w)", re.IGNORECASE)
-        for found in row.finditer(self.text):
-            if {each.casefold() for each in found.groups()[::2]} == {each.casefold() for each in self.answers}:
-                return _Options(found.start(), found.end(), found.groups()[::2], found.groups()[1::2])
-        return None
+        rows = [found for found in row.finditer(self.text) if self.are_answers(found.groups()[::2])]
+        if len(rows) != 1:  # listed twice, they would be in two orders
+            return None
+        return _Options(rows[0].start(), rows[0].end(), rows[0].groups()[::2], rows[0].groups()[1::2])
+
+    def are_answers(self, items: Sequence[str]) -> bool:
+        """Whether items are the answers, in whatever order."""
+        return sorted(map(str.casefold, items)) == sorted(map(str.casefold, self.answers))
 
     @property
-    def marked_answers(self) -> list[int] | None:
-        """Which option each answer is, where the answers are the options' marks, as A and B."""
-        marks = _MARKS.get(self.options.marks, ())[: len(self.options.items)] if self.options else ()
-        return list(map(marks.index, self.answers)) if marks and sorted(self.answers) == sorted(marks) else None
+    def marks(self) -> tuple[str, ...]:
+        """What stands before the options, without its wrapper."""
+        return _MARKS.get(self.options.marks, ())[: len(self.options.items)] if self.options else ()
+
+    @property
+    def num_movable(self) -> int:
+        """How many options can be in any order, or 0: they are the answers, or the answers are their marks.
+
+        None where the text speaks of a mark, of what is above, or where the number of answers is a row's own.
+        """
+        if any(code.startswith("{%") or SEPARATOR in code for code in self.holds("".join(self.answers))):
+            return 0
+        if (options := self.options) is None:
+            return len(self.answers) if any(map(_JOIN.match, self.pieces)) else 0
+        others = "\n".join([self.text[: options.start], *options.items, self.text[options.end :]])
+        spoken = any(re.search(rf"\b{re.escape(mark)}\b", others) for mark in self.marks)
+        if spoken or re.search(r"\b(above|below)\b", "\n".join(options.items), re.IGNORECASE):
+            return 0
+        movable = self.are_answers(options.items) or sorted(self.answers) == sorted(self.marks)
+        return len(options.items) if movable else 0
+
+    def recased(self, descriptor: str) -> bool:
+        """Whether a descriptor is the same in another case: none that names an answer, or may be an acronym."""
+        return not descriptor.isupper() and not any(self.names(answer, descriptor) for answer in self.answers)
+
+    def is_fixed(self, line: str) -> bool:
+        """Whether the line breaks around a line stay: it may be empty in a prompt, or has options."""
+        return any(code.startswith(("{%", "{#")) or "\n" in code for code in self.holds(line))
 
     def fields(self, text: str) -> list[tuple[str, str, str, str]]:
         """A prompt line by line: what stands before each field, its descriptor, the separator, and its text."""
@@ -137,27 +164,24 @@ class TemplateParts:
 def format_choices(template: Template) -> dict[str, tuple[Any, ...]]:
     """The parts of a template's format that can be changed, each with what it can be; None leaves it.
 
-    ``separator`` stands between a descriptor (``Review:``) and its field, ``space`` between fields. ``casing`` and
-    ``names`` are of descriptors. ``marks`` and their ``wrapper`` stand before options that are listed with marks;
-    ``order`` is all orders of the options but the one that is there, up to 24.
+    ``separator`` stands between a descriptor (``Review:``) and its field, ``space`` between fields. ``casing`` is that
+    of descriptors. ``wrapper`` stands around the marks before options. ``order`` is all orders of the options but the
+    one that is there, up to 24; only where the options are the answers, or the answers are the marks.
     """
     parts, found = TemplateParts(template), dict[str, tuple[Any, ...]]()
     fields, options = parts.fields(parts.text), parts.options
-    alone = {rest for *_, rest in fields if parts.holds(rest, only=True)}
-    if any(name for _, name, *_ in fields):
-        found |= {"separator": _SEPARATORS, "casing": (None, *_CASINGS)}
+    names = [name for _, name, *_ in fields if name]
+    if names:
+        found["separator"] = _SEPARATORS
+    if any(map(parts.recased, names)):
+        found["casing"] = (None, *_CASINGS)
     if len(fields) > 1:
         found["space"] = _SPACES
-    if alone:
-        found["names"] = (None, *(_NAMES if len(alone) == 1 else ["field"]))
-    if options is not None and options.marks:
-        found["wrapper"] = _WRAPPERS
-        rest = parts.text[: options.start] + parts.text[options.end :]
-        spoken = parts.marked_answers and any(re.search(rf"\b{re.escape(each)}\b", rest) for each in parts.answers)
-        if len(options.items) <= len(_ROMAN) and not spoken:  # "answer with A or B" would name other marks
-            found["marks"] = tuple(_MARKS)
-    number = len(options.items) if options else len(parts.answers) if any(map(_JOIN.match, parts.pieces)) else 0
-    if number > 1:
+    if options is not None and parts.marks:
+        rest = "\n".join([*parts.answers, parts.text[: options.start], parts.text[options.end :]])
+        if not any(options.wrapper.format(mark) in rest for mark in parts.marks):  # the answer "(A)" stays where it is
+            found["wrapper"] = _WRAPPERS
+    if (number := parts.num_movable) > 1:
         found["order"] = tuple(itertools.islice(itertools.permutations(range(number)), 1, 25))
     return found
 
@@ -187,25 +211,24 @@ def apply_format(template: Template, change: Mapping[str, Any], name: str) -> Te
         >>> other.jinja, other.answer_choices
         ('REVIEW - {{ text }} || Bad or good?', 'bad ||| good')
     """
-    parts, out, names = TemplateParts(template), "", change.get("names")
+    parts, out, before = TemplateParts(template), "", True
     text, answers = _with_options(parts, change)
-    for at, (space, descriptor, separator, rest) in enumerate(parts.fields(text)):
-        if names and (code := parts.holds(rest, only=True)):
-            words = re.findall(r"[^\W\d_]+", code[0]) or ["text"]
-            descriptor = words[0].capitalize() if names == "field" else names
-        elif names and descriptor.casefold() == "answer":
-            descriptor = _NAMES[names]
+    for space, descriptor, separator, rest in parts.fields(text):
+        fixed = parts.is_fixed(rest)
+        out += space if fixed or before else change.get("space", space)
         if descriptor:
-            descriptor = _CASINGS.get(change.get("casing", ""), str)(descriptor)
-            descriptor += change.get("separator", separator or ": ")
-        out += (change.get("space", space) if at else "") + descriptor + rest
+            casing = _CASINGS.get(change.get("casing", ""), str)
+            out += casing(descriptor) if parts.recased(descriptor) else descriptor
+            stays = fixed and "\n" in separator  # options stand below
+            out += separator if stays else change.get("separator", separator)
+        out, before = out + rest, fixed
     if change.get("typos"):
         out = _with_typos(out, parts.answers, change["typos"], generator(change["typo_seed"], "typos"))
     return Template(name, parts.source(out.strip()) + parts.target, answers or template.answer_choices)
 
 
 def _with_options(parts: TemplateParts, change: Mapping[str, Any]) -> tuple[str, str]:
-    """The prompt with its options in another order or with other marks; and the answers where these are the marks."""
+    """The prompt with its options in another order or wrapper; and the answers where these are the marks."""
     options, order = parts.options, change.get("order")
     if options is None:
         if order is not None:
@@ -215,16 +238,16 @@ def _with_options(parts: TemplateParts, change: Mapping[str, Any]) -> tuple[str,
     answers, order = "", order or range(len(options.items))
     items = [options.items[at] for at in order]
     if options.wrapper:
-        marks = _MARKS.get(change.get("marks", options.marks), ("",) * len(items))
-        wrapper = change.get("wrapper", options.wrapper)
-        listed = "\n".join(f"{wrapper.format(mark)} {item}" for mark, item in zip(marks, items, strict=False))
-        if (places := parts.marked_answers) is not None:
-            answers = f" {SEPARATOR} ".join(marks[list(order).index(place)] for place in places)
+        marks, wrapper = parts.marks or ("",) * len(items), change.get("wrapper", options.wrapper)
+        listed = "\n".join(f"{wrapper.format(mark)} {item}" for mark, item in zip(marks, items, strict=True))
+        if sorted(parts.answers) == sorted(marks):
+            answers = f" {SEPARATOR} ".join(marks[list(order).index(marks.index(each))] for each in parts.answers)
         parts.pieces.append(parts.source(listed))  # its lines are no fields
         listed = chr(_FIRST + len(parts.pieces) - 1)
     else:
         if options.items[0][0].isupper() and not any(item[0].isupper() for item in options.items[1:]):
-            items = [items[0][0].upper() + items[0][1:], *(item[0].lower() + item[1:] for item in items[1:])]
+            small = [item[0].lower() + item[1:] if item[1:].islower() else item for item in items[1:]]
+            items = [items[0][0].upper() + items[0][1:], *small]
         listed = "".join(itertools.chain(*zip(items, (*options.between, ""), strict=True)))
     return parts.text[: options.start] + listed + parts.text[options.end :], answers
 
