@@ -67,7 +67,7 @@ def test_labels_and_their_order_come_from_the_targets(
         ("text,label,mine\nx,0,1\ny,1,1\nz,0,0", "label_field: mine", "do not say which values of 'mine' are which"),
         ("text,label\nx,0\ny,1", "label_field: lable", "no field 'lable'. Did you mean 'label'?"),
         ("text,label\nx,1\ny,2", "", "no answer for '2' of the field 'label'. Write label_field: and labels:"),
-        ("text,label\nx,0\ny,1", "chat_template_kwargs: {day: 2020-01-01}", "chat_template_kwargs cannot be written"),
+        ("text,label\nx,0\ny,1", "chat_template_kwargs: {day: 2020-01-01}", "not JSON serializable"),
     ],
 )
 def test_labels_that_the_templates_do_not_tell_are_refused(rows, more, words, task_of):

@@ -1,7 +1,6 @@
 """A task: what its rows are, what its labels are, how its templates ask for them; and a split of it, rendered."""
 
 import functools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
@@ -91,11 +90,6 @@ class Task:
             named = f"{task} has {len(texts)} labels and {len(set(self.label_names))} different label_names."
             raise InputError("E-TASK-KEY", named, "Give one name for each label, or none.")
         self.templates.select(self.held_out_templates)
-        try:
-            json.dumps(self.chat_template_kwargs)
-        except (TypeError, ValueError) as error:
-            message = f"{task}: chat_template_kwargs cannot be written as JSON ({error})."
-            raise InputError("E-TASK-KEY", message, "Put a date in quotation marks.") from None
 
     @property
     def training_templates(self) -> TemplateSet:

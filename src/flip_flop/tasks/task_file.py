@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,7 +64,7 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
         "description": _text(document, "description", where) or "",
         "system": _text(document, "system", where),
         "assistant_prefix": _text(document, "assistant_prefix", where),
-        "chat_template_kwargs": _mapping(document.get("chat_template_kwargs") or {}, f"{where}, chat_template_kwargs"),
+        "chat_template_kwargs": _json(document.get("chat_template_kwargs") or {}, f"{where}, chat_template_kwargs"),
     }
     if isinstance(templates, dict):
         name = _text(_mapping(templates, f"{where}, templates", ["promptsource"]), "promptsource", where)
@@ -75,6 +76,14 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
             )
         return set_task(name, data, value_limit=limit, **keys)[0]
     return Task(data=data, templates=_templates(templates, limit, where), **keys)
+
+
+def _json(value: Any, where: str) -> Mapping[str, Any]:
+    try:
+        json.dumps(value)
+    except TypeError as error:
+        raise InputError("E-TASK-KEY", f"{where}: {error}.", "Put a date in quotation marks.") from None
+    return _mapping(value, where)
 
 
 def _names(document: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
