@@ -210,6 +210,7 @@ def test_a_text_is_the_longest_answer_that_it_begins_with(text, label):
         ("+", ["+", "-"], 0),
         ("-1", ["1", "-1"], 1),
         ("1.5", ["1", "2"], None),
+        ("-1", ["1", "2"], None),
         ("“Oui”, dit-il", ["non", "oui"], 1),
         ("。是", ["否", "是"], 1),
         ("a\nc\nd", ["a\nb", "a\nc"], 1),

@@ -37,7 +37,8 @@ def _goes_on(last: str, rest: str) -> bool:
 
 def _bare(text: str) -> str:
     def is_around(at: int) -> bool:
-        return unicodedata.category(text[at])[0] in "PSZ"
+        is_sign = text[at] in "+-−" and text[at + 1 : at + 2].isdigit()
+        return unicodedata.category(text[at])[0] in "PSZ" and not is_sign
 
     first = next((at for at in range(len(text)) if not is_around(at)), len(text))
     last = next((at for at in range(len(text) - 1, first - 1, -1) if not is_around(at)), first - 1)

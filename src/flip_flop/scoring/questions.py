@@ -30,7 +30,7 @@ class Question(NamedTuple):
     @property
     def key(self) -> str:
         """By which its answer is kept."""
-        return sha256_json(["1", *self[:4]])
+        return sha256_json(["2" if self.answer is None else "1", *self[:4]])  # of the first kind, "1" was a line alone
 
     def means(self, given: dict[str, Any]) -> Any:
         """What was given: a score in nats, or a label's index, None where it is no label."""
