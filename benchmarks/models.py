@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from tokenizers import Tokenizer, models
@@ -9,7 +10,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config
 
 from benchmarks.workload import VOCAB, answer_prefixes, trie_depths
-from flip_flop.scoring import EncodedInstance
+from flip_flop.scoring import EncodedAnswer, EncodedInstance
 
 LORA_R = 16
 
@@ -110,23 +111,60 @@ def randomize_adapter(adapted: nn.Module, *, seed: int = 0) -> None:
                 parameter.normal_(0.0, 0.02)
 
 
-def useful_scoring_flops(shape: ModelShape, instances: Sequence[EncodedInstance]) -> float:
-    """The least that scoring costs: one forward over what is distinct in each instance, the head at answers' rows."""
-    total = 0.0
-    for instance in instances:
-        answers = [answer for row in instance.answers for answer in row]
-        tokens = trie_depths([answer.inputs for answer in answers])
-        total += shape.forward_flops(tokens, len(answer_prefixes(answers)), adapted=False)
-    return total
+@dataclass(frozen=True)
+class Sharing:
+    """What of an instance is computed once: its ``tokens``, and the ``rows`` that go through the head.
+
+    Attributes:
+        tokens: ``beginnings``: whatever begins alike, with answers that begin alike sharing a row of the head;
+            ``sequences``: only what is wholly equal; ``none``.
+        answer_rows: Whether the head reads the rows that predict an answer's token only, or all.
+    """
+
+    tokens: Literal["beginnings", "sequences", "none"]
+    answer_rows: bool
+
+    def of(self, answers: Sequence[EncodedAnswer]) -> tuple[list[int], int]:
+        """Of each token that is forwarded the number of keys that it sees, and the head's rows; without padding."""
+        sequences: Sequence[tuple[int, ...]] = [answer.inputs for answer in answers]
+        if self.tokens != "none":
+            sequences = list(dict.fromkeys(sequences))
+        depths = [at + 1 for each in sequences for at in range(len(each))]
+        keys = trie_depths(sequences) if self.tokens == "beginnings" else depths
+        return keys, len(answer_prefixes(answers)) if self.answer_rows else len(keys)
 
 
-def useful_training_flops(shape: ModelShape, instances: Sequence[EncodedInstance], label: int) -> float:
-    """The least that a step costs: scoring with the adapter, and one backward over the consensus answers' part."""
-    total = 0.0
+# What each peer computes at the least, were no token of its batches padding; `LEAST` is what the task needs.
+LEAST = Sharing("beginnings", answer_rows=True)
+PEERS = {
+    "lm-eval": Sharing("sequences", answer_rows=False),
+    "strong": Sharing("sequences", answer_rows=True),
+    "naive": Sharing("none", answer_rows=False),
+    "T0": Sharing("none", answer_rows=False),
+    "T1": Sharing("sequences", answer_rows=True),
+}
+
+
+def scoring_flops(
+    shape: ModelShape, instances: Sequence[EncodedInstance], sharing: Sharing = LEAST, *, adapted: bool = False
+) -> float:
+    """One forward of each instance; the least that scoring costs, as it is called."""
+    return sum(
+        shape.forward_flops(*sharing.of([answer for row in instance.answers for answer in row]), adapted=adapted)
+        for instance in instances
+    )
+
+
+def training_flops(
+    shape: ModelShape, instances: Sequence[EncodedInstance], label: int, sharing: Sharing = LEAST
+) -> float:
+    """Scoring with the adapter, and a backward over the consensus answers; the least that a step costs, as called.
+
+    Who does not share beginnings forwards the consensus answers once more, as its votes have no gradient.
+    """
+    total = scoring_flops(shape, instances, sharing, adapted=True)
     for instance in instances:
-        answers = [answer for row in instance.answers for answer in row]
-        tokens = trie_depths([answer.inputs for answer in answers])
-        total += shape.forward_flops(tokens, len(answer_prefixes(answers)), adapted=True)
-        chosen = [row[label] for row in instance.answers]
-        total += shape.backward_flops(trie_depths([answer.inputs for answer in chosen]), len(answer_prefixes(chosen)))
+        keys, rows = sharing.of([row[label] for row in instance.answers])
+        total += shape.backward_flops(keys, rows)
+        total += 0.0 if sharing == LEAST else shape.forward_flops(keys, rows, adapted=True)
     return total

@@ -1,6 +1,7 @@
 """The parts of a run: which variants stand against each other, and what has to be equal."""
 
 import dataclasses
+import functools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import psutil
 import torch
 
 from benchmarks.measure import Check, Surroundings, Timings, Variant, interleave, spread, watched
-from benchmarks.models import MODELS, ModelShape, make_model, useful_scoring_flops, useful_training_flops
+from benchmarks.models import LEAST, MODELS, PEERS, ModelShape, Sharing, make_model, scoring_flops, training_flops
 from benchmarks.ours import gradient, make_trainer, our_scores, our_step
 from benchmarks.peers import best_harness_batch, harness_scorer, naive_scores, strong_scores
 from benchmarks.training_peers import FORCED_LABEL, naive_step, strong_step, with_forced_consensus
@@ -81,7 +82,7 @@ def scoring_part(settings: Settings, say: Say) -> Iterator[tuple[str, dict[str, 
         )
         if cut is not None:
             _compare(timings, scoring_variants(cut, instances[:SAMPLE], batch, settings), _scores_check)
-        flops = useful_scoring_flops(settings.shape, instances)
+        flops = functools.partial(scoring_flops, settings.shape, instances)
         entry = _entry(instances, timings, around, flops, against=("lm-eval", "strong", "naive"))
         yield name, entry | {"harness_batch": batch}
 
@@ -125,7 +126,7 @@ def training_part(settings: Settings, say: Say) -> Iterator[tuple[str, dict[str,
             )
             if cut_steps is not None:
                 _compare(timings, cut_steps.variants(instances[:SAMPLE], asked), _gradients_check)
-            flops = useful_training_flops(settings.shape, instances, FORCED_LABEL)
+            flops = functools.partial(training_flops, settings.shape, instances, FORCED_LABEL)
             yield name, _entry(instances, timings, around, flops, against=("T0", "T1")) | {"left_out": left_out}
 
 
@@ -169,14 +170,19 @@ class _Steps:
 
 
 def _entry(
-    instances: Sequence[EncodedInstance], timings: Timings, around: Surroundings, flops: float, against: Sequence[str]
+    instances: Sequence[EncodedInstance],
+    timings: Timings,
+    around: Surroundings,
+    flops: Callable[[Sharing], float],
+    against: Sequence[str],
 ) -> dict[str, Any]:
+    least = flops(LEAST)
     ours = [name for name in timings.seconds if name.startswith(("packed", "padded"))]
     ratios = {
         name: {peer: ratio for peer in against if (ratio := timings.ratio(peer, name)) is not None} for name in ours
     }
     rates = {
-        name: spread([flops / seconds / 1e9 for seconds in by_round.values()])
+        name: spread([least / seconds / 1e9 for seconds in by_round.values()])
         for name, by_round in timings.seconds.items()
     }
     peak = sum(around.peaks) / len(around.peaks)
@@ -191,6 +197,7 @@ def _entry(
         "counts": dataclasses.asdict(count_tokens(instances)),
         "seconds": {name: list(by_round.values()) for name, by_round in timings.seconds.items()},
         "ratios": ratios,
+        "bounds": {peer: flops(PEERS[peer]) / least for peer in against},
         "useful_gflops": rates,
         "share_of_peak": shares,
         "differences": timings.differences,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from benchmarks.architectures import row
 from benchmarks.measure import Variant, interleave
-from benchmarks.models import MODELS, make_model, useful_scoring_flops, useful_training_flops
+from benchmarks.models import MODELS, PEERS, make_model, scoring_flops, training_flops
 from benchmarks.ours import gradient, make_trainer, our_scores, our_step
 from benchmarks.parts import _over
 from benchmarks.peers import naive_scores, strong_scores
@@ -97,10 +97,27 @@ def test_the_least_work_is_counted_by_hand_for_a_small_instance():
     weights, head = TINY.body, 2 * TINY.hidden * TINY.vocab
     attention = 4 * TINY.layers * TINY.hidden * (1 + 2 + 2 + 3)
     scoring = 4 * 2 * weights + attention + 2 * head
-    assert useful_scoring_flops(TINY, [instance]) == scoring
+    assert scoring_flops(TINY, [instance]) == scoring
     adapter = 4 * (2 + 4) * TINY.lora
     training = scoring + 4 * 2 * weights + adapter + 2 * attention + 2 * head
-    assert useful_training_flops(TINY, [instance], 0) == training
+    assert training_flops(TINY, [instance], 0) == training
+
+
+def test_a_peers_work_is_counted_by_hand_for_a_small_instance():
+    # Sequences 5 6 and 5 7, each scored for two labels of one token: two that are distinct, four in all.
+    answers = [[EncodedAnswer((5, first), (label,)) for label in (1, 2)] for first in (6, 7)]
+    instance = EncodedInstance("1", tuple(map(tuple, answers)))
+    pair = 2 * 2 * TINY.body + 4 * TINY.layers * TINY.hidden * (1 + 2)  # a sequence's two tokens
+    head = 2 * TINY.hidden * TINY.vocab
+    assert scoring_flops(TINY, [instance], PEERS["naive"]) == 4 * (pair + 2 * head)
+    assert scoring_flops(TINY, [instance], PEERS["lm-eval"]) == 2 * (pair + 2 * head)
+    assert scoring_flops(TINY, [instance], PEERS["strong"]) == 2 * (pair + head)
+    adapter, back = 2 * 2 * TINY.lora, 2 * 2 * TINY.body + 8 * TINY.layers * TINY.hidden * (1 + 2)
+    for peer, scored, rows in (("T0", 4, 2), ("T1", 2, 1)):
+        forward = pair + adapter + rows * head
+        backward = back + 2 * adapter + rows * head
+        expected = scored * forward + 2 * forward + 2 * backward
+        assert training_flops(TINY, [instance], 0, PEERS[peer]) == expected
 
 
 def test_rounds_rotate_and_the_first_is_dropped():

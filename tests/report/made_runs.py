@@ -69,6 +69,7 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
         "scoring": {"delimiter": " ", "chat_template": False, "backend": "padded", "bos": False},
         "seed": 0,
         "versions": {"python": "3.11.7", "torch": "2.13.0"},
+        "seconds": 900,
         "training": {"method": method, "seconds": 17.2, "learning_rate": 3e-4} if method else None,
     }
     instances = []

@@ -27,7 +27,8 @@ def make_training(folder: Path, method: str, log: list[dict] | None = None, **se
         | {"num_instances": 1234, "num_validation": 56},
         "seconds": 5400,
         "model": {"name": MODEL},
-        "training": {"method": method, "max_share_drift": 0.2, "selected_by": "mean_f1"} | settings,
+        "training": {"method": method, "max_share_drift": 0.2, "selected_by": "mean_f1", "evaluation_seconds": 1800}
+        | settings,
         "adapter": {"digest": "9e" * 32},  # the made audits'
     }
     (folder / "run.json").write_text(json.dumps(record))

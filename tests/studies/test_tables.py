@@ -268,7 +268,8 @@ def test_rows_here_stand_beside_the_papers_and_the_releases_with_the_reported_ho
     assert rte[1:4] == ["1,234", "(1,490)", "(1,488)"]  # the paper's table, and the release's
     assert rte[4:7] == ["56", "(1,000)", "(1,000)"]
     assert rte[9] == "(277)"
-    assert rte[10] == "1.50"
+    assert rows[0][10:] == ["hours training", "hours validation", "hours audit"]
+    assert rte[10:] == ["1.50", "0.50", "0.25"]
     assert "Reported there: 3 to 23 hours for one dataset, on an A6000 of 48 GB or an A100 of 80 GB." in text
     assert "061347c" in text
 

@@ -74,8 +74,14 @@ class EndpointScorer(Scorer):
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
         """In the chat template of the tokenizer that was given; what only a template can take needs one."""
-        if self.tokenizer is not None:
-            return PromptEncoder(self.tokenizer, options.chat_template).as_read(instance)
+        return self._as_read(instance, self._encoder(options))
+
+    def _encoder(self, options: ScoringOptions) -> PromptEncoder | None:
+        return None if self.tokenizer is None else PromptEncoder(self.tokenizer, options.chat_template)
+
+    def _as_read(self, instance: RenderedInstance, encoder: PromptEncoder | None) -> RenderedInstance:
+        if encoder is not None:
+            return encoder.as_read(instance)
         for key in instance.chat.given:
             message = f"The task has {key}: for the chat template, and a served model's is on its server."
             raise InputError("E-CHAT-TEMPLATE", message, "Give --tokenizer, whose chat template it is.")
@@ -100,16 +106,15 @@ class EndpointScorer(Scorer):
         """
         if options.too_long == "skip":
             raise InputError("E-ENDPOINT", "How long a prompt is, a server tells only by refusing it: none is skipped.")
-        in_chat = options.chat_template == "on" and self.tokenizer is None
+        encoder = self._encoder(options)
+        in_chat = encoder is None and options.chat_template == "on"
         if in_chat and options.by == "probability":
             hint = "Give --tokenizer, whose chat template it is."
             raise InputError("E-CHAT-TEMPLATE", "A served model's chat template is on its server.", hint)
-        encoder = None if self.tokenizer is None else PromptEncoder(self.tokenizer, options.chat_template)
-        delimiter = " " if encoder is None else encoder.delimiter_of(instances[0].chat)
         shape = (len(instances), len(instances[0].choices), len(instances[0].choices[0]))
         if options.by == "generation":
             require_different(instances)
-        questions = [question for each in instances for question in self._questions(each, options, names)]
+        questions = [question for each in instances for question in self._questions(each, encoder, options, names)]
         answers, asked = self._answers(questions, options.concurrency, label, quiet)
         if options.by == "probability":
             scores = np.array([each["score"] for each in answers], dtype=np.float32).reshape(shape)
@@ -121,7 +126,7 @@ class EndpointScorer(Scorer):
             counts = np.zeros(shape, dtype=np.int64)
         merged = sum(each.get("merged", False) for each in answers)
         settings = {
-            "delimiter": delimiter,
+            "delimiter": _delimiter(instances[0], encoder),
             "chat_template": in_chat or bool(encoder and encoder.uses_chat_template),
             "backend": "openai",
             "by": options.by,
@@ -131,29 +136,26 @@ class EndpointScorer(Scorer):
         return ScoreTable(scores, counts, merged, settings=settings)
 
     def _questions(
-        self, instance: RenderedInstance, options: ScoringOptions, names: Sequence[str]
+        self,
+        instance: RenderedInstance,
+        encoder: PromptEncoder | None,
+        options: ScoringOptions,
+        names: Sequence[str],
     ) -> Iterator[Question]:
-        encoder = None if self.tokenizer is None else PromptEncoder(self.tokenizer, options.chat_template)
-        delimiter = " " if encoder is None else encoder.delimiter_of(instance.chat)
-        in_chat = options.chat_template == "on" and self.tokenizer is None
-        prompts = self.as_read(instance, options).prompts
+        in_chat = encoder is None and options.chat_template == "on"
+        # The BOS that a chat template writes is left out where the server's tokenizer writes it too.
+        bos = encoder.tokenizer.bos_token if encoder and encoder.uses_chat_template and encoder.starts_with_bos else ""
+        prompts = self._as_read(instance, encoder).prompts
         for at, (read, choices) in enumerate(zip(prompts, instance.choices, strict=True)):
-            prompt = self._sent(read, encoder)
+            prompt = read.removeprefix(str(bos))
             place = f"Instance {instance.id!r}, template {names[at] if names else at + 1!r}"
             if options.by == "generation":
                 yield Question(prompt, None, 16 + max(map(len, choices)), in_chat, choices, place)
                 continue
             start = prompt.rstrip(" ")
             for choice in choices:
-                answer = prompt[len(start) :] + delimiter + choice
+                answer = prompt[len(start) :] + _delimiter(instance, encoder) + choice
                 yield Question(start, answer, choices=choices, place=place)
-
-    def _sent(self, prompt: str, encoder: PromptEncoder | None) -> str:
-        """Without the BOS that a chat template writes, where the server's tokenizer writes it too."""
-        if encoder is None or not encoder.uses_chat_template:
-            return prompt
-        bos = PromptEncoder(encoder.tokenizer, "off").bos
-        return prompt if bos is None else prompt.removeprefix(str(encoder.tokenizer.bos_token))
 
     def _answers(
         self, questions: Sequence[Question], concurrency: int, label: str, quiet: bool
@@ -277,3 +279,7 @@ class EndpointScorer(Scorer):
         """An error's text in one line, without the key, which some servers repeat."""
         text = str(error).replace(self._key, "***") if self._key else str(error)
         return " ".join(text.split())[:200].rstrip(".")
+
+
+def _delimiter(instance: RenderedInstance, encoder: PromptEncoder | None) -> str:
+    return " " if encoder is None else encoder.delimiter_of(instance.chat)

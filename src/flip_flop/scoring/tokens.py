@@ -102,13 +102,15 @@ class PromptEncoder:
         return "" if self.uses_chat_template else " "
 
     @functools.cached_property
+    def starts_with_bos(self) -> bool:
+        """Whether this tokenizer puts its BOS token before a text."""
+        bos, started = self.tokenizer.bos_token_id, self.tokenizer("a")["input_ids"]
+        return bos is not None and started[:1] == [bos]
+
+    @property
     def bos(self) -> int | None:
         """The id of the BOS token where this tokenizer puts one before a text; ``None`` for a chat template's."""
-        if self.uses_chat_template:
-            return None
-        bos = self.tokenizer.bos_token_id
-        started = self.tokenizer("a")["input_ids"]
-        return bos if bos is not None and started and started[0] == bos else None
+        return self.tokenizer.bos_token_id if self.starts_with_bos and not self.uses_chat_template else None
 
     def encode(self, instance: RenderedInstance) -> EncodedInstance:
         """All templates and labels of one instance in tokens.

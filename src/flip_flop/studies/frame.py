@@ -10,7 +10,7 @@ Its columns:
   the trainings on all templates as the two ends of study 3;
 - ``position``: the audit's in the study's grid;
 - ``is_done``: an audit that is not complete has rows too, without values;
-- ``model``, ``is_demo``, ``split``, ``instances``, ``collapsed``: of the audit's record;
+- ``model``, ``is_demo``, ``split``, ``instances``, ``seconds``, ``collapsed``: of the audit's record;
 - ``metric``, ``value``: a fraction, NaN where there is no answer; for :data:`TEMPLATE_F1` under one ``template``;
 - ``base``: the base's value on the same instances and templates, NaN where there is none to compare with;
 - ``change_low``, ``change_high``: the 95% interval, paired over instances, of the mean over seeds less ``base``.
@@ -92,19 +92,22 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
         compared = {metric: _compare(metric, base, done) for metric in KEPT}
         for audit in sorted(members, key=lambda audit: audit["seed"] or 0):
             rows += [audit | row for row in _values(runs.get(audit["position"]), compared)]
-    return pd.DataFrame(rows).astype({"seed": "Int64", **dict.fromkeys(["value", "base", *_INTERVAL], float)})
+    return pd.DataFrame(rows).astype(
+        {"seed": "Int64", **dict.fromkeys(["value", "base", "seconds", *_INTERVAL], float)}
+    )
 
 
 def _values(found: Audit | None, compared: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What differs between the rows of one audit."""
     if found is None:
         record = {"model": "", "is_demo": False, "split": "", "instances": 0, "collapsed": False, "template": ""}
-        return [record | {"metric": metric} | dict.fromkeys(["value", "base", *_INTERVAL]) for metric in KEPT]
+        return [record | {"metric": m} | dict.fromkeys(["value", "base", "seconds", *_INTERVAL]) for m in KEPT]
     record = {
         "model": found.record.model.name,
         "is_demo": found.record.model.is_demo,
         "split": found.record.task.split,
         "instances": len(found.scores),
+        "seconds": found.record.seconds,
         "collapsed": found.is_collapsed,
     }
     f1 = found.metrics["f1_per_template"] if found.has_gold else {}

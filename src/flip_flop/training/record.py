@@ -46,6 +46,7 @@ def training_record(trainer: Any, change: dict[str, Any] | None, survey: Any = N
         "survey": survey,
         "votes_digest": trainer.votes.first.digest if trainer.votes and trainer.votes.first else None,
         "validation": change,
+        "evaluation_seconds": round(trainer.evaluation_seconds, 2),  # part of the run's seconds
     }
 
 

@@ -1,6 +1,7 @@
 """What a trainer does beside training: evaluate and predict by scoring whole instances."""
 
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,6 +39,7 @@ class ScoringTrainer(Trainer):
     base: BaseVotes
     template_names: Sequence[str] | None = None  # for evaluation: a row has neither names nor an F1 kind
     f1: Average = "auto"
+    evaluation_seconds: float = 0.0  # of this process, so far
 
     def create_accelerator_and_postprocess(self) -> None:
         """The library's, its refusals in one line (``E-CONFIG-VALUE``): it is given settings and nothing else."""
@@ -59,6 +61,7 @@ class ScoringTrainer(Trainer):
 
         ``eval_dataset`` are rows, a dict of rows by name, or the name of one that the trainer has.
         """
+        started = time.monotonic()
         if eval_dataset is None:
             found = self._evaluate_own()
         elif isinstance(eval_dataset, Mapping):
@@ -69,6 +72,7 @@ class ScoringTrainer(Trainer):
         prefixed = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         self.log(prefixed)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, prefixed)
+        self.evaluation_seconds += time.monotonic() - started
         return prefixed
 
     def predict(

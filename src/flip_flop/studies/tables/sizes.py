@@ -1,5 +1,7 @@
 """How many rows each dataset had here, in the paper and in its authors' release, and how long a training took."""
 
+from collections.abc import Iterable
+
 import pandas as pd
 
 from flip_flop.run_record import RunRecord
@@ -11,13 +13,14 @@ from flip_flop.tasks.protocols import row_protocols
 
 SPLITS = ("train", "validation", "test")
 _WHOSE = ("here", *row_protocols())
+_HOURS = {"training": "hours", "validation": "hours_validation", "audit": "hours_audit"}
 
 
 def read_sizes(frame: pd.DataFrame) -> pd.DataFrame:
     """A row for each dataset of the paper that was trained on and audited.
 
-    Columns: task; the rows of each split, ``train_here``, ``train_paper``, ``train_release``, ...; hours, the mean of
-    its trainings.
+    Columns: task; the rows of each split, ``train_here``, ``train_paper``, ``train_release``, ...; ``hours``, the mean
+    of its trainings, ``hours_validation``, of these in evaluations, and ``hours_audit``, the mean of its audits.
 
     Raises:
         InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a training that cannot be read.
@@ -33,23 +36,30 @@ def read_sizes(frame: pd.DataFrame) -> pd.DataFrame:
         sizes = {f"{split}_here": size for split, size in zip(SPLITS, here, strict=True)}
         for name in row_protocols():
             sizes |= {f"{split}_{name}": entry.published(name)[split] for split in SPLITS}
-        seconds = [record.seconds for record in records if record.seconds is not None]
-        rows.append({"task": task, **sizes, "hours": sum(seconds) / len(seconds) / 3600 if seconds else None})
+        evaluations = [(record.training or {}).get("evaluation_seconds") for record in records]
+        hours = {
+            "hours": _mean_hours(record.seconds for record in records),
+            "hours_validation": _mean_hours(evaluations),
+            "hours_audit": _mean_hours(audits["seconds"].dropna()),
+        }
+        rows.append({"task": task, **sizes, **hours})
     return pd.DataFrame(rows)
 
 
 def sizes_table(frame: pd.DataFrame, sizes: pd.DataFrame) -> Table:
-    """One row per dataset: its splits here and as published, and the hours of a training."""
+    """One row per dataset: its splits here and as published, and the hours of a training and of an audit."""
     columns = [Column("task", is_text=True)]
-    columns += [Column(whose, group=split) for split in SPLITS for whose in _WHOSE] + [Column("hours")]
+    columns += [Column(whose, group=split) for split in SPLITS for whose in _WHOSE]
+    columns += [Column(name, group="hours") for name in _HOURS]
     rows: list[Row] = []
     for each in sizes.itertuples():
         found = [(whose, getattr(each, f"{split}_{whose}")) for split in SPLITS for whose in _WHOSE]
         cells = [TableCell(number(size, _rows), "" if whose == "here" else "paper") for whose, size in found]
-        rows.append([task_head(each), *cells, TableCell(number(each.hours, _hours))])
+        cells += [TableCell(number(getattr(each, name), _hours)) for name in _HOURS.values()]
+        rows.append([task_head(each), *cells])
     notes = select(frame, "own").notes(
         rows,
-        "Rows of each split, after deduplication. Hours: of a training with its evaluations, mean.",
+        "Rows of each split, after deduplication. Hours, means: of a training, of its evaluations in it, of an audit.",
         [f"{name}: {protocol.source}." for name, protocol in row_protocols().items()],
         [
             f"Reported there: {' to '.join(map(str, protocol.reported_hours))} hours for {protocol.reported_for}."
@@ -58,6 +68,11 @@ def sizes_table(frame: pd.DataFrame, sizes: pd.DataFrame) -> Table:
         ],
     )
     return Table("sizes", "Rows and hours of each dataset", columns, rows, notes, sizes)
+
+
+def _mean_hours(seconds: Iterable[float | None]) -> float | None:
+    known = [each for each in seconds if each is not None]
+    return sum(known) / len(known) / 3600 if known else None
 
 
 def _rows(size: float, decimals: int) -> str:
