@@ -55,8 +55,11 @@ def interrupted(out, monkeypatch, step):
 def test_resume_goes_on_with_the_same_result_and_log_as_an_uninterrupted_run(out, monkeypatch, uninterrupted, step):
     interrupted(out, monkeypatch, step)
     assert not (out / "run.json").exists()
+    (out / "survey.json").write_text('{"num_instances": 0}')  # it is for people, and is not read again
     run(out, resume=True)
     assert adapter_bytes(out) == uninterrupted
+    assert record_of(out)["training"]["survey"] == json.loads((out / "survey.json").read_text())
+    assert record_of(out)["training"]["survey"]["num_instances"] == 12
     assert [entry["step"] for entry in log_of(out, "loss")] == list(range(1, 10))
     assert [entry["step"] for entry in log_of(out, "eval_selection")] == [0, 2, 4, 6, 8, 9]
     assert_all_steps_are_in_the_mean(out)

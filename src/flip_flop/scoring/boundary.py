@@ -10,7 +10,7 @@ An answer is scored on its own tokens only, given prompt and delimiter:
 4. Every answer has at least one token and every context at least one; there is exactly one BOS token where the
    tokenizer wants one. A chat template writes its own, or has none: its text is tokenized as it stands.
 
-A prompt is tokenized once, whatever the number of its answers. They are tokenized behind its *tail*, its last words,
+A prompt is tokenized once, whatever the number of its answers. They are tokenized behind its *tail*, its last word,
 which most instances of a template share. That is exact where what stands before the tail cannot change with an
 answer:
 
@@ -31,7 +31,6 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
 
-TAIL_WORDS = 3
 KEPT_TAILS = 4096  # of which answers' tokens are kept
 LOCAL_MODELS = ("BPE", "WordPiece", "WordLevel")
 
@@ -259,13 +258,9 @@ def encode_pairs(
 
 
 def _tail(prompt: str, start: int) -> str:
-    """The last words of a prompt, with the space before them, or from ``start`` 1 on without."""
-    at = len(prompt)
-    for _ in range(TAIL_WORDS):
-        at = prompt.rfind(" ", 0, at)
-        if at <= 0:
-            return prompt
-    return prompt[at + start :]
+    """The last word of a prompt, with the space before it, or from ``start`` 1 on without."""
+    at = prompt.rfind(" ")
+    return prompt if at <= 0 else prompt[at + start :]
 
 
 def _equal(rows: Sequence[AnswerRow], others: Sequence[AnswerRow]) -> bool:

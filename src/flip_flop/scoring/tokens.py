@@ -154,8 +154,9 @@ class PromptEncoder:
     def _encode(self, instances: Sequence[RenderedInstance]) -> list[EncodedInstance]:
         rows = self._boundary.encode(
             [
-                (prompt, [self.delimiter_of(instance.chat) + choice for choice in choices])
+                (prompt, [delimiter + choice for choice in choices])
                 for instance in instances
+                for delimiter in [self.delimiter_of(instance.chat)]
                 for prompt, choices in zip(instance.prompts, instance.choices, strict=True)
             ]
         )

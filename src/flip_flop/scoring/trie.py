@@ -5,6 +5,7 @@ template share its prompt, templates share their first words. A causal model's s
 before it and on nothing else, so each distinct beginning has to be computed once. The trie holds one *node* for each.
 """
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -14,6 +15,7 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 
 STORED = np.int32  # a trie is kept for each instance of a training set
+TOKEN = np.dtype(">u4")
 
 # Prompt and answer of one label under one template, in tokens.
 Pair = tuple[Sequence[int], Sequence[int]]
@@ -72,40 +74,45 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
         answers: ``[templates][labels]`` pairs of a prompt and an answer, at least one token each. The model reads all
             but the answer's last token, which is only ever a target.
     """
-    pairs = [(tuple(prompt), tuple(answer)) for template in answers for prompt, answer in template]
-    reads = [prompt + answer[:-1] for prompt, answer in pairs]
-    ids: list[int] = []
-    parents, depths, closed = [], [], []
-    nodes_of: dict[tuple[int, ...], ndarray] = {}
-    before: tuple[int, ...] = ()
-    path = np.empty(0, dtype=np.int64)
+    pairs = [pair for template in answers for pair in template]
+    prompts = {id(prompt): prompt for prompt, _ in pairs}  # labels share theirs
+    packed = {key: _as_bytes(prompt) for key, prompt in prompts.items()}
+    reads = [packed[id(prompt)] + _as_bytes(answer[:-1]) for prompt, answer in pairs]
+    ids: list[bytes] = []
+    parent: list[int] = []
+    depth: list[int] = []
+    leave: list[int] = []
+    paths: dict[bytes, list[int]] = {}
+    before, path = b"", list[int]()
     # In sorted order, what a sequence shares with any earlier one it shares with the one right before it.
-    for sequence in sorted(set(reads)):
-        common = _common_prefix(before, sequence)
-        new = np.arange(len(ids), len(ids) + len(sequence) - common)
-        closed.append((path[common:], len(ids)))
-        parents.append(np.concatenate([path[common - 1 : common] if common else [-1], new[:-1]]))
-        depths.append(np.arange(common, len(sequence)))
-        ids.extend(sequence[common:])
-        before, path = sequence, np.concatenate([path[:common], new])
-        nodes_of[sequence] = path
-    closed.append((path, len(ids)))
-    leave = np.empty(len(ids), dtype=STORED)
-    for nodes, end in closed:
-        leave[nodes] = end
-    in_prompt = np.zeros(len(ids), dtype=bool)
-    for (prompt, _), sequence in zip(pairs, reads, strict=True):
-        in_prompt[nodes_of[sequence][: len(prompt)]] = True
-    predicting = [nodes_of[sequence][len(prompt) - 1 :] for (prompt, _), sequence in zip(pairs, reads, strict=True)]
+    for read in sorted(set(reads)):
+        common, start = _common_prefix(before, read), len(parent)
+        for node in path[common:]:
+            leave[node] = start
+        new = range(start, start + len(read) // TOKEN.itemsize - common)
+        ids.append(read[common * TOKEN.itemsize :])
+        parent += [path[common - 1] if common else -1, *new[:-1]]
+        depth += range(common, common + len(new))
+        leave += [0] * len(new)
+        before, path = read, [*path[:common], *new]
+        paths[read] = path
+    for node in path:
+        leave[node] = len(parent)
+    in_prompt = np.zeros(len(parent), dtype=bool)
+    for key, read in {id(prompt): read for (prompt, _), read in zip(pairs, reads, strict=True)}.items():
+        in_prompt[paths[read][: len(prompts[key])]] = True
     trie = TokenTrie(
-        ids=np.array(ids, dtype=STORED),
-        parent=np.concatenate(parents).astype(STORED),
-        depth=np.concatenate(depths).astype(STORED),
-        enter=np.arange(len(ids), dtype=STORED),
-        leave=leave,
-        num_prompt=len(ids),
-        token_node=np.concatenate(predicting).astype(STORED),
-        token_target=np.concatenate([np.array(answer, dtype=np.int64) for _, answer in pairs]),
+        ids=np.frombuffer(b"".join(ids), TOKEN).astype(STORED),
+        parent=np.array(parent, dtype=STORED),
+        depth=np.array(depth, dtype=STORED),
+        enter=np.arange(len(parent), dtype=STORED),
+        leave=np.array(leave, dtype=STORED),
+        num_prompt=len(parent),
+        token_node=np.array(
+            [node for (prompt, _), read in zip(pairs, reads, strict=True) for node in paths[read][len(prompt) - 1 :]],
+            dtype=STORED,
+        ),
+        token_target=np.array([token for _, answer in pairs for token in answer], dtype=np.int64),
         token_counts=np.array([[[len(answer) for _, answer in template] for template in answers]], dtype=np.int64),
     )
     return _prompts_first(trie, in_prompt)
@@ -174,13 +181,13 @@ def _prompts_first(trie: TokenTrie, in_prompt: Bool[ndarray, " nodes"]) -> Token
     )
 
 
-def _common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    """How many first elements are the same; slices compare faster than elements one by one."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def _as_bytes(tokens: Sequence[int]) -> bytes:
+    """Tokens so that sequences of them have the order of their bytes, by which they are sorted and told apart fast."""
+    return struct.pack(f">{len(tokens)}I", *tokens)
+
+
+def _common_prefix(a: bytes, b: bytes) -> int:
+    """With how many tokens both begin."""
+    size = min(len(a), len(b))
+    differing = int.from_bytes(a[:size], "big") ^ int.from_bytes(b[:size], "big")
+    return (8 * size - differing.bit_length()) // (8 * TOKEN.itemsize)

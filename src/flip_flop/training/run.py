@@ -17,7 +17,7 @@ from transformers import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import HubStrategy
 
 from flip_flop.errors import InputError
-from flip_flop.files import new_folder, read_object, write_json, write_text
+from flip_flop.files import new_folder, write_json, write_text
 from flip_flop.identity import check_parts, digests_of
 from flip_flop.method import find_method
 from flip_flop.options import MODEL_PARTS, TRAINING_PARTS
@@ -158,12 +158,11 @@ def _run(
     checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if begun else None
     kept = checkpoint is not None and not VOTES_FOLLOW.intersection(plan["allowed_changes"])
     votes = trainer.votes.take(out / VOTES if kept else None, anew=not kept) if trainer.votes else None
-    stats = initial_vote_stats(trainer.base.first, config) if checkpoint is None else None
+    survey = initial_vote_stats(trainer.base.first, config)
     trainer.args.eval_on_start = trainer.args.eval_on_start and checkpoint is None
     if rank() == 0:  # from here on the folder holds a run: all mistakes of the user's have been found
         write_json(out / PLAN, plan)
-        if stats is not None:
-            write_json(out / SURVEY, stats)
+        write_json(out / SURVEY, survey)
         if too_long:
             write_too_long(out / TOO_LONG_FILE, too_long, names)
         else:
@@ -195,7 +194,7 @@ def _run(
                 "chat_template": trainer.encoder.uses_chat_template,
                 "backend": trainer.backend,
             },
-            training=training_record(trainer, change, read_object(out / SURVEY)),
+            training=training_record(trainer, change, survey),
             seed=config.seed,
             **this_process(started),
             allowed_changes=tuple(plan["allowed_changes"]),
