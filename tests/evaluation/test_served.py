@@ -46,6 +46,17 @@ def test_served_scores_are_those_of_the_same_weights_here(served, loaded, task):
     ]
 
 
+def test_the_benchmark_of_a_server_scores_the_same_rows_on_both(served, loaded, tmp_path, capsys):
+    from benchmarks.served import main
+
+    loaded.model.save_pretrained(tmp_path / "model")
+    loaded.tokenizer.save_pretrained(tmp_path / "model")
+    main([served[1], "--model", str(tmp_path / "model"), "--task", "demo", "--limit", "3"])
+    said = capsys.readouterr().out
+    assert float(re.search(r"difference of scores: (\S+) nats", said)[1]) < 1e-4
+    assert "the same label in 100.00% of answers" in said
+
+
 def test_tokens_that_span_the_join_are_cut_as_here(tmp_path, monkeypatch):
     """Sentencepiece's kind writes a prompt's last space into the answer's token, adds a BOS, and knows few words."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
