@@ -142,6 +142,11 @@ def dataset_files(root: Path) -> Iterator[tuple[str, Path]]:
             yield name, path
 
 
+def has_dataset(root: Path, name: str) -> bool:
+    """Whether a dataset of this name is there; others need not be looked at."""
+    return bool(re.fullmatch(_NAME, name)) and (root / name / FILE_NAME).is_file()
+
+
 def _store(files: Mapping[str, bytes], source: Path) -> Path:
     folder = cache_folder()
     digests = {name: sha256(content).hexdigest() for name, content in sorted(files.items())}

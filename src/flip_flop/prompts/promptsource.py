@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.prompts.archive import FILE_NAME, check_unchanged, dataset_files
+from flip_flop.prompts.archive import FILE_NAME, check_unchanged, dataset_files, has_dataset
 from flip_flop.prompts.template import Template, TemplateSet, check_rendering
 from flip_flop.strict_yaml import StrictLoader, read_yaml
 
@@ -92,9 +92,9 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
     Raises:
         InputError: ``E-TPL-YAML``, with file and line, ``E-TPL-UNKNOWN``, ``E-TPL-NAME-DUP``, ``E-TPL-ARCHIVE``.
     """
-    names = promptsource_names(folder)
-    if name not in names:
-        raise InputError("E-TPL-UNKNOWN", f"PromptSource has no templates for {name!r}.", nearest(name, names))
+    if not has_dataset(folder, name):
+        hint = nearest(name, promptsource_names(folder))
+        raise InputError("E-TPL-UNKNOWN", f"PromptSource has no templates for {name!r}.", hint)
     check_unchanged(folder, name)
     path = folder / name / FILE_NAME
     document = read_yaml(path, loader=_PromptSourceLoader, code="E-TPL-YAML", file_code="E-TPL-YAML")
