@@ -131,7 +131,12 @@ class Sharing:
             sequences = list(dict.fromkeys(sequences))
         depths = [at + 1 for each in sequences for at in range(len(each))]
         keys = trie_depths(sequences) if self.tokens == "beginnings" else depths
-        return keys, len(answer_prefixes(answers)) if self.answer_rows else len(keys)
+        if not self.answer_rows:
+            return keys, len(keys)
+        if self.tokens == "beginnings":
+            return keys, len(answer_prefixes(answers))
+        rows = {(each.inputs, at) for each in answers for at in range(len(each.context) - 1, len(each.inputs))}
+        return keys, len(rows)
 
 
 # What each peer computes at the least, were no token of its batches padding; `LEAST` is what the task needs.

@@ -32,6 +32,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dtype", default="auto")
     given = parser.parse_args(arguments)
     rendered = load_task(given.task).render(given.split, limit=given.limit + WARM_UP, need_labels=False).instances
+    if len(rendered) <= WARM_UP:
+        parser.error(f"{given.task} has {len(rendered)} rows in split {given.split}; {WARM_UP + 1} are needed")
     options = ScoringOptions(concurrency=given.concurrency, chat_template="off")
     seconds, scores = {}, {}
     with tempfile.TemporaryDirectory() as folder:

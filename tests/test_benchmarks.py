@@ -9,7 +9,7 @@ import pytest
 import torch
 from benchmarks.architectures import row
 from benchmarks.measure import Variant, interleave
-from benchmarks.models import MODELS, PEERS, make_model, scoring_flops, training_flops
+from benchmarks.models import LEAST, MODELS, PEERS, make_model, scoring_flops, training_flops
 from benchmarks.ours import gradient, make_trainer, our_scores, our_step
 from benchmarks.parts import _over
 from benchmarks.peers import naive_scores, strong_scores
@@ -105,6 +105,8 @@ def test_the_least_work_is_counted_by_hand_for_a_small_instance():
 
 def test_a_peers_work_is_counted_by_hand_for_a_small_instance():
     # Sequences 5 6 and 5 7, each scored for two labels of one token: two that are distinct, four in all.
+    two = [EncodedAnswer((5,), tokens) for tokens in ((1, 2), (3, 4))]  # both begin after 5: two rows of one or of two
+    assert (PEERS["strong"].of(two), LEAST.of(two)) == (([1, 2, 1, 2], 4), ([1, 2, 2], 3))
     answers = [[EncodedAnswer((5, first), (label,)) for label in (1, 2)] for first in (6, 7)]
     instance = EncodedInstance("1", tuple(map(tuple, answers)))
     pair = 2 * 2 * TINY.body + 4 * TINY.layers * TINY.hidden * (1 + 2)  # a sequence's two tokens

@@ -7,14 +7,17 @@ import re
 import shlex
 import sys
 
+import numpy as np
 import pytest
 
 from flip_flop.files import (
     lock_output,
     new_folder,
+    read_arrays,
     sha256_file,
     sha256_json,
     sha256_text,
+    write_arrays,
     write_bytes,
     write_json,
     write_text,
@@ -167,3 +170,23 @@ def test_quiet_work_says_nothing(capsys):
         with track("audit", total, "instances", quiet=quiet) as advance:
             advance(total)
     assert capsys.readouterr() == ("", "")
+
+
+def test_arrays_with_a_flipped_bit_are_refused_or_are_what_was_written(tmp_path):
+    path, arrays = tmp_path / "a.npz", {"ids": np.array(["a", "b"]), "scores": np.arange(24.0).reshape(2, 3, 4)}
+    write_arrays(path, **arrays)
+    whole, refused = path.read_bytes(), 0
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            found = read_arrays(path)
+        except ValueError:
+            refused += 1
+        else:
+            assert all(np.array_equal(found[name], arrays[name]) for name in found.keys() & arrays.keys())
+    assert refused > 4 * len(whole)
+    path.write_bytes(whole)
+    found = read_arrays(path)
+    assert {name: each.tolist() for name, each in found.items()} == {n: each.tolist() for n, each in arrays.items()}

@@ -185,6 +185,23 @@ def write_arrays(path: Path, **arrays: np.ndarray) -> None:
     write_bytes(path, buffer.getvalue())
 
 
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays that :func:`write_arrays` wrote, by name; a pickled one, which would run code, is not read.
+
+    Raises:
+        OSError: As for any file.
+        ValueError: The file is damaged. Which error that is in numpy, zipfile or zlib depends on the bit.
+    """
+    content = io.BytesIO(path.read_bytes())
+    try:
+        with np.load(content, allow_pickle=False) as file:
+            if damaged := file.zip.testzip():  # numpy reads what a header asks for, and so not always to the checksum
+                raise ValueError(f"{damaged} has another checksum")
+            return {name: file[name] for name in file.files}
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
 def read_object(path: Path) -> dict[str, Any] | None:
     """The JSON object in a file; ``None`` where it cannot be read, or is something else."""
     try:

@@ -1,5 +1,6 @@
 """The boundary rule. The rule as prose is in ``flip_flop.scoring.tokens``; each sentence of it is a test here."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -76,14 +77,16 @@ def test_every_answer_has_at_least_one_token_and_nothing_is_lost(prompt, answer,
     assert list(pair.context + pair.tokens)[-len(together) :] == together
 
 
-def test_many_prompts_at_once_have_the_tokens_of_each_prompt_and_answer_read_whole():
-    tokenizer = byte_bpe()
-    ends = ("Is it good?", "Answer:\n", "the room was dirty", "don't", "e", "not  very ")
+@pytest.mark.parametrize("added", [[], ["not very good"]])
+def test_many_prompts_at_once_have_the_tokens_of_each_prompt_and_answer_read_whole(added):
+    tokenizer = copy.deepcopy(byte_bpe())
+    tokenizer.add_tokens(added)
+    ends = ("Is it good?", "Answer:\n", "the room was dirty", "don't", "e", "not  very ", "It was not very")
     pairs = [
         (f"The food {'was ' * number}not very good. {end}", answer)
         for number in range(6)
         for end in ends
-        for answer in (" Yes", " No, never", "n", "\u0301e", "'s good")
+        for answer in (" Yes", " No, never", "n", "\u0301e", "'s good", " good")
     ]
     for (prompt, answer), pair in zip(pairs, encode_pairs(tokenizer, pairs), strict=True):
         alone, together = tokenizer([prompt.rstrip(" "), prompt + answer], add_special_tokens=False)["input_ids"]

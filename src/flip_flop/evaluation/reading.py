@@ -1,15 +1,14 @@
 """What a file of a run directory may be wrong with, in one line."""
 
 import contextlib
-import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from flip_flop.errors import InputError
 
-# RuntimeError holds RecursionError: JSON that is nested too deep.
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+# JSON that is nested too deep is a RecursionError.
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error)
 
 
 def broken(path: Path, why: str) -> InputError:

@@ -17,7 +17,7 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.instances import StoredInstances, write_instances
 from flip_flop.evaluation.reading import broken, reading
 from flip_flop.evaluation.views import AuditViews
-from flip_flop.files import new_folder, write_arrays, write_json
+from flip_flop.files import new_folder, read_arrays, write_arrays, write_json
 from flip_flop.metrics import METRICS, EvalData, calibrated, resolve_average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.run_record import RUN_FILE, RunRecord
@@ -183,12 +183,8 @@ def check_out(out: Path, *, overwrite: bool = False) -> None:
 
 
 def _read_arrays(path: Path) -> dict[str, Any]:
-    # A pickled array would run code. The file is opened here: numpy leaves a broken one open.
-    with (
-        reading(path, "a readable array file"),
-        path.open("rb") as handle,
-        np.load(handle, allow_pickle=False) as file,
-    ):
+    with reading(path, "a readable array file"):
+        file = read_arrays(path)
         scores, token_counts, gold = file["scores"], file["token_counts"], file["gold"]
         ids, names = (tuple(map(str, file[key].tolist())) for key in ("instance_ids", "template_names"))
     if scores.dtype.kind != "f" or scores.ndim != 3 or 0 in scores.shape or gold.dtype.kind not in "iu":

@@ -158,7 +158,9 @@ class Boundary:
         model = getattr(backend, "model", None)
         kind = type(model).__name__
         whole_words = kind == "BPE" or (backend is not None and backend.pre_tokenizer is not None)
-        return kind in LOCAL_MODELS and whole_words and not getattr(model, "dropout", None)
+        if kind not in LOCAL_MODELS or not whole_words or getattr(model, "dropout", None):
+            return False
+        return not any(" " in str(token).strip() for token in self.tokenizer.get_added_vocab())  # a token of two words
 
     def _rows(
         self, moved: Sequence[tuple[str, tuple[str, ...]]], own: Mapping[str, list[int]], start: int | None

@@ -1,8 +1,6 @@
 """Votes that stand: taken from the model before the first step, and kept, or taken again from time to time."""
 
 import logging
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +14,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerState
 
 from flip_flop.errors import InputError
-from flip_flop.files import sha256_json, write_arrays
+from flip_flop.files import read_arrays, sha256_json, write_arrays
 from flip_flop.metrics import calibrated, find_offsets, label_shares, majority_vote, share_drift
 from flip_flop.scoring.distributed import all_gather, rank
 from flip_flop.scoring.tokens import EncodedInstance
@@ -77,11 +75,11 @@ class VoteTable:
     def read(cls, path: Path, ids: Sequence[str]) -> "VoteTable | None":
         """What was written for these instances; None where it cannot be read or is of others."""
         try:
-            with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-                found = cls(tuple(map(str, file["ids"].tolist())), file["scores"], file.get("offsets"))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+            found = read_arrays(path)
+            table = cls(tuple(map(str, found["ids"].tolist())), found["scores"], found.get("offsets"))
+        except (OSError, ValueError, KeyError):
             return None
-        return found if found.ids == tuple(ids) else None
+        return table if table.ids == tuple(ids) else None
 
 
 class StandingVotes(TrainerCallback):

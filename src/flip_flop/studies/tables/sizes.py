@@ -59,7 +59,8 @@ def sizes_table(frame: pd.DataFrame, sizes: pd.DataFrame) -> Table:
         rows.append([task_head(each), *cells])
     notes = select(frame, "own").notes(
         rows,
-        "Rows of each split, after deduplication. Hours, means: of a training, of its evaluations in it, of an audit.",
+        "Rows of each split, after deduplication. Hours, means: of a training, of its evaluations in it, of an audit; "
+        "of a resumed one since it was resumed.",
         [f"{name}: {protocol.source}." for name, protocol in row_protocols().items()],
         [
             f"Reported there: {' to '.join(map(str, protocol.reported_hours))} hours for {protocol.reported_for}."
