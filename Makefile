@@ -44,7 +44,7 @@ smoke: $(VENV)/.installed           ## a study end to end on the embedded model:
 	$(BIN)/flip-flop study run smoke
 
 # LANGUAGE is the folder of the sentences (without it one line says which), BASE a base's folder; it is made where there
-# is none, as is the biased one. What is done is not run again.
+# is none, as are the biased one and those of other sizes (width, layers, steps). What is done is not run again.
 EVIDENCE := out/evidence
 BASE ?= $(EVIDENCE)/base
 BIASED ?= $(EVIDENCE)/biased
@@ -56,6 +56,10 @@ evidence: $(VENV)/.installed        ## the studies on real sentences of docs/evi
 	for study in language default templates sizes_of_data transfer; do \
 	  $(BIN)/flip-flop study run evidence/$$study.yaml --model $(BASE) --out $(EVIDENCE)/studies || exit 1; done
 	$(BIN)/flip-flop study run evidence/biased.yaml --model $(BIASED) --out $(EVIDENCE)/studies
+	for size in "80 2 2000" "224 5 1000"; do \
+	  set -- $$size; other=$(EVIDENCE)/base-$$1; \
+	  test -f $$other/config.json || XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m evidence.pretrain "$(LANGUAGE)" $$other --hidden-size $$1 --layers $$2 --steps $$3 || exit 1; \
+	  $(BIN)/flip-flop study run evidence/default.yaml --tasks mr --model $$other --out $(EVIDENCE)/studies || exit 1; done
 
 SHARE := 1
 torture: $(VENV)/.installed         ## kills, damaged files, full disks, races, mutated inputs; hours (SHARE=0.05: minutes)

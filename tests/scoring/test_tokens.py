@@ -11,10 +11,15 @@ from transformers import PreTrainedTokenizerFast, XLNetConfig
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import Chat, RenderedInstance
-from flip_flop.scoring import PromptEncoder, encode_pairs
+from flip_flop.scoring import PromptEncoder
+from flip_flop.scoring.boundary import Boundary
 from tests.tiny import TOKENIZERS, byte_bpe, metaspace, random_model, tiny_model, with_chat_template, word_level
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=30)
+
+
+def encode_pairs(tokenizer, pairs):
+    return [row[0] for row in Boundary(tokenizer, None).encode([(prompt, [answer]) for prompt, answer in pairs])]
 
 
 def encode_pair(tokenizer, prompt, continuation):

@@ -1,6 +1,6 @@
 """Scoring: the boundary rule, answer rows, back ends, and the scores that all else is computed from."""
 
-from flip_flop.scoring.boundary import EncodedAnswer, encode_pairs
+from flip_flop.scoring.boundary import EncodedAnswer
 from flip_flop.scoring.endpoint import EndpointScorer
 from flip_flop.scoring.given import ModelGiven, as_loaded
 from flip_flop.scoring.interface import Scorer
@@ -21,7 +21,6 @@ __all__ = [
     "Scorer",
     "as_loaded",
     "as_scorer",
-    "encode_pairs",
     "load_model",
     "load_tokenizer",
     "score",

@@ -246,19 +246,6 @@ class Boundary:
         return dict(zip(texts, ids, strict=True))
 
 
-def encode_pairs(
-    tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str, str]], bos: int | None = None
-) -> list[EncodedAnswer]:
-    """Tokenize each prompt and its continuation, that is delimiter and answer, together; cut where the answer begins.
-
-    The tokenizer's special tokens are not added; ``bos`` is put in front unless the text itself begins with it.
-
-    Raises:
-        InputError: As :meth:`Boundary.encode`.
-    """
-    return [row[0] for row in Boundary(tokenizer, bos).encode([(prompt, [answer]) for prompt, answer in pairs])]
-
-
 def _tail(prompt: str, start: int) -> str:
     """The last word of a prompt, with the space before it, or from ``start`` 1 on without."""
     at = prompt.rfind(" ")

@@ -117,7 +117,7 @@ class PromptEncoder:
 
         Raises:
             InputError: ``E-TOO-LONG`` for the model's context, ``E-MODEL-TOKENIZER`` for its vocabulary,
-                ``E-LABEL-TOKENS`` for two answers of the same tokens, or as :func:`encode_pairs`.
+                ``E-LABEL-TOKENS`` for two answers of the same tokens, or as :meth:`Boundary.encode`.
         """
         return self.encode_chunk([self.as_read(instance)])[0]
 
