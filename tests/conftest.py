@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import peft  # noqa: F401  as transformers.trainer
 import pytest
 import torch
+import transformers.trainer  # noqa: F401  before our modules, whose own imports are compiled anew where types are checked
 from hypothesis import settings
 
 from flip_flop import method, metrics, prompts
