@@ -5,11 +5,13 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -19,7 +21,7 @@ from flip_flop.randomness import derive_seed
 from flip_flop.scoring.causal_lm import HALF, check_head, decoder_of, refused_if_it_fails, unwrap
 from flip_flop.scoring.given import ModelGiven, as_loaded
 from flip_flop.scoring.models import LoadedModel, load_model
-from flip_flop.training.config import F2CConfig
+from flip_flop.training.config import F2CConfig, refused
 
 log = logging.getLogger("flip_flop")
 
@@ -123,11 +125,29 @@ def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | No
         message = f"PEFT cannot put the adapter on {type(model).__name__}: {reason}."
         raise InputError("E-ADAPTER-KIND", message, "Give another peft_config.") from error
     assert isinstance(adapted, PeftModel)
-    if args.gradient_checkpointing:
-        adapted.enable_input_require_grads()
     _settled(adapted)
     _try_step(adapted)
     return adapted
+
+
+def checkpoint_activations(adapted: PeftModel, given: Any) -> None:
+    """Compute activations again in the backward; the library does so only when the training starts.
+
+    Raises:
+        InputError: ``E-CONFIG-VALUE`` for options that torch or this model does not take.
+    """
+    model = unwrap(adapted)
+    # Its name changed in transformers 5.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    try:
+        options = dict(given or {})
+        of_layers = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
+        checkpoint(torch.neg, torch.ones(1, requires_grad=True), **{"use_reentrant": False, **options})
+        adapted.enable_input_require_grads()
+        enable(options or None, **of_layers)
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        hint = "Correct activation_checkpointing_kwargs, or leave activation_checkpointing out."
+        raise refused("activation checkpointing", error, hint) from error
 
 
 def _try_step(adapted: PeftModel) -> None:

@@ -52,6 +52,12 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         self._require("enable_jit_checkpoint", not self.enable_jit_checkpoint, "false: a signal writes a checkpoint")
         liger = not self.use_liger_kernel or is_liger_kernel_available()
         self._require("use_liger_kernel", liger, "false where liger-kernel is not installed")
+        for name in ("torch_compile", "torch_compile_backend", "torch_compile_mode"):
+            left_out = "left out: it compiles the model's forward, which training does not call"
+            self._require(name, not getattr(self, name), left_out)
+        self._require("label_smoothing_factor", not self.label_smoothing_factor, "0: no loss here smooths a label")
+        waits = bool(self.dataloader_num_workers) or not self.dataloader_persistent_workers
+        self._require("dataloader_persistent_workers", waits, "false where dataloader_num_workers is 0")
         TrainingArguments.__post_init__(self)
         if self.load_best_model_at_end and self.save_strategy == "steps":
             # The best state of an evaluation that saves nothing would be lost.

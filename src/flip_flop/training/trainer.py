@@ -27,7 +27,7 @@ from flip_flop.scoring.given import ModelGiven
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import RenderedRows
-from flip_flop.training.adapter import load_trained, with_adapter
+from flip_flop.training.adapter import checkpoint_activations, load_trained, with_adapter
 from flip_flop.training.batches import KeyedSampler, collate, encode_rows
 from flip_flop.training.callbacks import Checkpoints, StopEarly
 from flip_flop.training.checkpoint_choice import CheckpointCriterion
@@ -114,6 +114,8 @@ class F2CTrainer(ScoringTrainer):
         gold = None if self.eval_instances is None else [instance.label for instance in evaluated]
         self.criterion = CheckpointCriterion.of(args, gold)
         self.adapted = with_adapter(causal_lm, args, peft_config)
+        if args.gradient_checkpointing:
+            checkpoint_activations(self.adapted, args.gradient_checkpointing_kwargs)
         sample = draw_sample(self.train_instances.instances, args.seed)
         self.base = BaseVotes(sample, evaluated, self.votes, self.score_base)
         self.stop_on_collapse = StopOnCollapse(args, lambda: self.base.first)
