@@ -7,7 +7,7 @@ from torch.autograd import gradcheck
 
 from flip_flop.method import (
     aggregate_answer_log_probs,
-    jensen_shannon_divergence,
+    jsd_loss,
     kl_divergence,
     mixture_log_probs,
 )
@@ -15,6 +15,10 @@ from tests.method import oracle
 from tests.method.draws import log_distributions, random_of
 
 NEVER = -math.inf
+
+
+# Eq. 8 without its factor.
+jensen_shannon = functools.partial(jsd_loss, weight=1.0)
 
 
 def logs(*probs):
@@ -88,35 +92,35 @@ def test_the_mixture_has_finite_gradients_where_probabilities_are_zero():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_jensen_shannon_divergence_equals_the_loop(size):
+def test_the_jensen_shannon_divergence_equals_the_loop(size):
     log_probs = log_distributions(random_of("jsd", size), size, 11)
     expected = oracle.jsd(probs_of(log_probs))
-    assert jensen_shannon_divergence(log_probs).item() == pytest.approx(expected, rel=1e-10, abs=1e-15)
+    assert jensen_shannon(log_probs).item() == pytest.approx(expected, rel=1e-10, abs=1e-15)
     rounding = 2**-21 * float(log_probs.abs().max())  # of float32 logarithms, weighted with each distribution
-    assert jensen_shannon_divergence(log_probs.float()).item() == pytest.approx(expected, rel=0, abs=rounding)
+    assert jensen_shannon(log_probs.float()).item() == pytest.approx(expected, rel=0, abs=rounding)
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0, 1e4])
-def test_jensen_shannon_divergence_lies_between_0_and_log_k(scale):
+def test_the_jensen_shannon_divergence_lies_between_0_and_log_k(scale):
     for size in range(1, 9):
         log_probs = log_distributions(random_of("bounds", size), size, 30, dtype=torch.float32, scale=scale)
-        assert -1e-6 <= jensen_shannon_divergence(log_probs).item() <= math.log(size) + 1e-6
+        assert -1e-6 <= jensen_shannon(log_probs).item() <= math.log(size) + 1e-6
 
 
-def test_jensen_shannon_divergence_of_equal_distributions_is_exactly_zero():
+def test_the_jensen_shannon_divergence_of_equal_distributions_is_exactly_zero():
     for size in range(1, 16):
         one = log_distributions(random_of("zero", size), 1, 1000, dtype=torch.float32)
         log_probs = one.repeat(size, 1).requires_grad_()
-        divergence = jensen_shannon_divergence(log_probs)
+        divergence = jensen_shannon(log_probs)
         assert divergence.item() == 0.0
         divergence.backward()
         assert log_probs.grad.abs().max() < 1e-7
 
 
-def test_jensen_shannon_divergence_of_disjoint_distributions_is_log_k():
+def test_the_jensen_shannon_divergence_of_disjoint_distributions_is_log_k():
     for size in (2, 3, 5):
         log_probs = torch.eye(size).log().requires_grad_()
-        divergence = jensen_shannon_divergence(log_probs)
+        divergence = jensen_shannon(log_probs)
         assert divergence.item() == pytest.approx(math.log(size), rel=1e-6)
         divergence.backward()
         assert log_probs.grad.isfinite().all()
@@ -125,7 +129,7 @@ def test_jensen_shannon_divergence_of_disjoint_distributions_is_log_k():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_divergences_of_half_precision_are_computed_in_float32(dtype):
     log_probs = log_distributions(random_of("half"), 3, 40).to(dtype)
-    for function in (mixture_log_probs, jensen_shannon_divergence, aggregate_answer_log_probs):
+    for function in (mixture_log_probs, jensen_shannon, aggregate_answer_log_probs):
         assert function(log_probs).dtype == torch.float32
         assert torch.equal(function(log_probs), function(log_probs.float()))
     assert torch.equal(kl_divergence(log_probs[0], log_probs[1]), kl_divergence(*log_probs[:2].float()))
@@ -145,7 +149,7 @@ def test_divergences_of_half_precision_are_computed_in_float32(dtype):
 def test_extreme_logits_give_no_nan_in_divergences_or_gradients(logits, dtype):
     leaf = torch.tensor(logits, dtype=dtype, requires_grad=True)
     log_probs = leaf.log_softmax(dim=-1)
-    divergence = jensen_shannon_divergence(log_probs)
+    divergence = jensen_shannon(log_probs)
     assert -1e-6 <= divergence.item() <= math.log(2) + 1e-6
     (divergence + kl_divergence(log_probs[0], mixture_log_probs(log_probs))).backward()
     assert leaf.grad.isfinite().all()
@@ -154,7 +158,7 @@ def test_extreme_logits_give_no_nan_in_divergences_or_gradients(logits, dtype):
 
 def test_a_mixture_of_nothing_is_refused():
     with pytest.raises(ValueError, match="at least one distribution"):
-        jensen_shannon_divergence(torch.zeros(0, 5))
+        mixture_log_probs(torch.zeros(0, 5))
 
 
 # ---- an answer of several tokens as one distribution ----
@@ -192,7 +196,7 @@ def test_without_renormalisation_a_divergence_of_mean_log_probabilities_would_be
     [
         lambda log_probs: kl_divergence(log_probs[:2], log_probs[2:]),
         mixture_log_probs,
-        jensen_shannon_divergence,
+        jensen_shannon,
         *(functools.partial(aggregate_answer_log_probs, reading=reading) for reading in READINGS),
     ],
 )

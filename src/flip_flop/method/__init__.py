@@ -5,7 +5,6 @@ from flip_flop.method.controls import SplitSettings, TemplateSplit, split_templa
 from flip_flop.method.distributions import Distributions, answer_distributions, as_distributions
 from flip_flop.method.divergences import (
     aggregate_answer_log_probs,
-    jensen_shannon_divergence,
     kl_divergence,
     mixture_log_probs,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "find_consensus",
     "find_method",
     "flip_loss",
-    "jensen_shannon_divergence",
     "jsd_loss",
     "kl_divergence",
     "label_log_probs",

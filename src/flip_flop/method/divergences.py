@@ -64,29 +64,6 @@ def mixture_log_probs(log_probs: Float[Tensor, "distributions outcomes"]) -> Flo
     return log_mixture.masked_fill(impossible, -math.inf)
 
 
-def jensen_shannon_divergence(log_probs: Float[Tensor, "distributions outcomes"]) -> Float[Tensor, ""]:
-    r"""Generalised Jensen-Shannon divergence of K distributions, in nats.
-
-    .. math::
-        \mathrm{JSD}(q_1, \dots, q_K) = \frac{1}{K} \sum_k \mathrm{KL}(q_k \,\|\, \bar q), \quad
-        \bar q = \frac{1}{K} \sum_k q_k
-
-    Eq. 8 of the F2C paper without its weight. Exactly 0 for equal distributions, at most log K, and below 0 by
-    rounding at most. Gradients flow into every distribution, also through the mixture.
-
-    Raises:
-        ValueError: There is no distribution.
-
-    Example:
-        >>> jensen_shannon_divergence(torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log())
-        tensor(0.3681)
-
-    References:
-        Lin, "Divergence measures based on the Shannon entropy", IEEE Trans. Inf. Theory, 1991.
-    """
-    return kl_divergence(log_probs, mixture_log_probs(log_probs)).mean()
-
-
 def aggregate_answer_log_probs(
     token_log_probs: Float[Tensor, "positions vocab"], *, reading: Aggregation = "mean_log_prob"
 ) -> Float[Tensor, " vocab"]:

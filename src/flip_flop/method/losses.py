@@ -59,13 +59,17 @@ def jsd_loss(
         \mathrm{KL}(\mathbf q^\star_{i,t} \,\|\, \bar{\mathbf q}^{T\star}_i)
         + \mathrm{KL}(\bar{\mathbf q}^{T\star}_i \,\|\, \mathbf q^\star_{i,t}) \bigr)
 
-    ``mean`` is Eq. 8 of the F2C paper, the Jensen-Shannon divergence; ``symmetric`` is the release's row "JSD". From
-    the distributions of the CC set's templates. Gradients flow through all of it, the mixture included, in both forms.
+    ``mean`` is Eq. 8 of the F2C paper, the Jensen-Shannon divergence, at most the weight times :math:`\log |T_i|`;
+    ``symmetric`` is the release's row "JSD". From the distributions of the CC set's templates. Gradients flow through
+    all of it, the mixture included, in both forms.
     Exactly 0 for an empty CC set, for one template, and for a weight of 0.
 
     Example:
         >>> jsd_loss(torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log(), weight=0.5)
         tensor(0.1840)
+
+    References:
+        Lin, "Divergence measures based on the Shannon entropy", IEEE Trans. Inf. Theory, 1991.
     """
     cc = as_distributions(cc)
     if weight == 0 or len(cc.log_probs) == 0:
