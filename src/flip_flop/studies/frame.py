@@ -218,13 +218,19 @@ def task_title(task: str) -> str:
     return dataset_names().get(task, task)
 
 
-def task_order(task: str) -> tuple[int, str]:
-    """The paper's in its order, then others by name."""
+def task_order(task: str) -> tuple[int, tuple[str | int, ...]]:
+    """The paper's in its order, then others by name, numbers in it by size.
+
+    Example:
+        >>> sorted(["rows_1000", "rows_250", "rte"], key=task_order)
+        ['rte', 'rows_250', 'rows_1000']
+    """
     return _rank(task, dataset_names())
 
 
-def _rank(name: str, known: Collection[str]) -> tuple[int, str]:
-    return (list(known).index(name) if name in known else len(known), name)
+def _rank(name: str, known: Collection[str]) -> tuple[int, tuple[str | int, ...]]:
+    by_size = tuple(int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", name))
+    return (list(known).index(name) if name in known else len(known), by_size)
 
 
 def file_name(name: str, method: str) -> str:
