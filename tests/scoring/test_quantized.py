@@ -46,6 +46,8 @@ def test_four_bits_give_the_scores_of_the_weights_that_they_stand_for(base):
                 plain.model.get_submodule(name).weight.copy_(weight)
     expected = naive_scores(plain.model.double(), plain.encoder().encode_all(INSTANCES)[0])
     np.testing.assert_allclose(found.scores, expected, atol=1e-4)
+    # Where a CPU has instructions for bfloat16, the library would compute in it; none of its layers may.
+    assert {getattr(module, "support_avx512bf16_for_cpu", False) for module in loaded.model.modules()} == {False}
 
 
 def test_eight_bits_are_read_padded(base):

@@ -12,7 +12,15 @@ from flip_flop.errors import InputError
 from flip_flop.identity import json_digest
 from flip_flop.run_record import AdapterRecord, ModelRecord
 from flip_flop.scoring.causal_lm import check_head, unwrap
-from flip_flop.scoring.models import DEMO, EMBEDDED_MODEL, LoadedModel, describe_weights, load_model, load_tokenizer
+from flip_flop.scoring.models import (
+    DEMO,
+    EMBEDDED_MODEL,
+    LoadedModel,
+    compute_in_its_dtype,
+    describe_weights,
+    load_model,
+    load_tokenizer,
+)
 
 
 @runtime_checkable
@@ -58,6 +66,7 @@ def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> Lo
         hint = "Give a causal language model of transformers, its name, or a pair of model and tokenizer."
         raise InputError("E-MODEL-KIND", f"{type(model).__name__} is no model of transformers.", hint)
     causal_lm = unwrap(model)
+    compute_in_its_dtype(causal_lm)
     check_head(causal_lm)
     name = causal_lm.config._name_or_path
     if tokenizer is None:

@@ -116,6 +116,7 @@ def load_model(
     # Quantized weights are put on their device where they are read: not all kinds of them can be moved.
     on = {"quantization_config": quantization, "device_map": device_map or {"": device}}
     model = _load_weights(source, revision, dtype=getattr(torch, dtype), **on)
+    compute_in_its_dtype(model)
     check_head(model)
     record = ModelRecord(
         name=name,
@@ -129,6 +130,13 @@ def load_model(
         return LoadedModel(model, tokenizer, record)
     adapter_record, changed = identify_adapter(Path(adapter), record, allow_changed)
     return LoadedModel(load_adapter(model, Path(adapter)), tokenizer, record, adapter_record, changed)
+
+
+def compute_in_its_dtype(model: nn.Module) -> None:
+    """Keep bitsandbytes from computing 4-bit weights in bfloat16, as it does where a CPU has instructions for that."""
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
 
 
 def describe_weights(model: PreTrainedModel, dtype: str) -> dict[str, Any]:
