@@ -126,9 +126,8 @@ def _set_up_logging() -> None:
     log.handlers = [handler]  # one, however often a process calls this
     # Of several processes that a launcher started, only the first one prints notes.
     log.setLevel(logging.INFO if is_first_process() else logging.ERROR)
-    logging.getLogger("bitsandbytes").setLevel(
-        logging.ERROR
-    )  # it warns, when imported, of kernels that it does without
+    # Imported where it is installed, it warns of kernels that it does without.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
 
