@@ -55,13 +55,6 @@ def start(*arguments, **more) -> subprocess.Popen:
     )
 
 
-def run(*arguments, code: int = 0, **more) -> tuple[str, str]:
-    process = start(*arguments, **more)
-    out, err = process.communicate(timeout=600)
-    assert process.returncode == code, out + err
-    return out, err
-
-
 def here(*arguments) -> int:
     """The command in this process, where nothing is to be killed: starting one takes seconds."""
     return study_command.main([str(word) for word in arguments], standalone_mode=False)

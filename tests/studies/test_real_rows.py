@@ -9,7 +9,7 @@ import pytest
 from flip_flop.studies.folder import StudyFolder, load_plan
 from flip_flop.text import DEMO_NOTE
 from tests.studies.plans import SHORT
-from tests.studies.running import run
+from tests.studies.running import here
 
 # One process for the whole file: its tests share two studies.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real_rows")]
@@ -33,10 +33,11 @@ def root(hub_mirror, promptsource_folder, tmp_path_factory) -> Path:
     ]
     for name, value in SHORT.items():
         options += ["--set", f"{name}={value}"]
-    # In processes of their own: here every call is checked, and choosing the templates takes hundreds of thousands.
-    environment = {"FLIP_FLOP_PROMPTSOURCE": str(promptsource_folder), "XDG_CACHE_HOME": str(folder / "cache")}
-    run("run", "study3", "--tasks", "rte", *options, **environment)
-    run("run", "study2", "--tasks", "rte,copa", *options, **environment)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLIP_FLOP_PROMPTSOURCE", str(promptsource_folder))
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        assert here("run", "study3", "--tasks", "rte", *options) == 0
+        assert here("run", "study2", "--tasks", "rte,copa", *options) == 0
     return folder / "out"
 
 
