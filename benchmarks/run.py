@@ -42,7 +42,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="counted rounds; one more is dropped")
     parser.add_argument("--slow-rounds", type=int, help="rounds of naive and T0; 0: none")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--kernel", choices=["sdpa", "flex"], default="sdpa", help="what computes packed attention")
+    parser.add_argument(
+        "--kernel", choices=["sdpa", "mask", "flex"], help="of packed attention; by default the device's"
+    )
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--smoke", action="store_true", help="two shapes, one instance, one round: a minute")
@@ -76,13 +78,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure; what is done so far is in the file after each shape."""
     torch.set_num_threads(options.threads)
     transformers_logging.set_verbosity_error()
-    KERNELS[options.device.partition(":")[0]] = options.kernel
+    device = options.device.partition(":")[0]
+    KERNELS[device] = options.kernel or KERNELS[device]
     settings = settings_of(options)
     start = time.monotonic()
     say = functools.partial(print, file=sys.stderr, flush=True)
     record: dict[str, Any] = {
         "settings": dataclasses.asdict(settings),
-        "kernel": options.kernel,
+        "kernel": KERNELS[device],
         "head_share": settings.shape.head_share,
         "machine": hardware(),
         "versions": versions() | {"lm_eval": _harness_version()},

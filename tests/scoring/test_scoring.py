@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
@@ -17,7 +18,15 @@ from tests.exact import EXACT, ROUNDED, assert_scores, in_float64
 from tests.scoring.made import instances
 from tests.scoring.oracle import naive_scores
 from tests.scoring.tries import batches
-from tests.tiny import ARCHITECTURES, MORE_ARCHITECTURES, TOKENIZERS, byte_bpe, tiny_model
+from tests.tiny import (
+    ARCHITECTURES,
+    CONFIGS,
+    MORE_ARCHITECTURES,
+    TOKENIZERS,
+    byte_bpe,
+    random_model,
+    tiny_model,
+)
 
 every_architecture = pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE_ARCHITECTURES])
 both_backends = pytest.mark.parametrize("backend", ["packed", "padded"])
@@ -182,16 +191,66 @@ def test_the_own_label_mass_is_the_probability_of_the_templates_answers():
 
 
 @pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile")
+@pytest.mark.parametrize("kernel", ["mask", "flex"])
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt_neox"])
 @torch.no_grad()
-def test_flex_attention_sees_what_path_attention_sees(monkeypatch, architecture):
-    """On a CPU, uncompiled, and without a backward, which it has not there."""
+def test_each_kernel_sees_what_path_attention_sees(monkeypatch, architecture, kernel):
+    """FlexAttention on a CPU, uncompiled, and without a backward, which it has not there."""
     model = in_float64(tiny_model(architecture))
     encoded = instances(byte_bpe(), 3)
     expected = answer_states(model, encoded).scores(model)
-    monkeypatch.setitem(attention.KERNELS, "cpu", "flex")
+    monkeypatch.setitem(attention.KERNELS, "cpu", kernel)
     monkeypatch.setattr(attention.PathAttention, "apply", None)  # the other kernel is not called
     torch.testing.assert_close(answer_states(model, encoded).scores(model), expected, rtol=EXACT, atol=0)
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "gpt_neox"])
+def test_one_mask_gives_the_gradients_of_path_attention(monkeypatch, architecture):
+    model, encoded = in_float64(tiny_model(architecture)), instances(byte_bpe(), 3)
+
+    def gradients():
+        model.zero_grad()
+        answer_states(model, encoded).scores(model).sum().backward()
+        return {name: weight.grad for name, weight in model.named_parameters()}
+
+    expected = gradients()
+    monkeypatch.setitem(attention.KERNELS, "cpu", "mask")
+    for name, found in gradients().items():
+        torch.testing.assert_close(found, expected[name], rtol=0, atol=1e-12 * float(expected[name].abs().max() + 1))
+
+
+class Count(TorchDispatchMode):
+    """How many operations were asked of the device; views ask for none."""
+
+    number = 0
+
+    def __torch_dispatch__(self, function, types, given=(), named=None):
+        self.number += not function.is_view
+        return function(*given, **(named or {}))
+
+
+def test_on_a_gpu_a_layer_launches_hardly_more_than_that_of_a_padded_forward(monkeypatch):
+    """Counted where it is wanted for launches: of answers of several tokens, which make many blocks."""
+    encoded = instances(byte_bpe(), 3)
+
+    def operations(backend, kernel):
+        """Of a layer, forward and backward: three layers less one, by two."""
+        monkeypatch.setitem(attention.KERNELS, "cpu", kernel)
+        counts = []
+        for layers in (1, 3):
+            settings = dict(CONFIGS["qwen2"][1], num_hidden_layers=layers)
+            model = random_model(CONFIGS["qwen2"][0](**settings, vocab_size=400), attn_implementation="sdpa")
+            with Count() as count:
+                answer_states(model, encoded, backend=backend).scores(model).sum().backward()
+            counts.append(count.number)
+        return (counts[1] - counts[0]) / 2
+
+    padded, one_mask, blocks = (
+        operations(*each) for each in (("padded", "sdpa"), ("packed", "mask"), ("packed", "sdpa"))
+    )
+    assert one_mask < 1.25 * padded
+    assert attention.KERNELS["cuda"] == "mask"
+    assert blocks > one_mask
 
 
 def test_a_forward_that_memory_does_not_hold_is_divided(caplog):

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -25,9 +25,10 @@ NAME = "flip_flop_packed"
 # Nanoseconds of one call beside its work; of a query-key pair for each head, and for each element of a head.
 # Measured on one core of a CPU; for a GPU a guess.
 COSTS = {"cpu": (25e3, 1.0, 0.04), "cuda": (20e3, 0.0, 8e-5)}
-# What computes the attention, by device: "sdpa", block by block, or "flex", one compiled call of FlexAttention for
-# GPUs. Only the forward of "flex" is tested, on a CPU and uncompiled; it has no backward there.
-KERNELS = {"cpu": "sdpa", "cuda": "sdpa"}
+# What computes the attention, by device: "sdpa", block by block, which computes the least; "mask", one call with a mask
+# over all nodes, which launches the least, and so is a GPU's, by its counts and not yet by its times; or "flex", one
+# compiled call of FlexAttention for GPUs, of which only the forward is tested, on a CPU and uncompiled.
+KERNELS = {"cpu": "sdpa", "cuda": "mask"}
 # Arguments by which some models ask their attention for more than a scaled dot product.
 REFUSED = ("softcap", "s_aux", "position_bias", "cache")
 
@@ -40,6 +41,7 @@ class Layout:
     def __init__(self, trie: TokenTrie):
         self.trie = trie
         self._blocks: dict[tuple[torch.device, torch.dtype], list[tuple[Block, Mask]]] = {}
+        self._seen: dict[torch.device, Tensor] = {}
         self._flex: dict[torch.device, Any] = {}
 
     def blocks(self, query: Float[Tensor, "1 heads nodes width"]) -> list[tuple[Block, Mask]]:
@@ -56,12 +58,22 @@ class Layout:
         hidden = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
         return None if bool(seen.all()) else hidden.to(device)
 
+    def _spans(self, device: torch.device) -> list[Tensor]:
+        return [torch.from_numpy(part).to(device) for part in (self.trie.enter, self.trie.leave)]
+
+    def seen(self, device: torch.device) -> Bool[Tensor, "queries keys"]:
+        """Which nodes each node sees: its ancestors and itself."""
+        if device not in self._seen:
+            enter, leave = self._spans(device)
+            self._seen[device] = (enter <= enter[:, None]) & (enter[:, None] < leave)
+        return self._seen[device]
+
     def flex(self, device: torch.device) -> Any:
         """What each node sees, and the blocks that FlexAttention may skip."""
         from torch.nn.attention.flex_attention import create_block_mask
 
         if device not in self._flex:
-            enter, leave = (torch.from_numpy(part).to(device) for part in (self.trie.enter, self.trie.leave))
+            enter, leave = self._spans(device)
             # A lambda, as FlexAttention counts a rule's parameters, which a checking wrapper hides.
             rule = lambda batch, head, query, key: (enter[key] <= enter[query]) & (enter[query] < leave[key])  # noqa: E731
             nodes = len(self.trie)
@@ -166,12 +178,19 @@ def attend(
         if arguments.get(name) is not None:
             raise NotImplementedError(f"attention with {name}")
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    kernel, grouped = KERNELS.get(query.device.type), query.shape[1] != key.shape[1]
+    if kernel == "mask":
+        if grouped:  # no kernel that takes a mask lets several heads read one head's keys
+            key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], dim=1) for part in (key, value))
+        mask = packed.seen(query.device)
+        states = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale)
+        return states.transpose(1, 2), None
     if dropout:  # by autograd, for the few models whose attention drops weights in training
         blocks = packed.blocks(query)
         parts = [_attend_block(block, query, key, value, mask, scale, dropout) for block, mask in blocks]
         return torch.cat(parts, dim=1), None
-    if KERNELS.get(query.device.type) == "flex":
-        flex, grouped = _flex_kernel(query.device.type), query.shape[1] != key.shape[1]
+    if kernel == "flex":
+        flex = _flex_kernel(query.device.type)
         output = flex(query, key, value, block_mask=packed.flex(query.device), scale=scale, enable_gqa=grouped)
         return cast(Tensor, output).transpose(1, 2), None
     return cast(Tensor, PathAttention.apply(query, key, value, packed, scale)), None
