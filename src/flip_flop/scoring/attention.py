@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -29,6 +29,8 @@ COSTS = {"cpu": (25e3, 1.0, 0.04), "cuda": (20e3, 0.0, 8e-5)}
 # over all nodes, which launches the least, and so is a GPU's, by its counts and not yet by its times; or "flex", one
 # compiled call of FlexAttention for GPUs, of which only the forward is tested, on a CPU and uncompiled.
 KERNELS = {"cpu": "sdpa", "cuda": "mask"}
+# Elements of a mask's row, of which kernels want a multiple.
+ALIGNED = 16
 # Arguments by which some models ask their attention for more than a scaled dot product.
 REFUSED = ("softcap", "s_aux", "position_bias", "cache")
 
@@ -41,7 +43,7 @@ class Layout:
     def __init__(self, trie: TokenTrie):
         self.trie = trie
         self._blocks: dict[tuple[torch.device, torch.dtype], list[tuple[Block, Mask]]] = {}
-        self._seen: dict[torch.device, Tensor] = {}
+        self._whole: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         self._flex: dict[torch.device, Any] = {}
 
     def blocks(self, query: Float[Tensor, "1 heads nodes width"]) -> list[tuple[Block, Mask]]:
@@ -61,12 +63,15 @@ class Layout:
     def _spans(self, device: torch.device) -> list[Tensor]:
         return [torch.from_numpy(part).to(device) for part in (self.trie.enter, self.trie.leave)]
 
-    def seen(self, device: torch.device) -> Bool[Tensor, "queries keys"]:
-        """Which nodes each node sees: its ancestors and itself."""
-        if device not in self._seen:
-            enter, leave = self._spans(device)
-            self._seen[device] = (enter <= enter[:, None]) & (enter[:, None] < leave)
-        return self._seen[device]
+    def whole(self, query: Float[Tensor, "1 heads nodes width"]) -> tuple[Block, Mask]:
+        """All nodes as one block, for one call. Its mask is kept for the backward, once for all layers."""
+        kind, nodes = (query.device, query.dtype), query.shape[2]
+        if kind not in self._whole:
+            enter, leave = self._spans(query.device)
+            # As wide as kernels want it in memory: else each layer would make a copy of its own.
+            hidden = query.new_full((nodes, -(-nodes // ALIGNED) * ALIGNED), float("-inf"))[:, :nodes]
+            self._whole[kind] = hidden.masked_fill_((enter <= enter[:, None]) & (enter[:, None] < leave), 0.0)
+        return Block(0, nodes, ((0, nodes),)), self._whole[kind]
 
     def flex(self, device: torch.device) -> Any:
         """What each node sees, and the blocks that FlexAttention may skip."""
@@ -178,19 +183,16 @@ def attend(
         if arguments.get(name) is not None:
             raise NotImplementedError(f"attention with {name}")
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
-    kernel, grouped = KERNELS.get(query.device.type), query.shape[1] != key.shape[1]
+    kernel = KERNELS.get(query.device.type)
     if kernel == "mask":
-        if grouped:  # no kernel that takes a mask lets several heads read one head's keys
-            key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], dim=1) for part in (key, value))
-        mask = packed.seen(query.device)
-        states = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale)
-        return states.transpose(1, 2), None
+        block, mask = packed.whole(query)
+        return _attend_block(block, query, key, value, mask, scale, dropout), None
     if dropout:  # by autograd, for the few models whose attention drops weights in training
         blocks = packed.blocks(query)
         parts = [_attend_block(block, query, key, value, mask, scale, dropout) for block, mask in blocks]
         return torch.cat(parts, dim=1), None
     if kernel == "flex":
-        flex = _flex_kernel(query.device.type)
+        flex, grouped = _flex_kernel(query.device.type), query.shape[1] != key.shape[1]
         output = flex(query, key, value, block_mask=packed.flex(query.device), scale=scale, enable_gqa=grouped)
         return cast(Tensor, output).transpose(1, 2), None
     return cast(Tensor, PathAttention.apply(query, key, value, packed, scale)), None
