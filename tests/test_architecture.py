@@ -12,7 +12,7 @@ SOURCE = Path(flip_flop.__file__).parent
 
 # Lowest first. A module imports from its own package and from floors below; nothing flows back.
 FLOORS = [
-    {"errors", "lazy", "options", "provenance", "randomness", "text"},
+    {"devices", "errors", "lazy", "options", "provenance", "randomness", "text"},
     {"files", "hub", "terminal"},
     {"progress"},
     {"strict_yaml", "run_record", "too_long"},

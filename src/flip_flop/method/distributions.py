@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from flip_flop.devices import to_device
 from flip_flop.method.divergences import aggregate_answer_log_probs, kl_divergence, mixture_log_probs
 from flip_flop.options import Aggregation
 
@@ -17,6 +18,8 @@ Divergence = Callable[[Tensor, Tensor], Tensor]
 class Distributions:
     """Log-probabilities of an instance, each of one template and one position; rows that share a position are compared.
 
+    Templates and positions are on the CPU, the log-probabilities on any device.
+
     All are at position 0 where there is one distribution per template: over the labels, or over the vocabulary with an
     answer's positions made one. With ``per_position`` there is one for each position of each answer.
     """
@@ -26,16 +29,16 @@ class Distributions:
     position: Int[Tensor, " rows"]
 
     def __getitem__(self, templates: Bool[Tensor, " templates"]) -> "Distributions":
-        """Those of some templates."""
-        rows = templates[self.template]
-        return Distributions(self.log_probs[rows], self.template[rows], self.position[rows])
+        """Those of some templates; the mask is on the CPU."""
+        rows = templates[self.template].nonzero().squeeze(1)
+        return Distributions(_rows(self.log_probs, rows), self.template[rows], self.position[rows])
 
 
 def as_distributions(log_probs: Float[Tensor, "templates outcomes"] | Distributions) -> Distributions:
     """One distribution per template, all at position 0; what is distributions already stays as it is."""
     if isinstance(log_probs, Distributions):
         return log_probs
-    template = torch.arange(log_probs.shape[0], device=log_probs.device)
+    template = torch.arange(log_probs.shape[0])
     return Distributions(log_probs, template, torch.zeros_like(template))
 
 
@@ -57,7 +60,7 @@ def answer_distributions(
             torch.stack([aggregate_answer_log_probs(rows, reading=aggregation) for rows in answers])
         )
     owners = [(template, place) for template, rows in enumerate(answers) for place in range(len(rows))]
-    template, position = torch.tensor(owners, device=answers[0].device).unbind(dim=1)
+    template, position = torch.tensor(owners).unbind(dim=1)
     return Distributions(torch.cat(list(answers)), template, position)
 
 
@@ -89,9 +92,14 @@ def divergence_from_mixture(
     """
     values = []
     for position in torch.unique(own.position):
-        theirs = others.log_probs[others.position == position]
+        theirs = _rows(others.log_probs, (others.position == position).nonzero().squeeze(1))
         if len(theirs):
             mixture = mixture_log_probs(theirs)
             mixture = mixture.detach() if detach else mixture
-            values.append(divergence(own.log_probs[own.position == position], mixture))
+            mine = _rows(own.log_probs, (own.position == position).nonzero().squeeze(1))
+            values.append(divergence(mine, mixture))
     return torch.cat(values).mean()
+
+
+def _rows(log_probs: Float[Tensor, "rows outcomes"], rows: Int[Tensor, " chosen"]) -> Float[Tensor, "chosen outcomes"]:
+    return log_probs[to_device(rows, log_probs.device)]

@@ -25,6 +25,7 @@ class Instance(Protocol):
 
     ``split`` is what Algorithm 1 makes of the votes, and ``token_counts`` the number of tokens of each answer. What
     the methods of this class return is computed when it is asked for; scores, nll and distributions carry gradient.
+    Consensus and split are decided on the CPU, and their tensors are there; all others are on the model's device.
     """
 
     id: str

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from flip_flop.devices import to_device
 from flip_flop.method.consensus import label_log_probs
 from flip_flop.method.distributions import (
     Distributions,
@@ -119,7 +120,7 @@ def swarm_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]
         return {"swarm": swarm_mixture_loss(_distributions(instance, reading))}
     scores = instance.scores()
     teachers = swarm_teachers(scores.shape[0], pairs=reading.swarm_pairs, seed_generator=instance.random("teachers"))
-    return {"swarm": swarm_loss(scores, teachers.to(scores.device))}
+    return {"swarm": swarm_loss(scores, to_device(teachers, scores.device))}
 
 
 def swarm_pulls_words(config: Any) -> bool:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from flip_flop.devices import to_device
 from flip_flop.options import DEFAULT_SCORING, Backend
 from flip_flop.scoring.attention import Layout, packed_attention
 from flip_flop.scoring.causal_lm import decoder_of, head_logits, token_log_probs, unwrap
@@ -22,7 +23,8 @@ WORTHWHILE_FLOPS = {"cpu": 2e9, "cuda": 2e13}
 class AnswerStates:
     """The decoder's hidden state of each node of a batch's tries, and the answers to read from them.
 
-    ``token_node``, ``token_target`` and ``token_counts`` are those of :class:`~flip_flop.scoring.trie.TokenTrie`.
+    ``token_node``, ``token_target`` and ``token_counts`` are those of :class:`~flip_flop.scoring.trie.TokenTrie`, on
+    the CPU; the states are on the model's device.
     """
 
     hidden: Float[Tensor, "nodes width"]
@@ -34,7 +36,7 @@ class AnswerStates:
     def token_owner(self) -> Int[Tensor, " tokens"]:
         """The answer of each token, counted over the flattened ``[instances, templates, labels]``."""
         counts = self.token_counts.flatten()
-        return torch.repeat_interleave(torch.arange(counts.numel(), device=counts.device), counts)
+        return torch.repeat_interleave(torch.arange(counts.numel()), counts)
 
     def of(self, instance: int, label: int | None = None) -> "AnswerStates":
         """The answers of one instance of the batch alone, or those of one label."""
@@ -53,11 +55,13 @@ class AnswerStates:
         """Mean log-probability of each answer's tokens (Eq. 13), in float32, with gradient where it is enabled."""
         picked = token_log_probs(model, self.hidden, self.token_node, self.token_target)
         sums = torch.zeros(self.token_counts.numel(), dtype=picked.dtype, device=picked.device)
-        return sums.index_add(0, self.token_owner, picked).view(self.token_counts.shape) / self.token_counts
+        owner, counts = (to_device(part, picked.device) for part in (self.token_owner, self.token_counts))
+        return sums.index_add(0, owner, picked).view(counts.shape) / counts
 
     def token_log_softmax(self, model: nn.Module) -> Float[Tensor, "tokens vocab"]:
         """The distribution over the vocabulary that each answer token is drawn from, as log-probabilities."""
         nodes, row = self.token_node.unique(return_inverse=True)
+        nodes, row = (to_device(part, self.hidden.device) for part in (nodes, row))
         return head_logits(model, self.hidden[nodes]).log_softmax(dim=-1)[row]
 
 
@@ -85,15 +89,15 @@ def answer_states(
     else:
         hidden, token_node = separate_states(model, instances, batch_tokens), np.arange(len(token_node))
     parts = (token_node, trie.token_target, trie.token_counts)
-    # A model on several devices gives its states on the last one.
-    return AnswerStates(hidden, *(torch.from_numpy(part).to(hidden.device) for part in parts))
+    return AnswerStates(hidden, *(torch.from_numpy(part) for part in parts))
 
 
 def packed_states(model: nn.Module, trie: TokenTrie) -> Float[Tensor, "nodes width"]:
     """The decoder's hidden state at each node of a trie: all distinct tokens as one row, in one forward."""
     decoder = decoder_of(model)
     device = next(decoder.parameters()).device
-    ids, positions = (torch.from_numpy(part.astype(np.int64))[None].to(device) for part in (trie.ids, trie.depth))
+    parts = (torch.from_numpy(part.astype(np.int64))[None] for part in (trie.ids, trie.depth))
+    ids, positions = (to_device(part, device) for part in parts)
     with packed_attention(model):
         output = decoder(input_ids=ids, position_ids=positions, packed=Layout(trie), use_cache=False)
     return output.last_hidden_state[0]
@@ -115,14 +119,14 @@ def padded_states(model: nn.Module, trie: TokenTrie, batch_tokens: int) -> Float
         for line, number in enumerate(numbers):
             ids[line, : len(sequences[number])] = torch.tensor(sequences[number])
         line_of[numbers] = np.arange(len(numbers))
-        states = decoder(input_ids=ids.to(device), use_cache=False).last_hidden_state
+        states = decoder(input_ids=to_device(ids, device), use_cache=False).last_hidden_state
         nodes = np.flatnonzero(np.isin(sequence_of, numbers))
         parts = (line_of[sequence_of[nodes]], trie.depth[nodes].astype(np.int64))
-        lines, positions = (torch.from_numpy(part).to(states.device) for part in parts)
+        lines, positions = (to_device(torch.from_numpy(part), states.device) for part in parts)
         pieces.append(states[lines, positions])
         order.append(nodes)
     inverse = torch.from_numpy(np.argsort(np.concatenate(order)))
-    return torch.cat(pieces)[inverse.to(pieces[0].device)]
+    return torch.cat(pieces)[to_device(inverse, pieces[0].device)]
 
 
 def rotary_limit(model: nn.Module) -> int | None:

@@ -13,10 +13,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers import AttentionInterface
 
+from flip_flop.devices import to_device
 from flip_flop.scoring.blocks import Block, plan_blocks
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.trie import TokenTrie
@@ -58,10 +57,10 @@ class Layout:
     def _mask(self, block: Block, device: torch.device, dtype: torch.dtype) -> Mask:
         seen = torch.from_numpy(block.mask(self.trie))
         hidden = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
-        return None if bool(seen.all()) else hidden.to(device)
+        return None if bool(seen.all()) else to_device(hidden, device)
 
     def _spans(self, device: torch.device) -> list[Tensor]:
-        return [torch.from_numpy(part).to(device) for part in (self.trie.enter, self.trie.leave)]
+        return [to_device(torch.from_numpy(part), device) for part in (self.trie.enter, self.trie.leave)]
 
     def whole(self, query: Float[Tensor, "1 heads nodes width"]) -> tuple[Block, Mask]:
         """All nodes as one block, for one call. Its mask is kept for the backward, once for all layers."""
@@ -168,15 +167,17 @@ def attend(
     packed: Layout | None = None,
     **arguments: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in place of its own attention; without a layout it is transformers' own.
+    """What transformers calls in place of its own attention.
+
+    It makes no mask for an attention that it does not know, nor looks at the positions for one, which would wait for
+    the device.
 
     Raises:
-        NotImplementedError: Where the model asks for something that is not a scaled dot product.
+        NotImplementedError: Where the row has no layout, or the model asks for something that is not a scaled dot
+            product.
     """
     if packed is None:
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **arguments
-        )
+        raise NotImplementedError("attention in a forward that is not of a packed row")
     if attention_mask is not None:
         raise NotImplementedError("attention with a mask of its own")
     for name in REFUSED:
@@ -207,18 +208,12 @@ def _flex_kernel(device: str) -> Callable[..., Any]:
     return cast(Callable[..., Any], torch.compile(kernel, dynamic=True) if device == "cuda" else kernel)
 
 
-def _mask(*arguments: Any, **keywords: Any) -> Tensor | None:
-    """What a node sees is in the layout; a plain forward with padding has transformers' own mask."""
-    return None if keywords.get("attention_mask") is None else sdpa_mask(*arguments, **keywords)
-
-
 AttentionInterface.register(NAME, attend)
-AttentionMaskInterface.register(NAME, _mask)
 
 
 @contextmanager
 def packed_attention(model: nn.Module) -> Iterator[None]:
-    """Attention over packed rows while the context is open; the model's own is restored after it.
+    """Attention over packed rows, and no other, while the context is open; the model's own is restored after it.
 
     Where layers are computed again in the backward (gradient checkpointing), it has to be open there too.
     """

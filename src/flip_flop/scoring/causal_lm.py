@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from transformers import PreTrainedModel
 
+from flip_flop.devices import to_device
 from flip_flop.errors import InputError
 from flip_flop.method.divergences import at_least_float32
 
@@ -125,18 +126,21 @@ def token_log_probs(
 ) -> Float[Tensor, " tokens"]:
     """The log-probability of each target at its node, in nats; the head runs once per node that a token names.
 
+    Nodes and targets are on the CPU, the states on any device.
+
     Where no gradient is kept, the nodes go through the head in chunks, and no chunk's logits outlive it.
     """
+    device = hidden.device
     nodes, row = token_node.unique(return_inverse=True)
     size = max(nodes.numel(), 1) if torch.is_grad_enabled() else HEAD_ROWS
     picked, order = [], []
     for start in range(0, nodes.numel(), size):
         tokens = ((row >= start) & (row < start + size)).nonzero().squeeze(1)
-        logits = head_logits(model, hidden[nodes[start : start + size]])
-        local = row[tokens] - start
-        picked.append(logits[local, token_target[tokens]] - logits.logsumexp(dim=-1)[local])
+        logits = head_logits(model, hidden[to_device(nodes[start : start + size], device)])
+        local, target = (to_device(part, device) for part in (row[tokens] - start, token_target[tokens]))
+        picked.append(logits[local, target] - logits.logsumexp(dim=-1)[local])
         order.append(tokens)
-    return torch.cat(picked)[torch.argsort(torch.cat(order))]
+    return torch.cat(picked)[to_device(torch.argsort(torch.cat(order)), device)]
 
 
 _CHECKED: "WeakSet[nn.Module]" = WeakSet()  # decoders that were found to fit
@@ -148,7 +152,8 @@ def check_head(model: nn.Module) -> None:
 
     Raises:
         InputError: ``E-NONFINITE``; ``E-MODEL-KIND`` where they differ: the model does something between the two that
-            is not known here, and its scores would be wrong; and where a state depends on a token behind it.
+            is not known here, and its scores would be wrong; and where a state depends on a token behind it, or on what
+            was read before.
     """
     causal_lm, decoder = unwrap(model), decoder_of(model)
     if decoder in _CHECKED:
@@ -159,7 +164,10 @@ def check_head(model: nn.Module) -> None:
     # Dropout would be drawn twice.
     with refused_if_it_fails("E-MODEL-KIND", what, "Try --dtype float32."), evaluation_mode(causal_lm):
         own = at_least_float32(causal_lm(input_ids=ids, use_cache=False).logits[0])
+        kept = _kept(decoder)
         hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state[0]
+    if list(map(id, kept)) != list(map(id, _kept(decoder))):
+        raise _unknown_kind(causal_lm, "begins with what it read last: it keeps a state from one forward to the next")
     try:
         ours = head_logits(model, hidden).to(own.device)
     except RuntimeError as error:  # something between the two changes the width
@@ -176,6 +184,11 @@ def check_head(model: nn.Module) -> None:
         if bool((states[0] - states[1]).abs().max() > 1e-5 * states.abs().max()):
             raise _unknown_kind(causal_lm, "is not causal: a token's state changes with the tokens behind it")
     _CHECKED.add(decoder)
+
+
+def _kept(decoder: nn.Module) -> list[Tensor]:
+    """The tensors that a forward has left in the modules, beside weights and buffers."""
+    return [value for module in decoder.modules() for value in vars(module).values() if isinstance(value, Tensor)]
 
 
 def not_finite(what: str) -> InputError:

@@ -108,8 +108,8 @@ def score_instances(
 
     The result does not depend on the order of the instances, nor, but for rounding, on ``batch_tokens``, the tokens of
     one forward; an instance is never divided. The model is read in evaluation mode. ``packed`` gives way to ``padded``
-    for models that it cannot serve exactly. ``visit`` gets the instances, states and scores of each forward: what
-    else is read of them takes no second one.
+    for models that it cannot serve exactly. ``visit`` gets the instances, states and scores of each forward,
+    those on the CPU: what else is read of them takes no second one.
 
     Raises:
         InputError: ``E-NONFINITE`` where the model's output is not finite, with the instance's id.
@@ -130,6 +130,8 @@ def score_instances(
             shared = shared_beginning([instance.trie for instance in window])
             sizes = [len(instance.trie) - shared for instance in window]
             waiting = list(pack(sizes, batch_tokens - shared))[::-1]
+            order: list[int] = []
+            found: list[tuple[torch.Tensor, torch.Tensor]] = []
             while waiting:
                 indices = waiting.pop()
                 members = [window[index] for index in indices]
@@ -146,16 +148,27 @@ def score_instances(
                     half = [[indices[at] for at in part] for part in parts]
                     waiting += half[::-1]
                     continue
-                batch = answers.float().cpu().numpy()
-                for position, index in enumerate(indices):
-                    scores[index - len(window)] = batch[position]
-                    counts[index - len(window)] = states.token_counts[position].cpu().numpy()
-                    if not np.isfinite(batch[position]).all():
-                        raise not_finite(f"The model's scores of instance {window[index].id!r}")
                 if visit is not None:
+                    answers = _finite(answers.cpu(), members)
                     visit(members, states, answers)
+                order += indices
+                found.append((answers, states.token_counts))
                 advance(len(indices))
+            # Only now, and at once: while a device computes a forward, the CPU prepares the next.
+            batch, batch_counts = (torch.cat(parts) for parts in zip(*found, strict=True))
+            batch = _finite(batch.float().cpu(), [window[index] for index in order])
+            for index, of_it, its_counts in zip(order, batch.numpy(), batch_counts.numpy(), strict=True):
+                scores[index - len(window)], counts[index - len(window)] = of_it, its_counts
     return ScoreTable(np.stack(scores), np.stack(counts), merged, backend)
+
+
+def _finite(
+    scores: Float[torch.Tensor, "instances templates labels"], instances: Sequence[EncodedInstance]
+) -> Float[torch.Tensor, "instances templates labels"]:
+    for instance, is_finite in zip(instances, scores.isfinite().flatten(1).all(dim=1).tolist(), strict=True):
+        if not is_finite:
+            raise not_finite(f"The model's scores of instance {instance.id!r}")
+    return scores
 
 
 def join_tables(parts: Sequence[ScoreTable], length: int) -> ScoreTable:

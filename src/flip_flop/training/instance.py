@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from flip_flop.devices import to_device
 from flip_flop.method import Consensus, TemplateSplit
 from flip_flop.options import Reduction
 from flip_flop.randomness import generator
@@ -19,18 +20,21 @@ class TrainingInstance:
     """A :class:`~flip_flop.method.Instance` of a batch.
 
     ``states`` are of this instance alone and with gradient, ``model`` is for its head, and ``keys`` are the run's
-    seed and the epoch, counted from 0.
+    seed and the epoch, counted from 0. Whatever is asked of it, nothing waits for the device.
     """
 
     id: str
     consensus: Consensus
     split: TemplateSplit
-    token_counts: Int[Tensor, "templates labels"]
     states: AnswerStates
     model: nn.Module
     keys: tuple[int, int]
+    token_counts: Int[Tensor, "templates labels"] = field(init=False)
     _scores: Tensor | None = field(default=None, init=False)
     _token_log_softmax: dict[int, tuple[AnswerStates, Tensor]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.token_counts = to_device(self.states.token_counts[0], self.states.hidden.device)
 
     def scores(self) -> Float[Tensor, "templates labels"]:
         """Mean log-probability of each answer's tokens, in nats."""
@@ -42,7 +46,8 @@ class TrainingInstance:
         """Negative log-likelihood of a label's answer, taken from what has been read of it already."""
         if label in self._token_log_softmax:
             answer, log_probs = self._token_log_softmax[label]
-            picked = log_probs.gather(1, answer.token_target[:, None]).squeeze(1)
+            target = to_device(answer.token_target, log_probs.device)
+            picked = log_probs.gather(1, target[:, None]).squeeze(1)
             scores = torch.stack([tokens.mean() for tokens in picked.split(self._lengths(label))])
         elif self._scores is not None:
             scores = self._scores[:, label]
@@ -63,4 +68,4 @@ class TrainingInstance:
         return generator(seed, purpose, epoch, self.id)
 
     def _lengths(self, label: int) -> list[int]:
-        return cast(list[int], self.token_counts[:, label].tolist())
+        return cast(list[int], self.states.token_counts[0, :, label].tolist())

@@ -146,7 +146,7 @@ class ScoringTrainer(Trainer):
             own: list[float] = []
 
             def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
-                votes = standing.of(encoded).to(scores.device) if standing else scores
+                votes = standing.of(encoded) if standing else scores
                 own.extend(self.unsupervised_losses(encoded, states, votes))
 
             table = score_instances(

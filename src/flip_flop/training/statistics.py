@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from flip_flop.metrics import majority_vote
@@ -23,6 +23,7 @@ class StepStatistics:
 
     def __init__(self):
         self._values: dict[str, list[float]] = defaultdict(list)
+        self._unread: list[tuple[str, Tensor]] = []  # terms that their device may yet have to compute
         self._terms: set[str] = set()
         self._masses: list[Tensor] = []
         self._votes: list[Int64[np.ndarray, " instances"]] = []
@@ -32,28 +33,39 @@ class StepStatistics:
         encoded: Sequence[EncodedInstance],
         instances: Sequence[TrainingInstance],
         scores: Float[Tensor, "instances templates labels"],
+        token_counts: Int[Tensor, "instances templates labels"],
         losses: Sequence[dict[str, Tensor]],
     ) -> None:
-        """Note a micro-batch; gold labels are read here, and no loss is."""
-        token_counts = torch.stack([instance.token_counts for instance in instances])
-        self._masses.append((scores * token_counts).exp().sum(dim=-1).cpu())
-        self._votes.append(majority_vote(scores.float().cpu().numpy()))
+        """Note a micro-batch, whose scores and token counts are on the CPU; gold labels are read here, and no loss."""
+        self._masses.append((scores * token_counts).exp().sum(dim=-1))
+        self._votes.append(majority_vote(scores.float().numpy()))
         for source, instance, terms in zip(encoded, instances, losses, strict=True):
             consensus, split = instance.consensus, instance.split
             for case in (1, 2, 3):
                 self._values[f"case_{case}"].append(float(split.case == case))
             for name, value in terms.items():
                 self._terms.add(name)
-                self._values[name].append(float(value.detach()))
+                self._unread.append((name, value.detach()))
             if split.case == 3:
                 self._values["flip_weight"].append(split.flip_weight)
             if source.label is not None and bool(consensus.exists):
                 self._values["pseudo_label_accuracy"].append(float(int(consensus.label) == source.label))
 
+    def read(self) -> "StepStatistics":
+        """Itself, after the terms of the loss were read from their device: all at once, as that waits for it."""
+        if self._unread:
+            names, values = zip(*self._unread, strict=True)
+            read = torch.stack([value.to(values[0].device) for value in values]).tolist()
+            for name, value in zip(names, read, strict=True):
+                self._values[name].append(value)
+            self._unread = []
+        return self
+
     def means(self) -> dict[str, float]:
         """The means of what was noted, by key of the log."""
         if not self._masses:
             return {}
+        self.read()
         num_instances = len(self._values["case_1"])
         logs = {
             name: sum(values) / (num_instances if name in self._terms else len(values))

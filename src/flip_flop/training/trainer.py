@@ -154,10 +154,10 @@ class F2CTrainer(ScoringTrainer):
         encoded: list[EncodedInstance] = inputs["instances"]
         states = self._answer_states(model, encoded)
         scores = self._scores(model, states, encoded)
-        votes = scores if self.votes is None else self.votes.of(encoded).to(scores.device)
+        votes = scores if self.votes is None else self.votes.of(encoded)
         instances = self._instances(model, encoded, states, votes, epoch=self._sampler.epoch)
         losses = [self._loss_terms(instance) for instance in instances]
-        self.statistics.add(encoded, instances, scores, losses)
+        self.statistics.add(encoded, instances, scores, states.token_counts, losses)
         zero = torch.zeros((), device=states.hidden.device)
         total = torch.stack([sum(terms.values(), zero) for terms in losses]).sum()
         total = total / (num_items_in_batch or len(instances))
@@ -174,7 +174,6 @@ class F2CTrainer(ScoringTrainer):
                 id=each.id,
                 consensus=consensus[number],
                 split=split_templates(scores[number], self.args.split_settings),
-                token_counts=states.token_counts[number],
                 states=states.of(number),
                 model=model,
                 keys=keys,
@@ -192,12 +191,13 @@ class F2CTrainer(ScoringTrainer):
     def _scores(
         self, model: nn.Module, states: AnswerStates, encoded: Sequence[EncodedInstance]
     ) -> Float[Tensor, "instances templates labels"]:
-        """The model's scores, by which templates vote online: of the loss's own pass, or of one without dropout."""
+        """The model's scores, of the loss's own pass or of one without dropout, on the CPU: a row waits here alone."""
         if self.args.vote_pass == "separate" and self.votes is None:
             with evaluation_mode(model):
                 scores = self._answer_states(model, encoded).scores(model)
         else:
             scores = states.scores(model)
+        scores = scores.cpu()
         for instance, finite in zip(encoded, scores.isfinite().all(dim=-1).all(dim=-1).tolist(), strict=True):
             if not finite:
                 raise not_finite(f"Step {self.state.global_step + 1}: the scores of instance {instance.id!r}")
@@ -274,12 +274,13 @@ class F2CTrainer(ScoringTrainer):
         """The method's loss of each instance of an evaluation, without labels."""
         # Of epoch 0 each time: evaluations are compared with each other, and so have the same teachers.
         read = self._instances(self.adapted, encoded, states, votes, epoch=0)
-        return [float(sum(self._loss_terms(each).values())) for each in read]
+        zero = torch.zeros((), device=states.hidden.device)
+        return torch.stack([sum(self._loss_terms(each).values(), zero) for each in read]).tolist()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the terms, case shares and vote statistics of the steps since the last log line."""
         if "loss" in logs:
-            statistics = StepStatistics.merged(distributed.all_gather(self.statistics))
+            statistics = StepStatistics.merged(distributed.all_gather(self.statistics.read()))
             counts = statistics.vote_counts(len(self.train_instances[0].answers[0]))
             logs = logs | statistics.means() | self.stop_on_collapse.line(counts)
             self.statistics = StepStatistics()
