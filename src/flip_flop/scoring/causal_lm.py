@@ -4,7 +4,7 @@ The head sees the rows that predict an answer's token, and nothing else: the log
 vocabulary of 151,936 are the largest tensor that a naive implementation makes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 from weakref import WeakSet
@@ -184,6 +184,20 @@ def check_head(model: nn.Module) -> None:
         if bool((states[0] - states[1]).abs().max() > 1e-5 * states.abs().max()):
             raise _unknown_kind(causal_lm, "is not causal: a token's state changes with the tokens behind it")
     _CHECKED.add(decoder)
+
+
+def require_finite(
+    scores: Float[Tensor, "instances templates labels"], ids: Sequence[str], what: str = "The model's scores"
+) -> Float[Tensor, "instances templates labels"]:
+    """The scores, on the CPU, if all are finite.
+
+    Raises:
+        InputError: ``E-NONFINITE``, with the id of the first instance of which one is not.
+    """
+    for each, is_finite in zip(ids, scores.isfinite().flatten(1).all(dim=1).tolist(), strict=True):
+        if not is_finite:
+            raise not_finite(f"{what} of instance {each!r}")
+    return scores
 
 
 def _kept(decoder: nn.Module) -> list[Tensor]:

@@ -17,7 +17,7 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates, answer_states, pack
 from flip_flop.scoring.attention import packed_attention
-from flip_flop.scoring.causal_lm import evaluation_mode, not_finite
+from flip_flop.scoring.causal_lm import evaluation_mode, require_finite
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance
@@ -149,26 +149,17 @@ def score_instances(
                     waiting += half[::-1]
                     continue
                 if visit is not None:
-                    answers = _finite(answers.cpu(), members)
+                    answers = require_finite(answers.cpu(), [instance.id for instance in members])
                     visit(members, states, answers)
                 order += indices
                 found.append((answers, states.token_counts))
                 advance(len(indices))
             # Only now, and at once: while a device computes a forward, the CPU prepares the next.
             batch, batch_counts = (torch.cat(parts) for parts in zip(*found, strict=True))
-            batch = _finite(batch.float().cpu(), [window[index] for index in order])
+            batch = require_finite(batch.float().cpu(), [window[index].id for index in order])
             for index, of_it, its_counts in zip(order, batch.numpy(), batch_counts.numpy(), strict=True):
                 scores[index - len(window)], counts[index - len(window)] = of_it, its_counts
     return ScoreTable(np.stack(scores), np.stack(counts), merged, backend)
-
-
-def _finite(
-    scores: Float[torch.Tensor, "instances templates labels"], instances: Sequence[EncodedInstance]
-) -> Float[torch.Tensor, "instances templates labels"]:
-    for instance, is_finite in zip(instances, scores.isfinite().flatten(1).all(dim=1).tolist(), strict=True):
-        if not is_finite:
-            raise not_finite(f"The model's scores of instance {instance.id!r}")
-    return scores
 
 
 def join_tables(parts: Sequence[ScoreTable], length: int) -> ScoreTable:

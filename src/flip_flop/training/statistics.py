@@ -85,6 +85,7 @@ class StepStatistics:
         for part in parts:
             whole._masses.extend(part._masses)
             whole._votes.extend(part._votes)
+            whole._unread.extend(part._unread)
             whole._terms |= part._terms
             for name, values in part._values.items():
                 whole._values[name].extend(values)

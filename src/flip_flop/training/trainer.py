@@ -17,12 +17,11 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from flip_flop.errors import InputError
 from flip_flop.files import write_text
 from flip_flop.method import find_consensus, find_method, split_templates
-from flip_flop.randomness import derive_seed
 from flip_flop.run_record import RunRecord
 from flip_flop.scoring import distributed
-from flip_flop.scoring.answers import AnswerStates, answer_states, pack, training_row_tokens
+from flip_flop.scoring.answers import AnswerStates, answer_states, training_row_tokens
 from flip_flop.scoring.attention import packed_attention
-from flip_flop.scoring.causal_lm import evaluation_mode, not_finite, unwrap
+from flip_flop.scoring.causal_lm import evaluation_mode, require_finite, unwrap
 from flip_flop.scoring.given import ModelGiven
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
@@ -37,6 +36,7 @@ from flip_flop.training.config import F2CConfig
 from flip_flop.training.instance import TrainingInstance
 from flip_flop.training.model_card import CARD, model_card
 from flip_flop.training.record import change_on_validation, describe
+from flip_flop.training.rows import by_rows, drawn_for
 from flip_flop.training.scoring_trainer import ScoringTrainer
 from flip_flop.training.statistics import StepStatistics, mean_loss
 from flip_flop.training.votes import BaseVotes, StandingVotes
@@ -197,11 +197,8 @@ class F2CTrainer(ScoringTrainer):
                 scores = self._answer_states(model, encoded).scores(model)
         else:
             scores = states.scores(model)
-        scores = scores.cpu()
-        for instance, finite in zip(encoded, scores.isfinite().all(dim=-1).all(dim=-1).tolist(), strict=True):
-            if not finite:
-                raise not_finite(f"Step {self.state.global_step + 1}: the scores of instance {instance.id!r}")
-        return scores
+        ids = [instance.id for instance in encoded]
+        return require_finite(scores.cpu(), ids, f"Step {self.state.global_step + 1}: the scores")
 
     def _standing_votes(self, args: F2CConfig, content_free: Sequence[EncodedInstance]) -> StandingVotes:
         """Votes on the instances that will be seen: not on all of many, of which a short run sees a part."""
@@ -226,18 +223,21 @@ class F2CTrainer(ScoringTrainer):
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward by rows; dropout is drawn for (seed, step, instances of the row), also on resume."""
         instances: list[EncodedInstance] = inputs["instances"]
-        devices = [self.args.device] if self.args.device.type == "cuda" else []
-        losses = []
-        for numbers in pack([len(instance.trie) for instance in instances], self._row_tokens):
-            row = [instances[number] for number in sorted(numbers)]
+        keys, step = (self.args.seed, "dropout", self.state.global_step), super().training_step
+
+        def run(numbers: list[int]) -> tuple[Tensor, StepStatistics]:
+            row, self.statistics = [instances[number] for number in numbers], StepStatistics()
             # Open over the backward too, which with gradient checkpointing runs layers again.
             attention = packed_attention(self.adapted) if self.backend == "packed" else contextlib.nullcontext()
-            with attention, torch.random.fork_rng(devices=devices):
-                ids = [instance.id for instance in row]
-                torch.manual_seed(derive_seed(self.args.seed, "dropout", self.state.global_step, *ids))
-                losses.append(super().training_step(self.adapted, {"instances": row}, num_items_in_batch))
+            with attention, drawn_for(self.args.device, *keys, *(instance.id for instance in row)):
+                return step(self.adapted, {"instances": row}, num_items_in_batch), self.statistics
+
+        before, sizes, trained = self.statistics, [len(each.trie) for each in instances], [*self.adapted.parameters()]
+        found, self._row_tokens = by_rows(run, sizes, self._row_tokens, trained)
+        losses, noted = zip(*found, strict=True)
+        self.statistics = StepStatistics.merged([before, *noted])
         if self.accelerator.sync_gradients:
-            distributed.sum_gradients(self.adapted.parameters())
+            distributed.sum_gradients(trained)
         # transformers logs the mean over the processes, and the step's loss is the sum.
         return sum(losses, torch.zeros((), device=self.args.device)) * distributed.world_size()
 
