@@ -47,10 +47,11 @@ on a card**. `python -m benchmarks.run --part memory` measures.
 - **An audit** keeps one layer's states: the weights decide. `--load-in 4bit` or `8bit` where they do not fit, and
   `--device-map auto` to put the layers on all GPUs, and then in the CPU's memory, which is slow (not tried on
   several GPUs). A forward that does not fit is divided: `--batch-tokens` is where it begins.
-- **Training** keeps what the backward reads. A row of several instances that does not fit is divided (`W-MEMORY`). One
-  instance under all its templates is not, so its distinct tokens count: those of the packed pass, which computes what
-  prompts share once. `flip-flop study plan` prints them. It keeps the model on one device. `--activation-checkpointing true` (with older transformers
-  `--gradient-checkpointing`) keeps a layer's input alone and computes each layer twice; a run may be resumed with it.
+- **Training** keeps what the backward reads. A row of several instances that does not fit is divided (`W-MEMORY`).
+  One instance under all its templates is not, so its distinct tokens count: those of the packed pass, which computes
+  what prompts share once. `flip-flop study plan` prints them. It keeps the model on one device.
+  `--activation-checkpointing true` (with older transformers `--gradient-checkpointing`) keeps a layer's input alone
+  and computes each layer twice; a run may be resumed with it.
 - `--load-in 4bit` is QLoRA (NF4, double quantization, the base computes in `--dtype`); the adapter stays in float32. An
   adapter belongs to the base as it was trained: audit it with the same `--load-in`. In `8bit` (LLM.int8()) activations
   are rounded too, so scores differ between the packed and the padded pass, and the padded one is used.
