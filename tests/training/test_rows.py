@@ -47,10 +47,8 @@ def test_a_row_that_memory_does_not_hold_is_divided(tmp_path, caplog, backward):
         in_float64(trainer.adapted)
         trainer._row_tokens = 100_000
     refuse_beyond(short, longest, backward=backward)
-    (losses, gradients, log), (expected_losses, expected, expected_log) = (
-        steps(short, instances),
-        steps(plain, instances),
-    )
+    losses, gradients, log = steps(short, instances)
+    expected_losses, expected, expected_log = steps(plain, instances)
     assert longest // 2 <= short._row_tokens < sum(len(each.trie) for each in instances)
     assert "W-MEMORY: rows of up to" in caplog.text
     assert losses == pytest.approx(expected_losses, rel=EXACT)
