@@ -144,6 +144,8 @@ def row(kind: str) -> list[str] | None:
             cells["train"].append(training_step(candidate, instances))
         except InputError as error:
             cells["train"].append(f"refused: {error.code}")
+        except RuntimeError as error:  # the model's own
+            cells["train"].append(f"fails: {type(error).__name__}")
     if not cells["backend"]:
         return [kind, cells["audit"][0], "", "", "", ""]
     return [kind, ", ".join(dict.fromkeys(cells["backend"])), *cells["audit"], *cells["train"]]

@@ -5,6 +5,7 @@ CPU; what autograd keeps is counted, and multiplied with the number of layers.
 """
 
 import argparse
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ TOKENS = 256
 # Bytes of a weight: of NF4 with double quantization (QLoRA, section 3) half a byte and .127 bits.
 BYTES = {"bfloat16": 2.0, "8bit": 1.0, "4bit": 0.5 + 0.127 / 8}
 ADAPTER_BYTES = 16  # float32: the weight, its gradient, and two moments of Adam
+MASK_BYTES = 5  # of a pair of tokens: the mask in bfloat16, and three of bools while it is made
 ANSWER_ROWS = 60  # ten templates with three answers of two tokens
 RESERVED = 1.5e9  # the context, kernels and what the allocator cannot use: an assumption
 SETTINGS = (("bfloat16", False), ("bfloat16", True), ("4bit", True))
@@ -61,8 +63,9 @@ on a card**. `python -m benchmarks.run --part memory` measures.
 |---|---|---|---|---|---|
 """
 ROOM = """
-Distinct tokens of the longest instance that fit, with a head over {rows} answer tokens and {reserved:.1f} GB set aside
-for all else. A dash: the weights alone do not fit.
+Distinct tokens of the longest instance that fit, with a head over {rows} answer tokens, the mask of all pairs of tokens
+({mask} bytes a pair while it is made), and {reserved:.1f} GB set aside for all else. A dash: the weights alone do not
+fit.
 
 | Qwen2.5 | {cards} |
 |---|{lines}|
@@ -92,12 +95,19 @@ def page() -> str:
         for kind, checkpointing in SETTINGS:
             fixed = weights[kind] + adapter + head + RESERVED
             once = layer if checkpointing else 0  # the layer that is computed again
-            fits = [int((card * 1e9 - fixed) / (tokens[checkpointing] + once / TOKENS)) for card in CARDS]
+            token = tokens[checkpointing] + once / TOKENS
+            fits = [_root(MASK_BYTES, token, card * 1e9 - fixed) for card in CARDS]
             words = f"{name}, {kind}{', checkpointing' if checkpointing else ''}"
             room.append(f"| {words} | {' | '.join(f'{max(0, count):,}' if count > 0 else '–' for count in fits)} |")
     cards = " | ".join(f"{card} GB" for card in CARDS)
-    table = ROOM.format(rows=ANSWER_ROWS, reserved=RESERVED / 1e9, cards=cards, lines="|".join(["---:"] * len(CARDS)))
+    given = {"rows": ANSWER_ROWS, "mask": MASK_BYTES, "reserved": RESERVED / 1e9, "cards": cards}
+    table = ROOM.format(**given, lines="|".join(["---:"] * len(CARDS)))
     return HEAD + "\n".join(sizes) + "\n" + table + "\n".join(room) + "\n"
+
+
+def _root(square: float, linear: float, room: float) -> int:
+    """The largest n with square n^2 + linear n within the room; 0 where there is none."""
+    return int((math.sqrt(linear**2 + 4 * square * room) - linear) / (2 * square)) if room > 0 else 0
 
 
 def weight_bytes(name: str, shape: ModelShape, size: float) -> float:

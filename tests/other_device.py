@@ -1,4 +1,4 @@
-"""A device that is not the CPU and, for want of another, computes on it. It refuses what a GPU refuses.
+"""A device that is not the CPU and, for want of another, computes on it. It refuses most of what a GPU refuses.
 
 PyTorch sees tensors of another device: two devices in one operation are refused, as are numbers that are read without a
 copy. What makes the CPU wait until a GPU has done its work is noted, with the function that asks for it.
@@ -81,6 +81,8 @@ class Device(TorchDispatchMode):
         copies = operation in ("_to_copy", "copy_")
         if ours and not copies and operation not in INDEXING and any(other.dim() for other in others):
             raise RuntimeError(f"{function} was given tensors of two devices")
+        if ours and operation in INDEXING and not isinstance(given[0], OnOther):
+            raise RuntimeError(f"{function}: a tensor of the CPU was indexed by the device's")
         target = named.get("device")
         is_ours = bool(ours) if target is None else torch.device(target).type == NAME
         if self._waits(operation, leaves, ours, others, is_ours, named):

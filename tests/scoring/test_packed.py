@@ -111,7 +111,7 @@ def test_a_plain_forward_is_refused_inside_and_the_same_after(architecture):
         before = model(input_ids=ids).logits
         with packed_attention(model):
             packed_states(model, made_trie())
-            with pytest.raises(NotImplementedError, match="not of a packed row"):  # its mask would not be made
+            with pytest.raises(NotImplementedError, match="was not given the layout"):  # its mask would not be made
                 model(input_ids=ids)
         after = model(input_ids=ids).logits
     assert torch.equal(after, before)

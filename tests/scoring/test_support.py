@@ -25,7 +25,6 @@ from transformers import (
     Phi3Config,
     PhimoeConfig,
     Qwen2Config,
-    RecurrentGemmaConfig,
     RemBertConfig,
     SmolLM3Config,
     StableLmConfig,
@@ -304,13 +303,6 @@ def test_a_model_that_sees_what_comes_later_is_refused(name, dtype):
     with pytest.raises(InputError, match=r"^E-MODEL-KIND: \w+ is not causal: a token's state changes with") as caught:
         check_head(random_model(config).to(dtype))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_model_that_keeps_a_state_from_one_forward_to_the_next_is_refused(dtype):
-    config = RecurrentGemmaConfig(**GROUPED, lru_width=32, block_types=["recurrent", "attention"], vocab_size=400)
-    with pytest.raises(InputError, match=r"^E-MODEL-KIND: \w+ begins with what it read last"):
-        check_head(random_model(config).to(dtype))
 
 
 class Mixing(nn.Module):

@@ -39,7 +39,7 @@ def split_templates(scores: Float[Tensor, "templates labels"], settings: SplitSe
     ``scores`` are :math:`\mathrm{LL}_i`, mean log-probabilities of each answer's tokens in nats. The median of an even
     count is the mean of the middle two. Templates of equal margin enter the CC set in the order of their index; where
     fewer than ``max_cc_size`` templates voted for the consensus, all of them enter. Everything is decided on the CPU
-    in float64, so the same scores give the same sets on every device; the masks are on the device of ``scores``.
+    in float64, so the same scores give the same sets on every device; the masks are there, too.
 
     Raises:
         ValueError: A score is not finite, or there is only one label.
@@ -56,32 +56,29 @@ def split_templates(scores: Float[Tensor, "templates labels"], settings: SplitSe
     num_templates, num_labels = scores.shape
     if num_labels < 2:
         raise ValueError("With one label there is no other to compare it with: two or more are needed.")
-    device, scores = scores.device, scores.detach().to("cpu", torch.float64)
+    scores = scores.detach().to("cpu", torch.float64)
     if not scores.isfinite().all():
         raise ValueError("A score is not finite: its margin, and so the split, is not defined.")
-
-    def split(case: int, cc_mask: Tensor, nc_mask: Tensor, flip_weight: float) -> TemplateSplit:
-        return TemplateSplit(case, cc_mask.to(device), nc_mask.to(device), flip_weight)
 
     consensus = find_consensus(scores)
     majority_mask = consensus.predictions == consensus.label
     majority_size = int(majority_mask.sum())
     empty = torch.zeros_like(majority_mask)
     if not consensus.exists:  # line 1
-        return split(1, empty, empty, 0.0)  # line 2
+        return TemplateSplit(1, empty, empty, 0.0)  # line 2
 
     consensus_scores = scores[:, consensus.label]
     other_labels = torch.arange(num_labels) != consensus.label
     margins = consensus_scores - scores[:, other_labels].amax(dim=1)  # lines 3, 4
     median_margin = statistics.median(margins[majority_mask].tolist())  # line 5
     if majority_size == num_templates and median_margin >= settings.unanimous_margin:  # line 6
-        return split(2, majority_mask, empty, 0.0)  # line 7
+        return TemplateSplit(2, majority_mask, empty, 0.0)  # line 7
     if majority_size < 2:  # line 8
-        return split(3, empty, empty, 0.0)  # line 9
+        return TemplateSplit(3, empty, empty, 0.0)  # line 9
     bound = num_templates if settings.cc_size_bound == "templates" else majority_size
     cc_size = min(settings.max_cc_size, bound - 1)  # line 10
     if cc_size < 2:  # line 11
-        return split(3, empty, empty, 0.0)  # line 12
+        return TemplateSplit(3, empty, empty, 0.0)  # line 12
 
     ranking = margins.masked_fill(~majority_mask, -math.inf).argsort(descending=True, stable=True)
     cc_mask = empty.scatter(0, ranking[: min(cc_size, majority_size)], True)  # line 13
@@ -93,4 +90,4 @@ def split_templates(scores: Float[Tensor, "templates labels"], settings: SplitSe
     low, high = settings.flip_weight_min, settings.flip_weight_max
     flip_weight = low + (high - low) * steepness  # line 18
     # Rounding must not lift the weight over its bound.
-    return split(3, cc_mask, nc_mask, min(flip_weight, high))  # line 19
+    return TemplateSplit(3, cc_mask, nc_mask, min(flip_weight, high))  # line 19

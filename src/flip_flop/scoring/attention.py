@@ -1,4 +1,4 @@
-"""Attention over a trie, registered through transformers' public interfaces; no model is patched.
+"""Attention over a trie, registered through transformers' public interface; no model is patched.
 
 A packed row goes through a model like one sequence. The layout of its trie travels with it as a keyword argument, which
 models hand down to their attention; there each node is shown its ancestors and nothing else.
@@ -169,15 +169,15 @@ def attend(
 ) -> tuple[Tensor, None]:
     """What transformers calls in place of its own attention.
 
-    It makes no mask for an attention that it does not know, nor looks at the positions for one, which would wait for
-    the device.
+    No mask function is registered beside it: so transformers makes none, nor looks at the positions for one, which
+    would wait for the device.
 
     Raises:
         NotImplementedError: Where the row has no layout, or the model asks for something that is not a scaled dot
             product.
     """
     if packed is None:
-        raise NotImplementedError("attention in a forward that is not of a packed row")
+        raise NotImplementedError("its attention was not given the layout of a packed row")
     if attention_mask is not None:
         raise NotImplementedError("attention with a mask of its own")
     for name in REFUSED:

@@ -113,7 +113,8 @@ def head_logits(model: nn.Module, hidden: Float[Tensor, "rows width"]) -> Float[
         logits = logits * scale
     if scaling := getattr(config, "logits_scaling", None):  # Granite
         logits = logits / scaling
-    if cap := getattr(config, "final_logit_softcapping", None):  # Gemma 2 and 3
+    # Gemma 2 and 3; RecurrentGemma
+    if cap := getattr(config, "final_logit_softcapping", None) or getattr(config, "logits_soft_cap", None):
         logits = cap * torch.tanh(logits / cap)
     return logits.to(hidden.device)  # a tied head may lie on another device
 
@@ -152,8 +153,7 @@ def check_head(model: nn.Module) -> None:
 
     Raises:
         InputError: ``E-NONFINITE``; ``E-MODEL-KIND`` where they differ: the model does something between the two that
-            is not known here, and its scores would be wrong; and where a state depends on a token behind it, or on what
-            was read before.
+            is not known here, and its scores would be wrong; and where a state depends on a token behind it.
     """
     causal_lm, decoder = unwrap(model), decoder_of(model)
     if decoder in _CHECKED:
@@ -164,10 +164,7 @@ def check_head(model: nn.Module) -> None:
     # Dropout would be drawn twice.
     with refused_if_it_fails("E-MODEL-KIND", what, "Try --dtype float32."), evaluation_mode(causal_lm):
         own = at_least_float32(causal_lm(input_ids=ids, use_cache=False).logits[0])
-        kept = _kept(decoder)
         hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state[0]
-    if list(map(id, kept)) != list(map(id, _kept(decoder))):
-        raise _unknown_kind(causal_lm, "begins with what it read last: it keeps a state from one forward to the next")
     try:
         ours = head_logits(model, hidden).to(own.device)
     except RuntimeError as error:  # something between the two changes the width
@@ -198,11 +195,6 @@ def require_finite(
         if not is_finite:
             raise not_finite(f"{what} of instance {each!r}")
     return scores
-
-
-def _kept(decoder: nn.Module) -> list[Tensor]:
-    """The tensors that a forward has left in the modules, beside weights and buffers."""
-    return [value for module in decoder.modules() for value in vars(module).values() if isinstance(value, Tensor)]
 
 
 def not_finite(what: str) -> InputError:

@@ -28,19 +28,23 @@ def by_rows(
 ) -> tuple[list[Found], int]:
     """What ``run`` gives for each row of the instances of these sizes, after its backward; and how long a row may be.
 
-    Where the device's memory does not hold a row, all begin again with rows half as long as the longest one of several
-    instances, and with the gradients as they were.
+    Where the device's memory does not hold a row of several instances, all begin again with rows half as long, and with
+    the gradients as they were.
     """
-    gradients = [None if each.grad is None else each.grad.clone() for each in parameters]
+    rows = [sorted(row) for row in pack(sizes, max_tokens)]
+    divisible = any(len(row) > 1 for row in rows)
+    gradients = [None if each.grad is None or not divisible else each.grad.clone() for each in parameters]
     while True:
-        rows = [sorted(row) for row in pack(sizes, max_tokens)]
+        found: list[Found] = []
         try:
-            return [run(row) for row in rows], max_tokens
+            found.extend(run(row) for row in rows)  # those before one that fails stay
+            return found, max_tokens
         except torch.OutOfMemoryError:
-            longest = max((sum(sizes[index] for index in row) for row in rows if len(row) > 1), default=0)
-            if not longest:
+            if len(rows[len(found)]) == 1:
                 raise
-        max_tokens = longest // 2
-        log.warning("W-MEMORY: rows of up to %d tokens do not fit; they now have %d", longest, max_tokens)
+        tokens = sum(sizes[index] for index in rows[len(found)])
+        max_tokens = tokens // 2
+        log.warning("W-MEMORY: a row of %d tokens does not fit; rows now have %d", tokens, max_tokens)
+        rows = [sorted(row) for row in pack(sizes, max_tokens)]
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else gradient.clone()

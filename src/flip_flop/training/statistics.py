@@ -55,7 +55,7 @@ class StepStatistics:
         """Itself, after the terms of the loss were read from their device: all at once, as that waits for it."""
         if self._unread:
             names, values = zip(*self._unread, strict=True)
-            read = torch.stack([value.to(values[0].device) for value in values]).tolist()
+            read = torch.stack([value.to(values[0].device).reshape(()) for value in values]).tolist()
             for name, value in zip(names, read, strict=True):
                 self._values[name].append(value)
             self._unread = []
