@@ -25,6 +25,7 @@ from transformers import (
     Phi3Config,
     PhimoeConfig,
     Qwen2Config,
+    RecurrentGemmaConfig,
     RemBertConfig,
     SmolLM3Config,
     StableLmConfig,
@@ -43,7 +44,7 @@ TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
 GROUPED = SHAPE | TOKENS | {"num_key_value_heads": 2}
 MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
 # Whose own code computes in nothing wider.
-FLOAT32_ONLY = (DeepseekV3Config, MambaConfig)
+FLOAT32_ONLY = (DeepseekV3Config, MambaConfig, RecurrentGemmaConfig)
 NOT_THE_SAME = "a packed row does not give it the scores of separate sequences"
 
 
@@ -86,6 +87,10 @@ REFUSED = {
         "it cannot be given a packed row (attention with softcap)",
     ),
     "a state space": (lambda: MambaConfig(**MAMBA), "it has layers of kind linear_attention"),
+    "a recurrence, and capped logits": (
+        lambda: RecurrentGemmaConfig(**GROUPED, lru_width=32, block_types=["recurrent", "attention"]),
+        "it has layers of kind linear_attention",
+    ),
     "biases by distance": (lambda: BloomConfig(hidden_size=32, n_layer=2, n_head=4), NOT_THE_SAME),
     "biases by distance, in a mask": (
         lambda: FalconConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=True),

@@ -21,6 +21,7 @@ from transformers import (
     PhimoeConfig,
     Qwen2MoeConfig,
     Qwen3MoeConfig,
+    RecurrentGemmaConfig,
 )
 
 from flip_flop.errors import InputError
@@ -140,6 +141,13 @@ def test_a_state_space_model_trains_and_the_run_says_what_gets_no_adapter(tmp_pa
     lines = [record.getMessage() for record in caplog.records if "W-ADAPTER-SHARE" in record.getMessage()]
     assert len(lines) == 1
     assert "out_proj" in lines[0]
+
+
+def test_a_recurrence_whose_gates_have_three_axes_gets_no_adapter_on_them(tmp_path):
+    config = RecurrentGemmaConfig(**LOCAL, lru_width=32, block_types=["recurrent", "attention"])
+    learned = {key for key, value in trained(tmp_path, config).adapted.named_parameters() if "lora_B" in key}
+    assert any("linear_x" in key for key in learned)
+    assert not any("rg_lru" in key for key in learned)
 
 
 def test_a_model_whose_projections_are_all_reached_says_nothing(tmp_path, caplog):

@@ -28,8 +28,9 @@ log = logging.getLogger("flip_flop")
 # What model_init_kwargs may hold.
 INIT_SETTINGS = ("revision", "dtype", "device", "quantization_config")
 # A part that chooses experts, or the tokens that are attended to, by its class or its own name: an adapter on it would
-# change who answers, not the answer, and most have no gradient.
-_ROUTER_CLASS, _ROUTER_NAME = re.compile("Router|Gating|Gate$|Indexer$"), re.compile("router|expert_gate")
+# change who answers, not the answer, and most have no gradient. RecurrentGemma's recurrence has gates of three axes, as
+# experts have; in PEFT's module it would keep its state from one forward to the next.
+_ROUTER_CLASS, _ROUTER_NAME = re.compile("Router|Gating|Gate$|Indexer$|Rglru$"), re.compile("router|expert_gate")
 # Here PEFT refuses `out_proj`, whose weight the layers' kernels read by themselves.
 _STATE_SPACE = {"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"}
 # Beside fused experts PEFT takes these names for those of single experts, as transformers 4 had them.
