@@ -234,12 +234,11 @@ class F2CTrainer(ScoringTrainer):
 
         before, sizes, trained = self.statistics, [len(each.trie) for each in instances], [*self.adapted.parameters()]
         found, self._row_tokens = by_rows(run, sizes, self._row_tokens, trained)
-        losses, noted = zip(*found, strict=True)
-        self.statistics = StepStatistics.merged([before, *noted])
+        self.statistics = StepStatistics.merged([before, *(noted for _, noted in found)])
         if self.accelerator.sync_gradients:
             distributed.sum_gradients(trained)
         # transformers logs the mean over the processes, and the step's loss is the sum.
-        return sum(losses, torch.zeros((), device=self.args.device)) * distributed.world_size()
+        return sum((loss for loss, _ in found), torch.zeros((), device=self.args.device)) * distributed.world_size()
 
     def _get_train_sampler(self, train_dataset: Any = None) -> KeyedSampler:
         self._sampler.batch_size = self._train_batch_size
