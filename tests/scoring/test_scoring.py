@@ -1,11 +1,15 @@
 """Scores do not depend on how they were computed, and nothing larger than needed is computed."""
 
 import functools
+import itertools
+from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flip_flop.errors import InputError
@@ -17,7 +21,7 @@ from flip_flop.scoring.support import choose_backend
 from tests.exact import EXACT, ROUNDED, assert_scores, in_float64
 from tests.scoring.made import instances
 from tests.scoring.oracle import naive_scores
-from tests.scoring.tries import batches
+from tests.scoring.tries import batches, batches_with_a_common_beginning
 from tests.tiny import (
     ARCHITECTURES,
     CONFIGS,
@@ -64,15 +68,21 @@ def test_in_float32_scores_are_as_near_as_its_products_are(architecture, backend
     assert_scores(model, scores, expected)
 
 
+# An answer's branch precedes the longer prompt in depth-first order, and every other node descends from both prompts.
+BRANCH_FIRST = [[((1,), (1, 2)), ((1,), (1, 3))], [((1, 2), (3,)), ((1, 2), (2,))]]
+
+
 @settings(max_examples=25)
-@given(batches())
+@example([BRANCH_FIRST] * 2, Random(0))
+@given(batches() | batches_with_a_common_beginning(most=4), st.randoms(use_true_random=False))
 @both_backends
-def test_any_answers_in_one_batch_score_as_each_alone(backend, batch):
+def test_any_answers_in_any_order_score_as_each_instance_alone(backend, batch, random):
     model = model_instances_and_naive_scores("qwen2", "byte_bpe")[0]
     encoded = [
         EncodedInstance(str(number), tuple(tuple(EncodedAnswer(*pair) for pair in row) for row in answers))
         for number, answers in enumerate(batch)
     ]
+    random.shuffle(encoded)
     table = score_instances(model, encoded, backend=backend, batch_tokens=100_000, quiet=True)
     assert_scores(model, table.scores, naive_scores(model, encoded))
 
@@ -272,6 +282,25 @@ def test_a_forward_that_memory_does_not_hold_is_divided(caplog):
             score_instances(model, encoded, quiet=True)
     finally:
         hook.remove()
+
+
+def test_the_forward_size_never_rises_after_an_out_of_memory_error(caplog):
+    model, encoded, _ = model_instances_and_naive_scores("qwen2", "byte_bpe")
+    many = [replace(each, id=f"{each.id} again {number}") for number in range(12) for each in encoded]
+    largest = max(len(each.trie) for each in encoded)
+
+    def refuse(module, given, named):
+        if named["input_ids"].numel() > largest:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    hook = model.model.register_forward_pre_hook(refuse, with_kwargs=True)
+    try:
+        score_instances(model, many, batch_tokens=8 * largest, quiet=True)
+    finally:
+        hook.remove()
+    sizes = [record.args[1] for record in caplog.records if record.msg.startswith("W-MEMORY")]
+    assert len(sizes) > 2
+    assert all(after < before for before, after in itertools.pairwise(sizes))
 
 
 @both_backends

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 
 from flip_flop.scoring.answers import AnswerStates
-from flip_flop.scoring.trie import build_trie
-from tests.scoring.tries import batches, expected_prefixes, joined, spelled
+from flip_flop.scoring.trie import build_trie, join, shared_beginning
+from tests.scoring.tries import batches, batches_with_a_common_beginning, expected_prefixes, joined, path, spelled
 
 # 2 templates, 3 labels; the second label of the second template has a prompt of its own.
 EXAMPLE = [
@@ -42,6 +42,33 @@ def test_there_is_one_node_for_each_distinct_prefix_of_each_instance(batch):
     assert all(trie.parent[node] < node for node in range(len(trie)))
     assert all(trie.parent[node] < trie.num_prompt for node in range(trie.num_prompt))
     assert trie.depth.tolist() == [len(word) - 1 for word in words(trie)]
+
+
+@settings(max_examples=500)
+@given(batches_with_a_common_beginning())
+def test_tries_joined_at_any_common_length_keep_visibility_positions_sequences_and_targets(batch):
+    tries = [build_trie(answers) for answers in batch]
+    for shared in range(shared_beginning(tries) + 1):
+        trie = join(tries, shared)
+        assert len(trie) == sum(len(each) - shared for each in tries) + shared
+        spelt = words(trie)
+        # Visibility: the nodes that an attention mask shows are the node and its ancestors.
+        is_seen = (trie.enter[None] <= trie.enter[:, None]) & (trie.enter[:, None] < trie.leave[None])
+        paths = [path(trie, node) for node in range(len(trie))]
+        assert [np.flatnonzero(row).tolist() for row in is_seen] == [sorted(each) for each in paths]
+        # Positions, and a parent before its children.
+        assert trie.depth.tolist() == [len(each) - 1 for each in paths]
+        assert all(trie.parent[node] < node for node in range(len(trie)))
+        # Sequences for the padded back end: each node is in the sequence that it names.
+        sequences, sequence_of = trie.sequences()
+        assert all(
+            tuple(sequences[number][: len(word)]) == word for number, word in zip(sequence_of, spelt, strict=True)
+        )
+        # Targets: each answer token is predicted after its own prompt and the tokens before it.
+        pairs = [pair for answers in batch for template in answers for pair in template]
+        contexts = [prompt + answer[:at] for prompt, answer in pairs for at in range(len(answer))]
+        assert [spelt[node] for node in trie.token_node] == contexts
+        assert trie.token_target.tolist() == [token for _, answer in pairs for token in answer]
 
 
 def answers_of(trie):

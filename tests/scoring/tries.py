@@ -40,8 +40,23 @@ def batches(draw, most=3):
     return draw(st.lists(instances(templates, labels), min_size=1, max_size=most))
 
 
-def joined(batch):
-    return join([build_trie(answers) for answers in batch])
+@st.composite
+def batches_with_a_common_beginning(draw, most=3):
+    """One to three instances whose prompts start with the same tokens; some prompts have no others."""
+    beginning = draw(sequences(3))
+    batch = draw(batches(most))
+    add_prompt = [draw(st.booleans()) for _ in batch[0]]
+    return [
+        [
+            [(beginning + prompt * add, answer) for prompt, answer in template]
+            for template, add in zip(answers, add_prompt, strict=True)
+        ]
+        for answers in batch
+    ]
+
+
+def joined(batch, shared=0):
+    return join([build_trie(answers) for answers in batch], shared)
 
 
 def prefixes(sequence):
@@ -66,7 +81,7 @@ def spelled(trie):
 
 
 def path(trie, node):
-    """A node and its ancestors."""
+    """A node and its ancestors, the root first."""
     found = []
     while node >= 0:
         found.append(node)

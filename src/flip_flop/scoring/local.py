@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from transformers import PreTrainedTokenizerBase
 
@@ -16,6 +17,8 @@ from flip_flop.scoring.interface import Scorer
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.resolution import SAMPLE_INSTANCES, find_resolution
 from flip_flop.scoring.scorer import ScoreTable, score
+from flip_flop.scoring.self_check import check_scores
+from flip_flop.too_long import ids_of
 
 
 class CausalLMScorer(Scorer):
@@ -34,10 +37,14 @@ class CausalLMScorer(Scorer):
         label: str = "scoring",
         quiet: bool = True,
     ) -> ScoreTable:
-        """:func:`~flip_flop.score`."""
+        """:func:`~flip_flop.score`, and then :func:`~flip_flop.scoring.self_check.check_scores`."""
         if options.by == "generation":
             raise InputError("E-GENERATION", f"{self.record.name} is loaded here, and has probabilities.")
-        return score(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
+        table = score(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
+        skipped = ids_of(table.too_long)
+        kept = [instance for instance in instances if instance.id not in skipped]
+        checked = check_scores(self.loaded, kept, table, options, names)
+        return replace(table, settings={**table.settings, "self_check": checked})
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
         """In the tokenizer's chat template where it is used."""

@@ -144,9 +144,9 @@ def score_instances(
                     tokens = sum(sizes[index] for index in indices)
                     batch_tokens = shared + tokens // 2
                     log.warning("W-MEMORY: %d tokens do not fit; forwards now have %d", shared + tokens, batch_tokens)
-                    parts = pack([sizes[at] for at in indices], tokens // 2)
-                    half = [[indices[at] for at in part] for part in parts]
-                    waiting += half[::-1]
+                    left = [index for group in [*waiting, indices] for index in group]
+                    parts = pack([sizes[index] for index in left], tokens // 2)
+                    waiting = [[left[at] for at in part] for part in parts][::-1]
                     continue
                 if visit is not None:
                     answers = require_finite(answers.cpu(), [instance.id for instance in members])

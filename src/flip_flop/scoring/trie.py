@@ -148,7 +148,7 @@ def join(tries: Sequence[TokenTrie], shared: int = 0) -> TokenTrie:
 
 
 def shared_beginning(tries: Sequence[TokenTrie]) -> int:
-    """With how many tokens all sequences of all these instances begin, such as those of a long instruction."""
+    """The number of tokens that start every sequence of all these instances, such as those of a long instruction."""
     first, *others = tries
     if not others:
         return 0
@@ -160,9 +160,10 @@ def shared_beginning(tries: Sequence[TokenTrie]) -> int:
 
 
 def _trunk(trie: TokenTrie) -> int:
-    """How many nodes stand before the first branch: all sequences go through them, and on; all are of prompts."""
-    number = np.arange(trie.num_prompt)
-    is_trunk = (trie.parent[: trie.num_prompt] == number - 1) & (trie.leave[: trie.num_prompt] == len(trie))
+    """The number of prompt nodes before the first branch: the first in depth-first order, above all other nodes."""
+    first = slice(trie.num_prompt)
+    # Nodes are numbered prompts first, so an answer's branch has a higher number than the nodes that it precedes.
+    is_trunk = (trie.enter[first] == np.arange(trie.num_prompt)) & (trie.leave[first] == len(trie))
     return int(np.append(is_trunk, False).argmin())
 
 
