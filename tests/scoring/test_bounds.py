@@ -68,7 +68,6 @@ def test_a_config_with_a_wrong_size_is_refused(base, tmp_path, key, value):
         {"target_modules": "(" * 500},
         {"exclude_modules": SLOW},
         {"layers_to_transform": [0], "layers_pattern": SLOW},
-        {"peft_type": "MAGIC"},
     ],
     ids=lambda values: json.dumps(values)[:40],
 )

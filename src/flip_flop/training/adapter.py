@@ -18,6 +18,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.randomness import derive_seed
+from flip_flop.scoring.bounds import ADAPTER_KINDS
 from flip_flop.scoring.causal_lm import HALF, check_head, decoder_of, refused_if_it_fails, unwrap
 from flip_flop.scoring.given import ModelGiven, as_loaded
 from flip_flop.scoring.models import LoadedModel, load_model
@@ -107,12 +108,11 @@ def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | No
     """The model with an adapter to train: its own, the one that is asked for, or the paper's LoRA.
 
     Raises:
-        InputError: ``E-ADAPTER-KIND`` for prompt learning, and for what PEFT cannot put on this model;
+        InputError: ``E-ADAPTER-KIND`` for an unsupported kind, and for what PEFT cannot put on this model;
             ``E-CONFIG-VALUE`` for dropout on fused experts; ``E-MODEL-KIND`` where the model cannot be read.
     """
-    if peft_config is not None and peft_config.is_prompt_learning:
-        message = f"{peft_config.peft_type} puts virtual tokens before the prompt, which scoring does not."
-        raise InputError("E-ADAPTER-KIND", message)
+    if peft_config is not None and peft_config.peft_type not in ADAPTER_KINDS:
+        raise InputError("E-ADAPTER-KIND", f"An adapter of kind {peft_config.peft_type.value!r} is not supported.")
     if isinstance(model, PeftModel):
         return _settled(model)
     check_head(model)
