@@ -159,8 +159,8 @@ def test_a_model_whose_projections_are_all_reached_says_nothing(tmp_path, caplog
     ("peft_config", "reason"),
     [
         (LoraConfig(target_modules=["no_such_part"]), "PEFT cannot put the adapter on Qwen2ForCausalLM: "),
-        (PromptTuningConfig(num_virtual_tokens=2), "An adapter of kind 'PROMPT_TUNING' is not supported."),
-        (XLoraConfig(adapters={"0": "out"}, hidden_size=32), "An adapter of kind 'XLORA' is not supported."),
+        (PromptTuningConfig(num_virtual_tokens=2), "PromptTuningConfig is not supported."),
+        (XLoraConfig(adapters={"0": "out"}, hidden_size=32), "XLoraConfig is not supported."),
     ],
 )
 def test_unsupported_adapters_are_refused_in_one_line(tmp_path, peft_config, reason):

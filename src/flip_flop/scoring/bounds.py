@@ -1,7 +1,6 @@
 """What a stranger's model or adapter may ask for, checked before anything of its size is built."""
 
 import contextlib
-import functools
 import json
 import re
 import signal
@@ -69,12 +68,12 @@ def weight_files(source: str, config: PreTrainedConfig, **hub: Any) -> Collectio
     Raises:
         ValueError: A file is not a safetensors file, or is outside the model's folder.
     """
-    find = functools.partial(cached_file, source, _raise_exceptions_for_missing_entries=False, **hub)
-    if other := find(ADAPTER_CONFIG) or next(Path(source).glob("shard-*-model-*.safetensors"), None):
+    hub |= {"_raise_exceptions_for_missing_entries": False}
+    if other := cached_file(source, ADAPTER_CONFIG, **hub) or next(Path(source).glob("shard-*-model-*"), None):
         raise ValueError(f"{Path(other).name} makes it an adapter (see --adapter) or a distributed checkpoint")
     first = getattr(config, "transformers_weights", None) or SAFE_WEIGHTS_NAME
     is_index = first.endswith(".json") or not (Path(source) / first).is_file()
-    index = is_index and find(first if first.endswith(".json") else SAFE_WEIGHTS_INDEX_NAME)
+    index = is_index and cached_file(source, first if first.endswith(".json") else SAFE_WEIGHTS_INDEX_NAME, **hub)
     names = set(json.loads(Path(index).read_bytes())["weight_map"].values()) if index else {first}
     if wrong := [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]:
         raise ValueError(f"{wrong[0]!r} is not a safetensors file in the model's folder")

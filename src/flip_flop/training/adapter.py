@@ -112,7 +112,7 @@ def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | No
             ``E-CONFIG-VALUE`` for dropout on fused experts; ``E-MODEL-KIND`` where the model cannot be read.
     """
     if peft_config is not None and peft_config.peft_type not in ADAPTER_KINDS:
-        raise InputError("E-ADAPTER-KIND", f"An adapter of kind {peft_config.peft_type.value!r} is not supported.")
+        raise InputError("E-ADAPTER-KIND", f"{type(peft_config).__name__} is not supported.")
     if isinstance(model, PeftModel):
         return _settled(model)
     check_head(model)
