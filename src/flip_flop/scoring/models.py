@@ -32,7 +32,7 @@ from flip_flop.options import LOADED_PARTS, ChatTemplate, DeviceMap, LoadIn
 from flip_flop.run_record import AdapterRecord, ModelRecord
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
 from flip_flop.scoring.bounds import check_model_size, time_limit, weight_files
-from flip_flop.scoring.causal_lm import check_head
+from flip_flop.scoring.causal_lm import as_input_error, check_head
 from flip_flop.scoring.tokens import PromptEncoder
 
 # Where transformers keeps the head of a classifier, a reward model or a reader.
@@ -265,18 +265,10 @@ def _silence_loading() -> None:
 
 
 def _one_line(part: str, name: str, build: Any, *arguments: Any, **keywords: Any) -> Any:
-    try:
+    code = "E-MODEL-TOKENIZER" if part == "tokenizer" else "E-MODEL-FILE"
+    hint = "Give a folder with config.json, safetensors weights and a tokenizer, or a name on the hub."
+    with as_input_error(code, f"Cannot load the {part} of {name}", hint, Exception):
         return build(*arguments, **keywords)
-    except InputError:
-        raise
-    except Exception as error:  # whatever a file's wrong values lead to
-        code = "E-MODEL-TOKENIZER" if part == "tokenizer" else "E-MODEL-FILE"
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            code,
-            f"Cannot load the {part} of {name}: {reason.rstrip('.')}.",
-            "Give a folder with config.json, safetensors weights and a tokenizer, or a name on the hub.",
-        ) from error
 
 
 def _check_device(device: str) -> None:

@@ -33,7 +33,7 @@ from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
 from flip_flop.training.checkpoints import latest_valid, named_write_errors
 from flip_flop.training.checks import initial_vote_stats, log_processes, warn_of_answer_words, warn_of_two_templates
-from flip_flop.training.config import F2CConfig, refused
+from flip_flop.training.config import F2CConfig, optimizer_errors
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.model_card import CARD, base_name, model_card
 from flip_flop.training.output import PLAN, lock
@@ -224,11 +224,8 @@ def _without_too_long(record: TaskRecord, trainer: F2CTrainer) -> tuple[TaskReco
 
 def _try_optimizer(trainer: F2CTrainer) -> None:
     """Build optimizer and schedule once, before the folder is taken: what is wrong with their settings shows there."""
-    try:
+    with optimizer_errors():
         trainer.create_optimizer_and_scheduler(num_training_steps=max(trainer.args.max_steps, 1))
-    except (ValueError, TypeError, ImportError, AttributeError) as error:
-        hint = "Correct the settings that begin with optim or lr_scheduler."
-        raise refused("optimizer or schedule", error, hint) from error
     trainer.optimizer = trainer.lr_scheduler = None
 
 
