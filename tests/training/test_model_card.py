@@ -74,7 +74,7 @@ def test_folder_name_stays_in_its_code_span_and_in_the_python_code(finished):
     moved = RunRecord.read(finished).to_json()
     moved["model"] |= {"name": '/models/tiny`<b>"\n# now', "revision": 'a"b'}
     card = model_card(RunRecord.from_json(moved))
-    assert "lets `tiny'<b>\"\\n# now` give one answer" in card
+    assert "lets `tiny'<b>\"\\n# now` give one answer to a question" in card
     blocks = card.split("```python\n")[1:]
     assert len(blocks) == 2
     for block in blocks:

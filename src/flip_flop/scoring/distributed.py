@@ -107,11 +107,10 @@ def all_results(work: Callable[[], T]) -> list[T]:
     Raises:
         InputError: The first process's that has one; so with memory that runs out.
     """
-    own: tuple[T | None, Exception | None]
     try:
-        own = work(), None
+        own: tuple[T | None, Exception | None] = (work(), None)
     except (InputError, torch.OutOfMemoryError) as error:
-        own = None, error
+        own = (None, error)
     found = all_gather(own)
     for _, failure in found:
         if failure is not None:

@@ -151,7 +151,9 @@ def _run(
     trainer.f1 = data.record.f1
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    _try_optimizer(trainer)
+    with optimizer_errors():  # before the folder is taken
+        trainer.create_optimizer_and_scheduler(num_training_steps=max(trainer.args.max_steps, 1))
+    trainer.optimizer = trainer.lr_scheduler = None
     if not len(trainer.get_train_dataloader()):
         message = f"dataloader_drop_last leaves no step of {len(trainer.train_instances)} training instances."
         raise InputError("E-CONFIG-VALUE", message, "Make per_device_train_batch_size smaller, or leave it out.")
@@ -220,13 +222,6 @@ def _without_too_long(record: TaskRecord, trainer: F2CTrainer) -> tuple[TaskReco
         "num_too_long": sum(dataset.num_rows - len(dataset) for dataset in datasets),
     }
     return replace(record, num_instances=len(datasets[0]), extra={**record.extra, **counts}), too_long
-
-
-def _try_optimizer(trainer: F2CTrainer) -> None:
-    """Build optimizer and schedule once, before the folder is taken: what is wrong with their settings shows there."""
-    with optimizer_errors():
-        trainer.create_optimizer_and_scheduler(num_training_steps=max(trainer.args.max_steps, 1))
-    trainer.optimizer = trainer.lr_scheduler = None
 
 
 def _worse_than_base(trainer: F2CTrainer) -> str | None:
