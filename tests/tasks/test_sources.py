@@ -89,7 +89,7 @@ def test_another_encoding_is_read_when_it_is_named_and_a_byte_order_mark_is_no_t
     assert load(tmp_path, "a.csv", "a\nä\n".encode("latin-1"), encoding="latin-1") == [{"a": "ä"}]
     assert load(tmp_path, "b.csv", "a\nä\n".encode("utf-16"), encoding="utf-16") == [{"a": "ä"}]
     for unknown in ("utf-9", "a\0b"):
-        with pytest.raises(InputError, match=re.escape(f"there is no encoding {unknown!r}")):
+        with pytest.raises(InputError, match=re.escape(f"unknown encoding {unknown!r}")):
             load(tmp_path, "a.csv", "a\n1\n", encoding=unknown)
 
 

@@ -186,7 +186,7 @@ def format_choices(template: Template) -> dict[str, tuple[Any, ...]]:
 def draw_order(template: Template, random: np.random.Generator) -> tuple[int, ...] | None:
     """Draw an order of a template's options uniformly from all but the present one.
 
-    None if the options cannot move: they are not the answers, nor are the answers their marks.
+    None if the options cannot move. They can if they are the answers, or if the answers are their marks.
     """
     present = tuple(range(TemplateParts(template).num_movable))
     order = present
@@ -198,7 +198,7 @@ def draw_order(template: Template, random: np.random.Generator) -> tuple[int, ..
 def draw_format(
     template: Template, random: np.random.Generator, *, order: bool = True, typos: float = 0.0
 ) -> dict[str, Any]:
-    """Draw a format uniformly from those of the template; half of them have the options in another ``order``.
+    """Draw a format of the template uniformly; half of them have the options in another ``order``.
 
     ``typos`` is the share of words that get one.
     """

@@ -54,7 +54,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def as_input_error(code: str, what: str, hint: str = "", kind: type[Exception] = RuntimeError) -> Iterator[None]:
-    """Report a library's exception of this kind in one line, unless memory has run out.
+    """Convert a library's exception of this kind to an InputError, unless memory has run out.
 
     Raises:
         InputError: With this ``code``; its message is ``what`` and the reason.

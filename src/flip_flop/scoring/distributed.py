@@ -22,7 +22,7 @@ T = TypeVar("T")
 _answered = as_input_error(
     "E-DISTRIBUTED",
     "another process has ended, or has not answered in time",
-    "Look for the reason in its output. A training goes on from its last checkpoint with --resume.",
+    "Look for the reason in its output. Add --resume to continue a training run.",
 )
 
 

@@ -78,7 +78,7 @@ def _read_text(path: Path, encoding: str) -> str:
         message = f"{path} is not {encoding}{at}."
         raise InputError("E-DATA-ENCODING", message, f"Save it as UTF-8, or set encoding: {guess}.") from None
     except (LookupError, ValueError):  # it may hold a NUL character
-        message = f"{path}: there is no encoding {encoding!r}."
+        message = f"{path}: unknown encoding {encoding!r}."
         raise InputError("E-DATA-ENCODING", message, "Name one that Python knows, such as latin-1.") from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1

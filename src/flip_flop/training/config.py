@@ -63,7 +63,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         waits = bool(self.dataloader_num_workers) or not self.dataloader_persistent_workers
         self._require("dataloader_persistent_workers", waits, "false where dataloader_num_workers is 0")
         TrainingArguments.__post_init__(self)
-        with optimizer_errors():  # before the weights are read
+        with optimizer_errors():  # before loading the weights
             if not self.optim_target_modules:
                 Trainer.get_optimizer_cls_and_kwargs(self, cast(Any, nn.Linear(1, 1)))
             optimizer = torch.optim.SGD([torch.zeros(1)], lr=self.learning_rate)

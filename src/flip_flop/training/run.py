@@ -151,7 +151,7 @@ def _run(
     trainer.f1 = data.record.f1
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    with optimizer_errors():  # before the folder is taken
+    with optimizer_errors():  # before writing to the folder
         trainer.create_optimizer_and_scheduler(num_training_steps=max(trainer.args.max_steps, 1))
     trainer.optimizer = trainer.lr_scheduler = None
     if not len(trainer.get_train_dataloader()):
