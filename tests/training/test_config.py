@@ -31,7 +31,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one():
     [
         ({"method": "f3c"}, "method is 'f3c'. Did you mean 'f2c'?"),
         ({"optim_args": "beta"}, "optimizer or schedule: .* begin with optim"),
-        ({"optim": "galore_adamw"}, "optim"),
+        ({"optim": "galore_adamw", "optim_args": "beta"}, "optimizer or schedule: .* begin with optim"),
         ({"lr_scheduler_kwargs": {"waves": 3}}, "optimizer or schedule: .*'waves'"),
         ({"lr_scheduler_type": "cosine_with_min_lr"}, "optimizer or schedule: .*min_lr"),
         ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": "low"}}, "lr_scheduler"),

@@ -1,11 +1,11 @@
 """The settings of a training run: ``transformers.TrainingArguments`` and what the methods add to it."""
 
+import copy
 import functools
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import torch
-from torch import nn
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.utils import is_liger_kernel_available
@@ -63,11 +63,12 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         waits = bool(self.dataloader_num_workers) or not self.dataloader_persistent_workers
         self._require("dataloader_persistent_workers", waits, "false where dataloader_num_workers is 0")
         TrainingArguments.__post_init__(self)
-        with optimizer_errors():  # before loading the weights
-            if not self.optim_target_modules:
-                Trainer.get_optimizer_cls_and_kwargs(self, cast(Any, nn.Linear(1, 1)))
-            optimizer = torch.optim.SGD([torch.zeros(1)], lr=self.learning_rate)
-            get_scheduler(self.lr_scheduler_type, optimizer, 0, 1, cast(Any, self.lr_scheduler_kwargs))
+        # Checked before the weights are loaded. A machine that only plans a study may lack the optimizer's package.
+        plain, kwargs = copy.copy(self), cast(Any, self.lr_scheduler_kwargs)
+        plain.optim = "sgd"
+        with optimizer_errors():
+            Trainer.get_optimizer_cls_and_kwargs(plain)
+            get_scheduler(self.lr_scheduler_type, torch.optim.SGD([torch.zeros(1)], self.learning_rate), 0, 1, kwargs)
         if self.load_best_model_at_end and self.save_strategy == "steps":
             # The best state of an evaluation that saves nothing would be lost.
             self._require("save_steps", self.save_steps == self.eval_steps, f"eval_steps, {self.eval_steps}")
