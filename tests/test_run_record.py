@@ -97,8 +97,8 @@ def test_an_older_record_is_read_with_defaults(tmp_path):
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("{", "is not readable JSON (JSONDecodeError)"),
-        ("[" * 100_000, "is not readable JSON (RecursionError)"),
+        ("{", "is not readable JSON of at most 16 MB (JSONDecodeError)"),
+        ("[" * 100_000, "is not readable JSON of at most 16 MB (RecursionError)"),
         ("[]", "does not hold a JSON object"),
         ("{}", "has no 'kind'"),
         (AUDIT | {"kind": "walk"}, "has the value 'walk' for 'kind'"),

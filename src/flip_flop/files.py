@@ -26,6 +26,8 @@ log = logging.getLogger("flip_flop")
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 # What a file system without locks, such as some of clusters, answers.
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
+MAX_JSON = 2**24  # bytes of a JSON file in a run; metrics of 100 templates and 100 labels need 0.2 MB
+MAX_ARRAYS = 2**28  # bytes of all arrays in a file; a large file may hold up to 100 times its size
 _held: set[Path] = set()  # outputs that this process has locked
 
 
@@ -190,16 +192,29 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
     Raises:
         OSError: As for any file.
-        ValueError: The file is damaged. Which error that is in numpy, zipfile or zlib depends on the bit.
+        ValueError: The file is damaged, or asks for too much memory.
     """
-    content = io.BytesIO(path.read_bytes())
-    try:
-        with np.load(content, allow_pickle=False) as file:
-            if damaged := file.zip.testzip():  # numpy reads what a header asks for, and so not always to the checksum
-                raise ValueError(f"{damaged} has another checksum")
+    content = path.read_bytes()
+    try:  # the error of numpy, zipfile or zlib depends on the damaged bit
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            size = sum(item.file_size for item in file.zip.infolist())
+            if size > max(MAX_ARRAYS, 100 * len(content)) or file.zip.testzip():  # numpy may not reach the checksum
+                raise ValueError("its arrays are too large, or do not match their checksums")
             return {name: file[name] for name in file.files}
     except Exception as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """Read a run's JSON file.
+
+    Raises:
+        OSError: As for any file.
+        ValueError: It is not JSON, or has more than :data:`MAX_JSON` bytes.
+    """
+    if path.stat().st_size > MAX_JSON:
+        raise ValueError(f"more than {MAX_JSON:,} bytes")
+    return json.loads(path.read_bytes())
 
 
 def read_object(path: Path) -> dict[str, Any] | None:

@@ -1,6 +1,5 @@
 """``run.json``, typed: what a run was, of an audit and of a training."""
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -9,11 +8,12 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from flip_flop.errors import InputError
-from flip_flop.files import write_json
+from flip_flop.files import MAX_JSON, read_json, write_json
 from flip_flop.provenance import command, hardware, now, versions
 
 NAMED = 8  # audits in a hint
 RUN_FILE = "run.json"
+READABLE_JSON = f"readable JSON of at most {MAX_JSON // 2**20} MB"
 Kind = Literal["audit", "train"]
 S = TypeVar("S", bound="Section")
 
@@ -139,9 +139,9 @@ class RunRecord(Section):
             message = f"{folder} has no {RUN_FILE}." if folder.is_dir() else f"{folder} is not a folder."
             raise InputError("E-RUN-MISSING", message, _runs_inside(folder) if kind == "audit" else hint)
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
+            value = read_json(path)
         except (OSError, ValueError, RecursionError) as error:
-            raise _broken(path, f"is not readable JSON ({type(error).__name__})") from error
+            raise _broken(path, f"is not {READABLE_JSON} ({type(error).__name__})") from error
         found = value.get("kind") if isinstance(value, dict) else None
         if kind is not None and found != kind:
             raise InputError("E-RUN-MISSING", f"{folder} holds a run of kind {found!r}, not {kind!r}.", hint)

@@ -277,6 +277,13 @@ def test_what_the_columns_do_not_tell_is_one_line(content, arguments, code, word
     assert [path.name for path in folder.iterdir()] == ["a.csv"]
 
 
+def test_hint_for_a_label_with_the_separator_is_printed_once(flip_flop, folder):
+    (folder / "a.csv").write_text(csv("text,topic", lambda n: f"{text(n)},{('a ||| b', 'c')[n % 2]}"))
+    result = flip_flop("init", "a.csv", "--out", "task.yaml")
+    one_line(result, "E-TPL-LABELCOUNT")
+    assert result.err.count("Write one answer per label") == 1
+
+
 def test_on_a_terminal_it_asks_and_takes_enter_for_what_it_proposes(flip_flop, folder, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):

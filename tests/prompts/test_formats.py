@@ -1,14 +1,16 @@
 """FormatSpread (Sclar et al. 2024): the format of a prompt changes, what it asks does not."""
 
+import itertools
 import re
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flip_flop.prompts import Template
-from flip_flop.prompts.formats import apply_format, draw_format, format_choices
+from flip_flop.prompts.formats import apply_format, draw_format, draw_order, format_choices
 from flip_flop.randomness import generator
 
 NO_YES = "No ||| Yes"
@@ -89,14 +91,32 @@ def test_without_typos_every_word_stays(template):
 def test_what_may_change_the_meaning_is_not_offered():
     choices = {template.name: set(format_choices(template)) for template in SHOWN}
     assert choices["plain"] == {"separator", "casing", "space"}
-    assert choices["row"] == {"separator", "casing", "space", "order"}
-    assert choices["marks"] == {"separator", "casing", "space", "wrapper", "order"}
+    assert choices["row"] == {"separator", "casing", "space"}
+    assert choices["marks"] == {"separator", "casing", "space", "wrapper"}
     assert choices["bare"] == set()
     assert choices["rule"] == choices["steps"] == choices["spoken"] == {"space", "wrapper"}
-    assert [name for name in choices if "order" in choices[name]] == MOVED
+    assert [template.name for template in SHOWN if draw_order(template, generator(0, "test"))] == MOVED
     three = apply_format(TEMPLATES[2], {"order": (2, 0, 1), "wrapper": "({})"}, "three")
     assert "(A) world\n(B) sports\n(C) {{ b }}" in three.jinja
     assert three.answer_choices == "B ||| C ||| A"
+
+
+def test_orders_of_many_options_are_drawn_uniformly():
+    names = [f"author {letter}" for letter in "abcdefghijklm"]
+    template = Template("authors", f"{{{{ text }}}}\nWho wrote it: {', '.join(names)}?", " ||| ".join(names))
+    drawn = [draw_format(template, generator(number, "test")).get("order") for number in range(2600)]
+    orders = [order for order in drawn if order is not None]
+    assert 1200 < len(orders) < 1400
+    counts = np.array([[sum(order[at] == option for order in orders) for option in range(13)] for at in range(13)])
+    assert counts.min() > 60
+    assert counts.max() < 145
+    assert len(set(orders)) == len(orders)
+    assert draw_format(template, generator(1, "test")) == draw_format(template, generator(1, "test"))
+
+
+def test_orders_of_few_options_are_all_but_the_present_one():
+    drawn = {draw_order(TEMPLATES[2], generator(number, "test")) for number in range(200)}
+    assert drawn == set(itertools.permutations(range(3))) - {(0, 1, 2)}
 
 
 def test_lines_that_may_be_empty_and_times_keep_what_stands_around_them():

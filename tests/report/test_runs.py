@@ -1,6 +1,8 @@
 import gzip
 import json
 import shutil
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -97,6 +99,55 @@ def test_instances_in_another_order_than_their_scores_and_lines_without_an_end_a
         with gzip.open(run / "instances.jsonl.gz", "wb") as file:
             file.writelines(content)
         assert refused(run).code == "E-RUN-BROKEN"
+
+
+def write_newlines(run):
+    with gzip.open(run / "instances.jsonl.gz", "wb") as file:
+        file.writelines([b"\n" * 2**20] * 8)
+
+
+def add_array(name, dtype, length):
+    def add(run):
+        with np.load(run / "scores.npz") as file:
+            arrays = {each: file[each] for each in file.files if each != name}
+        np.savez_compressed(run / "scores.npz", **arrays)
+        with (
+            zipfile.ZipFile(run / "scores.npz", "a", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+            archive.open(f"{name}.npy", "w", force_zip64=True) as file,
+        ):
+            header = {"descr": dtype, "fortran_order": False, "shape": (length,)}
+            np.lib.format.write_array_header_1_0(file, header)
+            file.writelines([bytes(2**20)] * (length * np.dtype(dtype).itemsize // 2**20))
+
+    return add
+
+
+def write_long(file, **values):
+    return lambda run: change_json(run / file, **{key: size * "x" for key, size in values.items()})
+
+
+@pytest.mark.parametrize(
+    ("file", "expand"),
+    [
+        ("instances.jsonl.gz", write_newlines),
+        ("scores.npz", add_array("more", "<f4", 70 * 2**20)),
+        ("scores.npz", add_array("instance_ids", "<U0", 10**7)),
+        ("run.json", write_long("run.json", command=2**24)),
+        ("run.json", write_long("run.json", name=2**18)),
+        ("metrics.json", write_long("metrics.json", other=2**24)),
+    ],
+    ids=["lines", "unexpected array", "empty ids", "long run.json", "long name", "long metrics.json"],
+)
+def test_untrusted_run_is_rejected_before_it_fills_memory(make_run, file, expand, tmp_path):
+    run = make_run()
+    expand(run)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=rf"^E-RUN-BROKEN: {run / file} "):
+            write_report([run], tmp_path / "report.html")
+        assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_instances_of_a_run_of_before_are_the_first_ones(make_run, tmp_path):

@@ -68,7 +68,6 @@ def test_a_config_with_a_wrong_size_is_refused(base, tmp_path, key, value):
         {"target_modules": "(" * 500},
         {"exclude_modules": SLOW},
         {"layers_to_transform": [0], "layers_pattern": SLOW},
-        {"peft_type": "MAGIC"},
     ],
     ids=lambda values: json.dumps(values)[:40],
 )
@@ -83,8 +82,13 @@ LOOPS = "".join(f"{{% for {name} in range(99999) %}}" for name in "abcde") + "{%
 
 @pytest.mark.parametrize(
     ("chat_template", "reason"),
-    [(LOOPS, "more than 0.5 seconds"), ("{% set x = 10 ** (10 ** 8) %}", "a power"), ("{{ 9 ** 9 ** 9 }}", "a power")],
-    ids=["loops", "power", "constant"],
+    [
+        (LOOPS, "more than 0.5 seconds"),
+        ("{% set x = 10 ** (10 ** 8) %}", "a power"),
+        ("{{ 9 ** 9 ** 9 }}", "a power"),
+        ("{{ 'a'.center(2000000) }}", "it writes 2,000,000 characters; 1,048,576 are allowed"),
+    ],
+    ids=["loops", "power", "constant", "length"],
 )
 def test_a_chat_template_that_takes_too_long_is_refused(chat_template, reason):
     tokenizer = byte_bpe().__class__(tokenizer_object=byte_bpe().backend_tokenizer, eos_token="<|end|>")

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, Qwen2ForSequenceClassification, T5Config
 
 from flip_flop.errors import InputError
+from flip_flop.files import sha256_file, sha256_json
 from flip_flop.options import ScoringOptions
 from flip_flop.prompts import RenderedInstance
 from flip_flop.run_record import RunRecord, TaskRecord
@@ -54,11 +55,16 @@ def run(trained, tmp_path):
     return shutil.copytree(trained, tmp_path / "run")
 
 
-def change(folder, change_weights):
-    (file,) = folder.glob("*.safetensors")
+def change(folder, change_weights, name="*.safetensors"):
+    (file,) = folder.glob(name)
     weights = load_file(file)
     change_weights(weights)
     save_file(weights, file, metadata={"format": "pt"})
+
+
+def change_config(folder, **values):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
 
 
 def refused(code, *arguments, **keywords):
@@ -91,6 +97,73 @@ def test_the_digest_is_of_the_weights_and_nothing_else(base, copy, tmp_path):
     assert load_model(str(copy)).record.digest == digest
     change(copy, lambda weights: weights[QUERY].mul_(1.5))
     assert load_model(str(copy)).record.digest != digest
+
+
+def shard(folder, names, content=None):
+    """Move each tensor of a folder to the next of these files in turn, listed in an index."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    keys = {key: names[at % len(names)] for at, key in enumerate(weights)}
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        save = save_file if path.suffix == ".safetensors" else torch.save
+        save({key: value for key, value in weights.items() if keys[key] == name}, path)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": keys} if content is None else content))
+
+
+def test_digest_covers_exactly_the_loaded_shards(copy):
+    names = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    weights = load_file(copy / "model.safetensors")
+    shard(copy, names)
+    digest = load_model(str(copy)).record.digest
+    assert digest == sha256_json({name: sha256_file(copy / name) for name in names})
+    save_file(weights, copy / "consolidated.safetensors")
+    assert load_model(str(copy)).record.digest == digest
+    (copy / names[1]).unlink()
+    assert names[1] in refused("E-MODEL-FILE", copy)
+
+
+def test_digest_covers_the_weights_that_config_json_names(copy):
+    change_config(copy, transformers_weights="other.safetensors")
+    (copy / "model.safetensors").rename(copy / "other.safetensors")
+    save_file(load_file(copy / "other.safetensors"), copy / "model.safetensors")
+    digest = load_model(str(copy)).record.digest
+    change(copy, lambda weights: weights[QUERY].mul_(1.5), "other.safetensors")
+    assert load_model(str(copy)).record.digest != digest
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "../outside.safetensors", "sub/inside.safetensors", "absolute"])
+def test_index_may_only_name_safetensors_files_inside_the_folder(copy, tmp_path, name):
+    name = str(tmp_path / "outside.safetensors") if name == "absolute" else name
+    shard(copy, [name])
+    assert repr(name) in refused("E-MODEL-FILE", copy)
+
+
+@pytest.mark.parametrize(
+    "content", [[], {}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"metadata": {}, "weight_map": {"a": [["b"]]}}]
+)
+def test_damaged_index_is_one_line(copy, content):
+    shard(copy, ["a.safetensors"], content)
+    refused("E-MODEL-FILE", copy)
+
+
+def test_config_json_may_only_name_a_safetensors_file_inside_the_folder(copy, tmp_path):
+    save_file(load_file(copy / "model.safetensors"), tmp_path / "outside.safetensors")
+    change_config(copy, transformers_weights="../outside.safetensors")
+    assert "'../outside.safetensors'" in refused("E-MODEL-FILE", copy)
+
+
+def test_folder_with_a_distributed_checkpoint_is_refused(copy):
+    name = "shard-00001-model-00001-of-00001.safetensors"
+    shutil.copy(copy / "model.safetensors", copy / name)
+    assert name in refused("E-MODEL-FILE", copy)
+
+
+def test_model_folder_with_an_adapter_is_refused(copy, trained):
+    shutil.copytree(trained / "adapter", copy, dirs_exist_ok=True)
+    assert "--adapter" in refused("E-MODEL-FILE", copy)
 
 
 def test_the_embedded_model_is_opened_by_its_name():
@@ -165,9 +238,8 @@ def test_a_folder_that_is_no_causal_language_model_is_refused(copy, name):
 
 
 def test_a_models_own_code_is_not_run(copy):
-    config = json.loads((copy / "config.json").read_text())
-    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}}
-    (copy / "config.json").write_text(json.dumps(config))
+    code = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
+    change_config(copy, model_type="mine", auto_map=code)
     (copy / "mine.py").write_text(f"open({str(copy / 'ran')!r}, 'w')\n")
     refused("E-MODEL-FILE", copy)
     assert not (copy / "ran").exists()
@@ -218,12 +290,28 @@ def test_an_adapter_whose_tensors_do_not_fit_is_refused(base, run, damage):
     assert "lora_" in refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")
 
 
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("XLORA", "adapters"),
+        ("SHADOW", "shadow_model"),
+        ("MULTITASK_PROMPT_TUNING", "prompt_tuning_init_state_dict_path"),
+        ("MAGIC", "folder"),
+    ],
+)
+def test_adapter_kind_that_may_read_other_files_is_refused(base, run, kind, key):
+    config = run / "adapter" / "adapter_config.json"
+    config.write_text(json.dumps({"peft_type": kind, "task_type": "CAUSAL_LM", key: "../outside"}))
+    (run / "run.json").unlink()
+    assert kind in refused("E-ADAPTER-KIND", base, adapter=run / "adapter")
+
+
 def test_an_adapter_with_a_broken_config_or_cut_short_is_refused(base, run):
     config = run / "adapter" / "adapter_config.json"
     whole = config.read_text()
-    for content in ("{", "[]", "{}"):
+    for content, code in (("{", "E-ADAPTER-KEYS"), ("[]", "E-ADAPTER-KEYS"), ("{}", "E-ADAPTER-KIND")):
         config.write_text(content)
-        refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")
+        refused(code, base, adapter=run / "adapter")
     config.write_text(whole)
     _cut_short(run / "adapter" / "adapter_model.safetensors")
     refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")

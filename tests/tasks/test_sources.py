@@ -4,7 +4,9 @@ import csv
 import datetime
 import io
 import json
+import re
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.error import URLError
@@ -86,8 +88,19 @@ def test_another_encoding_is_read_when_it_is_named_and_a_byte_order_mark_is_no_t
     assert load(tmp_path, "a.csv", b"\xef\xbb\xbfa,b\n1,2\n") == [{"a": "1", "b": "2"}]
     assert load(tmp_path, "a.csv", "a\nä\n".encode("latin-1"), encoding="latin-1") == [{"a": "ä"}]
     assert load(tmp_path, "b.csv", "a\nä\n".encode("utf-16"), encoding="utf-16") == [{"a": "ä"}]
-    with pytest.raises(InputError, match=r"E-DATA-ENCODING.*'utf-9'"):
-        load(tmp_path, "a.csv", "a\n1\n", encoding="utf-9")
+    for unknown in ("utf-9", "a\0b"):
+        with pytest.raises(InputError, match=re.escape(f"unknown encoding {unknown!r}")):
+            load(tmp_path, "a.csv", "a\n1\n", encoding=unknown)
+
+
+def test_reading_a_csv_file_takes_time_linear_in_its_columns(tmp_path):
+    columns = [f"column {index}" for index in range(20_000)]
+    started = time.process_time()
+    (row,) = load(tmp_path, "a.csv", f"{','.join(columns)}\n{','.join(columns)}\n")
+    assert time.process_time() - started < 1
+    assert list(row) == columns
+    with pytest.raises(InputError, match=r"E-DATA-DUPCOL.* two columns are named 'column 7'"):
+        load(tmp_path, "a.csv", f"{','.join([*columns, 'column 8', 'column 7', 'column 7'])}\n")
 
 
 def test_a_delimiter_that_is_named_separates_cells(tmp_path):

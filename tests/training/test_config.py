@@ -30,6 +30,11 @@ def test_an_unknown_key_is_named_with_the_nearest_one():
     ("changes", "words"),
     [
         ({"method": "f3c"}, "method is 'f3c'. Did you mean 'f2c'?"),
+        ({"optim_args": "beta"}, "optimizer or schedule: .* begin with optim"),
+        ({"optim": "galore_adamw", "optim_args": "beta"}, "optimizer or schedule: .* begin with optim"),
+        ({"lr_scheduler_kwargs": {"waves": 3}}, "optimizer or schedule: .*'waves'"),
+        ({"lr_scheduler_type": "cosine_with_min_lr"}, "optimizer or schedule: .*min_lr"),
+        ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": "low"}}, "lr_scheduler"),
         ({"save_strategy": "best"}, "save_strategy is 'best'. It must be no, steps or epoch"),
         ({"max_cc_size": 1}, "max_cc_size is 1. It must be at least 2"),
         ({"flip_temperature": 0}, "flip_temperature is 0.*above 0"),

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,47 @@ def test_two_processes_stop_at_one_step_on_a_signal_and_go_on_from_it(tmp_path, 
     _, errors = launch(2, task_file, out, "--num-train-epochs", "12", "--resume")
     assert "resuming from checkpoint-" in errors
     assert training_record(out)["dropout_depends_on_processes"] is True
+
+
+SHORT_TIMEOUT = """
+from datetime import timedelta
+from accelerate import PartialState
+PartialState(cpu=True, timeout=timedelta(seconds=8))
+from flip_flop.cli.main import main
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGSTOP, signal.SIGKILL])
+def test_process_that_no_longer_answers_ends_the_others_in_one_line(tmp_path, task_file, sent):
+    out = tmp_path / "two"
+    flags = ("--num-train-epochs", "200", "--eval-strategy", "no")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    command = [sys.executable, "-c", SHORT_TIMEOUT, "train", *settings_of(2, task_file, out, *flags)]
+    first, second = (
+        subprocess.Popen(
+            command,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | shared | {"OMP_NUM_THREADS": "1", "RANK": rank, "LOCAL_RANK": rank},
+        )
+        for rank in "01"
+    )
+    wait_for(lambda: (out / "log.jsonl").exists() and '"loss"' in (out / "log.jsonl").read_text())
+    second.send_signal(sent)
+    try:
+        _, errors = first.communicate(timeout=60)
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate()
+    assert first.returncode == 2
+    assert errors.splitlines()[-1].startswith("E-DISTRIBUTED: another process has ended, or has not answered in time")
+    assert "Traceback" not in errors
 
 
 @pytest.mark.slow

@@ -165,6 +165,7 @@ def test_a_run_of_an_earlier_version_is_compared_by_what_it_recorded(base, stopp
     del plan["allowed_changes"]
     plan["task"] = {"digest": digests["task"], "instances_digest": digests["rows"], "num_validation": 7}
     plan["model"]["digest"] = digests["weights"]
+    plan["settings"]["ddp_timeout"] = 1800
     (stopped / "plan.json").write_text(json.dumps(plan))
     for change in ("training rows", "a template"):
         refused("E-RESUME-CHANGED", run, base, stopped, DATA_CHANGES[change][2](make_task()), resume=True)

@@ -70,6 +70,18 @@ def test_no_path_of_the_machine_is_in_the_card(finished, base, tmp_path):
     assert not [line for line in card.splitlines() if str(base.parent) in line or str(tmp_path) in line]
 
 
+def test_folder_name_stays_in_its_code_span_and_in_the_python_code(finished):
+    moved = RunRecord.read(finished).to_json()
+    moved["model"] |= {"name": '/models/tiny`<b>"\n# now', "revision": 'a"b'}
+    card = model_card(RunRecord.from_json(moved))
+    assert "lets `tiny'<b>\"\\n# now` give one answer to a question" in card
+    blocks = card.split("```python\n")[1:]
+    assert len(blocks) == 2
+    for block in blocks:
+        compile(block.partition("\n```\n")[0], "card", "exec")
+    assert r'from_pretrained("tiny`<b>\"\n# now", revision="a\"b")' in blocks[0]
+
+
 def test_a_killed_and_resumed_run_has_the_same_card_and_the_adapter_is_still_its_own(
     finished, base, tmp_path, monkeypatch
 ):

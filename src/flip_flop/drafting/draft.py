@@ -246,8 +246,8 @@ def _lint(
     found = lint_templates(TemplateSet(tuple(templates)), linted, label_field=label, num_labels=num_labels)
     for finding in found:
         if finding.is_error:
-            where = f"{finding.row}: " if finding.row else ""
-            raise InputError(finding.code, f"template {finding.template!r}, {where}{finding.message}")
+            where, hint = (f"{finding.row}: ", " ") if finding.row else ("", "")  # an error in a row has its hint
+            raise InputError(finding.code, f"template {finding.template!r}, {where}{finding.message}", hint)
     return tuple(found)
 
 

@@ -14,7 +14,7 @@ from flip_flop.metrics.agreement import template_agreement_matrix
 from flip_flop.metrics.f1 import f1_per_template, resolve_average
 from flip_flop.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.prompts import RenderedInstance
-from flip_flop.prompts.formats import apply_format, draw_format, format_choices
+from flip_flop.prompts.formats import apply_format, draw_format, draw_order
 from flip_flop.randomness import generator
 from flip_flop.scoring import ModelGiven, Scorer, as_scorer
 from flip_flop.tasks import Task
@@ -57,12 +57,11 @@ def format_spread(
     formats: dict[str, list[dict[str, Any]]] = {}
     ordered: dict[str, list[dict[str, Any]]] = {}
     for template in task.templates:
-        orders = format_choices(template).get("order", ())
         draws = [generator(seed, "format", template.name, at) for at in range(num_formats)]
         formats[template.name] = [draw_format(template, random, order=False) for random in draws]
-        if orders:
-            pairs = zip(formats[template.name], draws, strict=True)
-            ordered[template.name] = [c | {"order": orders[random.integers(len(orders))]} for c, random in pairs]
+        orders = [draw_order(template, random) for random in draws]
+        if any(orders):
+            ordered[template.name] = [c | {"order": o} for c, o in zip(formats[template.name], orders, strict=True)]
     task, names = replace(task, data={split: task.rows(split)}), list[str]()
     rendered: list[Sequence[RenderedInstance]] = []
     for what, changes in (("", formats), (" in another order", ordered)):

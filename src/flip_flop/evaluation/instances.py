@@ -56,10 +56,7 @@ class StoredInstances:
         if not self._path.exists():
             return []
         with reading(self._path, "readable JSON Lines"):
-            sizes = [len(line) for line in self._lines()]
-            if len(sizes) > len(self.ids):
-                raise ValueError("more lines than instances")
-            return sizes
+            return [len(line) for line in self._lines()]
 
     @property
     def _path(self) -> Path:
@@ -70,9 +67,9 @@ class StoredInstances:
         path = self._path
         with gzip.open(path) if path.name == INSTANCES_FILE else path.open("rb") as raw:
             file = io.BufferedReader(raw, 2**20)  # whose lines are read faster
-            for line in iter(lambda: file.readline(MAX_LINE), b""):
-                if not line.endswith(b"\n"):
-                    raise ValueError("a line without an end")
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b"")):
+                if number == len(self.ids) or not line.endswith(b"\n"):
+                    raise ValueError("more lines than instances, or a line without an end")
                 yield line
 
     def _read(self, line: bytes, name: str) -> RenderedInstance:

@@ -1,7 +1,6 @@
 """An audit in memory and on disk: its run directory is complete or not there, and is checked when it is read."""
 
 import contextlib
-import json
 import math
 import os
 from collections.abc import Iterable
@@ -17,13 +16,15 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.instances import StoredInstances, write_instances
 from flip_flop.evaluation.reading import broken, reading
 from flip_flop.evaluation.views import AuditViews
-from flip_flop.files import new_folder, read_arrays, write_arrays, write_json
+from flip_flop.files import new_folder, read_arrays, read_json, write_arrays, write_json
 from flip_flop.metrics import METRICS, EvalData, calibrated, resolve_average
 from flip_flop.prompts import RenderedInstance
-from flip_flop.run_record import RUN_FILE, RunRecord
+from flip_flop.run_record import READABLE_JSON, RUN_FILE, RunRecord
 from flip_flop.too_long import TOO_LONG_FILE, TooLong, write_too_long
 
 METRICS_FILE, SCORES_FILE = "metrics.json", "scores.npz"
+ARRAYS = ("scores", "token_counts", "gold", "instance_ids", "template_names")
+MAX_NAMES = 2**18  # characters of the names of a run, its labels and templates, which a report repeats
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -151,11 +152,13 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
     record = RunRecord.read(path, "audit")
     if not record.scoring:
         raise broken(path / RUN_FILE, "has no 'scoring'")
-    with reading(path / METRICS_FILE, "readable JSON"):
-        metrics = json.loads((path / METRICS_FILE).read_text(encoding="utf-8"))
+    with reading(path / METRICS_FILE, READABLE_JSON):
+        metrics = read_json(path / METRICS_FILE)
     arrays = _read_arrays(path / SCORES_FILE)
     instances = StoredInstances(path, arrays["instance_ids"], arrays["scores"].shape[1:])
     run = Audit(record=record, metrics=metrics, instances=instances, path=path, **arrays)
+    if sum(map(len, (run.name, *run.label_names, *run.template_names))) > MAX_NAMES:
+        raise broken(path / RUN_FILE, f"has names of more than {MAX_NAMES:,} characters")
     _check_metrics(run, path / METRICS_FILE)
     if (found := metrics.get("calibrated")) is not None:
         _check_calibration(found, run, path / METRICS_FILE)
@@ -185,11 +188,12 @@ def check_out(out: Path, *, overwrite: bool = False) -> None:
 def _read_arrays(path: Path) -> dict[str, Any]:
     with reading(path, "a readable array file"):
         file = read_arrays(path)
-        scores, token_counts, gold = file["scores"], file["token_counts"], file["gold"]
-        ids, names = (tuple(map(str, file[key].tolist())) for key in ("instance_ids", "template_names"))
-    if scores.dtype.kind != "f" or scores.ndim != 3 or 0 in scores.shape or gold.dtype.kind not in "iu":
+        scores, token_counts, gold, ids, names = (file[key] for key in ARRAYS)
+    kinds = "".join(file[key].dtype.kind for key in ARRAYS).replace("u", "i")
+    if kinds != "fiiUU" or scores.ndim != 3 or 0 in scores.shape:
         raise broken(path, "does not hold scores of shape instances x templates x labels")
-    if (gold.shape, (len(ids), len(names)), token_counts.shape) != (scores.shape[:1], scores.shape[:2], scores.shape):
+    shapes = [each.shape for each in (gold, ids, names, token_counts)]
+    if shapes != [scores.shape[:1], scores.shape[:1], scores.shape[1:2], scores.shape]:
         raise broken(path, "holds arrays of lengths that do not fit together")
     if gold.max() >= scores.shape[2] or not scores.max() < np.inf:
         raise broken(path, "holds a score that is not a number, or a gold label that is none of the labels")
@@ -197,8 +201,8 @@ def _read_arrays(path: Path) -> dict[str, Any]:
         "scores": scores.astype(np.float32),
         "token_counts": token_counts.astype(np.int64),
         "gold": gold.astype(np.int64),
-        "instance_ids": ids,
-        "template_names": names,
+        "instance_ids": tuple(ids.tolist()),
+        "template_names": tuple(names.tolist()),
     }
 
 

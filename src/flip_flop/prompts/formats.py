@@ -165,8 +165,7 @@ def format_choices(template: Template) -> dict[str, tuple[Any, ...]]:
     """The parts of a template's format that can be changed, each with what it can be; None leaves it.
 
     ``separator`` stands between a descriptor (``Review:``) and its field, ``space`` between fields. ``casing`` is that
-    of descriptors. ``wrapper`` stands around the marks before options. ``order`` is all orders of the options but the
-    one that is there, up to 24; only where the options are the answers, or the answers are the marks.
+    of descriptors. ``wrapper`` stands around the marks before options. :func:`draw_order` draws their order.
     """
     parts, found = TemplateParts(template), dict[str, tuple[Any, ...]]()
     fields, options = parts.fields(parts.text), parts.options
@@ -181,21 +180,31 @@ def format_choices(template: Template) -> dict[str, tuple[Any, ...]]:
         rest = "\n".join([*parts.answers, parts.text[: options.start], parts.text[options.end :]])
         if not any(options.wrapper.format(mark) in rest for mark in parts.marks):  # the answer "(A)" stays where it is
             found["wrapper"] = _WRAPPERS
-    if (number := parts.num_movable) > 1:
-        found["order"] = tuple(itertools.islice(itertools.permutations(range(number)), 1, 25))
     return found
+
+
+def draw_order(template: Template, random: np.random.Generator) -> tuple[int, ...] | None:
+    """Draw an order of a template's options uniformly from all but the present one.
+
+    None if the options cannot move. They can if they are the answers, or if the answers are their marks.
+    """
+    present = tuple(range(TemplateParts(template).num_movable))
+    order = present
+    while len(present) > 1 and order == present:
+        order = tuple(random.permutation(len(present)).tolist())
+    return None if order == present else order
 
 
 def draw_format(
     template: Template, random: np.random.Generator, *, order: bool = True, typos: float = 0.0
 ) -> dict[str, Any]:
-    """A format drawn uniformly from the template's own, for half of them with the options in another ``order``.
+    """Draw a format of the template uniformly; half of them have the options in another ``order``.
 
     ``typos`` is the share of words that get one.
     """
     drawn = {name: values[random.integers(len(values))] for name, values in format_choices(template).items()}
-    if not order or random.integers(2):
-        drawn.pop("order", None)
+    if order and random.integers(2):
+        drawn["order"] = draw_order(template, random)
     drawn |= {"typos": typos, "typo_seed": int(random.integers(2**31))} if typos else {}
     return {name: value for name, value in drawn.items() if value is not None}
 

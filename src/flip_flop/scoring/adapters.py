@@ -18,6 +18,7 @@ from flip_flop.options import ADAPTER_CONFIG, ADAPTER_PARTS, ADAPTER_WEIGHTS, MO
 from flip_flop.prompts import CHAT_KEYS
 from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord
 from flip_flop.scoring.bounds import check_adapter_size
+from flip_flop.scoring.causal_lm import as_input_error
 
 log = logging.getLogger("flip_flop")
 
@@ -72,27 +73,16 @@ def load_adapter(model: nn.Module, adapter: Path) -> nn.Module:
 
     Raises:
         InputError: ``E-ADAPTER-KEYS`` where its tensors do not fit or are not finite, ``E-ADAPTER-KIND`` for virtual
-            tokens.
+            tokens, and for a kind that may read other files.
     """
     from peft import PeftModel
 
-    try:
-        with warnings.catch_warnings():
-            # PEFT only warns where the adapter lacks a tensor: the model would run on with random ones.
-            warnings.filterwarnings("error", message=".*missing adapter keys.*")
-            check_adapter_size(adapter, ADAPTER_WEIGHTS, model)
-            peft_model = PeftModel.from_pretrained(model, str(adapter))
-    except InputError:
-        raise
-    except Exception as error:  # whatever a file's wrong values lead to
-        reason = " ".join(str(error).split())[:160].rstrip(".")
-        raise InputError("E-ADAPTER-KEYS", f"{adapter} does not fit the model: {reason}.", OTHER_MODEL) from error
-    if peft_model.active_peft_config.is_prompt_learning:
-        raise InputError(
-            "E-ADAPTER-KIND",
-            f"{adapter} puts virtual tokens before the prompt, which scoring does not.",
-            "Use LoRA or another adapter of the weights.",
-        )
+    what = f"{adapter} does not fit the model"
+    with as_input_error("E-ADAPTER-KEYS", what, OTHER_MODEL, Exception), warnings.catch_warnings():
+        # PEFT only warns about missing tensors, and would keep random ones.
+        warnings.filterwarnings("error", message=".*missing adapter keys.*")
+        check_adapter_size(adapter, model)
+        peft_model = PeftModel.from_pretrained(model, str(adapter))
     _check_tensors(peft_model, adapter)
     return peft_model
 

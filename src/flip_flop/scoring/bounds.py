@@ -5,7 +5,7 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,22 @@ import torch
 from safetensors import safe_open
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
 from flip_flop.errors import InputError
+from flip_flop.options import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 MAX_LAYERS = 1000
 """The largest number of layers; published models have up to 130."""
 
 SECONDS = 0.5
 """Processor time of a stranger's code, such as a regular expression or one prompt in a chat template."""
+
+# Kinds that change weights. PEFT reads only the adapter's two files for them.
+ADAPTER_KINDS = (  # noqa: SIM905 - quotes round twenty words hide the words
+    "ADALORA BOFT C3A DELORA FOURIERFT HRA IA3 LN_TUNING LOHA LOKR LORA MISS OFT RANDLORA ROAD SHIRA TRAINABLE_TOKENS "
+    "VBLORA VERA WAVEFT"
+).split()
 
 
 class TimeLimitExceeded(Exception):  # noqa: N818 - turned into an InputError
@@ -49,7 +57,30 @@ def time_limit(seconds: float = SECONDS) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, former)
 
 
-def check_model_size(folder: Path, config: PreTrainedConfig) -> None:
+def weight_files(source: str, config: PreTrainedConfig, **hub: Any) -> Collection[str]:
+    """Return the names of the files from which transformers loads a model's weights.
+
+    Args:
+        source: A folder, or a name on the hub.
+        config: The model's configuration, which may name the file.
+        hub: ``revision`` and ``local_files_only``.
+
+    Raises:
+        ValueError: A file is not a safetensors file, or is outside the model's folder.
+    """
+    hub |= {"_raise_exceptions_for_missing_entries": False}
+    if other := cached_file(source, ADAPTER_CONFIG, **hub) or next(Path(source).glob("shard-*-model-*"), None):
+        raise ValueError(f"{Path(other).name} makes it an adapter (see --adapter) or a distributed checkpoint")
+    first = getattr(config, "transformers_weights", None) or SAFE_WEIGHTS_NAME
+    is_index = first.endswith(".json") or not (Path(source) / first).is_file()
+    index = is_index and cached_file(source, first if first.endswith(".json") else SAFE_WEIGHTS_INDEX_NAME, **hub)
+    names = set(json.loads(Path(index).read_bytes())["weight_map"].values()) if index else {first}
+    if wrong := [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]:
+        raise ValueError(f"{wrong[0]!r} is not a safetensors file in the model's folder")
+    return names
+
+
+def check_model_size(folder: Path, files: Collection[str], config: PreTrainedConfig) -> None:
     """Refuse a configuration of far more weights than the folder's files hold; of the hub's, of too many layers.
 
     Raises:
@@ -60,9 +91,9 @@ def check_model_size(folder: Path, config: PreTrainedConfig) -> None:
     if layers > MAX_LAYERS:
         message = f"config.json of {folder} has {layers:,} layers; {MAX_LAYERS:,} are allowed."
         raise InputError("E-MODEL-FILE", message, hint)
-    stored = sum(_numel(shape) for file in folder.glob("*.safetensors") for shape in _shapes(file))
-    if not stored:
+    if not folder.is_dir():
         return
+    stored = sum(shape.numel() for file in files for shape in _shapes(folder / file))
     times = 32 if getattr(config, "quantization_config", None) is not None else 2  # tied weights are stored once
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
@@ -72,16 +103,18 @@ def check_model_size(folder: Path, config: PreTrainedConfig) -> None:
         raise InputError("E-MODEL-FILE", message, hint)
 
 
-def check_adapter_size(adapter: Path, weights: str, model: nn.Module) -> None:
-    """Refuse a rank that the adapter's tensors do not have, and patterns of names that take too long to match.
+def check_adapter_size(adapter: Path, model: nn.Module) -> None:
+    """Refuse an adapter that reads other files, asks for more rank than its tensors have, or has slow patterns.
 
     Raises:
-        InputError: ``E-ADAPTER-KEYS``.
+        InputError: ``E-ADAPTER-KIND`` or ``E-ADAPTER-KEYS``.
     """
-    config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    config = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    if (kind := config.get("peft_type")) not in ADAPTER_KINDS:
+        raise InputError("E-ADAPTER-KIND", f"{adapter}: an adapter of kind {kind!r} is not supported.")
     patterns = {key: config.get(key) or {} for key in ("rank_pattern", "alpha_pattern")}
     ranks = [rank for rank in (config.get("r") or 0, *patterns["rank_pattern"].values()) if not isinstance(rank, list)]
-    largest = max((size for shape in _shapes(adapter / weights) for size in shape), default=0)
+    largest = max((size for shape in _shapes(adapter / ADAPTER_WEIGHTS) for size in shape), default=0)
     if max(ranks) > largest:
         message = f"{adapter}: adapter_config.json has rank {max(ranks):,}, its tensors have {largest:,} rows at most."
         raise InputError("E-ADAPTER-KEYS", message, "Give the adapter_config.json that belongs to the tensors.")
@@ -99,10 +132,6 @@ def check_adapter_size(adapter: Path, weights: str, model: nn.Module) -> None:
         raise InputError("E-ADAPTER-KEYS", message, "List the names in target_modules.") from error
 
 
-def _shapes(file: Path) -> list[tuple[int, ...]]:
+def _shapes(file: Path) -> list[torch.Size]:
     with safe_open(file, "pt") as tensors:
-        return [tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()]  # noqa: SIM118 - no mapping
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    return torch.Size(shape).numel()
+        return [torch.Size(tensors.get_slice(key).get_shape()) for key in tensors.keys()]  # noqa: SIM118 - no mapping

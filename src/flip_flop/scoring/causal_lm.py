@@ -53,18 +53,18 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def refused_if_it_fails(code: str, what: str, hint: str) -> Iterator[None]:
-    """Refuse in one line what a model cannot compute; memory that runs out is not refused.
+def as_input_error(code: str, what: str, hint: str = "", kind: type[Exception] = RuntimeError) -> Iterator[None]:
+    """Convert a library's exception of this kind to an InputError, unless memory has run out.
 
     Raises:
-        InputError: Of this ``code``; its message is ``what`` with the reason.
+        InputError: With this ``code``; its message is ``what`` and the reason.
     """
     try:
         yield
-    except torch.OutOfMemoryError:
+    except (InputError, torch.OutOfMemoryError):
         raise
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:160].rstrip(".")
+    except kind as error:
+        reason = " ".join(str(error).split())[:200].rstrip(".")
         raise InputError(code, f"{what}: {reason}.", hint) from error
 
 
@@ -162,7 +162,7 @@ def check_head(model: nn.Module) -> None:
     ids = torch.arange(3, device=device)[None] % causal_lm.config.get_text_config().vocab_size
     what = f"{type(causal_lm).__name__} cannot read three tokens in {causal_lm.dtype}"
     # Dropout would be drawn twice.
-    with refused_if_it_fails("E-MODEL-KIND", what, "Try --dtype float32."), evaluation_mode(causal_lm):
+    with as_input_error("E-MODEL-KIND", what, "Try --dtype float32."), evaluation_mode(causal_lm):
         own = at_least_float32(causal_lm(input_ids=ids, use_cache=False).logits[0])
         hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state[0]
     try:

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import Chat
+from flip_flop.prompts.limits import MAX_SIZE
 from flip_flop.scoring.bounds import time_limit
 
 log = logging.getLogger("flip_flop")
@@ -33,9 +34,13 @@ def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
     try:
         _check_operators(tokenizer)
         with time_limit():
-            text = tokenizer.apply_chat_template(
-                turns, **chat.chat_template_kwargs, tokenize=False, add_generation_prompt=True
+            text = str(
+                tokenizer.apply_chat_template(
+                    turns, **chat.chat_template_kwargs, tokenize=False, add_generation_prompt=True
+                )
             )
+        if len(text) > MAX_SIZE:
+            raise ValueError(f"it writes {len(text):,} characters; {MAX_SIZE:,} are allowed")
     except Exception as error:  # a chat template is code of the model's authors: it may raise anything
         what, hint = "a user's turn", "Use --chat-template off."
         if chat.given:
@@ -43,7 +48,6 @@ def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
             hint = f"Leave {' or '.join(chat.given)} out of the task: some models take no system message."
         message = f"The tokenizer's chat template fails on {what}: {' '.join(str(error).split()).rstrip('.')}."
         raise InputError("E-CHAT-TEMPLATE", message, hint) from error
-    assert isinstance(text, str)
     return text + (chat.assistant_prefix or "")
 
 

@@ -7,6 +7,7 @@ summed once a step.
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
@@ -15,8 +16,14 @@ from torch import Tensor
 
 from flip_flop.errors import InputError
 from flip_flop.method.divergences import at_least_float32
+from flip_flop.scoring.causal_lm import as_input_error
 
 T = TypeVar("T")
+_answered = as_input_error(
+    "E-DISTRIBUTED",
+    "another process has ended, or has not answered in time",
+    "Look for the reason in its output. Add --resume to continue a training run.",
+)
 
 
 def world_size() -> int:
@@ -34,9 +41,16 @@ def join_processes(device: str) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from accelerate import PartialState
 
-        PartialState(cpu=device == "cpu")
+        PartialState(cpu=device == "cpu", timeout=timedelta(hours=2))  # a process may get rows that take much longer
 
 
+@_answered
+def _sum(value: Tensor) -> Tensor:
+    dist.all_reduce(value)
+    return value
+
+
+@_answered
 def wait_for_all() -> None:
     """A barrier."""
     if world_size() > 1:
@@ -47,9 +61,7 @@ def all_reduce_sum(count: int, device: torch.device) -> int:
     """The sum of a number over all processes."""
     if world_size() == 1:
         return count
-    value = torch.tensor(count, device=device)
-    dist.all_reduce(value)
-    return int(value)
+    return int(_sum(torch.tensor(count, device=device)))
 
 
 def sum_gradients(parameters: Iterable[Tensor]) -> None:
@@ -60,14 +72,12 @@ def sum_gradients(parameters: Iterable[Tensor]) -> None:
     if world_size() == 1:
         return
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    present = torch.tensor([parameter.grad is not None for parameter in trained], device=trained[0].device).int()
-    dist.all_reduce(present)
+    present = _sum(torch.tensor([parameter.grad is not None for parameter in trained], device=trained[0].device).int())
     shared = [parameter for parameter, count in zip(trained, present.tolist(), strict=True) if count]
     if not shared:
         return
     grads = [torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in shared]
-    flat = torch.cat([at_least_float32(grad.flatten()) for grad in grads])  # one message instead of hundreds
-    dist.all_reduce(flat)
+    flat = _sum(torch.cat([at_least_float32(grad.flatten()) for grad in grads]))  # one message instead of hundreds
     for parameter, grad, summed in zip(shared, grads, flat.split([grad.numel() for grad in grads]), strict=True):
         parameter.grad = summed.view_as(grad).to(grad.dtype)
 
@@ -82,6 +92,7 @@ def shard(items: Sequence[Any]) -> Sequence[Any]:
     return items[rank() :: world_size()]
 
 
+@_answered
 def all_gather(value: T) -> list[T]:
     """Every process's value, by rank."""
     values = [value] * world_size()
@@ -97,9 +108,10 @@ def all_results(work: Callable[[], T]) -> list[T]:
         InputError: The first process's that has one; so with memory that runs out.
     """
     try:
-        found: list[tuple[T | None, Exception | None]] = all_gather((work(), None))
+        own: tuple[T | None, Exception | None] = (work(), None)
     except (InputError, torch.OutOfMemoryError) as error:
-        found = all_gather((None, error))
+        own = (None, error)
+    found = all_gather(own)
     for _, failure in found:
         if failure is not None:
             raise failure

@@ -31,8 +31,8 @@ from flip_flop.identity import check_adapter_folder, check_parts, config_digest,
 from flip_flop.options import LOADED_PARTS, ChatTemplate, DeviceMap, LoadIn
 from flip_flop.run_record import AdapterRecord, ModelRecord
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
-from flip_flop.scoring.bounds import check_model_size, time_limit
-from flip_flop.scoring.causal_lm import check_head
+from flip_flop.scoring.bounds import check_model_size, time_limit, weight_files
+from flip_flop.scoring.causal_lm import as_input_error, check_head
 from flip_flop.scoring.tokens import PromptEncoder
 
 # Where transformers keeps the head of a classifier, a reward model or a reader.
@@ -110,7 +110,8 @@ def load_model(
     with time_limit(1.5):  # some build lists as long as they have layers
         config = _pretrained(AutoConfig, source, revision)
     _check_kind(name, config)
-    _one_line("weights", name, check_model_size, Path(source), config)
+    files = _one_line("weights", name, weight_files, source, config, revision=revision, **_offline(source))
+    _one_line("weights", name, check_model_size, Path(source), files, config)
     tokenizer = load_tokenizer(name, revision)
     quantization = _quantization(quantization_config, dtype)
     # Quantized weights are put on their device where they are read: not all kinds of them can be moved.
@@ -121,7 +122,7 @@ def load_model(
     record = ModelRecord(
         name=name,
         revision=getattr(config, "_commit_hash", None) or revision,
-        digest=_weights_digest(source, model),
+        digest=_weights_digest(source, files, model),
         is_demo=name == DEMO,
         digests=_digests(Path(source), tokenizer),
         **describe_weights(model, dtype),
@@ -186,10 +187,10 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     return tokenizer
 
 
-def _weights_digest(name: str, model: PreTrainedModel) -> str:
-    """Of a folder's weight files, or of the hub's name and commit."""
+def _weights_digest(name: str, files: Collection[str], model: PreTrainedModel) -> str:
+    """Of a folder's weight files, which are all that an index decides, or of the hub's name and commit."""
     if Path(name).is_dir():
-        return sha256_json({file.name: sha256_file(file) for file in sorted(Path(name).glob("*.safetensors"))})
+        return sha256_json({file: sha256_file(Path(name) / file) for file in files})
     return sha256_json({"name": name, "commit": getattr(model.config, "_commit_hash", None)})
 
 
@@ -245,9 +246,13 @@ def _other_head(name: str, why: str) -> InputError:
 def _pretrained(factory: Any, name: str, revision: str | None, **arguments: Any) -> Any:
     """``factory.from_pretrained`` with its many errors in one line."""
     part = {"AutoConfig": "model", "AutoTokenizer": "tokenizer"}.get(factory.__name__, "weights")
-    # Where the hub does not answer, the library would ask it for half a minute before it looks into the cache.
-    arguments |= {"local_files_only": not is_folder_name(name) and not hub_answers(), "trust_remote_code": False}
+    arguments |= _offline(name) | {"trust_remote_code": False}
     return _one_line(part, name, factory.from_pretrained, name, revision=revision, **arguments)
+
+
+def _offline(name: str) -> dict[str, bool]:
+    # If the hub is unreachable, the library asks it for half a minute before it looks into the cache.
+    return {"local_files_only": not is_folder_name(name) and not hub_answers()}
 
 
 def _silence_loading() -> None:
@@ -260,18 +265,10 @@ def _silence_loading() -> None:
 
 
 def _one_line(part: str, name: str, build: Any, *arguments: Any, **keywords: Any) -> Any:
-    try:
+    code = "E-MODEL-TOKENIZER" if part == "tokenizer" else "E-MODEL-FILE"
+    hint = "Give a folder with config.json, safetensors weights and a tokenizer, or a name on the hub."
+    with as_input_error(code, f"Cannot load the {part} of {name}", hint, Exception):
         return build(*arguments, **keywords)
-    except InputError:
-        raise
-    except Exception as error:  # whatever a file's wrong values lead to
-        code = "E-MODEL-TOKENIZER" if part == "tokenizer" else "E-MODEL-FILE"
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            code,
-            f"Cannot load the {part} of {name}: {reason.rstrip('.')}.",
-            "Give a folder with config.json, safetensors weights and a tokenizer, or a name on the hub.",
-        ) from error
 
 
 def _check_device(device: str) -> None:

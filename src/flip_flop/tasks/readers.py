@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,14 +72,14 @@ def _read_text(path: Path, encoding: str) -> str:
         text = content.decode("utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding)
     except OSError as error:
         raise InputError("E-DATA-FILE", f"{path} cannot be read: {error.strerror}.") from None
-    except LookupError:
-        message = f"{path}: there is no encoding {encoding!r}."
-        raise InputError("E-DATA-ENCODING", message, "Name one that Python knows, such as latin-1.") from None
     except UnicodeError as error:
         at = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
         guess = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
         message = f"{path} is not {encoding}{at}."
         raise InputError("E-DATA-ENCODING", message, f"Save it as UTF-8, or set encoding: {guess}.") from None
+    except (LookupError, ValueError):  # it may hold a NUL character
+        message = f"{path}: unknown encoding {encoding!r}."
+        raise InputError("E-DATA-ENCODING", message, "Name one that Python knows, such as latin-1.") from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InputError("E-DATA-PARSE", f"{path} line {line} holds a NUL byte.", "Remove it.")
@@ -86,10 +87,9 @@ def _read_text(path: Path, encoding: str) -> str:
 
 
 def _check_columns(columns: Sequence[str], where: str) -> None:
-    """Refuse two columns of one name (``E-DATA-DUPCOL``)."""
-    for index, column in enumerate(columns):
-        if column in columns[:index]:
-            raise InputError("E-DATA-DUPCOL", f"{where}: two columns are named {column!r}.")
+    """Reject two columns of one name (``E-DATA-DUPCOL``)."""
+    if repeated := [column for column, times in Counter(columns).items() if times > 1]:
+        raise InputError("E-DATA-DUPCOL", f"{where}: two columns are named {repeated[0]!r}.")
 
 
 def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".csv") -> list[tuple[int, dict[str, str]]]:

@@ -18,10 +18,11 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.randomness import derive_seed
-from flip_flop.scoring.causal_lm import HALF, check_head, decoder_of, refused_if_it_fails, unwrap
+from flip_flop.scoring.bounds import ADAPTER_KINDS
+from flip_flop.scoring.causal_lm import HALF, as_input_error, check_head, decoder_of, unwrap
 from flip_flop.scoring.given import ModelGiven, as_loaded
 from flip_flop.scoring.models import LoadedModel, load_model
-from flip_flop.training.config import F2CConfig, refused
+from flip_flop.training.config import F2CConfig, setting_errors
 
 log = logging.getLogger("flip_flop")
 
@@ -107,24 +108,22 @@ def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | No
     """The model with an adapter to train: its own, the one that is asked for, or the paper's LoRA.
 
     Raises:
-        InputError: ``E-ADAPTER-KIND`` for prompt learning, and for what PEFT cannot put on this model;
+        InputError: ``E-ADAPTER-KIND`` for an unsupported kind, and for what PEFT cannot put on this model;
             ``E-CONFIG-VALUE`` for dropout on fused experts; ``E-MODEL-KIND`` where the model cannot be read.
     """
-    if peft_config is not None and peft_config.is_prompt_learning:
-        message = f"{peft_config.peft_type} puts virtual tokens before the prompt, which scoring does not."
-        raise InputError("E-ADAPTER-KIND", message)
+    if peft_config is not None and peft_config.peft_type not in ADAPTER_KINDS:
+        raise InputError("E-ADAPTER-KIND", f"{type(peft_config).__name__} is not supported.")
     if isinstance(model, PeftModel):
         return _settled(model)
     check_head(model)
     config = peft_config or _lora(unwrap(model), args)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive_seed(args.seed, "lora"))
-            adapted = get_peft_model(model, config)
-    except ValueError as error:
-        reason = " ".join(str(error).split())[:160].rstrip(".")
-        message = f"PEFT cannot put the adapter on {type(model).__name__}: {reason}."
-        raise InputError("E-ADAPTER-KIND", message, "Give another peft_config.") from error
+    what = f"PEFT cannot put the adapter on {type(model).__name__}"
+    with (
+        as_input_error("E-ADAPTER-KIND", what, "Give another peft_config.", ValueError),
+        torch.random.fork_rng(devices=[]),
+    ):
+        torch.manual_seed(derive_seed(args.seed, "lora"))
+        adapted = get_peft_model(model, config)
     assert isinstance(adapted, PeftModel)
     _settled(adapted)
     _try_step(adapted)
@@ -140,15 +139,13 @@ def checkpoint_activations(adapted: PeftModel, given: Any) -> None:
     model = unwrap(adapted)
     # Its name changed in transformers 5.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    try:
+    hint = "Correct activation_checkpointing_kwargs, or leave activation_checkpointing out."
+    with setting_errors("activation checkpointing", hint):
         options = dict(given or {})
         of_layers = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
         checkpoint(torch.neg, torch.ones(1, requires_grad=True), **{"use_reentrant": False, **options})
         adapted.enable_input_require_grads()
         enable(options or None, **of_layers)
-    except (TypeError, ValueError, ZeroDivisionError) as error:
-        hint = "Correct activation_checkpointing_kwargs, or leave activation_checkpointing out."
-        raise refused("activation checkpointing", error, hint) from error
 
 
 def _try_step(adapted: PeftModel) -> None:
@@ -163,7 +160,7 @@ def _try_step(adapted: PeftModel) -> None:
     what = f"{type(unwrap(adapted)).__name__} cannot be trained with this adapter"
     hint = "Try --dtype float32, or give another peft_config."
     try:
-        with refused_if_it_fails("E-ADAPTER-KIND", what, hint), torch.random.fork_rng(devices=devices):  # of dropout
+        with as_input_error("E-ADAPTER-KIND", what, hint), torch.random.fork_rng(devices=devices):  # of dropout
             ids = torch.zeros(1, 3, dtype=torch.long, device=next(adapted.parameters()).device)
             adapted(input_ids=ids, use_cache=False).logits.float().sum().backward()
     finally:

@@ -1,14 +1,18 @@
 """The settings of a training run: ``transformers.TrainingArguments`` and what the methods add to it."""
 
+import copy
+import functools
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
-from transformers import TrainingArguments
+import torch
+from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.utils import is_liger_kernel_available
 
 from flip_flop.errors import InputError
 from flip_flop.method import METHODS, find_method
+from flip_flop.scoring.causal_lm import as_input_error
 from flip_flop.training.names import find_names, in_given_spelling
 from flip_flop.training.settings import TrainingSettings
 from flip_flop.training.values import check_value, convert
@@ -59,6 +63,12 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         waits = bool(self.dataloader_num_workers) or not self.dataloader_persistent_workers
         self._require("dataloader_persistent_workers", waits, "false where dataloader_num_workers is 0")
         TrainingArguments.__post_init__(self)
+        # Checked before the weights are loaded. A machine that only plans a study may lack the optimizer's package.
+        plain, kwargs = copy.copy(self), cast(Any, self.lr_scheduler_kwargs)
+        plain.optim = "sgd"
+        with optimizer_errors():
+            Trainer.get_optimizer_cls_and_kwargs(plain)
+            get_scheduler(self.lr_scheduler_type, torch.optim.SGD([torch.zeros(1)], self.learning_rate), 0, 1, kwargs)
         if self.load_best_model_at_end and self.save_strategy == "steps":
             # The best state of an evaluation that saves nothing would be lost.
             self._require("save_steps", self.save_steps == self.eval_steps, f"eval_steps, {self.eval_steps}")
@@ -77,10 +87,10 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         return super().to_dict() | {"method": str(self.method)}
 
 
-def refused(source: str, error: Exception, hint: str = "") -> InputError:
-    """What a library says of settings, in one line."""
-    reason = " ".join(str(error).split())[:200].rstrip(".")
-    return InputError("E-CONFIG-VALUE", f"{source}: {reason}.", hint)
+setting_errors = functools.partial(as_input_error, "E-CONFIG-VALUE", kind=Exception)
+optimizer_errors = functools.partial(
+    setting_errors, "optimizer or schedule", "Correct the settings that begin with optim or lr_scheduler."
+)
 
 
 def make_config(settings: dict[str, Any], source: str = "the settings") -> F2CConfig:
@@ -98,13 +108,9 @@ def make_config(settings: dict[str, Any], source: str = "the settings") -> F2CCo
         values = {name: convert(settings[key], known[name].type) for name, key in given.items()}
         for name, value in values.items():
             check_value(name, value, known[name].type)
-        try:
+        with setting_errors(source):
             config = F2CConfig(**values)
             config.get_process_log_level()
-        except InputError:
-            raise
-        except Exception as error:  # of whatever type: the library was given settings and nothing else
-            raise refused(source, error) from error
     for name in config.report_to:
         if name not in get_available_reporting_integrations():
             message = f"report_to is {name!r}, which is not installed."

@@ -3,6 +3,7 @@
 It has no time, path or command of the machine: the same run writes the same card.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -65,7 +66,7 @@ def base_name(model: ModelRecord) -> str:
 def _summary(record: RunRecord, title: str, base: str) -> Iterator[str]:
     templates, labels = count(len(record.task.templates), "template"), ", ".join(map(_escaped, _labels(record)))
     yield from (f"# {_escaped(title)}", "")
-    yield f"An adapter that lets `{base}` give one answer to the same question, whichever of {templates} asks it."
+    yield f"An adapter that lets `{_line(base)}` give one answer to a question, whichever of {templates} asks it."
     yield f"Task `{_line(record.task.name)}`, labels {labels}. Trained without labels by {record.name}, with"
     yield f"`{PROJECT}` {record.flip_flop_version or record.versions.get('flip_flop', '')}."
     if record.model.is_demo:
@@ -169,16 +170,16 @@ def _worse(record: RunRecord) -> str | None:
 
 
 def _loading(record: RunRecord, base: str) -> Iterator[str]:
-    name = "demo" if record.model.is_demo else base
-    revision = f', revision="{record.model.revision}"' if record.model.revision else ""
+    name = json.dumps("demo" if record.model.is_demo else base)
+    revision = f", revision={json.dumps(record.model.revision)}" if record.model.revision else ""
     yield from ("", "## How to load it", "")
     if not record.model.is_demo:
         yield from ("```python", "from peft import PeftModel", "from transformers import AutoModelForCausalLM", "")
-        yield f'base = AutoModelForCausalLM.from_pretrained("{name}"{revision})'
+        yield f"base = AutoModelForCausalLM.from_pretrained({name}{revision})"
         yield from ('model = PeftModel.from_pretrained(base, "path/to/this/folder")', "```", "")
     yield from ("To measure it, on your own phrasings too:", "", "```python")
     yield from ("from flip_flop import audit, load_model", "")
-    yield f'found = audit(load_model("{name}", adapter="path/to/this/folder"{revision}), "task.yaml")'
+    yield f'found = audit(load_model({name}, adapter="path/to/this/folder"{revision}), "task.yaml")'
     yield "```"
 
 

@@ -37,7 +37,10 @@ FORMER: dict[str, Any] = {
 # Settings of how the same work is executed. After an out-of-memory error they are changed, and the run resumed.
 EXECUTION_ONLY = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")
 # The same, but a study's keys have held them since the first ones.
-ALSO_EXECUTION = tuple(f"{name}_checkpointing{more}" for name in ("gradient", "activation") for more in ("", "_kwargs"))
+ALSO_EXECUTION = (
+    "ddp_timeout",
+    *(f"{name}_checkpointing{more}" for name in ("gradient", "activation") for more in ("", "_kwargs")),
+)
 # What may change besides: where things go, what is shown, and the name of a bundle of settings that are compared.
 MAY_CHANGE_ON_RESUME = (
     *EXECUTION_ONLY,

@@ -33,7 +33,7 @@ from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
 from flip_flop.training.checkpoints import latest_valid, named_write_errors
 from flip_flop.training.checks import initial_vote_stats, log_processes, warn_of_answer_words, warn_of_two_templates
-from flip_flop.training.config import F2CConfig, refused
+from flip_flop.training.config import F2CConfig, optimizer_errors
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.model_card import CARD, base_name, model_card
 from flip_flop.training.output import PLAN, lock
@@ -151,7 +151,9 @@ def _run(
     trainer.f1 = data.record.f1
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    _try_optimizer(trainer)
+    with optimizer_errors():  # before writing to the folder
+        trainer.create_optimizer_and_scheduler(num_training_steps=max(trainer.args.max_steps, 1))
+    trainer.optimizer = trainer.lr_scheduler = None
     if not len(trainer.get_train_dataloader()):
         message = f"dataloader_drop_last leaves no step of {len(trainer.train_instances)} training instances."
         raise InputError("E-CONFIG-VALUE", message, "Make per_device_train_batch_size smaller, or leave it out.")
@@ -220,16 +222,6 @@ def _without_too_long(record: TaskRecord, trainer: F2CTrainer) -> tuple[TaskReco
         "num_too_long": sum(dataset.num_rows - len(dataset) for dataset in datasets),
     }
     return replace(record, num_instances=len(datasets[0]), extra={**record.extra, **counts}), too_long
-
-
-def _try_optimizer(trainer: F2CTrainer) -> None:
-    """Build optimizer and schedule once, before the folder is taken: what is wrong with their settings shows there."""
-    try:
-        trainer.create_optimizer_and_scheduler(num_training_steps=max(trainer.args.max_steps, 1))
-    except (ValueError, TypeError, ImportError, AttributeError) as error:
-        hint = "Correct the settings that begin with optim or lr_scheduler."
-        raise refused("optimizer or schedule", error, hint) from error
-    trainer.optimizer = trainer.lr_scheduler = None
 
 
 def _worse_than_base(trainer: F2CTrainer) -> str | None:

@@ -21,7 +21,7 @@ from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import RenderedRows, template_name
 from flip_flop.training.batches import InstanceDataset, encode_rows
 from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
-from flip_flop.training.config import F2CConfig, refused
+from flip_flop.training.config import F2CConfig, setting_errors
 from flip_flop.training.votes import BaseVotes, StandingVotes
 
 
@@ -43,10 +43,8 @@ class ScoringTrainer(Trainer):
 
     def create_accelerator_and_postprocess(self) -> None:
         """The library's, its refusals in one line (``E-CONFIG-VALUE``): it is given settings and nothing else."""
-        try:
+        with setting_errors("accelerate"):
             super().create_accelerator_and_postprocess()
-        except Exception as error:
-            raise refused("accelerate", error) from error
 
     @abstractmethod
     def unsupervised_losses(
@@ -90,11 +88,9 @@ class ScoringTrainer(Trainer):
         Raises:
             InputError: ``E-CONFIG-VALUE`` where the hub cannot be reached, or refuses.
         """
-        try:
+        hint = "Log in with `hf auth login`, or leave push_to_hub out and send OUT/adapter later."
+        with setting_errors("push_to_hub", hint):
             super().init_hf_repo(token, private)
-        except Exception as error:  # whatever its transports raise
-            hint = "Log in with `hf auth login`, or leave push_to_hub out and send OUT/adapter later."
-            raise refused("push_to_hub", error, hint) from error
 
     def _encoded(self, rows: RenderedRows | str) -> InstanceDataset:
         if isinstance(rows, str):

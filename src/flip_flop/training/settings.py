@@ -73,6 +73,7 @@ class TrainingSettings:
     report_to: Any = _setting("none", "trackio, wandb, tensorboard, ..., or none.")
     remove_unused_columns: bool = _setting(False, "Instances are no model inputs; keep False.")
     seed: int = _setting(42, "Of the training.")
+    ddp_timeout: int = _setting(7200, "On GPUs: seconds that a process waits for the others.")
     dataloader_pin_memory: bool = _setting(False, "Batches hold no tensors to pin.")
 
     method: Any = _setting("f2c", f"{', '.join(METHOD_NAMES)}, or MODULE:NAME of a Method of your own.")
