@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ class NumberedRow(NamedTuple):
 
 
 _MAX_CELL = 1 << 20
+_MISSING = ("None", "nan", "NaN", "NaT", "<NA>")  # the texts of None, of NaN, and of pandas' NaT and NA
 _QUOTES = 'Write a quote inside a quoted cell as "".'
 SEPARATED = {".csv": ",", ".tsv": "\t"}  # and by what
 READABLE = (*SEPARATED, ".jsonl", ".json", ".parquet")
@@ -61,6 +63,16 @@ def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None)
     if not rows:
         raise InputError("E-DATA-EMPTY", f"{path} has no rows.")
     return rows, unit
+
+
+def cell_text(value: object) -> str:
+    """Return a cell's value as text: empty for white space, None, NaN and pandas' NA and NaT.
+
+    ``1.0`` is ``1``, because pandas stores a column of integers with missing values as floats.
+    """
+    text = str(value)
+    is_missing = not text.strip() or (text in _MISSING and not isinstance(value, str))
+    return "" if is_missing else re.sub(r"\A(-?\d+)\.0\Z", r"\1", text)
 
 
 def _read_text(path: Path, encoding: str) -> str:

@@ -1,6 +1,7 @@
 """A task: what its rows are, what its labels are, how its templates ask for them; and a split of it, rendered."""
 
 import functools
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
@@ -15,12 +16,17 @@ from flip_flop.files import sha256_json
 from flip_flop.metrics import prior_of_labels, resolve_average
 from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instance
 from flip_flop.randomness import derive_seed
+from flip_flop.tasks.readers import cell_text
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file
+from flip_flop.text import count
+
+log = logging.getLogger("flip_flop")
 
 Label = int | str
 # What stands for a text in an input without content (Zhao et al. 2021, "Calibrate Before Use").
 CONTENT_FREE = ("N/A", "", "[MASK]")
 F1_KINDS = ("auto", "binary", "macro")
+_USES = {"train": "training", "test": "testing"}
 
 
 @dataclass(frozen=True)
@@ -140,12 +146,13 @@ class Task:
         """A split under every template, checked.
 
         ``limit`` takes a uniform sample of that size, by ids and ``seed``: a smaller one lies within a larger one, and
-        the order stays that of the rows. ``seed`` is also for templates that draw. ``need_labels`` refuses a split
-        without the label field, by default every split but ``train``; where it is there its values are always checked.
+        the order stays that of the rows. ``seed`` is also for templates that draw. ``need_labels`` rejects a split
+        without the label field, by default every split but ``train``. A blank label means an unlabelled row. Other
+        labels are always checked.
 
         Raises:
             InputError: An error of the source's or of the rendering's, ``E-DATA-EMPTY``, ``E-DATA-COLUMN``,
-                ``E-DATA-DUPID``, ``E-LABEL-NULL`` or ``E-LABEL-UNDECLARED``.
+                ``E-DATA-DUPID`` or ``E-LABEL-UNDECLARED``.
         """
         if limit is not None and limit < 1:
             raise InputError("E-TASK-KEY", f"the limit is {limit}.", "Take at least one instance.")
@@ -193,15 +200,18 @@ class Task:
         return replace(task.render("input", seed=seed, need_labels=False), task=self, rows=rows)
 
     def prior_from(self, path: str | PathLike[str]) -> tuple[float, ...]:
-        """The labels' shares in a file of a few rows with the label field, one added to each label's count.
+        """Compute label shares from the labelled rows of a file, with one added to the count of each label.
 
         Raises:
-            InputError: ``E-LABEL-PRIOR`` for a task without labels, or an error of the file's or its labels'.
+            InputError: ``E-LABEL-PRIOR`` if the task has no labels or no row is labelled, or an error of the file's.
         """
         if self.labels is None or self.label_field is None:
             message = f"task {self.name!r} has no label_field, so {path} cannot say how frequent its labels are."
             raise InputError("E-LABEL-PRIOR", message, "Add label_field and labels, or give --label-prior.")
-        gold = self.gold_labels(self._read(Path(path)))
+        gold = [label for label in self.gold_labels(self._read(Path(path))) if label is not None]
+        if not gold:
+            message = f"{path} has no labels in {self.label_field!r}."
+            raise InputError("E-LABEL-PRIOR", message, "Label some rows, or give --label-prior.")
         return prior_of_labels(np.array(gold, dtype=np.int64), len(self.labels))
 
     def _read(self, path: Path) -> Rows:
@@ -210,10 +220,10 @@ class Task:
         return load_file(path, dict.fromkeys(filter(None, own)))[0]
 
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:
-        """Each row's label index; None throughout where the task or the split has no labels.
+        """Return the label index of each row, None for an unlabelled one.
 
         Raises:
-            InputError: ``E-DATA-COLUMN``, ``E-LABEL-NULL`` or ``E-LABEL-UNDECLARED``.
+            InputError: ``E-DATA-COLUMN`` or ``E-LABEL-UNDECLARED``.
         """
         if self.labels is None or self.label_field is None:
             return [None] * len(rows)
@@ -226,16 +236,11 @@ class Task:
         gold: list[int | None] = []
         for row in rows.rows:
             value = row.fields.get(self.label_field)
-            if value is None or not str(value).strip():
-                if need_labels:
-                    message = f"{rows.location(row)}: the label {self.label_field!r} is blank."
-                    raise InputError("E-LABEL-NULL", message)
-                gold.append(None)
-            elif str(value) not in index_of:
+            index = index_of.get(str(value), index_of.get(cell_text(value))) if cell_text(value) else None
+            if index is None and cell_text(value):
                 message = f"{rows.location(row)}: {self.label_field!r} is {value!r}, which is not among the labels."
                 raise InputError("E-LABEL-UNDECLARED", message, f"Declared: {', '.join(map(repr, self.labels))}.")
-            else:
-                gold.append(index_of[str(value)])
+            gold.append(index)
         return gold
 
 
@@ -252,6 +257,19 @@ class RenderedSplit:
     def gold(self) -> Int64[np.ndarray, " instances"]:
         """The label indices, -1 where there is none."""
         return np.array([-1 if each.label is None else each.label for each in self.instances], dtype=np.int64)
+
+    def log_label_counts(self) -> None:
+        """Log the numbers of labelled and unlabelled rows if the data have both."""
+        use, labelled = _USES.get(self.split, self.split), int((self.gold >= 0).sum())
+        elsewhere = self.rows.provenance.get("unlabelled", {}).get("train", 0)
+        numbers = (
+            (labelled, "labelled row", use),
+            (len(self.gold) - labelled, "unlabelled row", use if use == "training" else "agreement only"),
+            (0 if use == "training" else elsewhere, "unlabelled row", "training"),
+        )
+        texts = [f"{count(number, noun)} for {purpose}" for number, noun, purpose in numbers if number]
+        if labelled and len(texts) > 1:
+            log.info("%s: %s", self.rows.source.rstrip(","), ", ".join(texts))
 
     def content_free(self) -> list[RenderedInstance]:
         """The first row with "N/A", nothing, and "[MASK]" in place of its texts, under every template.
