@@ -339,7 +339,7 @@ def test_all_labelled_rows_are_for_testing_if_most_rows_have_no_label(flip_flop,
     (folder / "a.csv").write_text(csv("text,urgent", lambda n: f"{text(n)},{n % 2 if n < 10 else ''}", 60))
     result = flip_flop("init", "a.csv")
     assert "  rows    train 50 (50 unlabelled), test 10\n" in result.out
-    assert "is divided into labelled rows for testing and all others for training: what is trained on" in drafted(
+    assert "is divided into the labelled rows for testing and all others for training: what is trained on" in drafted(
         folder
     )
     assert "a tenth of the training rows is held out, on which the checkpoint is chosen." in drafted(folder)
@@ -348,10 +348,24 @@ def test_all_labelled_rows_are_for_testing_if_most_rows_have_no_label(flip_flop,
 
 def test_a_small_file_has_its_unlabelled_rows_in_the_test_split(flip_flop, folder):
     (folder / "a.csv").write_text(csv("text,urgent", lambda n: f"{text(n)},{n % 2 if n < 8 else ''}", 12))
-    assert "  rows    test: all (4 unlabelled); too few to divide\n" in flip_flop("init", "a.csv").out
+    assert "  rows    test: all; too few to divide\n" in flip_flop("init", "a.csv").out
     audit = flip_flop("audit", "--model", "demo", "--task", "task.yaml", "--out", "out")
     assert audit.code == 0, audit.err
     assert "a.csv: 8 labelled rows for testing, 4 unlabelled rows for agreement only\n" in audit.err
+
+
+def test_an_audit_names_constant_templates_and_few_instances(flip_flop, folder):
+    (folder / "a.csv").write_text(csv("text,verdict", lambda n: f"{text(n)},{('positive', 'negative')[n % 2]}", 19))
+    assert flip_flop("init", "a.csv").code == 0
+    task = yaml.safe_load((folder / "task.yaml").read_text())
+    task["templates"].append({"name": "blind", "jinja": "{{ text | length }}", "answer_choices": "No ||| Yes"})
+    (folder / "task.yaml").write_text(yaml.safe_dump(task))
+    audit = flip_flop("audit", "--model", "demo", "--task", "task.yaml", "--out", "out")
+    assert audit.code == 0, audit.err
+    assert audit.out.splitlines()[1].split()[-2:] == ["collapsed", "constant"]
+    assert "\nbase: constant templates (one label for every instance): tone (negative), " in audit.out
+    assert "\nOf 19 instances 95% intervals are too narrow; trust them from 50 on.\n" in audit.out
+    assert json.loads((folder / "out" / "metrics.json").read_text())["constant_templates"][-1] == "blind"
 
 
 def test_on_a_terminal_it_asks_and_takes_enter_for_what_it_proposes(flip_flop, folder, monkeypatch):

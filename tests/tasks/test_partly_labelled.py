@@ -12,8 +12,7 @@ import pytest
 from flip_flop import load_task
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
-from flip_flop.tasks import RowsSource, Task, as_split, holdout
-from flip_flop.tasks.sources import parts_of
+from flip_flop.tasks import Task, as_split, holdout, sources
 from tests.tasks.test_promptsource_set import task_of  # noqa: F401 - a fixture
 
 TEMPLATES = TemplateSet(
@@ -148,6 +147,10 @@ def test_a_prompt_cannot_print_the_label_field():
         task.render("test")
 
 
+def parts_of(*given):
+    return [part for part, _ in sources.parts_of(*given)]
+
+
 def rows_of(labelled, unlabelled, label="urgent"):
     return [{"text": f"ticket {at}", label: "no" if at < labelled else ""} for at in range(labelled + unlabelled)]
 
@@ -258,7 +261,7 @@ def test_the_numbers_of_a_divided_file_are_logged(tmp_path, caplog):
     assert logged(train, caplog) == [
         f"{tmp_path / 'a.csv'}: {45 - len(test.gold)} labelled rows for training, 15 unlabelled rows for training"
     ]
-    assert test.rows.provenance["unlabelled"] == {"train": 15}
+    assert test.rows.provenance["unlabelled_for_training"] == 15
     separated(",")(tmp_path / "a.csv", rows_of(60, 0))
     assert logged(load_task(tmp_path / "task.yaml").render("test"), caplog) == []
-    assert "unlabelled" not in load_task(tmp_path / "task.yaml").rows("test").provenance
+    assert "unlabelled_for_training" not in load_task(tmp_path / "task.yaml").rows("test").provenance

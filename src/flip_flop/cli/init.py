@@ -67,8 +67,10 @@ def _show(draft: "Draft", out: Path) -> None:
     meant = [
         f"{value} ({word})" if value != word else value for value, word in zip(draft.labels, draft.words, strict=True)
     ]
-    blank = {part: f" ({number:,} unlabelled)" for part, number in draft.unlabelled.items()}
-    parts = ", ".join(f"{part} {number:,}{blank.get(part, '')}" for part, number in draft.parts.items())
+    parts = ", ".join(
+        f"{part} {number:,}" + (f" ({blank:,} unlabelled)" if blank else "")
+        for part, (number, blank) in draft.parts.items()
+    )
     found = f"{count(len(draft.templates), 'template')}, {count(len(draft.findings), 'warning')} of lint"
     echo(f"{out}: {draft.kind}, {found}")
     rows = [
@@ -77,7 +79,7 @@ def _show(draft: "Draft", out: Path) -> None:
             "labels",
             f"{columns.label}: {', '.join(meant)}" if columns.label else f"in no column: {', '.join(draft.words)}",
         ],
-        ["rows", parts or f"test: all{blank.get('test', '')}; too few to divide"],
+        ["rows", parts or "test: all; too few to divide"],
     ]
     echo(align_columns(rows, indent="  "))
     echo(align_columns([[each.name, each.answer_choices or ""] for each in draft.templates], indent="    "))

@@ -108,22 +108,19 @@ def _options(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: Ask) -> str | None:
-    candidates = []
-    for name in names:
-        cells = _cells(rows, name)
-        kinds = (
-            {cell_text(value) for value in cells}
-            if all(isinstance(value, str | int | float) for value in cells)
-            else ()
-        )
-        is_short = max(map(len, kinds), default=0) <= _LABEL_LENGTH
-        if 2 <= len(kinds) <= MAX_LABELS and len(kinds) < len(cells) and is_short:
-            candidates.append(name)
+    cells = {name: _cells(rows, name) for name in names}
+    plain = (name for name in names if all(isinstance(value, str | int | float) for value in cells[name]))
+    kinds = {name: set(map(cell_text, cells[name])) for name in plain}
+    candidates = [
+        name
+        for name, found in kinds.items()
+        if 2 <= len(found) <= MAX_LABELS and len(found) < len(cells[name]) and max(map(len, found)) <= _LABEL_LENGTH
+    ]
     named = {name.strip().lower(): name for name in candidates}
-    fitting = [name for name in candidates if labels and set(map(cell_text, _cells(rows, name))) <= set(labels)]
+    fitting = [name for name in candidates if labels and kinds[name] <= set(labels)]
     found = next((named[name] for name in LABEL_NAMES if name in named), None)
     if labels and not fitting and found is None and ask is None:  # words for numbers, or labels of no column
-        candidates = [name for name in candidates if len(set(map(cell_text, _cells(rows, name)))) == len(labels)]
+        candidates = [name for name in candidates if len(kinds[name]) == len(labels)]
     found = fitting[0] if len(fitting) == 1 else found or (candidates[0] if len(candidates) == 1 else None)
     if ask is not None and candidates:
         answer = ask("Which column holds the labels?", found or "none", [*candidates, "none"])

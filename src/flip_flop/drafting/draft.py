@@ -15,7 +15,7 @@ from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import Finding, LintRow, lint_templates
 from flip_flop.tasks import Rows
 from flip_flop.tasks.readers import DELIMITERS, cell_text
-from flip_flop.tasks.sources import PARTS, count_unlabelled, load_file, parts_of
+from flip_flop.tasks.sources import PARTS, load_file, parts_of
 from flip_flop.tasks.splits import holdout_size
 from flip_flop.text import count, visible
 
@@ -30,9 +30,8 @@ class Draft:
     Attributes:
         labels: The label column's values, in the order of the answers; ``words`` says what each means.
         delimiter: Of a CSV file that has no commas.
-        parts: The number of rows in each part of the file; empty if the file is too small to be divided.
-        unlabelled: The number of unlabelled rows in each part, or in ``test`` if the file is not divided. Empty unless
-            the label column has blank cells.
+        parts: The numbers of rows and of rows with a blank label in each part of the file. Empty if the file is too
+            small to be divided.
         findings: What lint has against the templates; only warnings.
     """
 
@@ -42,8 +41,7 @@ class Draft:
     labels: tuple[str, ...]
     words: tuple[str, ...]
     templates: tuple[Template, ...]
-    parts: dict[str, int]
-    unlabelled: dict[str, int]
+    parts: dict[str, tuple[int, int]]
     delimiter: str | None
     findings: tuple[Finding, ...] = field(repr=False)
 
@@ -60,12 +58,14 @@ class Draft:
             f"name: {_scalar(self.source.stem)}",
         ]
         if self.parts:
-            labelled = self.parts["train"] - self.unlabelled.get("train", 0) if label else 0
-            by_f1 = labelled >= holdout_size(self.parts["train"])
-            chosen_by = "whose labels choose the checkpoint" if by_f1 else "on which the checkpoint is chosen"
-            tested = f"{'half of the ' if labelled else ''}labelled rows"
-            mixed = f"into {tested} for testing and all others for training"
-            how = mixed if self.unlabelled else "by its texts, about half and half"
+            trained, blank = self.parts["train"]
+            by_labels = label and trained - blank >= holdout_size(trained)
+            chosen_by = "whose labels choose the checkpoint" if by_labels else "on which the checkpoint is chosen"
+            how = (
+                f"into {'half of ' if blank < trained else ''}the labelled rows for testing and all others for training"
+                if blank
+                else "by its texts, about half and half"
+            )
             lines += [
                 f"# A file without splits is divided {how}: what is trained on is",
                 f"# not audited. No loss reads a label; a tenth of the training rows is held out, {chosen_by}.",
@@ -151,11 +151,10 @@ def draft_task(
     values, words = tuple(values[at] for at in order), tuple(words[at] for at in order)
     templates = make_templates(phrasings, texts=columns.texts, words=words, options=options, question=question)
     findings = _lint(rows, templates, columns.label, values, len(options) or len(words))
-    fields, is_divided = [row.fields for row in rows.rows], len(rows) >= MIN_ROWS_TO_DIVIDE
-    found = parts_of(fields, (*columns.texts, *columns.options), columns.label) if is_divided else ["test"] * len(rows)
-    parts = {part: found.count(part) for part in PARTS if is_divided}
-    unlabelled = count_unlabelled(fields, found, columns.label)
-    return Draft(source, kind, columns, values, words, tuple(templates), parts, unlabelled, delimiter, findings)
+    by, is_divided = (*columns.texts, *columns.options), len(rows) >= MIN_ROWS_TO_DIVIDE
+    found = parts_of([row.fields for row in rows.rows], by, columns.label) if is_divided else []
+    parts = {part: ([each for each, _ in found].count(part), found.count((part, True))) for part in PARTS if found}
+    return Draft(source, kind, columns, values, words, tuple(templates), parts, delimiter, findings)
 
 
 def _labels(

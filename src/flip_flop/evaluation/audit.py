@@ -55,8 +55,9 @@ def audit(
     """
     started = time.monotonic()
     scorer, split = resolve(model, data, seed=seed)
-    split.log_label_counts()
-    scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="audit", quiet=quiet)
+    scored = score_calibrated(
+        scorer, split.log_label_counts(), scoring, calibrate, label_prior, label="audit", quiet=quiet
+    )
     split, table, offsets = scored.data, scored.table, scored.offsets
     resolution = scorer.resolution(split.instances, table, scoring)
     adapter = scorer.adapter

@@ -104,9 +104,7 @@ class _Labels:
 
 
 def _find_labels(name: str, templates: Sequence[Template], splits: dict[str, Rows], label_field: str | None) -> _Labels:
-    everything = [row.fields for each in splits.values() for row in each.rows]
-    # A target such as "Yes if label == 1 else No" has text for a blank label, too.
-    rows = [row for row in everything if label_field and cell_text(row.get(label_field))] or everything
+    rows = [row.fields for each in splits.values() for row in each.rows]
     sample = rows[:: max(1, len(rows) // _ROWS_FOR_TARGETS)]
     reads = {each.name: _reading(each, sample) for each in templates}
     targets = {each.name: [each.target_index(reads[each.name](row)) for row in sample] for each in templates}

@@ -23,7 +23,6 @@ class NumberedRow(NamedTuple):
 
 
 _MAX_CELL = 1 << 20
-_MISSING = ("None", "nan", "NaN", "NaT", "<NA>")  # the texts of None, of NaN, and of pandas' NaT and NA
 _QUOTES = 'Write a quote inside a quoted cell as "".'
 SEPARATED = {".csv": ",", ".tsv": "\t"}  # and by what
 READABLE = (*SEPARATED, ".jsonl", ".json", ".parquet")
@@ -71,8 +70,8 @@ def cell_text(value: object) -> str:
     ``1.0`` is ``1``, because pandas stores a column of integers with missing values as floats.
     """
     text = str(value)
-    is_missing = not text.strip() or (text in _MISSING and not isinstance(value, str))
-    return "" if is_missing else re.sub(r"\A(-?\d+)\.0\Z", r"\1", text)
+    missing = ("",) if isinstance(value, str) else ("None", "nan", "NaN", "NaT", "<NA>")
+    return "" if text.strip() in missing else re.sub(r"\A(-?\d+)\.0\Z", r"\1", text)
 
 
 def _read_text(path: Path, encoding: str) -> str:

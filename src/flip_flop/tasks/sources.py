@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,27 +21,28 @@ MIRROR_VARIABLE = "FLIP_FLOP_HUB_MIRROR"
 PARTS = ("train", "test")
 
 
-def parts_of(rows: Sequence[Mapping[str, Any]], by: Sequence[str] = (), label_field: str | None = None) -> list[str]:
-    """Divide the rows of a file without splits: one of :data:`PARTS` for each row.
+def parts_of(
+    rows: Sequence[Mapping[str, Any]], by: Sequence[str] = (), label_field: str | None = None
+) -> list[tuple[str, bool]]:
+    """Divide the rows of a file without splits: one of :data:`PARTS` for each row, and whether its label is blank.
 
-    Unlabelled rows are for training. Labelled rows are for testing if at least half of the rows are unlabelled;
-    otherwise a hash of their content assigns about half of them to each part. A file without any label is divided by
-    the hash, too. The content is that of the fields ``by``, or of all fields. Rows of equal content are in one part.
+    Unlabelled rows are for training. Labelled rows are for testing if at least half of the rows are unlabelled.
+    Otherwise a hash of their content assigns about half of them to each part, as in a file with no label at all. The
+    content is that of the fields ``by``, or of all fields. Rows of equal content are in one part.
     """
     contents = [json.dumps({name: row.get(name) for name in by or row}, sort_keys=True, default=str) for row in rows]
-    own = zip(contents, rows, strict=True)
-    labelled = {content for content, row in own if label_field and cell_text(row.get(label_field))} or {*contents}
-    if 2 * len(labelled) <= len({*contents}):
-        return ["test" if content in labelled else "train" for content in contents]
-    return [
-        PARTS[derive_seed(0, "part", content) % len(PARTS)] if content in labelled else "train" for content in contents
-    ]
-
-
-def count_unlabelled(rows: Sequence[Mapping[str, Any]], parts: Sequence[str], label_field: str | None) -> Counter[str]:
-    """Count the rows of each part whose label is blank; none without a label field."""
-    own = zip(rows, parts, strict=True)
-    return Counter(part for row, part in own if label_field and not cell_text(row.get(label_field)))
+    blank = [label_field is not None and not cell_text(row.get(label_field)) for row in rows]
+    labelled = {content for content, is_blank in zip(contents, blank, strict=True) if not is_blank} or {*contents}
+    mostly_blank = 2 * len(labelled) <= len({*contents})
+    parts = (
+        "train"
+        if content not in labelled
+        else "test"
+        if mostly_blank
+        else PARTS[derive_seed(0, "part", content) % len(PARTS)]
+        for content in contents
+    )
+    return list(zip(parts, blank, strict=True))
 
 
 @runtime_checkable
@@ -110,7 +110,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class FileSource:
-    """A file on disk (``.csv``, ``.tsv``, ``.jsonl``, ``.json``, ``.parquet``), or one part of it (:func:`parts_of`)."""
+    """A ``.csv``, ``.tsv``, ``.jsonl``, ``.json`` or ``.parquet`` file, or one part of it (:func:`parts_of`)."""
 
     path: Path
     encoding: str = "utf-8"
@@ -124,10 +124,8 @@ class FileSource:
         rows, unit = read_rows(self.path, self.encoding, self.delimiter)
         if self.part is not None:
             Rows(str(self.path), unit, tuple(rows), {}).require_columns(self.by, "by")
-            fields = [row.fields for row in rows]
-            parts = parts_of(fields, self.by, self.label_field)
-            unlabelled = count_unlabelled(fields, parts, self.label_field)
-            rows = [row for row, part in zip(rows, parts, strict=True) if part == self.part]
+            parts = parts_of([row.fields for row in rows], self.by, self.label_field)
+            rows = [row for row, (part, _) in zip(rows, parts, strict=True) if part == self.part]
         provenance = {"source": str(self.path), "sha256": sha256_file(self.path), "num_rows": len(rows)}
         if self.encoding != "utf-8":
             provenance["encoding"] = self.encoding
@@ -135,8 +133,8 @@ class FileSource:
             provenance["delimiter"] = self.delimiter
         if self.part is not None:
             provenance |= {"part": self.part, "by": list(self.by)}
-            if 0 < unlabelled.total() < len(parts):
-                provenance["unlabelled"] = dict(unlabelled)
+            if unlabelled := parts.count(("train", True)):
+                provenance["unlabelled_for_training"] = unlabelled
         return Rows(str(self.path), unit, tuple(rows), provenance)
 
 

@@ -57,11 +57,11 @@ def draw_stratified(labels: Mapping[str, int | None], wanted: int, seed: int) ->
     for identity, label in labels.items():
         strata.setdefault(-1 if label is None else label, []).append(identity)
     quotas = label_quotas({label: len(members) for label, members in strata.items()}, wanted)
-    drawn: set[str] = set()
-    for label, members in strata.items():
-        by_chance = sorted(members, key=lambda member: derive_seed(seed, "holdout", member))
-        drawn.update(by_chance[: quotas[label]])
-    return drawn
+    return {
+        member
+        for label, members in strata.items()
+        for member in sorted(members, key=lambda each: derive_seed(seed, "holdout", each))[: quotas[label]]
+    }
 
 
 def label_quotas(counts: Mapping[int, int], wanted: int) -> dict[int, int]:

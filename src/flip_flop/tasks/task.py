@@ -26,7 +26,6 @@ Label = int | str
 # What stands for a text in an input without content (Zhao et al. 2021, "Calibrate Before Use").
 CONTENT_FREE = ("N/A", "", "[MASK]")
 F1_KINDS = ("auto", "binary", "macro")
-_USES = {"train": "training", "test": "testing"}
 
 
 @dataclass(frozen=True)
@@ -124,10 +123,6 @@ class Task:
         """What a chat template gets beside each prompt."""
         return Chat(self.system, self.assistant_prefix, self.chat_template_kwargs)
 
-    def f1_kind(self, num_labels: int) -> str:
-        """``"binary"`` or ``"macro"``, for this number of labels."""
-        return resolve_average(self.f1, num_labels)
-
     def label_values(self, num_labels: int) -> tuple[Label, ...]:
         """What the labels are called: the declared values, or their indices in a task without gold labels."""
         return tuple(range(num_labels)) if self.labels is None else tuple(self.labels)
@@ -160,9 +155,8 @@ class Task:
         if not len(rows):
             raise InputError("E-DATA-EMPTY", f"split {split!r} of task {self.name!r} has no rows.")
         gold = self.gold_labels(rows, split != "train" if need_labels is None else need_labels)
-        ids: Sequence[str] = rows.ids or ()
-        if rows.ids is None:
-            ids = rows.ids_from(self.id_field) if self.id_field else [f"{split}-{at + 1}" for at in range(len(rows))]
+        numbered = [f"{split}-{at + 1}" for at in range(len(rows))]
+        ids = rows.ids or (rows.ids_from(self.id_field) if self.id_field else numbered)
         chosen = list(range(len(rows)))
         if limit is not None:
             chosen = sorted(sorted(chosen, key=lambda index: derive_seed(seed, "limit", ids[index]))[:limit])
@@ -210,8 +204,7 @@ class Task:
             raise InputError("E-LABEL-PRIOR", message, "Add label_field and labels, or give --label-prior.")
         gold = [label for label in self.gold_labels(self._read(Path(path))) if label is not None]
         if not gold:
-            message = f"{path} has no labels in {self.label_field!r}."
-            raise InputError("E-LABEL-PRIOR", message, "Label some rows, or give --label-prior.")
+            raise InputError("E-LABEL-PRIOR", f"{path} has no labels in {self.label_field!r}.", "Label some rows.")
         return prior_of_labels(np.array(gold, dtype=np.int64), len(self.labels))
 
     def _read(self, path: Path) -> Rows:
@@ -229,15 +222,14 @@ class Task:
             return [None] * len(rows)
         if need_labels:
             rows.require_columns([self.label_field], "the task's label_field")
-        elif self.label_field not in rows.columns():
-            return [None] * len(rows)
         # Cells of a CSV file are text, whatever they look like: a label is compared as it is written.
         index_of = {str(label): index for index, label in enumerate(self.labels)}
         gold: list[int | None] = []
         for row in rows.rows:
             value = row.fields.get(self.label_field)
-            index = index_of.get(str(value), index_of.get(cell_text(value))) if cell_text(value) else None
-            if index is None and cell_text(value):
+            text = cell_text(value)
+            index = index_of.get(str(value), index_of.get(text)) if text else None
+            if index is None and text:
                 message = f"{rows.location(row)}: {self.label_field!r} is {value!r}, which is not among the labels."
                 raise InputError("E-LABEL-UNDECLARED", message, f"Declared: {', '.join(map(repr, self.labels))}.")
             gold.append(index)
@@ -258,18 +250,18 @@ class RenderedSplit:
         """The label indices, -1 where there is none."""
         return np.array([-1 if each.label is None else each.label for each in self.instances], dtype=np.int64)
 
-    def log_label_counts(self) -> None:
-        """Log the numbers of labelled and unlabelled rows if the data have both."""
-        use, labelled = _USES.get(self.split, self.split), int((self.gold >= 0).sum())
-        elsewhere = self.rows.provenance.get("unlabelled", {}).get("train", 0)
+    def log_label_counts(self) -> "RenderedSplit":
+        """Log the numbers of labelled and unlabelled rows if the data have both. Returns the split."""
+        is_train, labelled = self.split == "train", int((self.gold >= 0).sum())
         numbers = (
-            (labelled, "labelled row", use),
-            (len(self.gold) - labelled, "unlabelled row", use if use == "training" else "agreement only"),
-            (0 if use == "training" else elsewhere, "unlabelled row", "training"),
+            (labelled, "labelled row", {"train": "training", "test": "testing"}.get(self.split, self.split)),
+            (len(self.gold) - labelled, "unlabelled row", "training" if is_train else "agreement only"),
+            (not is_train and self.rows.provenance.get("unlabelled_for_training", 0), "unlabelled row", "training"),
         )
         texts = [f"{count(number, noun)} for {purpose}" for number, noun, purpose in numbers if number]
         if labelled and len(texts) > 1:
             log.info("%s: %s", self.rows.source.rstrip(","), ", ".join(texts))
+        return self
 
     def content_free(self) -> list[RenderedInstance]:
         """The first row with "N/A", nothing, and "[MASK]" in place of its texts, under every template.
@@ -316,7 +308,7 @@ class RenderedSplit:
             "split": self.split,
             "num_instances": len(self.instances),
             "has_gold": any(instance.label is not None for instance in self.instances),
-            "f1": task.f1_kind(num_labels),
+            "f1": resolve_average(task.f1, num_labels),
             "held_out_templates": list(task.held_out_templates),
             "templates": [asdict(template) | {"digest": template.digest()} for template in task.templates],
             "data": dict(self.rows.provenance),

@@ -168,8 +168,14 @@ def _source(
             raise InputError("E-TASK-KEY", f"{where}: delimiter is {delimiter!r}.", hint)
         if part is not None and part not in PARTS:
             raise InputError("E-TASK-KEY", f"{where}: part is {part!r}.", f"Choose one of {', '.join(PARTS)}.")
-        encoding, by = texts.get("encoding") or "utf-8", _columns(texts.get("by"))
-        return FileSource(path, encoding, delimiter, part, by, label_field if part else None)
+        return FileSource(
+            path,
+            texts.get("encoding") or "utf-8",
+            delimiter,
+            part,
+            by=_columns(texts.get("by")),
+            label_field=label_field if part else None,
+        )
     return HubSource(
         texts["repo"] or "", texts.get("config"), texts.get("split") or split, texts.get("revision"), hub_mirror
     )

@@ -54,8 +54,7 @@ class CheckpointCriterion:
             return cls("last", config.max_share_drift, config.stop_on_collapse)
         labelled = sum(label is not None for label in gold)
         if config.select_by == "mean_f1" and not labelled:
-            message = "select_by is mean_f1, but the validation rows have no labels."
-            raise InputError("E-SELECT-LABELS", message)
+            raise InputError("E-SELECT-LABELS", "select_by is mean_f1, but the validation rows have no labels.")
         by_f1 = config.select_by == "mean_f1" or (config.select_by == "auto" and 2 * labelled > len(gold))
         return cls("mean_f1" if by_f1 else "agreement", config.max_share_drift, config.stop_on_collapse)
 

@@ -40,15 +40,12 @@ def load_training_data(
     """
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1")
     task = task.with_templates(task.training_templates.names)
-    rendered = task.render("train", limit=limit, seed=seed)
-    rendered.log_label_counts()
+    rendered = task.render("train", limit=limit, seed=seed).log_label_counts()
     if config.label_prior is not None:
         check_prior(config.label_prior, len(rendered.instances[0].choices[0]))
     content_free = rendered.content_free() if config.vote_calibration == "contextual" else ()
     if "validation" in task.data:
-        given = task.render("validation", limit=limit, seed=seed)
-        given.log_label_counts()
-        validation = list(given.instances)
+        validation = list(task.render("validation", limit=limit, seed=seed).log_label_counts().instances)
         train, dropped = deduplicate(rendered.instances, against=validation)
     else:
         train, dropped = deduplicate(rendered.instances)
