@@ -1,4 +1,4 @@
-"""Rows with a blank label are unlabelled, whatever the format of the data and the kind of blank."""
+"""Rows with a blank label are unlabelled in every format of the data."""
 
 import json
 import math
@@ -12,7 +12,7 @@ import pytest
 from flip_flop import load_task
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
-from flip_flop.tasks import Task, as_split, holdout, sources
+from flip_flop.tasks import Task, as_split, holdout, log_label_counts, sources
 from tests.tasks.test_promptsource_set import task_of  # noqa: F401 - a fixture
 
 TEMPLATES = TemplateSet(
@@ -233,7 +233,7 @@ def test_a_target_of_a_blank_field_is_no_label_if_no_field_holds_the_labels(task
 def logged(split, caplog):
     caplog.clear()
     with caplog.at_level("INFO", "flip_flop"):
-        split.log_label_counts()
+        log_label_counts(split)
     return caplog.messages
 
 

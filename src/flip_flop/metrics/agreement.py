@@ -220,10 +220,9 @@ def constant_templates(
 ) -> Bool[np.ndarray, " templates"]:
     """Return which templates predict one label for every instance.
 
-    Such a template does not show that it reads its input. Neither does a right one if the sample is small or the task
-    is skewed. So there are no constant templates below 10 instances. With at least 10 gold labels, a template is
-    constant only if its label is at most 90 % of them. Without gold labels, a skewed task looks like a constant
-    template.
+    Such a template may ignore its input. A correct template also gives one label if the sample is small or the task is
+    skewed. A template is therefore constant only on 10 or more instances. With 10 or more gold labels, its label must
+    also be at most 90 % of them. Without gold labels, a skewed task looks like a constant template.
 
     Example:
         >>> predictions = np.array([[0, 1, 0]] * 19 + [[0, 1, 1]])
@@ -252,8 +251,8 @@ def is_collapsed(
     labels, a skewed task and a collapsed model look the same. The threshold is then 95 %, and the flag is a reason to
     look.
 
-    Agreement needs no bar of its own: if a label takes the share s of all predictions, then :math:`P_o \ge 2s - 1`.
-    The bar of 90 % is for the paper's WiC, with an F1 near 10 at an agreement near 87, where s is at most 93.5 %.
+    Agreement needs no threshold: if a label has the share s of all predictions, then :math:`P_o \ge 2s - 1`.
+    The threshold of 90 % is for the paper's WiC, with an F1 near 10 at an agreement near 87, where s is at most 93.5 %.
 
     Example:
         >>> always_no = np.zeros((20, 3), dtype=int)

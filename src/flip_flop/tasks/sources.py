@@ -24,11 +24,11 @@ PARTS = ("train", "test")
 def parts_of(
     rows: Sequence[Mapping[str, Any]], by: Sequence[str] = (), label_field: str | None = None
 ) -> list[tuple[str, bool]]:
-    """Divide the rows of a file without splits: one of :data:`PARTS` for each row, and whether its label is blank.
+    """Divide the rows of a file without splits. Returns each row's part (:data:`PARTS`) and whether its label is blank.
 
     Unlabelled rows are for training. Labelled rows are for testing if at least half of the rows are unlabelled.
-    Otherwise a hash of their content assigns about half of them to each part, as in a file with no label at all. The
-    content is that of the fields ``by``, or of all fields. Rows of equal content are in one part.
+    Otherwise a hash of their content assigns about half of them to each part. The hash also divides a file without
+    labels. The content is the fields ``by``, or all fields. Rows of equal content are in the same part.
     """
     contents = [json.dumps({name: row.get(name) for name in by or row}, sort_keys=True, default=str) for row in rows]
     blank = [label_field is not None and not cell_text(row.get(label_field)) for row in rows]

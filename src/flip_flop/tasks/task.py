@@ -1,7 +1,6 @@
 """A task: what its rows are, what its labels are, how its templates ask for them; and a split of it, rendered."""
 
 import functools
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
@@ -18,9 +17,6 @@ from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instan
 from flip_flop.randomness import derive_seed
 from flip_flop.tasks.readers import cell_text
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file
-from flip_flop.text import count
-
-log = logging.getLogger("flip_flop")
 
 Label = int | str
 # What stands for a text in an input without content (Zhao et al. 2021, "Calibrate Before Use").
@@ -249,19 +245,6 @@ class RenderedSplit:
     def gold(self) -> Int64[np.ndarray, " instances"]:
         """The label indices, -1 where there is none."""
         return np.array([-1 if each.label is None else each.label for each in self.instances], dtype=np.int64)
-
-    def log_label_counts(self) -> "RenderedSplit":
-        """Log the numbers of labelled and unlabelled rows if the data have both. Returns the split."""
-        is_train, labelled = self.split == "train", int((self.gold >= 0).sum())
-        numbers = (
-            (labelled, "labelled row", {"train": "training", "test": "testing"}.get(self.split, self.split)),
-            (len(self.gold) - labelled, "unlabelled row", "training" if is_train else "agreement only"),
-            (not is_train and self.rows.provenance.get("unlabelled_for_training", 0), "unlabelled row", "training"),
-        )
-        texts = [f"{count(number, noun)} for {purpose}" for number, noun, purpose in numbers if number]
-        if labelled and len(texts) > 1:
-            log.info("%s: %s", self.rows.source.rstrip(","), ", ".join(texts))
-        return self
 
     def content_free(self) -> list[RenderedInstance]:
         """The first row with "N/A", nothing, and "[MASK]" in place of its texts, under every template.
