@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from flip_flop.metrics import is_collapsed, label_shares, label_shares_per_template, observed_agreement, share_drift
+from flip_flop.metrics import (
+    constant_templates,
+    is_collapsed,
+    label_shares,
+    label_shares_per_template,
+    observed_agreement,
+    share_drift,
+)
 from flip_flop.randomness import generator
 from tests.metrics import oracle
 
@@ -55,13 +62,52 @@ def test_gold_labels_lower_the_bar_because_they_rule_out_a_skewed_task(share, wi
     assert is_collapsed(predictions, 2, np.arange(200) % 2) is with_gold
 
 
-def test_agreeing_on_different_labels_or_each_template_stuck_on_its_own_is_no_collapse():
+def test_agreeing_on_different_labels_is_no_collapse():
     agreeing = np.repeat((np.arange(60) % 3)[:, None], 4, axis=1)
     assert observed_agreement(agreeing) == 1.0
     assert not is_collapsed(agreeing, 3)
-    predictions = np.tile([0, 1, 0, 1], (50, 1))
+
+
+def test_a_model_whose_templates_are_all_constant_is_collapsed():
+    """Three templates are always negative and one is always positive, as in a small model under some templates."""
+    predictions = np.tile([0, 0, 0, 1], (20, 1))
+    assert label_shares(predictions, 2).tolist() == [0.75, 0.25]
+    assert constant_templates(predictions).tolist() == [True] * 4
+    for gold in (None, np.arange(20) % 2, np.full(20, -1)):
+        assert is_collapsed(predictions, 2, gold)
+    predictions[0, 3] = 0
+    assert constant_templates(predictions).tolist() == [True, True, True, False]
     assert not is_collapsed(predictions, 2)
-    assert label_shares_per_template(predictions, 2).max(axis=1).tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize(("instances", "constant"), [(9, False), (10, True)])
+def test_a_constant_template_needs_ten_instances(instances, constant):
+    predictions = np.tile([2, 0], (instances, 1))
+    assert constant_templates(predictions).tolist() == [constant] * 2
+    assert is_collapsed(predictions, 3) is constant
+
+
+@pytest.mark.parametrize(("others", "constant"), [(0, False), (9, False), (10, True), (50, True)])
+def test_a_constant_template_is_right_if_the_gold_labels_are_nearly_all_that_label(others, constant):
+    gold = np.array([0] * (100 - others) + [1] * others)
+    predictions = np.tile([0, 1], (100, 1))
+    assert constant_templates(predictions, gold).tolist() == [constant, True]
+    assert is_collapsed(predictions[:, :1], 2, gold) is constant
+
+
+def test_gold_labels_of_fewer_than_ten_instances_do_not_excuse_a_constant_template():
+    predictions = np.zeros((60, 1), dtype=int)
+    for labelled, constant in ((9, True), (10, False)):
+        gold = np.where(np.arange(60) < labelled, 0, -1)
+        assert constant_templates(predictions, gold).tolist() == [constant]
+
+
+def test_a_template_without_a_label_in_its_answers_is_not_constant():
+    assert constant_templates(np.full((60, 2), -1)).tolist() == [False, False]
+
+
+def test_no_instances_have_no_constant_template():
+    assert constant_templates(np.zeros((0, 3), dtype=int)).tolist() == [False] * 3
 
 
 def test_gold_labels_count_only_where_they_are():

@@ -15,7 +15,7 @@ KEYS = {
     *AGAINST_GOLD, "observed_agreement", "no_consensus_share", "fleiss_kappa", "posix",
     "label_shares", "label_shares_per_template",
     "fragile_share", "fragile_vote_share", "fragile_share_per_template", "resolution", "resolution_found",
-    "collapsed", "num_instances", "num_templates", "num_labels", "intervals",
+    "collapsed", "constant_templates", "num_instances", "num_templates", "num_labels", "intervals",
 }  # fmt: skip
 NAMES = ["plain", "formal", "reversed", "terse"]
 

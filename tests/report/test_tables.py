@@ -2,11 +2,14 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from flip_flop.errors import InputError
+from flip_flop.metrics import summarise
 from flip_flop.report import (
     comparison_rows,
     legend,
@@ -140,3 +143,61 @@ def test_a_run_of_before_is_read_and_one_with_fragile_answers_needs_its_resoluti
     for resolution in (None, "much"):
         with pytest.raises(InputError, match="E-RUN-BROKEN"):
             make_fragile(run, 0.1, resolution)
+
+
+def make_constant(run, labels):
+    """Rewrite a run's scores so that each template with a label in ``labels`` always predicts it."""
+    found = load_run(run)
+    scores = found.scores.copy()
+    for template, label in labels.items():
+        scores[:, template] = np.where(np.arange(2) == label, -0.1, -2.0)
+    metrics = summarise(scores, found.gold, found.template_names)
+    replace(found, scores=scores, metrics=metrics, instances=[*found.instances]).write(run)
+    return load_run(run)
+
+
+def test_constant_templates_have_a_column_and_a_sentence_only_where_there_are_some(make_run, tmp_path):
+    old, sound = load_run(make_run("old", num_templates=4)), load_run(make_run("sound", num_templates=4))
+    del old.metrics["constant_templates"]  # of an earlier version
+    stuck = make_constant(make_run("stuck", num_templates=4), {0: 0, 2: 0, 3: 1})
+    none, some = (comparison_rows(runs) for runs in ([old, sound], [old, sound, stuck]))
+    assert "constant" not in render_text(none) + render_markdown(none)
+    lines = [line.split("  ") for line in render_text(some).splitlines()]
+    assert lines[1][-1] == "constant"
+    assert [line[-1].strip() for line in lines[3:]] == ["–", "0 of 4", "3 of 4"]
+    sentence = (
+        "stuck: constant templates (one label for every instance): "
+        "plain (negative), good_bad (negative), polarity (positive)."
+    )
+    assert sentence in render_markdown(some).replace("\\", "")
+    assert [row["constant_templates"] for row in csv.DictReader(io.StringIO(render_csv(some)))] == ["", "0", "3"]
+    page = write_report([sound.path, stuck.path], tmp_path / "report.html").read_text()
+    assert sentence in page
+    assert "stuck: 3 of 4 templates constant" in page
+    assert "stuck has collapsed" not in page
+
+
+def test_a_run_of_constant_templates_has_collapsed_whatever_their_labels(make_run, tmp_path):
+    sound = make_run("sound", num_templates=4)
+    stuck = make_constant(make_run("stuck", num_templates=4), {0: 0, 1: 1, 2: 0, 3: 1})
+    assert stuck.is_collapsed
+    assert render_text(comparison_rows([stuck])).splitlines()[-1].split()[-4:] == ["yes", "4", "of", "4"]
+    page = write_report([sound, stuck.path], tmp_path / "report.html").read_text()
+    assert "stuck collapsed" in page
+    assert "stuck has collapsed: 50.0% of its answers are negative, and 4 of 4 templates are constant." in page
+
+
+@pytest.mark.parametrize("constant", ["plain", ["plain", "unknown"], [["plain"]], {"plain": 1}])
+def test_constant_templates_that_the_run_does_not_have_are_rejected(constant, make_run):
+    path = make_run() / "metrics.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"constant_templates": constant}))
+    with pytest.raises(InputError, match="E-RUN-BROKEN"):
+        load_run(path.parent)
+
+
+def test_too_few_labelled_instances_for_intervals_are_counted_apart(make_run):
+    run = load_run(make_run(num_instances=60))
+    assert "too narrow" not in render_markdown(comparison_rows([run]))
+    few = replace(run, gold=np.where(np.arange(60) < 20, run.gold, -1))
+    assert "Of 20 labelled instances 95% intervals are too narrow" in render_markdown(comparison_rows([few]))
+    assert "Of 12 instances 95% intervals" in render_markdown(comparison_rows([load_run(make_run(num_instances=12))]))

@@ -187,7 +187,7 @@ def test_fewer_seeds_and_collapse_are_said(tmp_path):
     frame["collapsed"] = (frame["method"] == "f2c") & (frame["task"] == "rte") & (frame["seed"] == 0)
     notes = grids.methods_table(frame).notes
     assert "Over fewer seeds than the others: CCE on COPA (1)." in notes
-    assert "Collapsed, one label nearly everywhere: F2C on RTE." in notes
+    assert "Collapsed, one label nearly everywhere or for each template: F2C on RTE." in notes
 
 
 def test_study_3_prints_each_k_beside_the_base_and_all(tmp_path):

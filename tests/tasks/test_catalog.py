@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.errors import InputError
+from flip_flop.metrics import resolve_average
 from flip_flop.tasks import load_task
 from flip_flop.tasks.catalog import catalog_data, catalog_entry, catalog_names, compare
 from tests.tasks.made_datasets import CSV_FILES, write_rows, write_story_cloze
@@ -53,7 +54,7 @@ def test_a_dataset_loads_by_name_with_every_row_and_prompt_in_one_split_by_the_s
     prompts = [{(instance.prompts, instance.choices) for instance in instances} for instances in splits.values()]
     assert sum(map(len, prompts)) == len(set.union(*prompts)) == 60 + 23
     assert len(prompts[2]) == 23
-    assert task.f1_kind(len(labels)) == ("binary" if len(labels) == 2 else "macro")
+    assert resolve_average(task.f1, len(labels)) == ("binary" if len(labels) == 2 else "macro")
     again, other = load(made, name), load(made, name, seed=1)
     assert all(task.rows(split) == again.rows(split) for split in splits)
     assert task.rows("validation").ids != other.rows("validation").ids

@@ -20,9 +20,11 @@ AGREED = np.array([[0] * 4, [1] * 4, [2] * 4, [0] * 4, [2] * 4])
 COLLAPSED = np.zeros((5, 4), dtype=int)
 
 
-def test_auto_is_mean_f1_where_every_row_has_a_label():
+def test_auto_is_mean_f1_if_most_rows_have_a_label():
     assert CheckpointCriterion.of(settings(), [0, 1]).by == "mean_f1"
     assert CheckpointCriterion.of(settings(), [0, None]).by == "agreement"
+    assert CheckpointCriterion.of(settings(), [0, 1, None]).by == "mean_f1", "most rows have a label"
+    assert CheckpointCriterion.of(settings(select_by="mean_f1"), [0, None, None]).by == "mean_f1"
     assert CheckpointCriterion.of(settings(), None).by == "last"
 
 

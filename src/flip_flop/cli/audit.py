@@ -76,7 +76,7 @@ def audit_command(
     quiet = run.quiet or not is_first_process()
     scorer = model.scorer(quiet=run.quiet)
     from flip_flop.evaluation.audit import audit
-    from flip_flop.report import comparison_rows, legend, render_text
+    from flip_flop.report import comparison_rows, legend, render_text, table_caveats
 
     with listed_beside(run.out, chosen.templates.names):
         found = audit(
@@ -110,7 +110,8 @@ def audit_command(
         each = (f"{name} {percent(share)}" for name, share in found.metrics["unmapped_share_per_template"].items())
         echo(f"\nno label, in percent of the answers: {percent(found.value('unmapped_share'))} ({', '.join(each)})")
     if not run.quiet:
-        echo(f"\n{legend(rows)}\n\n{run.out}: next, flip-flop report {run.out} --out report.html")
+        notes = "\n".join([legend(rows), *(note for runs in rows.values() for note in table_caveats(runs))])
+        echo(f"\n{notes}\n\n{run.out}: next, flip-flop report {run.out} --out report.html")
     missed = list(filter(None, (_missed(found.metrics, *threshold) for threshold in thresholds)))
     for text in [*missed, *filter(None, (_doubt(found, *threshold) for threshold in thresholds))]:
         echo(text, err=True)

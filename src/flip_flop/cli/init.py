@@ -67,7 +67,10 @@ def _show(draft: "Draft", out: Path) -> None:
     meant = [
         f"{value} ({word})" if value != word else value for value, word in zip(draft.labels, draft.words, strict=True)
     ]
-    parts = ", ".join(f"{part} {number:,}" for part, number in draft.parts.items())
+    parts = ", ".join(
+        f"{part} {number:,}" + (f" ({blank:,} unlabelled)" if blank else "")
+        for part, (number, blank) in draft.parts.items()
+    )
     found = f"{count(len(draft.templates), 'template')}, {count(len(draft.findings), 'warning')} of lint"
     echo(f"{out}: {draft.kind}, {found}")
     rows = [

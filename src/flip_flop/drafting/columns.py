@@ -9,6 +9,7 @@ from typing import Any
 from flip_flop.errors import InputError, nearest
 from flip_flop.prompts.template import RESERVED_FIELD
 from flip_flop.tasks import Rows
+from flip_flop.tasks.readers import cell_text
 
 # Asks the user, with a proposed answer; None where there is nobody to ask.
 Ask = Callable[[str, str, Sequence[str]], str] | None
@@ -63,7 +64,7 @@ def find_columns(
 
     Raises:
         InputError: ``E-INIT-COLUMN`` where a column is unknown, cannot be named in a template, or several could be
-            meant; ``E-INIT-LABELS`` for a label column of one value or too many; ``E-LABEL-NULL`` for a blank label.
+            meant; ``E-INIT-LABELS`` for a label column of one value or too many.
     """
     names = rows.columns()
     has_none = label == "none" and label not in names
@@ -93,7 +94,7 @@ def find_columns(
 
 def _cells(rows: Rows, name: str) -> list[Any]:
     found = (row.fields.get(name) for row in rows.rows)
-    return [value for value in found if value is not None and str(value).strip()]
+    return [value for value in found if cell_text(value)]
 
 
 def _options(names: Sequence[str]) -> tuple[str, ...]:
@@ -107,18 +108,19 @@ def _options(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: Ask) -> str | None:
-    candidates = []
-    for name in names:
-        cells = _cells(rows, name)
-        kinds = {str(value) for value in cells} if all(isinstance(value, str | int | float) for value in cells) else ()
-        is_short = max(map(len, kinds), default=0) <= _LABEL_LENGTH
-        if 2 <= len(kinds) <= MAX_LABELS and len(kinds) < len(cells) and is_short:
-            candidates.append(name)
+    cells = {name: _cells(rows, name) for name in names}
+    plain = (name for name in names if all(isinstance(value, str | int | float) for value in cells[name]))
+    kinds = {name: set(map(cell_text, cells[name])) for name in plain}
+    candidates = [
+        name
+        for name, found in kinds.items()
+        if 2 <= len(found) <= MAX_LABELS and len(found) < len(cells[name]) and max(map(len, found)) <= _LABEL_LENGTH
+    ]
     named = {name.strip().lower(): name for name in candidates}
-    fitting = [name for name in candidates if labels and {str(value) for value in _cells(rows, name)} <= set(labels)]
+    fitting = [name for name in candidates if labels and kinds[name] <= set(labels)]
     found = next((named[name] for name in LABEL_NAMES if name in named), None)
     if labels and not fitting and found is None and ask is None:  # words for numbers, or labels of no column
-        candidates = [name for name in candidates if len(set(map(str, _cells(rows, name)))) == len(labels)]
+        candidates = [name for name in candidates if len(kinds[name]) == len(labels)]
     found = fitting[0] if len(fitting) == 1 else found or (candidates[0] if len(candidates) == 1 else None)
     if ask is not None and candidates:
         answer = ask("Which column holds the labels?", found or "none", [*candidates, "none"])
@@ -130,13 +132,7 @@ def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: 
 
 
 def _label_values(rows: Rows, label: str) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for row in rows.rows:
-        value = row.fields.get(label)
-        if value is None or not str(value).strip():
-            hint = "Keep rows without a label in a file of their own, as train: in the task file, or remove them."
-            raise InputError("E-LABEL-NULL", f"{rows.location(row)}: the label {label!r} is blank.", hint)
-        counts[str(value)] += 1
+    counts = Counter(map(cell_text, _cells(rows, label)))
     if not 2 <= len(counts) <= _MAX_NAMED_LABELS:
         message = f"{rows.source}: the column {label!r} has {len(counts):,} different values."
         raise InputError("E-INIT-LABELS", message, f"A label column has 2 to {_MAX_NAMED_LABELS}.")

@@ -14,8 +14,9 @@ from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import Finding, LintRow, lint_templates
 from flip_flop.tasks import Rows
-from flip_flop.tasks.readers import DELIMITERS
-from flip_flop.tasks.sources import load_file, part_of
+from flip_flop.tasks.readers import DELIMITERS, cell_text
+from flip_flop.tasks.sources import PARTS, load_file, parts_of
+from flip_flop.tasks.splits import holdout_size
 from flip_flop.text import count, visible
 
 LINTED_ROWS = 1000
@@ -29,7 +30,8 @@ class Draft:
     Attributes:
         labels: The label column's values, in the order of the answers; ``words`` says what each means.
         delimiter: Of a CSV file that has no commas.
-        parts: How many rows each part of the file has; empty where the file is too small to be divided.
+        parts: The numbers of rows and of rows with a blank label in each part of the file. Empty if the file is too
+            small to be divided.
         findings: What lint has against the templates; only warnings.
     """
 
@@ -39,7 +41,7 @@ class Draft:
     labels: tuple[str, ...]
     words: tuple[str, ...]
     templates: tuple[Template, ...]
-    parts: dict[str, int]
+    parts: dict[str, tuple[int, int]]
     delimiter: str | None
     findings: tuple[Finding, ...] = field(repr=False)
 
@@ -56,9 +58,16 @@ class Draft:
             f"name: {_scalar(self.source.stem)}",
         ]
         if self.parts:
-            chosen_by = "whose labels choose the checkpoint" if label else "on which the checkpoint is chosen"
+            trained, blank = self.parts["train"]
+            by_labels = label and trained - blank >= holdout_size(trained)
+            chosen_by = "whose labels choose the checkpoint" if by_labels else "on which the checkpoint is chosen"
+            how = (
+                f"into {'half of ' if blank < trained else ''}the labelled rows for testing and all others for training"
+                if blank
+                else "by its texts, about half and half"
+            )
             lines += [
-                "# A file without splits is divided by its texts, about half and half: what is trained on is",
+                f"# A file without splits is divided {how}: what is trained on is",
                 f"# not audited. No loss reads a label; a tenth of the training rows is held out, {chosen_by}.",
                 f"# To audit all rows, write test: {{{source}}} and leave train out, or name another file there.",
                 "data:",
@@ -109,8 +118,8 @@ def draft_task(
         ask: Answers what is not given; without it what cannot be told is an error.
 
     Raises:
-        InputError: ``E-INIT-COLUMN``, ``E-INIT-LABELS``, ``E-INIT-KIND``, ``E-LABEL-NULL``, an error of the file's, or
-            the first error that lint finds.
+        InputError: ``E-INIT-COLUMN``, ``E-INIT-LABELS``, ``E-INIT-KIND``, an error of the file's, or the first error
+            that lint finds.
     """
     rows, delimiter = load_file(source, DELIMITERS)
     columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask)
@@ -142,10 +151,9 @@ def draft_task(
     values, words = tuple(values[at] for at in order), tuple(words[at] for at in order)
     templates = make_templates(phrasings, texts=columns.texts, words=words, options=options, question=question)
     findings = _lint(rows, templates, columns.label, values, len(options) or len(words))
-    parts: dict[str, int] = {}
-    if len(rows) >= MIN_ROWS_TO_DIVIDE:
-        found = [part_of(row.fields, (*columns.texts, *columns.options)) for row in rows.rows]
-        parts = {part: found.count(part) for part in ("train", "test")}
+    by, is_divided = (*columns.texts, *columns.options), len(rows) >= MIN_ROWS_TO_DIVIDE
+    found = parts_of([row.fields for row in rows.rows], by, columns.label) if is_divided else []
+    parts = {part: ([each for each, _ in found].count(part), found.count((part, True))) for part in PARTS if found}
     return Draft(source, kind, columns, values, words, tuple(templates), parts, delimiter, findings)
 
 
@@ -240,7 +248,7 @@ def _lint(
     """
     index_of = {value: at for at, value in enumerate(values)} if label else {}
     linted = [
-        LintRow(rows.location(row), row.fields, index_of.get(str(row.fields.get(label or ""))))
+        LintRow(rows.location(row), row.fields, index_of.get(cell_text(row.fields.get(label or ""))))
         for row in rows.rows[:LINTED_ROWS]
     ]
     found = lint_templates(TemplateSet(tuple(templates)), linted, label_field=label, num_labels=num_labels)

@@ -18,7 +18,7 @@ from flip_flop.options import DEFAULT_SCORING, Calibration, ScoringOptions
 from flip_flop.provenance import versions
 from flip_flop.run_record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import ModelGiven, Scorer, ScoreTable, as_scorer
-from flip_flop.tasks import Data, RenderedSplit, as_split
+from flip_flop.tasks import Data, RenderedSplit, as_split, log_label_counts
 from flip_flop.too_long import ids_of
 
 
@@ -55,7 +55,9 @@ def audit(
     """
     started = time.monotonic()
     scorer, split = resolve(model, data, seed=seed)
-    scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="audit", quiet=quiet)
+    scored = score_calibrated(
+        scorer, log_label_counts(split), scoring, calibrate, label_prior, label="audit", quiet=quiet
+    )
     split, table, offsets = scored.data, scored.table, scored.offsets
     resolution = scorer.resolution(split.instances, table, scoring)
     adapter = scorer.adapter

@@ -86,8 +86,15 @@ class Audit(AuditViews):
 
     @property
     def is_collapsed(self) -> bool:
-        """Whether one label takes nearly everything."""
+        """Whether one label dominates the predictions, or every template is constant."""
         return bool(self.metrics.get("collapsed"))
+
+    @property
+    def constant_templates(self) -> dict[str, str] | None:
+        """The label of each template that predicts it for every instance; ``None`` for a run of an earlier version."""
+        labels = dict(zip(self.template_names, map(self.label_name, self.predictions[0].tolist()), strict=True))
+        found = self.metrics.get("constant_templates")
+        return None if found is None else {name: labels[name] for name in found}
 
     @property
     def method(self) -> str | None:
@@ -218,8 +225,13 @@ def _check_metrics(run: Audit, path: Path) -> None:
     for key in (*METRICS, "resolution"):
         if not (metrics.get(key) is None or _is_number(metrics[key])):
             raise broken(path, f"has no number under {key!r}")
-    shares = metrics.get("label_shares_per_template")
-    if not isinstance(shares, dict) or set(shares) != names:
+    shares, constant = metrics.get("label_shares_per_template"), metrics.get("constant_templates", [])
+    if (
+        not isinstance(shares, dict)
+        or set(shares) != names
+        or not isinstance(constant, list)
+        or any(name not in run.template_names for name in constant)
+    ):
         raise broken(path, f"names other templates than {SCORES_FILE}")
     if not all(_are_numbers(values, num_labels) for values in [*shares.values(), metrics.get("label_shares")]):
         raise broken(path, "has no share for some label")

@@ -1,6 +1,7 @@
 """Metrics: agreement, F1 over templates, the vote, collapse, and intervals. Pure functions on arrays."""
 
 from flip_flop.metrics.agreement import (
+    constant_templates,
     instance_agreement,
     instance_posix,
     is_collapsed,
@@ -49,6 +50,7 @@ __all__ = [
     "bootstrap_interval",
     "calibrated",
     "check_prior",
+    "constant_templates",
     "contextual_offsets",
     "f1_per_template",
     "find_offsets",

@@ -1,11 +1,12 @@
 """How far an instance's templates agree, what they vote for, and whether agreement is bought with one label."""
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from flip_flop.metrics.bootstrap import SumStatistic, mean_statistic, ratio, row_counts
 
 COLLAPSE_SHARE, COLLAPSE_SHARE_WITH_GOLD, COLLAPSE_EXCESS = 0.95, 0.9, 0.1
+MIN_FOR_CONSTANT = 10  # A perfect template on a balanced binary task is constant in 1 of 512 samples of 10 instances.
 
 
 def predicted(scores: Float[np.ndarray, "instances templates labels"]) -> Int[np.ndarray, "instances templates"]:
@@ -214,28 +215,52 @@ def label_shares_per_template(
     return vote_counts(predictions.T, num_labels) / len(predictions)
 
 
+def constant_templates(
+    predictions: Int[np.ndarray, "instances templates"], gold: Int[np.ndarray, " instances"] | None = None
+) -> Bool[np.ndarray, " templates"]:
+    """Return which templates predict one label for every instance.
+
+    Such a template may ignore its input. A correct template also gives one label if the sample is small or the task is
+    skewed. A template is therefore constant only on 10 or more instances. With 10 or more gold labels, its label must
+    also be at most 90 % of them. Without gold labels, a skewed task looks like a constant template.
+
+    Example:
+        >>> predictions = np.array([[0, 1, 0]] * 19 + [[0, 1, 1]])
+        >>> constant_templates(predictions).tolist()
+        [True, True, False]
+        >>> constant_templates(predictions, gold=np.array([0] * 19 + [1])).tolist()
+        [False, True, False]
+    """
+    first = predictions[:1]
+    is_constant = ((predictions == first) & (first >= 0)).all(axis=0) & (len(predictions) >= MIN_FOR_CONSTANT)
+    if gold is not None and (gold >= 0).sum() >= MIN_FOR_CONSTANT:
+        is_constant &= (gold[gold >= 0, None] == first).mean(axis=0) <= 1 - COLLAPSE_EXCESS
+    return is_constant
+
+
 def is_collapsed(
     predictions: Int[np.ndarray, "instances templates"],
     num_labels: int,
     gold: Int[np.ndarray, " instances"] | None = None,
 ) -> bool:
-    r"""Whether one label takes nearly everything, as in a model that has stopped reading its input.
+    r"""Return whether one label dominates the predictions, or every template is constant.
 
-    With gold labels, on the instances that have one: a label takes 90 % of the predictions or more, and at
-    least 10 points more than of the gold labels. A constant answer to a task whose labels are truly 95 % one
-    label is therefore not called collapsed: such data cannot tell. Without gold labels a skewed task and a
-    collapsed model look the same, so the bar is higher, 95 %, and the flag is a reason to look.
+    Constant templates (:func:`constant_templates`) may differ in their labels. With gold labels, a label dominates if
+    it has at least 90 % of the predictions on labelled instances, and at least 10 points more than of the gold labels.
+    A constant answer to a task with 95 % of one label is therefore not collapsed: such data cannot tell. Without gold
+    labels, a skewed task and a collapsed model look the same. The threshold is then 95 %, and the flag is a reason to
+    look.
 
-    Agreement needs no bar of its own: if a label takes the share s of all predictions, then :math:`P_o \ge 2s - 1`.
-    The bar of 90 % is for the paper's WiC, with an F1 near 10 at an agreement near 87, where s is at most 93.5 %.
+    Agreement needs no threshold: if a label has the share s of all predictions, then :math:`P_o \ge 2s - 1`.
+    The threshold of 90 % is for the paper's WiC, with an F1 near 10 at an agreement near 87, where s is at most 93.5 %.
 
     Example:
         >>> always_no = np.zeros((20, 3), dtype=int)
         >>> is_collapsed(always_no, 2), is_collapsed(always_no, 2, gold=np.array([0] * 19 + [1]))
         (True, False)
     """
-    if len(predictions) == 0:
-        return False
+    if len(predictions) == 0 or constant_templates(predictions, gold).all():
+        return len(predictions) > 0
     if gold is None or not (labelled := gold >= 0).any():
         return bool(label_shares(predictions, num_labels).max() >= COLLAPSE_SHARE)
     shares = label_shares(predictions[labelled], num_labels)

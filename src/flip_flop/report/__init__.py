@@ -5,7 +5,7 @@ from flip_flop.report.compare import group_runs, mean_difference, require_compar
 from flip_flop.report.figures import write_figures
 from flip_flop.report.latex import render_latex
 from flip_flop.report.page import render_page, report_groups, write_report
-from flip_flop.report.tables import comparison_rows, legend, render_csv, render_markdown, render_text
+from flip_flop.report.tables import comparison_rows, legend, render_csv, render_markdown, render_text, table_caveats
 from flip_flop.report.verdict import caveats
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "render_text",
     "report_groups",
     "require_comparable",
+    "table_caveats",
     "what_differs",
     "write_figures",
     "write_report",

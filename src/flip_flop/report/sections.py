@@ -12,6 +12,7 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.report import changes, charts
 from flip_flop.report.compare import Group
 from flip_flop.report.instances import Embedded, embed
+from flip_flop.report.tables import constant_count
 from flip_flop.text import count, percent
 
 _MAX_PROMPT = 4000
@@ -116,8 +117,9 @@ def share_section(group: Group, number: int) -> dict[str, Any]:
         name = base.template_names[index]
         add(name, [run.metrics["label_shares_per_template"][name] for run in group.runs], t=place)
     warnings = [
-        f"{run.name} has collapsed: {percent(max(shares))}% of its answers are {names[int(np.argmax(shares))]}. "
-        "Templates that all give one label agree without having read the input."
+        f"{run.name} has collapsed: {percent(max(shares))}% of its answers are {names[int(np.argmax(shares))]}"
+        f"{f', and {constant_count(run)} templates are constant' if run.constant_templates else ''}. "
+        "Such answers hardly depend on the input."
         for run, shares in ((run, run.metrics["label_shares"]) for run in group.runs if run.is_collapsed)
     ] + [
         f"{run.name}: {percent(share)}% of its generated answers are no label: wrong, and in agreement with none."

@@ -21,12 +21,12 @@ from flip_flop.text import (
 _HEADINGS = ("run", "P_o", "95% of P_o", "mean F1", "sigma_F1", "min..max F1", "accuracy", "vote F1", "collapsed")
 _CSV_HEADINGS = (
     "run", "templates", "instances", "observed_agreement", "mean_f1", "f1_std", "f1_min", "f1_max",
-    "macro_f1", "accuracy", "vote_f1", "vote_accuracy", "no_consensus_share", "collapsed",
+    "macro_f1", "accuracy", "vote_f1", "vote_accuracy", "no_consensus_share", "collapsed", "constant_templates",
 )  # fmt: skip
 _LEGEND = (
     "In percent. P_o: how likely two templates give the same label, with its 95 % interval over instances.",
     "sigma_F1: the standard deviation of F1 over templates. min..max F1: of the worst and of the best template.",
-    "vote F1: of the templates' majority vote. collapsed: one label takes nearly all answers.",
+    "vote F1: of the templates' majority vote. collapsed: one label dominates, or every template is constant.",
 )
 FEW_INSTANCES = 50  # below, percentile intervals are too narrow
 Rows = dict[str, list[Audit]]
@@ -62,13 +62,13 @@ def legend(rows: Rows) -> str:
 
 
 def render_markdown(rows: Rows) -> str:
-    """A Markdown table per set of templates, in percent, with a sentence on fragile answers where there are some."""
+    """A Markdown table per set of templates, in percent, with :func:`table_caveats`."""
     blocks = []
     for heading, runs in rows.items():
         head, *lines = _lines(runs)
         lines = [head, ("---", *("---:" for _ in head[1:])), *(tuple(map(markdown_cell, line)) for line in lines)]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        blocks.append("\n\n".join([markdown_cell(heading), table, *map(markdown_cell, noise_caveats(runs))]))
+        blocks.append("\n\n".join([markdown_cell(heading), table, *map(markdown_cell, table_caveats(runs))]))
     return "\n\n".join(blocks)
 
 
@@ -87,6 +87,7 @@ def render_csv(rows: Rows) -> str:
             "f1_min": low,
             "f1_max": high,
             "collapsed": run.is_collapsed,
+            "constant_templates": None if run.constant_templates is None else len(run.constant_templates),
             **{name: run.value(name) for name in METRICS},
         }
         writer.writerow(["" if values[heading] is None else values[heading] for heading in headings])
@@ -98,11 +99,18 @@ def range_words(run: Audit) -> str:
     return MISSING if run.f1_range is None else "..".join(map(percent, run.f1_range))
 
 
-def noise_caveats(runs: Sequence[Audit]) -> list[str]:
-    """Sentences on intervals of few instances, and on each run that has fragile answers and votes that hang on them."""
-    number = min(len(run.scores) for run in runs)
-    few = f"Of {count(number, 'instance')} 95% intervals are too narrow; trust them from {FEW_INSTANCES} on."
-    return [few] * (number < FEW_INSTANCES) + [
+def table_caveats(runs: Sequence[Audit]) -> list[str]:
+    """Sentences on intervals over few instances, on constant templates and on fragile answers."""
+    number = min(len(run.data.labelled) or len(run.data) for run in runs)
+    noun = "labelled instance" if number < min(len(run.data) for run in runs) else "instance"
+    few = f"Of {count(number, noun)} 95% intervals are too narrow; trust them from {FEW_INSTANCES} on."
+    notes = [few] * (number < FEW_INSTANCES) + [
+        f"{visible(run.name, one_line=True)}: constant templates (one label for every instance): "
+        f"{visible(', '.join(f'{name} ({label})' for name, label in constant.items()), one_line=True)}."
+        for run in runs
+        if (constant := run.constant_templates)
+    ]
+    return notes + [
         f"{visible(run.name, one_line=True)}: noise decides {percent(share)}% of the answers, the fragile ones: their "
         f"margin over the second label is under {run.metrics['resolution']:.2g} nats, which "
         f"{run.record.model.dtype or 'the data type'} does not resolve. "
@@ -113,12 +121,21 @@ def noise_caveats(runs: Sequence[Audit]) -> list[str]:
 
 
 def _lines(runs: Sequence[Audit]) -> list[tuple[str, ...]]:
-    """Headings and a line per run; with the share of fragile answers where a run has some."""
+    """Headings and a line per run. Constant templates and fragile answers have a column only if a run has some."""
     lines = [_HEADINGS, *map(_cells, runs)]
-    if not any(run.value("fragile_share") for run in runs):
-        return lines
-    fragile = ["fragile", *(percent(run.value("fragile_share")) for run in runs)]
-    return [(*line, cell) for line, cell in zip(lines, fragile, strict=True)]
+    columns: dict[str, list[tuple[object, str]]] = {
+        "constant": [(run.constant_templates, constant_count(run)) for run in runs],
+        "fragile": [(share, percent(share)) for share in (run.value("fragile_share") for run in runs)],
+    }
+    for heading, column in columns.items():
+        if any(value for value, _ in column):
+            lines = [(*line, cell) for line, (_, cell) in zip(lines, [(None, heading), *column], strict=True)]
+    return lines
+
+
+def constant_count(run: Audit) -> str:
+    """The number of constant templates, as ``3 of 4``."""
+    return MISSING if run.constant_templates is None else f"{len(run.constant_templates)} of {len(run.template_names)}"
 
 
 def _cells(run: Audit) -> tuple[str, ...]:

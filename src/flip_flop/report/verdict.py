@@ -7,7 +7,7 @@ from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS
 from flip_flop.report import charts
 from flip_flop.report.compare import Group, difference_from_vote, mean_difference
-from flip_flop.report.tables import noise_caveats, range_words
+from flip_flop.report.tables import constant_count, range_words, table_caveats
 from flip_flop.text import MISSING, count, percent, percent_interval, point_interval, points
 
 _HEADLINE = ("observed_agreement", "mean_f1", "f1_std")
@@ -80,9 +80,14 @@ def _tile(metric: str, title: str, before: str | None, now: Audit, detail: str) 
 
 
 def badges(group: Group) -> list[dict[str, Any]]:
-    """Collapse, the share of instances without a majority, and missing labels."""
+    """Collapse, constant templates, the share of instances without a majority, and missing labels."""
     base = group.base
     found = [{"text": f"{run.name} collapsed", "warn": True} for run in group.runs if run.is_collapsed]
+    found += [
+        {"text": f"{run.name}: {constant_count(run)} templates constant", "warn": True}
+        for run in group.runs
+        if run.constant_templates and not run.is_collapsed
+    ]
     shares = [run.value("no_consensus_share") for run in dict.fromkeys((base, group.after))]
     if None not in shares and base.has_gold:  # without gold labels it is in the headline
         found.append({"text": f"no majority {' → '.join(map(percent, shares))}%", "warn": False})
@@ -107,7 +112,7 @@ def caveats(group: Group) -> list[str]:
         skipped = run.record.task.extra.get("num_too_long")
         if isinstance(skipped, int) and skipped:
             notes.append(f"{run.name} leaves out {count(skipped, 'instance')}: longer than the model's context.")
-    return [*notes, *noise_caveats(group.runs), *_vote_caveat(group), *_method_caveats(group)]
+    return [*notes, *table_caveats(group.runs), *_vote_caveat(group), *_method_caveats(group)]
 
 
 def _vote_caveat(group: Group) -> list[str]:

@@ -1,5 +1,6 @@
 """A task by its name or its file, with the templates that are asked for."""
 
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,9 @@ from flip_flop.tasks.protocols import row_protocol
 from flip_flop.tasks.rendered_rows import RenderedRows, split_of_rows
 from flip_flop.tasks.task import RenderedSplit, Task
 from flip_flop.tasks.task_file import read_task_file
+from flip_flop.text import count
+
+log = logging.getLogger("flip_flop")
 
 # A task, its name or its file; a split of one; or rows that are rendered, a datasets.Dataset of them too.
 Data = Task | RenderedSplit | str | os.PathLike[str] | RenderedRows
@@ -94,6 +98,20 @@ def require_templates_for_training(task: Task) -> None:
 def as_task(given: Task | str | os.PathLike[str]) -> Task:
     """A task, or the one of this name or file (:func:`load_task`)."""
     return given if isinstance(given, Task) else load_task(given)
+
+
+def log_label_counts(split: RenderedSplit) -> RenderedSplit:
+    """Log the numbers of labelled and unlabelled rows if the data have both. Returns the split."""
+    is_train, labelled = split.split == "train", int((split.gold >= 0).sum())
+    numbers = (
+        (labelled, "labelled row", {"train": "training", "test": "testing"}.get(split.split, split.split)),
+        (len(split.gold) - labelled, "unlabelled row", "training" if is_train else "agreement only"),
+        (not is_train and split.rows.provenance.get("unlabelled_for_training", 0), "unlabelled row", "training"),
+    )
+    texts = [f"{count(number, noun)} for {use}" for number, noun, use in numbers if number]
+    if labelled and len(texts) > 1:
+        log.info("%s: %s", split.rows.source.rstrip(","), ", ".join(texts))
+    return split
 
 
 def as_split(given: Data, *, seed: int = 0, need_labels: bool | None = None) -> RenderedSplit:

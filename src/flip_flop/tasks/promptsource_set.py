@@ -16,6 +16,7 @@ from flip_flop.hub import hub_answers, is_offline
 from flip_flop.prompts import Template
 from flip_flop.prompts.archive import FILE_NAME, templates_folder
 from flip_flop.prompts.promptsource import SourceTemplate, filter_templates, promptsource_names, read_promptsource
+from flip_flop.tasks.readers import cell_text
 from flip_flop.tasks.sources import HubSource, Rows, Source
 from flip_flop.tasks.task import Label, Task
 
@@ -122,7 +123,7 @@ def _find_labels(name: str, templates: Sequence[Template], splits: dict[str, Row
     size = _size(left, sample)
     unanswered: dict[str, str] = {}
     for key in names:
-        values = [None if row.get(key) is None else str(row[key]) for row in sample]
+        values = [cell_text(row.get(key)) or None for row in sample]
         answered = {value for value, at in zip(values, way, strict=False) if at is not None}
         if answered and (others := {*values} - answered - {None, _NO_LABEL}):
             unanswered[key] = ", ".join(map(repr, sorted(map(str, others))[:3]))
@@ -154,7 +155,7 @@ def _find_labels(name: str, templates: Sequence[Template], splits: dict[str, Row
     hidden = next(filter(decides, names), None)
     if hidden is not None:
         splits = _without(splits, hidden, ())
-    with_index = {split: _with_index(each, asking, read) for split, each in splits.items()}
+    with_index = {split: _with_index(each, asking, read, hidden) for split, each in splits.items()}
     return _Labels(with_index, tuple(range(size)), hidden, TARGET_FIELD, wrong)
 
 
@@ -249,7 +250,7 @@ def _labelled_test(splits: dict[str, Rows], field: str | None) -> dict[str, Rows
     """The splits; validation stands in for a test split that is missing, or has no labels."""
 
     def is_labelled(split: str) -> bool:
-        return any(row.fields.get(field or "") is not None for row in splits[split].rows)
+        return any(cell_text(row.fields.get(field or "")) for row in splits[split].rows)
 
     if "validation" in splits and ("test" not in splits or (not is_labelled("test") and is_labelled("validation"))):
         log.info("the test split is the official validation split")
@@ -257,9 +258,12 @@ def _labelled_test(splits: dict[str, Rows], field: str | None) -> dict[str, Rows
     return splits
 
 
-def _with_index(rows: Rows, template: Template, read: Callable[[Fields], Fields]) -> Rows:
-    """Rows with the place of the target among the answers as a field."""
-    found = (template.target_index(read(row.fields)) for row in rows.rows)
+def _with_index(rows: Rows, template: Template, read: Callable[[Fields], Fields], hidden: str | None) -> Rows:
+    """Add the index of the target among the answers as a field; None if the ``hidden`` field is blank."""
+    found = (
+        None if hidden and not cell_text(row.fields.get(hidden)) else template.target_index(read(row.fields))
+        for row in rows.rows
+    )
     more = (row._replace(fields={**row.fields, TARGET_FIELD: at}) for row, at in zip(rows.rows, found, strict=True))
     return replace(rows, rows=tuple(more))
 

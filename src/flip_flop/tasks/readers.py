@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,6 +63,16 @@ def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None)
     if not rows:
         raise InputError("E-DATA-EMPTY", f"{path} has no rows.")
     return rows, unit
+
+
+def cell_text(value: object) -> str:
+    """Return a cell's value as text: empty for white space, None, NaN and pandas' NA and NaT.
+
+    ``1.0`` is ``1``, because pandas stores a column of integers with missing values as floats.
+    """
+    text = str(value)
+    missing = ("",) if isinstance(value, str) else ("None", "nan", "NaN", "NaT", "<NA>")
+    return "" if text.strip() in missing else re.sub(r"\A(-?\d+)\.0\Z", r"\1", text)
 
 
 def _read_text(path: Path, encoding: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
+from flip_flop.tasks.readers import cell_text
 from flip_flop.tasks.sources import RowsSource
 from flip_flop.tasks.task import RenderedSplit, Task
 
@@ -33,7 +34,7 @@ def render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> Render
         id=str(number if identifier is None else identifier),
         prompts=tuple(prompts),
         choices=tuple(tuple(labels) for labels in choices),
-        label=row.get("label"),
+        label=row["label"] if cell_text(row.get("label")) else None,
     )
 
 

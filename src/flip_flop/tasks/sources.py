@@ -13,7 +13,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_file, sha256_text
 from flip_flop.hub import hub_answers, is_offline, unreachable
 from flip_flop.randomness import derive_seed
-from flip_flop.tasks.readers import NumberedRow, read_rows
+from flip_flop.tasks.readers import NumberedRow, cell_text, read_rows
 
 log = logging.getLogger("flip_flop")
 
@@ -21,14 +21,28 @@ MIRROR_VARIABLE = "FLIP_FLOP_HUB_MIRROR"
 PARTS = ("train", "test")
 
 
-def part_of(fields: Mapping[str, Any], by: Sequence[str] = ()) -> str:
-    """Which of :data:`PARTS` a row of a file without splits belongs to: each has about half of the rows.
+def parts_of(
+    rows: Sequence[Mapping[str, Any]], by: Sequence[str] = (), label_field: str | None = None
+) -> list[tuple[str, bool]]:
+    """Divide the rows of a file without splits. Returns each row's part (:data:`PARTS`) and whether its label is blank.
 
-    The row's content decides, of all its fields or of those that ``by`` names: a row stays in its part when others come
-    or go, and rows that are equal in these are in one part.
+    Unlabelled rows are for training. Labelled rows are for testing if at least half of the rows are unlabelled.
+    Otherwise a hash of their content assigns about half of them to each part. The hash also divides a file without
+    labels. The content is the fields ``by``, or all fields. Rows of equal content are in the same part.
     """
-    content = json.dumps({name: fields.get(name) for name in by or fields}, sort_keys=True, default=str)
-    return PARTS[derive_seed(0, "part", content) % len(PARTS)]
+    contents = [json.dumps({name: row.get(name) for name in by or row}, sort_keys=True, default=str) for row in rows]
+    blank = [label_field is not None and not cell_text(row.get(label_field)) for row in rows]
+    labelled = {content for content, is_blank in zip(contents, blank, strict=True) if not is_blank} or {*contents}
+    mostly_blank = 2 * len(labelled) <= len({*contents})
+    parts = (
+        "train"
+        if content not in labelled
+        else "test"
+        if mostly_blank
+        else PARTS[derive_seed(0, "part", content) % len(PARTS)]
+        for content in contents
+    )
+    return list(zip(parts, blank, strict=True))
 
 
 @runtime_checkable
@@ -84,7 +98,7 @@ class Rows:
         seen: dict[str, NumberedRow] = {}
         for row in self.rows:
             value = row.fields.get(id_field)
-            if value is None or not str(value).strip():
+            if not cell_text(value):
                 message = f"{self.location(row)} has no {id_field!r}, the field that names rows."
                 raise InputError("E-DATA-COLUMN", message, nearest(id_field, self.columns()))
             first = seen.setdefault(str(value), row)
@@ -96,20 +110,22 @@ class Rows:
 
 @dataclass(frozen=True)
 class FileSource:
-    """A file on disk: ``.csv``, ``.tsv``, ``.jsonl``, ``.json`` or ``.parquet``; or one of its :data:`PARTS`."""
+    """A ``.csv``, ``.tsv``, ``.jsonl``, ``.json`` or ``.parquet`` file, or one part of it (:func:`parts_of`)."""
 
     path: Path
     encoding: str = "utf-8"
     delimiter: str | None = None
     part: str | None = None
     by: tuple[str, ...] = ()
+    label_field: str | None = None
 
     def load(self) -> Rows:
-        """Read the file; :func:`flip_flop.tasks.readers.read_rows` says what is refused."""
+        """Read the file. Raises the errors of :func:`flip_flop.tasks.readers.read_rows`."""
         rows, unit = read_rows(self.path, self.encoding, self.delimiter)
         if self.part is not None:
             Rows(str(self.path), unit, tuple(rows), {}).require_columns(self.by, "by")
-            rows = [row for row in rows if part_of(row.fields, self.by) == self.part]
+            parts = parts_of([row.fields for row in rows], self.by, self.label_field)
+            rows = [row for row, (part, _) in zip(rows, parts, strict=True) if part == self.part]
         provenance = {"source": str(self.path), "sha256": sha256_file(self.path), "num_rows": len(rows)}
         if self.encoding != "utf-8":
             provenance["encoding"] = self.encoding
@@ -117,6 +133,8 @@ class FileSource:
             provenance["delimiter"] = self.delimiter
         if self.part is not None:
             provenance |= {"part": self.part, "by": list(self.by)}
+            if unlabelled := parts.count(("train", True)):
+                provenance["unlabelled_for_training"] = unlabelled
         return Rows(str(self.path), unit, tuple(rows), provenance)
 
 

@@ -32,9 +32,10 @@ def holdout_size(num_instances: int) -> int:
 def holdout(
     instances: Sequence[RenderedInstance], *, seed: int, stratify: bool = True
 ) -> tuple[list[RenderedInstance], list[RenderedInstance]]:
-    """Hold a tenth of training instances out for validation, at least one and at most :data:`MAX_VALIDATION`.
+    """Hold out a tenth of the training instances for validation, at least one and at most :data:`MAX_VALIDATION`.
 
-    ``stratify`` keeps the shares of the labels; False does not read them. Both splits keep the order given.
+    ``stratify`` keeps the shares of the labels, and draws from the labelled instances if there are enough of them.
+    False does not read labels. Both splits keep the order given.
 
     Raises:
         InputError: ``E-DATA-TOO-FEW``: one of the two would be empty.
@@ -44,7 +45,8 @@ def holdout(
         message = f"{wanted} of {len(instances)} training instances cannot be held out for validation."
         raise InputError("E-DATA-TOO-FEW", message, "Add training rows, or a validation split.")
     labelled = {instance.id: instance.label if stratify else None for instance in instances}
-    held_out = draw_stratified(labelled, wanted, seed)
+    known = {name: label for name, label in labelled.items() if label is not None}
+    held_out = draw_stratified(known if len(known) >= wanted else labelled, wanted, seed)
     train = [instance for instance in instances if instance.id not in held_out]
     return train, [instance for instance in instances if instance.id in held_out]
 
@@ -55,11 +57,11 @@ def draw_stratified(labels: Mapping[str, int | None], wanted: int, seed: int) ->
     for identity, label in labels.items():
         strata.setdefault(-1 if label is None else label, []).append(identity)
     quotas = label_quotas({label: len(members) for label, members in strata.items()}, wanted)
-    drawn: set[str] = set()
-    for label, members in strata.items():
-        by_chance = sorted(members, key=lambda member: derive_seed(seed, "holdout", member))
-        drawn.update(by_chance[: quotas[label]])
-    return drawn
+    return {
+        member
+        for label, members in strata.items()
+        for member in sorted(members, key=lambda each: derive_seed(seed, "holdout", each))[: quotas[label]]
+    }
 
 
 def label_quotas(counts: Mapping[int, int], wanted: int) -> dict[int, int]:

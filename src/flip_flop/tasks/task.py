@@ -15,6 +15,7 @@ from flip_flop.files import sha256_json
 from flip_flop.metrics import prior_of_labels, resolve_average
 from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instance
 from flip_flop.randomness import derive_seed
+from flip_flop.tasks.readers import cell_text
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file
 
 Label = int | str
@@ -118,10 +119,6 @@ class Task:
         """What a chat template gets beside each prompt."""
         return Chat(self.system, self.assistant_prefix, self.chat_template_kwargs)
 
-    def f1_kind(self, num_labels: int) -> str:
-        """``"binary"`` or ``"macro"``, for this number of labels."""
-        return resolve_average(self.f1, num_labels)
-
     def label_values(self, num_labels: int) -> tuple[Label, ...]:
         """What the labels are called: the declared values, or their indices in a task without gold labels."""
         return tuple(range(num_labels)) if self.labels is None else tuple(self.labels)
@@ -140,12 +137,13 @@ class Task:
         """A split under every template, checked.
 
         ``limit`` takes a uniform sample of that size, by ids and ``seed``: a smaller one lies within a larger one, and
-        the order stays that of the rows. ``seed`` is also for templates that draw. ``need_labels`` refuses a split
-        without the label field, by default every split but ``train``; where it is there its values are always checked.
+        the order stays that of the rows. ``seed`` is also for templates that draw. ``need_labels`` rejects a split
+        without the label field, by default every split but ``train``. A blank label means an unlabelled row. Other
+        labels are always checked.
 
         Raises:
             InputError: An error of the source's or of the rendering's, ``E-DATA-EMPTY``, ``E-DATA-COLUMN``,
-                ``E-DATA-DUPID``, ``E-LABEL-NULL`` or ``E-LABEL-UNDECLARED``.
+                ``E-DATA-DUPID`` or ``E-LABEL-UNDECLARED``.
         """
         if limit is not None and limit < 1:
             raise InputError("E-TASK-KEY", f"the limit is {limit}.", "Take at least one instance.")
@@ -153,9 +151,8 @@ class Task:
         if not len(rows):
             raise InputError("E-DATA-EMPTY", f"split {split!r} of task {self.name!r} has no rows.")
         gold = self.gold_labels(rows, split != "train" if need_labels is None else need_labels)
-        ids: Sequence[str] = rows.ids or ()
-        if rows.ids is None:
-            ids = rows.ids_from(self.id_field) if self.id_field else [f"{split}-{at + 1}" for at in range(len(rows))]
+        numbered = [f"{split}-{at + 1}" for at in range(len(rows))]
+        ids = rows.ids or (rows.ids_from(self.id_field) if self.id_field else numbered)
         chosen = list(range(len(rows)))
         if limit is not None:
             chosen = sorted(sorted(chosen, key=lambda index: derive_seed(seed, "limit", ids[index]))[:limit])
@@ -193,15 +190,17 @@ class Task:
         return replace(task.render("input", seed=seed, need_labels=False), task=self, rows=rows)
 
     def prior_from(self, path: str | PathLike[str]) -> tuple[float, ...]:
-        """The labels' shares in a file of a few rows with the label field, one added to each label's count.
+        """Compute label shares from the labelled rows of a file, with one added to the count of each label.
 
         Raises:
-            InputError: ``E-LABEL-PRIOR`` for a task without labels, or an error of the file's or its labels'.
+            InputError: ``E-LABEL-PRIOR`` if the task has no labels or no row is labelled, or an error of the file's.
         """
         if self.labels is None or self.label_field is None:
             message = f"task {self.name!r} has no label_field, so {path} cannot say how frequent its labels are."
             raise InputError("E-LABEL-PRIOR", message, "Add label_field and labels, or give --label-prior.")
-        gold = self.gold_labels(self._read(Path(path)))
+        gold = [label for label in self.gold_labels(self._read(Path(path))) if label is not None]
+        if not gold:
+            raise InputError("E-LABEL-PRIOR", f"{path} has no labels in {self.label_field!r}.", "Label some rows.")
         return prior_of_labels(np.array(gold, dtype=np.int64), len(self.labels))
 
     def _read(self, path: Path) -> Rows:
@@ -210,32 +209,26 @@ class Task:
         return load_file(path, dict.fromkeys(filter(None, own)))[0]
 
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:
-        """Each row's label index; None throughout where the task or the split has no labels.
+        """Return the label index of each row, None for an unlabelled one.
 
         Raises:
-            InputError: ``E-DATA-COLUMN``, ``E-LABEL-NULL`` or ``E-LABEL-UNDECLARED``.
+            InputError: ``E-DATA-COLUMN`` or ``E-LABEL-UNDECLARED``.
         """
         if self.labels is None or self.label_field is None:
             return [None] * len(rows)
         if need_labels:
             rows.require_columns([self.label_field], "the task's label_field")
-        elif self.label_field not in rows.columns():
-            return [None] * len(rows)
         # Cells of a CSV file are text, whatever they look like: a label is compared as it is written.
         index_of = {str(label): index for index, label in enumerate(self.labels)}
         gold: list[int | None] = []
         for row in rows.rows:
             value = row.fields.get(self.label_field)
-            if value is None or not str(value).strip():
-                if need_labels:
-                    message = f"{rows.location(row)}: the label {self.label_field!r} is blank."
-                    raise InputError("E-LABEL-NULL", message)
-                gold.append(None)
-            elif str(value) not in index_of:
+            text = cell_text(value)
+            index = index_of.get(str(value), index_of.get(text)) if text else None
+            if index is None and text:
                 message = f"{rows.location(row)}: {self.label_field!r} is {value!r}, which is not among the labels."
                 raise InputError("E-LABEL-UNDECLARED", message, f"Declared: {', '.join(map(repr, self.labels))}.")
-            else:
-                gold.append(index_of[str(value)])
+            gold.append(index)
         return gold
 
 
@@ -298,7 +291,7 @@ class RenderedSplit:
             "split": self.split,
             "num_instances": len(self.instances),
             "has_gold": any(instance.label is not None for instance in self.instances),
-            "f1": task.f1_kind(num_labels),
+            "f1": resolve_average(task.f1, num_labels),
             "held_out_templates": list(task.held_out_templates),
             "templates": [asdict(template) | {"digest": template.digest()} for template in task.templates],
             "data": dict(self.rows.provenance),

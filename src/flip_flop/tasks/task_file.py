@@ -47,11 +47,11 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
     for key in ("templates", "data"):
         if not document.get(key):
             raise InputError("E-TASK-KEY", f"{where} has no {key}.", f"Add {key}: with at least one entry.")
+    label_field, labels = _text(document, "label_field", where), _labels(document.get("labels"), where)
     data = {
-        split: _source(entry, split, path.parent, hub_mirror, f"{where}, data, {split}")
+        split: _source(entry, split, path.parent, hub_mirror, label_field, f"{where}, data, {split}")
         for split, entry in _mapping(document["data"], f"{where}, data").items()
     }
-    label_field, labels = _text(document, "label_field", where), _labels(document.get("labels"), where)
     templates, limit = document["templates"], _number(document, "prompt_value_limit", where)
     keys: dict[str, Any] = {
         "name": _text(document, "name", where) or path.stem,
@@ -147,7 +147,9 @@ def _columns(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",")) if text else ()
 
 
-def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, where: str) -> Source:
+def _source(
+    entry: Any, split: str, folder: Path, hub_mirror: Path | None, label_field: str | None, where: str
+) -> Source:
     """A file, ``{path:, encoding:, delimiter:, part:, by:}``, ``{repo:, config:, split:, revision:}``, ``{hub:}``."""
     if isinstance(entry, str):
         return FileSource(folder / entry)
@@ -166,7 +168,14 @@ def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, where
             raise InputError("E-TASK-KEY", f"{where}: delimiter is {delimiter!r}.", hint)
         if part is not None and part not in PARTS:
             raise InputError("E-TASK-KEY", f"{where}: part is {part!r}.", f"Choose one of {', '.join(PARTS)}.")
-        return FileSource(path, texts.get("encoding") or "utf-8", delimiter, part, _columns(texts.get("by")))
+        return FileSource(
+            path,
+            texts.get("encoding") or "utf-8",
+            delimiter,
+            part,
+            by=_columns(texts.get("by")),
+            label_field=label_field if part else None,
+        )
     return HubSource(
         texts["repo"] or "", texts.get("config"), texts.get("split") or split, texts.get("revision"), hub_mirror
     )

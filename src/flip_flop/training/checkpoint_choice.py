@@ -49,14 +49,13 @@ class CheckpointCriterion:
 
     @classmethod
     def of(cls, config: F2CConfig, gold: Sequence[int | None] | None) -> "CheckpointCriterion":
-        """What ``select_by`` means for validation rows with these labels: ``auto`` is mean F1 where all have one."""
+        """Resolve ``select_by`` for validation rows with these labels: ``auto`` is mean F1 if most rows have one."""
         if gold is None or config.select_by == "last" or config.eval_strategy == "no":
             return cls("last", config.max_share_drift, config.stop_on_collapse)
-        labelled = all(label is not None for label in gold)
+        labelled = sum(label is not None for label in gold)
         if config.select_by == "mean_f1" and not labelled:
-            message = "select_by is mean_f1, but the validation rows have no labels."
-            raise InputError("E-SELECT-LABELS", message)
-        by_f1 = labelled and config.select_by != "agreement"
+            raise InputError("E-SELECT-LABELS", "select_by is mean_f1, but the validation rows have no labels.")
+        by_f1 = config.select_by == "mean_f1" or (config.select_by == "auto" and 2 * labelled > len(gold))
         return cls("mean_f1" if by_f1 else "agreement", config.max_share_drift, config.stop_on_collapse)
 
     def judge(

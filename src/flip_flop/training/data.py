@@ -8,7 +8,7 @@ from flip_flop.errors import InputError
 from flip_flop.metrics import check_prior
 from flip_flop.prompts import RenderedInstance
 from flip_flop.run_record import TaskRecord
-from flip_flop.tasks import Task, deduplicate, draw_stratified, holdout
+from flip_flop.tasks import Task, deduplicate, draw_stratified, holdout, log_label_counts
 from flip_flop.tasks.task import gold_digest, instances_digest
 from flip_flop.training.settings import TrainingSettings
 
@@ -40,12 +40,12 @@ def load_training_data(
     """
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1")
     task = task.with_templates(task.training_templates.names)
-    rendered = task.render("train", limit=limit, seed=seed)
+    rendered = log_label_counts(task.render("train", limit=limit, seed=seed))
     if config.label_prior is not None:
         check_prior(config.label_prior, len(rendered.instances[0].choices[0]))
     content_free = rendered.content_free() if config.vote_calibration == "contextual" else ()
     if "validation" in task.data:
-        validation = list(task.instances("validation", limit=limit, seed=seed))
+        validation = list(log_label_counts(task.render("validation", limit=limit, seed=seed)).instances)
         train, dropped = deduplicate(rendered.instances, against=validation)
     else:
         train, dropped = deduplicate(rendered.instances)

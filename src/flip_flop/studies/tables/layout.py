@@ -174,7 +174,7 @@ class Selection:
             f"Model: {', '.join(done['model'].unique())}{seed_words}.",
             sizes and f"Instances x templates, split {' and '.join(sorted(cells['split'].unique()))}: {size_words}.",
             fewer and f"Over fewer seeds than the others: {_listed(fewer)}.",
-            collapsed and f"Collapsed, one label nearly everywhere: {_listed(collapsed)}.",
+            collapsed and f"Collapsed, one label nearly everywhere or for each template: {_listed(collapsed)}.",
             done["is_demo"].any() and DEMO_NOTE,
         )
 

@@ -1,0 +1,267 @@
+"""Rows with a blank label are unlabelled in every format of the data."""
+
+import json
+import math
+from decimal import Decimal
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+
+from flip_flop import load_task
+from flip_flop.errors import InputError
+from flip_flop.prompts import Template, TemplateSet
+from flip_flop.tasks import Task, as_split, holdout, log_label_counts, sources
+from tests.tasks.test_promptsource_set import task_of  # noqa: F401 - a fixture
+
+TEMPLATES = TemplateSet(
+    (Template("plain", "{{ text }} Urgent?", "No ||| Yes"), Template("terse", "{{ text }}:", "0 ||| 1"))
+)
+TASK_FILE = """\
+name: tickets
+data: {{test: {entry}}}
+label_field: urgent
+labels: {labels}
+templates:
+  - {{name: plain, jinja: "{{{{ text }}}} Urgent?", answer_choices: "No ||| Yes"}}
+  - {{name: terse, jinja: "{{{{ text }}}}:", answer_choices: "0 ||| 1"}}
+"""
+TEXTS = ("fire", "tea", "flood", "sugar")
+WORDS, NUMBERS = ("yes", "no"), (1, 0)
+
+
+def rows_with(blank, labels=WORDS):
+    """Two labelled rows, and two whose label is this blank."""
+    return [{"text": text, "urgent": label} for text, label in zip(TEXTS, (*labels, blank, blank), strict=True)]
+
+
+def separated(by):
+    return lambda path, rows: path.write_text(
+        "\n".join([f"text{by}urgent", *(f"{row['text']}{by}{row['urgent']}" for row in rows)]) + "\n"
+    )
+
+
+def json_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def parquet(path, rows):
+    pd.DataFrame(rows).to_parquet(path)
+
+
+# format: (file's name, its entry in the task file, writer, kinds of blank)
+FILES = {
+    "CSV": ("a.csv", "a.csv", separated(","), ("", "  ", '""')),
+    "CSV with semicolons": ("a.csv", '{path: a.csv, delimiter: ";"}', separated(";"), ("", " ")),
+    "TSV": ("a.tsv", "a.tsv", separated("\t"), ("", "  ")),
+    "JSON": ("a.json", "a.json", lambda path, rows: path.write_text(json.dumps(rows)), (None, "", "  ")),
+    "JSONL": ("a.jsonl", "a.jsonl", json_lines, (None, "", "  ")),
+    "Parquet": ("a.parquet", "a.parquet", parquet, (None, "", "  ")),
+    "Parquet of floats": ("a.parquet", "a.parquet", parquet, (math.nan,)),
+}
+FILE_CASES = [(kind, blank) for kind, (*_, blanks) in FILES.items() for blank in blanks]
+
+
+@pytest.mark.parametrize(("kind", "blank"), FILE_CASES)
+def test_a_blank_label_in_a_file_means_unlabelled(kind, blank, tmp_path):
+    name, entry, write, _ = FILES[kind]
+    labels = NUMBERS if kind == "Parquet of floats" else WORDS
+    write(tmp_path / name, rows_with(blank, labels))
+    (tmp_path / "task.yaml").write_text(TASK_FILE.format(entry=entry, labels=json.dumps(labels[::-1])))
+    split = load_task(tmp_path / "task.yaml").render("test")
+    assert split.gold.tolist() == [1, 0, -1, -1]
+    assert load_task(tmp_path / "task.yaml").render_file(tmp_path / name).gold.tolist() == [-1] * 4 or entry != name
+
+
+MEMORY = {
+    "None": None,
+    "empty": "",
+    "white space": " \t",
+    "NaN": math.nan,
+    "NumPy NaN": np.float32("nan"),
+    "decimal NaN": Decimal("NaN"),
+    "pandas NA": pd.NA,
+    "pandas NaT": pd.NaT,
+}
+
+
+@pytest.mark.parametrize("labels", [WORDS, NUMBERS])
+@pytest.mark.parametrize("blank", MEMORY.values(), ids=MEMORY)
+def test_a_blank_label_in_memory_means_unlabelled(blank, labels):
+    task = Task("tickets", TEMPLATES, {"test": rows_with(blank, labels)}, labels=labels[::-1], label_field="urgent")
+    assert task.render("test").gold.tolist() == [1, 0, -1, -1]
+    assert as_split(task, need_labels=False).gold.tolist() == [1, 0, -1, -1], "as predict reads it"
+
+
+@pytest.mark.parametrize("labels", [WORDS, NUMBERS])
+@pytest.mark.parametrize("blank", [None, math.nan, pd.NA])
+def test_a_blank_label_of_a_table_means_unlabelled(blank, labels):
+    frame = pd.DataFrame(rows_with(blank, labels))  # with None or NaN its integers are floats
+    keys = {"labels": labels[::-1], "label_field": "urgent"}
+    for rows in (frame.to_dict("records"), datasets.Dataset.from_pandas(frame)) if blank is not pd.NA else ():
+        assert Task("tickets", TEMPLATES, {"test": rows}, **keys).render("test").gold.tolist() == [1, 0, -1, -1]
+    nullable = frame.convert_dtypes().to_dict("records")
+    assert Task("tickets", TEMPLATES, {"test": nullable}, **keys).render("test").gold.tolist() == [1, 0, -1, -1]
+
+
+@pytest.mark.parametrize("blank", [None, math.nan, pd.NA])
+def test_a_blank_label_of_a_rendered_row_means_unlabelled(blank):
+    row = {"prompts": ["a", "b"], "choices": [["No", "Yes"]] * 2}
+    assert as_split([row | {"label": 1}, row | {"label": blank}]).gold.tolist() == [1, -1]
+
+
+@pytest.mark.parametrize("value", ["yess", "nan", "None", "NA", 2, 0.5, True])
+def test_a_misspelt_label_is_an_error_beside_blank_ones(value):
+    rows = [*rows_with(None), {"text": "late", "urgent": value}]
+    task = Task("tickets", TEMPLATES, {"test": rows}, labels=("no", "yes"), label_field="urgent")
+    with pytest.raises(InputError, match=r"E-LABEL-UNDECLARED: tickets, test, row 5: 'urgent' is "):
+        task.render("test")
+
+
+def test_a_label_that_reads_like_a_blank_is_a_label():
+    rows = [{"text": text, "urgent": label} for text, label in zip(TEXTS, ("None", "nan", None, math.nan), strict=True)]
+    task = Task("tickets", TEMPLATES, {"test": rows}, labels=("None", "nan"), label_field="urgent")
+    assert task.render("test").gold.tolist() == [0, 1, -1, -1]
+
+
+def test_floats_still_match_labels_that_are_written_as_floats():
+    rows = [{"text": "a", "urgent": 1.0}, {"text": "b", "urgent": 0.0}]
+    task = Task("tickets", TEMPLATES, {"test": rows}, labels=("0.0", "1.0"), label_field="urgent")
+    assert task.render("test").gold.tolist() == [1, 0]
+
+
+def test_few_labels_are_counted_without_the_blank_ones(tmp_path):
+    task = Task("tickets", TEMPLATES, {"test": rows_with(None)}, labels=("no", "yes"), label_field="urgent")
+    separated(",")(tmp_path / "few.csv", [*rows_with(""), {"text": "hail", "urgent": "yes"}])
+    assert task.prior_from(tmp_path / "few.csv") == (0.4, 0.6)
+    separated(",")(tmp_path / "none.csv", rows_with("", ("", "")))
+    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .*none.csv has no labels in 'urgent'"):
+        task.prior_from(tmp_path / "none.csv")
+
+
+def test_a_prompt_cannot_print_the_label_field():
+    templates = TemplateSet((Template("leak", "{{ text }} {{ urgent }}", "No ||| Yes"),))
+    task = Task("tickets", templates, {"test": rows_with("")[2:]}, labels=("no", "yes"), label_field="urgent")
+    with pytest.raises(InputError, match="E-TPL-LABEL-LEAK"):
+        task.render("test")
+
+
+def parts_of(*given):
+    return [part for part, _ in sources.parts_of(*given)]
+
+
+def rows_of(labelled, unlabelled, label="urgent"):
+    return [{"text": f"ticket {at}", label: "no" if at < labelled else ""} for at in range(labelled + unlabelled)]
+
+
+def test_a_fully_labelled_or_unlabelled_file_is_divided_by_its_texts():
+    rows = rows_of(60, 0)
+    parts = parts_of(rows, ("text",))
+    assert "".join(part[1] for part in parts[:20]) == "rreerrrreeeerreeerre", "the parts of version 0.1"
+    assert parts_of(rows, ("text",), "urgent") == parts
+    assert parts_of(rows_of(0, 60), ("text",), "urgent") == parts
+    assert parts_of(rows, ("text",), "no such column") == parts
+
+
+def test_unlabelled_rows_are_for_training_and_labelled_ones_are_divided_if_there_are_more_of_them():
+    rows = rows_of(45, 15)
+    parts = parts_of(rows, ("text",), "urgent")
+    assert parts[45:] == ["train"] * 15
+    assert parts[:45] == parts_of(rows, ("text",))[:45]
+    assert set(parts[:45]) == {"train", "test"}
+
+
+def test_all_labelled_rows_are_for_testing_if_half_of_the_rows_have_no_label():
+    assert parts_of(rows_of(30, 30), ("text",), "urgent") == ["test"] * 30 + ["train"] * 30
+    assert parts_of(rows_of(3, 97), ("text",), "urgent") == ["test"] * 3 + ["train"] * 97
+
+
+def test_an_unlabelled_copy_of_a_labelled_text_is_not_trained_on():
+    rows = [*rows_of(10, 30), *({"text": f"ticket {at}", "urgent": None} for at in range(10))]
+    parts = parts_of(rows, ("text",), "urgent")
+    assert parts[40:] == parts[:10] == ["test"] * 10
+
+
+PARTS_FILE = TASK_FILE.replace(
+    "{{test: {entry}}}",
+    "{{train: {{path: a.csv, part: train, by: text}}, test: {{path: a.csv, part: test, by: text}}}}",
+)
+
+
+def test_a_task_file_divides_a_partly_labelled_file_by_its_label_field(tmp_path):
+    separated(",")(tmp_path / "a.csv", rows_of(10, 30))
+    (tmp_path / "task.yaml").write_text(PARTS_FILE.format(labels='["no", "yes"]'))
+    task = load_task(tmp_path / "task.yaml")
+    assert task.render("test").gold.tolist() == [0] * 10
+    assert task.render("train").gold.tolist() == [-1] * 30
+
+
+def test_validation_is_drawn_from_labelled_rows_if_there_are_enough():
+    def instances(labelled, total):
+        rows = [
+            {"text": f"ticket {at}", "urgent": ("no", "yes")[at % 2] if at < labelled else None} for at in range(total)
+        ]
+        task = Task("tickets", TEMPLATES, {"train": rows}, labels=("no", "yes"), label_field="urgent")
+        return task.instances("train")
+
+    train, validation = holdout(instances(10, 100), seed=0)
+    assert [each.label is None for each in validation] == [False] * 10
+    assert len(train) == 90
+    _, validation = holdout(instances(9, 100), seed=0)
+    assert len(validation) == 10
+    assert sum(each.label is None for each in validation) == 9
+    _, blind = holdout(instances(10, 100), seed=0, stratify=False)
+    assert any(each.label is None for each in blind)
+
+
+@pytest.mark.parametrize("more", ["", "label_field: label\n"])
+@pytest.mark.parametrize("blank", ["", "-1"])
+def test_a_target_is_no_label_of_a_row_without_one(blank, more, task_of):  # noqa: F811
+    """A target such as ``"Yes" if label == 1 else "No"`` has text for a blank label too."""
+    rows = f"text,label\nx,1\ny,0\nz,{blank}\nw,{blank}"
+    task = task_of("No ||| Yes", "'Yes' if label == 1 else 'No'", rows, more)
+    assert task.render("train").gold.tolist() == [1, 0, -1, -1]
+
+
+def test_a_target_of_a_blank_field_is_no_label_if_no_field_holds_the_labels(task_of):  # noqa: F811
+    rows = "text,a,b,right\nx,p,q,q\ny,r,s,r\nz,q,t,q\nw,u,v,"
+    task = task_of("'{{a}} ||| {{b}}'", "b if right == b else a", rows)
+    assert task.render("train").gold.tolist() == [1, 0, 0, -1]
+
+
+def logged(split, caplog):
+    caplog.clear()
+    with caplog.at_level("INFO", "flip_flop"):
+        log_label_counts(split)
+    return caplog.messages
+
+
+def test_the_numbers_of_labelled_and_unlabelled_rows_are_logged(caplog):
+    splits = ("train", "validation", "test")
+    task = Task("tickets", TEMPLATES, {split: rows_with("") for split in splits}, ("no", "yes"), "urgent")
+    found = [logged(task.render(split), caplog) for split in splits]
+    assert found == [
+        ["tickets, train: 2 labelled rows for training, 2 unlabelled rows for training"],
+        ["tickets, validation: 2 labelled rows for validation, 2 unlabelled rows for agreement only"],
+        ["tickets, test: 2 labelled rows for testing, 2 unlabelled rows for agreement only"],
+    ]
+    for rows in (rows_with("")[:2], rows_with("")[2:]):
+        assert logged(Task("a", TEMPLATES, {"test": rows}, ("no", "yes"), "urgent").render("test"), caplog) == []
+
+
+def test_the_numbers_of_a_divided_file_are_logged(tmp_path, caplog):
+    separated(",")(tmp_path / "a.csv", rows_of(45, 15))
+    (tmp_path / "task.yaml").write_text(PARTS_FILE.format(labels='["no", "yes"]'))
+    task = load_task(tmp_path / "task.yaml")
+    train, test = task.render("train"), task.render("test")
+    assert logged(test, caplog) == [
+        f"{tmp_path / 'a.csv'}: {len(test.gold)} labelled rows for testing, 15 unlabelled rows for training"
+    ]
+    assert logged(train, caplog) == [
+        f"{tmp_path / 'a.csv'}: {45 - len(test.gold)} labelled rows for training, 15 unlabelled rows for training"
+    ]
+    assert test.rows.provenance["unlabelled_for_training"] == 15
+    separated(",")(tmp_path / "a.csv", rows_of(60, 0))
+    assert logged(load_task(tmp_path / "task.yaml").render("test"), caplog) == []
+    assert "unlabelled_for_training" not in load_task(tmp_path / "task.yaml").rows("test").provenance
