@@ -12,7 +12,6 @@ import pytest
 from flip_flop import ScoringOptions, audit, load_run, predict, write_predictions, write_report
 from flip_flop.errors import InputError
 from flip_flop.scoring import CausalLMScorer, EndpointScorer, Scorer, ScoreTable
-from flip_flop.scoring.generation import label_of
 from tests.evaluation.conftest import make_rows, make_task
 from tests.served import serving
 from tests.tiny import metaspace, tiny_model, with_chat_template
@@ -209,31 +208,6 @@ def test_generated_answers_are_labels_or_none_and_what_needs_probabilities_is_ab
 def test_a_chat_is_generated_by_the_servers_own_template(served, task):
     audit(served[1], task, quiet=True, scoring=ScoringOptions(by="generation", chat_template="on"))
     assert all(request["messages"][0]["role"] == "user" for request in served[0].requests)
-
-
-@pytest.mark.parametrize(
-    ("text", "label"),
-    [("Yes", 1), (" **yes**, it is", 1), ("YES\n", 1), ("Yesterday", None), ("", None), ("no answer", 2), ("n", None)],
-)
-def test_a_text_is_the_longest_answer_that_it_begins_with(text, label):
-    assert label_of(text, ["No", "Yes", "No answer"]) == label
-
-
-@pytest.mark.parametrize(
-    ("text", "choices", "label"),
-    [
-        ("C++.", ["C", "C++"], 1),
-        ("+", ["+", "-"], 0),
-        ("-1", ["1", "-1"], 1),
-        ("1.5", ["1", "2"], None),
-        ("-1", ["1", "2"], None),
-        ("“Oui”, dit-il", ["non", "oui"], 1),
-        ("。是", ["否", "是"], 1),
-        ("a\nc\nd", ["a\nb", "a\nc"], 1),
-    ],
-)
-def test_symbols_numbers_and_lines_count_where_answers_have_them(text, choices, label):
-    assert label_of(text, choices) == label
 
 
 @pytest.mark.parametrize(
