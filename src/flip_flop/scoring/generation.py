@@ -5,9 +5,8 @@ import unicodedata
 from collections.abc import Sequence
 
 THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
-# These continue a word, and a number.
-WORD_GOES_ON = re.compile(r"[^\W_]|['’_‐‑-]\w")
-NUMBER_GOES_ON = re.compile(r"[.,:/–]\d")
+# A word or number that continues behind its first character.
+CONTINUED = re.compile(r"[^\W_](?:[^\W_]|['’_‐‑-]\w)|\d[.,:/–]\d")
 NO_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 # Between two answers: words, symbols, or only space.
 JOINT = re.compile(
@@ -37,8 +36,7 @@ def label_of(text: str, choices: Sequence[str]) -> int | None:
     found, rest = _first(written, plain)
     if found is None:
         found, rest = _first(_bare(written), bare)
-    behind = JOINT.sub("", rest, 1)
-    others = {_first(behind, plain)[0], _first(behind, bare)[0]} - {None, found}
+    others = {_first(JOINT.sub("", rest, 1), each)[0] for each in (plain, bare)} - {None, found}
     return None if others else found
 
 
@@ -52,9 +50,8 @@ def _first(text: str, answers: Sequence[str]) -> tuple[int | None, str]:
 
 def _goes_on(last: str, rest: str) -> bool:
     """Whether a word or number is longer than the answer."""
-    if any(unicodedata.name(each, "").startswith(NO_SPACES) for each in (last, rest[:1]) if each):
-        return False
-    return bool((last.isalnum() and WORD_GOES_ON.match(rest)) or (last.isdigit() and NUMBER_GOES_ON.match(rest)))
+    has_spaces = not any(unicodedata.name(each, "").startswith(NO_SPACES) for each in last + rest[:1])
+    return has_spaces and bool(CONTINUED.match(last + rest[:2]))
 
 
 def _bare(text: str) -> str:
