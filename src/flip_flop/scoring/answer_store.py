@@ -14,8 +14,8 @@ from flip_flop.files import sha256_json
 class AnswerStore:
     """Answers by the digest of their question, in an SQLite file.
 
-    A row has the digest of key and answer before the answer. Rows without the right digest are ignored, so their
-    questions are asked again. Older versions wrote no digest.
+    A row has the digest of key and answer before the answer. Rows without the right digest are ignored and later
+    replaced. Older versions wrote no digest, so their rows are replaced too.
     """
 
     def __init__(self, path: Path):

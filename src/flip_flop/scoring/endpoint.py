@@ -172,7 +172,7 @@ class EndpointScorer(Scorer):
     def _answers(
         self, questions: Sequence[Question], concurrency: int, label: str, quiet: bool
     ) -> tuple[list[Any], dict[str, int]]:
-        """Return the answers and counts of what was asked. Some stored answers are asked again, to check the model."""
+        """Return the answers and counts of new ones. Some stored answers are compared with new ones."""
         by_key = {question.key: question for question in questions}
         with AnswerStore(self.store) as store:
             kept = store.found(by_key)
@@ -215,7 +215,7 @@ class EndpointScorer(Scorer):
             return self._written(question) if question.answer is None else self._score(question.prompt, question.answer)
         except InputError:
             raise
-        except Exception as error:  # whatever an invalid reply leads to
+        except Exception as error:  # any that an invalid reply causes
             code, what, hint = (
                 ("E-ENDPOINT-ANSWER", "completion", "")
                 if question.answer is None
@@ -227,7 +227,7 @@ class EndpointScorer(Scorer):
     def _score(self, prompt: str, answer: str) -> dict[str, Any]:
         """Compute the mean log-probability of the answer's tokens, which are the last ones of the text.
 
-        If no tokens are exactly the answer, the prompt is asked separately. The first token that differs is the cut.
+        If no tokens are exactly the answer, a request for the prompt follows. The first token that differs is the cut.
         """
         tokens, log_probs, used = self._echo(prompt + answer)
         lengths = itertools.accumulate(map(len, reversed(tokens)))

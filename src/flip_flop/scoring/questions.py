@@ -59,8 +59,8 @@ def in_threads(
 ) -> Iterator[tuple[Question, Any]]:
     """Yield questions with their answers or exceptions, in the order of arrival.
 
-    After an exception no other question is asked. If no answer arrives for ``seconds``, the last item is an
-    ``UnreachableError``. The threads are daemons and nothing waits for them.
+    An exception stops the threads. If no answer arrives for ``seconds``, the last item is an
+    ``UnreachableError``. The threads are daemons. They may outlive the iterator.
     """
     is_over, done = threading.Event(), SimpleQueue[tuple[Question, Any]]()
     numbers = itertools.count()  # next() is atomic, so no two threads get the same number

@@ -47,7 +47,7 @@ def echoed_tokens(reply: dict[str, Any], text: str) -> tuple[list[str], list[flo
 def end_with(tokens: Sequence[str], answer: str) -> bool:
     """Return whether the text of the last tokens is the answer, apart from white space.
 
-    A server may show parts of a character as nothing or as U+FFFD. Such an answer passes.
+    A server may show parts of a character as an empty token or as U+FFFD. Such an answer passes.
     """
     shown, wanted = ("".join(text.split()) for text in ("".join(tokens), answer))
     is_partial = not answer.isascii() and any(not each.strip(" \ufffd") for each in tokens[-len(answer.encode()) :])
