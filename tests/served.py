@@ -13,13 +13,14 @@ class Served:
 
     ``log_probs``: whether it knows a prompt's. ``fails``: statuses that the next requests get. ``dies_after``: so many
     answers. ``writes``: what it generates, by prompt. ``changes``: what becomes of an answer. ``waits``: for so long.
+    ``sends``: writes the reply in place of the server, given the handler and the body.
     """
 
     def __init__(self, model, tokenizer):
         self.model, self.tokenizer = model, tokenizer
         self.requests, self.keys, self.fails = [], [], []
         self.log_probs, self.dies_after, self.writes = True, None, lambda prompt: "Yes"
-        self.changes, self.waits = lambda content: content, threading.Event()
+        self.changes, self.waits, self.sends = lambda content: content, threading.Event(), None
         self.waits.set()
         self.lock = threading.Lock()
 
@@ -64,10 +65,19 @@ def serving(model, tokenizer):
                 body = served.answer(asked) if status == 200 else {"error": {"message": f"no: {served.keys[-1]}"}}
             served.waits.wait()
             content = served.changes(json.dumps(body)).encode()
+            if served.sends is not None:
+                self.close_connection = True
+                with contextlib.suppress(OSError):  # the client closes the connection
+                    served.sends(self, content)
+                return None
+            return self.reply(content, status, {"retry-after-ms": "1"})
+
+        def reply(self, content, status=200, headers=None):
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.send_header("retry-after-ms", "1")
+            for name, value in (
+                {"Content-Type": "application/json", "Content-Length": len(content)} | (headers or {})
+            ).items():
+                self.send_header(name, str(value))
             self.end_headers()
             return self.wfile.write(content)
 

@@ -56,9 +56,9 @@ def mutate_inputs(folder: Path, count: int, rng: Random) -> Outcome:
         # The adapter's is a hundred times slower than the others: it has a share of a hundredth.
         path, read = readers[-1] if number % 100 == 99 else readers[number % (len(readers) - 1)]
         content = path.read_bytes()
-        path.write_bytes(_mutated(content, rng))
+        path.write_bytes(mutated(content, rng))
         try:
-            problem = _problem(read)
+            problem = problem_of(read)
             outcome.expect(problem is None, f"{path.name}: {problem}")
         finally:
             path.write_bytes(content)
@@ -92,7 +92,8 @@ def _adapted(folder: Path) -> object:
     return load_model("demo", adapter=folder / "run" / "adapter", device="cpu")
 
 
-def _mutated(content: bytes, rng: Random) -> bytes:
+def mutated(content: bytes, rng: Random) -> bytes:
+    """Change some bytes."""
     changed = bytearray(content)
     for _ in range(rng.choice((1, 1, 2, 5))):
         start = rng.randrange(len(changed) + 1)
@@ -102,7 +103,8 @@ def _mutated(content: bytes, rng: Random) -> bytes:
     return bytes(changed)
 
 
-def _problem(read: Callable[[], object]) -> str | None:
+def problem_of(read: Callable[[], object]) -> str | None:
+    """Return what is wrong with a call: it takes too long, or raises an error other than an InputError of one line."""
     with _alarm():
         try:
             read()

@@ -19,7 +19,7 @@ def loaded(tmp_path_factory):
 
 def choices_task(count=12):
     """Prompts without any text of the row: one template's prompt is the beginning of the other two."""
-    words = "the room was clean and quiet but staff were rude food cold view nice bed small".split()
+    words = ["room", "clean", "quiet", "staff", "rude", "food", "cold", "view", "nice", "bed", "small"]
     draw = np.random.default_rng(0)
     rows = [
         {"a": " ".join(draw.choice(words, 4)), "b": " ".join(draw.choice(words, 4)), "label": number % 2}

@@ -1,4 +1,4 @@
-"""What a served model has answered, by content: an audit that was interrupted goes on where it was."""
+"""Stored answers of served models. An interrupted audit continues with them."""
 
 import contextlib
 import json
@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError
+from flip_flop.files import sha256_json
 
 
 class AnswerStore:
-    """Answers by the digest of their question, in a file of SQLite's; each is on disk when it is put."""
+    """Answers by the digest of their question, in an SQLite file.
+
+    A row has the digest of key and answer before the answer. Rows without the right digest are ignored and later
+    replaced. Older versions wrote no digest, so their rows are replaced too.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -27,20 +32,23 @@ class AnswerStore:
         self._file.close()
 
     def found(self, keys: Iterable[str]) -> dict[str, Any]:
-        """The answers that are there, by key."""
+        """Return the stored answers by key."""
         with self._in_one_line():
             rows = (self._file.execute("SELECT key, answer FROM answers WHERE key = ?", (key,)) for key in keys)
-            return {key: json.loads(answer) for row in rows for key, answer in row}
+            split = ((key, *str(stored).partition(" ")) for row in rows for key, stored in row)
+            return {key: json.loads(answer) for key, digest, _, answer in split if digest == sha256_json([key, answer])}
 
     def put(self, key: str, answer: Any) -> None:
-        """Keep an answer."""
+        """Store an answer on disk."""
+        text = json.dumps(answer)
         with self._in_one_line():
-            self._file.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, json.dumps(answer)))
+            row = (key, f"{sha256_json([key, text])} {text}")
+            self._file.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", row)
 
     @contextlib.contextmanager
     def _in_one_line(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError, ValueError) as error:
-            message = f"{self.path}, which keeps a served model's answers, cannot be used: {error}."
+            message = f"cannot use {self.path}, which stores a served model's answers: {error}."
             raise InputError("E-ENDPOINT-STORE", message) from error

@@ -4,8 +4,9 @@ The text that is scored is prompt, delimiter and answer, as in :mod:`flip_flop.s
 reads it. It gives back the tokens with their log-probabilities (``echo``), and the answer's are those at the end.
 """
 
+import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,28 +23,29 @@ from flip_flop.run_record import ModelRecord
 from flip_flop.scoring.answer_store import AnswerStore
 from flip_flop.scoring.interface import Scorer
 from flip_flop.scoring.models import load_tokenizer
-from flip_flop.scoring.questions import Question, in_threads, require_different, same
+from flip_flop.scoring.questions import Question, UnreachableError, in_threads, require_different, same
+from flip_flop.scoring.replies import counts_of, echoed_tokens, end_with
 from flip_flop.scoring.scorer import ScoreTable
 from flip_flop.scoring.tokens import PromptEncoder
 from flip_flop.terminal import echo
 from flip_flop.text import count
 
-# A request is tried so often again, after 0.5 s, 1 s, 2 s, ... up to 8 s: a minute in all, in which a server restarts.
+# Retries begin after 0.5 s, 1 s, 2 s, ... up to 8 s. They span about a minute, in which a server can restart.
 RETRIES, SECONDS = 10, 300.0
-REFUSED = (400, 413, 422)
-CHECKED = 10  # labels that are asked again: a single one is often the same by chance
-WITHOUT_PROBABILITIES = "Add --by generation, which takes the answer that the model writes."
-
-
-class UnreachableError(InputError):
-    """What passes: no connection, a server that is too busy or fails."""
+HINTS = {
+    **dict.fromkeys(range(300, 400), "Redirects are not followed. Give the address of the server itself."),
+    **dict.fromkeys((400, 413, 422), "See the server's log. The prompt may be longer than its context."),
+}
+CHECKED = 10  # stored answers to ask again
+WITHOUT_PROBABILITIES = "Add --by generation to use generated answers."
 
 
 class EndpointScorer(Scorer):
     """A served model, by its name ``openai:URL#NAME``.
 
-    A tokenizer, or its name, is for its chat template alone, in which prompts are then put. The key is read from
-    ``OPENAI_API_KEY``. Connections that fail, and answers 429 and 5xx, are tried ``retries`` times again.
+    The tokenizer, or its name, supplies only the chat template for prompts. The key comes from ``OPENAI_API_KEY``.
+    Failed connections and statuses 429 and 5xx are retried ``retries`` times. Scoring ends if no reply is complete
+    for ``seconds``.
 
     Raises:
         InputError: ``E-ENDPOINT``, or those of :func:`~flip_flop.scoring.load_tokenizer`.
@@ -64,12 +66,22 @@ class EndpointScorer(Scorer):
         self.store = user_cache() / "answers" / f"{sha256_json(self.endpoint)[:16]}.sqlite"
         import openai
 
+        from flip_flop.scoring.bounded_client import BoundedClient
+
         self._errors: Any = openai
-        self._key = os.environ.get("OPENAI_API_KEY", "")
-        settings: Any = {"max_retries": retries, "timeout": seconds}
+        self._seconds = seconds
+        self._key = os.environ.get("OPENAI_API_KEY", "").strip()
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise InputError("E-ENDPOINT", "OPENAI_API_KEY has characters that no key has.", "Correct or unset it.")
         try:
-            self._client = openai.OpenAI(base_url=self.endpoint.url, api_key=self._key or "none", **settings)
-        except Exception as error:  # of an address, or of what the environment says of proxies
+            self._client = openai.OpenAI(
+                base_url=self.endpoint.url,
+                api_key=self._key or "none",
+                max_retries=retries,
+                timeout=seconds,
+                http_client=BoundedClient(follow_redirects=False, headers={"Accept-Encoding": "identity"}),
+            )
+        except Exception as error:  # such as an invalid address or proxy
             raise InputError("E-ENDPOINT", f"{name} cannot be asked: {self._plain(error)}.") from None
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
@@ -160,23 +172,17 @@ class EndpointScorer(Scorer):
     def _answers(
         self, questions: Sequence[Question], concurrency: int, label: str, quiet: bool
     ) -> tuple[list[Any], dict[str, int]]:
-        """The answers, and what was asked for them; some that are kept are asked again: they may no longer hold."""
+        """Return the answers and counts of new ones. Some stored answers are compared with new ones."""
         by_key = {question.key: question for question in questions}
         with AnswerStore(self.store) as store:
             kept = store.found(by_key)
             opened = [by_key[key] for key in by_key if key not in kept]
-            again = [*kept][:: max(1, len(kept) // CHECKED)][: CHECKED if questions[0].answer is None else 1]
-            differing = sum(
-                not same(by_key[key].means(kept[key]), by_key[key].means(self._ask(by_key[key]))) for key in again
-            )
-            if differing > len(again) // 5:  # by generation, a label that hangs on rounding may be another one
-                url, model = self.endpoint
-                message = f"{url} does not answer as it did: another model is called {model}."
-                raise InputError("E-ENDPOINT-CHANGED", message, f"Remove {self.store}, and all is asked again.")
-            found, total = dict(kept), len(by_key)
+            again = [by_key[key] for key in sorted(kept)[:CHECKED]]  # keys are digests, so this is a random sample
+            found, total, num_changed = dict(kept), len(by_key), 0
+            asked_now = (in_threads(self._ask, each, concurrency, self._seconds) for each in (again, opened))
             with track(label, total, "answers", quiet=quiet) as advance:
                 advance(len(kept))
-                for question, answer in in_threads(self._ask, opened, concurrency):
+                for question, answer in itertools.chain.from_iterable(asked_now):
                     if isinstance(answer, UnreachableError) and found:
                         hint = f"{len(found):,} of {total:,} answers are kept: the same command goes on from there."
                         raise InputError(answer.code, answer.message, hint) from answer
@@ -184,15 +190,24 @@ class EndpointScorer(Scorer):
                         raise InputError(answer.code, f"{question.place}: {answer.message}", answer.hint) from answer
                     if isinstance(answer, BaseException):
                         raise answer
-                    found[question.key] = answer
-                    store.put(question.key, answer)
-                    advance(1)
+                    if question.key not in kept:
+                        found[question.key] = answer
+                        store.put(question.key, answer)
+                        advance(1)
+                    elif not same(question.means(kept[question.key]), question.means(answer)):
+                        num_changed += 1
+                    if num_changed > len(again) // 5:  # a few answers may change by rounding
+                        raise InputError(
+                            "E-ENDPOINT-CHANGED",
+                            f"{self._what} does not answer as before: its weights have changed.",
+                            f"Remove {self.store} to ask all again.",
+                        )
         new = [found[question.key] for question in opened]
-        asked = {"num_asked": len(new), "tokens_read": sum(each["read"] for each in new)}
-        asked["tokens_written"] = sum(each["written"] for each in new)
+        read, written = (sum(each[name] for each in new) for name in ("read", "written"))
         if not quiet:
-            read, written = count(asked["tokens_read"], "token"), asked["tokens_written"]
-            echo(f"{count(len(new), 'answer')} asked, {read} read, {written:,} written; {len(kept):,} kept", err=True)
+            tokens = f"{count(read, 'token')} read, {written:,} written"
+            echo(f"{count(len(new), 'answer')} asked, {tokens}; {len(kept):,} kept", err=True)
+        asked = {"num_asked": len(new), "tokens_read": read, "tokens_written": written}
         return [found[question.key] for question in questions], asked
 
     def _ask(self, question: Question) -> dict[str, Any]:
@@ -200,80 +215,74 @@ class EndpointScorer(Scorer):
             return self._written(question) if question.answer is None else self._score(question.prompt, question.answer)
         except InputError:
             raise
-        except Exception as error:  # whatever a reply of another shape leads to
-            message = f"{self._what} answers with something else than a completion ({type(error).__name__})."
-            raise InputError("E-ENDPOINT-ANSWER", message) from error
+        except Exception as error:  # any that an invalid reply causes
+            code, what, hint = (
+                ("E-ENDPOINT-ANSWER", "completion", "")
+                if question.answer is None
+                else ("E-ENDPOINT-LOGPROBS", "log-probabilities", WITHOUT_PROBABILITIES)
+            )
+            message = f"{self._what} sends no valid {what} ({type(error).__name__}: {self._plain(error)})."
+            raise InputError(code, message, hint) from error
 
     def _score(self, prompt: str, answer: str) -> dict[str, Any]:
-        """The mean log-probability of the answer's tokens: those at the end that are its text.
+        """Compute the mean log-probability of the answer's tokens, which are the last ones of the text.
 
-        Where no tokens are exactly that, the prompt is read alone, and the cut is at the first token that differs.
+        If no tokens are exactly the answer, a request for the prompt follows. The first token that differs is the cut.
         """
         tokens, log_probs, used = self._echo(prompt + answer)
-        number, text = 0, ""
-        while len(text) < len(answer) and number < len(tokens):
-            number += 1
-            text = tokens[-number] + text
+        lengths = itertools.accumulate(map(len, reversed(tokens)))
+        number = next((at for at, length in enumerate(lengths, 1) if length >= len(answer)), len(tokens))
         merged = False
         # A server may show a character of several tokens with its last one, the others as nothing.
-        if text != answer or (number < len(tokens) and not tokens[-number - 1]):
+        if "".join(tokens[-number:]) != answer or (number < len(tokens) and not tokens[-number - 1]):
             context, _, more = self._echo(prompt)
             pairs = zip(context, tokens, strict=False)
             cut = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(context), len(tokens)))
             number, merged, used = len(tokens) - cut, cut < len(context), used + more
-        own = np.array(log_probs[len(tokens) - number :], dtype=np.float64)  # where there is None, NaN
-        if not own.size or not np.isfinite(own).all():
-            raise InputError("E-ENDPOINT-LOGPROBS", f"{self._what} gives the answer {answer!r} no log-probability.")
-        return {"score": float(own.mean()), "tokens": number, "merged": merged, "read": used, "written": 1}
+        own = log_probs[len(tokens) - number :]
+        if not own or None in own or not end_with(tokens, answer):
+            raise ValueError("none for the answer's tokens")
+        score = np.minimum(np.array(own, dtype=np.float64), 0.0).mean()
+        return {"score": float(score), "tokens": number, "merged": merged, "read": used, "written": 1}
 
-    def _echo(self, text: str) -> tuple[list[str], list[float | None], int]:
-        """A text's tokens with their log-probabilities, and how many were read; one more that is written is dropped."""
-        create = self._client.completions.create
-        found = self._call(
-            create, model=self.endpoint.model, prompt=text, echo=True, logprobs=1, max_tokens=1, temperature=0
+    def _echo(self, text: str) -> tuple[list[str], list[Any], int]:
+        """Return the tokens of a text, their log-probabilities and the number of tokens read."""
+        return echoed_tokens(
+            self._call(self._client.completions, prompt=text, echo=True, logprobs=1, max_tokens=1), text
         )
-        choice, usage = found.choices[0], found.usage
-        given = choice.logprobs and choice.logprobs.token_logprobs
-        if not given or not (choice.text or "").startswith(text) or usage is None:
-            raise InputError(
-                "E-ENDPOINT-LOGPROBS", f"{self._what} gives no log-probabilities of a prompt.", WITHOUT_PROBABILITIES
-            )
-        end = len(given) - usage.completion_tokens
-        return choice.logprobs.tokens[:end], given[:end], usage.prompt_tokens
 
     def _written(self, question: Question) -> dict[str, Any]:
-        """The answer that the model writes, at temperature 0."""
-        settings = {"model": self.endpoint.model, "max_tokens": question.max_tokens, "temperature": 0}
+        """Ask for a generated answer."""
         if question.in_chat:
             turns = [{"role": "user", "content": question.prompt}]
-            found = self._call(self._client.chat.completions.create, messages=turns, **settings)
-            text = found.choices[0].message.content
+            reply = self._call(self._client.chat.completions, messages=turns, max_tokens=question.max_tokens)
+            text = reply["choices"][0]["message"].get("content")
         else:
-            found = self._call(self._client.completions.create, prompt=question.prompt, **settings)
-            text = found.choices[0].text
-        used = (found.usage.prompt_tokens, found.usage.completion_tokens) if found.usage else (0, 0)
-        return {"text": (text or "").strip(), "read": used[0], "written": used[1]}
+            reply = self._call(self._client.completions, prompt=question.prompt, max_tokens=question.max_tokens)
+            text = reply["choices"][0]["text"]
+        read, written = counts_of(reply)
+        return {"text": "" if text is None else text.strip(), "read": read, "written": written}
 
     @property
     def _what(self) -> str:
         return f"{self.endpoint.model} at {self.endpoint.url}"
 
-    def _call(self, create: Callable[..., Any], **arguments: Any) -> Any:
+    def _call(self, resource: Any, **arguments: Any) -> dict[str, Any]:
+        """Return the JSON of a reply at temperature 0."""
         try:
-            found = create(**arguments)
+            raw = resource.with_raw_response.create(model=self.endpoint.model, temperature=0, **arguments)
+            return raw.http_response.json()
         except self._errors.APIStatusError as error:
             reason, status = self._plain(error), error.status_code
             if status in (400, 422, 500) and ("logprob" in str(error) or "echo" in str(error)):
                 raise InputError("E-ENDPOINT-LOGPROBS", f"{self._what}: {reason}.", WITHOUT_PROBABILITIES) from None
             kind = UnreachableError if status == 429 or status >= 500 else InputError
-            hint = "The server's log may say more; is the prompt longer than its context?" if status in REFUSED else ""
-            raise kind("E-ENDPOINT-ANSWER", f"{self._what} answers {status}: {reason}.", hint) from None
+            raise kind(
+                "E-ENDPOINT-ANSWER", f"{self._what} answers {status}: {reason}.", HINTS.get(status, "")
+            ) from None
         except self._errors.OpenAIError as error:
-            message = f"{self._what} does not answer: {self._plain(error)}."
-            raise UnreachableError("E-ENDPOINT-ANSWER", message) from None
-        if not getattr(found, "choices", None):
-            raise InputError("E-ENDPOINT-ANSWER", f"{self._what} answers with something else than a completion.")
-        return found
+            kind = UnreachableError if isinstance(error, self._errors.APIConnectionError) else InputError
+            raise kind("E-ENDPOINT-ANSWER", f"{self._what} does not answer: {self._plain(error)}.") from None
 
     def _plain(self, error: Exception) -> str:
         """An error's text in one line, without the key, which some servers repeat."""

@@ -1,9 +1,9 @@
-"""What is asked of a served model, and how the answers come."""
+"""Questions for a served model, asked in threads."""
 
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from flip_flop.errors import InputError
@@ -14,10 +14,14 @@ from flip_flop.scoring.generation import label_of
 SAME_NATS = 0.1  # how near an answer that is asked again has to be; servers of half precision are no nearer
 
 
-class Question(NamedTuple):
-    """What is asked of a server: the score of an answer, or where there is none, an answer of so many tokens.
+class UnreachableError(InputError):
+    """A failure that may pass: no connection, or a server that is overloaded, slow or failing."""
 
-    ``choices`` are the answers that there are, ``place`` is where it stands, in words.
+
+class Question(NamedTuple):
+    """A request for the score of ``answer``, or without one for a generated answer of at most ``max_tokens`` tokens.
+
+    ``choices`` are all answers, ``place`` names instance and template in messages.
     """
 
     prompt: str
@@ -51,14 +55,15 @@ def same(one: Any, other: Any) -> bool:
 
 
 def in_threads(
-    ask: Callable[[Question], Any], questions: Sequence[Question], number: int
+    ask: Callable[[Question], Any], questions: Sequence[Question], number: int, seconds: float
 ) -> Iterator[tuple[Question, Any]]:
-    """Questions with their answers, or what was raised, as they come; after what was raised, no other is asked.
+    """Yield questions with their answers or exceptions, in the order of arrival.
 
-    Nobody waits for a thread: they end with the process.
+    An exception stops the threads. If no answer arrives for ``seconds``, the last item is an
+    ``UnreachableError``. The threads are daemons. They may outlive the iterator.
     """
     is_over, done = threading.Event(), SimpleQueue[tuple[Question, Any]]()
-    numbers = itertools.count()  # one step of it is one instruction: no two threads get the same
+    numbers = itertools.count()  # next() is atomic, so no two threads get the same number
 
     def work() -> None:
         while not is_over.is_set() and (at := next(numbers)) < len(questions):
@@ -73,6 +78,8 @@ def in_threads(
         threading.Thread(target=work, name="asking", daemon=True).start()
     try:
         for _ in questions:
-            yield done.get()
+            yield done.get(timeout=seconds)
+    except Empty:
+        yield questions[0], UnreachableError("E-ENDPOINT-ANSWER", f"The server sent no reply in {seconds:g} seconds.")
     finally:
         is_over.set()

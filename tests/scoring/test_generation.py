@@ -1,0 +1,151 @@
+"""Labels of generated answers."""
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flip_flop.scoring.generation import label_of
+
+WORDS = ["no", "yes", "entailment", "Sci/Tech", "not sure", "是", "ไม่"]
+answers = st.lists(st.sampled_from(WORDS), min_size=2, max_size=4, unique=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [("Yes", 1), (" **yes**, it is", 1), ("YES\n", 1), ("Yesterday", None), ("", None), ("no answer", 2), ("n", None)],
+)
+def test_label_is_the_longest_answer_at_the_beginning_of_the_text(text, label):
+    assert label_of(text, ["No", "Yes", "No answer"]) == label
+
+
+@pytest.mark.parametrize(
+    ("text", "choices", "label"),
+    [
+        ("C++.", ["C", "C++"], 1),
+        ("+", ["+", "-"], 0),
+        ("-1", ["1", "-1"], 1),
+        ("1.5", ["1", "2"], None),
+        ("-1", ["1", "2"], None),
+        ("“Oui”, dit-il", ["non", "oui"], 1),
+        ("。是", ["否", "是"], 1),
+        ("a\nc\nd", ["a\nb", "a\nc"], 1),
+    ],
+)
+def test_answers_may_have_symbols_numbers_and_lines(text, choices, label):
+    assert label_of(text, choices) == label
+
+
+@pytest.mark.parametrize(
+    ("text", "choices"),
+    [
+        ("can't", ["can", "cannot"]),
+        ("can’t say", ["can", "cannot"]),
+        ("won't", ["won", "lost"]),
+        ("World's", ["World", "Sports"]),
+        ("No-one", ["No", "Yes"]),
+        ("**No-one** came", ["No", "Yes"]),
+        ("no_answer", ["No", "Yes"]),
+        ("1-2", ["1", "2"]),
+        ("1–2", ["1", "2"]),
+        ("A'", ["A'b", "B"]),
+    ],
+)
+def test_apostrophe_or_hyphen_continues_the_word(text, choices):
+    assert label_of(text, choices) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("Yes or No", "Yes and no", "yes/no", "Yes, No", "no, or yes", "Yes & No", "yes | no", "Yes No", "YES; NO"),
+        *("**Yes** or **No**", '"Yes" or "No"', "(Yes) and/or (No)", "Yes, no doubt", "Yes oder No", "Yes ou no"),
+    ],
+)
+def test_two_answers_are_no_label(text):
+    assert label_of(text, ["No", "Yes"]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "choices"),
+    [
+        ("Neutral / Positive", ["positive", "neutral"]),
+        ("1 or -1", ["1", "-1"]),
+        ("+ or -", ["+", "-"]),
+        ("(a) or (b)", ["(a)", "(b)"]),
+        ("是或否", ["是", "否"]),
+        ("是否", ["是", "否"]),
+        ("是、否", ["是", "否"]),
+    ],
+)
+def test_two_answers_of_any_kind_are_no_label(text, choices):
+    assert label_of(text, choices) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "choices", "label"),
+    [
+        ("Yes, and I think so.", ["No", "Yes"], 1),
+        ("Yes and nobody doubts it", ["No", "Yes"], 1),
+        ("Yes, yes", ["No", "Yes"], 1),
+        ("Yes. No, wait", ["No", "Yes"], 1),
+        ("No, positive things", ["No", "Yes"], 0),
+        ("negative, not positive", ["negative", "positive"], 0),
+        ("B) A dog", ["A", "B"], 1),
+        ("B. A dog", ["A", "B"], 1),
+        ("yes or no", ["yes", "yes or no"], 1),
+        ("Sci/Tech", ["Sci", "Tech", "Sci/Tech"], 2),
+        ("4 out of 5", ["4", "5"], 0),
+        ("Yes-", ["No", "Yes"], 1),
+        ("'yes'", ["No", "Yes"], 1),
+        ("No<think>?</think>thing", ["No", "Nothing"], 0),
+    ],
+)
+def test_other_words_behind_an_answer_do_not_change_its_label(text, choices, label):
+    assert label_of(text, choices) == label
+
+
+@pytest.mark.parametrize(
+    ("text", "choices", "label"),
+    [
+        ("是的", ["是", "否"], 0),
+        ("不是的", ["是", "不是"], 1),
+        ("はいです", ["はい", "いいえ"], 0),
+        ("ใช่ครับ", ["ใช่", "ไม่"], 0),
+        ("A是正确的", ["A", "B"], 0),
+        ("예스맨", ["예스", "아니오"], None),
+    ],
+)
+def test_scripts_without_spaces_have_no_whole_word_rule(text, choices, label):
+    assert label_of(text, choices) == label
+
+
+@given(answers, st.data(), st.text(st.sampled_from(string.punctuation + " "), max_size=3))
+def test_an_answer_alone_is_its_label(choices, data, space):
+    label = data.draw(st.integers(0, len(choices) - 1))
+    assert label_of(choices[label], choices) == label
+    assert label_of(f" {choices[label].upper()} \n{space}", choices) == label
+
+
+@given(st.sampled_from("'’-‐‑_"), st.text(string.ascii_letters + string.digits, min_size=1, max_size=5))
+def test_no_continued_word_has_a_label(joint, rest):
+    assert label_of(f"yes{joint}{rest}", ["no", "yes"]) is None
+
+
+@given(answers, st.data(), st.sampled_from([" or ", " and ", "/", ", ", " / ", " AND ", ", or "]))
+def test_two_joined_answers_have_no_label(choices, data, joint):
+    one, other = data.draw(st.permutations(choices))[:2]
+    joined = f"{one}{joint}{other}"
+    assert label_of(joined, choices) is None
+    assert label_of(joined, [*choices, joined]) == len(choices)
+
+
+@given(st.text(max_size=50).filter(lambda text: "</think>" not in text), st.text(max_size=50), answers)
+def test_the_answer_is_read_behind_a_think_block(thought, text, choices):
+    assert label_of(f" <think>{thought}</think>\n\n{text}", choices) == label_of(text.lstrip(), choices)
+
+
+@given(st.text(max_size=200), st.lists(st.text(min_size=1, max_size=10), min_size=2, max_size=4))
+def test_any_text_has_a_label_or_none(text, choices):
+    assert label_of(text, choices) in (None, *range(len(choices)))
