@@ -4,8 +4,7 @@ A packed row goes through a model like one sequence. The layout of its trie trav
 models hand down to their attention; there each node is shown its ancestors and nothing else.
 """
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -24,9 +23,8 @@ NAME = "flip_flop_packed"
 # Nanoseconds of one call beside its work; of a query-key pair for each head, and for each element of a head.
 # Measured on one core of a CPU; for a GPU a guess.
 COSTS = {"cpu": (25e3, 1.0, 0.04), "cuda": (20e3, 0.0, 8e-5)}
-# What computes the attention, by device: "sdpa", block by block, which computes the least; "mask", one call with a mask
-# over all nodes, which launches the least, and so is a GPU's, by its counts and not yet by its times; or "flex", one
-# compiled call of FlexAttention for GPUs, of which only the forward is tested, on a CPU and uncompiled.
+# The attention kernel by device. "sdpa": one call per block, with the least arithmetic. "mask": one call with a mask
+# over all nodes, with the fewest launches. It was chosen for GPUs by counted launches, not by measured times.
 KERNELS = {"cpu": "sdpa", "cuda": "mask"}
 # Elements of a mask's row, of which kernels want a multiple.
 ALIGNED = 16
@@ -43,7 +41,6 @@ class Layout:
         self.trie = trie
         self._blocks: dict[tuple[torch.device, torch.dtype], list[tuple[Block, Mask]]] = {}
         self._whole: dict[tuple[torch.device, torch.dtype], Tensor] = {}
-        self._flex: dict[torch.device, Any] = {}
 
     def blocks(self, query: Float[Tensor, "1 heads nodes width"]) -> list[tuple[Block, Mask]]:
         """The calls for an attention of this width, each with its mask; ``None`` where all is seen."""
@@ -59,30 +56,15 @@ class Layout:
         hidden = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
         return None if bool(seen.all()) else to_device(hidden, device)
 
-    def _spans(self, device: torch.device) -> list[Tensor]:
-        return [to_device(torch.from_numpy(part), device) for part in (self.trie.enter, self.trie.leave)]
-
     def whole(self, query: Float[Tensor, "1 heads nodes width"]) -> tuple[Block, Mask]:
         """All nodes as one block, for one call. Its mask is kept for the backward, once for all layers."""
         kind, nodes = (query.device, query.dtype), query.shape[2]
         if kind not in self._whole:
-            enter, leave = self._spans(query.device)
+            enter, leave = (to_device(torch.from_numpy(x), query.device) for x in (self.trie.enter, self.trie.leave))
             # As wide as kernels want it in memory: else each layer would make a copy of its own.
             hidden = query.new_full((nodes, -(-nodes // ALIGNED) * ALIGNED), float("-inf"))[:, :nodes]
             self._whole[kind] = hidden.masked_fill_((enter <= enter[:, None]) & (enter[:, None] < leave), 0.0)
         return Block(0, nodes, ((0, nodes),)), self._whole[kind]
-
-    def flex(self, device: torch.device) -> Any:
-        """What each node sees, and the blocks that FlexAttention may skip."""
-        from torch.nn.attention.flex_attention import create_block_mask
-
-        if device not in self._flex:
-            enter, leave = self._spans(device)
-            # A lambda, as FlexAttention counts a rule's parameters, which a checking wrapper hides.
-            rule = lambda batch, head, query, key: (enter[key] <= enter[query]) & (enter[query] < leave[key])  # noqa: E731
-            nodes = len(self.trie)
-            self._flex[device] = create_block_mask(rule, None, None, nodes, nodes, device=str(device))
-        return self._flex[device]
 
 
 class PathAttention(torch.autograd.Function):
@@ -184,28 +166,14 @@ def attend(
         if arguments.get(name) is not None:
             raise NotImplementedError(f"attention with {name}")
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
-    kernel = KERNELS.get(query.device.type)
-    if kernel == "mask":
+    if KERNELS.get(query.device.type) == "mask":
         block, mask = packed.whole(query)
         return _attend_block(block, query, key, value, mask, scale, dropout), None
     if dropout:  # by autograd, for the few models whose attention drops weights in training
         blocks = packed.blocks(query)
         parts = [_attend_block(block, query, key, value, mask, scale, dropout) for block, mask in blocks]
         return torch.cat(parts, dim=1), None
-    if kernel == "flex":
-        flex, grouped = _flex_kernel(query.device.type), query.shape[1] != key.shape[1]
-        output = flex(query, key, value, block_mask=packed.flex(query.device), scale=scale, enable_gqa=grouped)
-        return cast(Tensor, output).transpose(1, 2), None
     return cast(Tensor, PathAttention.apply(query, key, value, packed, scale)), None
-
-
-@functools.cache
-def _flex_kernel(device: str) -> Callable[..., Any]:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    # Without dynamic shapes each new length would be compiled, which takes longer than most rows.
-    kernel: Any = flex_attention
-    return cast(Callable[..., Any], torch.compile(kernel, dynamic=True) if device == "cuda" else kernel)
 
 
 AttentionInterface.register(NAME, attend)

@@ -48,10 +48,8 @@ def check_scores(
         InputError: ``E-SELF-CHECK`` for a larger difference.
     """
     encoder, draw = loaded.encoder(options.chat_template), generator(0, "self-check")
-    number = min(len(instances), int(np.clip(len(instances) // 200, MIN_ROWS, MAX_ROWS)))
-    allowed = max(SAME_NATS, 2 * stated_resolution(loaded.model))
-    num_scores, largest = 0, 0.0
-    for row in draw.choice(len(instances), number, replace=False):
+    allowed, differences = max(SAME_NATS, 2 * stated_resolution(loaded.model)), []
+    for row in draw.permutation(len(instances))[: int(np.clip(len(instances) // 200, MIN_ROWS, MAX_ROWS))]:
         templates = draw.permutation(table.scores.shape[1])[:MAX_TEMPLATES]
         encoded = encoder.encode(instances[row])
         encoded = replace(encoded, answers=tuple(encoded.answers[template] for template in templates))
@@ -60,13 +58,15 @@ def check_scores(
             states = answer_states(loaded.model, [encoded], backend="padded", batch_tokens=len(encoded.trie))
             again = states.scores(loaded.model)[0].double().cpu().numpy()
         first = table.scores[row, templates].astype(np.float64)
-        difference = np.abs(first - again)
-        wrong = np.argwhere(~(difference <= allowed + SAME_SHARE * np.abs(again)))
+        differences.append(np.abs(first - again))
+        wrong = np.argwhere(~(differences[-1] <= allowed + SAME_SHARE * np.abs(again)))
         if len(wrong):
-            template, label = wrong[0]
-            name = names[templates[template]] if names else templates[template] + 1
-            message = f"instance {instances[row].id!r}, template {name!r}, label {label}: the score is"
-            message += f" {first[template, label]:.5f} in this run, but {again[template, label]:.5f} if computed alone."
-            raise InputError("E-SELF-CHECK", message)
-        num_scores, largest = num_scores + first.size, max(largest, float(difference.max()))
-    return {"num_scores": num_scores, "largest_difference": largest}
+            at = template, label = tuple(wrong[0].tolist())
+            name = names[templates[template]] if names else int(templates[template]) + 1
+            raise InputError(
+                "E-SELF-CHECK",
+                f"instance {instances[row].id!r}, template {name!r}, label {label}: the score is {first[at]:.5f} in "
+                f"this run, but {again[at]:.5f} if computed alone.",
+            )
+    checked = np.concatenate(differences)
+    return {"num_scores": checked.size, "largest_difference": float(checked.max())}
