@@ -42,9 +42,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="counted rounds; one more is dropped")
     parser.add_argument("--slow-rounds", type=int, help="rounds of naive and T0; 0: none")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument(
-        "--kernel", choices=["sdpa", "mask", "flex"], help="of packed attention; by default the device's"
-    )
+    parser.add_argument("--kernel", choices=["sdpa", "mask"], help="of packed attention; by default the device's")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--smoke", action="store_true", help="two shapes, one instance, one round: a minute")
