@@ -16,10 +16,13 @@ NO_CONSENSUS = CASES.index(1)
 LOSSES = {
     "cce": {"method": "cce"},
     "cce, sums": {"method": "cce", "cce_reduction": "sum"},
+    "cce over labels": {"method": "cce", "cce_space": "labels"},
+    "cce over both": {"method": "cce", "cce_space": "both"},
     "f2c": {"method": "f2c", "divergence_space": "vocab"},
     "f2c, sums": {"method": "f2c", "divergence_space": "vocab", "cce_reduction": "sum"},
     "f2c over labels": {"method": "f2c", "divergence_space": "labels"},
     "f2c over labels, sums": {"method": "f2c", "divergence_space": "labels", "cce_reduction": "sum"},
+    "f2c over labels, cce over both": {"method": "f2c", "divergence_space": "labels", "cce_space": "both"},
     "f2c over both": {"method": "f2c", "divergence_space": "both", "vocab_weight": 0.5, "labels_weight": 1.5},
     "swarm": {"method": "swarm", "swarm_pairs": "all"},
 }
@@ -149,7 +152,9 @@ def _slow_f2c(model, instance, label, split, args):
     losses, of_vocab, of_labels = [], [], []
     for template in instance.answers:
         rows, picked = _answer_log_probs(model, template[label])
-        losses.append(-picked.sum() if args.cce_reduction == "sum" else -picked.mean())
+        of_label = -_scores(model, template).log_softmax(0)[label]
+        of_tokens = -picked.sum() if args.cce_reduction == "sum" else -picked.mean()
+        losses.append({"vocab": of_tokens, "labels": of_label, "both": of_tokens + of_label}[args.cce_space])
         of_vocab.append(rows.mean(0).softmax(0))
         of_labels.append(_scores(model, template).softmax(0))
     loss = sum(losses) / len(losses)

@@ -115,7 +115,7 @@ def test_a_resumed_run_has_the_same_calibrated_votes_and_adapter(tmp_path, monke
             r"E-CONFIG-VALUE: votes is 'online'\. .* frozen or refreshed",
         ),
         ({"vote_calibration": "prior"}, "E-CONFIG-VALUE: label_prior is None"),
-        ({"label_prior": [0.5, 0.5]}, "E-CONFIG-VALUE: vote_calibration is 'none'"),
+        ({"vote_calibration": "none", "label_prior": [0.5, 0.5]}, "E-CONFIG-VALUE: vote_calibration is 'none'"),
         ({"vote_calibration": "batch", "label_prior": "0.5,0.6"}, "E-LABEL-PRIOR: .*'0.5,0.6'"),
         ({"vote_calibration": "batc"}, "E-CONFIG-VALUE: vote_calibration is 'batc'"),
     ],

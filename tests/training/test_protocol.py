@@ -31,10 +31,11 @@ PROTOCOLS = ("recommended", "paper", "release")
 # ---- what a protocol sets ----
 
 
-def test_the_default_takes_the_bases_votes_once_and_both_spaces():
+def test_default_pseudo_labels_are_frozen_and_calibrated_and_divergences_cover_labels():
     config = F2CConfig()
     assert config.protocol == "recommended"
-    assert (config.votes, config.divergence_space, config.jsd_weight) == ("frozen", "both", 1.0)
+    assert (config.votes, config.vote_calibration, config.warmup_steps) == ("frozen", "batch", 0.1)
+    assert (config.cce_space, config.divergence_space, config.jsd_weight) == ("both", "labels", 1.0)
 
 
 def test_the_papers_protocol_is_the_losses_own_default():
@@ -53,9 +54,12 @@ def test_a_protocol_sets_what_is_not_given_and_a_given_value_wins(protocol):
     }
     for name, bundle in BY_PROTOCOL.items():
         value = next(bundle[other] for other in PROTOCOLS if bundle[other] != bundle[protocol])
-        changed = make_config({"protocol": protocol, name: value})
-        assert getattr(changed, name) == value
-        assert {each for each in BY_PROTOCOL if getattr(changed, each) != getattr(config, each)} == {name}
+        # Pseudo-labels are calibrated only if they are not online.
+        given = {name: value} | ({"votes": "frozen"} if value == "batch" else {})
+        changed = make_config({"protocol": protocol} | given)
+        assert given.items() <= vars(changed).items()
+        others = {each for each in BY_PROTOCOL if getattr(changed, each) != getattr(config, each)} - given.keys()
+        assert others == ({"vote_calibration"} if value == "online" else set())
 
 
 def test_every_setting_of_a_protocol_stands_in_the_record():

@@ -5,6 +5,7 @@ The training objective (Eq. 7) is the mean over *all* instances: one without a c
 
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -155,7 +156,7 @@ def f2c_loss(
 def cce_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     """The method ``cce``: consensus cross-entropy alone, Eq. 6."""
     reading = Reading.of(config)
-    nll = instance.nll(int(instance.consensus.label), reading.cce_reduction)
+    nll = _consensus_nll(instance, reading)
     return _scaled({"cce": cce_loss(nll, weight=config.cce_weight)}, instance, reading)
 
 
@@ -171,7 +172,7 @@ def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
         spaces["vocab"] = config.vocab_weight, answer_distributions(answers, reading.answer_aggregation)
     if reading.divergence_space != "vocab":
         spaces["labels"] = config.labels_weight, as_distributions(label_log_probs(instance.scores()))
-    nll = instance.nll(label, reading.cce_reduction)
+    nll = _consensus_nll(instance, reading)
     terms: dict[str, Tensor] = {}
     for space, (weight, distributions) in spaces.items():
         weights = {"cce_weight": config.cce_weight, "jsd_weight": config.jsd_weight}
@@ -185,6 +186,17 @@ def pulls_words(config: Any) -> bool:
     """Whether ``f2c`` has a divergence over the vocabulary, which pulls each template toward the others' words."""
     is_used = config.divergence_space != "labels" and config.vocab_weight > 0
     return is_used and (config.jsd_weight > 0 or config.flip_weight_max > 0)
+
+
+def _consensus_nll(instance: Instance, reading: Reading) -> Float[Tensor, " templates"]:
+    """The negative log-likelihood of the consensus label in Eq. 6, over the vocabulary, over the labels, or both."""
+    label = int(instance.consensus.label)
+    parts = []
+    if reading.cce_space != "labels":
+        parts.append(instance.nll(label, reading.cce_reduction))
+    if reading.cce_space != "vocab":
+        parts.append(-label_log_probs(instance.scores())[:, label])
+    return torch.stack(parts).sum(dim=0)
 
 
 def _scaled(terms: dict[str, Tensor], instance: Instance, reading: Reading) -> dict[str, Tensor]:

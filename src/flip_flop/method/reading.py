@@ -21,6 +21,7 @@ class Reading:
     Args:
         divergence_space: Divergences over the vocabulary, on the consensus answer's tokens, over the labels, or both.
         answer_aggregation: How the distributions at an answer's positions are compared (:class:`Distributions`).
+        cce_space: Eq. 6 over the vocabulary (the answer's tokens), over the labels (Eq. 14), or the sum of both.
         cce_reduction: Mean or sum over the answer's tokens, in Eq. 6.
         jsd: The form of Eq. 8 (:func:`jsd_loss`).
         flip_direction: The direction of Eq. 9 (:func:`flip_loss`).
@@ -32,6 +33,7 @@ class Reading:
 
     divergence_space: DivergenceSpace = "vocab"
     answer_aggregation: Aggregation = "mean_log_prob"
+    cce_space: DivergenceSpace = "vocab"
     cce_reduction: Reduction = "mean"
     jsd: JsdForm = "mean"
     flip_direction: FlipDirection = "forward"

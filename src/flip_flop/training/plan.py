@@ -33,6 +33,7 @@ FORMER: dict[str, Any] = {
     **{"swarm_space": "labels", "early_stopping_patience": 0, "early_stopping_start": 20},
     **{"votes": "online", "refresh_steps": 50, "vocab_weight": 1.0, "labels_weight": 1.0, "stop_on_collapse": False},
     **{"vote_calibration": "none", "label_prior": None, "too_long": "refuse", "model_init_kwargs": None},
+    "cce_space": "vocab",
 }
 # Settings of how the same work is executed. After an out-of-memory error they are changed, and the run resumed.
 EXECUTION_ONLY = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")

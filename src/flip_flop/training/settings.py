@@ -54,7 +54,8 @@ class TrainingSettings:
 
     output_dir: str | None = _setting("f2c", "Folder of the checkpoints.")
     learning_rate: float = _reading(1e-5, 1e-5, "Peak learning rate of AdamW.", recommended=3e-4)
-    lr_scheduler_type: Any = _setting("cosine", "How the learning rate falls; no warm-up.")
+    lr_scheduler_type: Any = _setting("cosine", "Learning rate schedule after the warm-up.")
+    warmup_steps: float = _reading(0.0, 0.0, "Warm-up steps, or below 1 their share of all steps.", recommended=0.1)
     weight_decay: float = _setting(0.01, "AdamW's weight decay.")
     per_device_train_batch_size: int = _setting(32, "Instances per micro-batch and device.")
     max_steps: int = _setting(-1, f"Optimizer steps at most; {MAX_STEPS} where num_train_epochs is not given either.")
@@ -91,10 +92,13 @@ class TrainingSettings:
     flip_weight_max: float = _reading(0.1, 0.1, "f_max, Algorithm 1 line 18.", recommended=1.0)
     flip_temperature: float = _setting(2.0, "t > 0, Algorithm 1 line 18.")
     divergence_space: DivergenceSpace = _reading(
-        "vocab", "vocab", "Divergences over the vocabulary, over the labels, or over both.", recommended="both"
+        "vocab", "vocab", "Divergences over the vocabulary, over the labels, or over both.", recommended="labels"
     )
-    vocab_weight: float = _reading(1.0, 1.0, "A factor of the divergences over the vocabulary.", recommended=0.6)
+    vocab_weight: float = _setting(1.0, "A factor of the divergences over the vocabulary.")
     labels_weight: float = _setting(1.0, "A factor of the divergences over the labels.")
+    cce_space: DivergenceSpace = _reading(
+        "vocab", "vocab", "Cross-entropy over the answer's tokens (vocab), over the labels, or both.", recommended="both"
+    )
     cce_reduction: Reduction = _setting("mean", "Mean or sum over the answer's tokens.")
     answer_aggregation: Aggregation = _reading(
         "mean_log_prob", "per_position", "How distributions of several answer tokens become one, or are paired."
@@ -110,8 +114,8 @@ class TrainingSettings:
         recommended="frozen",
     )
     refresh_steps: int = _setting(50, "votes refreshed: optimizer steps between two passes that take them again.")
-    vote_calibration: VoteCalibration = _setting(
-        "none", "votes frozen or refreshed: take each template's preference for a label out (docs/calibration.md)."
+    vote_calibration: VoteCalibration = _reading(
+        "none", "none", "Correct the label bias of each template in the pseudo-labels.", recommended="batch"
     )
     label_prior: list[float] | None = _setting(None, "vote_calibration: the labels' true shares; by default uniform.")
     vote_pass: VotePass = _reading(
@@ -150,6 +154,8 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         check_value("protocol", self.protocol, TrainingProtocol)
+        if self.votes == "online" and self.vote_calibration is None:
+            self.vote_calibration = "none"  # a step sees too few rows to calibrate
         for item in fields(self):
             if self.protocol in item.metadata and getattr(self, item.name) is None:
                 setattr(self, item.name, item.metadata[self.protocol])
