@@ -5,6 +5,7 @@ import resource
 import shutil
 import struct
 import threading
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -20,6 +21,7 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.run_record import RunRecord
 from flip_flop.scoring import EndpointScorer, load_model, load_tokenizer, score
 from flip_flop.studies.plan import Setup
+from flip_flop.training.model_card import model_card
 from tests.cli.project import make_project
 from tests.gguf_files import QUANTIZED, llama_tensors, write_gguf
 from tests.studies.plans import plan
@@ -171,7 +173,13 @@ def test_adapter_names_the_gguf_file_and_is_audited_on_it(file, tmp_path):
     assert f'"base_model_name_or_path": "{file}"' in (run.adapter / "adapter_config.json").read_text()
     card = (run.adapter / "README.md").read_text()
     assert "base_model: tiny.gguf" in card
+    assert 'from_pretrained("path/to/its/folder", gguf_file="tiny.gguf")' in card
     assert str(tmp_path) not in card
+    record = RunRecord.read(run.out)
+    card = model_card(replace(record, model=replace(record.model, name="org/tiny-GGUF/tiny.gguf")))
+    assert "base_model: org/tiny-GGUF\n" in card
+    assert 'from_pretrained("org/tiny-GGUF", gguf_file="tiny.gguf")' in card
+    assert 'load_model("org/tiny-GGUF/tiny.gguf", adapter=' in card
     assert audit(load_model(file, adapter=run.adapter), task).scores.shape == audit(file, task).scores.shape
     other = write_gguf(tmp_path / "other.gguf", tiny_model("llama", seed=1))
     with pytest.raises(InputError, match=r"E-ADAPTER-BASE.*weights"):
