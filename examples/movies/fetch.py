@@ -67,7 +67,7 @@ def fetch_reviews(folder: Path) -> None:
     rows.sort(key=lambda row: hashlib.sha256(row["text"].encode("utf-8")).digest())
     for split, number in ROWS.items():
         chosen, rows = rows[:number], rows[number:]
-        lines = [{"text": row["text"]} | ({"label": int(row["label"])} if split == "test" else {}) for row in chosen]
+        lines = [{"text": row["text"], "label": int(row["label"]) if split == "test" else None} for row in chosen]
         write_text(folder / f"{split}.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
 
