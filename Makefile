@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 
-.PHONY: architectures browser docs memory release setup torture demo demo-seeds smoke evidence slurm slurm-programs test quick check bench bench-full clean
+.PHONY: architectures browser docs memory model release setup torture demo demo-real demo-seeds smoke evidence slurm slurm-programs test quick check bench bench-full clean
 
 setup: $(VENV)/.installed
 
@@ -12,7 +12,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || (echo "Python 3.11 or newer is needed: make PYTHON=python3.12" && false)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[studies]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[gguf,studies]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
@@ -21,6 +21,29 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 demo: $(VENV)/.installed            ## the main job on the embedded task: audit, train, audit, report
 	$(BIN)/flip-flop demo --out $(OUT) --overwrite
+
+# A small real model, and sentences of movie reviews. What is downloaded once is not downloaded again.
+SMOLLM2 := models/SmolLM2-135M-Instruct
+MOVIES := examples/movies
+REAL := out/demo-real
+ON_MOVIES := --model $(SMOLLM2) --task $(MOVIES)/task.yaml
+
+model: $(SMOLLM2)                   ## download SmolLM2-135M-Instruct (100 to 270 MB) into models/
+
+$(SMOLLM2): | $(VENV)/.installed
+	$(BIN)/python $(MOVIES)/fetch.py model $@
+
+$(MOVIES)/test.jsonl: | $(VENV)/.installed
+	$(BIN)/python $(MOVIES)/fetch.py reviews $(MOVIES)
+
+demo-real: $(SMOLLM2) $(MOVIES)/test.jsonl  ## audit, train, audit, report with the real model; fifteen minutes on two cores
+	rm -rf $(REAL)
+	$(BIN)/flip-flop audit $(ON_MOVIES) --out $(REAL)/base
+	$(BIN)/flip-flop audit $(ON_MOVIES) --templates held_out --out $(REAL)/base_held_out
+	$(BIN)/flip-flop train $(ON_MOVIES) --config $(MOVIES)/train.yaml --keep-worse --out $(REAL)/f2c
+	$(BIN)/flip-flop audit $(ON_MOVIES) --adapter $(REAL)/f2c/adapter --out $(REAL)/after
+	$(BIN)/flip-flop audit $(ON_MOVIES) --adapter $(REAL)/f2c/adapter --templates held_out --out $(REAL)/after_held_out
+	$(BIN)/flip-flop report $(addprefix $(REAL)/,base after base_held_out after_held_out) --out $(REAL)/report.html
 
 # PromptSource's templates come through pip; where that fails, the tests that need them are skipped by name.
 CACHE := $(CURDIR)/$(VENV)/cache

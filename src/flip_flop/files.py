@@ -52,17 +52,17 @@ def _named(path: Path, temporary: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def lock(file: Path, out: Path) -> Iterator[None]:
+def lock(file: Path, out: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold a lock file as long as this process lives, before it writes to ``out``.
 
     Raises:
-        InputError: ``E-OUT-BUSY`` where another process holds it.
+        InputError: ``E-OUT-BUSY``: another process holds it, without ``wait``.
     """
     is_locked = False
     while not is_locked:
         with file.open("w") as handle:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 raise InputError("E-OUT-BUSY", f"Another process is writing to {out}.") from None
             except OSError as error:
@@ -77,13 +77,12 @@ def lock(file: Path, out: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def lock_output(path: Path) -> Iterator[None]:
-    """Hold a file or folder that is to be written: from the look at what is there until the new one is complete.
-
-    What killed runs have left of it is removed.
+def lock_output(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Lock a file or folder before it is written, and remove the leftovers of killed processes.
 
     Raises:
-        InputError: ``E-OUT-BUSY`` where another process holds it, ``E-OUT-PATH`` where its folder cannot be written.
+        InputError: ``E-OUT-BUSY``: another process holds it, without ``wait``. ``E-OUT-PATH``: its
+            folder cannot be written.
     """
     typed, path = path, path.resolve()
     if path in _held:
@@ -97,8 +96,9 @@ def lock_output(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         message = f"Cannot write to {typed.parent}: {error.strerror}."
-        raise InputError("E-OUT-PATH", message, "Give another --out.") from error
-    with lock(file, typed):
+        hint = "Give another --out. If it is the cache, set XDG_CACHE_HOME."
+        raise InputError("E-OUT-PATH", message, hint) from error
+    with lock(file, typed, wait=wait):
         _held.add(path)
         try:
             _remove_leftovers(path)

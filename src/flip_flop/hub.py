@@ -46,15 +46,40 @@ def unreachable() -> str:
     return f"{urlsplit(hub_address()).hostname} does not answer"
 
 
-def is_folder_name(name: str) -> bool:
-    """Whether a model's name is a folder's: the hub's are OWNER/NAME or NAME, and OWNER may be a folder here."""
-    if Path(name).is_dir() or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        return True
-    return "/" in name and Path(name).parent.is_dir()
+class GGUFName(NamedTuple):
+    """The name of a GGUF file, and its folder or its repository on the hub."""
+
+    place: str
+    file: str
+
+
+def gguf_name(name: str) -> GGUFName | None:
+    """Return the GGUF file of a model's name, or ``None`` for a model in another format.
+
+    The name is a file, a folder with one GGUF file and no safetensors, or ``OWNER/NAME/FILE`` on the hub.
+
+    Raises:
+        InputError: ``E-MODEL-FILE``: the folder has several GGUF files.
+    """
+    folder = Path(name)
+    if name == DEMO or not folder.is_dir():
+        return GGUFName(str(folder.parent), folder.name) if name.endswith(".gguf") else None
+    files = [] if any(folder.glob("*.safetensors")) else sorted(folder.glob("*.gguf"))
+    if len(files) > 1:
+        raise InputError("E-MODEL-FILE", f"{name} has {len(files)} GGUF files.", f"Name one, such as {files[0]}.")
+    return GGUFName(name, files[0].name) if files else None
+
+
+def is_local_name(name: str) -> bool:
+    """Return whether a name is a path. The hub's are OWNER/NAME, NAME and OWNER/NAME/FILE.gguf, unless OWNER exists."""
+    owner, *rest = name.split("/")
+    fits_hub = len(rest) == 2 if name.endswith(".gguf") else len(rest) < 2
+    starts_path = name.startswith((".", "/", "~")) or bool(rest and Path(owner).is_dir())
+    return starts_path or not fits_hub or Path(name).is_dir()
 
 
 def check_model_name(name: str, revision: str | None = None, *, dtype: str = "auto", device: str = "auto") -> None:
-    """Refuse a model before the seconds of any import: a folder that is not there, or a hub that does not answer.
+    """Reject a model before the seconds of any import, if it does not exist or cannot be downloaded.
 
     Raises:
         InputError: ``E-MODEL-FILE``; ``E-MODEL-DTYPE`` and ``E-MODEL-DEVICE`` for an unknown data type or device.
@@ -66,12 +91,17 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
     if is_endpoint(name):
         message = f"{name} is served: its weights are not here, to be trained or loaded."
         raise InputError("E-ENDPOINT", message, "Give it to audit or predict, or give a model's folder or name.")
-    if is_folder_name(name):
-        if not Path(name).is_dir():
-            raise InputError("E-MODEL-FILE", f"No folder {name}.", "Give a model's folder or its name on the hub.")
+    gguf = gguf_name(name)
+    if is_local_name(name):
+        if not (Path(*gguf).is_file() if gguf else Path(name).is_dir()):
+            hint = "Give a model's folder, a GGUF file or a name on the hub."
+            raise InputError("E-MODEL-FILE", f"{name} does not exist.", hint)
     elif name != DEMO and not is_cached(name, revision) and not hub_answers():
-        message = f"{name} is no folder here and not in the hub's cache, and {unreachable()}."
+        message = f"cannot download {name}: {unreachable()}."
         raise InputError("E-MODEL-FILE", message, f"Give a folder, or {WAY_OUT}.")
+    if gguf and importlib.util.find_spec("gguf") is None:
+        hint = "Install it: pip install 'flip-flop-consistency[gguf]'."
+        raise InputError("E-MODEL-FILE", f"{name} needs the package gguf, which is not installed.", hint)
 
 
 class Endpoint(NamedTuple):
@@ -111,11 +141,12 @@ def endpoint_of(name: str) -> Endpoint:
 
 
 def is_cached(name: str, revision: str | None = None) -> bool:
-    """Whether the hub's cache has a model's configuration, and so it was fetched before."""
+    """Return whether the hub's cache has a model's configuration or its GGUF file."""
     from huggingface_hub import try_to_load_from_cache
 
+    repository, file = gguf_name(name) or (name, "config.json")
     try:
-        return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
+        return isinstance(try_to_load_from_cache(repository, file, revision=revision), str)
     except ValueError:  # no name of the hub's
         return False
 

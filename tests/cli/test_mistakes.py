@@ -63,7 +63,7 @@ MISTAKES = {
         None, (*AUDIT, "--templates", "plain", "--fail-under", "agreement=0.5"), "E-FAIL-UNDER", ["1 template."],
     ),
     "metric": (None, (*AUDIT, "--fail-under", "agreemnt=0.9"), "E-FAIL-UNDER", ["'agreement'"]),
-    "model": (None, ("audit", "-m", "./tiny", "-t", "tickets.yaml", "-o", "out"), "E-MODEL-FILE", ["No folder ./tiny"]),
+    "model": (None, ("audit", "-m", "./tiny", "-t", "tickets.yaml", "-o", "out"), "E-MODEL-FILE", ["./tiny does"]),
     "adapter": (None, (*AUDIT, "--adapter", "runs/f2c/adapter"), "E-ADAPTER-FILE", ["runs/f2c/adapter"]),
     "part": (None, (*AUDIT, "--allow-changed", "rows"), "E-ALLOW-CHANGED", ["'rows'", "weights, config"]),
     "part of a training": (None, (*TRAIN, "--allow-changed", "adapter"), "E-ALLOW-CHANGED", ["validation_gold."]),
@@ -214,7 +214,7 @@ def test_training_looks_at_its_output_before_it_reads_a_model(run, project):
     (project / "out").mkdir()
     with held(project / "out" / ".lock"):
         one_line(run(command), "E-OUT-BUSY", "out")
-    one_line(run(command), "E-MODEL-FILE", "No folder ./no-model")
+    one_line(run(command), "E-MODEL-FILE", "./no-model does not exist")
     (project / "out" / "thesis.txt").write_text("precious")
     one_line(run(command), "E-OUT-USED", "thesis.txt")
 

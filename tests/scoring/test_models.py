@@ -173,7 +173,7 @@ def test_the_embedded_model_is_opened_by_its_name():
 
 
 def test_a_missing_folder_is_refused():
-    assert "No folder ./models/tiny" in refused("E-MODEL-FILE", "./models/tiny")
+    assert "./models/tiny does not exist" in refused("E-MODEL-FILE", "./models/tiny")
     refused("E-MODEL-FILE", "/no/such/folder")
     refused("E-MODEL-FILE", "no-such-name-on-the-hub")
 

@@ -101,7 +101,7 @@ def check_task_out(out: Path, *, overwrite: bool) -> Iterator[None]:
 class BaseModelOptions:
     """A model without an adapter."""
 
-    model: str = option(short="-m", help="A hub name, a folder, or `demo` for the embedded model.")
+    model: str = option(short="-m", help="A hub name, a folder, a GGUF file, or `demo`.")
     revision: str | None = option(None, help="The model's commit, branch or tag on the hub.")
     dtype: str = option("auto", help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.")
     device: str = option("auto", help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")
@@ -115,10 +115,10 @@ class BaseModelOptions:
 
     def load(self, *, quiet: bool = False) -> "LoadedModel":
         """Load the model, with an adapter where there is one, and say so on standard error."""
-        from flip_flop.hub import DEMO, is_cached, is_folder_name
+        from flip_flop.hub import DEMO, is_cached, is_local_name
 
         if not quiet:
-            is_here = self.model == DEMO or is_folder_name(self.model) or is_cached(self.model, self.revision)
+            is_here = self.model == DEMO or is_local_name(self.model) or is_cached(self.model, self.revision)
             echo(f"loading {self.model}{'' if is_here else ': it is downloaded from the hub first'}", err=True)
         else:
             from huggingface_hub.utils import disable_progress_bars

@@ -80,27 +80,32 @@ def weight_files(source: str, config: PreTrainedConfig, **hub: Any) -> Collectio
     return names
 
 
-def check_model_size(folder: Path, files: Collection[str], config: PreTrainedConfig) -> None:
-    """Refuse a configuration of far more weights than the folder's files hold; of the hub's, of too many layers.
-
-    Raises:
-        InputError: ``E-MODEL-FILE``.
-    """
-    hint = "Give the config.json that belongs to the weights."
-    layers = getattr(config.get_text_config(), "num_hidden_layers", None) or 0
-    if layers > MAX_LAYERS:
-        message = f"config.json of {folder} has {layers:,} layers; {MAX_LAYERS:,} are allowed."
-        raise InputError("E-MODEL-FILE", message, hint)
+def max_weights(folder: Path, files: Collection[str], config: PreTrainedConfig) -> int | None:
+    """Return the largest number of weights that a folder's files can be for; ``None`` for the hub's."""
     if not folder.is_dir():
-        return
-    stored = sum(shape.numel() for file in files for shape in _shapes(folder / file))
+        return None
     times = 32 if getattr(config, "quantization_config", None) is not None else 2  # tied weights are stored once
+    return times * sum(shape.numel() for file in files for shape in _shapes(folder / file)) + 1000
+
+
+def check_num_layers(name: str, layers: int) -> None:
+    """Reject a number of layers that would take minutes to build (``E-MODEL-FILE``)."""
+    if layers > MAX_LAYERS:
+        message = f"{name} has {layers:,} layers in its configuration; {MAX_LAYERS:,} are allowed."
+        raise InputError("E-MODEL-FILE", message, "Give the configuration that belongs to the weights.")
+
+
+def check_model_size(name: str, config: PreTrainedConfig, largest: int | None) -> None:
+    """Reject a configuration of more weights than its files can hold, or of too many layers (``E-MODEL-FILE``)."""
+    check_num_layers(name, getattr(config.get_text_config(), "num_hidden_layers", None) or 0)
+    if largest is None:
+        return
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     asked = sum(weights.numel() for weights in model.parameters())
-    if asked > times * stored + 1000:
-        message = f"config.json of {folder} asks for {asked:,} weights, its files hold {stored:,}."
-        raise InputError("E-MODEL-FILE", message, hint)
+    if asked > largest:
+        message = f"{name} asks for {asked:,} weights in its configuration; its files have {largest:,} at most."
+        raise InputError("E-MODEL-FILE", message, "Give the configuration that belongs to the weights.")
 
 
 def check_adapter_size(adapter: Path, model: nn.Module) -> None:

@@ -7,36 +7,28 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    BitsAndBytesConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
-from flip_flop.hub import DEMO, check_model_name, hub_answers, is_folder_name
+from flip_flop.hub import DEMO, check_model_name
 from flip_flop.identity import check_adapter_folder, check_parts, config_digest, json_digest
 from flip_flop.options import LOADED_PARTS, ChatTemplate, DeviceMap, LoadIn
 from flip_flop.run_record import AdapterRecord, ModelRecord
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
-from flip_flop.scoring.bounds import check_model_size, time_limit, weight_files
-from flip_flop.scoring.causal_lm import as_input_error, check_head
+from flip_flop.scoring.bounds import check_model_size, max_weights, time_limit, weight_files
+from flip_flop.scoring.causal_lm import check_head
+from flip_flop.scoring.gguf import converted
+from flip_flop.scoring.pretrained import ModelSource, check_kind, in_one_line, load_pretrained, load_weights
 from flip_flop.scoring.tokens import PromptEncoder
 
-# Where transformers keeps the head of a classifier, a reward model or a reader.
-OTHER_HEADS = {"score", "classifier", "qa_outputs"}
 # What a tokenizer is read from. Its chat template, in whichever file, is compared by itself.
 TOKENIZER_FILES = ("*token*.json", "vocab.*", "merges.txt", "*.model", "*.tiktoken")
 EMBEDDED_MODEL = Path(__file__).parent / "embedded_model"
@@ -79,10 +71,10 @@ def load_model(
     allow_changed: Collection[str] = (),
     quantization_config: QuantizationConfigMixin | LoadIn | None = None,
 ) -> LoadedModel:
-    """Load a causal LM, its tokenizer and an adapter; safetensors only, no remote code.
+    """Load a causal LM, its tokenizer and an adapter; from safetensors or GGUF, no remote code.
 
     Args:
-        name: A hub name, a folder, or ``demo`` for the embedded model.
+        name: A hub name, a folder, a GGUF file, or ``demo`` for the embedded model.
         adapter: A folder in PEFT's format, made for this very model.
         revision: A commit, branch or tag on the hub.
         dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is bfloat16 on a GPU and float32 on a CPU.
@@ -106,25 +98,28 @@ def load_model(
     _check_device(device)
     if adapter is not None:
         check_adapter_folder(Path(adapter))
-    source = str(EMBEDDED_MODEL) if name == DEMO else name
+    source = _find_source(name, revision, "weights")
     with time_limit(1.5):  # some build lists as long as they have layers
-        config = _pretrained(AutoConfig, source, revision)
-    _check_kind(name, config)
-    files = _one_line("weights", name, weight_files, source, config, revision=revision, **_offline(source))
-    _one_line("weights", name, check_model_size, Path(source), files, config)
+        config = load_pretrained(AutoConfig, source)
+    check_kind(name, config)
+    files = in_one_line("weights", name, weight_files, source.place, config, **source.hub)
+    stored = in_one_line("weights", name, max_weights, Path(source.place), files, config)
+    in_one_line("weights", name, check_model_size, name, config, stored)
     tokenizer = load_tokenizer(name, revision)
     quantization = _quantization(quantization_config, dtype)
     # Quantized weights are put on their device where they are read: not all kinds of them can be moved.
     on = {"quantization_config": quantization, "device_map": device_map or {"": device}}
-    model = _load_weights(source, revision, dtype=getattr(torch, dtype), **on)
+    model = load_weights(source, dtype=getattr(torch, dtype), **on)
+    if source.gguf_digest:
+        model.config.name_or_path = name  # PEFT looks for a folder in model.name_or_path
     compute_in_its_dtype(model)
     check_head(model)
     record = ModelRecord(
         name=name,
-        revision=getattr(config, "_commit_hash", None) or revision,
-        digest=_weights_digest(source, files, model),
+        revision=getattr(config, "_commit_hash", None) or source.revision,
+        digest=source.gguf_digest or _weights_digest(source.place, files, model),
         is_demo=name == DEMO,
-        digests=_digests(Path(source), tokenizer),
+        digests=_digests(source, tokenizer),
         **describe_weights(model, dtype),
     )
     if adapter is None:
@@ -178,13 +173,17 @@ def _bits(quantization: Any) -> str:
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
     """Load a model's tokenizer alone; raises ``E-MODEL-FILE`` or ``E-MODEL-TOKENIZER``."""
     check_model_name(name, revision)
-    source = str(EMBEDDED_MODEL) if name == DEMO else name
-    tokenizer: PreTrainedTokenizerBase = _pretrained(AutoTokenizer, source, revision)
+    source = _find_source(name, revision, "tokenizer")
+    tokenizer: PreTrainedTokenizerBase = load_pretrained(AutoTokenizer, source)
     # Where a folder holds no tokenizer, transformers makes one without a vocabulary, and every text is empty.
     if not tokenizer("No, yes", add_special_tokens=False)["input_ids"]:
         message = f"{name} has no tokenizer, or one without a vocabulary."
         raise InputError("E-MODEL-TOKENIZER", message, "Save the model's tokenizer beside its weights.")
     return tokenizer
+
+
+def _find_source(name: str, revision: str | None, part: Literal["weights", "tokenizer"]) -> ModelSource:
+    return converted(name, revision, part) or ModelSource(name, str(EMBEDDED_MODEL) if name == DEMO else name, revision)
 
 
 def _weights_digest(name: str, files: Collection[str], model: PreTrainedModel) -> str:
@@ -194,65 +193,14 @@ def _weights_digest(name: str, files: Collection[str], model: PreTrainedModel) -
     return sha256_json({"name": name, "commit": getattr(model.config, "_commit_hash", None)})
 
 
-def _digests(folder: Path, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """Of what decides a score beside the weights; a hub's files are covered by the commit."""
-    found = {"chat_template": json_digest(tokenizer.chat_template)}
-    if folder.is_dir():
+def _digests(source: ModelSource, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """The digests of configuration and tokenizer. The hub's commit and the digest of a GGUF file cover theirs."""
+    found, folder = {"chat_template": json_digest(tokenizer.chat_template)}, Path(source.place)
+    if folder.is_dir() and not source.gguf_digest:
         files = sorted({file for kind in TOKENIZER_FILES for file in folder.glob(kind)})
         content = {file.name: (config_digest if file.stem.endswith("config") else sha256_file)(file) for file in files}
         found |= {"config": config_digest(folder / "config.json"), "tokenizer": sha256_json(content)}
     return found
-
-
-def _load_weights(name: str, revision: str | None, **arguments: Any) -> Any:
-    model, loading = _pretrained(
-        AutoModelForCausalLM,
-        name,
-        revision,
-        **arguments,
-        use_safetensors=True,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # they are refused here, by name
-    )
-    # transformers only warns where weights are missing: the model would run on with random ones.
-    missing = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
-    if missing:
-        raise InputError(
-            "E-MODEL-FILE",
-            f"The weights of {name} lack {missing[0]} or hold it in another shape; {len(missing)} such tensors in all.",
-            "Give the complete weights of a causal language model, with the config.json that belongs to them.",
-        )
-    # With tied embeddings nothing is missing where another head is there instead of a language model's.
-    heads = sorted(key for key in loading["unexpected_keys"] if key.split(".")[0] in OTHER_HEADS)
-    if heads:
-        raise _other_head(name, f"its weights hold {heads[0]}")
-    return model
-
-
-def _check_kind(name: str, config: PreTrainedConfig) -> None:
-    """What a configuration says of a model's kind, before its weights are read."""
-    if config.is_encoder_decoder:
-        raise InputError("E-MODEL-KIND", f"{name} is an encoder-decoder model.", "Use a causal language model.")
-    for architecture in config.architectures or ():
-        if architecture.endswith(("Classification", "QuestionAnswering")):
-            raise _other_head(name, f"its config.json says {architecture}")
-
-
-def _other_head(name: str, why: str) -> InputError:
-    hint = "Use the causal language model that it was made from, or another."
-    return InputError("E-MODEL-KIND", f"{name} has another head than a language model's: {why}.", hint)
-
-
-def _pretrained(factory: Any, name: str, revision: str | None, **arguments: Any) -> Any:
-    """``factory.from_pretrained`` with its many errors in one line."""
-    part = {"AutoConfig": "model", "AutoTokenizer": "tokenizer"}.get(factory.__name__, "weights")
-    arguments |= _offline(name) | {"trust_remote_code": False}
-    return _one_line(part, name, factory.from_pretrained, name, revision=revision, **arguments)
-
-
-def _offline(name: str) -> dict[str, bool]:
-    # If the hub is unreachable, the library asks it for half a minute before it looks into the cache.
-    return {"local_files_only": not is_folder_name(name) and not hub_answers()}
 
 
 def _silence_loading() -> None:
@@ -262,13 +210,6 @@ def _silence_loading() -> None:
     transformers_logging.disable_progress_bar()
     if not were_disabled:
         enable_progress_bars()
-
-
-def _one_line(part: str, name: str, build: Any, *arguments: Any, **keywords: Any) -> Any:
-    code = "E-MODEL-TOKENIZER" if part == "tokenizer" else "E-MODEL-FILE"
-    hint = "Give a folder with config.json, safetensors weights and a tokenizer, or a name on the hub."
-    with as_input_error(code, f"Cannot load the {part} of {name}", hint, Exception):
-        return build(*arguments, **keywords)
 
 
 def _check_device(device: str) -> None:

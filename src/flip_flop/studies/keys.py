@@ -8,7 +8,7 @@ from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
-from flip_flop.hub import hub_answers
+from flip_flop.hub import gguf_name, hub_answers, is_local_name
 from flip_flop.method import BASE
 from flip_flop.options import TrainingProtocol, row_protocol_of
 from flip_flop.scoring import LoadedModel, load_model
@@ -176,9 +176,12 @@ def identify_model(setup: Setup) -> dict[str, Any]:
     For a branch or a tag, or where no revision is given, it is the commit that the hub's cache holds, or else the hub's
     own one: a model must not become another one between two runs of a study without a word.
     """
-    folder = model_folder(setup.model)
+    folder, gguf = model_folder(setup.model), gguf_name(setup.model)
+    if gguf and is_local_name(setup.model):
+        return {"gguf": sha256_file(Path(*gguf))}
     if folder is None:
-        return {"name": setup.model, "revision": _commit(setup.model, setup.revision or "main") or setup.revision}
+        repository = gguf.place if gguf else setup.model
+        return {"name": setup.model, "revision": _commit(repository, setup.revision or "main") or setup.revision}
     kinds = ("*.safetensors", "*.json", "*.model", "*.txt", "*.jinja")
     files = sorted(path for kind in kinds for path in folder.glob(kind))
     if not files:

@@ -12,6 +12,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from flip_flop.hub import gguf_name, is_local_name
 from flip_flop.metrics import METRICS
 from flip_flop.run_record import ModelRecord, RunRecord
 from flip_flop.text import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, visible
@@ -45,7 +46,7 @@ def model_card(
         **{
             "library_name": "peft",
             "pipeline_tag": "text-generation",
-            "base_model": base,
+            "base_model": "/".join(base.split("/")[:2]),  # without the name of a GGUF file
             "tags": list(dict.fromkeys(own)),
             "model_name": title if results else None,
             "eval_results": results or None,
@@ -58,9 +59,8 @@ def model_card(
 
 
 def base_name(model: ModelRecord) -> str:
-    """The base's name on the hub, or the last part of a folder's path: a path says nothing to others."""
-    is_hub_name = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model.name) and not Path(model.name).is_dir()
-    return model.name if is_hub_name else Path(model.name).name
+    """Return the base's name on the hub, or the last part of its path, which is of this machine."""
+    return Path(model.name).name if is_local_name(model.name) else model.name
 
 
 def _summary(record: RunRecord, title: str, base: str) -> Iterator[str]:
@@ -172,10 +172,14 @@ def _worse(record: RunRecord) -> str | None:
 def _loading(record: RunRecord, base: str) -> Iterator[str]:
     name = json.dumps("demo" if record.model.is_demo else base)
     revision = f", revision={json.dumps(record.model.revision)}" if record.model.revision else ""
+    place = name
+    if gguf := gguf_name(record.model.name):
+        folder = "path/to/its/folder" if is_local_name(record.model.name) else gguf.place
+        place = f"{json.dumps(folder)}, gguf_file={json.dumps(gguf.file)}"
     yield from ("", "## How to load it", "")
     if not record.model.is_demo:
         yield from ("```python", "from peft import PeftModel", "from transformers import AutoModelForCausalLM", "")
-        yield f"base = AutoModelForCausalLM.from_pretrained({name}{revision})"
+        yield f"base = AutoModelForCausalLM.from_pretrained({place}{revision})"
         yield from ('model = PeftModel.from_pretrained(base, "path/to/this/folder")', "```", "")
     yield from ("To measure it, on your own phrasings too:", "", "```python")
     yield from ("from flip_flop import audit, load_model", "")

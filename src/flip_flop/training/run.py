@@ -20,9 +20,10 @@ from flip_flop.errors import InputError
 from flip_flop.files import new_folder, write_json, write_text
 from flip_flop.identity import check_parts, digests_of
 from flip_flop.method import find_method
-from flip_flop.options import MODEL_PARTS, TRAINING_PARTS
+from flip_flop.options import ADAPTER_CONFIG, MODEL_PARTS, TRAINING_PARTS
 from flip_flop.run_record import RUN_FILE, RunRecord, TaskRecord, this_process
 from flip_flop.scoring.adapters import describe_adapter
+from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.distributed import rank, wait_for_all, world_size
 from flip_flop.scoring.given import ModelGiven
 from flip_flop.scoring.models import LoadedModel
@@ -203,6 +204,7 @@ def _run(
         )
         with new_folder(out / "adapter") as folder:
             trainer.adapted.save_pretrained(str(folder))
+            _name_base(folder, unwrap(loaded.model).config.name_or_path or "")
             loaded.tokenizer.save_pretrained(folder)
             write_text(folder / CARD, model_card(trainer.record))
         adapter = describe_adapter(out / "adapter", path="adapter", method=method.name)
@@ -256,15 +258,19 @@ def _checkpoint_to_resume(folder: Path) -> Path | None:
     return checkpoint
 
 
+def _name_base(adapter: Path, base: str) -> None:
+    """Write the base model's name into an adapter's configuration."""
+    config = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))
+    write_json(adapter / ADAPTER_CONFIG, config | {"base_model_name_or_path": base})
+
+
 def _push(trainer: F2CTrainer, adapter: Path, base: str) -> None:
     """Send the adapter's folder, model card included, to the hub; the run is complete without that."""
     name = str(trainer.hub_model_id)
     try:
         with tempfile.TemporaryDirectory() as folder:
             sent = shutil.copytree(adapter, Path(folder) / "adapter")
-            own = json.loads((sent / "adapter_config.json").read_text("utf-8"))
-            own["base_model_name_or_path"] = base  # a path of this machine is nobody else's
-            (sent / "adapter_config.json").write_text(json.dumps(own, indent=2), "utf-8")
+            _name_base(sent, base)  # without the path of this machine
             HfApi(token=trainer.args.hub_token).upload_folder(
                 repo_id=name, folder_path=sent, commit_message="flip-flop train", revision=trainer.args.hub_revision
             )

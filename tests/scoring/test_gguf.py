@@ -1,0 +1,315 @@
+"""GGUF files: equal scores, exact identity, and one line for files that cannot be read."""
+
+import importlib.util
+import resource
+import shutil
+import struct
+import threading
+from dataclasses import replace
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from flip_flop import F2CConfig, audit, train
+from flip_flop.errors import InputError
+from flip_flop.files import lock, sha256_file
+from flip_flop.options import ScoringOptions
+from flip_flop.prompts import RenderedInstance
+from flip_flop.run_record import RunRecord
+from flip_flop.scoring import EndpointScorer, load_model, load_tokenizer, score
+from flip_flop.studies.plan import Setup
+from flip_flop.training.model_card import model_card
+from tests.cli.project import make_project
+from tests.gguf_files import QUANTIZED, llama_tensors, write_gguf
+from tests.studies.plans import plan
+from tests.tiny import byte_bpe, tiny_model, with_chat_template
+from tests.training.conftest import make_task
+
+INSTANCES = [
+    RenderedInstance(
+        "1",
+        ("The food was good. Yes or no?", "Question: is it dirty? Answer:", "True?"),
+        (("No", "Yes"), ("Never", "Maybe"), ("False", "True")),
+        None,
+    )
+]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "flip-flop" / "gguf"
+
+
+@pytest.fixture
+def file(tmp_path):
+    return write_gguf(tmp_path / "tiny.gguf")
+
+
+def scores(model):
+    return score(load_model(model), INSTANCES, ScoringOptions(chat_template="off")).scores
+
+
+def assert_equal_scores(one, other):
+    assert np.abs(scores(one) - scores(other)).max() < 1e-5
+
+
+def rejected(name, *words):
+    with pytest.raises(InputError) as error:
+        load_model(name)
+    line = str(error.value)
+    assert error.value.code == "E-MODEL-FILE"
+    assert "\n" not in line
+    assert all(word in line for word in words), line
+    return line
+
+
+def save(folder, model=None):
+    (model or tiny_model("llama")).save_pretrained(folder)
+    with_chat_template(byte_bpe()).save_pretrained(folder)
+    return folder
+
+
+def test_file_has_the_scores_of_the_model_it_was_made_from(file, tmp_path):
+    folder = save(tmp_path / "model")
+    assert_equal_scores(file, folder)
+    theirs, ours = load_model(folder), load_model(file)
+    assert ours.tokenizer.chat_template == theirs.tokenizer.chat_template
+    assert ours.record.digests == {"chat_template": theirs.record.digests["chat_template"]}
+    assert ours.record.digest == sha256_file(file)
+    assert ours.record.name == str(file)
+    assert ours.record.num_parameters == theirs.record.num_parameters
+
+
+def test_folder_with_one_gguf_file_is_loaded_like_the_file(file, tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    shutil.copy(file, folder)
+    assert load_model(folder).record.digest == sha256_file(file)
+    write_gguf(folder / "other.gguf")
+    rejected(folder, "2 GGUF files", "other.gguf")
+    save(folder)
+    assert load_model(folder).record.digest != sha256_file(file)  # safetensors come first
+
+
+def test_quantized_weights_are_dequantized(tmp_path):
+    model = tiny_model("llama")
+    expected, packed = tiny_model("llama"), {}
+    state = expected.state_dict()
+    for name, array in llama_tensors(model).items():
+        if name in ("token_embd.weight", "output.weight"):
+            packed[name] = gguf.quantize(array, QUANTIZED)
+            key = "model.embed_tokens.weight" if name.startswith("token") else "lm_head.weight"
+            state[key].copy_(torch.from_numpy(gguf.dequantize(packed[name], QUANTIZED)))
+    file = write_gguf(tmp_path / "tiny.gguf", model, more=packed)
+    assert_equal_scores(file, save(tmp_path / "model", expected))
+    with pytest.raises(AssertionError):
+        assert_equal_scores(file, save(tmp_path / "exact", model))
+
+
+def test_output_embedding_that_is_stored_twice_is_tied(tmp_path):
+    model = tiny_model("llama")
+    model.lm_head.weight.data.copy_(model.model.embed_tokens.weight)
+    loaded = load_model(write_gguf(tmp_path / "twice.gguf", model))
+    assert loaded.model.lm_head.weight is loaded.model.model.embed_tokens.weight
+    assert loaded.record.num_parameters == model.num_parameters() - 400 * 32
+    assert_equal_scores(tmp_path / "twice.gguf", save(tmp_path / "model", model))
+
+
+def test_weights_are_converted_once(file, cache):
+    load_model(file)
+    (folder,) = cache.glob("*/weights")
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    moved = file.rename(file.with_name("moved.gguf"))
+    assert load_model(moved).record.name == str(moved)
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    write_gguf(moved, tiny_model("llama", seed=1))
+    assert load_model(moved).record.digest == sha256_file(moved)
+    assert len([*cache.glob("*/weights")]) == 2
+
+
+def test_second_process_waits_for_a_conversion(file, cache):
+    expected, found = scores(file), []
+    (folder,) = cache.glob("*/weights")
+    shutil.rmtree(folder)
+    thread = threading.Thread(target=lambda: found.append(scores(file)))
+    with lock(folder.with_name(".weights.lock"), folder):
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+    thread.join()
+    assert (found[0] == expected).all()
+    assert not [*cache.rglob(".*")]
+
+
+def test_tokenizer_is_read_without_converting_the_weights(file, cache):
+    tokenizer = load_tokenizer(str(file))
+    assert tokenizer("Yes or no")["input_ids"] == byte_bpe()("Yes or no")["input_ids"]
+    assert not [*cache.glob("*/weights")]
+
+
+def test_other_files_of_the_folder_are_not_read(file):
+    expected = scores(file)
+    for name in ("config.json", "tokenizer_config.json", "adapter_config.json", "generation_config.json"):
+        (file.parent / name).write_text("{}")
+    (file.parent / "chat_template.jinja").write_text("other")
+    shutil.rmtree(file.parent / "cache")
+    assert (scores(file) == expected).all()
+    assert load_model(file).tokenizer.chat_template != "other"
+
+
+def test_model_object_from_a_gguf_file_finds_its_tokenizer(file):
+    task = make_task()
+    assert (audit(load_model(file).model, task).scores == audit(file, task).scores).all()
+
+
+def test_adapter_names_the_gguf_file_and_is_audited_on_it(file, tmp_path):
+    task = make_task()
+    config = F2CConfig(max_steps=2, learning_rate=1e-2, lora_r=4, use_cpu=True, per_device_train_batch_size=4)
+    run = train(file, task, config, tmp_path / "run", quiet=True, keep_worse=True)
+    assert f'"base_model_name_or_path": "{file}"' in (run.adapter / "adapter_config.json").read_text()
+    card = (run.adapter / "README.md").read_text()
+    assert "base_model: tiny.gguf" in card
+    assert 'from_pretrained("path/to/its/folder", gguf_file="tiny.gguf")' in card
+    assert str(tmp_path) not in card
+    record = RunRecord.read(run.out)
+    card = model_card(replace(record, model=replace(record.model, name="org/tiny-GGUF/tiny.gguf")))
+    assert "base_model: org/tiny-GGUF\n" in card
+    assert 'from_pretrained("org/tiny-GGUF", gguf_file="tiny.gguf")' in card
+    assert 'load_model("org/tiny-GGUF/tiny.gguf", adapter=' in card
+    assert audit(load_model(file, adapter=run.adapter), task).scores.shape == audit(file, task).scores.shape
+    other = write_gguf(tmp_path / "other.gguf", tiny_model("llama", seed=1))
+    with pytest.raises(InputError, match=r"E-ADAPTER-BASE.*weights"):
+        load_model(other, adapter=run.adapter)
+    shutil.move(other, file)
+    with pytest.raises(InputError, match=r"E-RESUME-CHANGED.*weights"):
+        train(file, task, config, tmp_path / "run", quiet=True, resume=True, keep_worse=True)
+
+
+def test_name_of_a_repository_and_a_file_is_found_in_the_cache_of_the_hub(file, tmp_path, monkeypatch):
+    commit, cached = "1" * 40, tmp_path / "hub" / "models--org--tiny-GGUF"
+    (cached / "snapshots" / commit).mkdir(parents=True)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(commit)
+    shutil.copy(file, cached / "snapshots" / commit / "tiny.gguf")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    loaded = load_model("org/tiny-GGUF/tiny.gguf")
+    assert (loaded.record.name, loaded.record.revision) == ("org/tiny-GGUF/tiny.gguf", commit)
+    assert loaded.record.digest == sha256_file(file)
+    rejected("org/tiny-GGUF/other.gguf", "cannot download", "org/tiny-GGUF/other.gguf")
+
+
+def test_missing_file_is_one_line(tmp_path):
+    rejected(tmp_path / "missing.gguf", "missing.gguf does not exist")
+    rejected("missing.gguf", "missing.gguf does not exist")
+
+
+def test_missing_package_is_one_line(file, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "gguf" else find(name, *rest))
+    rejected(file, "pip install 'flip-flop-consistency[gguf]'")
+
+
+def test_architecture_that_transformers_does_not_read_is_one_line(tmp_path):
+    rejected(write_gguf(tmp_path / "other.gguf", architecture="grok"), "other.gguf", "grok")
+
+
+def test_scaled_rotary_embeddings_are_rejected(tmp_path):
+    """transformers ignores them, and would give other scores."""
+    factors = {"rope_freqs.weight": np.ones(4, np.float32)}
+    rejected(write_gguf(tmp_path / "tensor.gguf", more=factors), "rope_freqs.weight")
+
+    def scale(writer):
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+
+    rejected(write_gguf(tmp_path / "scaled.gguf", add=scale), "llama.rope.scaling.type")
+
+
+def test_file_without_a_layer_is_rejected(tmp_path, cache):
+    rejected(write_gguf(tmp_path / "short.gguf", layers=3), "lack", "layers.2")
+    assert not [*cache.glob("*/weights")]
+
+
+def test_huge_header_is_rejected_before_anything_of_its_size_is_built(tmp_path, file):
+    content = file.read_bytes()
+    rejected(write_gguf(tmp_path / "layers.gguf", layers=10**9), "1,000,000,000 layers")
+    damaged = tmp_path / "damaged.gguf"
+    for key, word in (("embedding_length", "weights"), ("vocab_size", "weights"), ("feed_forward_length", "weights")):
+        at = content.index(f"llama.{key}".encode()) + len(f"llama.{key}") + 4
+        damaged.write_bytes(content[:at] + struct.pack("<I", 2**30) + content[at + 4 :])
+        rejected(damaged, "damaged.gguf", word)
+    huge = struct.pack("<Q", 2**60)
+    for at in (8, 16, 24):  # numbers of tensors and of metadata, length of the first key
+        damaged.write_bytes(content[:at] + huge + content[at + 8 :])
+        rejected(damaged, "damaged.gguf")
+    name = b"token_embd.weight"  # its shape is behind its name and the number of its dimensions
+    at = content.index(name, content.index(b"output_norm") - 2000) + len(name) + 4
+    damaged.write_bytes(content[:at] + huge + content[at + 8 :])
+    rejected(damaged, "damaged.gguf")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.0005, 0.1, 0.5, 0.99])
+def test_truncated_file_is_one_line(file, share, cache):
+    content = file.read_bytes()
+    file.write_bytes(content[: int(share * len(content))])
+    rejected(file, "tiny.gguf")
+    assert not [*cache.glob("*/weights")]
+
+
+def test_other_file_is_one_line(tmp_path):
+    (tmp_path / "other.gguf").write_bytes(b"PK" * 3000)
+    rejected(tmp_path / "other.gguf", "other.gguf", "GGUF")
+
+
+def test_cache_that_cannot_be_written_is_one_line(file, tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(InputError, match=r"E-OUT-PATH.*XDG_CACHE_HOME"):
+        load_model(file)
+
+
+def test_full_disk_is_one_line_and_leaves_nothing(file, cache):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+        with pytest.raises(InputError, match=r"E-OS.*weights could not be written, with .*XDG_CACHE_HOME"):
+            load_model(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not [path for path in cache.rglob("*") if path.is_file()]
+
+
+def test_commands_take_a_gguf_file(file, tmp_path, flip_flop, monkeypatch):
+    monkeypatch.chdir(make_project(tmp_path / "work"))
+    audited = flip_flop("audit", "--model", file, "--task", "tickets.yaml", "--out", "base", "--quiet")
+    assert audited.code == 0, audited.err
+    answered = flip_flop(
+        "predict", "--model", file, "--task", "tickets.yaml", "--input", "test.csv", "--out", "out.csv"
+    )
+    assert answered.code == 0, answered.err
+    assert RunRecord.read(tmp_path / "work" / "base").model.digest == sha256_file(file)
+
+
+def test_tokenizer_of_a_served_model_may_be_a_gguf_file(file):
+    pytest.importorskip("openai", reason="the package openai is not installed")
+    scorer = EndpointScorer("openai:http://127.0.0.1:1/v1#tiny", str(file))
+    assert scorer.tokenizer.chat_template == load_model(file).tokenizer.chat_template
+
+
+def test_study_identifies_a_gguf_file_by_its_content(file):
+    keys = [{cell.key for cell in plan(setup=Setup(str(file), device="cpu")).cells}]
+    moved = file.rename(file.with_name("moved.gguf"))
+    keys.append({cell.key for cell in plan(setup=Setup(str(moved), device="cpu")).cells})
+    write_gguf(moved, tiny_model("llama", seed=1))
+    keys.append({cell.key for cell in plan(setup=Setup(str(moved), device="cpu")).cells})
+    assert keys[0] == keys[1]
+    assert not keys[0] & keys[2]
+
+
+def test_direct_loading_agrees(file):
+    """The cached folder holds the weights that transformers reads from the file."""
+    direct = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    ours = load_model(file).model.state_dict()
+    assert all(torch.equal(weights, ours[name]) for name, weights in direct.state_dict().items())
