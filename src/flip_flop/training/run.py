@@ -30,7 +30,7 @@ from flip_flop.tasks import Task, as_task
 from flip_flop.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
 from flip_flop.training.adapter import load_trained
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
-from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
+from flip_flop.training.checkpoint_choice import base_value
 from flip_flop.training.checkpoints import latest_valid, named_write_errors
 from flip_flop.training.checks import initial_vote_stats, log_processes, warn_of_answer_words, warn_of_two_templates
 from flip_flop.training.config import F2CConfig, optimizer_errors
@@ -102,6 +102,7 @@ def train(
         config = copy.copy(config)
         config.output_dir = str((out / "checkpoints").resolve())
         config.model_init_kwargs = None  # the model is loaded
+        config.disable_tqdm = quiet
         config.hub_strategy = HubStrategy.END  # what is sent is the adapter that is chosen, and its card
         plan: dict[str, Any] = {
             "settings": resume_settings(config) | {"num_processes": world_size()},
@@ -178,7 +179,7 @@ def _run(
     if stop.received is not None and not trainer.is_over:
         log.info("stopped by a signal at step %d; --resume goes on from there", trainer.state.global_step)
         return TrainingRun(out, None, stop.received)
-    reason = _worse_than_base(trainer)
+    reason = _reason_to_withhold(trainer)
     if reason is not None and not keep_worse:
         log.warning("%s The adapter is not written; --resume --keep-worse writes it, without training again.", reason)
         return TrainingRun(out, None, withheld=True)
@@ -224,22 +225,23 @@ def _without_too_long(record: TaskRecord, trainer: F2CTrainer) -> tuple[TaskReco
     return replace(record, num_instances=len(datasets[0]), extra={**record.extra, **counts}), too_long
 
 
-def _worse_than_base(trainer: F2CTrainer) -> str | None:
-    """Why the chosen state should not be used, in one line; ``None`` where nothing speaks against it."""
-    state = trainer.state
-    before, chosen, by = base_value(state.log_history), state.best_metric, trainer.criterion.by
-    if chosen is None and trainer.stop_on_collapse.is_due(state):
-        return (
-            f"W-COLLAPSE: the votes had run away at step {trainer.collapsed_at}, and no evaluation chose a checkpoint."
-        )
-    if chosen == COLLAPSED:
-        return (
-            "W-COLLAPSE: at every checkpoint the label shares were further than max_share_drift from the base's votes."
-        )
-    if before is not None and chosen is not None and chosen < before:
-        values = f"{100 * chosen:.1f}, the base's {100 * before:.1f}"
-        return f"W-WORSE: the best checkpoint's {by} on validation is {values}."
-    return None
+def _reason_to_withhold(trainer: F2CTrainer) -> str | None:
+    """Why the selected checkpoint is no improvement, in one line; ``None`` if it may be saved."""
+    state, guard = trainer.state, trainer.stop_on_collapse
+    step, chosen, base = state.best_global_step or state.global_step, state.best_metric, base_value(state.log_history)
+    if guard.has_collapsed(state, at=step):
+        return f"W-COLLAPSE: the predictions of the selected checkpoint, of step {step}, have collapsed. {guard.hint}"
+    if trainer.eval_instances is None or chosen is None or base is None:
+        return None
+    dataset, criterion, stopped = trainer.eval_instances, trainer.criterion, guard.is_due(state)
+    constant = criterion.constant_value(dataset.gold, len(dataset[0].answers[0])) if criterion.by != "mean_f1" else -1.0
+    if chosen > max(base, constant) or (chosen == base > constant and not stopped):
+        return None
+    values = f"{100 * chosen:.1f}, the base model's {100 * base:.1f}"
+    if constant >= 0:
+        values += f", that of constant predictions {100 * constant:.1f}"
+    found = f"the best checkpoint's {criterion.by} on validation is {values}."
+    return f"W-COLLAPSE: {found} {guard.hint}" if stopped else f"W-WORSE: {found}"
 
 
 def _checkpoint_to_resume(folder: Path) -> Path | None:
