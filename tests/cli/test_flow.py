@@ -179,7 +179,7 @@ def test_an_adapter_that_is_worse_than_its_base_takes_a_word(flip_flop, model, p
     )
     found = flip_flop(*refused)
     assert (found.code, found.out) == (1, "")
-    assert found.err.splitlines()[-1].startswith(("W-COLLAPSE: the predictions", "W-WORSE: the best checkpoint's"))
+    assert found.err.splitlines()[-1].startswith(("W-COLLAPSE: the predictions", "W-WORSE: the selected checkpoint's"))
     assert not os.path.exists("out/adapter")
     assert flip_flop(*refused, "--resume", "--keep-worse").code == 0
     assert os.path.exists("out/adapter")

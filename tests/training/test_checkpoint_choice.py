@@ -23,7 +23,7 @@ def make_base(predictions, num_labels):
 
 
 def noisy(gold, num_labels, *, accuracy, num_templates=5, seed=0):
-    """Predictions of templates that are right this often, each by itself."""
+    """Predictions of independent templates with this accuracy."""
     random = np.random.default_rng(seed)
     others = random.integers(num_labels, size=(len(gold), num_templates))
     return np.where(random.random(others.shape) < accuracy, gold[:, None], others)

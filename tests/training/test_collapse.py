@@ -1,6 +1,7 @@
-"""A collapsed training stops, and an adapter that is no improvement is saved only with ``keep_worse``."""
+"""A collapsed training stops. A collapsed or worse adapter is saved only with ``keep_worse``."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -35,8 +36,8 @@ def run(out, labelled=True, resume=False, keep_worse=False, validation=None, **c
 
 
 def reasons(caplog):
-    """The lines that say why an adapter is not written."""
-    return [line for line in caplog.messages if "--resume --keep-worse writes it" in line]
+    """The reasons against saving an adapter."""
+    return [line for line in caplog.messages if "--resume --keep-worse saves it" in line]
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -45,7 +46,7 @@ def test_collapse_stops_training_without_saving_an_adapter(out, caplog, labelled
     evaluations = log_of(out, "eval_collapsed")
     collapsed = [entry["eval_collapsed"] for entry in evaluations]
     assert collapsed[-2:] == [1, 1], "two evaluations in a row"
-    assert (1, 1) not in zip(collapsed[:-1], collapsed[1:-1], strict=False)
+    assert (1, 1) not in pairwise(collapsed[:-1])
     step = evaluations[-1]["step"]
     assert step < 20
     assert f"W-COLLAPSE: stopped at step {step}" in caplog.text
@@ -62,6 +63,17 @@ def test_collapse_stops_training_without_saving_an_adapter(out, caplog, labelled
     assert [entry["step"] for entry in log_of(out, "eval_collapsed")][-1] == step, "nothing is trained again"
 
 
+def test_checkpoint_before_a_collapse_is_saved_if_it_beats_the_base_model(out):
+    found = run(out, labelled=False, learning_rate=1e-2, eval_steps=2)
+    assert found.adapter == out / "adapter"
+    training, values = (
+        record_of(out)["training"],
+        {e["step"]: e["eval_selection"] for e in log_of(out, "eval_selection")},
+    )
+    assert training["selected_value"] == max(values.values()) > training["base_value"] == values[0]
+    assert int(training["selected_checkpoint"].split("-")[1]) < training["collapsed_at_step"]
+
+
 def test_log_line_with_drift_asks_for_an_evaluation(out):
     run(out, eval_steps=10)
     drifted = [entry["step"] for entry in log_of(out, "vote_drift") if entry["vote_drift"] > 0.2]
@@ -73,7 +85,7 @@ def test_collapse_without_evaluations_is_found_in_the_log_lines(out, caplog):
     assert run(out, eval_strategy="no").withheld
     drifted = [entry["vote_drift"] > 0.2 for entry in log_of(out, "vote_drift")]
     assert drifted[-2:] == [True, True]
-    assert not any(first and second for first, second in zip(drifted[:-2], drifted[1:-1], strict=True))
+    assert (True, True) not in pairwise(drifted[:-1])
     assert [line[:10] for line in reasons(caplog)] == ["W-COLLAPSE"]
     assert run(out, eval_strategy="no", resume=True, keep_worse=True).adapter is not None
 
@@ -89,9 +101,10 @@ def test_collapsed_model_is_withheld_whatever_selects_it(out, caplog):
         assert "W-COLLAPSE" in reasons(caplog)[0]
 
 
-def test_worse_model_is_withheld_without_an_evaluation_before_training(out, caplog):
-    assert run(out, eval_on_start=False, stop_on_collapse=False, select_by="macro_f1", max_steps=12).withheld
-    assert reasons(caplog)
+@pytest.mark.parametrize("changes", [{"eval_on_start": False}, {"load_best_model_at_end": False}])
+def test_worse_model_is_withheld_whatever_is_evaluated_and_loaded(out, caplog, changes):
+    assert run(out, select_by="macro_f1", stop_on_collapse=False, **changes, learning_rate=3e-3, max_steps=12).withheld
+    assert len(reasons(caplog)) == 1
 
 
 def test_resumed_training_stops_at_the_same_step(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Progress of a training: every pass has a name, a bar on a terminal, and a line each minute in a log."""
+"""Progress of training: every pass has a name, a bar on a terminal, and a line each minute in a log."""
 
 import io
 import itertools
@@ -16,7 +16,7 @@ REFRESHED = {"votes": "refreshed", "refresh_steps": 2, "vote_calibration": "batc
 
 
 class Terminal(io.StringIO):
-    """A standard error that says it is a terminal."""
+    """A standard error that is a terminal."""
 
     def isatty(self):
         return True

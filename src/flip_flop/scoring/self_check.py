@@ -71,8 +71,8 @@ def check_scores(
                 name = names[templates[template]] if names else int(templates[template]) + 1
                 raise InputError(
                     "E-SELF-CHECK",
-                    f"instance {instances[row].id!r}, template {name!r}, label {label}: the score is {first[at]:.5f} in "
-                    f"this run, but {again[at]:.5f} if computed alone.",
+                    f"instance {instances[row].id!r}, template {name!r}, label {label}: the score is {first[at]:.5f} "
+                    f"in this run, but {again[at]:.5f} if computed alone.",
                 )
             advance(1)
     checked = np.concatenate(differences)

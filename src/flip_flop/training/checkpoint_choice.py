@@ -11,6 +11,7 @@ from flip_flop.errors import InputError
 from flip_flop.metrics import METRICS, Average, EvalData, is_collapsed, label_shares, majority_vote, summarise
 from flip_flop.scoring.scorer import ScoreTable
 from flip_flop.training.config import F2CConfig
+from flip_flop.training.settings import SelectBy
 from flip_flop.training.votes import VoteTable
 
 
@@ -65,7 +66,7 @@ class CheckpointCriterion:
     criterion, they can: the F1 of label 1 is high if every prediction is label 1.
     """
 
-    by: Literal["mean_f1", "macro_f1", "vote_agreement", "last"]
+    by: SelectBy
     max_share_drift: float
 
     @classmethod
@@ -87,11 +88,11 @@ class CheckpointCriterion:
         return "macro_f1" if self.by.endswith("f1") else "vote_agreement"
 
     def constant_value(self, gold: Int[np.ndarray, " instances"], num_labels: int) -> float:
-        """The value of the best constant predictions by :attr:`measure`."""
+        """The value of the best constant predictions by :attr:`measure`, not to be reached by rounding."""
         if self.measure == "vote_agreement":
-            return 0.0
+            return 1e-9
         share = float(label_shares(gold[gold >= 0][:, None], num_labels).max())
-        return 2 * share / (1 + share) / num_labels + 1e-9  # beyond rounding
+        return 2 * share / (1 + share) / num_labels + 1e-9
 
     def judge(
         self,
@@ -102,11 +103,12 @@ class CheckpointCriterion:
     ) -> dict[str, float]:
         """Compare a checkpoint with the base model, whose calibrated scores are ``base``, on the validation split.
 
+        Predictions have collapsed if they are worse than the base model's and have drifted or are nearly all one label.
+        Drifted predictions that do not exceed constant ones have collapsed too.
+
         Returns:
-            ``vote_agreement``; ``vote_drift``, the label drift of the majority votes; ``collapsed``, 1 if the
-            predictions have drifted or are nearly all one label, and are worse than the base model's, or if they have
-            drifted and are no better than constant ones; and unless the last checkpoint is used, ``selection`` and
-            ``base_selection``, the values of the criterion.
+            ``vote_agreement``, ``vote_drift`` (label drift of the majority votes) and ``collapsed`` (0 or 1). Unless the
+            last checkpoint is used, also ``selection`` and ``base_selection``, the values of the criterion.
         """
         num_labels, votes = scores.shape[-1], majority_vote(base.scores)
 
@@ -128,7 +130,7 @@ class CheckpointCriterion:
 
 
 def base_value(log_history: Sequence[dict[str, Any]]) -> float | None:
-    """The base model's value of the criterion; in logs of earlier versions, that of the evaluation before training."""
+    """The base model's value of the criterion. Logs of earlier versions have it only before the first step."""
     first = next((entry for entry in log_history if "eval_selection" in entry), None)
     if first is None:
         return None

@@ -36,10 +36,10 @@ def drift_beyond_chance(vote_counts: Int[np.ndarray, " labels"], first: VoteTabl
 class StopOnCollapse(TrainerCallback):
     """Stops training after two collapsed evaluations in a row (``W-COLLAPSE``).
 
-    One rough evaluation early in training is normal. Each log line compares the majority votes of its steps with the
-    base model's (:func:`drift_beyond_chance`), and asks for an evaluation if they have drifted. Without evaluations,
-    two such lines in a row stop the training. Only logged values decide, and each checkpoint has a line of its step, so
-    a resumed run stops at the same step.
+    One rough evaluation early in training is normal. A log line asks for an evaluation if the majority votes of its
+    steps have drifted from the base model's (:func:`drift_beyond_chance`). Without evaluations, two such lines in a row
+    stop the training. Only logged values decide, and each checkpoint has a line of its step. So a resumed run stops at
+    the same step.
     """
 
     def __init__(self, config: F2CConfig, first_votes: Callable[[], VoteTable]):

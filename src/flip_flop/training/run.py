@@ -52,8 +52,8 @@ VOTES_FOLLOW = {*MODEL_PARTS, "templates", "task", "rows"}
 class TrainingRun:
     """What :func:`train` leaves in ``out``: the adapter in PEFT's format, or why there is none.
 
-    ``stopped_by`` is the signal that stopped the training before its end; ``withheld`` says that the adapter is worse
-    than its base.
+    ``stopped_by`` is the signal that stopped the training before its end; ``withheld`` says that the adapter has
+    collapsed or is worse than its base model.
     """
 
     out: Path
@@ -76,9 +76,9 @@ def train(
     """Train an adapter and leave a complete run in ``out``.
 
     ``run.json`` is written last: a folder without it can be resumed and nothing else. Gold labels, where there are
-    any, are read for the log and the choice of the checkpoint. An adapter that is worse than its base, by what the
-    checkpoint is chosen by or because the votes ran away, is not written, nor is ``run.json``: with ``resume`` and
-    ``keep_worse`` it is, without training again.
+    any, are read for the log and the selection of the checkpoint. If the selected checkpoint has collapsed or is worse
+    than the base model, neither adapter nor ``run.json`` is written; ``resume`` with ``keep_worse`` writes them without
+    training again.
 
     Args:
         model: The base model, without an adapter: a name, a folder, or as :func:`~flip_flop.audit` takes one.
@@ -87,7 +87,7 @@ def train(
         out: A folder that is empty or not there; with ``resume``, the folder of a run with the same settings.
         resume: Continue from the newest complete checkpoint.
         quiet: Show no progress.
-        keep_worse: Write an adapter that is worse than its base too.
+        keep_worse: Write the adapter even if it has collapsed or is worse than the base model.
         allow_changed: Parts (:data:`flip_flop.options.TRAINING_PARTS`) that may differ in a run that is resumed.
 
     Raises:
@@ -181,7 +181,7 @@ def _run(
         return TrainingRun(out, None, stop.received)
     reason = _reason_to_withhold(trainer)
     if reason is not None and not keep_worse:
-        log.warning("%s The adapter is not written; --resume --keep-worse writes it, without training again.", reason)
+        log.warning("%s The adapter is not saved. --resume --keep-worse saves it without training again.", reason)
         return TrainingRun(out, None, withheld=True)
     change = change_on_validation(trainer)
     if rank() == 0:
@@ -226,21 +226,23 @@ def _without_too_long(record: TaskRecord, trainer: F2CTrainer) -> tuple[TaskReco
 
 
 def _reason_to_withhold(trainer: F2CTrainer) -> str | None:
-    """Why the selected checkpoint is no improvement, in one line; ``None`` if it may be saved."""
-    state, guard = trainer.state, trainer.stop_on_collapse
-    step, chosen, base = state.best_global_step or state.global_step, state.best_metric, base_value(state.log_history)
+    """Return the reason against saving the selected checkpoint; ``None`` if it may be saved."""
+    state, guard, criterion = trainer.state, trainer.stop_on_collapse, trainer.criterion
+    step, base = state.best_global_step or state.global_step, base_value(state.log_history)
     if guard.has_collapsed(state, at=step):
         return f"W-COLLAPSE: the predictions of the selected checkpoint, of step {step}, have collapsed. {guard.hint}"
-    if trainer.eval_instances is None or chosen is None or base is None:
+    if base is None or trainer.eval_instances is None:
         return None
-    dataset, criterion, stopped = trainer.eval_instances, trainer.criterion, guard.is_due(state)
-    constant = criterion.constant_value(dataset.gold, len(dataset[0].answers[0])) if criterion.by != "mean_f1" else -1.0
-    if chosen > max(base, constant) or (chosen == base > constant and not stopped):
+    chosen = [e["eval_selection"] for e in state.log_history if "eval_selection" in e and e["step"] <= step][-1]
+    rivals = {"the base model's": base}
+    if criterion.by == criterion.measure:
+        num_labels = len(trainer.eval_instances[0].answers[0])
+        rivals["that of constant predictions"] = criterion.constant_value(trainer.eval_instances.gold, num_labels)
+    rival, stopped = max(rivals, key=rivals.__getitem__), guard.is_due(state)
+    if chosen > rivals[rival] or (chosen == rivals[rival] and not stopped):
         return None
-    values = f"{100 * chosen:.1f}, the base model's {100 * base:.1f}"
-    if constant >= 0:
-        values += f", that of constant predictions {100 * constant:.1f}"
-    found = f"the best checkpoint's {criterion.by} on validation is {values}."
+    values = f"{100 * chosen:.1f}, {rival} {100 * rivals[rival]:.1f}"
+    found = f"the selected checkpoint's {criterion.by} on validation is {values}."
     return f"W-COLLAPSE: {found} {guard.hint}" if stopped else f"W-WORSE: {found}"
 
 

@@ -97,7 +97,9 @@ class ScoringTrainer(Trainer):
             if rows not in self.eval_by_name:
                 raise InputError("E-ROW", f"There is no eval_dataset {rows!r}.", nearest(rows, self.eval_by_name))
             return self.eval_by_name[rows]
-        (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows), quiet=self.args.disable_tqdm)
+        (dataset,) = encode_rows(
+            self.encoder, self.args.too_long, ("validation", rows), quiet=bool(self.args.disable_tqdm)
+        )
         return dataset
 
     def _metrics_on(self, dataset: InstanceDataset) -> dict[str, float]:
@@ -114,9 +116,7 @@ class ScoringTrainer(Trainer):
         }
         if losses:
             metrics = metrics | {"loss": math.fsum(losses) / len(losses)}
-        judged = self.criterion.judge(
-            table.scores, self.base.validation.batch_calibrated, dataset.gold, self.f1
-        )
+        judged = self.criterion.judge(table.scores, self.base.validation.batch_calibrated, dataset.gold, self.f1)
         return metrics | judged | _joined(named)
 
     def _metrics(self, table: ScoreTable, dataset: InstanceDataset) -> dict[str, float]:
@@ -156,7 +156,7 @@ class ScoringTrainer(Trainer):
                 backend=self.backend,
                 batch_tokens=self.args.batch_tokens,
                 label=label,
-                quiet=self.args.disable_tqdm,
+                quiet=bool(self.args.disable_tqdm),
                 visit=None if losses is None else note_losses,
             )
             return table, own

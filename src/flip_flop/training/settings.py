@@ -130,8 +130,8 @@ class TrainingSettings:
     early_stopping_start: int = _setting(20, "The step after which evaluations count for early stopping.")
     select_by: SelectBy = _setting(
         "auto",
-        "Best checkpoint by macro_f1, mean_f1 (the paper), vote_agreement with the base model (no labels), or the last. "
-        "auto: macro_f1, without labels vote_agreement; with stop_on_collapse false mean_f1 instead of macro_f1.",
+        "Best checkpoint by macro_f1, mean_f1 (the paper), vote_agreement with the base (no labels), or the last one. "
+        "auto: macro_f1 (mean_f1 if stop_on_collapse is false), or without labels vote_agreement.",
     )
     max_share_drift: float = _setting(
         0.2,

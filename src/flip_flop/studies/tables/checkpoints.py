@@ -41,9 +41,9 @@ def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
     shown = layout.Selection(frame, frame[:0], average_seeds(frame)[:0])
     notes = shown.notes(
         [],
-        "Numbers are of the validation split, percent; a rule takes the first of the best. Without labels it is the best "
-        "agreement with the base model's calibrated votes beyond chance; in logs of earlier versions, which do not have "
-        "it, the best P_o while drift is within max_share_drift. Drift: how far the label shares, of all answers or of the majority votes, "
+        "Numbers are of the validation split, percent; a rule takes the first of the best. Without labels that is the "
+        "best agreement with the base model's calibrated votes, or in logs of earlier versions the best P_o while "
+        "drift is within max_share_drift. Drift: how far the label shares, of all answers or of the majority votes, "
         "are from the base's majority votes (total variation, the larger); where votes are calibrated, of the "
         "majority votes alone, beyond what the calibration moved.",
         len(both)
@@ -111,7 +111,7 @@ def choose(training: Path) -> dict[str, Any]:
 
 
 def read_checkpoints(log: Path, *, is_calibrated: bool = False) -> pd.DataFrame:
-    """The evaluated checkpoints, in order: step, mean_f1, agreement, drift, vote_agreement, selection (training's value).
+    """The evaluated checkpoints, in order: step, mean_f1, agreement, drift, vote_agreement, selection.
 
     ``drift`` is that of the label shares from the base's raw majority votes, and that of the majority votes as logged:
     the larger; the second alone where ``is_calibrated``: a calibration moves the base's. NaN: neither is known.
@@ -137,7 +137,9 @@ def read_checkpoints(log: Path, *, is_calibrated: bool = False) -> pd.DataFrame:
         if 0 < len(base) == len(shares) and not (is_calibrated and drifts):
             drifts.append(share_drift(base, shares))
         values = (line.get(f"eval_{name}") for name in ("mean_f1", "observed_agreement"))
-        rows.append((step, *values, max(drifts, default=None), *map(line.get, ("eval_vote_agreement", "eval_selection"))))
+        rows.append(
+            (step, *values, max(drifts, default=None), *map(line.get, ("eval_vote_agreement", "eval_selection")))
+        )
     return pd.DataFrame(rows, columns=[*_COLUMNS, "vote_agreement", "selection"], dtype=float)
 
 
