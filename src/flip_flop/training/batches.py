@@ -54,7 +54,7 @@ class InstanceDataset(Dataset[EncodedInstance]):
 
 
 def encode_rows(
-    encoder: PromptEncoder, policy: TooLongPolicy, *splits: tuple[str, RenderedRows | None], quiet: bool = True
+    encoder: PromptEncoder, policy: TooLongPolicy, *splits: tuple[str, RenderedRows | None], quiet: bool | None = True
 ) -> list[InstanceDataset]:
     """A dataset of each split, given by its name and rows.
 
@@ -63,7 +63,9 @@ def encode_rows(
     Raises:
         InputError: ``E-TOO-LONG``, also where nothing is left of a split.
     """
-    datasets = [InstanceDataset(() if rows is None else rows, encoder, split, quiet=quiet) for split, rows in splits]
+    datasets = [
+        InstanceDataset(() if rows is None else rows, encoder, split, quiet=bool(quiet)) for split, rows in splits
+    ]
     too_long = [each for dataset in datasets for each in dataset.too_long]
     num_rows = sum(dataset.num_rows for dataset in datasets)
     if any(dataset.too_long and not len(dataset) for dataset in datasets):

@@ -107,8 +107,8 @@ class CheckpointCriterion:
         Drifted predictions that do not exceed constant ones have collapsed too.
 
         Returns:
-            ``vote_agreement``, ``vote_drift`` (label drift of the majority votes) and ``collapsed`` (0 or 1). Unless the
-            last checkpoint is used, also ``selection`` and ``base_selection``, the values of the criterion.
+            ``vote_agreement``, ``vote_drift`` (label drift of the majority votes) and ``collapsed`` (0 or 1). Also
+            ``selection`` and ``base_selection``, the values of the criterion, unless the last checkpoint is used.
         """
         num_labels, votes = scores.shape[-1], majority_vote(base.scores)
 

@@ -97,9 +97,7 @@ class ScoringTrainer(Trainer):
             if rows not in self.eval_by_name:
                 raise InputError("E-ROW", f"There is no eval_dataset {rows!r}.", nearest(rows, self.eval_by_name))
             return self.eval_by_name[rows]
-        (dataset,) = encode_rows(
-            self.encoder, self.args.too_long, ("validation", rows), quiet=bool(self.args.disable_tqdm)
-        )
+        (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows), quiet=self.args.disable_tqdm)
         return dataset
 
     def _metrics_on(self, dataset: InstanceDataset) -> dict[str, float]:

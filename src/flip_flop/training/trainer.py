@@ -98,9 +98,7 @@ class F2CTrainer(ScoringTrainer):
         self.encoder = PromptEncoder.of(causal_lm, processing_class, args.chat_template)
         by_name = eval_dataset if isinstance(eval_dataset, Mapping) else {"validation": eval_dataset}
         splits = ("train", train_dataset), *by_name.items()
-        self.train_instances, *evaluated_on = encode_rows(
-            self.encoder, args.too_long, *splits, quiet=bool(args.disable_tqdm)
-        )
+        self.train_instances, *evaluated_on = encode_rows(self.encoder, args.too_long, *splits, quiet=args.disable_tqdm)
         self.eval_instances = None if eval_dataset is None else evaluated_on[0]
         self.eval_by_name = dict(zip(by_name, evaluated_on, strict=True)) if by_name is eval_dataset else {}
         if len(self.train_instances) and len(self.train_instances[0].answers) < 2:

@@ -43,9 +43,8 @@ def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
         [],
         "Numbers are of the validation split, percent; a rule takes the first of the best. Without labels that is the "
         "best agreement with the base model's calibrated votes, or in logs of earlier versions the best P_o while "
-        "drift is within max_share_drift. Drift: how far the label shares, of all answers or of the majority votes, "
-        "are from the base's majority votes (total variation, the larger); where votes are calibrated, of the "
-        "majority votes alone, beyond what the calibration moved.",
+        "drift is within max_share_drift. Drift: total variation distance of label shares from the base model's "
+        "majority votes; the larger one of predictions and majority votes, with calibrated votes only of the latter.",
         len(both)
         and f"Both rules choose the same checkpoint in {same} of {count(len(both), 'training')}; "
         f"choosing without labels moves validation mean F1 by {cost} on average.",
@@ -113,8 +112,8 @@ def choose(training: Path) -> dict[str, Any]:
 def read_checkpoints(log: Path, *, is_calibrated: bool = False) -> pd.DataFrame:
     """The evaluated checkpoints, in order: step, mean_f1, agreement, drift, vote_agreement, selection.
 
-    ``drift`` is that of the label shares from the base's raw majority votes, and that of the majority votes as logged:
-    the larger; the second alone where ``is_calibrated``: a calibration moves the base's. NaN: neither is known.
+    ``drift`` is the larger one of two: the label drift of predictions from the base model's raw majority votes, and the
+    logged drift of the majority votes. If ``is_calibrated``, it is the logged one. NaN if the log has none of them.
     """
     try:
         lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
