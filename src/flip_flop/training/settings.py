@@ -98,7 +98,10 @@ class TrainingSettings:
     vocab_weight: float = _setting(1.0, "A factor of the divergences over the vocabulary.")
     labels_weight: float = _setting(1.0, "A factor of the divergences over the labels.")
     cce_space: DivergenceSpace = _reading(
-        "vocab", "vocab", "Cross-entropy over the answer's tokens (vocab), over the labels, or both.", recommended="both"
+        "vocab",
+        "vocab",
+        "Cross-entropy over the answer's tokens (vocab), over the labels, or both.",
+        recommended="both",
     )
     cce_reduction: Reduction = _setting("mean", "Mean or sum over the answer's tokens.")
     answer_aggregation: Aggregation = _reading(
