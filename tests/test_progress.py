@@ -1,12 +1,18 @@
 """Progress in a log without a terminal: a line each minute, with what is left."""
 
+import itertools
+import time
 from types import SimpleNamespace
 
 import pytest
+import torch
 from transformers import TrainerState
 
+from flip_flop.evaluation.audit import audit
+from flip_flop.options import ScoringOptions
 from flip_flop.progress import track
 from flip_flop.training.callbacks import ShowProgress
+from tests.training.conftest import load_tiny, make_task
 
 
 @pytest.fixture
@@ -28,6 +34,22 @@ def test_long_work_has_a_line_each_minute_and_one_at_its_end(clock, capsys):
         "audit: 90 of 100 instances, 25.0 s left",
         "audit: 100 of 100 instances",
     ]
+
+
+def test_work_of_less_than_a_minute_has_no_lines(clock, capsys):
+    with track("audit", 100, "instances") as done:
+        clock.now += 59
+        done(100)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_passes_after_the_scores_of_an_audit_have_lines_too(monkeypatch, capsys, quiet):
+    readings, started = itertools.count(), time.monotonic()
+    monkeypatch.setattr("time.monotonic", lambda: started + 60 * next(readings))
+    audit(load_tiny(dtype=torch.bfloat16), make_task(), scoring=ScoringOptions(batch_tokens=64), quiet=quiet)
+    found = {line.partition(":")[0] for line in capsys.readouterr().err.splitlines() if " instances" in line}
+    assert found == (set() if quiet else {"audit", "self-check", "float32 sample"})
 
 
 def test_a_training_has_a_line_each_minute_with_step_loss_and_time_left(clock, capsys):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from tqdm import tqdm
 
-from flip_flop.terminal import echo
+from flip_flop.terminal import echo, is_first_process
 from flip_flop.text import duration
 
 SECONDS_BETWEEN_LINES = 60.0
@@ -16,7 +16,7 @@ SECONDS_BETWEEN_LINES = 60.0
 @contextlib.contextmanager
 def track(label: str, total: int, unit: str, *, quiet: bool = False) -> Iterator[Callable[[int], object]]:
     """Show the progress of long work on standard error; gives a function to call with the number of units just done."""
-    if quiet or total == 0:
+    if quiet or total == 0 or not is_first_process():
         yield lambda done: None
     elif sys.stderr.isatty():
         with tqdm(total=total, desc=label, unit=f" {unit}", leave=False, dynamic_ncols=True) as bar:
@@ -29,14 +29,14 @@ class EachMinute:
     """A log without a terminal: when a line is due, and how long the work will take yet."""
 
     def __init__(self) -> None:
-        self.begun = self._shown = time.monotonic()
+        self.begun = self.shown = time.monotonic()
 
     def is_due(self) -> bool:
         """Whether a minute has passed since the last line."""
         now = time.monotonic()
-        if now - self._shown < SECONDS_BETWEEN_LINES:
+        if now - self.shown < SECONDS_BETWEEN_LINES:
             return False
-        self._shown = now
+        self.shown = now
         return True
 
     def left(self, done: float, total: float) -> str:
@@ -54,7 +54,8 @@ class _LogProgress:
     def add(self, done: int) -> None:
         self.finished += done
         line = f"{self.label}: {self.finished} of {self.total} {self.unit}"
-        if self.finished >= self.total > self.finished - done:
+        if self.finished < self.total:
+            if self.clock.is_due():
+                echo(f"{line}, {self.clock.left(self.finished, self.total)}", err=True)
+        elif self.clock.shown > self.clock.begun:  # work of less than a minute has no lines
             echo(line, err=True)
-        elif self.clock.is_due():
-            echo(f"{line}, {self.clock.left(self.finished, self.total)}", err=True)

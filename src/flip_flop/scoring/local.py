@@ -25,7 +25,7 @@ class CausalLMScorer(Scorer):
     """A model that is loaded here, by the packed pass or the padded one; ``shared`` as in :func:`~flip_flop.score`."""
 
     def __init__(self, loaded: LoadedModel, *, shared: bool = False):
-        self.loaded, self.shared = loaded, shared
+        self.loaded, self.shared, self._quiet = loaded, shared, True
         self.record, self.adapter, self.allowed_changes = loaded.record, loaded.adapter, loaded.allowed_changes
 
     def scores(
@@ -40,10 +40,11 @@ class CausalLMScorer(Scorer):
         """:func:`~flip_flop.score`, and then :func:`~flip_flop.scoring.self_check.check_scores`."""
         if options.by == "generation":
             raise InputError("E-GENERATION", f"{self.record.name} is loaded here, and has probabilities.")
+        self._quiet = quiet  # for `resolution`, which follows
         table = score(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
         skipped = ids_of(table.too_long)
         kept = [instance for instance in instances if instance.id not in skipped]
-        checked = check_scores(self.loaded, kept, table, options, names)
+        checked = check_scores(self.loaded, kept, table, options, names, quiet=quiet)
         return replace(table, settings={**table.settings, "self_check": checked})
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
@@ -55,7 +56,7 @@ class CausalLMScorer(Scorer):
     ) -> Resolution | None:
         """:func:`~flip_flop.scoring.resolution.find_resolution`."""
         encoded, _ = self.loaded.encoder(options.chat_template).encode_all(instances[:SAMPLE_INSTANCES])
-        return find_resolution(self.loaded.model, encoded, table, options.batch_tokens)
+        return find_resolution(self.loaded.model, encoded, table, options.batch_tokens, quiet=self._quiet)
 
 
 def as_scorer(given: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | None = None) -> Scorer:

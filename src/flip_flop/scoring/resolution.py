@@ -20,7 +20,12 @@ STATED_EPS = 32
 
 
 def find_resolution(
-    model: nn.Module, instances: Sequence[EncodedInstance], table: ScoreTable, batch_tokens: int
+    model: nn.Module,
+    instances: Sequence[EncodedInstance],
+    table: ScoreTable,
+    batch_tokens: int,
+    *,
+    quiet: bool = True,
 ) -> Resolution:
     """The least margin that a run's dtype resolves.
 
@@ -37,7 +42,9 @@ def find_resolution(
     sample = instances[: max(1, int((sizes <= SAMPLE_TOKENS).sum()))]
     try:
         with InFloat32():
-            exact = score_instances(model, sample, backend=table.backend, batch_tokens=batch_tokens, quiet=True).scores
+            exact = score_instances(
+                model, sample, backend=table.backend, batch_tokens=batch_tokens, label="float32 sample", quiet=quiet
+            ).scores
     except (RuntimeError, ValueError, TypeError, NotImplementedError, AssertionError):
         return Resolution(stated_resolution(model), "stated")
     finally:

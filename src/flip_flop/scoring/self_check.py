@@ -8,6 +8,7 @@ import torch
 
 from flip_flop.errors import InputError
 from flip_flop.options import ScoringOptions
+from flip_flop.progress import track
 from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import generator
 from flip_flop.scoring.answers import answer_states
@@ -28,6 +29,8 @@ def check_scores(
     table: ScoreTable,
     options: ScoringOptions,
     names: Sequence[str] = (),
+    *,
+    quiet: bool = True,
 ) -> dict[str, float]:
     """Encode and score a few rows again, one row at a time with the padded back end, and compare with the table.
 
@@ -40,6 +43,7 @@ def check_scores(
         table: Scores in nats, ``[instances, templates, labels]``.
         options: The scoring options of the run.
         names: Template names, for errors.
+        quiet: Show no progress.
 
     Returns:
         The number of scores that were checked, and their largest difference in nats.
@@ -49,24 +53,27 @@ def check_scores(
     """
     encoder, draw = loaded.encoder(options.chat_template), generator(0, "self-check")
     allowed, differences = max(SAME_NATS, 2 * stated_resolution(loaded.model)), []
-    for row in draw.permutation(len(instances))[: int(np.clip(len(instances) // 200, MIN_ROWS, MAX_ROWS))]:
-        templates = draw.permutation(table.scores.shape[1])[:MAX_TEMPLATES]
-        encoded = encoder.encode(instances[row])
-        encoded = replace(encoded, answers=tuple(encoded.answers[template] for template in templates))
-        with evaluation_mode(loaded.model):
-            # No forward is larger than the packed row of the instance, for which there was memory.
-            states = answer_states(loaded.model, [encoded], backend="padded", batch_tokens=len(encoded.trie))
-            again = states.scores(loaded.model)[0].double().cpu().numpy()
-        first = table.scores[row, templates].astype(np.float64)
-        differences.append(np.abs(first - again))
-        wrong = np.argwhere(~(differences[-1] <= allowed + SAME_SHARE * np.abs(again)))
-        if len(wrong):
-            at = template, label = tuple(wrong[0].tolist())
-            name = names[templates[template]] if names else int(templates[template]) + 1
-            raise InputError(
-                "E-SELF-CHECK",
-                f"instance {instances[row].id!r}, template {name!r}, label {label}: the score is {first[at]:.5f} in "
-                f"this run, but {again[at]:.5f} if computed alone.",
-            )
+    rows = draw.permutation(len(instances))[: int(np.clip(len(instances) // 200, MIN_ROWS, MAX_ROWS))]
+    with track("self-check", len(rows), "instances", quiet=quiet) as advance:
+        for row in rows:
+            templates = draw.permutation(table.scores.shape[1])[:MAX_TEMPLATES]
+            encoded = encoder.encode(instances[row])
+            encoded = replace(encoded, answers=tuple(encoded.answers[template] for template in templates))
+            with evaluation_mode(loaded.model):
+                # No forward is larger than the packed row of the instance, for which there was memory.
+                states = answer_states(loaded.model, [encoded], backend="padded", batch_tokens=len(encoded.trie))
+                again = states.scores(loaded.model)[0].double().cpu().numpy()
+            first = table.scores[row, templates].astype(np.float64)
+            differences.append(np.abs(first - again))
+            wrong = np.argwhere(~(differences[-1] <= allowed + SAME_SHARE * np.abs(again)))
+            if len(wrong):
+                at = template, label = tuple(wrong[0].tolist())
+                name = names[templates[template]] if names else int(templates[template]) + 1
+                raise InputError(
+                    "E-SELF-CHECK",
+                    f"instance {instances[row].id!r}, template {name!r}, label {label}: the score is {first[at]:.5f} "
+                    f"in this run, but {again[at]:.5f} if computed alone.",
+                )
+            advance(1)
     checked = np.concatenate(differences)
     return {"num_scores": checked.size, "largest_difference": float(checked.max())}

@@ -286,7 +286,7 @@ class _UnitRunner:
         try:
             study = self.plan.study
             data = load_training_data(task, config, limit=study.limit, eval_limit=study.eval_limit)
-            run = train(self._load(None), data, config, out, resume=True, quiet=True, keep_worse=True)
+            run = train(self._load(None), data, config, out, resume=True, keep_worse=True)
         except InputError as error:
             if error.code != "E-RESUME-CHANGED":
                 raise
@@ -299,4 +299,4 @@ class _UnitRunner:
         known = {item.name for item in fields(ScoringOptions)}  # a plan of the past may hold settings since removed
         scoring = ScoringOptions(**{name: value for name, value in cell.settings.items() if name in known})
         loaded = self._load(self.unit.training)
-        audit(loaded, split, scoring=scoring, name=cell.method, quiet=True).write(self.folder.run(cell))
+        audit(loaded, split, scoring=scoring, name=cell.method).write(self.folder.run(cell))

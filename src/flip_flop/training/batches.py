@@ -8,6 +8,7 @@ from jaxtyping import Int64
 from torch.utils.data import Dataset, Sampler
 
 from flip_flop.options import TooLongPolicy
+from flip_flop.progress import track
 from flip_flop.randomness import generator
 from flip_flop.scoring.distributed import world_size
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
@@ -25,11 +26,15 @@ class InstanceDataset(Dataset[EncodedInstance]):
         InputError: ``E-ROW`` for a row of another shape.
     """
 
-    def __init__(self, rows: RenderedRows, encoder: PromptEncoder, split: str = ""):
+    def __init__(self, rows: RenderedRows, encoder: PromptEncoder, split: str = "", *, quiet: bool = True):
         rendered = render_rows(rows)
         self.num_rows = len(rendered)
         encoded, too_long = encoder.encode_all(rendered)
-        self.instances = list(encoded)
+        self.instances: list[EncodedInstance] = []
+        with track(f"encoding {split}", len(encoded), "instances", quiet=quiet) as advance:
+            for instance in encoded:
+                self.instances.append(instance)
+                advance(1)
         self.too_long = [replace(each, split=split) for each in too_long]
 
     def __len__(self) -> int:
@@ -49,7 +54,7 @@ class InstanceDataset(Dataset[EncodedInstance]):
 
 
 def encode_rows(
-    encoder: PromptEncoder, policy: TooLongPolicy, *splits: tuple[str, RenderedRows | None]
+    encoder: PromptEncoder, policy: TooLongPolicy, *splits: tuple[str, RenderedRows | None], quiet: bool | None = True
 ) -> list[InstanceDataset]:
     """A dataset of each split, given by its name and rows.
 
@@ -58,7 +63,9 @@ def encode_rows(
     Raises:
         InputError: ``E-TOO-LONG``, also where nothing is left of a split.
     """
-    datasets = [InstanceDataset(() if rows is None else rows, encoder, split) for split, rows in splits]
+    datasets = [
+        InstanceDataset(() if rows is None else rows, encoder, split, quiet=bool(quiet)) for split, rows in splits
+    ]
     too_long = [each for dataset in datasets for each in dataset.too_long]
     num_rows = sum(dataset.num_rows for dataset in datasets)
     if any(dataset.too_long and not len(dataset) for dataset in datasets):
