@@ -1,6 +1,7 @@
-"""A training whose votes run away stops by itself, and what is worse than the base is not handed out unasked."""
+"""A collapsed training stops. A collapsed or worse adapter is saved only with ``keep_worse``."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -26,56 +27,101 @@ RUNAWAY = {
 }
 
 
-def run(out, labelled=True, resume=False, keep_worse=False, **changes):
-    made = {"train": rows(200), "validation": rows(40, 300)}
+def run(out, labelled=True, resume=False, keep_worse=False, validation=None, **changes):
+    made = {"train": rows(200), "validation": validation or rows(40, 300)}
     data = {name: RowsSource(each, name) for name, each in made.items()}
     task = replace(make_task(), data=data, label_field="label" if labelled else None)
     config = settings(**(RUNAWAY | changes))
     return train(load_tiny(2), task, config, out, resume=resume, quiet=True, keep_worse=keep_worse)
 
 
+def reasons(caplog):
+    """The reasons against saving an adapter."""
+    return [line for line in caplog.messages if "--resume --keep-worse saves it" in line]
+
+
 @pytest.mark.parametrize("labelled", [True, False])
-def test_votes_that_run_away_end_the_training_and_nothing_worse_is_handed_out(out, caplog, labelled):
+def test_collapse_stops_training_without_saving_an_adapter(out, caplog, labelled):
     found = run(out, labelled)
     evaluations = log_of(out, "eval_collapsed")
-    assert [entry["eval_collapsed"] for entry in evaluations][-1] == 1
-    assert not any(entry["eval_collapsed"] for entry in evaluations[:-1])
+    collapsed = [entry["eval_collapsed"] for entry in evaluations]
+    assert collapsed[-2:] == [1, 1], "two evaluations in a row"
+    assert (1, 1) not in pairwise(collapsed[:-1])
     step = evaluations[-1]["step"]
     assert step < 20
     assert f"W-COLLAPSE: stopped at step {step}" in caplog.text
-    line = next(entry for entry in log_of(out, "vote_drift") if entry["step"] == step)
-    assert line["vote_drift"] > 0.2 or step % 4 == 0  # the line asked for the evaluation, unless it was due
-    if found.withheld:
-        assert found.adapter is None
-        assert "The adapter is not written; --resume --keep-worse writes it" in caplog.text
-        assert not (out / "adapter").exists()
-        assert not (out / "run.json").exists()
-        assert run(out, labelled, resume=True).withheld
-        found = run(out, labelled, resume=True, keep_worse=True)
+    assert found.withheld
+    assert found.adapter is None
+    assert [line[:10] for line in reasons(caplog)] == ["W-COLLAPSE"]
+    assert not (out / "adapter").exists()
+    assert not (out / "run.json").exists()
+    assert run(out, labelled, resume=True).withheld
+    found = run(out, labelled, resume=True, keep_worse=True)
     assert found.adapter == out / "adapter"
     training = record_of(out)["training"]
     assert training["collapsed_at_step"] == training["steps"] == step
-    assert [entry["step"] for entry in log_of(out, "eval_collapsed")][-1] == step
+    assert [entry["step"] for entry in log_of(out, "eval_collapsed")][-1] == step, "nothing is trained again"
 
 
-def test_without_evaluations_the_log_line_ends_the_training_and_no_checkpoint_is_trusted(out, caplog):
+def test_checkpoint_before_a_collapse_is_saved_if_it_beats_the_base_model(out):
+    found = run(out, labelled=False, learning_rate=1e-2, eval_steps=2)
+    assert found.adapter == out / "adapter"
+    training, values = (
+        record_of(out)["training"],
+        {e["step"]: e["eval_selection"] for e in log_of(out, "eval_selection")},
+    )
+    assert training["selected_value"] == max(values.values()) > training["base_value"] == values[0]
+    assert int(training["selected_checkpoint"].split("-")[1]) < training["collapsed_at_step"]
+
+
+def test_log_line_with_drift_asks_for_an_evaluation(out):
+    run(out, eval_steps=10)
+    drifted = [entry["step"] for entry in log_of(out, "vote_drift") if entry["vote_drift"] > 0.2]
+    assert drifted[0] < 10
+    assert drifted[0] in [entry["step"] for entry in log_of(out, "eval_collapsed")]
+
+
+def test_collapse_without_evaluations_is_found_in_the_log_lines(out, caplog):
     assert run(out, eval_strategy="no").withheld
-    assert "no evaluation chose a checkpoint" in caplog.text
+    drifted = [entry["vote_drift"] > 0.2 for entry in log_of(out, "vote_drift")]
+    assert drifted[-2:] == [True, True]
+    assert (True, True) not in pairwise(drifted[:-1])
+    assert [line[:10] for line in reasons(caplog)] == ["W-COLLAPSE"]
     assert run(out, eval_strategy="no", resume=True, keep_worse=True).adapter is not None
 
 
-def test_a_resumed_training_stops_where_an_uninterrupted_one_does(tmp_path, monkeypatch):
+def test_collapsed_model_is_withheld_whatever_selects_it(out, caplog):
+    """The paper's criterion rewards label 1 for every row, and its protocol does not stop."""
+    validation = [row | {"label": 1} for row in rows(30, 300)] + [row | {"label": 0} for row in rows(10, 400)]
+    for select_by in ("mean_f1", "last"):
+        caplog.clear()
+        changes = {"select_by": select_by, "stop_on_collapse": False, "max_steps": 12, "validation": validation}
+        assert run(out / select_by, **changes).withheld
+        assert len(reasons(caplog)) == 1
+        assert "W-COLLAPSE" in reasons(caplog)[0]
+
+
+@pytest.mark.parametrize("changes", [{"eval_on_start": False}, {"load_best_model_at_end": False}])
+def test_worse_model_is_withheld_whatever_is_evaluated_and_loaded(out, caplog, changes):
+    assert run(out, select_by="macro_f1", stop_on_collapse=False, **changes, learning_rate=3e-3, max_steps=12).withheld
+    assert len(reasons(caplog)) == 1
+
+
+def test_resumed_training_stops_at_the_same_step(tmp_path, monkeypatch):
     run(tmp_path / "whole", keep_worse=True)
-    with monkeypatch.context() as patch:
-        signal_in(patch, 1)
-        assert run(tmp_path / "broken", keep_worse=True).stopped_by
-    run(tmp_path / "broken", keep_worse=True, resume=True)
-    assert log_of(tmp_path / "broken", "eval_collapsed") == log_of(tmp_path / "whole", "eval_collapsed")
-    assert adapter_bytes(tmp_path / "broken") == adapter_bytes(tmp_path / "whole")
+    steps = [entry["step"] for entry in log_of(tmp_path / "whole", "eval_collapsed")]
+    for step in (1, steps[-1] - 1):  # the latter between the two collapsed evaluations
+        out = tmp_path / f"signal-{step}"
+        with monkeypatch.context() as patch:
+            signal_in(patch, step)
+            assert run(out, keep_worse=True).stopped_by
+        run(out, keep_worse=True, resume=True)
+        assert log_of(out, "eval_collapsed") == log_of(tmp_path / "whole", "eval_collapsed")
+        assert adapter_bytes(out) == adapter_bytes(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("changes", [{"votes": "frozen"}, {"votes": "online"}])
-def test_a_training_within_the_bound_goes_on(out, changes):
+def test_training_within_the_bound_continues(out, changes):
     run(out, **changes, learning_rate=1e-5, max_steps=6, keep_worse=True)
     training = record_of(out)["training"]
     assert (training["collapsed_at_step"], training["steps"]) == (None, 6)
@@ -83,7 +129,7 @@ def test_a_training_within_the_bound_goes_on(out, changes):
     assert line["vote_share_0"] + line["vote_share_1"] == pytest.approx(1)
 
 
-def test_the_papers_protocol_goes_on_and_its_collapse_is_on_record(out):
+def test_paper_protocol_records_a_collapse_and_continues(out):
     run(out, stop_on_collapse=False, keep_worse=True, max_steps=12)
     training = record_of(out)["training"]
     assert training["steps"] == 12
@@ -94,7 +140,7 @@ def one_hot(votes, num_labels):
     return VoteTable(tuple(map(str, range(len(votes)))), np.eye(num_labels)[votes][:, None])
 
 
-def test_drift_is_what_chance_alone_would_not_do():
+def test_label_drift_ignores_sampling_noise():
     random = np.random.default_rng(0)
     for num_labels, count in ((2, 80), (20, 60)):
         first = one_hot(random.integers(num_labels, size=200), num_labels)

@@ -40,7 +40,7 @@ def task_file(tmp_path):
 
 def settings_of(num_processes, task_file, out, *flags):
     settings = ["--model", "demo", "--task", str(task_file), "--method", "f2c", "--out", str(out), "--device", "cpu"]
-    settings += ["--num-train-epochs", "2", "--logging-steps", "1", "--divergence-space", "labels"]
+    settings += ["--num-train-epochs", "2", "--logging-steps", "1", "--divergence-space", "labels", "--keep-worse"]
     return [*settings, "--per-device-train-batch-size", str(8 // num_processes), *flags]
 
 

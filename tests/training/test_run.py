@@ -131,14 +131,15 @@ def test_a_run_that_was_moved_before_its_record_was_written_still_ships_the_best
     assert chosen(moved) == "checkpoint-3"
 
 
-def test_an_adapter_that_collapsed_at_every_checkpoint_is_not_shipped_in_silence(out, caplog):
-    config = settings(select_by="agreement", max_share_drift=0.0, learning_rate=1e-5)
+def test_model_no_better_than_constant_predictions_is_saved_only_with_keep_worse(out, caplog):
+    config = settings(select_by="vote_agreement", learning_rate=1e-5)  # the base model is constant on these rows
     assert train(load_tiny(), make_task(), config, out, quiet=True).withheld
+    line = "W-WORSE: the selected checkpoint's vote_agreement on validation is 0.0, that of constant predictions 0.0."
+    assert line in caplog.text
+    assert not (out / "adapter").exists()
     train(load_tiny(), make_task(), config, out, quiet=True, resume=True, keep_worse=True)
     training = record_of(out)["training"]
-    assert "W-COLLAPSE: at every checkpoint" in caplog.text
-    assert training["selected_value"] == -1.0
-    assert training["base_value"] is not None
+    assert (training["selected_by"], training["selected_value"], training["base_value"]) == ("vote_agreement", 0, 0)
 
 
 def test_a_mistake_that_is_fixed_leaves_the_folder_free_and_what_a_killed_writer_left_is_removed(out):

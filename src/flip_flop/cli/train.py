@@ -36,7 +36,7 @@ class TrainOptions:
         metavar="PART",
         help=f"With --resume, go on where this part has changed: {', '.join(TRAINING_PARTS)}. Repeatable.",
     )
-    keep_worse: bool = option(False, help="Write an adapter that is worse than its base too.")
+    keep_worse: bool = option(False, help="Save the adapter even if it has collapsed or is worse than the base.")
     quiet: bool = option(False, short="-q", help="Show no progress.")
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
-"""Whether a training has run away to few of the labels. No gold label is needed to see it."""
+"""Detection of collapse: a model in training that predicts few of the labels. No gold label is needed."""
 
 import logging
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,12 @@ def drift_beyond_chance(vote_counts: Int[np.ndarray, " labels"], first: VoteTabl
 
 
 class StopOnCollapse(TrainerCallback):
-    """Ends a training whose votes have left the label shares of the base's (``W-COLLAPSE``).
+    """Stops training after two collapsed evaluations in a row (``W-COLLAPSE``).
 
-    The votes of the steps since the last log line are compared with the base's (:func:`drift_beyond_chance`). They are
-    few, and of other instances than the base was asked about: past the bound they ask for an evaluation, which decides
-    on the same rows. Without evaluations the log line decides. What was logged decides, and each checkpoint has a line
-    of its step: a run that is resumed from one decides alike.
+    One rough evaluation early in training is normal. A log line asks for an evaluation if the majority votes of its
+    steps have drifted from the base model's (:func:`drift_beyond_chance`). Without evaluations, two such lines in a row
+    stop the training. Only logged values decide, and each checkpoint has a line of its step. So a resumed run stops at
+    the same step.
     """
 
     def __init__(self, config: F2CConfig, first_votes: Callable[[], VoteTable]):
@@ -46,8 +47,7 @@ class StopOnCollapse(TrainerCallback):
         self.is_enabled = config.stop_on_collapse
         self.evaluates = config.eval_strategy != "no"
         self.first_votes = first_votes
-        frozen = "" if config.votes == "frozen" else "Use --votes frozen, or l"
-        self.hint = f"{frozen or 'L'}ower --learning-rate, or train for less."
+        self.hint = f"Lower --learning-rate{'' if config.votes == 'frozen' else ' or use --votes frozen'}."
 
     def line(self, vote_counts: Int[np.ndarray, " labels"]) -> dict[str, float]:
         """What a log line says of the votes of its steps; called by every process at the same time."""
@@ -60,34 +60,40 @@ class StopOnCollapse(TrainerCallback):
             return shares
         return shares | {"vote_drift": drift_beyond_chance(vote_counts, self.first_votes())}
 
-    def step(self, state: TrainerState) -> int | None:
-        """The optimizer step at which the training had collapsed."""
+    def _collapsed(self, state: TrainerState) -> dict[int, bool]:
+        """Whether the predictions had collapsed, by the step of each evaluation or log line."""
         key, bound = ("eval_collapsed", 0.0) if self.evaluates else ("vote_drift", self.bound)
-        return next((int(entry["step"]) for entry in state.log_history if entry.get(key, 0.0) > bound), None)
+        return {int(entry["step"]): entry[key] > bound for entry in state.log_history if key in entry}
+
+    def step(self, state: TrainerState) -> int | None:
+        """The optimizer step of the second collapsed evaluation in a row."""
+        found = self._collapsed(state).items()
+        return next((step for (_, before), (step, now) in pairwise(found) if before and now), None)
 
     def is_due(self, state: TrainerState) -> bool:
-        """Whether what was logged ends the training."""
+        """Whether training has to stop."""
         return self.is_enabled and self.step(state) is not None
 
+    def has_collapsed(self, state: TrainerState, at: int) -> bool:
+        """Whether the predictions had collapsed at the last evaluation up to a step."""
+        return next((now for step, now in reversed(self._collapsed(state).items()) if step <= at), False)
+
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Ask for an evaluation, or stop where there is none."""
-        drift = state.log_history[-1].get("vote_drift", 0.0)
-        if not self.is_enabled or drift <= self.bound:
+        """Ask for an evaluation, or stop if there are none."""
+        if not self.is_enabled or state.log_history[-1].get("vote_drift", 0.0) <= self.bound:
             return
         if self.evaluates:
             control.should_evaluate, control.should_save = True, args.save_strategy != "no"
         else:
-            self._stop(state, control, f"the label shares of the votes are {drift:.2f}")
+            self._stop_if_due(state, control)
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop where the evaluation has found a collapse."""
-        entry = state.log_history[-1]
-        if self.is_enabled and entry.get("eval_collapsed"):
-            drift = entry["eval_vote_drift"]
-            self._stop(state, control, f"the label shares of the votes on validation are {drift:.2f}")
+        """Stop if this evaluation is the second in a row that has collapsed."""
+        self._stop_if_due(state, control)
 
-    def _stop(self, state: TrainerState, control: TrainerControl, found: str) -> None:
-        message = "W-COLLAPSE: stopped at step %d: %s from the base's (max_share_drift %g). %s"
-        log.warning(message, state.global_step, found, self.bound, self.hint)
-        # With a checkpoint to resume from: to write the adapter after all takes no second training.
-        control.should_training_stop, control.should_save = True, True
+    def _stop_if_due(self, state: TrainerState, control: TrainerControl) -> None:
+        if self.is_enabled and self.step(state) == state.global_step:
+            message = "W-COLLAPSE: stopped at step %d: the predictions collapsed. %s"
+            log.warning(message, state.global_step, self.hint)
+            # With a checkpoint to resume from: to write the adapter after all takes no second training.
+            control.should_training_stop, control.should_save = True, True

@@ -38,7 +38,7 @@ def load_training_data(
     Raises:
         InputError: ``E-DATA-TOO-FEW``, or an error of the task's data.
     """
-    seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1")
+    seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1", "macro_f1")
     task = task.with_templates(task.training_templates.names)
     rendered = log_label_counts(task.render("train", limit=limit, seed=seed))
     if config.label_prior is not None:

@@ -213,9 +213,12 @@ def _values(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 def _chosen_by(record: RunRecord) -> str:
     by = (record.training or {}).get("selected_by")
-    return {"mean_f1": "by mean F1, which reads labels", "agreement": "by agreement, without labels"}.get(
-        str(by), "the last one was kept"
-    )
+    return {
+        "mean_f1": "by mean F1, which reads labels",
+        "macro_f1": "by macro-F1, which reads labels",
+        "agreement": "by agreement, without labels",
+        "vote_agreement": "by agreement with the base model's votes, without labels",
+    }.get(str(by), "the last one was kept")
 
 
 def _source(source: str) -> str:

@@ -60,7 +60,7 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
     if dataset is None or trainer.args.eval_strategy == "no":
         return None
     before = EvalData(trainer.base.validation.uncalibrated.scores, dataset.gold, trainer.f1)
-    after = EvalData(trainer.scores(dataset.instances), dataset.gold, trainer.f1)
+    after = EvalData(trainer.scores(dataset.instances, "validation"), dataset.gold, trainer.f1)
     found: dict[str, Any] = {"num_instances": len(dataset)}
     for name in SHOWN:
         metric = METRICS[name]

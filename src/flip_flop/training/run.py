@@ -30,7 +30,7 @@ from flip_flop.tasks import Task, as_task
 from flip_flop.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
 from flip_flop.training.adapter import load_trained
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
-from flip_flop.training.checkpoint_choice import COLLAPSED, base_value
+from flip_flop.training.checkpoint_choice import base_value
 from flip_flop.training.checkpoints import latest_valid, named_write_errors
 from flip_flop.training.checks import initial_vote_stats, log_processes, warn_of_answer_words, warn_of_two_templates
 from flip_flop.training.config import F2CConfig, optimizer_errors
@@ -52,8 +52,8 @@ VOTES_FOLLOW = {*MODEL_PARTS, "templates", "task", "rows"}
 class TrainingRun:
     """What :func:`train` leaves in ``out``: the adapter in PEFT's format, or why there is none.
 
-    ``stopped_by`` is the signal that stopped the training before its end; ``withheld`` says that the adapter is worse
-    than its base.
+    ``stopped_by`` is the signal that stopped the training before its end; ``withheld`` says that the adapter has
+    collapsed or is worse than its base model.
     """
 
     out: Path
@@ -76,9 +76,9 @@ def train(
     """Train an adapter and leave a complete run in ``out``.
 
     ``run.json`` is written last: a folder without it can be resumed and nothing else. Gold labels, where there are
-    any, are read for the log and the choice of the checkpoint. An adapter that is worse than its base, by what the
-    checkpoint is chosen by or because the votes ran away, is not written, nor is ``run.json``: with ``resume`` and
-    ``keep_worse`` it is, without training again.
+    any, are read for the log and the selection of the checkpoint. If the selected checkpoint has collapsed or is worse
+    than the base model, neither adapter nor ``run.json`` is written; ``resume`` with ``keep_worse`` writes them without
+    training again.
 
     Args:
         model: The base model, without an adapter: a name, a folder, or as :func:`~flip_flop.audit` takes one.
@@ -87,7 +87,7 @@ def train(
         out: A folder that is empty or not there; with ``resume``, the folder of a run with the same settings.
         resume: Continue from the newest complete checkpoint.
         quiet: Show no progress.
-        keep_worse: Write an adapter that is worse than its base too.
+        keep_worse: Write the adapter even if it has collapsed or is worse than the base model.
         allow_changed: Parts (:data:`flip_flop.options.TRAINING_PARTS`) that may differ in a run that is resumed.
 
     Raises:
@@ -102,6 +102,7 @@ def train(
         config = copy.copy(config)
         config.output_dir = str((out / "checkpoints").resolve())
         config.model_init_kwargs = None  # the model is loaded
+        config.disable_tqdm = quiet
         config.hub_strategy = HubStrategy.END  # what is sent is the adapter that is chosen, and its card
         plan: dict[str, Any] = {
             "settings": resume_settings(config) | {"num_processes": world_size()},
@@ -178,9 +179,9 @@ def _run(
     if stop.received is not None and not trainer.is_over:
         log.info("stopped by a signal at step %d; --resume goes on from there", trainer.state.global_step)
         return TrainingRun(out, None, stop.received)
-    reason = _worse_than_base(trainer)
+    reason = _reason_to_withhold(trainer)
     if reason is not None and not keep_worse:
-        log.warning("%s The adapter is not written; --resume --keep-worse writes it, without training again.", reason)
+        log.warning("%s The adapter is not saved. --resume --keep-worse saves it without training again.", reason)
         return TrainingRun(out, None, withheld=True)
     change = change_on_validation(trainer)
     if rank() == 0:
@@ -224,22 +225,25 @@ def _without_too_long(record: TaskRecord, trainer: F2CTrainer) -> tuple[TaskReco
     return replace(record, num_instances=len(datasets[0]), extra={**record.extra, **counts}), too_long
 
 
-def _worse_than_base(trainer: F2CTrainer) -> str | None:
-    """Why the chosen state should not be used, in one line; ``None`` where nothing speaks against it."""
-    state = trainer.state
-    before, chosen, by = base_value(state.log_history), state.best_metric, trainer.criterion.by
-    if chosen is None and trainer.stop_on_collapse.is_due(state):
-        return (
-            f"W-COLLAPSE: the votes had run away at step {trainer.collapsed_at}, and no evaluation chose a checkpoint."
-        )
-    if chosen == COLLAPSED:
-        return (
-            "W-COLLAPSE: at every checkpoint the label shares were further than max_share_drift from the base's votes."
-        )
-    if before is not None and chosen is not None and chosen < before:
-        values = f"{100 * chosen:.1f}, the base's {100 * before:.1f}"
-        return f"W-WORSE: the best checkpoint's {by} on validation is {values}."
-    return None
+def _reason_to_withhold(trainer: F2CTrainer) -> str | None:
+    """Return the reason against saving the selected checkpoint; ``None`` if it may be saved."""
+    state, guard, criterion = trainer.state, trainer.stop_on_collapse, trainer.criterion
+    step, base = state.best_global_step or state.global_step, base_value(state.log_history)
+    if guard.has_collapsed(state, at=step):
+        return f"W-COLLAPSE: the predictions of the selected checkpoint, of step {step}, have collapsed. {guard.hint}"
+    if base is None or trainer.eval_instances is None:
+        return None
+    chosen = [e["eval_selection"] for e in state.log_history if "eval_selection" in e and e["step"] <= step][-1]
+    rivals = {"the base model's": base}
+    if criterion.by == criterion.measure:
+        num_labels = len(trainer.eval_instances[0].answers[0])
+        rivals["that of constant predictions"] = criterion.constant_value(trainer.eval_instances.gold, num_labels)
+    rival, stopped = max(rivals, key=rivals.__getitem__), guard.is_due(state)
+    if chosen > rivals[rival] or (chosen == rivals[rival] and not stopped):
+        return None
+    values = f"{100 * chosen:.1f}, {rival} {100 * rivals[rival]:.1f}"
+    found = f"the selected checkpoint's {criterion.by} on validation is {values}."
+    return f"W-COLLAPSE: {found} {guard.hint}" if stopped else f"W-WORSE: {found}"
 
 
 def _checkpoint_to_resume(folder: Path) -> Path | None:

@@ -78,7 +78,7 @@ class ScoringTrainer(Trainer):
     ) -> PredictionOutput:
         """Scores ``[instances, templates, labels]`` in nats, label indices (-1 where there is none), and metrics."""
         dataset = self._encoded(test_dataset)
-        table = self.score(dataset.instances)
+        table = self.score(dataset.instances, "predict")
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in self._metrics(table, dataset).items()}
         return PredictionOutput(table.scores, dataset.gold, metrics)
 
@@ -97,24 +97,24 @@ class ScoringTrainer(Trainer):
             if rows not in self.eval_by_name:
                 raise InputError("E-ROW", f"There is no eval_dataset {rows!r}.", nearest(rows, self.eval_by_name))
             return self.eval_by_name[rows]
-        (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows))
+        (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows), quiet=self.args.disable_tqdm)
         return dataset
 
     def _metrics_on(self, dataset: InstanceDataset) -> dict[str, float]:
-        return self._metrics(self.score(dataset.instances), dataset)
+        return self._metrics(self.score(dataset.instances, "validation"), dataset)
 
     def _evaluate_own(self) -> dict[str, float]:
         dataset = self.eval_instances
         assert dataset is not None, "there is nothing to evaluate"
         losses: list[float] = []
-        table = self.score(dataset.instances, losses if self.args.early_stopping_patience else None)
+        table = self.score(dataset.instances, "validation", losses if self.args.early_stopping_patience else None)
         metrics = self._metrics(table, dataset)
         named = {
             name: metrics if each is dataset else self._metrics_on(each) for name, each in self.eval_by_name.items()
         }
         if losses:
             metrics = metrics | {"loss": math.fsum(losses) / len(losses)}
-        judged = self.criterion.judge(metrics, table.scores, self.base.validation, dataset.gold)
+        judged = self.criterion.judge(table.scores, self.base.validation.batch_calibrated, dataset.gold, self.f1)
         return metrics | judged | _joined(named)
 
     def _metrics(self, table: ScoreTable, dataset: InstanceDataset) -> dict[str, float]:
@@ -124,17 +124,20 @@ class ScoringTrainer(Trainer):
             metrics |= self.compute_metrics(EvalPrediction(predictions=table.scores, label_ids=dataset.gold))
         return metrics
 
-    def score_base(self, instances: Sequence[EncodedInstance]) -> np.ndarray:
-        """The scores of the model without its adapter."""
+    def score_base(self, instances: Sequence[EncodedInstance], label: str) -> np.ndarray:
+        """Compute the scores of the model without its adapter."""
         with self.adapted.disable_adapter():
-            return self.scores(instances)
+            return self.scores(instances, label)
 
-    def scores(self, instances: Sequence[EncodedInstance]) -> np.ndarray:
-        """The model's scores ``[instances, templates, labels]``, in nats."""
-        return self.score(instances).scores
+    def scores(self, instances: Sequence[EncodedInstance], label: str) -> np.ndarray:
+        """Compute the model's scores ``[instances, templates, labels]``, in nats."""
+        return self.score(instances, label).scores
 
-    def score(self, instances: Sequence[EncodedInstance], losses: list[float] | None = None) -> ScoreTable:
-        """Score instances. ``losses`` gets the method's loss of each, from the same pass and without labels."""
+    def score(self, instances: Sequence[EncodedInstance], label: str, losses: list[float] | None = None) -> ScoreTable:
+        """Score instances; ``label`` names the progress shown.
+
+        ``losses`` gets the method's loss of each, from the same pass and without labels.
+        """
         mine = distributed.shard(instances) or instances[:1]  # also with more processes than instances, all take part
         standing = self.base.validation if losses is not None and self.votes is not None else None
 
@@ -150,7 +153,8 @@ class ScoringTrainer(Trainer):
                 mine,
                 backend=self.backend,
                 batch_tokens=self.args.batch_tokens,
-                quiet=True,
+                label=label,
+                quiet=bool(self.args.disable_tqdm),
                 visit=None if losses is None else note_losses,
             )
             return table, own

@@ -29,7 +29,8 @@ from flip_flop.training.values import RANGES, check_value
 Votes = Literal["online", "frozen", "refreshed"]
 VoteCalibration = Literal["none", Calibration]
 VotePass = Literal["shared", "separate"]
-SelectBy = Literal["auto", "mean_f1", "agreement", "last"]
+# agreement is the former name of vote_agreement.
+SelectBy = Literal["auto", "macro_f1", "mean_f1", "vote_agreement", "agreement", "last"]
 # At most so many optimizer steps, where neither max_steps nor num_train_epochs is given; the release's.
 MAX_STEPS = 150
 
@@ -128,14 +129,16 @@ class TrainingSettings:
     )
     early_stopping_start: int = _setting(20, "The step after which evaluations count for early stopping.")
     select_by: SelectBy = _setting(
-        "auto", "Best checkpoint by mean_f1 (the paper), by agreement (needs no labels), or the last one."
+        "auto",
+        "Best checkpoint by macro_f1, mean_f1 (the paper), vote_agreement with the base (no labels), or the last one. "
+        "auto: macro_f1 (mean_f1 if stop_on_collapse is false), or without labels vote_agreement.",
     )
     max_share_drift: float = _setting(
         0.2,
-        "How far label shares may move from the base's votes (total variation) before a model counts as collapsed.",
+        "Collapse threshold: maximum total variation distance from the base model's label distribution.",
     )
     stop_on_collapse: bool = _reading(
-        False, False, "Stop where the votes' label shares have left the base's (max_share_drift).", recommended=True
+        False, False, "Stop after two collapsed evaluations in a row (max_share_drift).", recommended=True
     )
     chat_template: ChatTemplate = _setting("auto", "auto, on or off.")
     backend: Backend = _setting("packed", "packed, where the model allows it, or padded (see audit --help).")

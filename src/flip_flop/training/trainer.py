@@ -98,7 +98,7 @@ class F2CTrainer(ScoringTrainer):
         self.encoder = PromptEncoder.of(causal_lm, processing_class, args.chat_template)
         by_name = eval_dataset if isinstance(eval_dataset, Mapping) else {"validation": eval_dataset}
         splits = ("train", train_dataset), *by_name.items()
-        self.train_instances, *evaluated_on = encode_rows(self.encoder, args.too_long, *splits)
+        self.train_instances, *evaluated_on = encode_rows(self.encoder, args.too_long, *splits, quiet=args.disable_tqdm)
         self.eval_instances = None if eval_dataset is None else evaluated_on[0]
         self.eval_by_name = dict(zip(by_name, evaluated_on, strict=True)) if by_name is eval_dataset else {}
         if len(self.train_instances) and len(self.train_instances[0].answers) < 2:
@@ -118,7 +118,7 @@ class F2CTrainer(ScoringTrainer):
             checkpoint_activations(self.adapted, args.gradient_checkpointing_kwargs)
         sample = draw_sample(self.train_instances.instances, args.seed)
         self.base = BaseVotes(sample, evaluated, self.votes, self.score_base)
-        self.stop_on_collapse = StopOnCollapse(args, lambda: self.base.first)
+        self.stop_on_collapse = StopOnCollapse(args, lambda: self.base.first.batch_calibrated)
         super().__init__(
             model=self.adapted,
             args=args,
@@ -252,7 +252,7 @@ class F2CTrainer(ScoringTrainer):
 
     @property
     def collapsed_at(self) -> int | None:
-        """The optimizer step at which the votes were seen to have run away from the base's."""
+        """The optimizer step at which a collapse was found."""
         return self.stop_on_collapse.step(self.state)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list, int]:

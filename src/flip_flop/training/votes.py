@@ -15,7 +15,7 @@ from transformers import TrainerCallback, TrainerState
 
 from flip_flop.errors import InputError
 from flip_flop.files import read_arrays, sha256_json, write_arrays
-from flip_flop.metrics import calibrated, find_offsets, label_shares, majority_vote, share_drift
+from flip_flop.metrics import batch_offsets, calibrated, find_offsets, label_shares, majority_vote, share_drift
 from flip_flop.scoring.distributed import all_gather, rank
 from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.training.config import F2CConfig
@@ -23,7 +23,8 @@ from flip_flop.training.config import F2CConfig
 log = logging.getLogger("flip_flop")
 
 VOTES = "votes.npz"
-Score = Callable[[Sequence[EncodedInstance]], np.ndarray]
+# Scores of instances, with the label of the progress shown.
+Score = Callable[[Sequence[EncodedInstance], str], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +52,14 @@ class VoteTable:
     def uncalibrated(self) -> "VoteTable":
         """The scores as the model gave them."""
         return self if self.offsets is None else VoteTable(self.ids, self.scores - self.offsets)
+
+    @cached_property
+    def batch_calibrated(self) -> "VoteTable":
+        """These scores if they are calibrated, otherwise with batch calibration."""
+        if self.offsets is not None:
+            return self
+        offsets = batch_offsets(self.scores)
+        return VoteTable(self.ids, calibrated(self.scores, offsets), offsets)
 
     def drift(self, shares: Float[np.ndarray, " labels"]) -> float:
         """How far label shares are from those of these votes (total variation).
@@ -120,7 +129,7 @@ class StandingVotes(TrainerCallback):
         """The first votes: those in the file of a run that is resumed, or the base's; ``anew``, no kept ones later."""
         self.anew = anew
         known = VoteTable.read(path, self.ids) if path and rank() == 0 else None
-        self.first = self.current = all_gather(known)[0] or self._vote(self.score_base)
+        self.first = self.current = all_gather(known)[0] or self._vote(self.score_base, "base votes")
         return self.first
 
     def of(self, instances: Sequence[EncodedInstance]) -> Float[Tensor, "instances templates labels"]:
@@ -134,11 +143,11 @@ class StandingVotes(TrainerCallback):
         offsets = (self.first or self.take()).offsets
         return votes if offsets is None else VoteTable(votes.ids, calibrated(votes.scores, offsets), offsets)
 
-    def _vote(self, score: Score) -> VoteTable:
-        scores, method = score(self.instances), self.config.vote_calibration
+    def _vote(self, score: Score, label: str) -> VoteTable:
+        scores, method = score(self.instances, label), self.config.vote_calibration
         if method == "none":
             return VoteTable(self.ids, scores)
-        offsets = find_offsets(method, scores, self.config.label_prior, lambda: score(self.content_free))
+        offsets = find_offsets(method, scores, self.config.label_prior, lambda: score(self.content_free, "calibration"))
         return VoteTable(self.ids, calibrated(scores, offsets), offsets)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
@@ -153,7 +162,7 @@ class StandingVotes(TrainerCallback):
         if self.config.votes != "refreshed" or not state.global_step or state.global_step % self.config.refresh_steps:
             return
         assert self.first is not None, "on_train_begin has taken them"
-        found = self._vote(self.score)
+        found = self._vote(self.score, "refreshed votes")
         drift = self.first.drift(found.uncalibrated.shares)
         if drift > self.config.max_share_drift:
             message = "step %d: the votes stay as they were: new ones move the label shares by %.2f from the first"
@@ -200,4 +209,4 @@ class BaseVotes:
         return self.standing.calibrated(found) if self.standing else found
 
     def _of(self, instances: Sequence[EncodedInstance]) -> VoteTable:
-        return VoteTable(tuple(each.id for each in instances), self.score_base(instances))
+        return VoteTable(tuple(each.id for each in instances), self.score_base(instances, "base votes"))

@@ -15,8 +15,9 @@ from flip_flop.studies.frame import average_seeds, methods_of, task_order, task_
 from flip_flop.studies.tables import layout
 from flip_flop.studies.tables.table import Column, Table, TableCell
 from flip_flop.text import MISSING, count, points
-from flip_flop.training.checkpoint_choice import COLLAPSED
 
+# What earlier versions logged as the value of a collapsed checkpoint.
+COLLAPSED = -1.0
 # Each rule's metric, and the columns of what it takes.
 RULES = {
     "mean_f1": ("mean_f1_step", "mean_f1_value", "mean_f1_agreement", "mean_f1_drift"),
@@ -40,10 +41,10 @@ def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
     shown = layout.Selection(frame, frame[:0], average_seeds(frame)[:0])
     notes = shown.notes(
         [],
-        "Numbers are of the validation split, percent; a rule takes the first of the best. Agreement counts only while "
-        "drift is within max_share_drift. Drift: how far the label shares, of all answers or of the majority votes, "
-        "are from the base's majority votes (total variation, the larger); where votes are calibrated, of the "
-        "majority votes alone, beyond what the calibration moved.",
+        "Numbers are of the validation split, percent; a rule takes the first of the best. Without labels that is the "
+        "best agreement with the base model's calibrated votes, or in logs of earlier versions the best P_o while "
+        "drift is within max_share_drift. Drift: total variation distance of label shares from the base model's "
+        "majority votes; the larger one of predictions and majority votes, with calibrated votes only of the latter.",
         len(both)
         and f"Both rules choose the same checkpoint in {same} of {count(len(both), 'training')}; "
         f"choosing without labels moves validation mean F1 by {cost} on average.",
@@ -85,9 +86,9 @@ def read_choices(frame: pd.DataFrame) -> pd.DataFrame:
 def choose(training: Path) -> dict[str, Any]:
     """What both rules take among the checkpoints of one training: the first of the best, as training does.
 
-    ``mean_f1`` is the paper's rule, and needs labels. ``agreement`` counts only where the label shares have not drifted
-    from the base's majority votes further than ``max_share_drift``. What the training itself refused is not taken by
-    the rule that it followed.
+    ``mean_f1`` is the paper's rule, and needs labels. ``agreement`` is by ``vote_agreement``; in logs of earlier
+    versions, by P_o among checkpoints whose label shares are within ``max_share_drift`` of the base's majority votes.
+    What the training itself refused is not taken by the rule that it followed.
     """
     settings = RunRecord.read(training, "train").training or {}
     is_calibrated = settings.get("vote_calibration", "none") != "none"
@@ -95,20 +96,24 @@ def choose(training: Path) -> dict[str, Any]:
     limit = float(settings.get("max_share_drift", 0.0))
     found: dict[str, Any] = {"selected_by": str(settings.get("selected_by", "")), "max_share_drift": limit}
     for rule, columns in RULES.items():
-        allowed = checkpoints if rule == "mean_f1" else checkpoints[checkpoints["drift"] <= limit]
+        allowed, value = checkpoints, rule
+        if rule == "agreement" and checkpoints["vote_agreement"].notna().any():
+            value = "vote_agreement"
+        elif rule == "agreement":
+            allowed = checkpoints[checkpoints["drift"] <= limit]
         if rule == found["selected_by"]:
             allowed = allowed[allowed["selection"] != COLLAPSED]
-        known = allowed.dropna(subset=[rule])
-        best = known.loc[known[rule].idxmax(), _COLUMNS].tolist() if len(known) else [None] * 4
+        known = allowed.dropna(subset=[value])
+        best = known.loc[known[value].idxmax(), _COLUMNS].tolist() if len(known) else [None] * 4
         found |= dict(zip(columns, best, strict=True))
     return found | {"num_candidates": len(checkpoints), "is_guarded": bool(checkpoints["drift"].notna().all())}
 
 
 def read_checkpoints(log: Path, *, is_calibrated: bool = False) -> pd.DataFrame:
-    """The evaluated checkpoints, in order: step, mean_f1, agreement, drift, selection (the value that training gave).
+    """The evaluated checkpoints, in order: step, mean_f1, agreement, drift, vote_agreement, selection.
 
-    ``drift`` is that of the label shares from the base's raw majority votes, and that of the majority votes as logged:
-    the larger; the second alone where ``is_calibrated``: a calibration moves the base's. NaN: neither is known.
+    ``drift`` is the larger one of two: the label drift of predictions from the base model's raw majority votes, and the
+    logged drift of the majority votes. If ``is_calibrated``, it is the logged one. NaN if the log has none of them.
     """
     try:
         lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -131,8 +136,10 @@ def read_checkpoints(log: Path, *, is_calibrated: bool = False) -> pd.DataFrame:
         if 0 < len(base) == len(shares) and not (is_calibrated and drifts):
             drifts.append(share_drift(base, shares))
         values = (line.get(f"eval_{name}") for name in ("mean_f1", "observed_agreement"))
-        rows.append((step, *values, max(drifts, default=None), line.get("eval_selection")))
-    return pd.DataFrame(rows, columns=[*_COLUMNS, "selection"], dtype=float)
+        rows.append(
+            (step, *values, max(drifts, default=None), *map(line.get, ("eval_vote_agreement", "eval_selection")))
+        )
+    return pd.DataFrame(rows, columns=[*_COLUMNS, "vote_agreement", "selection"], dtype=float)
 
 
 def _shares(line: Mapping[str, Any], prefix: str) -> np.ndarray:
