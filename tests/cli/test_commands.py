@@ -116,7 +116,7 @@ def test_an_audit_prints_a_table_and_leaves_a_run(audit, model):
     assert result.out.startswith("tickets, test, 4 templates, 9 instances\n")
     assert "base" in result.out
     assert "next, flip-flop report out" in result.out
-    assert result.err == f"loading {model}\naudit: 9 of 9 instances\n"
+    assert result.err == f"loading {model}\n"
     assert "\nIn percent. P_o: how likely" in result.out
     assert record("out")["model"]["name"] == str(model)
     assert record("out")["model"]["is_demo"] is False
