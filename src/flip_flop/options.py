@@ -16,8 +16,10 @@ DeviceMap = Literal["auto"]
 Protocol = Literal["paper", "release"]
 # Of a training's settings; what is recommended has the paper's rows and prompts.
 TrainingProtocol = Literal["recommended", "paper", "release"]
-# How a preference for a label is taken out of scores; see flip_flop.metrics.calibration.
+# Methods of calibration; see flip_flop.metrics.calibration.
 Calibration = Literal["batch", "contextual", "prior"]
+# auto: batch, if it changes a prediction; stored: the offsets in the adapter's folder.
+CalibrationChoice = Literal["auto", "none", Calibration, "stored"]
 # What a drafted task asks of a text, or of a pair.
 TaskKind = Literal["sentiment", "topic", "yes_no", "entailment", "choice"]
 

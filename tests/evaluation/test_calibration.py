@@ -6,14 +6,24 @@ import logging
 import numpy as np
 import pytest
 
+from flip_flop import compare
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.evaluation.predict import predict
 from flip_flop.evaluation.run_directory import load_run
 from flip_flop.metrics import Resolution, label_shares_per_template, summarise
+from flip_flop.options import DEFAULT_SCORING
 from flip_flop.prompts import Template
-from flip_flop.report import comparison_rows, render_csv, render_text, write_report
-from flip_flop.scoring import score
+from flip_flop.report import (
+    comparison_rows,
+    render_csv,
+    render_markdown,
+    render_text,
+    table_caveats,
+    write_report,
+)
+from flip_flop.run_record import ModelRecord
+from flip_flop.scoring import Scorer, ScoreTable, score
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.metrics import calibration_oracle as oracle
 from tests.report.pages import Page
@@ -24,7 +34,7 @@ PRIOR = (0.2, 0.3, 0.5)
 
 @pytest.fixture(scope="module")
 def raw(loaded):
-    return audit(loaded, TASK, quiet=True)
+    return audit(loaded, TASK, quiet=True, calibrate="none")
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +56,51 @@ def test_the_raw_figures_stay_and_batch_calibration_is_that_of_slow_loops(loaded
     assert 0 < after["votes_changed"] < 1
 
 
+def test_audit_adds_batch_calibration_by_default_if_it_changes_a_prediction(loaded, raw):
+    found = audit(loaded, TASK, quiet=True)
+    assert {name: value for name, value in found.metrics.items() if name != "calibrated"} == raw.metrics
+    assert found.metrics == audit(loaded, TASK, quiet=True, calibrate="batch").metrics
+    assert "calibrated" not in raw.metrics
+    few = audit(loaded, make_task(make_rows(49)), quiet=True)
+    assert "calibrated" not in few.metrics
+    one_row = audit(loaded, make_task([{"text": "The same.", "mood": 0}] * 60), quiet=True)
+    assert len(set(one_row.scores[:, 0].argmax(axis=1))) == 1
+    assert "calibrated" in audit(loaded, TASK, quiet=True, label_prior=PRIOR).metrics
+
+
+def test_calibration_that_changes_no_prediction_adds_no_row(loaded):
+    class Balanced(Scorer):
+        record = ModelRecord(name="balanced")
+
+        def scores(self, instances, options=DEFAULT_SCORING, **keywords):
+            gold = np.array([each.label for each in instances])
+            scores = np.where(gold[:, None, None] == np.arange(3), -0.1, -3.0)
+            scores = np.repeat(scores, len(instances[0].prompts), axis=1).astype(np.float32)
+            return ScoreTable(scores, np.ones(scores.shape, dtype=np.int64))
+
+    assert "calibrated" not in audit(Balanced(), TASK, quiet=True).metrics
+    assert "calibrated" in audit(Balanced(), TASK, quiet=True, calibrate="batch").metrics
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "batch calibration assumes equal label frequencies"),
+        ({"label_prior": PRIOR}, "batch calibration assumes the given label frequencies 0: 20 %, 1: 30 %, 2: 50 %"),
+    ],
+)
+def test_every_table_states_the_assumption_of_the_calibrated_row(loaded, tmp_path, options, words):
+    rows = comparison_rows([audit(loaded, TASK, quiet=True, **options)])
+    assert words in "\n".join(table_caveats(next(iter(rows.values()))))
+    assert words in render_markdown(rows)
+    assert words in render_csv(rows).splitlines()[-1]
+    found = next(iter(rows.values()))[0]
+    assert words in write_report([found.write(tmp_path / "run")], tmp_path / "r.html").read_text()
+    assert repr(compare(found)).count("base (calibrated)") == 1
+    assert found.to_pandas().equals(load_run(tmp_path / "run").to_pandas())
+    assert "% calibrated" in found._repr_html_()
+
+
 def test_contextual_calibration_reads_the_first_row_with_its_texts_replaced(loaded, raw):
     rows = [{"text": text, "mood": 0} for text in ("N/A", "[MASK]")]  # the fourth template needs a text
     content_free = score(loaded, make_task(rows).instances("test")).scores
@@ -62,7 +117,7 @@ def test_answers_that_are_a_rows_own_have_no_inputs_without_content(loaded):
 
 def test_a_run_reads_back_and_its_calibrated_scores_have_the_priors_shares(found, tmp_path):
     run = load_run(found.write(tmp_path / "run"))
-    assert run.calibrated.name == "base (prior)"
+    assert run.calibrated.name == "base (calibrated)"
     shares = label_shares_per_template(run.calibrated.predictions, 3)
     np.testing.assert_allclose(shares, [PRIOR] * 4, atol=1e-9)
     assert run.calibrated.metrics["label_shares"] == pytest.approx(PRIOR)
@@ -71,14 +126,14 @@ def test_a_run_reads_back_and_its_calibrated_scores_have_the_priors_shares(found
 def test_tables_and_report_have_the_calibrated_figures_beside_the_raw_ones(found, raw, tmp_path):
     runs = [load_run(found.write(tmp_path / "run")), load_run(raw.write(tmp_path / "raw"))]
     lines = render_text(comparison_rows(runs[:1])).splitlines()[3:]
-    assert [line.split("  ")[0] for line in lines] == ["base", "base (prior)"]
+    assert [line.split("  ")[0] for line in lines] == ["base", "base (calibrated)"]
     assert len(render_csv(comparison_rows(runs[:1])).splitlines()) == 3
     for folders in (["run"], ["raw", "run"]):
         text = write_report([tmp_path / name for name in folders], tmp_path / "report.html").read_text()
         assert Page(text).faults == []
         assert text.count("After calibration") == 1
-        assert "look the same without labels" in text
-        changed = f"{100 * found.metrics['calibrated']['votes_changed']:.1f}% of the votes"
+        assert "a shared label bias cannot be distinguished from class imbalance" in text
+        changed = f"{100 * found.metrics['calibrated']['votes_changed']:.1f}% of the majority votes"
         assert changed in text
     assert "After calibration" not in write_report([tmp_path / "raw"], tmp_path / "report.html").read_text()
 

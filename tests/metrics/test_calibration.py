@@ -17,6 +17,7 @@ from flip_flop.metrics import (
     label_shares_per_template,
     majority_vote,
     observed_agreement,
+    offsets_that_change,
     prior_offsets,
     vote_changes,
 )
@@ -131,3 +132,12 @@ def test_few_instances_are_said_to_be_few(caplog):
     assert not caplog.records
     find_offsets("batch", scores[:49], None, lambda: scores)
     assert [record.getMessage().split(":")[0] for record in caplog.records] == ["W-CALIBRATION-ROWS"]
+
+
+def test_default_offsets_need_50_instances_probabilities_and_a_prediction_that_changes():
+    random = np.random.default_rng(0)
+    scores = random.normal(size=(50, 2, 2)) + np.array([[2.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_allclose(offsets_that_change(scores), batch_offsets(scores))
+    assert offsets_that_change(scores[:49]) is None
+    assert offsets_that_change(np.where(scores == scores.max(axis=2, keepdims=True), 0.0, -np.inf)) is None
+    assert offsets_that_change(np.tile([[[-0.1, -3.0]], [[-3.0, -0.1]]], (25, 2, 1))) is None

@@ -1,13 +1,13 @@
 """``flip-flop audit``."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
+from flip_flop.cli.options import AuditCalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
 from flip_flop.errors import InputError, nearest
 from flip_flop.options import ScoringOptions, option
 from flip_flop.terminal import echo, is_first_process
@@ -35,85 +35,104 @@ class AuditOptions:
     vary: int | None = option(
         None, min=2, help="Also score each template under this many formats drawn at random: how fragile it is."
     )
+    compare_chat: bool = option(
+        False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
+    )
     overwrite: bool = option(False, help="Replace a run that is there already.")
     quiet: bool = option(False, short="-q", help="Print the table only.")
 
 
 @click.command("audit")
-@options(ModelOptions, TaskOptions, AuditOptions, CalibrationOptions, ScoringOptions, RowOptions)
+@options(ModelOptions, TaskOptions, AuditOptions, AuditCalibrationOptions, ScoringOptions, RowOptions)
 def audit_command(
     model: ModelOptions,
     task: TaskOptions,
     run: AuditOptions,
-    calibration: CalibrationOptions,
+    calibration: AuditCalibrationOptions,
     scoring: ScoringOptions,
     data: RowOptions,
 ) -> int:
-    """Measure how consistently a model answers a task over its templates, and how well.
+    """Measure the consistency and accuracy of a model over the templates of a task.
 
-    Writes run.json, metrics.json, scores.npz and instances.jsonl.gz into --out; the last has every row's prompts. With
-    --calibrate the table has a second row; --fail-under reads the first. A gate that hangs on fragile answers, whose
-    margin the data type does not resolve, says so. With --vary N a second table says how far the answers hang on the
-    format of each prompt: separators, spaces, casing, what stands around marks, and the order of options; it leaves out
-    what is too long under any of them. With --too-long skip, too_long.csv in --out names the rows that were left out.
+    Writes run.json, metrics.json, scores.npz and instances.jsonl.gz, with the prompts of all rows, into --out. A second
+    row of the table shows the same scores after calibration, if there are 50 rows and a prediction changes.
+    --fail-under reads the first row, and warns if the result is within numerical noise of the threshold. --vary N
+    prints a second table, of the sensitivity to formatting: separators, spaces, casing, marks and the order of options.
+    Rows that are too long in one format are skipped in all. With --too-long skip, too_long.csv in --out lists the
+    skipped rows.
     """
     from flip_flop.evaluation.run_directory import check_out
     from flip_flop.files import lock_output
     from flip_flop.too_long import listed_beside
 
     thresholds = [_threshold(text) for text in run.fail_under]
-    check_out(run.out, overwrite=run.overwrite)
-    # The data's errors come before the model's minutes, and those of all that is typed before the seconds of torch.
+    variants = {run.out: scoring}
+    if run.compare_chat:
+        if scoring.chat_template != "auto":
+            raise InputError("E-CHAT-TEMPLATE", "--compare-chat and --chat-template are both given.", "Remove one.")
+        variants = {run.out / f"chat-{each}": replace(scoring, chat_template=each) for each in ("on", "off")}
+    for out in variants:
+        check_out(out, overwrite=run.overwrite)
+    # Errors in the data come before the model is loaded, and errors in options before torch is imported.
     chosen = data.open(task.task, task.templates, data.protocol)
     prior = calibration.prior(chosen)
     split = chosen.render(run.split, limit=run.limit, seed=run.seed)
     for name, _ in thresholds:
         _check_gate(name, split)
     model.check(scoring)
-    if is_first_process():
-        click.get_current_context().with_resource(lock_output(run.out))
-        check_out(run.out, overwrite=run.overwrite)  # another process may have written since
+    for out in variants if is_first_process() else ():
+        click.get_current_context().with_resource(lock_output(out))
+        check_out(out, overwrite=run.overwrite)  # another process may have written since
     quiet = run.quiet or not is_first_process()
     scorer = model.scorer(quiet=run.quiet)
     from flip_flop.evaluation.audit import audit
+    from flip_flop.evaluation.formats import format_spread, render_formats
     from flip_flop.report import comparison_rows, legend, render_text, table_caveats
 
-    with listed_beside(run.out, chosen.templates.names):
-        found = audit(
-            scorer,
-            split,
-            scoring=scoring,
-            name=run.name,
-            seed=run.seed,
-            quiet=quiet,
-            calibrate=calibration.calibrate,
-            label_prior=prior,
-        )
-    if is_first_process():
-        found.write(run.out)
-    if run.vary is not None:
-        from flip_flop.evaluation.formats import format_spread, render_formats
-
-        with listed_beside(run.out, ()):
-            found.metrics["formats"] = format_spread(
-                scorer, chosen, run.vary, split=run.split, limit=run.limit, scoring=scoring, seed=run.seed, quiet=quiet
+    for each in variants.values():
+        scorer.as_read(split.instances[0], each)  # rejects a chat template setting before scoring
+    runs = []
+    for out, each in variants.items():
+        with listed_beside(out, chosen.templates.names):
+            found = audit(
+                scorer,
+                split,
+                scoring=each,
+                name=run.name,
+                seed=run.seed,
+                quiet=quiet,
+                calibrate=calibration.calibrate,
+                label_prior=prior,
             )
+        runs.append(replace(found, path=out))
         if is_first_process():
-            found.write(run.out)
+            found.write(out)
+        if run.vary is not None:
+            with listed_beside(out, ()):
+                found.metrics["formats"] = format_spread(
+                    scorer, chosen, run.vary, split=run.split, limit=run.limit, scoring=each, seed=run.seed, quiet=quiet
+                )
+            if is_first_process():
+                found.write(out)
     if not is_first_process():
         return 0
-    rows = comparison_rows([found])
+    rows = comparison_rows(runs)
     echo(render_text(rows))
-    if run.vary is not None:
-        echo(f"\n{render_formats(found.metrics['formats'])}")
-    if found.value("unmapped_share"):
-        each = (f"{name} {percent(share)}" for name, share in found.metrics["unmapped_share_per_template"].items())
-        echo(f"\nno label, in percent of the answers: {percent(found.value('unmapped_share'))} ({', '.join(each)})")
+    for found in runs:
+        place = f"{found.path}: " if run.compare_chat else ""
+        if run.vary is not None:
+            echo(f"\n{place}{render_formats(found.metrics['formats'])}")
+        if found.value("unmapped_share"):
+            listed = (f"{name} {percent(part)}" for name, part in found.metrics["unmapped_share_per_template"].items())
+            share = percent(found.value("unmapped_share"))
+            echo(f"\n{place}no label, in percent of the answers: {share} ({', '.join(listed)})")
     if not run.quiet:
-        notes = "\n".join([legend(rows), *(note for runs in rows.values() for note in table_caveats(runs))])
-        echo(f"\n{notes}\n\n{run.out}: next, flip-flop report {run.out} --out report.html")
-    missed = list(filter(None, (_missed(found.metrics, *threshold) for threshold in thresholds)))
-    for text in [*missed, *filter(None, (_doubt(found, *threshold) for threshold in thresholds))]:
+        notes = "\n".join([legend(rows), *(note for group in rows.values() for note in table_caveats(group))])
+        folders = " ".join(map(str, variants))
+        echo(f"\n{notes}\n\n{run.out}: next, flip-flop report {folders} --out report.html")
+    gates = [(found, *threshold) for found in runs for threshold in thresholds]
+    missed = list(filter(None, (_missed(found.metrics, name, minimum) for found, name, minimum in gates)))
+    for text in [*missed, *filter(None, (_doubt(*gate) for gate in gates))]:
         echo(text, err=True)
     return 1 if missed else 0
 

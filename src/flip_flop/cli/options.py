@@ -14,7 +14,7 @@ from flip_flop.errors import InputError
 from flip_flop.options import (
     DEFAULT_SCORING,
     LOADED_PARTS,
-    Calibration,
+    CalibrationChoice,
     DeviceMap,
     LoadIn,
     Protocol,
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from flip_flop.tasks.catalog import CatalogData
 
 Command = Callable[..., Any]
+CALIBRATE_HELP = (
+    "Correct the label bias of each template (docs/calibration.md). auto: batch, if it changes a prediction; stored: "
+    "the offsets in the adapter's folder."
+)
 
 
 def options(*groups: type) -> Callable[[Command], Command]:
@@ -266,38 +270,39 @@ class RowOptions(DataOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationOptions:
-    """Whether to take preferences for a label out of the scores, and what is known of the labels' true shares."""
+    """Calibration of predictions."""
 
-    calibrate: Calibration | None = option(
-        None,
-        help="Take each template's preference for a label out of its scores: by the mean over the rows, by inputs "
-        "without content, or so that answers have the prior's shares (docs/calibration.md).",
-    )
+    calibrate: CalibrationChoice = option("none", help=CALIBRATE_HELP)
     label_prior: str | None = option(
-        None, metavar="SHARE,SHARE,...", help="The labels' true shares, in their order; by default uniform."
+        None,
+        metavar="SHARE,SHARE,...",
+        help="The true label frequencies, in the labels' order; by default equal.",
     )
-    few_labels: Path | None = option(None, help="Take the prior from these labelled rows: CSV, JSONL or parquet.")
+    few_labels: Path | None = option(
+        None, help="Estimate the label frequencies from these labelled rows: CSV, JSONL or parquet."
+    )
 
     def prior(self, task: "Task") -> tuple[float, ...] | None:
-        """The prior that is declared, or that of the labelled rows.
+        """Return the given label frequencies, or estimate them from the labelled rows.
 
         Raises:
-            InputError: ``E-LABEL-PRIOR`` where it is not one, is given twice, or nothing is calibrated with it; or an
-                error of the file's.
+            InputError: ``E-LABEL-PRIOR`` if they are invalid, given twice, missing or without effect; or an error of
+                the file's.
         """
-        from flip_flop.metrics import check_prior
+        from flip_flop.metrics import check_calibration, check_prior
 
-        given = "--label-prior" if self.label_prior is not None else "--few-labels" if self.few_labels else None
-        if self.calibrate is None and given:
-            message = f"{given} is given, and nothing is calibrated with it."
-            raise InputError("E-LABEL-PRIOR", message, "Add --calibrate batch, contextual or prior.")
-        if self.calibrate == "prior" and given is None:
-            message = "--calibrate prior needs a prior."
-            raise InputError("E-LABEL-PRIOR", message, "Give --label-prior or --few-labels.")
-        if self.few_labels is not None:
-            if given != "--few-labels":
-                message = "--label-prior and --few-labels are both given."
-                raise InputError("E-LABEL-PRIOR", message, "Leave one of them out.")
-            return task.prior_from(self.few_labels)
-        num_labels = None if task.labels is None else len(task.labels)
-        return None if self.label_prior is None else check_prior(self.label_prior, num_labels)
+        if self.label_prior is not None and self.few_labels is not None:
+            message = "--label-prior and --few-labels are both given."
+            raise InputError("E-LABEL-PRIOR", message, "Leave one of them out.")
+        prior = None if self.few_labels is None else task.prior_from(self.few_labels)
+        if self.label_prior is not None:
+            prior = check_prior(self.label_prior, None if task.labels is None else len(task.labels))
+        check_calibration(self.calibrate, prior)
+        return prior
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditCalibrationOptions(CalibrationOptions):
+    """Calibration of an audit: by default added to the raw figures."""
+
+    calibrate: CalibrationChoice = option("auto", help=CALIBRATE_HELP)

@@ -63,5 +63,5 @@ def _load(adapter: Path | None = None) -> LoadedModel:
 def _audit_both(loaded: LoadedModel, task: Task, folder: Path, name: str, audits: dict[str, list[Path]]) -> None:
     chosen = {"train": task.training_templates.names, "held_out": task.held_out_templates}
     for kind, names in chosen.items():
-        found = audit(loaded, task.with_templates(names), name=name, quiet=True)
+        found = audit(loaded, task.with_templates(names), name=name, quiet=True, calibrate="none")
         audits[kind].append(found.write(folder / ("audit" if kind == "train" else "audit_held_out")))

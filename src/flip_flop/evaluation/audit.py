@@ -1,8 +1,9 @@
 """The audit: how consistently a model answers a task over its templates, and how well."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,25 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import calibrated, check_prior, find_offsets, summarise, uniform_prior, vote_changes
-from flip_flop.options import DEFAULT_SCORING, Calibration, ScoringOptions
+from flip_flop.evaluation.views import LOW_MASS
+from flip_flop.metrics import (
+    calibrated,
+    check_calibration,
+    find_offsets,
+    offsets_that_change,
+    summarise,
+    uniform_prior,
+    vote_changes,
+)
+from flip_flop.options import DEFAULT_SCORING, CalibrationChoice, ScoringOptions
 from flip_flop.provenance import versions
 from flip_flop.run_record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import ModelGiven, Scorer, ScoreTable, as_scorer
+from flip_flop.scoring.stored_calibration import stored_calibration
 from flip_flop.tasks import Data, RenderedSplit, as_split, log_label_counts
 from flip_flop.too_long import ids_of
+
+log = logging.getLogger("flip_flop")
 
 
 def audit(
@@ -29,10 +42,13 @@ def audit(
     name: str | None = None,
     seed: int = 0,
     quiet: bool = False,
-    calibrate: Calibration | None = None,
+    calibrate: CalibrationChoice = "auto",
     label_prior: Sequence[float] | None = None,
 ) -> Audit:
     """Score a split under every template and compute its metrics: ``audit(model, data)``.
+
+    From 50 instances on, if batch calibration changes a prediction, the metrics after calibration are added under
+    ``calibrated``.
 
     Args:
         model: A hub's name, a folder or ``"demo"``; what :func:`~flip_flop.load_model` gave; a model of transformers or
@@ -46,9 +62,8 @@ def audit(
         name: The run's name in tables; by default the adapter's method, or ``base``.
         seed: For the bootstrap, and for the templates of a task that draw at random.
         quiet: Show no progress.
-        calibrate: Adds, under ``calibrated``, what the metrics are when preferences for a label are taken out
-            (docs/calibration.md).
-        label_prior: The labels' shares, by default uniform.
+        calibrate: The method of calibration (docs/calibration.md), or ``"none"``.
+        label_prior: The label frequencies that calibration assumes, by default equal.
 
     Raises:
         InputError: For anything wrong with the model, the rows, the templates or the model's context.
@@ -58,7 +73,7 @@ def audit(
     scored = score_calibrated(
         scorer, log_label_counts(split), scoring, calibrate, label_prior, label="audit", quiet=quiet
     )
-    split, table, offsets = scored.data, scored.table, scored.offsets
+    split, table = scored.data, scored.table
     resolution = scorer.resolution(split.instances, table, scoring)
     adapter = scorer.adapter
     num_too_long = {"num_too_long": len(ids_of(table.too_long))}
@@ -80,16 +95,21 @@ def audit(
         summarise, gold=split.gold, template_names=names, f1=record.task.f1, seed=seed, resolution=resolution
     )
     metrics = summary(table.scores)
-    if offsets is not None:
-        after = calibrated(table.scores, offsets)
+    if table.token_counts.all():
+        mass = table.own_label_mass.mean(axis=0)
+        low = np.flatnonzero(mass < LOW_MASS).tolist()
+        tokens = scorer.preferred_tokens(split.instances, low, scoring) if low else []
+        metrics["own_label_mass_per_template"] = dict(zip(names, mass.tolist(), strict=True))
+        metrics["preferred_tokens_per_template"] = {names[at]: each for at, each in zip(low, tokens, strict=False)}
+    if scored.offsets is not None:
+        after = calibrated(table.scores, scored.offsets)
         metrics["calibrated"] = {
-            "method": calibrate,
-            "label_prior": list(label_prior or uniform_prior(offsets.shape[1])),
-            "offsets": dict(zip(names, offsets.tolist(), strict=True)),
+            **scored.calibration,
+            "offsets": dict(zip(names, scored.offsets.tolist(), strict=True)),
             **vote_changes(table.scores, after),
             **summary(after),
         }
-    return Audit(
+    found = Audit(
         record=record,
         metrics=metrics,
         scores=table.scores,
@@ -100,45 +120,65 @@ def audit(
         instances=[scorer.as_read(instance, scoring) for instance in split.instances],
         too_long=table.too_long,
     )
+    if found.low_mass:
+        hint = "List the labels in the prompt, use the model's words as labels, or change --chat-template."
+        log.warning("W-LABEL-MASS: %s. %s", found.low_mass, hint)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """The scores of a split: of its instances but for those that were skipped as too long.
+    """The scores of a split, without the instances that were skipped as too long.
 
-    ``offsets`` ``[templates, labels]`` take preferences for a label out of the scores, where that was asked for.
+    Attributes:
+        offsets: Added to the scores by calibration, in nats, or None.
+        calibration: The method and the assumed label frequencies, for ``metrics.json``.
     """
 
     data: RenderedSplit
     table: ScoreTable
-    offsets: Float[np.ndarray, "templates labels"] | None
+    offsets: Float[np.ndarray, "templates labels"] | None = None
+    calibration: Mapping[str, Any] = field(default_factory=dict)
 
 
 def score_calibrated(
     scorer: Scorer,
     data: RenderedSplit,
     scoring: ScoringOptions,
-    calibrate: Calibration | None,
+    calibrate: CalibrationChoice,
     label_prior: Sequence[float] | None,
     *,
     label: str,
     quiet: bool,
 ) -> Scored:
-    """Score what is not too long, and find the offsets where they are asked for."""
-    empty = data.content_free() if calibrate == "contextual" else ()  # what cannot be, before the minutes of scoring
-    if calibrate == "prior" or label_prior is not None:
-        check_prior(label_prior or (), len(data.instances[0].choices[0]))
-    if calibrate is not None and scoring.by == "generation":
-        raise InputError(
-            "E-GENERATION", f"--calibrate {calibrate} moves probabilities, and generated answers have none."
-        )
+    """Score a split and compute the offsets of its calibration. Inputs are checked before scoring, which takes long."""
+    num_labels = len(data.instances[0].choices[0])
+    check_calibration(calibrate, label_prior, num_labels)
+    if label_prior is not None and calibrate == "auto":
+        calibrate = "batch"
+    templates = data.task.templates.templates
+    stored = stored_calibration(scorer.adapter, templates, num_labels) if calibrate == "stored" else None
+    empty = data.content_free() if calibrate == "contextual" else ()
+    if calibrate not in ("auto", "none") and scoring.by == "generation":
+        message = f"--calibrate {calibrate} needs probabilities, and generated answers have none."
+        raise InputError("E-GENERATION", message, "Remove one of the two options.")
     table = scorer.scores(data.instances, scoring, names=data.task.templates.names, label=label, quiet=quiet)
     if skipped := ids_of(table.too_long):
         data = replace(data, instances=[instance for instance in data.instances if instance.id not in skipped])
-    offsets = None
-    if calibrate is not None:
+    if calibrate == "none":
+        return Scored(data, table)
+    if calibrate == "auto":
+        calibrate, offsets = "batch", offsets_that_change(table.scores)
+    elif calibrate == "stored":
+        assert stored is not None
+        offsets, label_prior, uses_chat_template = stored
+        if uses_chat_template != table.settings.get("chat_template"):
+            message = f"the stored offsets were computed {'with' if uses_chat_template else 'without'} a chat template."
+            raise InputError("E-CALIBRATION-STORED", message, "Change --chat-template.")
+    else:
         offsets = find_offsets(calibrate, table.scores, label_prior, lambda: scorer.scores(empty, scoring).scores)
-    return Scored(data, table, offsets)
+    prior = list(label_prior or uniform_prior(num_labels))
+    return Scored(data, table, offsets, {"method": calibrate, "label_prior": prior})
 
 
 def resolve(

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.evaluation.audit import resolve, score_calibrated
 from flip_flop.metrics import calibrated, label_probs, majority_vote, predicted, vote_counts
-from flip_flop.options import DEFAULT_SCORING, Calibration, ScoringOptions
+from flip_flop.options import DEFAULT_SCORING, CalibrationChoice, ScoringOptions
 from flip_flop.scoring import ModelGiven, Scorer
 from flip_flop.tasks import Data
 from flip_flop.too_long import words
@@ -18,19 +18,21 @@ def predict(
     *data: PreTrainedTokenizerBase | Data,
     scoring: ScoringOptions = DEFAULT_SCORING,
     quiet: bool = False,
-    calibrate: Calibration | None = None,
+    calibrate: CalibrationChoice = "none",
     label_prior: Sequence[float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Answer every instance under every template: ``predict(model, data)``, with both as in :func:`~flip_flop.audit`.
+    """Predict a label for each instance under each template, and their majority vote: ``predict(model, data)``.
 
-    Gold labels are not used and need not be there: ``predict("demo", task.with_rows("new.csv"))``. A row for each
-    instance is returned: ``id``; ``vote`` (the label most templates predict); ``vote_share`` (of the templates);
-    ``consensus`` (whether it is a strict majority); ``templates``: name to ``{"label", "probs": [L]}``. ``calibrate``
-    takes each template's preference for a label out first, as in an audit. By generation ``probs`` are None, and
-    ``label`` and ``vote`` too where an answer is none of the labels.
+    Model and data are those of :func:`~flip_flop.audit`. Gold labels are not required:
+    ``predict("demo", task.with_rows("new.csv"))``. ``calibrate`` corrects the label bias of each template before the
+    vote, as in an audit.
 
-    Where rows that are too long are skipped, each row has a ``note`` too. In theirs it says why ``vote``,
-    ``vote_share`` and ``consensus`` are None and ``templates`` is empty.
+    Returns:
+        A row for each instance, with ``id``, ``vote``, ``vote_share``, ``consensus`` and ``templates``. ``vote`` is the
+        label that most templates predict, ``consensus`` whether that is a strict majority. ``templates`` maps names to
+        ``{"label", "probs": [L]}``. Generated answers have no ``probs``, and their ``label`` and ``vote`` are None if
+        no label matches. If rows that are too long are skipped, each row also has a ``note``. In a skipped row
+        ``vote``, ``vote_share`` and ``consensus`` are None, and ``templates`` is empty.
     """
     scorer, split = resolve(model, data, need_labels=False)
     scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)

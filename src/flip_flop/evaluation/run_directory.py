@@ -120,12 +120,12 @@ class Audit(AuditViews):
 
     @cached_property
     def calibrated(self) -> "Audit | None":
-        """The same answers after calibration, under a name of its own; None where the audit was not asked for it."""
+        """The same instances with calibrated scores; None if the audit has no calibration."""
         found = self.metrics.get("calibrated")
         if found is None:
             return None
         offsets = np.array([found["offsets"][name] for name in self.template_names])
-        record = replace(self.record, name=f"{self.name} ({found['method']})")
+        record = replace(self.record, name=f"{self.name} (calibrated)")
         return replace(self, record=record, metrics=found, scores=calibrated(self.scores, offsets))
 
     def write(self, out: str | os.PathLike[str]) -> Path:
@@ -240,6 +240,14 @@ def _check_metrics(run: Audit, path: Path) -> None:
     f1 = metrics.get("f1_per_template")
     if run.has_gold and not (isinstance(f1, dict) and set(f1) == names and _are_numbers([*f1.values()], len(names))):
         raise broken(path, "has no F1 for some template")
+    mass, tokens = metrics.get("own_label_mass_per_template"), metrics.get("preferred_tokens_per_template", {})
+    if mass is not None and not (
+        isinstance(mass, dict)
+        and (set(mass) == names and _are_numbers([*mass.values()], len(names)))
+        and (isinstance(tokens, dict) and names.issuperset(tokens))
+        and all(isinstance(each, list) and all(isinstance(token, str) for token in each) for each in tokens.values())
+    ):
+        raise broken(path, "has no probability of own labels for some template, or invalid tokens")
     intervals = metrics.get("intervals") or {}
     if not isinstance(intervals, dict) or not all(ends is None or _are_numbers(ends, 2) for ends in intervals.values()):
         raise broken(path, "has an interval without two ends")

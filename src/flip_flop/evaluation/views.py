@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +11,8 @@ from flip_flop.metrics import METRICS, label_probs
 from flip_flop.text import count, percent, percent_interval, visible
 
 Table = Literal["metrics", "scores", "flips"]
+# Threshold of low own-label mass; maximum templates and tokens to print.
+LOW_MASS, MAX_NAMED, MAX_TOKENS = 0.1, 8, 3
 # Metrics that one line has.
 SHOWN = ("observed_agreement", "mean_f1", "f1_std", "accuracy", "vote_f1", "fleiss_kappa")
 
@@ -38,12 +41,35 @@ class AuditViews:
         return f"Audit({self.heading}: {', '.join(values)})"
 
     def _repr_html_(self: Any) -> str:
+        runs = [run for run in (self, self.calibrated) if run is not None]
         rows = [
-            (METRICS[name].title, percent(self.value(name)), percent_interval(self.interval(name)))
+            (
+                METRICS[name].title,
+                *chain(*((percent(each.value(name)), percent_interval(each.interval(name))) for each in runs)),
+            )
             for name in SHOWN
             if self.value(name) is not None
         ]
-        return html_table(self.heading, ("", "%", "95% interval"), rows)
+        return html_table(
+            self.heading, ("", *("%", "95% interval", "% calibrated", "95% interval")[: 2 * len(runs)]), rows
+        )
+
+    @property
+    def low_mass(self: Any) -> str:
+        """The templates with a low own-label mass and the preferred tokens, in words; or an empty text."""
+        mass, tokens = (
+            self.metrics.get(f"{name}_per_template") or {} for name in ("own_label_mass", "preferred_tokens")
+        )
+        listed = []
+        for share, name in sorted((share, name) for name, share in mass.items() if share < LOW_MASS):
+            preferred = ", ".join(f"'{token}'" for token in tokens.get(name, ())[:MAX_TOKENS])
+            listed.append(f"{name} ({percent(share)} %{', prefers ' if preferred else ''}{preferred})")
+        more = [f"{len(listed) - MAX_NAMED} more"] if len(listed) > MAX_NAMED else []
+        words = (
+            f"under {len(listed)} of {count(len(mass), 'template')} the model gives the template's labels less "
+            f"than {percent(LOW_MASS, 0)} % probability: {', '.join(listed[:MAX_NAMED] + more)}"
+        )
+        return visible(words, one_line=True) if listed else ""
 
     @property
     def heading(self: Any) -> str:

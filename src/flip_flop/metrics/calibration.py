@@ -1,7 +1,7 @@
-"""Calibration: what to add to a template's scores, per label, so that it no longer prefers a label by itself.
+"""Calibration: offsets per template and label, in nats, that correct the label bias of the templates.
 
-Without labels, a preference that all templates share looks like data in which that label is frequent: every method here
-rests on an assumption about the labels' true shares, the prior.
+Without labels, a shared label bias cannot be distinguished from class imbalance. Every method therefore assumes label
+frequencies, the prior.
 """
 
 import logging
@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flip_flop.errors import InputError
-from flip_flop.metrics.agreement import label_shares, majority_vote, share_drift
-from flip_flop.options import Calibration
+from flip_flop.metrics.agreement import label_shares, majority_vote, predicted, share_drift
+from flip_flop.options import Calibration, CalibrationChoice
 
 log = logging.getLogger("flip_flop")
 
@@ -47,6 +47,21 @@ def check_prior(prior: str | Sequence[float], num_labels: int | None = None) -> 
     if num_labels is not None and len(shares) != num_labels:
         raise InputError("E-LABEL-PRIOR", f"The label prior {words} is not of {num_labels} labels.", PRIOR_HINT)
     return tuple((shares / shares.sum()).tolist())  # which leaves a sum of 1 as it is
+
+
+def check_calibration(method: CalibrationChoice, prior: Sequence[float] | None, num_labels: int | None = None) -> None:
+    """Check that a method and a prior fit each other.
+
+    Raises:
+        InputError: ``E-LABEL-PRIOR`` if the prior is invalid, missing or without effect.
+    """
+    if method in ("none", "stored") and prior is not None:
+        hint = "Add --calibrate batch, contextual or prior."
+        raise InputError("E-LABEL-PRIOR", f"a label prior has no effect with --calibrate {method}.", hint)
+    if method == "prior" and prior is None:
+        raise InputError("E-LABEL-PRIOR", "--calibrate prior needs a prior.", "Add --label-prior or --few-labels.")
+    if prior is not None:
+        check_prior(prior, num_labels)
 
 
 def uniform_prior(num_labels: int) -> tuple[float, ...]:
@@ -186,6 +201,16 @@ def find_offsets(
     if prior is None:
         raise InputError("E-LABEL-PRIOR", "Calibration to the prior needs a prior.", PRIOR_HINT)
     return prior_offsets(scores, prior)
+
+
+def offsets_that_change(
+    scores: Float[np.ndarray, "instances templates labels"],
+) -> Float[np.ndarray, "templates labels"] | None:
+    """Compute uniform batch offsets; return None if no prediction changes, for few instances and generated answers."""
+    if len(scores) < MIN_INSTANCES or not np.isfinite(scores).all():
+        return None
+    offsets = batch_offsets(scores)
+    return offsets if (predicted(calibrated(scores, offsets)) != predicted(scores)).any() else None
 
 
 def calibrated(

@@ -105,18 +105,20 @@ def share_section(group: Group, number: int) -> dict[str, Any]:
         kinds = [{"run": run} | filters for run in range(len(group.runs))]
         links = [[_show(number, **kind, label=label) for label in range(len(names))] for kind in kinds]
         bars = [charts.share_bar(each, names, link) for each, link in zip(shares, links, strict=True)]
-        rows.append({"name": name, "bars": bars, "total": total})
+        mass = [(run.metrics.get("own_label_mass_per_template") or {}).get(name) for run in group.runs]
+        rows.append({"name": name, "bars": bars, "total": total, "mass": mass})
 
     labelled = base.gold[base.gold >= 0]
     if base.has_gold and len(labelled):
         gold = (np.bincount(labelled, minlength=len(names)) / len(labelled)).tolist()
         bar = charts.share_bar(gold, names, [_show(number, gold=label) for label in range(len(names))])
-        rows.append({"name": "gold labels", "bars": [bar], "total": True})
+        rows.append({"name": "gold labels", "bars": [bar], "total": True, "mass": [None]})
     add("all templates", [run.metrics["label_shares"] for run in group.runs], total=True)
     for place, index in enumerate(template_order(group)):
         name = base.template_names[index]
         add(name, [run.metrics["label_shares_per_template"][name] for run in group.runs], t=place)
-    warnings = [
+    warnings = [f"{run.name}: {run.low_mass}." for run in group.runs if run.low_mass]
+    warnings += [
         f"{run.name} has collapsed: {percent(max(shares))}% of its answers are {names[int(np.argmax(shares))]}"
         f"{f', and {constant_count(run)} templates are constant' if run.constant_templates else ''}. "
         "Such answers hardly depend on the input."

@@ -22,6 +22,7 @@ _HEADINGS = ("run", "P_o", "95% of P_o", "mean F1", "sigma_F1", "min..max F1", "
 _CSV_HEADINGS = (
     "run", "templates", "instances", "observed_agreement", "mean_f1", "f1_std", "f1_min", "f1_max",
     "macro_f1", "accuracy", "vote_f1", "vote_accuracy", "no_consensus_share", "collapsed", "constant_templates",
+    "calibration",
 )  # fmt: skip
 _LEGEND = (
     "In percent. P_o: how likely two templates give the same label, with its 95 % interval over instances.",
@@ -33,10 +34,7 @@ Rows = dict[str, list[Audit]]
 
 
 def comparison_rows(runs: Sequence[Audit]) -> Rows:
-    """The runs by what they were audited on: those over the same instances and templates together.
-
-    Where an audit was calibrated, a second row follows.
-    """
+    """The runs by their instances and templates; the calibrated row of an audit follows its raw row."""
     rows: Rows = {}
     for group in group_runs(runs):
         both = [each for run in group.runs for each in (run, run.calibrated) if each is not None]
@@ -88,6 +86,7 @@ def render_csv(rows: Rows) -> str:
             "f1_max": high,
             "collapsed": run.is_collapsed,
             "constant_templates": None if run.constant_templates is None else len(run.constant_templates),
+            "calibration": spreadsheet_cell(assumption(run)),
             **{name: run.value(name) for name in METRICS},
         }
         writer.writerow(["" if values[heading] is None else values[heading] for heading in headings])
@@ -99,12 +98,27 @@ def range_words(run: Audit) -> str:
     return MISSING if run.f1_range is None else "..".join(map(percent, run.f1_range))
 
 
+def assumption(run: Audit) -> str | None:
+    """The method of a calibrated run and the label frequencies that it assumes, in words; None for a raw run."""
+    found = run.metrics
+    if "label_prior" not in found:
+        return None
+    shares = (f"{name}: {100 * share:.3g} %" for name, share in zip(run.label_names, found["label_prior"], strict=True))
+    words = f"the given label frequencies {', '.join(shares)}"
+    if len(set(found["label_prior"])) == 1:
+        words = "equal label frequencies"
+    return visible(f"{found['method']} calibration assumes {words}", one_line=True)
+
+
 def table_caveats(runs: Sequence[Audit]) -> list[str]:
-    """Sentences on intervals over few instances, on constant templates and on fragile answers."""
+    """Sentences on intervals over few instances, calibration, constant templates and fragile answers."""
     number = min(len(run.data.labelled) or len(run.data) for run in runs)
     noun = "labelled instance" if number < min(len(run.data) for run in runs) else "instance"
     few = f"Of {count(number, noun)} 95% intervals are too narrow; trust them from {FEW_INSTANCES} on."
-    notes = [few] * (number < FEW_INSTANCES) + [
+    notes = [few] * (number < FEW_INSTANCES)
+    assumptions = dict.fromkeys(filter(None, map(assumption, runs)))
+    notes += [f"calibrated: label bias corrected from the same scores; {words}." for words in assumptions]
+    notes += [
         f"{visible(run.name, one_line=True)}: constant templates (one label for every instance): "
         f"{visible(', '.join(f'{name} ({label})' for name, label in constant.items()), one_line=True)}."
         for run in runs

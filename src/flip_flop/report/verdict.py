@@ -7,7 +7,7 @@ from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS
 from flip_flop.report import charts
 from flip_flop.report.compare import Group, difference_from_vote, mean_difference
-from flip_flop.report.tables import constant_count, range_words, table_caveats
+from flip_flop.report.tables import assumption, constant_count, range_words, table_caveats
 from flip_flop.text import MISSING, count, percent, percent_interval, point_interval, points
 
 _HEADLINE = ("observed_agreement", "mean_f1", "f1_std")
@@ -181,18 +181,16 @@ def more_metrics(group: Group) -> dict[str, Any]:
 
 
 def calibration_section(group: Group) -> dict[str, Any] | None:
-    """Each calibrated run beside its own raw numbers, and when to mistrust it; None where none is calibrated."""
+    """The raw and calibrated metrics of each calibrated run, with the assumption; None if no run is calibrated."""
     pairs = [Group((run, run.calibrated)) for run in group.runs if run.calibrated is not None]
     if not pairs:
         return None
     notes = []
     for pair in pairs:
-        found, names = pair.after.metrics, pair.after.label_names
-        prior = ", ".join(f"{name}: {percent(share)}%" for name, share in zip(names, found["label_prior"], strict=True))
+        found = pair.after.metrics
         notes.append(
-            f"{pair.after.name} takes the labels' shares to be {prior}. It changes "
-            f"{percent(found['votes_changed'])}% of the votes and moves their label shares by "
-            f"{percent(found['vote_share_drift'])} points."
+            f"{pair.after.name}: {assumption(pair.after)}. It changes {percent(found['votes_changed'])}% of the "
+            f"majority votes and moves their label shares by {percent(found['vote_share_drift'])} points."
         )
     tables = [_table(pair, _columns(pair)) for pair in pairs]
     return {"columns": tables[0]["columns"], "rows": [row for table in tables for row in table["rows"]], "notes": notes}

@@ -7,6 +7,7 @@ from flip_flop.scoring.interface import Scorer
 from flip_flop.scoring.local import CausalLMScorer, as_scorer
 from flip_flop.scoring.models import LoadedModel, load_model, load_tokenizer
 from flip_flop.scoring.scorer import ScoreTable, score, score_instances
+from flip_flop.scoring.stored_calibration import store_calibration
 from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "load_tokenizer",
     "score",
     "score_instances",
+    "store_calibration",
 ]

@@ -47,6 +47,12 @@ class Scorer(abc.ABC):
         """The instance with its prompts as the model reads them, such as in a chat template."""
         return instance
 
+    def preferred_tokens(
+        self, instances: Sequence[RenderedInstance], templates: Sequence[int], options: ScoringOptions
+    ) -> list[list[str]]:
+        """The most probable first tokens of the answer under each of these templates; an empty list if unknown."""
+        return []
+
     def resolution(
         self, instances: Sequence[RenderedInstance], table: ScoreTable, options: ScoringOptions
     ) -> Resolution | None:

@@ -17,7 +17,7 @@ from flip_flop.scoring.interface import Scorer
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.resolution import SAMPLE_INSTANCES, find_resolution
 from flip_flop.scoring.scorer import ScoreTable, score
-from flip_flop.scoring.self_check import check_scores
+from flip_flop.scoring.self_check import check_scores, preferred_tokens
 from flip_flop.too_long import ids_of
 
 
@@ -50,6 +50,12 @@ class CausalLMScorer(Scorer):
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
         """In the tokenizer's chat template where it is used."""
         return self.loaded.encoder(options.chat_template).as_read(instance)
+
+    def preferred_tokens(
+        self, instances: Sequence[RenderedInstance], templates: Sequence[int], options: ScoringOptions
+    ) -> list[list[str]]:
+        """:func:`~flip_flop.scoring.self_check.preferred_tokens`."""
+        return preferred_tokens(self.loaded, instances, templates, options)
 
     def resolution(
         self, instances: Sequence[RenderedInstance], table: ScoreTable, options: ScoringOptions

@@ -1,4 +1,4 @@
-"""Self-check: compute some of a run's scores a second time, without sharing tokens between sequences."""
+"""A second look at a few rows: scores without sharing tokens between sequences, and preferred first tokens."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,15 +11,18 @@ from flip_flop.options import ScoringOptions
 from flip_flop.progress import track
 from flip_flop.prompts import RenderedInstance
 from flip_flop.randomness import generator
-from flip_flop.scoring.answers import answer_states
-from flip_flop.scoring.causal_lm import evaluation_mode
+from flip_flop.scoring.answers import AnswerStates, answer_states
+from flip_flop.scoring.causal_lm import evaluation_mode, head_logits
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.resolution import stated_resolution
-from flip_flop.scoring.scorer import ScoreTable
+from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.support import SAME_NATS, SAME_SHARE
+from flip_flop.scoring.tokens import EncodedInstance
 
 # Rows to check: one of 200, within these bounds, each under at most this number of templates.
 MIN_ROWS, MAX_ROWS, MAX_TEMPLATES = 2, 16, 3
+# Rows and tokens of preferred_tokens.
+NUM_ROWS, NUM_TOKENS = 3, 5
 
 
 @torch.no_grad()
@@ -77,3 +80,25 @@ def check_scores(
             advance(1)
     checked = np.concatenate(differences)
     return {"num_scores": checked.size, "largest_difference": float(checked.max())}
+
+
+def preferred_tokens(
+    loaded: LoadedModel, instances: Sequence[RenderedInstance], templates: Sequence[int], options: ScoringOptions
+) -> list[list[str]]:
+    """Return the most probable first tokens of the answer under each of these templates, on average over a few rows."""
+    encoder, rows = loaded.encoder(options.chat_template), generator(0, "preferred-tokens").permutation(len(instances))
+    found: list[torch.Tensor] = []
+
+    def read(members: Sequence[EncodedInstance], states: AnswerStates, scores: torch.Tensor) -> None:
+        counts = states.token_counts.flatten()
+        nodes = states.token_node[counts.cumsum(0) - counts]
+        probs = head_logits(loaded.model, states.hidden[nodes]).softmax(dim=-1).cpu()
+        found.append(probs.view(len(members), len(templates), -1))
+
+    # The context of one label suffices.
+    encoded = [encoder.encode(instances[row]) for row in rows[:NUM_ROWS]]
+    encoded = [replace(each, answers=tuple(each.answers[at][:1] for at in templates)) for each in encoded]
+    backend, batch_tokens = options.backend, options.batch_tokens
+    score_instances(loaded.model, encoded, backend=backend, batch_tokens=batch_tokens, quiet=True, visit=read)
+    top = torch.cat(found).mean(dim=0).topk(NUM_TOKENS).indices
+    return [[str(loaded.tokenizer.decode([token])) for token in tokens] for tokens in top.tolist()]
