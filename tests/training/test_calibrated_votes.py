@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from flip_flop import audit, load_model
 from flip_flop.errors import InputError
 from flip_flop.metrics import label_shares_per_template
 from flip_flop.scoring import score
@@ -14,6 +15,7 @@ from flip_flop.tasks import RowsSource
 from flip_flop.training import make_config, train
 from flip_flop.training.votes import VoteTable
 from tests.metrics import calibration_oracle as oracle
+from tests.tiny import save_tiny
 from tests.training.conftest import adapter_bytes, load_tiny, log_of, make_task, record_of, settings, signal_in
 from tests.training.test_trainer import make_trainer, training_rows
 
@@ -44,6 +46,21 @@ def test_batch_calibrated_votes_are_those_of_slow_loops_and_the_survey_says_what
     assert survey["calibration"].keys() == {"votes_changed", "vote_share_drift"}
     assert "batch calibration changes " in caplog.text
     assert record_of(out)["training"]["vote_calibration"] == "batch"
+
+
+@pytest.mark.parametrize(("num_train", "calibration"), [(60, "batch"), (60, "none"), (12, "batch")])
+def test_offsets_of_the_trained_model_are_stored_with_its_adapter(out, tmp_path, num_train, calibration):
+    folder = str(save_tiny(tmp_path / "tiny"))
+    task, changes = make_task(num_train), {"vote_calibration": calibration, "max_steps": 2, **CALIBRATED}
+    run = train(load_model(folder), task, settings(**changes), out, quiet=True, keep_worse=True)
+    is_stored = (run.adapter / "calibration.json").exists()
+    assert is_stored == (num_train == 60 and calibration == "batch")
+    if is_stored:
+        model = load_model(folder, adapter=run.adapter)
+        found = audit(model, made_task(), calibrate="stored", quiet=True)
+        task = task.with_templates(found.template_names)
+        offsets = oracle.batch_offsets(score(model, task.instances("train")).scores.astype(float).tolist())
+        np.testing.assert_allclose([*found.metrics["calibrated"]["offsets"].values()], offsets, atol=1e-4)
 
 
 def test_answers_calibrated_to_a_prior_have_its_shares_in_training(out):

@@ -20,13 +20,16 @@ from flip_flop.errors import InputError
 from flip_flop.files import new_folder, write_json, write_text
 from flip_flop.identity import check_parts, digests_of
 from flip_flop.method import find_method
+from flip_flop.metrics.calibration import MIN_INSTANCES
 from flip_flop.options import ADAPTER_CONFIG, MODEL_PARTS, TRAINING_PARTS
+from flip_flop.prompts import Template
 from flip_flop.run_record import RUN_FILE, RunRecord, TaskRecord, this_process
 from flip_flop.scoring.adapters import describe_adapter
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.distributed import rank, wait_for_all, world_size
 from flip_flop.scoring.given import ModelGiven
 from flip_flop.scoring.models import LoadedModel
+from flip_flop.scoring.stored_calibration import store_calibration
 from flip_flop.tasks import Task, as_task
 from flip_flop.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
 from flip_flop.training.adapter import load_trained
@@ -185,6 +188,8 @@ def _run(
         log.warning("%s The adapter is not saved. --resume --keep-worse saves it without training again.", reason)
         return TrainingRun(out, None, withheld=True)
     change = change_on_validation(trainer)
+    is_calibrated = config.vote_calibration != "none" and len(trainer.base.sample) >= MIN_INSTANCES
+    table = trainer.score(trainer.base.sample, "calibration") if is_calibrated else None
     if rank() == 0:
         if reason is not None:
             log.warning("%s", reason)
@@ -208,6 +213,10 @@ def _run(
             _name_base(folder, unwrap(loaded.model).config.name_or_path or "")
             loaded.tokenizer.save_pretrained(folder)
             write_text(folder / CARD, model_card(trainer.record))
+            if table is not None:
+                templates = [Template(each.name, each.jinja, each.answer_choices) for each in record.templates]
+                table = replace(table, settings=trainer.record.scoring)
+                store_calibration(folder, table, templates, config.label_prior)
         adapter = describe_adapter(out / "adapter", path="adapter", method=method.name)
         replace(trainer.record, adapter=adapter).write(out)
         if config.push_to_hub:
