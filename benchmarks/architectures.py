@@ -50,7 +50,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "nemotron_h": {"layers_block_type": ["mamba", "attention"]}, "bamba": {"attn_layer_indices": [1]},
     "qwen3_next": {"layer_types": ["linear_attention", "full_attention"]}, "xlnet": {"head_dim": None},
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
-    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"]}, "inkling2_text": {"unpadded_vocab_size": VOCABULARY},
 }  # fmt: skip
 
 

@@ -238,11 +238,13 @@ LEAKING = {
     "stablelm": lambda: StableLmConfig(**GROUPED | {"num_key_value_heads": 4}, partial_rotary_factor=0.5),
     "falcon": lambda: FalconConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4),
     "bloom": lambda: BloomConfig(hidden_size=32, n_layer=2, n_head=4),
-    "gptj": lambda: GPTJConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=256),
-    "codegen": lambda: CodeGenConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=256),
 }
 PLAIN = {
     name: lambda name=name: CONFIGS[name][0](**CONFIGS[name][1]) for name in ("llama", "qwen2", "gemma", "gpt_neox")
+} | {
+    # Before transformers 5.24 both leak: their attention was computed without its interface.
+    "gptj": lambda: GPTJConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=256),
+    "codegen": lambda: CodeGenConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=256),
 }
 
 
