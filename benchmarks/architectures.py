@@ -51,6 +51,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "qwen3_next": {"layer_types": ["linear_attention", "full_attention"]}, "xlnet": {"head_dim": None},
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]}, "inkling2_text": {"unpadded_vocab_size": VOCABULARY},
+    "inkling2_loop_text": {"unpadded_vocab_size": VOCABULARY},
 }  # fmt: skip
 
 
@@ -138,6 +139,10 @@ def row(kind: str) -> list[str] | None:
             cells["audit"].append(f"{float((found - one_at_a_time(candidate, instances)).abs().max()):.1e}")
         except InputError as error:
             cells["audit"].append(f"refused: {error.code}")
+            cells["train"].append("")
+            continue
+        except RuntimeError as error:  # the model's own
+            cells["audit"].append(f"fails: {type(error).__name__}")
             cells["train"].append("")
             continue
         try:
