@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from flip_flop.cli.study import study_command
-from flip_flop.studies.leases import Holder
+from flip_flop_paper.cli import study_command
+from flip_flop_paper.leases import Holder
 
 STUDY = """\
 name: small

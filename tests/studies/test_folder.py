@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.studies.folder import StudyFolder, load_plan, root_of
-from flip_flop.studies.local import LocalExecutor
-from flip_flop.studies.plan import Setup
+from flip_flop_paper.folder import StudyFolder, load_plan, root_of
+from flip_flop_paper.local import LocalExecutor
+from flip_flop_paper.plan import Setup
 from tests.studies.plans import plan, small
 from tests.studies.running import STUDY, here, write_study
 
@@ -120,7 +120,7 @@ def test_tables_are_those_of_the_grid_that_is_on_disk_at_the_end_if_they_share_a
         folder.write_plan(replace(own, cells=own.cells[:1]))  # as another run would: the base alone
 
     monkeypatch.setattr(LocalExecutor, "run", run_elsewhere)
-    monkeypatch.setattr("flip_flop.cli.study._write_outputs", lambda folder, found, quiet: shown.append(found))
+    monkeypatch.setattr("flip_flop_paper.cli._write_outputs", lambda folder, found, quiet: shown.append(found))
     here("run", study, "--out", folder.root)
     assert [cell.method for cell in shown[0].cells] == ["base"]
     other = replace(shown[0], cells=())

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.studies import keys as keys_module
-from flip_flop.studies.folder import StudyFolder, load_plan
-from flip_flop.studies.local import LocalExecutor
-from flip_flop.studies.plan import Setup
-from flip_flop.studies.study import Settings, Subsets, load_study, narrow
-from flip_flop.studies.variants import MethodVariant
+from flip_flop_paper import keys as keys_module
+from flip_flop_paper.folder import StudyFolder, load_plan
+from flip_flop_paper.local import LocalExecutor
+from flip_flop_paper.plan import Setup
+from flip_flop_paper.study import Settings, Subsets, load_study, narrow
+from flip_flop_paper.variants import MethodVariant
 from tests.studies.plans import DEMO, SHORT, keys, plan, small, write_task
 from tests.studies.running import here, write_study
 

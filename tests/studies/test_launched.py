@@ -10,9 +10,9 @@ import pytest
 from safetensors.torch import load_file
 
 from flip_flop.errors import InputError
-from flip_flop.studies.folder import StudyFolder
-from flip_flop.studies.study import Settings
-from flip_flop.studies.work import split_batch_across_ranks
+from flip_flop_paper.folder import StudyFolder
+from flip_flop_paper.study import Settings
+from flip_flop_paper.work import split_batch_across_ranks
 from tests.studies.plans import SHORT, plan, small
 from tests.studies.running import ENVIRONMENT, here, write_lease, write_study
 from tests.training.conftest import settings

@@ -9,14 +9,14 @@ from multiprocessing.pool import ThreadPool
 
 import pytest
 
-from flip_flop.studies.leases import Holder, Leases
+from flip_flop_paper.leases import Holder, Leases
 from tests.studies.running import write_lease
 from tests.waiting import wait_for
 
 HOLD = """\
 import sys, time
 from pathlib import Path
-from flip_flop.studies.leases import Leases
+from flip_flop_paper.leases import Leases
 with Leases(Path(sys.argv[1])).acquire("unit") as acquired:
     print(acquired, flush=True)
     time.sleep(60)

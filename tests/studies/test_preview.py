@@ -8,15 +8,15 @@ import pytest
 from flip_flop.errors import InputError
 from flip_flop.scoring import PromptEncoder
 from flip_flop.scoring.models import load_tokenizer
-from flip_flop.studies import preview
-from flip_flop.studies.folder import StudyFolder
-from flip_flop.studies.keys import model_folder
-from flip_flop.studies.plan import Setup
-from flip_flop.studies.preview import Preview
-from flip_flop.studies.release import with_protocol
-from flip_flop.studies.study import Settings, Subsets, load_study, narrow
-from flip_flop.studies.variants import MethodVariant
-from flip_flop.studies.work import run_unit
+from flip_flop_paper import preview
+from flip_flop_paper.folder import StudyFolder
+from flip_flop_paper.keys import model_folder
+from flip_flop_paper.plan import Setup
+from flip_flop_paper.preview import Preview
+from flip_flop_paper.release import with_protocol
+from flip_flop_paper.study import Settings, Subsets, load_study, narrow
+from flip_flop_paper.variants import MethodVariant
+from flip_flop_paper.work import run_unit
 from tests.studies.plans import DEMO, SHORT, plan, small, write_task
 
 QWEN = Setup("Qwen/Qwen2.5-3B-Instruct")

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from flip_flop.cli.study import PROGRAM
+from flip_flop_paper.cli import PROGRAM
 from tests.studies.running import (
     ENVIRONMENT,
     LONG,

@@ -3,8 +3,8 @@
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.studies.study import Settings, Subsets, load_study, narrow, study_names
-from flip_flop.studies.variants import COLOURS, MethodVariant
+from flip_flop_paper.study import Settings, Subsets, load_study, narrow, study_names
+from flip_flop_paper.variants import COLOURS, MethodVariant
 
 
 def write(folder, text):

@@ -10,12 +10,12 @@ import torch
 
 from flip_flop.errors import InputError
 from flip_flop.report import load_run
-from flip_flop.studies import work
-from flip_flop.studies.folder import StudyFolder, root_of
-from flip_flop.studies.local import LocalExecutor, worker_environments
-from flip_flop.studies.study import Settings
-from flip_flop.studies.tracker import Tracker
-from flip_flop.studies.work import DONE, FAILED, run_unit
+from flip_flop_paper import work
+from flip_flop_paper.folder import StudyFolder, root_of
+from flip_flop_paper.local import LocalExecutor, worker_environments
+from flip_flop_paper.study import Settings
+from flip_flop_paper.tracker import Tracker
+from flip_flop_paper.work import DONE, FAILED, run_unit
 from tests.studies.plans import SHORT, plan, small, write_task
 from tests.studies.running import here
 from tests.waiting import wait_for

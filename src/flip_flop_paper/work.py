@@ -27,14 +27,14 @@ from flip_flop.evaluation.audit import audit
 from flip_flop.options import ScoringOptions
 from flip_flop.provenance import now
 from flip_flop.scoring import LoadedModel
-from flip_flop.studies.folder import StudyFolder
-from flip_flop.studies.keys import cell_key, choose, open_model, open_task
-from flip_flop.studies.leases import HEARTBEAT_SECONDS, STALE_SECONDS
-from flip_flop.studies.plan import Cell, Plan, Unit
-from flip_flop.studies.tracker import Tracker
 from flip_flop.tasks import Task
 from flip_flop.terminal import echo
 from flip_flop.training import F2CConfig, load_training_data, make_config, train
+from flip_flop_paper.folder import StudyFolder
+from flip_flop_paper.keys import cell_key, choose, open_model, open_task
+from flip_flop_paper.leases import HEARTBEAT_SECONDS, STALE_SECONDS
+from flip_flop_paper.plan import Cell, Plan, Unit
+from flip_flop_paper.tracker import Tracker
 
 # Exit statuses: what is to be done is done; cells failed; the rest is for another process (the system's "try again
 # later"); a signal stopped it, a training with a checkpoint.

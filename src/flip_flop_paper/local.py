@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 from flip_flop.files import write_text
-from flip_flop.studies.leases import Holder
-from flip_flop.studies.tracker import Tracker
-from flip_flop.studies.work import BUSY, DONE, STOPPED, SUPERVISED, terminable, waiting_for
+from flip_flop_paper.leases import Holder
+from flip_flop_paper.tracker import Tracker
+from flip_flop_paper.work import BUSY, DONE, STOPPED, SUPERVISED, terminable, waiting_for
 
 # Between two looks at the workers.
 POLL_SECONDS = 0.5
@@ -62,7 +62,7 @@ def worker_environments(device: str, count: int | None = None) -> list[dict[str,
 class LocalExecutor:
     """Keeps a worker for each environment running until all units of a tracker are settled, by whichever process.
 
-    A worker is a process of ``command``, see :func:`~flip_flop.studies.work.run_open_units`. One that ends early is
+    A worker is a process of ``command``, see :func:`~flip_flop_paper.work.run_open_units`. One that ends early is
     replaced; if it died, the unit that it was at work on has failed.
     """
 

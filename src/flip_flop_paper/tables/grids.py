@@ -12,8 +12,9 @@ import pandas as pd
 
 from flip_flop.method import BASE
 from flip_flop.metrics import METRICS
-from flip_flop.studies import paper
-from flip_flop.studies.frame import (
+from flip_flop.text import MISSING, count, points
+from flip_flop_paper import paper
+from flip_flop_paper.frame import (
     CELL,
     Setting,
     direction,
@@ -27,11 +28,10 @@ from flip_flop.studies.frame import (
     tasks_of,
     template_f1,
 )
-from flip_flop.studies.paper import PAPER_METRICS, table1, table2
-from flip_flop.studies.tables import layout
-from flip_flop.studies.tables.layout import Selection, number, select, source_head, task_head, win_loss
-from flip_flop.studies.tables.table import Column, Row, Table, TableCell
-from flip_flop.text import MISSING, count, points
+from flip_flop_paper.paper import PAPER_METRICS, table1, table2
+from flip_flop_paper.tables import layout
+from flip_flop_paper.tables.layout import Selection, number, select, source_head, task_head, win_loss
+from flip_flop_paper.tables.table import Column, Row, Table, TableCell
 
 ALL = "all"
 WIDE_RANGE = 0.15  # the paper counts the datasets whose interquartile range exceeds this

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from flip_flop.cli.options import options
-from flip_flop.cli.study_options import GridOptions, RunOptions, model_path, out_option
 from flip_flop.errors import InputError
 from flip_flop.options import TrainingProtocol
 from flip_flop.terminal import echo
+from flip_flop_paper.study_options import GridOptions, RunOptions, model_path, out_option
 
 if TYPE_CHECKING:
-    from flip_flop.studies.folder import StudyFolder
-    from flip_flop.studies.plan import Plan
-    from flip_flop.studies.tracker import Tracker
+    from flip_flop_paper.folder import StudyFolder
+    from flip_flop_paper.plan import Plan
+    from flip_flop_paper.tracker import Tracker
 
 # Workers and Slurm's tasks run this very installation, whatever is on the path.
-PROGRAM = [sys.executable, "-m", "flip_flop.cli.main", "study"]
+PROGRAM = [sys.executable, "-m", "flip_flop", "study"]
 
 model_option = click.option("--model", "-m", help="As for `run`; needed where the study was run with several.")
 protocol_option = click.option("--protocol", type=click.Choice(get_args(TrainingProtocol)), help="As for `run`.")
 
 
-@click.group("study")
+@click.group("study", short_help="The paper's studies as grids: plan, run, status, tables.")
 def study_command() -> None:
     """The paper's studies, and your own, as grids of trainings and audits.
 
@@ -42,8 +42,8 @@ def study_command() -> None:
 def plan_command(grid: GridOptions, name: str, out: Path, timed: bool) -> int:
     """List a study's cells with their rows, templates and tokens, and the times of finished runs; no hub is asked."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported, below
-    from flip_flop.studies.folder import StudyFolder
-    from flip_flop.studies.preview import Preview
+    from flip_flop_paper.folder import StudyFolder
+    from flip_flop_paper.preview import Preview
 
     for line in Preview(*grid.study(name), StudyFolder(out), timed=timed).lines():
         echo(line)
@@ -61,12 +61,12 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     A unit is a training with its audits, or an audit of the base. Killed? Run the same command again: trainings go on
     from their checkpoints, complete cells are not run again. Exit code 1: some failed; each is named with its log.
     """
-    from flip_flop.studies.folder import StudyFolder
-    from flip_flop.studies.keys import make_plan
-    from flip_flop.studies.local import export_commands
-    from flip_flop.studies.slurm import SlurmExecutor, sbatch_directives
-    from flip_flop.studies.study import study_names
-    from flip_flop.studies.tracker import Tracker
+    from flip_flop_paper.folder import StudyFolder
+    from flip_flop_paper.keys import make_plan
+    from flip_flop_paper.local import export_commands
+    from flip_flop_paper.slurm import SlurmExecutor, sbatch_directives
+    from flip_flop_paper.study import study_names
+    from flip_flop_paper.tracker import Tracker
 
     _refuse_to_be_launched("Give the study the launcher: --launcher 'accelerate launch ...'.")
     launcher = how.launcher_words()
@@ -105,9 +105,9 @@ def work_command(plan: Path, unit: str | None, workers: int | None) -> int:
 
     A unit is a training with its audits, or an audit of the base. What is done, or has failed, is not run again.
     """
-    from flip_flop.studies.folder import StudyFolder, load_plan, root_of
-    from flip_flop.studies.tracker import Tracker
-    from flip_flop.studies.work import SUPERVISED, run_open_units, run_unit
+    from flip_flop_paper.folder import StudyFolder, load_plan, root_of
+    from flip_flop_paper.tracker import Tracker
+    from flip_flop_paper.work import SUPERVISED, run_open_units, run_unit
 
     found, folder = load_plan(plan), StudyFolder(root_of(plan))
     if unit is not None:
@@ -127,8 +127,8 @@ def work_command(plan: Path, unit: str | None, workers: int | None) -> int:
 @out_option
 def status_command(name: str, model: str | None, protocol: str | None, out: Path) -> int:
     """How far the last run of a study is: done, running, failed and waiting cells, by task."""
-    from flip_flop.studies.folder import StudyFolder
-    from flip_flop.studies.tracker import Tracker
+    from flip_flop_paper.folder import StudyFolder
+    from flip_flop_paper.tracker import Tracker
 
     folder = StudyFolder(out)
     for line in Tracker(_last_run(folder, name, model, protocol), folder, quiet=True).status_lines():
@@ -143,7 +143,7 @@ def status_command(name: str, model: str | None, protocol: str | None, out: Path
 @out_option
 def tables_command(name: str, model: str | None, protocol: str | None, out: Path) -> int:
     """Write the tables and figures of the cells that are done in the last run of a study."""
-    from flip_flop.studies.folder import StudyFolder
+    from flip_flop_paper.folder import StudyFolder
 
     folder = StudyFolder(out)
     _write_outputs(folder, _last_run(folder, name, model, protocol), quiet=False)
@@ -151,7 +151,7 @@ def tables_command(name: str, model: str | None, protocol: str | None, out: Path
 
 
 def _refuse_to_be_launched(hint: str) -> None:
-    from flip_flop.studies.work import num_processes
+    from flip_flop_paper.work import num_processes
 
     if num_processes() > 1:
         message = f"A launcher has started {num_processes()} processes, and a study's units are handed out by one."
@@ -159,7 +159,7 @@ def _refuse_to_be_launched(hint: str) -> None:
 
 
 def _run_here(tracker: "Tracker", command: list[str], workers: int | None) -> None:
-    from flip_flop.studies.local import LocalExecutor, worker_environments
+    from flip_flop_paper.local import LocalExecutor, worker_environments
 
     with tracker.progress():
         LocalExecutor(tracker, command, worker_environments(tracker.plan.setup.device, workers)).run()
@@ -172,7 +172,7 @@ def _report(tracker: "Tracker") -> int:
 
 
 def _last_run(folder: "StudyFolder", name: str, model: str | None, protocol: str | None) -> "Plan":
-    from flip_flop.studies.study import load_study, narrow
+    from flip_flop_paper.study import load_study, narrow
 
     return folder.read_study(narrow(load_study(name), protocol=protocol), model_path(model) if model else None)
 
@@ -184,9 +184,9 @@ def _has_gpu() -> bool:
 
 
 def _write_outputs(folder: "StudyFolder", plan: "Plan", quiet: bool) -> None:
-    from flip_flop.studies.frame import make_frame
-    from flip_flop.studies.output import make_tables, write_outputs
-    from flip_flop.studies.tables.table import render_text
+    from flip_flop_paper.frame import make_frame
+    from flip_flop_paper.output import make_tables, write_outputs
+    from flip_flop_paper.tables.table import render_text
 
     frame = make_frame(folder, plan)
     is_done = frame.groupby("position")["is_done"].first()

@@ -9,16 +9,16 @@ import pandas as pd
 
 from flip_flop.files import write_bytes, write_text
 from flip_flop.method import BASE
-from flip_flop.studies.frame import in_setting, methods_of, template_f1
-from flip_flop.studies.study import Study
-from flip_flop.studies.tables import grids
-from flip_flop.studies.tables.checkpoints import checkpoints_table, read_choices
-from flip_flop.studies.tables.sizes import read_sizes, sizes_table
-from flip_flop.studies.tables.table import Table, render_csv, render_latex, render_markdown
 from flip_flop.text import DEMO_NOTE, markdown_cell
+from flip_flop_paper.frame import in_setting, methods_of, template_f1
+from flip_flop_paper.study import Study
+from flip_flop_paper.tables import grids
+from flip_flop_paper.tables.checkpoints import checkpoints_table, read_choices
+from flip_flop_paper.tables.sizes import read_sizes, sizes_table
+from flip_flop_paper.tables.table import Table, render_csv, render_latex, render_markdown
 
 if TYPE_CHECKING:
-    from flip_flop.studies.figures import Plot
+    from flip_flop_paper.figures import Plot
 
 log = logging.getLogger("flip_flop")
 
@@ -77,7 +77,7 @@ def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
 def make_plots(frame: pd.DataFrame) -> list["Plot"]:
     """The plots that apply; none, and a line that says so, where matplotlib is not installed."""
     try:
-        from flip_flop.studies.figures import draw_boxes, draw_curves, draw_heatmaps
+        from flip_flop_paper.figures import draw_boxes, draw_curves, draw_heatmaps
     except ModuleNotFoundError as error:
         if str(error.name).split(".")[0] != "matplotlib":
             raise

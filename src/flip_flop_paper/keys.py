@@ -13,13 +13,13 @@ from flip_flop.method import BASE
 from flip_flop.options import TrainingProtocol, row_protocol_of
 from flip_flop.scoring import LoadedModel, load_model
 from flip_flop.scoring.models import EMBEDDED_MODEL
-from flip_flop.studies.grid import GridCell, expand
-from flip_flop.studies.plan import Cell, Plan, Setup
-from flip_flop.studies.release import with_protocol
-from flip_flop.studies.study import Study
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
 from flip_flop.training.plan import EXECUTION_ONLY, FORMER, recorded_settings, resume_settings
+from flip_flop_paper.grid import GridCell, expand
+from flip_flop_paper.plan import Cell, Plan, Setup
+from flip_flop_paper.release import with_protocol
+from flip_flop_paper.study import Study
 
 # Of this module's keys: another number makes all of them others.
 SCHEME = 1

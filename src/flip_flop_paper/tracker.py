@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flip_flop.progress import track
-from flip_flop.studies.folder import StudyFolder
-from flip_flop.studies.plan import Cell, Plan, Unit
 from flip_flop.text import align_columns
+from flip_flop_paper.folder import StudyFolder
+from flip_flop_paper.plan import Cell, Plan, Unit
 
 log = logging.getLogger("flip_flop")
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 import pandas as pd
 
 from flip_flop.run_record import RunRecord
-from flip_flop.studies.frame import in_setting, tasks_of
-from flip_flop.studies.tables.layout import number, select, task_head
-from flip_flop.studies.tables.table import Column, Row, Table, TableCell
 from flip_flop.tasks.catalog import catalog_entry, catalog_names
 from flip_flop.tasks.protocols import row_protocols
+from flip_flop_paper.frame import in_setting, tasks_of
+from flip_flop_paper.tables.layout import number, select, task_head
+from flip_flop_paper.tables.table import Column, Row, Table, TableCell
 
 SPLITS = ("train", "validation", "test")
 _WHOSE = ("here", *row_protocols())

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from flip_flop.errors import InputError
 from flip_flop.method import BASE
-from flip_flop.studies.study import Study
 from flip_flop.tasks import Task
+from flip_flop_paper.study import Study
 
 # The templates that the task's file holds out, and none where it holds out none.
 HELD_OUT = "held_out"
@@ -65,7 +65,7 @@ def expand(study: Study) -> tuple[GridCell, ...]:
 
     Example:
         >>> from collections import Counter
-        >>> from flip_flop.studies.study import load_study
+        >>> from flip_flop_paper.study import load_study
         >>> Counter(cell.kind for cell in expand(load_study("study1")))
         Counter({'audit': 44, 'train': 33})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flip_flop.method import BASE
-from flip_flop.studies.study import Study
+from flip_flop_paper.study import Study
 
 TABLE = Path(__file__).parent / "paper" / "release_settings.csv"
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from flip_flop.errors import InputError
 from flip_flop.files import write_json, write_text
-from flip_flop.studies.plan import Unit
-from flip_flop.studies.tracker import Tracker
+from flip_flop_paper.plan import Unit
+from flip_flop_paper.tracker import Tracker
 
 # Between two looks at the queue.
 POLL_SECONDS = 10.0

@@ -10,7 +10,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.method import BASE, METHODS, find_method
 from flip_flop.options import TrainingProtocol
 from flip_flop.strict_yaml import mapping_of, read_yaml, text_of
-from flip_flop.studies.variants import MethodVariant, read_variants
+from flip_flop_paper.variants import MethodVariant, read_variants
 
 _mapping = functools.partial(mapping_of, code="E-STUDY-KEY")
 _text = functools.partial(text_of, code="E-STUDY-KEY")
@@ -76,7 +76,7 @@ class Study:
         eval_limit: So many validation instances, as ``train --eval-limit``.
         split: The split to audit.
         protocol: ``paper``, ``release`` or ``recommended``;
-            :func:`~flip_flop.studies.release.with_protocol` makes settings of it.
+            :func:`~flip_flop_paper.release.with_protocol` makes settings of it.
     """
 
     name: str

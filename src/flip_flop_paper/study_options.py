@@ -14,8 +14,8 @@ from flip_flop.errors import InputError
 from flip_flop.options import option
 
 if TYPE_CHECKING:
-    from flip_flop.studies.plan import Setup
-    from flip_flop.studies.study import Study
+    from flip_flop_paper.plan import Setup
+    from flip_flop_paper.study import Study
 
 
 class _List(click.ParamType):
@@ -51,8 +51,8 @@ class GridOptions(DataOptions):
 
     def study(self, name: str) -> tuple["Study", "Setup"]:
         """The study, and what it is run on."""
-        from flip_flop.studies.plan import Setup
-        from flip_flop.studies.study import load_study, narrow
+        from flip_flop_paper.plan import Setup
+        from flip_flop_paper.study import load_study, narrow
 
         narrower = {key: getattr(self, key) for key in ("tasks", "methods", "seeds", "limit", "protocol")}
         study = narrow(load_study(name), **narrower, settings=dict(map(_setting, self.settings)))

@@ -28,10 +28,10 @@ from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.method import BASE, METHODS, Method
 from flip_flop.metrics import METRICS
 from flip_flop.report import mean_difference, what_differs
-from flip_flop.studies.folder import StudyFolder
-from flip_flop.studies.paper import PAPER_METRICS, dataset_names
-from flip_flop.studies.plan import Cell, Plan
-from flip_flop.studies.variants import MethodVariant
+from flip_flop_paper.folder import StudyFolder
+from flip_flop_paper.paper import PAPER_METRICS, dataset_names
+from flip_flop_paper.plan import Cell, Plan
+from flip_flop_paper.variants import MethodVariant
 
 Setting = Literal["own", "held_out", "transfer", "unseen"]
 KEPT = (*PAPER_METRICS, "vote_f1")

@@ -27,7 +27,8 @@ from matplotlib.ticker import MaxNLocator
 
 from flip_flop.method import BASE
 from flip_flop.metrics import METRICS
-from flip_flop.studies.frame import (
+from flip_flop.text import points, visible
+from flip_flop_paper.frame import (
     average_seeds,
     colours_of,
     direction,
@@ -40,8 +41,7 @@ from flip_flop.studies.frame import (
     tasks_of,
     titles_of,
 )
-from flip_flop.studies.paper import PAPER_METRICS
-from flip_flop.text import points, visible
+from flip_flop_paper.paper import PAPER_METRICS
 
 COLUMN, PAGE = 3.35, 6.9  # widths in inches of one column and of both, in a two-column paper
 GREY, FAINT = "#4d4d4d", "#d9d9d9"
@@ -116,7 +116,7 @@ def _faint_grid(axes: Axes, axis: Literal["x", "y"]) -> None:
 
 
 def draw_boxes(f1: pd.DataFrame) -> Plot:
-    """One box for each task and method of :func:`~flip_flop.studies.frame.template_f1`, every template a dot.
+    """One box for each task and method of :func:`~flip_flop_paper.frame.template_f1`, every template a dot.
 
     Of the base alone as in the paper: tasks from top to bottom, whose names have room, in one column.
     """

@@ -8,9 +8,9 @@ from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.files import read_object, sha256_json, sha256_text, write_json
-from flip_flop.studies.leases import Leases
-from flip_flop.studies.plan import Cell, Plan, Unit, read_plan
-from flip_flop.studies.study import Study, study_names
+from flip_flop_paper.leases import Leases
+from flip_flop_paper.plan import Cell, Plan, Unit, read_plan
+from flip_flop_paper.study import Study, study_names
 
 log = logging.getLogger("flip_flop")
 

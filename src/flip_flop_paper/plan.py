@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.studies.study import Settings, Study, Subsets
-from flip_flop.studies.variants import MethodVariant
+from flip_flop_paper.study import Settings, Study, Subsets
+from flip_flop_paper.variants import MethodVariant
 
 KEY_DIGITS = 12
 

@@ -14,9 +14,17 @@ from flip_flop.prompts import Template, TemplateSet
 from flip_flop.run_record import RunRecord
 from flip_flop.scoring import LoadedModel, PromptEncoder, score
 from flip_flop.scoring.models import load_tokenizer
-from flip_flop.studies.folder import StudyFolder
-from flip_flop.studies.grid import expand
-from flip_flop.studies.keys import (
+from flip_flop.tasks import Task
+from flip_flop.tasks.catalog import catalog_entry, catalog_names
+from flip_flop.tasks.protocols import row_protocol
+from flip_flop.tasks.splits import holdout_size
+from flip_flop.text import align_columns, duration
+from flip_flop.training import F2CConfig
+from flip_flop.training.checks import SAMPLE_SIZE
+from flip_flop.training.plan import recorded_settings
+from flip_flop_paper.folder import StudyFolder
+from flip_flop_paper.grid import expand
+from flip_flop_paper.keys import (
     check_settings,
     choose,
     make_cells,
@@ -26,17 +34,9 @@ from flip_flop.studies.keys import (
     scoring_settings,
     training_config,
 )
-from flip_flop.studies.plan import Cell, Setup
-from flip_flop.studies.release import with_protocol
-from flip_flop.studies.study import Study
-from flip_flop.tasks import Task
-from flip_flop.tasks.catalog import catalog_entry, catalog_names
-from flip_flop.tasks.protocols import row_protocol
-from flip_flop.tasks.splits import holdout_size
-from flip_flop.text import align_columns, duration
-from flip_flop.training import F2CConfig
-from flip_flop.training.checks import SAMPLE_SIZE
-from flip_flop.training.plan import recorded_settings
+from flip_flop_paper.plan import Cell, Setup
+from flip_flop_paper.release import with_protocol
+from flip_flop_paper.study import Study
 
 # What a catalog's task answers where its rows or templates are not available.
 UNAVAILABLE = ("E-DATA-HUB", "E-DATA-FILE", "E-DATA-STORYCLOZE", "E-TPL-FETCH")
