@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flip_flop.evaluation.run_directory import Audit, load_run
     from flip_flop.options import ScoringOptions
     from flip_flop.prompts import RenderedInstance, Template, TemplateSet
-    from flip_flop.report.comparison import AuditComparison, compare
+    from flip_flop.report.compare import AuditComparison, compare
     from flip_flop.report.page import write_report
     from flip_flop.scoring import LoadedModel, PromptEncoder, load_model, score
     from flip_flop.tasks import Task, load_task
@@ -56,7 +56,7 @@ _MODULES = {
     "evaluation.run_directory": ("Audit", "load_run"),
     "options": ("ScoringOptions",),
     "prompts": ("RenderedInstance", "Template", "TemplateSet"),
-    "report.comparison": ("AuditComparison", "compare"),
+    "report.compare": ("AuditComparison", "compare"),
     "report.page": ("write_report",),
     "scoring": ("LoadedModel", "PromptEncoder", "load_model", "score"),
     "tasks": ("Task", "load_task"),

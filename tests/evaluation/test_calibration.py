@@ -15,7 +15,7 @@ from flip_flop.metrics import Resolution, label_shares_per_template, summarise
 from flip_flop.options import DEFAULT_SCORING
 from flip_flop.prompts import Template
 from flip_flop.report import (
-    comparison_rows,
+    comparison_frame,
     render_csv,
     render_markdown,
     render_text,
@@ -90,7 +90,7 @@ def test_calibration_that_changes_no_prediction_adds_no_row(loaded):
     ],
 )
 def test_every_table_states_the_assumption_of_the_calibrated_row(loaded, tmp_path, options, words):
-    rows = comparison_rows([audit(loaded, TASK, quiet=True, **options)])
+    rows = comparison_frame([audit(loaded, TASK, quiet=True, **options)])
     assert words in "\n".join(table_caveats(next(iter(rows.values()))))
     assert words in render_markdown(rows)
     assert words in render_csv(rows).splitlines()[-1]
@@ -125,9 +125,9 @@ def test_a_run_reads_back_and_its_calibrated_scores_have_the_priors_shares(found
 
 def test_tables_and_report_have_the_calibrated_figures_beside_the_raw_ones(found, raw, tmp_path):
     runs = [load_run(found.write(tmp_path / "run")), load_run(raw.write(tmp_path / "raw"))]
-    lines = render_text(comparison_rows(runs[:1])).splitlines()[3:]
+    lines = render_text(comparison_frame(runs[:1])).splitlines()[3:]
     assert [line.split("  ")[0] for line in lines] == ["base", "base (calibrated)"]
-    assert len(render_csv(comparison_rows(runs[:1])).splitlines()) == 3
+    assert len(render_csv(comparison_frame(runs[:1])).splitlines()) == 3
     for folders in (["run"], ["raw", "run"]):
         text = write_report([tmp_path / name for name in folders], tmp_path / "report.html").read_text()
         assert Page(text).faults == []

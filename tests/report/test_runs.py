@@ -157,7 +157,7 @@ def test_the_instances_of_a_run_of_before_are_the_first_ones(make_run, tmp_path)
             (run / "examples.jsonl").write_bytes(b"".join(file.readlines()[:20]))
         (run / "instances.jsonl.gz").unlink()
     assert [each.id for each in load_run(runs[0]).instances] == [f"test-{number:04d}" for number in range(20)]
-    assert "The runs kept the prompts of 20 of these 60 only." in report_text(runs, tmp_path)
+    assert "The runs kept the prompts of only 20 of these 60." in report_text(runs, tmp_path)
 
 
 def test_labels_go_by_their_names_where_they_have_some(make_run, tmp_path):
@@ -274,11 +274,9 @@ def test_a_report_needs_a_run(tmp_path):
 
 def test_runs_that_read_their_prompts_in_different_chat_templates_say_whose_are_shown(make_run, tmp_path):
     base, trained = make_run(), make_run("f2c", pull=0.8)
-    assert "as base read them" not in report_text([base, trained], tmp_path)
+    assert "chat templates differ" not in report_text([base, trained], tmp_path)
     change_json(trained / "run.json", scoring={"chat_template": True})
-    assert "Prompts are shown as base read them: the runs' chat templates differ." in report_text(
-        [base, trained], tmp_path
-    )
+    assert "The prompts are those of base: the runs' chat templates differ." in report_text([base, trained], tmp_path)
 
 
 def report_text(runs, folder):

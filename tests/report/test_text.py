@@ -4,10 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flip_flop.report.charts import answer_cells, share_bar, strip
 from flip_flop.text import align_columns, spreadsheet_cell, visible
 from tests.report.made_runs import HOSTILE
-from tests.report.pages import Page
 
 
 @given(st.text(alphabet=st.characters(), max_size=30), st.booleans())
@@ -36,23 +34,3 @@ def test_text_that_a_spreadsheet_would_run_is_guarded_and_numbers_are_not(sign):
     assert spreadsheet_cell(f"{sign}1+1") == f"'{sign}1+1"
     assert spreadsheet_cell(f"a{sign}") == f"a{sign}"
     assert spreadsheet_cell(-0.5) == -0.5
-
-
-def test_charts_are_well_formed_whatever_the_names():
-    charts = [
-        strip([0.5, None, 0.9], (0.4, 1.0), 0.8),
-        strip([None], (0.4, 1.0)),
-        share_bar([0.25, 0.75], [HOSTILE, "plain"]),
-        answer_cells([0, 1, 8], [0.0, 0.5, 1.0], [False, True, False], [HOSTILE] * 3),
-    ]
-    for chart in charts:
-        page = Page(str(chart))
-        assert page.faults == []
-        assert "script" not in {tag for tag, _ in page.tags}
-
-
-def test_a_mark_stands_where_its_value_is():
-    chart = str(strip([0.5, 0.875], (0.5, 1.0), 0.75))
-    assert '<svg x="75%"' in chart
-    assert '<line class="reference" x1="50%"' in chart
-    assert '<line class="before" x1="0%"' in chart

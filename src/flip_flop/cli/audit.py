@@ -87,7 +87,7 @@ def audit_command(
     scorer = model.scorer(quiet=run.quiet)
     from flip_flop.evaluation.audit import audit
     from flip_flop.evaluation.formats import format_spread, render_formats
-    from flip_flop.report import comparison_rows, legend, render_text, table_caveats
+    from flip_flop.report import comparison_frame, legend, render_text, table_caveats
 
     for each in variants.values():
         scorer.as_read(split.instances[0], each)  # rejects a chat template setting before scoring
@@ -116,8 +116,8 @@ def audit_command(
                 found.write(out)
     if not is_first_process():
         return 0
-    rows = comparison_rows(runs)
-    echo(render_text(rows))
+    frame = comparison_frame(runs)
+    echo(render_text(frame))
     for found in runs:
         place = f"{found.path}: " if run.compare_chat else ""
         if run.vary is not None:
@@ -127,7 +127,8 @@ def audit_command(
             share = percent(found.value("unmapped_share"))
             echo(f"\n{place}no label, in percent of the answers: {share} ({', '.join(listed)})")
     if not run.quiet:
-        notes = "\n".join([legend(rows), *(note for group in rows.values() for note in table_caveats(group))])
+        blocks = [rows["audit"] for _, rows in frame.groupby("heading", sort=False)]
+        notes = "\n".join([legend(frame), *(note for block in blocks for note in table_caveats(block))])
         folders = " ".join(map(str, variants))
         echo(f"\n{notes}\n\n{run.out}: next, flip-flop report {folders} --out report.html")
     gates = [(found, *threshold) for found in runs for threshold in thresholds]

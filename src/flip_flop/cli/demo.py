@@ -38,7 +38,7 @@ def demo_command(demo: DemoOptions) -> int:
     if demo.rebuild:
         return _rebuild(out)
     from flip_flop.demo.run import run_demo
-    from flip_flop.report import caveats, comparison_rows, group_runs, legend, load_run, render_text, write_report
+    from flip_flop.report import caveats, comparison_frame, group_runs, legend, load_run, render_text, write_report
     from flip_flop.text import DEMO_NOTE
 
     _clear(out, demo.overwrite)
@@ -46,11 +46,11 @@ def demo_command(demo: DemoOptions) -> int:
     runs = [*audits["train"], *audits["held_out"]]
     echo(f"\n{textwrap.fill(MISFIT_NOTE, width=110)}\n")
     for group in group_runs([load_run(run) for run in runs]):
-        echo(render_text(comparison_rows(group.runs)))
+        echo(render_text(comparison_frame(group.runs)))
         for note in caveats(group):
             echo("\n" + textwrap.fill(note, width=110))
         echo()
-    echo(legend(comparison_rows(group.runs)) + "\n")
+    echo(legend(comparison_frame(group.runs)) + "\n")
     echo(own_label_mass(out))
     echo("\n" + textwrap.fill(DEMO_NOTE, width=110))
     echo(f"\nReport: {write_report(runs, out / 'report.html')}")

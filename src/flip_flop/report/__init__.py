@@ -1,16 +1,14 @@
-"""Reports: audit run directories in, one self-contained HTML file or a table out."""
+"""Reports and tables from audit run directories."""
 
 from flip_flop.evaluation.run_directory import load_run
-from flip_flop.report.compare import group_runs, mean_difference, require_comparable, what_differs
-from flip_flop.report.figures import write_figures
-from flip_flop.report.latex import render_latex
-from flip_flop.report.page import render_page, report_groups, write_report
-from flip_flop.report.tables import comparison_rows, legend, render_csv, render_markdown, render_text, table_caveats
+from flip_flop.report.compare import comparison_frame, group_runs, mean_difference, require_comparable, what_differs
+from flip_flop.report.page import render_page, report_groups, write_figures, write_report
+from flip_flop.report.tables import legend, render_csv, render_latex, render_markdown, render_text, table_caveats
 from flip_flop.report.verdict import caveats
 
 __all__ = [
     "caveats",
-    "comparison_rows",
+    "comparison_frame",
     "group_runs",
     "legend",
     "load_run",

@@ -1,30 +1,34 @@
-"""Which runs can be compared, and how far their metrics differ."""
+"""Audits over the same data: which can be compared, how far their metrics differ, and their numbers in one frame."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from flip_flop.errors import InputError
-from flip_flop.evaluation.run_directory import Audit
+from flip_flop.evaluation.run_directory import Audit, load_run
+from flip_flop.evaluation.views import SHOWN, html_table
 from flip_flop.identity import changed_parts, digests_of
 from flip_flop.metrics import METRICS
 from flip_flop.options import MODEL_PARTS
-from flip_flop.text import count, point_interval, points, visible
+from flip_flop.report.tables import metrics_frame, render_text
+from flip_flop.text import count, percent, point_interval, points, visible
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a metric has moved, as a fraction, and the 95% interval of that where there is one."""
+    """The difference of a metric between runs, as a fraction, with its paired 95% interval if it has one."""
 
     value: float
     interval: tuple[float, float] | None
 
     @property
     def is_clear(self) -> bool:
-        """Whether there is an interval, and it leaves out 0."""
+        """Whether the interval excludes 0."""
         return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)
 
     def words(self) -> str:
@@ -38,10 +42,10 @@ class Difference:
 
 
 def mean_difference(metric: str, before: Audit, after: Sequence[Audit]) -> Difference | None:
-    """How a metric's mean over several runs differs from that of one; ``None`` where a run has no value.
+    """The mean of a metric over several runs minus its value in one run; None if a run has no value.
 
-    The interval is over instances: every resample draws the same ones in all runs. It says nothing about how far
-    another training seed would have gone.
+    The interval covers the sampling of instances: every resample uses the same instances in all runs. It does not
+    cover the variation between training seeds.
     """
     start = before.value(metric)
     values = [value for run in after if (value := run.value(metric)) is not None]
@@ -52,62 +56,115 @@ def mean_difference(metric: str, before: Audit, after: Sequence[Audit]) -> Diffe
 
 
 def difference_from_vote(before: Audit, after: Audit) -> Difference:
-    """How the mean F1 of single templates after differs from the F1 of the free vote before."""
+    """The mean F1 of single templates after training minus the F1 of the majority vote before it."""
     interval = METRICS["mean_f1"].change_interval(before.data.voted, after.data)
     return Difference(after.metrics["mean_f1"] - before.metrics["vote_f1"], interval)
 
 
-@dataclass(frozen=True)
-class Group:
-    """Runs over the same instances and templates. The first is what the others are compared with."""
+@dataclass(frozen=True, repr=False)
+class AuditComparison:
+    """Audits over the same instances and templates, with distinct names. The first is the baseline."""
 
     runs: tuple[Audit, ...]
 
     @property
     def base(self) -> Audit:
-        """The run that stands for *before*."""
+        """The baseline: the first run."""
         return self.runs[0]
 
     @property
     def after(self) -> Audit:
-        """The run that stands for *after* in the headline: the last one given."""
+        """The run that headlines compare with the baseline: the last run."""
         return self.runs[-1]
 
     @property
     def is_comparison(self) -> bool:
-        """Whether there is a run beside the base."""
+        """Whether there is a run besides the baseline."""
         return len(self.runs) > 1
 
     @property
     def held_out(self) -> bool:
-        """Whether every template of the group was kept out of training."""
+        """Whether training used none of the templates."""
         held_out = {name for run in self.runs for name in run.record.task.held_out_templates}
         return bool(held_out) and held_out.issuperset(self.base.template_names)
 
     @property
     def heading(self) -> str:
-        """What the runs were audited on, in one line of plain text."""
+        """The task, split, templates and instances in one line of plain text."""
         instances, templates, _ = self.base.scores.shape
         task, kind = self.base.record.task, "held-out template" if self.held_out else "template"
         parts = [task.name, task.split, count(templates, kind), count(instances, "instance")]
         return ", ".join(visible(part, one_line=True) for part in parts)
 
+    def difference(self, metric: str, run: Audit) -> Difference | None:
+        """The difference of a metric between a run and the baseline, as a fraction."""
+        return mean_difference(metric, self.base, [run])
 
-def group_runs(runs: Sequence[Audit]) -> list[Group]:
-    """Sort runs into groups over the same task, split, templates and instances, in the order given."""
+    def to_pandas(self) -> pd.DataFrame:
+        """One row for each metric and run after the first, in fractions.
+
+        Columns: ``metric``, ``run``, ``before``, ``after``, ``difference``, and ``low`` and ``high``, the ends of the
+        paired 95% interval of the difference.
+        """
+        rows: list[tuple[Any, ...]] = []
+        for name in METRICS:
+            for run in self.runs[1:]:
+                found = self.difference(name, run)
+                low, high = (found and found.interval) or (None, None)
+                values = (self.base.value(name), run.value(name), found and found.value)
+                rows.append((name, run.name, *values, low, high))
+        columns = ("metric", "run", "before", "after", "difference", "low", "high")
+        return pd.DataFrame(rows, columns=columns)
+
+    def __repr__(self) -> str:
+        return render_text(comparison_frame(self.runs))
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name in SHOWN:
+            if self.base.value(name) is not None:
+                found = [(run, self.difference(name, run)) for run in self.runs[1:]]
+                cells = (percent(run.value(name)) + (f" ({each.words()})" if each else "") for run, each in found)
+                rows.append((METRICS[name].title, percent(self.base.value(name)), *cells))
+        return html_table(self.heading, ("%", *(run.name for run in self.runs)), rows)
+
+
+def compare(*runs: Audit | str | PathLike[str]) -> AuditComparison:
+    """Compare audits over the same task, split, templates and instances; a path is read as a run directory.
+
+    Raises:
+        InputError: ``E-RUN-MISMATCH`` if they differ in these; ``E-RUN-MISSING`` or ``E-RUN-BROKEN``.
+    """
+    groups = group_runs([run if isinstance(run, Audit) else load_run(run) for run in runs])
+    require_comparable([AuditComparison(group.runs[:1]) for group in groups])
+    return groups[0]
+
+
+def comparison_frame(runs: Sequence[Audit]) -> pd.DataFrame:
+    """:func:`~flip_flop.report.tables.metrics_frame` of runs by ``heading``: the calibrated row follows its raw row."""
+    by_heading: dict[str, list[Audit]] = {}
+    for group in group_runs(runs):
+        both = [each for run in group.runs for each in (run, run.calibrated) if each is not None]
+        by_heading.setdefault(group.heading, []).extend(both)
+    frames = [metrics_frame(runs).assign(heading=heading) for heading, runs in by_heading.items()]
+    return pd.concat(frames, ignore_index=True)
+
+
+def group_runs(runs: Sequence[Audit]) -> list[AuditComparison]:
+    """Group runs over the same task, split, templates and instances, in the order of the first of each group."""
     groups: list[list[Audit]] = []
-    for run in _with_own_names(runs):
+    for run in _with_distinct_names(runs):
         same = (group for group in groups if all(_same_data(group[0], run).values()))
         group = next(same, None)
         groups.append([run]) if group is None else group.append(run)
-    return [Group(tuple(group)) for group in groups]
+    return [AuditComparison(tuple(group)) for group in groups]
 
 
-def require_comparable(groups: Sequence[Group]) -> None:
-    """Refuse several runs of which no two can be compared.
+def require_comparable(groups: Sequence[AuditComparison]) -> None:
+    """Refuse several runs if no two of them can be compared.
 
     Raises:
-        InputError: ``E-RUN-MISMATCH``, with what the first two runs differ in.
+        InputError: ``E-RUN-MISMATCH``, with the differences between the first two runs.
     """
     if len(groups) > 1 and not any(group.is_comparison for group in groups):
         left, right = groups[0].base, groups[1].base
@@ -120,7 +177,7 @@ def require_comparable(groups: Sequence[Group]) -> None:
 
 
 def what_differs(left: Audit, right: Audit) -> str:
-    """What keeps two runs from being compared as one model before and after a training, in words."""
+    """The differences, in words, that prevent a comparison of two runs as one model before and after training."""
     one, other = left.record.model, right.record.model
     models = changed_parts(digests_of(model=one), digests_of(model=other), MODEL_PARTS)
     same_model = {f"model's {words}": False for words in models.values()} | {"data type": one.dtype == other.dtype}
@@ -143,8 +200,8 @@ def _differing(parts: Mapping[str, bool]) -> str:
     return " and ".join(name for name, same in parts.items() if not same)
 
 
-def _with_own_names(runs: Sequence[Audit]) -> list[Audit]:
-    """The runs under different names: of those alike on the same templates, each with its folder beside it."""
+def _with_distinct_names(runs: Sequence[Audit]) -> list[Audit]:
+    """Rename runs that share their name and templates: each gets its folder in brackets."""
     alike: dict[Any, list[Audit]] = {}
     for run in runs:
         alike.setdefault((run.name, run.template_names), []).append(run)

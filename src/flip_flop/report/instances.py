@@ -1,9 +1,9 @@
-"""The instances behind a report's numbers, compressed into the page: what its script shows."""
+"""The instances of a report, compressed into the page for its script."""
 
 import base64
 import json
-from collections.abc import Collection, Container, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,36 +14,36 @@ from flip_flop.evaluation.run_directory import Audit
 from flip_flop.files import compress
 from flip_flop.prompts import RenderedInstance
 from flip_flop.report import changes
-from flip_flop.report.compare import Group
+from flip_flop.report.compare import AuditComparison
 from flip_flop.text import visible
 
 PAGE_SIZE = 4_000_000  # characters of a page's instances, compressed and in Base64
-READ_SIZE = 24_000_000  # bytes of prompts that are tried
+READ_SIZE = 24_000_000  # bytes of prompts to try
 
 
-@dataclass
+@dataclass(frozen=True)
 class Embedded:
-    """A group's instances as the page holds them, and the prompts of those that it prints.
+    """The instances of a group that the page contains.
 
     Attributes:
         content: Base64 of gzip of JSON.
-        printed: The instances asked for that have prompts, by place.
-        held: How many instances the page holds, ``with_prompts`` of them with their prompts.
-        read_by: The run whose prompts they are.
+        printed: The printed instances that have prompts, by position.
+        held: The number of instances in the page; ``with_prompts`` of them have prompts.
+        read_by: The run of the prompts.
     """
 
-    content: str = ""
-    printed: dict[int, RenderedInstance] = field(default_factory=dict)
-    held: int = 0
-    with_prompts: int = 0
-    read_by: str = ""
+    content: str
+    printed: dict[int, RenderedInstance]
+    held: int
+    with_prompts: int
+    read_by: str
 
 
-def embed(group: Group, order: list[int], printed: Collection[int], size: int | None = PAGE_SIZE) -> Embedded:
-    """Put a group's instances into at most ``size`` characters, or all of them where it is None.
+def embed(group: AuditComparison, order: list[int], printed: Collection[int], size: int | None = PAGE_SIZE) -> Embedded:
+    """Compress a group's instances into at most ``size`` characters, or all of them if ``size`` is None.
 
-    Where not all have room, those whose answers changed come first, then those with the smallest margin. Templates
-    stand in this ``order``; ``printed`` are the instances to print, which are always among those held.
+    Instances with changed answers come first, then those with the smallest margins. The page prints those at the
+    positions ``printed``, which are always embedded; ``order`` is the order of the templates.
     """
     run, stored = max(((run, _sizes(run)) for run in group.runs), key=lambda each: len(each[1]))
     sizes = np.full(len(run.instance_ids), 8 * len(group.runs) * len(order))
@@ -64,7 +64,7 @@ def _sizes(run: Audit) -> list[int]:
     return run.instances.sizes() if isinstance(run.instances, StoredInstances) else []
 
 
-def _by_interest(group: Group) -> Int[np.ndarray, " instances"]:
+def _by_interest(group: AuditComparison) -> Int[np.ndarray, " instances"]:
     base = group.base
     others = [run.predictions for run in group.runs[1:]] or [base.predictions[:, :1]]
     changed = np.any([(base.predictions != other).any(axis=1) for other in others], axis=0)
@@ -73,69 +73,61 @@ def _by_interest(group: Group) -> Int[np.ndarray, " instances"]:
 
 
 def _pack(
-    group: Group, run: Audit, order: list[int], places: Int[np.ndarray, " instances"], printed: Collection[int]
-) -> Embedded:
-    found = Embedded(held=len(places), read_by=run.name)
-    content = b"".join(compress(_json(group, run, order, places, printed, found)))
-    found.content = base64.b64encode(content).decode("ascii")
-    return found
-
-
-def _json(
-    group: Group,
+    group: AuditComparison,
     run: Audit,
     order: list[int],
-    places: Int[np.ndarray, " instances"],
+    positions: Int[np.ndarray, " instances"],
     printed: Collection[int],
-    found: Embedded,
-) -> Iterator[str]:
-    """The page's JSON in parts; a table is a flat list, instance by instance."""
-    names = changes.state_names(group.base)
-    yield json.dumps(
-        {
+) -> Embedded:
+    """Embed the instances at these positions. A table is a flat list, instance by instance."""
+    kept: dict[int, RenderedInstance] = {}
+    choices: dict[Any, int] = {}
+    prompts_of: list[int] = []
+    choice_of: list[int] = []
+    place = {index: at for at, index in enumerate(positions.tolist())}
+
+    def texts() -> Iterator[str]:  # one instance at a time, because all prompts can exceed the memory
+        answers = {
             "runs": _names(each.name for each in group.runs),
             "labels": _names(group.base.label_names),
             "templates": _names(group.base.template_names[index] for index in order),
-            "states": names,
+            "states": changes.state_names(group.base),
             "total": len(run.instance_ids),
-            "ids": _names(run.instance_ids[index] for index in places.tolist()),
-            "gold": group.base.gold[places].tolist(),
-            "answers": [each.predictions[places][:, order].ravel().tolist() for each in group.runs],
-            "margins": [_per_mille(each, places, order) for each in group.runs],
-            "votes": [each.data.votes[places].tolist() for each in group.runs],
-            "standing": [changes.states(each)[places].tolist() for each in group.runs],
-        },
-        ensure_ascii=False,
-        separators=(",", ":"),
-    )[:-1]
-    yield ',"prompts":['
-    position = {index: position for position, index in enumerate(places.tolist())}
-    choices: dict[Any, int] = {}
-    at: list[int] = []
-    choice_of: list[int] = []
-    for index, instance in _read(run, position):
-        if index in printed:
-            found.printed[index] = instance
-        prompts = [visible(instance.prompts[template]) for template in order]
-        yield ("," if at else "") + json.dumps(prompts, ensure_ascii=False)
-        at.append(position[index])
-        choice_of.append(choices.setdefault(instance.choices, len(choices)))
-    found.with_prompts = len(at)
-    listed = [[_names(each[template]) for template in order] for each in choices]
-    rest = {"promptsOf": at, "choices": listed, "choiceOf": choice_of}
-    yield "]," + json.dumps(rest, ensure_ascii=False, separators=(",", ":"))[1:]
+            "ids": _names(run.instance_ids[index] for index in place),
+            "gold": group.base.gold[positions].tolist(),
+            "answers": [each.predictions[positions][:, order].ravel().tolist() for each in group.runs],
+            "margins": [_per_mille(each, positions, order) for each in group.runs],
+            "votes": [each.data.votes[positions].tolist() for each in group.runs],
+            "standing": [changes.states(each)[positions].tolist() for each in group.runs],
+        }
+        yield f'{_json(answers)[:-1]},"prompts":['
+        for index, instance in _read(run, place):
+            if index in printed:
+                kept[index] = instance
+            yield ("," if prompts_of else "") + _json([visible(instance.prompts[template]) for template in order])
+            prompts_of.append(place[index])
+            choice_of.append(choices.setdefault(instance.choices, len(choices)))
+        listed = [[_names(each[template]) for template in order] for each in choices]
+        yield "]," + _json({"promptsOf": prompts_of, "choices": listed, "choiceOf": choice_of})[1:]
+
+    content = base64.b64encode(b"".join(compress(texts()))).decode("ascii")
+    return Embedded(content, kept, len(positions), len(prompts_of), run.name)
 
 
-def _read(run: Audit, wanted: Container[int]) -> Iterator[tuple[int, RenderedInstance]]:
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _read(run: Audit, wanted: Collection[int]) -> Iterator[tuple[int, RenderedInstance]]:
     if isinstance(run.instances, StoredInstances):
         return run.instances.chosen(wanted)
     return ((index, each) for index, each in enumerate(run.instances) if index in wanted)
 
 
-def _per_mille(run: Audit, places: Int[np.ndarray, " instances"], order: list[int]) -> list[int]:
-    leads = changes.margins(run.scores[places])[:, order]
+def _per_mille(run: Audit, positions: Int[np.ndarray, " instances"], order: list[int]) -> list[int]:
+    leads = changes.margins(run.scores[positions])[:, order]
     return np.rint(1000 * leads).astype(int).ravel().tolist()
 
 
-def _names(texts: Any) -> list[str]:
+def _names(texts: Iterable[str]) -> list[str]:
     return [visible(text, one_line=True) for text in texts]

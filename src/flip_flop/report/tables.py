@@ -1,12 +1,13 @@
-"""The comparison as a table: plain text for the terminal, Markdown, and CSV."""
+"""One frame of audits, and the tables made of it: terminal, Markdown, CSV, HTML and LaTeX."""
 
-import csv
-import io
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS
-from flip_flop.report.compare import group_runs
 from flip_flop.text import (
     MISSING,
     align_columns,
@@ -14,92 +15,158 @@ from flip_flop.text import (
     markdown_cell,
     percent,
     percent_interval,
+    point_interval,
+    points,
     spreadsheet_cell,
     visible,
 )
 
-_HEADINGS = ("run", "P_o", "95% of P_o", "mean F1", "sigma_F1", "min..max F1", "accuracy", "vote F1", "collapsed")
-_CSV_HEADINGS = (
+if TYPE_CHECKING:
+    from flip_flop.report.compare import AuditComparison
+
+_CSV_COLUMNS = (
     "run", "templates", "instances", "observed_agreement", "mean_f1", "f1_std", "f1_min", "f1_max",
     "macro_f1", "accuracy", "vote_f1", "vote_accuracy", "no_consensus_share", "collapsed", "constant_templates",
     "calibration",
 )  # fmt: skip
+_TEXT_COLUMNS = {
+    "run": "run",
+    "observed_agreement": "P_o",
+    "agreement_interval": "95% of P_o",
+    "mean_f1": "mean F1",
+    "f1_std": "sigma_F1",
+    "f1_range": "min..max F1",
+    "accuracy": "accuracy",
+    "vote_f1": "vote F1",
+    "collapsed": "collapsed",
+}
+_RARE_COLUMNS = {"constant_templates": "constant", "fragile_share": "fragile"}  # only if a run has some
 _LEGEND = (
-    "In percent. P_o: how likely two templates give the same label, with its 95 % interval over instances.",
-    "sigma_F1: the standard deviation of F1 over templates. min..max F1: of the worst and of the best template.",
-    "vote F1: of the templates' majority vote. collapsed: one label dominates, or every template is constant.",
+    "In percent. P_o: how likely two templates give the same label, with its 95% interval over instances.",
+    "sigma_F1: standard deviation of F1 over templates. min..max F1: F1 of the worst and of the best template.",
+    "vote F1: F1 of the templates' majority vote. collapsed: one label dominates, or every template is constant.",
 )
 FEW_INSTANCES = 50  # below, percentile intervals are too narrow
-Rows = dict[str, list[Audit]]
+HEADLINE = ("observed_agreement", "mean_f1", "f1_std")
+HEADLINE_WITHOUT_GOLD = ("observed_agreement", "no_consensus_share")
+_COLUMNS = (*HEADLINE, "f1_range", "macro_f1", "accuracy", "vote_f1", "vote_accuracy")
+_COLUMNS_WITHOUT_GOLD = (*HEADLINE_WITHOUT_GOLD, "label_shares")
+_OTHER_LABELS = {  # columns of several metrics: label and tooltip
+    "f1_range": ("F1 min..max", "F1 of the worst template and of the best template."),
+    "label_shares": ("Label shares", "Share of each label among the answers."),
+}
+_LATEX_ESCAPES = str.maketrans(
+    {character: rf"\{character}" for character in "{}&%$#_"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "`": r"\textasciigrave{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\char34{}"}
+    | {"[": "{[}", "*": "{*}", "]": "{]}"}  # after \\ LaTeX reads the first two as its arguments
+    | {"−": "$-$", "±": r"$\pm$", "–": "--", "Δ": r"$\Delta$"}
+)
+_LATEX_SYMBOLS = {
+    "mean F1": r"$\overline{F_1}$",
+    "sigma_F1": r"$\sigma_{F_1}$",
+    "P_o": r"$P_o$",
+    "F2C": r"F$^2$C",
+    "F1": r"$F_1$",
+    "σ of F1": r"$\sigma_{F_1}$",
+    "Pₒ": r"$P_o$",
+    "σ": r"$\sigma$",
+    "κ": r"$\kappa$",
+    "→": r"$\to$",
+}
+_LATEX_TOKENS = re.compile("|".join([*map(re.escape, sorted(_LATEX_SYMBOLS, key=len, reverse=True)), "."]), re.DOTALL)
 
 
-def comparison_rows(runs: Sequence[Audit]) -> Rows:
-    """The runs by their instances and templates; the calibrated row of an audit follows its raw row."""
-    rows: Rows = {}
-    for group in group_runs(runs):
-        both = [each for run in group.runs for each in (run, run.calibrated) if each is not None]
-        rows.setdefault(group.heading, []).extend(both)
-    return rows
-
-
-def render_text(rows: Rows) -> str:
-    """Aligned plain text, in percent; one block per set of templates."""
-    tables = ((name, _lines(runs)) for name, runs in rows.items())
-    return "\n\n".join(f"{name}\n{align_columns(lines, num_left=1, rule=True)}" for name, lines in tables)
-
-
-def legend(rows: Rows) -> str:
-    """The columns of :func:`render_text` in few words, and why cells are dashes, each on a line."""
-    runs = [run for runs in rows.values() for run in runs]
-    lines = list(_LEGEND)
-    if any(not run.has_gold for run in runs):
-        lines.append(f"{MISSING} of F1 and accuracy: they need gold labels, and there are none.")
-    if any(len(run.template_names) < 2 for run in runs):
-        lines.append(f"{MISSING} of P_o and sigma_F1: they need two templates, and there is one.")
-    return "\n".join(lines)
-
-
-def render_markdown(rows: Rows) -> str:
-    """A Markdown table per set of templates, in percent, with :func:`table_caveats`."""
-    blocks = []
-    for heading, runs in rows.items():
-        head, *lines = _lines(runs)
-        lines = [head, ("---", *("---:" for _ in head[1:])), *(tuple(map(markdown_cell, line)) for line in lines)]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        blocks.append("\n\n".join([markdown_cell(heading), table, *map(markdown_cell, table_caveats(runs))]))
-    return "\n\n".join(blocks)
-
-
-def render_csv(rows: Rows) -> str:
-    """CSV with fractions from 0 to 1 in full, and empty cells where there is no value."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    headings = [*_CSV_HEADINGS, *(name for name in METRICS if name not in _CSV_HEADINGS)]
-    writer.writerow(headings)
-    for run in (run for runs in rows.values() for run in runs):
+def metrics_frame(runs: Sequence[Audit]) -> pd.DataFrame:
+    """One row per run: its metrics as fractions from 0 to 1, None if it has no value, and the ``audit``."""
+    rows = []
+    for run in runs:
         low, high = run.f1_range or (None, None)
-        values = {
-            "run": spreadsheet_cell(visible(run.name, one_line=True)),
+        row = {
+            "audit": run,
+            "run": visible(run.name, one_line=True),
             "templates": len(run.template_names),
             "instances": len(run.scores),
             "f1_min": low,
             "f1_max": high,
             "collapsed": run.is_collapsed,
             "constant_templates": None if run.constant_templates is None else len(run.constant_templates),
-            "calibration": spreadsheet_cell(assumption(run)),
-            **{name: run.value(name) for name in METRICS},
+            "calibration": assumption(run),
         }
-        writer.writerow(["" if values[heading] is None else values[heading] for heading in headings])
-    return text.getvalue()
+        rows.append({**row, **{name: run.value(name) for name in METRICS}})
+    return pd.DataFrame(rows, dtype=object)
 
 
-def range_words(run: Audit) -> str:
-    """F1 of the worst template and of the best, in percent."""
-    return MISSING if run.f1_range is None else "..".join(map(percent, run.f1_range))
+def shown(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame as tables print it: percentages, ranges and words; a dash is a missing value."""
+    runs = frame["audit"]
+    metrics = {name: [percent(value, **style(name)) for value in frame[name]] for name in METRICS}
+    return pd.DataFrame(
+        {
+            **metrics,
+            "run": frame["run"],
+            "agreement_interval": [percent_interval(run.interval("observed_agreement")) for run in runs],
+            "f1_range": [MISSING if run.f1_range is None else "..".join(map(percent, run.f1_range)) for run in runs],
+            "label_shares": [" / ".join(map(percent, run.metrics["label_shares"])) for run in runs],
+            "collapsed": ["yes" if run.is_collapsed else "no" for run in runs],
+            "constant_templates": runs.map(constant_count),
+        }
+    )
+
+
+def style(name: str) -> dict[str, Any]:
+    """The arguments of :func:`~flip_flop.text.percent` and its siblings that print a metric."""
+    return {} if METRICS[name].in_percent else {"decimals": 2, "scale": 1}
+
+
+def constant_count(run: Audit) -> str:
+    """The number of constant templates, as ``3 of 4``."""
+    return MISSING if run.constant_templates is None else f"{len(run.constant_templates)} of {len(run.template_names)}"
+
+
+def render_text(frame: pd.DataFrame) -> str:
+    """Aligned plain text in percent, with one block for each set of templates."""
+    return "\n\n".join(f"{name}\n{align_columns(lines, num_left=1, rule=True)}" for name, lines, _ in _blocks(frame))
+
+
+def render_markdown(frame: pd.DataFrame) -> str:
+    """A Markdown table in percent for each set of templates, followed by its :func:`table_caveats`."""
+    blocks = []
+    for heading, (head, *lines), runs in _blocks(frame):
+        rule = ("---", *("---:" for _ in head[1:]))
+        cells = [head, rule, *(map(markdown_cell, line) for line in lines)]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in cells)
+        blocks.append("\n\n".join([markdown_cell(heading), table, *map(markdown_cell, table_caveats(runs))]))
+    return "\n\n".join(blocks)
+
+
+def _blocks(frame: pd.DataFrame) -> Iterable[tuple[str, list[list[str]], list[Audit]]]:
+    """The heading, the lines of cells and the runs of each set of templates."""
+    for heading, rows in frame.groupby("heading", sort=False):
+        columns = _TEXT_COLUMNS | {name: title for name, title in _RARE_COLUMNS.items() if rows[name].any()}
+        cells = shown(rows)[list(columns)]
+        yield str(heading), [list(columns.values()), *cells.to_numpy().tolist()], list(rows["audit"])
+
+
+def render_csv(frame: pd.DataFrame) -> str:
+    """CSV with all digits of the fractions, and empty cells for missing values."""
+    columns = [*_CSV_COLUMNS, *(name for name in METRICS if name not in _CSV_COLUMNS)]
+    texts = {name: [spreadsheet_cell(text) for text in frame[name]] for name in ("run", "calibration")}
+    return frame[columns].assign(**texts).to_csv(index=False, lineterminator="\n")
+
+
+def legend(frame: pd.DataFrame) -> str:
+    """The columns of :func:`render_text` explained, and the reasons for missing values."""
+    lines = list(_LEGEND)
+    if not all(run.has_gold for run in frame["audit"]):
+        lines.append(f"{MISSING} of F1 and accuracy: they need gold labels, and the data have none.")
+    if (frame["templates"] < 2).any():
+        lines.append(f"{MISSING} of P_o and sigma_F1: they need two templates, and there is one.")
+    return "\n".join(lines)
 
 
 def assumption(run: Audit) -> str | None:
-    """The method of a calibrated run and the label frequencies that it assumes, in words; None for a raw run."""
+    """The method of a calibrated run and the label frequencies that it assumes; None for a raw run."""
     found = run.metrics
     if "label_prior" not in found:
         return None
@@ -111,54 +178,125 @@ def assumption(run: Audit) -> str | None:
 
 
 def table_caveats(runs: Sequence[Audit]) -> list[str]:
-    """Sentences on intervals over few instances, calibration, constant templates and fragile answers."""
+    """Sentences on few instances, calibration, constant templates and fragile answers."""
     number = min(len(run.data.labelled) or len(run.data) for run in runs)
     noun = "labelled instance" if number < min(len(run.data) for run in runs) else "instance"
     few = f"Of {count(number, noun)} 95% intervals are too narrow; trust them from {FEW_INSTANCES} on."
     notes = [few] * (number < FEW_INSTANCES)
     assumptions = dict.fromkeys(filter(None, map(assumption, runs)))
     notes += [f"calibrated: label bias corrected from the same scores; {words}." for words in assumptions]
-    notes += [
-        f"{visible(run.name, one_line=True)}: constant templates (one label for every instance): "
-        f"{visible(', '.join(f'{name} ({label})' for name, label in constant.items()), one_line=True)}."
-        for run in runs
-        if (constant := run.constant_templates)
-    ]
-    return notes + [
-        f"{visible(run.name, one_line=True)}: noise decides {percent(share)}% of the answers, the fragile ones: their "
-        f"margin over the second label is under {run.metrics['resolution']:.2g} nats, which "
-        f"{run.record.model.dtype or 'the data type'} does not resolve. "
-        f"{percent(run.value('fragile_vote_share'))}% of the votes hang on them."
-        for run in runs
-        if (share := run.value("fragile_share"))
-    ]
+    for run in runs:
+        name = visible(run.name, one_line=True)
+        if constant := run.constant_templates:
+            listed = visible(", ".join(f"{each} ({label})" for each, label in constant.items()), one_line=True)
+            notes.append(f"{name}: constant templates (one label for every instance): {listed}.")
+    for run in runs:
+        if share := run.value("fragile_share"):
+            notes.append(
+                f"{visible(run.name, one_line=True)}: {percent(share)}% of the answers are fragile: their margin over "
+                f"the second label is under {run.metrics['resolution']:.2g} nats, the resolution of "
+                f"{run.record.model.dtype or 'the data type'}. They decide {percent(run.value('fragile_vote_share'))}% "
+                "of the votes."
+            )
+    return notes
 
 
-def _lines(runs: Sequence[Audit]) -> list[tuple[str, ...]]:
-    """Headings and a line per run. Constant templates and fragile answers have a column only if a run has some."""
-    lines = [_HEADINGS, *map(_cells, runs)]
-    columns: dict[str, list[tuple[object, str]]] = {
-        "constant": [(run.constant_templates, constant_count(run)) for run in runs],
-        "fragile": [(share, percent(share)) for share in (run.value("fragile_share") for run in runs)],
+def metric_table(group: "AuditComparison", columns: Sequence[str] | None = None) -> dict[str, Any]:
+    """The table of a report: values in percent, and their differences from the baseline, as HTML and LaTeX print them.
+
+    Returns:
+        ``columns``, each with ``name``, ``label`` and ``meaning``; ``rows`` of cells, each with ``value``,
+        ``difference``, ``interval`` and ``best``.
+    """
+    if columns is None:
+        columns = _COLUMNS if group.base.has_gold else _COLUMNS_WITHOUT_GOLD
+    labels = _OTHER_LABELS | {name: (metric.label or name, metric.meaning) for name, metric in METRICS.items()}
+    frame = metrics_frame(group.runs)
+    words = shown(frame)
+    best = {name: _best(name, frame, words[name]) if group.is_comparison else [] for name in columns}
+    rows = []
+    for index, run in enumerate(group.runs):
+        cells = [
+            {"value": words.at[index, name], "best": index in best[name], **_parts(group, run, name)}
+            for name in columns
+        ]
+        rows.append({"run": run, "cells": cells})
+    heads = [{"name": name, "label": labels[name][0], "meaning": labels[name][1]} for name in columns]
+    return {"columns": heads, "rows": rows}
+
+
+def other_metrics(group: "AuditComparison") -> list[str]:
+    """The metrics with a value that the main table omits."""
+    main = _COLUMNS if group.base.has_gold else _COLUMNS_WITHOUT_GOLD
+    return [name for name in METRICS if name not in main and any(run.value(name) is not None for run in group.runs)]
+
+
+def _parts(group: "AuditComparison", run: Audit, name: str) -> dict[str, str | None]:
+    """The small print of a cell: an interval, and for a later run the difference from the baseline."""
+    if name not in METRICS:
+        return {"difference": None, "interval": None}
+    form = style(name)
+    if run is group.base:
+        interval = run.interval(name)
+        return {"difference": None, "interval": percent_interval(interval, **form) if interval else None}
+    change = group.difference(name, run)
+    return {
+        "difference": points(change.value, **form) if change else None,
+        "interval": point_interval(change.interval, **form) if change and change.interval else None,
     }
-    for heading, column in columns.items():
-        if any(value for value, _ in column):
-            lines = [(*line, cell) for line, (_, cell) in zip(lines, [(None, heading), *column], strict=True)]
-    return lines
 
 
-def constant_count(run: Audit) -> str:
-    """The number of constant templates, as ``3 of 4``."""
-    return MISSING if run.constant_templates is None else f"{len(run.constant_templates)} of {len(run.template_names)}"
+def _best(name: str, frame: pd.DataFrame, words: pd.Series) -> list[int]:
+    """The rows with the best printed value; a collapsed run is excluded, because its agreement says little."""
+    if name not in METRICS:
+        return []
+    values = words[(frame["collapsed"] == False) & (words != MISSING)].astype(float)  # noqa: E712
+    return list(values[values == (values.max() if METRICS[name].higher_is_better else values.min())].index)
 
 
-def _cells(run: Audit) -> tuple[str, ...]:
-    return (
-        visible(run.name, one_line=True),
-        percent(run.value("observed_agreement")),
-        percent_interval(run.interval("observed_agreement")),
-        *(percent(run.value(metric)) for metric in ("mean_f1", "f1_std")),
-        range_words(run),
-        *(percent(run.value(metric)) for metric in ("accuracy", "vote_f1")),
-        "yes" if run.is_collapsed else "no",
-    )
+def escape(text: str) -> str:
+    r"""Escape a name for LaTeX.
+
+    Example:
+        >>> print(escape("50% of a_b & [c]"))
+        50\% of a\_b \& {[}c{]}
+    """
+    return visible(text, one_line=True).translate(_LATEX_ESCAPES)
+
+
+def words(text: str) -> str:
+    """Escape words of this package for LaTeX, and write names of metrics as mathematics."""
+    return "".join(_LATEX_SYMBOLS.get(token) or escape(token) for token in _LATEX_TOKENS.findall(text))
+
+
+def render_latex(groups: Sequence["AuditComparison"]) -> str:
+    r"""A float for each group, for ``\\input``: values, and below them differences and intervals."""
+    floats = []
+    for number, group in enumerate(groups, start=1):
+        table = metric_table(group)
+        lines = []
+        for row in table["rows"]:
+            name = escape(row["run"].name) + (" (collapsed)" if row["run"].is_collapsed else "")
+            bold = (r"\textbf{%s}" if cell["best"] else "%s" for cell in row["cells"])
+            lines.append([name, *(form % words(cell["value"]) for form, cell in zip(bold, row["cells"], strict=True))])
+            for part in ("difference", "interval"):
+                small = [rf"{{\scriptsize {words(cell[part])}}}" if cell[part] else "" for cell in row["cells"]]
+                lines += [["", *small]] if any(small) else []
+        frame = pd.DataFrame(lines, columns=["Run", *(words(column["label"]) for column in table["columns"])])
+        tabular = frame.style.hide(axis="index").to_latex(column_format="l" + "r" * len(table["columns"]), hrules=True)
+        caption = rf"\caption{{{escape(group.heading)}. {words(table_caption(group))}}}"
+        begin, end = "\\begin{table*}[t]\n\\centering\n\\small\n\\setlength{\\tabcolsep}{3.5pt}\n", "\\end{table*}\n"
+        floats.append(f"{begin}{tabular}{caption}\n\\label{{tab:consistency-{number}}}\n{end}")
+    return "\n".join([r"% Needs \usepackage{booktabs}.", *floats])
+
+
+def table_caption(group: "AuditComparison") -> str:
+    """The units, the reference of the differences and the definition of F1."""
+    caption = "In percent; differences in percentage points."
+    if group.is_comparison:
+        caption += f" Differences are relative to {group.base.name}, with 95% intervals."
+        caption += " Bold: best value of the column; a collapsed run is excluded."
+    if group.base.has_gold:
+        f1 = "for label 1" if group.base.data.is_binary else "averaged over all labels"
+        caption += f" F1 is {f1}; σ is its population standard deviation over templates."
+    return caption

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pandas as pd
 
-from flip_flop.report.latex import escape, words
+from flip_flop.report.tables import escape, words
 from flip_flop.text import MISSING, align_columns, markdown_cell, spreadsheet_cell, visible
 
 Style = Literal["", "name", "paper", "best", "worst"]
