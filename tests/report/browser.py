@@ -1,4 +1,4 @@
-"""Chromium without a window, driven through a pipe: no package, no port."""
+"""Headless Chromium, driven through a pipe: no package and no port."""
 
 import fcntl
 import itertools
@@ -14,12 +14,12 @@ OPTIONS = """--headless --no-sandbox --disable-gpu --disable-background-networki
 
 
 class Browser:
-    """One page. ``run`` gives the value of a JavaScript expression, awaited; ``said`` is what the console said."""
+    """One page. ``run`` returns the awaited value of a JavaScript expression; ``said`` holds console messages."""
 
     def __init__(self):
         self.folder = tempfile.mkdtemp()
         (commands, self._commands), (self._answers, answers) = os.pipe(), os.pipe()
-        # The browser reads from descriptor 3 and writes to 4; copies far above them are not in each other's way.
+        # The browser reads from descriptor 3 and writes to 4. Copies at high numbers avoid conflicts.
         far = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 100) for each in (commands, answers)]
         silent = [(os.POSIX_SPAWN_OPEN, output, os.devnull, os.O_WRONLY, 0) for output in (1, 2)]
         given = [(os.POSIX_SPAWN_DUP2, each, as_which) for each, as_which in zip(far, (3, 4), strict=True)]
@@ -56,7 +56,7 @@ class Browser:
         return answer
 
     def open(self, page, fragment="", dark=False):
-        """Open a file anew, and wait until its script has run."""
+        """Open a file and wait for its script."""
         self.said.clear()
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)

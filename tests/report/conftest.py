@@ -15,7 +15,7 @@ def hostile(tmp_path_factory):
 
 @pytest.fixture
 def make_run(tmp_path):
-    """A function that writes one run of its own kind."""
+    """A function that writes one run with the given options."""
 
     def make(name="base", seed=1, num_instances=40, num_templates=8, pull=0.0, shift=0.0, **options):
         scores, gold = make_scores(seed, num_instances, num_templates, 2, pull, shift)

@@ -1,4 +1,4 @@
-"""Run directories made up from a seed: the shapes and the size of the numbers are those of a real audit."""
+"""Generated run directories with the shapes and magnitudes of real audits."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ TEMPLATES = (
 
 
 def make_scores(seed, num_instances, num_templates, num_labels, pull, shift=0.0):
-    """Scores whose templates share ``pull`` of what they think, and gold labels."""
+    """Scores and gold labels; ``pull`` is the share of the templates' common signal."""
     random = np.random.default_rng(seed)
     truth = random.normal(size=(num_instances, 1, num_labels))
     private = random.normal(size=(num_instances, num_templates, num_labels))
@@ -116,7 +116,7 @@ HOSTILE = "</script><b>bold\u202e\x1b[31m</b>&\"'"
 
 
 def hostile_runs(root):
-    """Two audits of three labels without gold, whose every name wants to break the page."""
+    """Two audits of three labels without gold labels, with names that try to break the page."""
     templates = [(f"{HOSTILE}{index}", "{{ text }}" + HOSTILE, f"a ||| {HOSTILE} ||| c") for index in range(5)]
     labels = ("entail", HOSTILE, "neutral")
     runs = []

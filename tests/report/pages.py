@@ -1,4 +1,4 @@
-"""Reading a page back without the code that wrote it."""
+"""A parser of report pages, independent of the code that writes them."""
 
 from html.parser import HTMLParser
 
@@ -6,7 +6,7 @@ VOID = frozenset({"meta", "br", "hr", "img", "link", "input"})
 
 
 class Page(HTMLParser):
-    """A strict reader: notes every tag that is opened and not closed, or closed and not opened."""
+    """A strict parser: records every tag without its counterpart."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)

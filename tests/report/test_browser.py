@@ -1,4 +1,4 @@
-"""The report in a real browser: its script, its keys, its links, its contrast. Skipped where there is no Chromium."""
+"""The report in Chromium: script, keys, links and contrast. Skipped without Chromium."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.report.made_runs import HOSTILE
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here"),
+    pytest.mark.skipif(PROGRAM is None, reason="Chromium is not installed"),
     pytest.mark.xdist_group("browser"),
 ]
 
@@ -30,7 +30,7 @@ def page(demo, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answers(demo):
-    """The predictions of each of the first group's runs, with templates in the page's order: the best first."""
+    """The predictions of each run of the first group, with templates in the order of the page: best first."""
     runs = [load_run(path) for path in demo[:4]]
     f1 = runs[0].metrics["f1_per_template"]
     order = sorted(range(8), key=lambda at: (-f1[runs[0].template_names[at]], at))
@@ -47,7 +47,7 @@ def set_field(browser, name, value):
     browser.run(f"{at}.value = {json.dumps(value)}; {at}.dispatchEvent(new Event('change', {{bubbles: true}}))")
 
 
-def test_a_heat_map_cell_opens_the_instances_on_which_its_templates_disagree(browser, page, answers):
+def test_a_heat_map_cell_lists_the_instances_with_disagreement(browser, page, answers):
     browser.open(page)
     browser.run("document.querySelectorAll('.heat')[1].rows[2].cells[5].querySelector('button').click()")
     assert found(browser) == int((answers[1][:, 1] != answers[1][:, 4]).sum())
@@ -58,7 +58,7 @@ def test_a_heat_map_cell_opens_the_instances_on_which_its_templates_disagree(bro
     assert browser.said == []
 
 
-def test_a_count_a_bar_and_a_templates_name_open_theirs(browser, page, answers, demo):
+def test_counts_bars_and_template_names_list_their_instances(browser, page, answers, demo):
     gold = load_run(demo[0]).gold
     browser.open(page)
     table = "[...document.querySelectorAll('.counts')]"
@@ -86,7 +86,7 @@ def test_a_count_a_bar_and_a_templates_name_open_theirs(browser, page, answers, 
     assert found(browser) == int((answers[3][:, 7] != gold).sum())
 
 
-def test_a_link_restores_the_view_and_any_two_runs_stand_side_by_side(browser, page, answers):
+def test_a_link_restores_the_view_of_any_two_runs(browser, page, answers):
     browser.open(page, "#show?g=1&a=1&b=2&run=2&agree=changed&sort=changed&q=test-00")
     moved = (answers[1][:100] != answers[2][:100]).sum(axis=1)
     assert found(browser) == int((moved > 0).sum())
@@ -101,7 +101,7 @@ def test_a_link_restores_the_view_and_any_two_runs_stand_side_by_side(browser, p
     assert browser.run("document.querySelector('dialog .prompts').textContent").count("swarm ") == 8
 
 
-def test_the_keys_go_through_the_heat_map_open_and_close(browser, page):
+def test_keys_move_in_the_heat_map_and_open_and_close(browser, page):
     browser.open(page)
     browser.run("document.querySelector('.heat tbody td button').focus()")
     browser.press("ArrowRight")
@@ -115,7 +115,7 @@ def test_the_keys_go_through_the_heat_map_open_and_close(browser, page):
     assert browser.run(place) == [row, column]
 
 
-def test_text_that_wants_to_be_markup_is_text(browser, hostile, tmp_path):
+def test_markup_in_names_stays_text(browser, hostile, tmp_path):
     page = write_report(hostile, tmp_path / "report.html")
     browser.open(page, "#show?g=1")
     assert found(browser) == 90
@@ -129,8 +129,8 @@ def test_text_that_wants_to_be_markup_is_text(browser, hostile, tmp_path):
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_axe_finds_nothing_in_the_page_and_in_the_panel(browser, make_run, tmp_path, dark):
-    axe = pytest.importorskip("axe_core_python", reason="the package axe-core-python is not there")
+def test_axe_finds_no_violation_in_the_page_and_in_the_dialog(browser, make_run, tmp_path, dark):
+    axe = pytest.importorskip("axe_core_python", reason="axe-core-python is not installed")
     script = Path(axe.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
     rules = "{runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'], resultTypes: ['violations']}"
     runs = [make_run(num_templates=5), make_run("f2c", num_templates=5, pull=0.5)]

@@ -33,7 +33,7 @@ def rows(demo):
     return comparison_frame([load_run(path) for path in demo])
 
 
-def test_the_text_table_is_aligned_and_in_percent_with_a_block_for_each_set_of_templates(rows, demo):
+def test_the_text_table_has_an_aligned_block_for_each_set_of_templates(rows, demo):
     block, other = (block.splitlines() for block in render_text(rows).split("\n\n"))
     assert block[0] == "demo_reviews, test, 8 templates, 300 instances"
     assert other[0] == "demo_reviews, test, 3 held-out templates, 300 instances"
@@ -54,26 +54,26 @@ def test_missing_numbers_are_dashes_and_empty_cells(hostile):
     assert list(csv.reader(io.StringIO(render_csv(rows))))[1][4:11] == [""] * 7
 
 
-def test_no_name_reaches_the_terminal_with_its_control_characters(hostile):
+def test_control_characters_of_names_are_escaped_in_the_terminal(hostile):
     text = render_text(comparison_frame([load_run(path) for path in hostile]))
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "\\x1b[31m" in text
 
 
-def test_no_name_breaks_a_markdown_table(hostile, make_run):
+def test_names_are_escaped_in_markdown(hostile, make_run):
     text = render_markdown(comparison_frame([load_run(path) for path in hostile]))
     assert "<" not in text
     last = render_markdown(comparison_frame([load_run(make_run("a|b`c", num_instances=50))])).splitlines()[-1]
     assert last.startswith("| a\\|b\\`c |")
 
 
-def test_no_name_is_a_formula_in_a_spreadsheet(make_run):
+def test_names_are_not_formulas_in_a_spreadsheet(make_run):
     row = list(csv.reader(io.StringIO(render_csv(comparison_frame([load_run(make_run("=1+1"))])))))[1]
     assert row[0] == "'=1+1"
 
 
-def test_the_table_in_latex_has_the_records_numbers_and_no_command_of_a_strangers(demo, hostile):
+def test_the_latex_table_has_the_recorded_numbers_and_escapes_names(demo, hostile):
     text = render_latex(groups_of(demo))
     metrics = json.loads((demo[3] / "metrics.json").read_text())
     line = next(line for line in text.splitlines() if line.startswith("f2c &"))
@@ -86,7 +86,7 @@ def test_the_table_in_latex_has_the_records_numbers_and_no_command_of_a_stranger
     assert r"\textless{}/script\textgreater{}" in render_latex(groups_of(hostile))
 
 
-def test_the_charts_are_svg_files_that_stand_alone(demo, hostile, tmp_path):
+def test_figures_are_standalone_svg_files(demo, hostile, tmp_path):
     folder = write_figures(groups_of(demo), tmp_path / "figures")
     agreement = {f"g{group}-agreement-{run}.svg" for group, runs in ((1, 4), (2, 2)) for run in range(1, runs + 1)}
     names = {f"g{group}-{name}.svg" for group in (1, 2) for name in ("templates", "labels")} | agreement
@@ -98,7 +98,7 @@ def test_the_charts_are_svg_files_that_stand_alone(demo, hostile, tmp_path):
         assert "var(" not in path.read_text(encoding="utf-8")
 
 
-def test_csv_holds_the_fractions_in_full(rows, demo):
+def test_csv_has_all_digits(rows, demo):
     table = list(csv.DictReader(io.StringIO(render_csv(rows))))
     for line, path in zip(table, demo, strict=True):
         metrics = json.loads((path / "metrics.json").read_text())
@@ -113,7 +113,7 @@ def make_fragile(run, fragile_share, resolution=0.05):
     return load_run(run)
 
 
-def test_fragile_answers_have_a_column_and_a_sentence_only_where_there_are_some(make_run, tmp_path):
+def test_fragile_answers_have_a_column_and_a_sentence_if_a_run_has_some(make_run, tmp_path):
     old, solid = load_run(make_run("old")), make_fragile(make_run("solid"), 0.0)
     fragile = make_fragile(make_run("frag"), 0.125)
     none, some = (comparison_frame(runs) for runs in ([old, solid], [old, solid, fragile]))
@@ -130,7 +130,7 @@ def test_fragile_answers_have_a_column_and_a_sentence_only_where_there_are_some(
         assert f"{said} resolution of float32. They decide 2.5% of the votes." in text
 
 
-def test_a_run_of_before_is_read_and_one_with_fragile_answers_needs_its_resolution(make_run):
+def test_fragile_answers_need_a_resolution(make_run):
     run = make_run()
     path = run / "metrics.json"
     metrics = json.loads(path.read_text())
@@ -154,7 +154,7 @@ def make_constant(run, labels):
     return load_run(run)
 
 
-def test_constant_templates_have_a_column_and_a_sentence_only_where_there_are_some(make_run, tmp_path):
+def test_constant_templates_have_a_column_and_a_sentence_if_a_run_has_some(make_run, tmp_path):
     old, sound = load_run(make_run("old", num_templates=4)), load_run(make_run("sound", num_templates=4))
     del old.metrics["constant_templates"]  # of an earlier version
     stuck = make_constant(make_run("stuck", num_templates=4), {0: 0, 2: 0, 3: 1})
@@ -175,7 +175,7 @@ def test_constant_templates_have_a_column_and_a_sentence_only_where_there_are_so
     assert "stuck has collapsed" not in page
 
 
-def test_a_run_of_constant_templates_has_collapsed_whatever_their_labels(make_run, tmp_path):
+def test_a_run_of_constant_templates_has_collapsed(make_run, tmp_path):
     sound = make_run("sound", num_templates=4)
     stuck = make_constant(make_run("stuck", num_templates=4), {0: 0, 1: 1, 2: 0, 3: 1})
     assert stuck.is_collapsed
@@ -186,14 +186,14 @@ def test_a_run_of_constant_templates_has_collapsed_whatever_their_labels(make_ru
 
 
 @pytest.mark.parametrize("constant", ["plain", ["plain", "unknown"], [["plain"]], {"plain": 1}])
-def test_constant_templates_that_the_run_does_not_have_are_rejected(constant, make_run):
+def test_unknown_constant_templates_are_rejected(constant, make_run):
     path = make_run() / "metrics.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"constant_templates": constant}))
     with pytest.raises(InputError, match="E-RUN-BROKEN"):
         load_run(path.parent)
 
 
-def test_too_few_labelled_instances_for_intervals_are_counted_apart(make_run):
+def test_few_labelled_instances_make_intervals_too_narrow(make_run):
     run = load_run(make_run(num_instances=60))
     assert "too narrow" not in render_markdown(comparison_frame([run]))
     few = replace(run, gold=np.where(np.arange(60) < 20, run.gold, -1))

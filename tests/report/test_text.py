@@ -9,7 +9,7 @@ from tests.report.made_runs import HOSTILE
 
 
 @given(st.text(alphabet=st.characters(), max_size=30), st.booleans())
-def test_nothing_invisible_is_left(text, one_line):
+def test_invisible_characters_are_escaped(text, one_line):
     kept = "\u200c\u200d" if one_line else "\u200c\u200d\n\t"
     for character in visible(text, one_line=one_line):
         assert character in kept or unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
@@ -17,11 +17,11 @@ def test_nothing_invisible_is_left(text, one_line):
 
 
 @given(st.text(alphabet=st.characters(categories=["L", "N", "P", "S", "Zs"]), max_size=30))
-def test_plain_text_is_left_as_it_is(text):
+def test_plain_text_is_unchanged(text):
     assert visible(text) == text
 
 
-def test_columns_stand_under_one_another_whatever_the_names():
+def test_columns_are_aligned_for_all_names():
     lines = align_columns([["run", "F1"], [HOSTILE, "8.25"], ["b", "10.5"]], num_left=1, rule=True).splitlines()
     assert len(lines) == 4
     assert len({len(line) for line in lines}) == 1
@@ -30,7 +30,7 @@ def test_columns_stand_under_one_another_whatever_the_names():
 
 
 @pytest.mark.parametrize("sign", "=+-@\t\r\n＝＋－＠")
-def test_text_that_a_spreadsheet_would_run_is_guarded_and_numbers_are_not(sign):
+def test_formulas_are_quoted_and_numbers_are_not(sign):
     assert spreadsheet_cell(f"{sign}1+1") == f"'{sign}1+1"
     assert spreadsheet_cell(f"a{sign}") == f"a{sign}"
     assert spreadsheet_cell(-0.5) == -0.5

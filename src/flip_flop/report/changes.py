@@ -1,4 +1,4 @@
-"""What happened to each instance between two audits, and which instances to show."""
+"""Changes of instances between two audits, and the choice of examples."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from jaxtyping import Float, Int
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import label_probs, vote_counts
 
-WITH_GOLD = ("agreed wrong", "split, vote wrong", "split, vote right", "agreed right")
-WITHOUT_GOLD = ("no majority", "majority", "agreed")
+WITH_GOLD = ("unanimous, wrong", "split, vote wrong", "split, vote right", "unanimous, right")
+WITHOUT_GOLD = ("no majority", "majority", "unanimous")
 MAX_EXAMPLES = 20
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One way in which an instance's answers changed; ``tone`` is better, worse or other."""
+    """A kind of change between two states; ``tone`` is better, worse or other."""
 
     before: str | None
     after: str
@@ -31,7 +31,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Change:
-    """An instance to show: its row in the scores, its kind, and how many of its templates changed their answer."""
+    """A changed instance: its row in the scores, its kind, and the number of templates whose answer changed."""
 
     instance: int
     kind: Kind
@@ -39,14 +39,14 @@ class Change:
 
 
 def state_names(run: Audit) -> tuple[str, ...]:
-    """The states in order, the worst first."""
+    """The states of an instance, worst first."""
     return WITH_GOLD if run.has_gold else WITHOUT_GOLD
 
 
 def states(run: Audit) -> Int[np.ndarray, " instances"]:
-    """Each instance's state by its templates' answers, as its place in :func:`state_names`.
+    """Each instance's state by its templates' answers, as its index in :func:`state_names`.
 
-    It is -1 where the instance alone lacks a gold label.
+    The state is -1 if the run has gold labels but this instance lacks one.
     """
     num_templates = run.scores.shape[1]
     sizes, right = _largest_groups(run), run.data.votes == run.gold
@@ -64,14 +64,14 @@ def state_counts(run: Audit) -> list[int]:
 
 
 def transition_counts(before: Audit, after: Audit) -> list[list[int]]:
-    """How many instances went from each state (rows) to each state (columns)."""
+    """How many instances moved from each state (rows) to each state (columns)."""
     size, was, now = len(state_names(before)), states(before), states(after)
     known = (was >= 0) & (now >= 0)
     return np.bincount(size * was[known] + now[known], minlength=size**2).reshape(size, size).tolist()
 
 
 def answer_counts(before: Audit, after: Audit) -> list[list[int]]:
-    """How many single answers went from wrong and right (rows) to wrong and right (columns)."""
+    """How many answers moved from wrong and right (rows) to wrong and right (columns)."""
     labelled = before.gold >= 0
     gold = before.gold[labelled, None]
     was, now = before.predictions[labelled] == gold, after.predictions[labelled] == gold
@@ -79,13 +79,13 @@ def answer_counts(before: Audit, after: Audit) -> list[list[int]]:
 
 
 def margins(scores: Float[np.ndarray, "instances templates labels"]) -> Float[np.ndarray, "instances templates"]:
-    """The lead of the best label's probability over the second's, 0 to 1; 1 where there is only one label."""
+    """The probability of the best label minus the probability of the second; 1 if there is only one label."""
     probs = np.sort(label_probs(scores), axis=-1)
     return probs[..., -1] - probs[..., -2] if probs.shape[-1] > 1 else np.ones(probs.shape[:-1])
 
 
 def find_changes(base: Audit, after: Audit | None) -> list[Change]:
-    """The instances whose answers changed; of one run alone, those that are split or wrong."""
+    """The instances whose state changed; for a single run, those that are split or wrong."""
     names, was = state_names(base), states(base)
     if after is None:
         disagreeing = base.scores.shape[1] - _largest_groups(base)
@@ -101,7 +101,7 @@ def find_changes(base: Audit, after: Audit | None) -> list[Change]:
     for index in np.flatnonzero((was >= 0) & (now >= 0) & (changed > 0)).tolist():
         before, later = names[was[index]], names[now[index]]
         if other_label[index]:
-            found.append(Change(index, Kind(before, f"{later} on another label", "other"), int(changed[index])))
+            found.append(Change(index, Kind(before, f"{later}, another label", "other"), int(changed[index])))
         elif before != later:
             tone = "better" if now[index] > was[index] else "worse"
             found.append(Change(index, Kind(before, later, tone), int(changed[index])))
@@ -109,9 +109,9 @@ def find_changes(base: Audit, after: Audit | None) -> list[Change]:
 
 
 def select_examples(changes: Sequence[Change], limit: int = MAX_EXAMPLES) -> dict[Kind, list[Change]]:
-    """A few changes of every kind: one of each in turn, the most changed first, until the limit is reached.
+    """A few changes of every kind: one of each in turn, most changed first, up to the limit.
 
-    The choice depends on nothing but the two runs, and bad kinds get as many examples as good ones.
+    The choice is deterministic, and changes for the worse get as many examples as changes for the better.
     """
     by_kind: dict[Kind, list[Change]] = {}
     for change in sorted(changes, key=lambda change: (-change.num_changed, change.instance)):

@@ -90,7 +90,7 @@ class AuditComparison:
 
     @property
     def heading(self) -> str:
-        """The task, split, templates and instances in one line of plain text."""
+        """The task, split, templates and instances as one line of plain text."""
         instances, templates, _ = self.base.scores.shape
         task, kind = self.base.record.task, "held-out template" if self.held_out else "template"
         parts = [task.name, task.split, count(templates, kind), count(instances, "instance")]
@@ -130,7 +130,7 @@ class AuditComparison:
 
 
 def compare(*runs: Audit | str | PathLike[str]) -> AuditComparison:
-    """Compare audits over the same task, split, templates and instances; a path is read as a run directory.
+    """Compare audits over the same task, split, templates and instances; a path means a run directory.
 
     Raises:
         InputError: ``E-RUN-MISMATCH`` if they differ in these; ``E-RUN-MISSING`` or ``E-RUN-BROKEN``.

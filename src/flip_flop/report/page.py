@@ -103,7 +103,7 @@ def report_groups(audits: Sequence[Audit]) -> list[AuditComparison]:
     """Group audits; groups with several runs come first.
 
     Raises:
-        InputError: There is no audit, or no two of several can be compared.
+        InputError: ``audits`` is empty, or no two of several can be compared.
     """
     if not audits:
         raise InputError("E-RUN-MISSING", "No run was named.", "Name at least one folder of `flip-flop audit`.")

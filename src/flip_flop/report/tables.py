@@ -202,7 +202,7 @@ def table_caveats(runs: Sequence[Audit]) -> list[str]:
 
 
 def metric_table(group: "AuditComparison", columns: Sequence[str] | None = None) -> dict[str, Any]:
-    """The table of a report: values in percent, and their differences from the baseline, as HTML and LaTeX print them.
+    """The table that HTML and LaTeX print: values in percent, and their differences from the baseline.
 
     Returns:
         ``columns``, each with ``name``, ``label`` and ``meaning``; ``rows`` of cells, each with ``value``,
@@ -292,10 +292,10 @@ def render_latex(groups: Sequence["AuditComparison"]) -> str:
 
 def table_caption(group: "AuditComparison") -> str:
     """The units, the reference of the differences and the definition of F1."""
-    caption = "In percent; differences in percentage points."
+    caption = "In percent."
     if group.is_comparison:
-        caption += f" Differences are relative to {group.base.name}, with 95% intervals."
-        caption += " Bold: best value of the column; a collapsed run is excluded."
+        caption += f" Differences from {group.base.name} are in percentage points, with 95% intervals."
+        caption += " Bold marks the best value; collapsed runs are excluded."
     if group.base.has_gold:
         f1 = "for label 1" if group.base.data.is_binary else "averaged over all labels"
         caption += f" F1 is {f1}; σ is its population standard deviation over templates."

@@ -71,9 +71,9 @@ def _vote_caveat(group: AuditComparison) -> list[str]:
         f"{percent(base.value('vote_f1'))}. With one template per answer, {'; '.join(clauses)}."
     )
     if "below" in places:
-        text += f" Where training is below, the vote answers better, at {num_templates} forward passes per answer."
+        text += f" A run below the vote has worse answers; the vote needs {num_templates} forward passes per answer."
     if "not clearly different from" in places:
-        text += f" Where the two are close, training saves passes: one per answer instead of {num_templates}."
+        text += f" A run close to the vote saves passes: one per answer instead of {num_templates}."
     return [text]
 
 

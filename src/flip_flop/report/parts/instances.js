@@ -177,7 +177,7 @@
 
   function prompts(at) {
     const place = data.textAt.get(at), size = data.templates.length;
-    if (place === undefined) return make("p", "quiet", "The runs kept no prompts of this instance.");
+    if (place === undefined) return make("p", "quiet", "The runs kept no prompts for this instance.");
     const all = make("ol", "prompts");
     for (const t of [...found.scope].sort((x, y) => x - y)) {
       const item = make("li"), choices = make("p", "choices");
@@ -234,7 +234,7 @@
 
   document.querySelectorAll("[data-show]").forEach(upgrade);
   for (const each of document.querySelectorAll(".all")) {
-    each.append(make("span", "quiet", " Numbers, bars and names of templates above and below open theirs."));
+    each.append(make("span", "quiet", " Select a number, a bar or a template name to list its instances."));
   }
   for (const table of document.querySelectorAll("main table")) {
     [...table.querySelectorAll("button.show:not(.over)")].forEach((button, at) => { button.tabIndex = at ? -1 : 0; });
