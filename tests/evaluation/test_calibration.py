@@ -91,10 +91,10 @@ def test_calibration_that_changes_no_prediction_adds_no_row(loaded):
 )
 def test_every_table_states_the_assumption_of_the_calibrated_row(loaded, tmp_path, options, words):
     rows = comparison_frame([audit(loaded, TASK, quiet=True, **options)])
-    assert words in "\n".join(table_caveats(next(iter(rows.values()))))
+    assert words in "\n".join(table_caveats(rows["audit"]))
     assert words in render_markdown(rows)
     assert words in render_csv(rows).splitlines()[-1]
-    found = next(iter(rows.values()))[0]
+    found = rows["audit"][0]
     assert words in write_report([found.write(tmp_path / "run")], tmp_path / "r.html").read_text()
     assert repr(compare(found)).count("base (calibrated)") == 1
     assert found.to_pandas().equals(load_run(tmp_path / "run").to_pandas())

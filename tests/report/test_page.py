@@ -183,6 +183,7 @@ def test_a_collapsed_run_is_flagged_and_never_best(make_run, tmp_path):
     runs = [make_run(num_instances=60), make_run("f2c", num_instances=60, shift=9.0, pull=0.9)]
     page = report_of(tmp_path, *runs)
     assert metrics_of(runs[1])["collapsed"]
+    assert "f2c has collapsed. Agreement" in page.text  # the verdict
     assert "f2c collapsed" in page.text
     assert "f2c has collapsed: 100.0% of its answers are negative" in page.text
     agreement = [row[1] for row in page.table("Run", "Macro-F1")[1:]]

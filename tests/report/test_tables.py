@@ -197,5 +197,7 @@ def test_few_labelled_instances_make_intervals_too_narrow(make_run):
     run = load_run(make_run(num_instances=60))
     assert "too narrow" not in render_markdown(comparison_frame([run]))
     few = replace(run, gold=np.where(np.arange(60) < 20, run.gold, -1))
-    assert "Of 20 labelled instances 95% intervals are too narrow" in render_markdown(comparison_frame([few]))
-    assert "Of 12 instances 95% intervals" in render_markdown(comparison_frame([load_run(make_run(num_instances=12))]))
+    assert "With 20 labelled instances, 95% intervals are too narrow" in render_markdown(comparison_frame([few]))
+    assert "With 12 instances, 95% intervals" in render_markdown(
+        comparison_frame([load_run(make_run(num_instances=12))])
+    )

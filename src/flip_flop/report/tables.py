@@ -181,7 +181,7 @@ def table_caveats(runs: Sequence[Audit]) -> list[str]:
     """Sentences on few instances, calibration, constant templates and fragile answers."""
     number = min(len(run.data.labelled) or len(run.data) for run in runs)
     noun = "labelled instance" if number < min(len(run.data) for run in runs) else "instance"
-    few = f"Of {count(number, noun)} 95% intervals are too narrow; trust them from {FEW_INSTANCES} on."
+    few = f"With {count(number, noun)}, 95% intervals are too narrow; use {FEW_INSTANCES} or more."
     notes = [few] * (number < FEW_INSTANCES)
     assumptions = dict.fromkeys(filter(None, map(assumption, runs)))
     notes += [f"calibrated: label bias corrected from the same scores; {words}." for words in assumptions]

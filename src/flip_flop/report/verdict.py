@@ -50,7 +50,7 @@ def caveats(group: AuditComparison) -> list[str]:
     for run in group.runs:
         skipped = run.record.task.extra.get("num_too_long")
         if isinstance(skipped, int) and skipped:
-            notes.append(f"{run.name} omits {count(skipped, 'instance')} longer than the model's context.")
+            notes.append(f"{run.name} leaves out {count(skipped, 'instance')}: longer than the model's context.")
     return [*notes, *table_caveats(group.runs), *_vote_caveat(group), *_method_caveats(group)]
 
 
