@@ -33,7 +33,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_the_method_of_the_page_trains_and_logs_its_term(folder, flip_flop):
     (line,) = re.findall(r"^    PYTHONPATH=. flip-flop (train .*)$", EXTEND, flags=re.MULTILINE)
-    assert flip_flop(*line.split(), "--limit", "24", "--logging-steps", "1", "--quiet").code == 0
+    assert flip_flop(*line.split(), "--limit", "24", "--logging-steps", "1", "--keep-worse", "--quiet").code == 0
     log = [json.loads(each) for each in (folder / "out/margin/log.jsonl").read_text().splitlines()]
     assert all(entry["margin"] > 0 for entry in log if "loss" in entry)
     assert json.loads((folder / "out/margin/run.json").read_text())["name"] == "margin"

@@ -77,7 +77,7 @@ def test_each_method_leaves_an_adapter_and_two_audits(demo):
     record = json.loads((out / "f2c" / "audit" / "run.json").read_text())
     assert record["name"] == "f2c"
     assert record["model"]["is_demo"] is True
-    assert record["training"]["divergence_space"] == "both"
+    assert record["training"]["divergence_space"] == "labels"
 
 
 def test_held_out_templates_are_audited_and_never_trained_on(demo):
