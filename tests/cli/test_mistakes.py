@@ -118,7 +118,8 @@ MISTAKES = {
         "E-DATA-COLUMN", ["'urgent'"],
     ),
     "few labels without calibration": (
-        None, (*TRAIN, "--few-labels", "test.csv", "--vote-calibration", "none"), "E-CONFIG-VALUE", ["vote-calibration"],
+        None, (*TRAIN, "--few-labels", "test.csv", "--vote-calibration", "none"), "E-CONFIG-VALUE",
+        ["vote-calibration"],
     ),
     "report of no run": (None, ("report", "runs", "--out", "out.html"), "E-RUN-MISSING", ["runs"]),
     "report of a foreign folder": (None, ("report", ".", "--out", "out.html"), "E-RUN-MISSING", ["run.json"]),
