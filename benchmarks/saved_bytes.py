@@ -63,7 +63,8 @@ Models, cards and settings. `make memory` writes this page from counted bytes; *
 """
 ROOM = """
 Distinct tokens of the longest instance that fits. The head covers {rows} answer tokens, and the mask of all pairs takes
-{mask} bytes a pair during its construction. {reserved:.1f} GB are reserved for other uses. A dash: the weights do not fit.
+{mask} bytes a pair during its construction. {reserved:.1f} GB are reserved for other uses. A dash: the weights do not
+fit.
 
 | Qwen2.5 | {cards} |
 |---|{lines}|
