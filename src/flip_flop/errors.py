@@ -8,23 +8,6 @@ from typing import Any
 
 MANY = 20  # names, above which a hint does not list them all
 
-_PAGE = """\
-# Errors
-
-Where the input is wrong, `flip-flop` prints one line and exits with 2: a code, what is wrong and where, and how to fix it.
-
-    E-TPL-UNDEFINED: template 'plain', tickets.csv line 2: there is no field 'txt'. Did you mean 'text'?
-
-In Python the same line is the text of `flip_flop.errors.InputError`, a `ValueError` with the fields `code`, `message` and `hint`.
-Codes do not change their meaning from one version to the next.
-
-`E-` is an error and ends the command; `W-` is a warning on standard error, and the work continues. Where the error is not
-the user's there is a traceback instead: please report it.
-
-| code | what is wrong | how to fix it |
-|---|---|---|
-"""  # noqa: E501
-
 
 @functools.cache
 def error_table() -> dict[str, dict[str, str]]:
@@ -78,16 +61,3 @@ def nearest_file(path: Path, suffixes: Collection[str] = ()) -> str:
     names = [file.name for file in beside if not file.name.startswith(".") and file.is_file()]
     hint = nearest(path.name, [name for name in names if not suffixes or name.lower().endswith(tuple(suffixes))])
     return hint.replace("Known: ", "Files there: ", 1)
-
-
-def error_page() -> str:
-    """``docs/errors.md``."""
-    rows = [
-        f"| `{code}` | {entry['what']} | {entry['fix']} |".replace("|||", r"\|\|\|")
-        for code, entry in sorted(error_table().items())
-    ]
-    return _PAGE + "\n".join(rows) + "\n"
-
-
-if __name__ == "__main__":
-    print(error_page(), end="")

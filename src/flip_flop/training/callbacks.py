@@ -24,7 +24,7 @@ log = logging.getLogger("flip_flop")
 
 
 class LogFile(TrainerCallback):
-    """``log.jsonl``: one line per log event (docs/log_keys.md). A resumed run starts with its checkpoint's lines."""
+    """``log.jsonl``: a line per log event (reference/log_keys.md). A resumed run starts with its checkpoint's lines."""
 
     def __init__(self, path: Path):
         self.path = path

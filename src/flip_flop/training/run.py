@@ -95,7 +95,7 @@ def train(
         allow_changed: Parts (:data:`flip_flop.options.TRAINING_PARTS`) that may differ in a run that is resumed.
 
     Raises:
-        InputError: See ``docs/errors.md``.
+        InputError: See ``docs/reference/errors.md``.
     """
     check_parts(allow_changed, TRAINING_PARTS)
     out = Path(out)

@@ -1,4 +1,4 @@
-"""What the log says of training steps (docs/log_keys.md): loss terms, cases, votes, pseudo-labels, own-label mass."""
+"""Values logged at training steps (docs/reference/log_keys.md)."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
