@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flip_flop.metrics import majority_vote
-from flip_flop.training.checkpoint_choice import CheckpointCriterion, vote_agreement
+from flip_flop.training.selection import CheckpointCriterion, vote_agreement
 from flip_flop.training.votes import VoteTable
 from tests.training.conftest import settings
 

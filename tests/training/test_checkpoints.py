@@ -8,10 +8,10 @@ import random
 import numpy as np
 import pytest
 import torch
+from flip_flop.training.saved_state import random_state, read_state, restore_random_state, write_state
 
 from flip_flop.errors import InputError
 from flip_flop.training.checkpoints import latest_valid, rotate, write_manifest
-from flip_flop.training.saved_state import random_state, read_state, restore_random_state, write_state
 from tests.training.conftest import settings
 
 

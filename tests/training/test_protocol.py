@@ -7,16 +7,16 @@ from dataclasses import asdict, fields
 
 import pytest
 import torch
+from flip_flop.training.plan import FORMER, recorded_settings
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import TrainerState
 
 from flip_flop.errors import InputError
-from flip_flop.method import Reading
+from flip_flop.method import LossVariant
 from flip_flop.training import F2CConfig, make_config, train
 from flip_flop.training.callbacks import StopEarly
 from flip_flop.training.checks import log_passes, warn_of_two_templates
-from flip_flop.training.plan import FORMER, recorded_settings
 from tests.exact import EXACT, in_float64
 from tests.method import oracle
 from tests.training.conftest import load_tiny, log_of, make_task, record_of, settings
@@ -41,7 +41,7 @@ def test_default_pseudo_labels_are_frozen_and_calibrated_and_divergences_cover_l
 def test_the_papers_protocol_is_the_losses_own_default():
     config = F2CConfig(protocol="paper")
     assert config.votes == "online"
-    assert Reading.of(config) == Reading()
+    assert LossVariant.of(config) == LossVariant()
     assert config.vote_pass == "shared"
     assert config.early_stopping_patience == 0
 
@@ -335,7 +335,7 @@ def test_an_adapter_that_is_given_in_bfloat16_is_trained_in_float32(tmp_path):
 
 
 def test_the_reading_of_a_config_is_frozen():
-    reading = Reading.of(make_config({"protocol": "release"}))
+    reading = LossVariant.of(make_config({"protocol": "release"}))
     with pytest.raises(AttributeError):
         reading.jsd = "mean"
     assert asdict(reading)["jsd"] == "symmetric"

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from flip_flop.training.saved_state import read_state
 
 from flip_flop.errors import InputError
 from flip_flop.training import F2CConfig, F2CTrainer, train
-from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checkpoints import latest_valid, write_manifest
-from flip_flop.training.saved_state import read_state
+from flip_flop.training.selection import CheckpointCriterion
 from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, record_of, settings
 from tests.waiting import wait_for
 

@@ -7,7 +7,7 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.training import train
-from flip_flop.training.batches import KeyedSampler
+from flip_flop.training.data import KeyedSampler
 from flip_flop.training.votes import VoteTable
 from tests.exact import ROUNDED, in_float64
 from tests.tiny import tiny_model
