@@ -24,7 +24,7 @@ from flip_flop.scoring import EncodedAnswer, EncodedInstance, score_instances
 from flip_flop.scoring.answers import answer_states
 from flip_flop.scoring.support import choose_backend
 from flip_flop.training import F2CConfig
-from flip_flop.training.adapter import with_adapter
+from flip_flop.training.adapter import prepare_model
 
 VOCABULARY, LAYERS, LARGEST = 64, 2, 3_000_000
 # Every architecture takes from these what it knows; no default of a configuration may be large.
@@ -110,7 +110,7 @@ def one_at_a_time(model: nn.Module, instances: list[EncodedInstance]) -> torch.T
 def training_step(model: nn.Module, instances: list[EncodedInstance]) -> str:
     """``yes``, or what went wrong in a step that raises the first label."""
     args = F2CConfig(lora_r=4, lora_dropout=0.0, select_by="last", use_cpu=True)
-    adapted = with_adapter(model, args)
+    adapted = prepare_model(model, args)
     backend = choose_backend(adapted, instances, "packed")
     answer_states(adapted, instances, backend=backend).scores(adapted).log_softmax(-1)[..., 0].mean().neg().backward()
     gradients = {name: value.grad for name, value in adapted.named_parameters() if "lora_B" in name}

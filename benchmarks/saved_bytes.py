@@ -20,7 +20,7 @@ from flip_flop.scoring.answers import answer_states
 from flip_flop.scoring.attention import KERNELS, packed_attention
 from flip_flop.scoring.tokens import EncodedAnswer
 from flip_flop.training import F2CConfig
-from flip_flop.training.adapter import with_adapter
+from flip_flop.training.adapter import prepare_model
 
 SHAPES = {
     "0.5B": MODELS["0.5b"],
@@ -118,7 +118,7 @@ def weight_bytes(name: str, shape: ModelShape, size: float) -> float:
 def saved_bytes(shape: ModelShape) -> int:
     """What autograd keeps of a packed row of :data:`TOKENS` tokens, but for weights: each tensor counts once."""
     model = make_model(shape, dtype=torch.bfloat16)
-    adapted = with_adapter(model, F2CConfig(output_dir="unused", use_cpu=True)).train()
+    adapted = prepare_model(model, F2CConfig(output_dir="unused", use_cpu=True)).train()
     own = {parameter.untyped_storage().data_ptr() for parameter in adapted.parameters()}
     prompt = tuple(number % (shape.vocab - 2) for number in range(TOKENS - 2))
     instance = EncodedInstance("counted", ((EncodedAnswer(prompt, (62,)), EncodedAnswer(prompt, (63, 62))),))

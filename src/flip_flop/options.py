@@ -23,8 +23,7 @@ CalibrationChoice = Literal["auto", "none", Calibration, "stored"]
 # What a drafted task asks of a text, or of a pair.
 TaskKind = Literal["sentiment", "topic", "yes_no", "entailment", "choice"]
 
-# The methods of flip_flop.method.METHODS, and how their losses are read (flip_flop.method.Reading).
-METHOD_NAMES = ("swarm", "cce", "f2c")
+# Settings of flip_flop.method.LossVariant.
 Reduction = Literal["mean", "sum"]
 Aggregation = Literal["mean_log_prob", "mean_prob", "per_position"]
 Space = Literal["vocab", "labels"]

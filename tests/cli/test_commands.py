@@ -71,9 +71,6 @@ def test_what_is_typed_wrong_is_told_before_torch_is_imported(project):
         ["audit", "-m", "owner/name", "-t", "tickets.yaml", "-o", "out"],
         ["audit", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--adapter", "none"],
         ["predict", "-m", "./none", "-t", "tickets.yaml", "-i", "test.csv", "-o", "out.csv"],
-        ["train", "-m", "demo", "-t", "dmo", "-o", "out"],
-        ["train", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--bf61"],
-        ["train", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--epochs", "few"],
         ["report", "none", "-o", "out.html"],
         ["audti"],
     ]
@@ -89,7 +86,7 @@ def test_what_is_typed_wrong_is_told_before_torch_is_imported(project):
     *lines, last = done.stderr.splitlines()
     assert [line.split(":")[0] for line in lines if line.startswith("E-")] == [
         *("E-TASK-FILE", "E-FAIL-UNDER", "E-MODEL-FILE", "E-ADAPTER-FILE", "E-MODEL-FILE"),
-        *("E-TASK-UNKNOWN", "E-CONFIG-KEY", "E-CONFIG-VALUE", "E-RUN-MISSING"),
+        "E-RUN-MISSING",
     ]
     assert last == "Error: No such command 'audti'. Did you mean 'audit'?"
     assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]

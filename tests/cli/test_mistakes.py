@@ -171,7 +171,7 @@ def test_training_without_any_consensus_is_refused(run, project, method):
     result = run(TRAIN, "--method", method)
     assert result.code == 2
     *notes, last = result.err.splitlines()
-    assert last.startswith("E-NO-CONSENSUS: No instance of 6 ")
+    assert last.startswith("E-NO-CONSENSUS: none of the 6 instances ")
     assert all(note.startswith(("first votes: ", "W-")) for note in notes)
     assert files(project / "out") == {".lock": b""}
 

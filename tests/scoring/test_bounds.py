@@ -13,7 +13,7 @@ from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import PromptEncoder, load_model
 from flip_flop.training import F2CConfig
-from flip_flop.training.adapter import with_adapter
+from flip_flop.training.adapter import prepare_model
 from tests.tiny import byte_bpe, save_tiny, tiny_model
 
 SLOW = "(([a-z_.0-9]+)+)+X"
@@ -108,7 +108,7 @@ def test_a_models_own_code_does_not_run_while_its_size_is_looked_at(base, tmp_pa
 
 def test_a_lora_rank_above_every_projections_is_refused():
     config = F2CConfig(output_dir="out", lora_r=100_000, lora_dropout=0.0)
-    line = refused_within_two_seconds(lambda: with_adapter(tiny_model("llama"), config))
+    line = refused_within_two_seconds(lambda: prepare_model(tiny_model("llama"), config))
     assert line.startswith("E-CONFIG-VALUE: lora_r is 100,000, but the widest projection of LlamaForCausalLM")
 
 

@@ -71,7 +71,6 @@ def test_each_trainings_settings_and_passes_are_named_and_evaluation_is_counted_
     ("settings", "votes"),
     [
         ({"votes": "frozen"}, 20),  # those that 5 steps see
-        ({"votes": "refreshed", "refresh_steps": 2}, 60),  # again before the third step and the fifth
         ({"votes": "online", "vote_pass": "separate"}, 42),  # the base's on all, and a pass for each instance of a step
     ],
 )

@@ -92,7 +92,7 @@ def test_a_training_that_was_begun_with_something_else_says_which_folder_is_in_t
     (run / "plan.json").write_text(json.dumps({"settings": {"lora_r": 3}}))
     assert states(made, folder) == [FAILED]
     reason = folder.failure(training)
-    assert reason.startswith(f"E-RESUME-CHANGED: Since {run} was started, these have changed: ")
+    assert reason.startswith(f"E-RESUME-CHANGED: cannot resume {run}, because these have changed: ")
     assert reason.endswith(f"Run it as it was begun, or remove {run} and run the study again.")
 
 

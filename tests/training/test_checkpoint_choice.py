@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flip_flop.metrics import majority_vote
-from flip_flop.training.checkpoint_choice import CheckpointCriterion, vote_agreement
+from flip_flop.training.selection import CheckpointCriterion, vote_agreement
 from flip_flop.training.votes import VoteTable
 from tests.training.conftest import settings
 
@@ -47,7 +47,6 @@ def test_auto_uses_labels_if_most_rows_have_one():
 def test_named_criteria_need_no_majority_of_labels():
     for name in ("mean_f1", "macro_f1", "vote_agreement"):
         assert CheckpointCriterion.of(settings(select_by=name), [0, None, None]).by == name
-    assert CheckpointCriterion.of(settings(select_by="agreement"), [0, 1]).by == "vote_agreement"
 
 
 DATA = {

@@ -8,7 +8,7 @@ import pytest
 
 from flip_flop.tasks import RowsSource
 from flip_flop.training import train
-from flip_flop.training.collapse import drift_beyond_chance
+from flip_flop.training.selection import drift_beyond_chance
 from flip_flop.training.votes import VoteTable
 from tests.training.conftest import adapter_bytes, load_tiny, log_of, make_task, record_of, rows, settings, signal_in
 

@@ -40,7 +40,7 @@ def test_it_is_a_function_of_the_seed():
 
 
 def test_no_label_is_read_where_none_chooses_the_checkpoint():
-    samples = [data(20, seed=seed, select_by="agreement").validation for seed in range(6)]
+    samples = [data(20, seed=seed, select_by="vote_agreement").validation for seed in range(6)]
     assert len({tuple(sorted(Counter(instance.label for instance in each).items())) for each in samples}) > 1
 
 

@@ -11,8 +11,8 @@ import pytest
 from flip_flop.training import train
 from tests.training.conftest import load_tiny, make_task, settings
 
-PASSES = {"encoding train", "encoding validation", "base votes", "refreshed votes", "validation", "f2c"}
-REFRESHED = {"votes": "refreshed", "refresh_steps": 2, "vote_calibration": "batch", "max_steps": 3, "batch_tokens": 64}
+PASSES = {"encoding train", "encoding validation", "base votes", "validation", "f2c"}
+CALIBRATED = {"votes": "frozen", "vote_calibration": "batch", "max_steps": 3, "batch_tokens": 64}
 
 
 class Terminal(io.StringIO):
@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 
 def run(out, *, quiet):
-    train(load_tiny(), make_task(), settings(**REFRESHED), out, quiet=quiet, keep_worse=True)
+    train(load_tiny(), make_task(), settings(**CALIBRATED), out, quiet=quiet, keep_worse=True)
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from flip_flop.tasks import RowsSource
 from flip_flop.training import F2CTrainer, train
 from flip_flop.training import run as run_module
 from flip_flop.training.callbacks import StopOnSignal
-from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checkpoints import latest_valid
 from flip_flop.training.checks import SAMPLE_SIZE, initial_vote_stats
+from flip_flop.training.selection import CheckpointCriterion
 from tests.tiny import byte_bpe, tiny_model
 from tests.training.conftest import (
     adapter_bytes,

@@ -76,17 +76,10 @@ def test_a_model_given_by_name_is_loaded_as_its_settings_say(base, tmp_path):
     assert F2CTrainer(str(base), settings(output_dir=str(tmp_path)), train_dataset=ROWS).adapted.device.type == "cpu"
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"model_init_kwargs": {"device_map": "auto"}}, "'device_map', which is not passed on"),
-        ({"metric_for_best_model": "eval_mean_f1"}, "select_by chooses the checkpoint"),
-    ],
-)
-def test_habits_that_are_not_ours_are_refused_in_one_line(base, tmp_path, given, message):
-    with pytest.raises(InputError, match="E-CONFIG-VALUE") as caught:
-        F2CTrainer(str(base), settings(output_dir=str(tmp_path), **given), train_dataset=ROWS)
-    assert message in str(caught.value)
+def test_unknown_key_of_model_init_kwargs_is_refused(base, tmp_path):
+    args = settings(output_dir=str(tmp_path), model_init_kwargs={"device_map": "auto"})
+    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: .*'device_map', which is not passed on"):
+        F2CTrainer(str(base), args, train_dataset=ROWS)
 
 
 def test_what_a_model_is_loaded_with_is_refused_for_one_that_is_loaded(tmp_path):

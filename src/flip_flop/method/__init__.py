@@ -10,9 +10,9 @@ from flip_flop.method.divergences import (
 )
 from flip_flop.method.instance import Instance
 from flip_flop.method.losses import cce_loss, f2c_loss, flip_loss, jsd_loss
-from flip_flop.method.reading import Reading
 from flip_flop.method.swarm import swarm_loss, swarm_mixture_loss, swarm_teachers
 from flip_flop.method.table import BASE, METHODS, Method, find_method
+from flip_flop.method.variant import LossVariant
 
 __all__ = [
     "BASE",
@@ -20,8 +20,8 @@ __all__ = [
     "Consensus",
     "Distributions",
     "Instance",
+    "LossVariant",
     "Method",
-    "Reading",
     "SplitSettings",
     "TemplateSplit",
     "aggregate_answer_log_probs",

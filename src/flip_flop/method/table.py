@@ -9,8 +9,8 @@ from torch import Tensor
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.method.instance import Instance
-from flip_flop.method.losses import cce_terms, f2c_terms, pulls_words
-from flip_flop.method.swarm import swarm_pulls_words, swarm_terms
+from flip_flop.method.losses import cce_terms, f2c_terms, mixes_answer_vocabularies
+from flip_flop.method.swarm import swarm_mixes_answer_vocabularies, swarm_terms
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Method:
         loss: From an instance and the settings (an ``F2CConfig``) to the loss's terms, weights included. Their sum is
             the instance's loss, and the log has each under its name. ``None`` for the base, which is not trained.
         needs_consensus: Without a strict majority an instance's loss is 0, and the instance is counted (Eq. 7).
-        pulls_words: Whether, with these settings, templates learn each other's answer words: there is a warning.
+        mixes_answer_vocabularies: Whether templates learn each other's answer words under these settings.
 
     Example:
         >>> def confidence(instance, config):
@@ -35,7 +35,7 @@ class Method:
     colour: str
     loss: Callable[[Instance, Any], dict[str, Tensor]] | None = None
     needs_consensus: bool = True
-    pulls_words: Callable[[Any], bool] | None = None
+    mixes_answer_vocabularies: Callable[[Any], bool] | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -52,9 +52,16 @@ class Method:
 # colour vision; the base has none.
 BASE = Method("base", "Base", "#8c8c8c")
 METHODS = {
-    "swarm": Method("swarm", "Swarm", "#56b4e9", swarm_terms, needs_consensus=False, pulls_words=swarm_pulls_words),
+    "swarm": Method(
+        "swarm",
+        "Swarm",
+        "#56b4e9",
+        swarm_terms,
+        needs_consensus=False,
+        mixes_answer_vocabularies=swarm_mixes_answer_vocabularies,
+    ),
     "cce": Method("cce", "CCE", "#e69f00", cce_terms),
-    "f2c": Method("f2c", "F2C", "#009e73", f2c_terms, pulls_words=pulls_words),
+    "f2c": Method("f2c", "F2C", "#009e73", f2c_terms, mixes_answer_vocabularies=mixes_answer_vocabularies),
 }
 
 

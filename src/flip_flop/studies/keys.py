@@ -19,12 +19,21 @@ from flip_flop.studies.release import with_protocol
 from flip_flop.studies.study import Study
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
-from flip_flop.training.plan import EXECUTION_ONLY, FORMER, recorded_settings, resume_settings
+from flip_flop.training.resume import EXECUTION_ONLY, recorded_settings, resume_settings
 
 # Of this module's keys: another number makes all of them others.
 SCHEME = 1
 # A setting that is no more, and that all keys of this scheme hold.
 RETIRED = {"fast_linear": False}
+# The value of settings before they existed, or before their default changed.
+FORMER: dict[str, Any] = {
+    **{"eval_strategy": "epoch", "eval_steps": None, "save_strategy": "epoch", "save_steps": 500},
+    **{"cc_size_bound": "templates", "jsd": "mean", "flip_direction": "forward", "divide_by_labels": False},
+    **{"swarm_space": "labels", "early_stopping_patience": 0, "early_stopping_start": 20},
+    **{"votes": "online", "vocab_weight": 1.0, "labels_weight": 1.0, "stop_on_collapse": False},
+    **{"vote_calibration": "none", "label_prior": None, "too_long": "refuse", "model_init_kwargs": None},
+    "cce_space": "vocab",
+}
 # Where rows were found, and under which name of a version; what they are, the digest of their content says. A commit
 # that leaves the rows alone is no reason to train again, and a node without a network does not learn the commit. Nor do
 # the splits' names matter, as the digests of their ids are there.

@@ -36,7 +36,7 @@ from flip_flop.tasks.splits import holdout_size
 from flip_flop.text import align_columns, duration
 from flip_flop.training import F2CConfig
 from flip_flop.training.checks import SAMPLE_SIZE
-from flip_flop.training.plan import recorded_settings
+from flip_flop.training.resume import recorded_settings
 
 # What a catalog's task answers where its rows or templates are not available.
 UNAVAILABLE = ("E-DATA-HUB", "E-DATA-FILE", "E-DATA-STORYCLOZE", "E-TPL-FETCH")
@@ -119,8 +119,7 @@ class Preview:
         if config.votes == "online":
             votes = min(rows, SAMPLE_SIZE) + (training if config.vote_pass == "separate" else 0)
         else:
-            refreshes = max(0, steps - 1) // config.refresh_steps if config.votes == "refreshed" else 0
-            votes = (1 + refreshes) * (min(rows, training) if config.max_steps > 0 else rows)
+            votes = min(rows, training) if config.max_steps > 0 else rows
         return {"training": training, "votes": votes, "validation": evaluations * self._rows(cell.task, "validation")}
 
     def _rows(self, name: str, split: str) -> int:

@@ -1,4 +1,4 @@
-"""Training: settings, trainer, runs that can be killed and resumed."""
+"""Training: settings, trainer, and runs that can be killed and resumed."""
 
 from typing import TYPE_CHECKING
 

@@ -15,7 +15,7 @@ from flip_flop.options import (
 
 
 @dataclass(frozen=True)
-class Reading:
+class LossVariant:
     """One reading of the losses. The defaults are the paper's text and our decisions (docs/release.md has both).
 
     Args:
@@ -43,6 +43,6 @@ class Reading:
     swarm_space: Space = "labels"
 
     @classmethod
-    def of(cls, settings: Any) -> "Reading":
+    def of(cls, settings: Any) -> "LossVariant":
         """The reading of a training's settings, which hold each field by its name."""
         return cls(**{item.name: getattr(settings, item.name) for item in fields(cls)})
