@@ -59,7 +59,7 @@ def test_from_a_first_audit_to_predictions(flip_flop, model, project, train):
     before = os.stat("runs/f2c/run.json").st_mtime_ns
     again = train("--seed", "3", "--resume")
     assert again.code == 0
-    assert again.err.endswith("runs/f2c is complete: nothing to resume\n")
+    assert again.err.endswith("runs/f2c is complete already\n")
     assert os.stat("runs/f2c/run.json").st_mtime_ns == before
     other = train("--seed", "4", "--resume")
     assert other.code == 2

@@ -1,4 +1,4 @@
-"""A tiny random model, a small task, a training that takes a second, and what it leaves behind."""
+"""A tiny random model, a small task, quick training settings, and readers of the results."""
 
 import json
 import os

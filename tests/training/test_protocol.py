@@ -30,7 +30,7 @@ from tests.training.test_trainer import make_exact_trainer, make_trainer, traini
         (40, {"num_train_epochs": 2, "gradient_accumulation_steps": 2}, "at most 2 passes", ""),
     ],
 )
-def test_how_many_passes_over_the_data_is_said_before_training(caplog, count, changes, line, warned):
+def test_number_of_passes_is_logged_before_training(caplog, count, changes, line, warned):
     with caplog.at_level(logging.INFO, logger="flip_flop"):
         log_passes(count, make_config(changes))
     said, *warnings = caplog.messages
@@ -39,16 +39,16 @@ def test_how_many_passes_over_the_data_is_said_before_training(caplog, count, ch
 
 
 @pytest.mark.parametrize(
-    ("method", "words"), [("f2c", "get no loss"), ("cce", "get no loss"), ("swarm", "nothing says")]
+    ("method", "words"), [("f2c", "get no loss"), ("cce", "get no loss"), ("swarm", "both count equally")]
 )
 @pytest.mark.parametrize("count", [2, 3])
-def test_a_pair_of_templates_cannot_out_vote_itself(caplog, method, words, count):
+def test_two_templates_are_warned_about(caplog, method, words, count):
     names = make_task().templates.names[:count]
     warn_of_two_templates(make_task().with_templates(names).instances("train"), make_config({"method": method}))
     assert [words in line for line in caplog.messages if line.startswith("W-TWO-TEMPLATES: ")] == [True] * (count == 2)
 
 
-def test_the_last_step_is_a_candidate_whatever_the_steps_between_evaluations(out):
+def test_last_step_is_always_evaluated(out):
     config = settings(num_train_epochs=1, eval_strategy="steps", eval_steps=2)  # three steps
     train(load_tiny(), make_task(), config, out, quiet=True, keep_worse=True)
     assert [entry["step"] for entry in log_of(out, "eval_mean_f1")] == [0, 2, 3]
@@ -111,7 +111,7 @@ def release_swarm(model, instance, args):
 
 
 @pytest.mark.parametrize(("method", "slow"), [("f2c", release_f2c), ("swarm", release_swarm)])
-def test_a_step_under_the_releases_protocol_is_the_slow_one(tmp_path, method, slow):
+def test_step_of_the_release_protocol_matches_the_slow_one(tmp_path, method, slow):
     instances = made_instances()
     for backend in ("packed", "padded"):
         changes = {"method": method, "protocol": "release", "divergence_space": "vocab", "backend": backend}
@@ -150,13 +150,13 @@ def state_of(losses, every=5):
         ([9, 8, 7, 6, 5, float("nan"), 6, 6, 6, 6], True),
     ],
 )
-def test_five_evaluations_after_step_20_without_a_lower_loss_end_the_training(losses, due):
+def test_early_stopping_counts_evaluations_without_a_lower_loss(losses, due):
     assert StopEarly(5, 20).is_due(state_of(losses)) is due
     assert not StopEarly(0, 20).is_due(state_of(losses))
 
 
 @pytest.mark.parametrize("method", ["f2c", "cce", "swarm"])
-def test_the_unsupervised_loss_of_validation_is_the_methods_own_without_dropout(tmp_path, method):
+def test_validation_loss_is_the_methods_loss_without_dropout(tmp_path, method):
     changes = {"method": method, "protocol": "release", "lora_dropout": 0.5, "divergence_space": "vocab"}
     rows = training_rows(count=5)
     trainer = make_exact_trainer(tmp_path, eval_rows=rows, **changes)
@@ -173,7 +173,7 @@ def test_the_unsupervised_loss_of_validation_is_the_methods_own_without_dropout(
     assert unlabelled.evaluate()["eval_loss"] == evaluated["eval_loss"]
 
 
-def test_a_training_whose_loss_stands_still_stops_and_says_so(out):
+def test_constant_loss_stops_training_early(out):
     config = settings(**STOPPING)
     run = train(load_tiny(), make_task(), config, out, quiet=True, keep_worse=True)
     assert run.stopped_by is None
@@ -183,7 +183,7 @@ def test_a_training_whose_loss_stands_still_stops_and_says_so(out):
 
 
 @pytest.mark.parametrize("step", [2, 3])
-def test_a_signal_before_the_stop_or_in_it_changes_nothing(out, monkeypatch, step):
+def test_signal_does_not_change_early_stopping(out, monkeypatch, step):
     with monkeypatch.context() as patch:
         signal_in(patch, step)
         first = train(load_tiny(), make_task(), settings(**STOPPING), out, quiet=True, keep_worse=True)
@@ -193,7 +193,7 @@ def test_a_signal_before_the_stop_or_in_it_changes_nothing(out, monkeypatch, ste
     assert [entry["step"] for entry in log_of(out, "eval_loss")] == [0, 1, 2, 3]
 
 
-def test_without_patience_no_loss_is_taken_of_validation(out):
+def test_validation_loss_is_not_computed_without_patience(out):
     train(load_tiny(), make_task(), settings(num_train_epochs=1), out, quiet=True, keep_worse=True)
     assert log_of(out, "eval_mean_f1")
     assert not log_of(out, "eval_loss")
@@ -221,7 +221,7 @@ def test_ten_steps_at_1e_5_change_every_adapter_tensor_of_a_bfloat16_base(out):
     assert record_of(out / "run")["model"]["dtype"] == "torch.bfloat16"
 
 
-def test_an_adapter_that_is_given_in_bfloat16_is_trained_in_float32(tmp_path):
+def test_given_bfloat16_adapter_is_trained_in_float32(tmp_path):
     model = get_peft_model(
         load_tiny(dtype=torch.bfloat16).model,
         LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"),

@@ -20,8 +20,8 @@ class Distributions:
 
     Templates and positions are on the CPU, the log-probabilities on any device.
 
-    All are at position 0 where there is one distribution per template: over the labels, or over the vocabulary with an
-    answer's positions made one. With ``per_position`` there is one for each position of each answer.
+    With one distribution per template, all are at position 0: over the labels, or over the vocabulary with an answer's
+    positions aggregated. With ``per_position`` there is one for each position of each answer.
     """
 
     log_probs: Float[Tensor, "rows outcomes"]
@@ -35,7 +35,7 @@ class Distributions:
 
 
 def as_distributions(log_probs: Float[Tensor, "templates outcomes"] | Distributions) -> Distributions:
-    """One distribution per template, all at position 0; what is distributions already stays as it is."""
+    """One distribution per template, all at position 0; ``Distributions`` are returned unchanged."""
     if isinstance(log_probs, Distributions):
         return log_probs
     template = torch.arange(log_probs.shape[0])

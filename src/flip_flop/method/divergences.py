@@ -89,7 +89,7 @@ def aggregate_answer_log_probs(
         tensor([0.7000, 0.3000])
     """
     if token_log_probs.shape[0] == 0:
-        raise ValueError("An answer has at least one token; this one has none.")
+        raise ValueError("An answer needs at least one token.")
     if reading == "mean_prob":
         return mixture_log_probs(token_log_probs)
     if reading == "mean_log_prob":

@@ -154,7 +154,7 @@ def f2c_loss(
 
 
 def cce_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
-    """The method ``cce``: consensus cross-entropy alone, Eq. 6."""
+    """The method ``cce``: only the consensus cross-entropy, Eq. 6."""
     variant = LossVariant.of(config)
     nll = _consensus_nll(instance, variant)
     return _scaled({"cce": cce_loss(nll, weight=config.cce_weight)}, instance, variant)
@@ -163,7 +163,7 @@ def cce_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
 def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     """The method ``f2c``: Flip-Flop Consistency, Eq. 10, over the vocabulary, over the labels (Eq. 14), or over both.
 
-    Over both, each space has divergence terms of its own; the consensus cross-entropy is there once.
+    Over both, each space has its divergence terms, and the consensus cross-entropy is counted once.
     """
     label, variant = int(instance.consensus.label), LossVariant.of(config)
     spaces: dict[str, tuple[float, Distributions]] = {}
@@ -200,11 +200,11 @@ def _consensus_nll(instance: Instance, variant: LossVariant) -> Float[Tensor, " 
 
 
 def _scaled(terms: dict[str, Tensor], instance: Instance, variant: LossVariant) -> dict[str, Tensor]:
-    # Release, row "Objective's scale": an answer is a micro-batch, and those of the other labels add nothing.
+    # Release, row "Objective's scale": each answer is a micro-batch, and other labels' answers have zero loss.
     num_labels = instance.token_counts.shape[1] if variant.divide_by_labels else 1
     return {name: term / num_labels for name, term in terms.items()}
 
 
 def _zero(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, ""]:
-    # The sum of nothing: in the graph, and unlike 0 * x exactly 0 whatever x holds (-inf, NaN).
+    # An empty sum stays in the graph and, unlike 0 * x, is exactly 0 even if x has -inf or NaN.
     return at_least_float32(tensor[:0]).sum()

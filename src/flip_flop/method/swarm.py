@@ -27,16 +27,15 @@ def swarm_teachers(
     pairs: Literal["derangement", "all"] = "derangement",
     seed_generator: DrawsPermutations | None = None,
 ) -> Int[Tensor, "templates teachers"]:
-    r"""Which templates teach which, for one instance.
+    r"""Assign teachers to the templates of one instance.
 
     Row v lists the indices of template v's teachers. ``"derangement"``: every template learns from one other and
     teaches one other; ``seed_generator`` draws it, every derangement with the same probability. ``"all"``: every
-    template learns from all of them with equal weight, *itself included*, as in the uniform case of the F2C paper's
-    Theorem A.1: every student then has the same target, the mean.
+    template learns from all of them with equal weight, *itself included*. This is the uniform case of the F2C paper's
+    Theorem A.1, in which every student has the same target, the mean.
 
     Raises:
-        ValueError: There are fewer than two templates, there is no generator for a derangement, or ``pairs``
-            is neither of the two.
+        ValueError: For fewer than two templates, a derangement without generator, or unknown ``pairs``.
 
     Example:
         >>> swarm_teachers(3, pairs="all")

@@ -1,4 +1,4 @@
-"""The methods, one table: what each is called, what it needs, and its loss."""
+"""The table of methods."""
 
 import importlib
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from flip_flop.method.swarm import swarm_mixes_answer_vocabularies, swarm_terms
 
 @dataclass(frozen=True)
 class Method:
-    """A training method: its name in settings, records and files, its title in tables, its colour in plots.
+    """A method: its name in settings, records and files, its title in tables, its colour in plots.
 
     Attributes:
         loss: From an instance and the settings (an ``F2CConfig``) to the loss's terms, weights included. Their sum is
@@ -69,7 +69,7 @@ def find_method(method: object) -> Method:
     """The method of this name, the one at ``package.module:name``, or the method itself.
 
     Raises:
-        InputError: ``E-CONFIG-VALUE`` where there is none, or where it has no loss or the name of another method.
+        InputError: ``E-CONFIG-VALUE`` if it does not exist, has no loss, or has the name of another method.
     """
     if not isinstance(method, str | Method):
         raise InputError("E-CONFIG-VALUE", f"method is {method!r}.", f"Use one of {', '.join(METHODS)}.")
@@ -83,11 +83,11 @@ def find_method(method: object) -> Method:
 def _imported(reference: str) -> Method:
     module, colon, name = reference.partition(":")
     if not colon:
-        hint = f"{nearest(reference, METHODS)} Or give a Method of your own as MODULE:NAME."
+        hint = f"{nearest(reference, METHODS)} Or give a custom Method as MODULE:NAME."
         raise InputError("E-CONFIG-VALUE", f"method is {reference!r}.", hint)
     try:
         found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever the user's module raises
+    except Exception as error:  # a module can raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
         hint = "Name a Method in a module that Python finds (PYTHONPATH=. for the current folder)."
         raise InputError("E-CONFIG-VALUE", f"method is {reference!r}: {reason}.", hint) from error

@@ -1,4 +1,4 @@
-"""How the losses read the paper where it leaves room, or where the authors' release departs from it."""
+"""Variants of the losses: choices that the paper leaves open, and those of the authors' release."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -16,7 +16,7 @@ from flip_flop.options import (
 
 @dataclass(frozen=True)
 class LossVariant:
-    """One reading of the losses. The defaults are the paper's text and our decisions (docs/release.md has both).
+    """One variant of the losses. The defaults are the paper's text and our decisions (docs/release.md has both).
 
     Args:
         divergence_space: Divergences over the vocabulary, on the consensus answer's tokens, over the labels, or both.
@@ -28,7 +28,7 @@ class LossVariant:
         detach_cc_mixture: The mixture of Eq. 9 carries no gradient.
         divide_by_labels: The terms of ``cce`` and ``f2c`` are divided by the number of labels.
         swarm_pairs: Who teaches whom in swarm distillation (:func:`swarm_teachers`, :func:`swarm_mixture_loss`).
-        swarm_space: What the mixture of ``swarm_pairs: mixture`` is over; over the vocabulary, every label's answer.
+        swarm_space: Outcomes of the mixture in ``swarm_pairs: mixture``; over the vocabulary, every label's answer.
     """
 
     divergence_space: DivergenceSpace = "vocab"
@@ -44,5 +44,5 @@ class LossVariant:
 
     @classmethod
     def of(cls, settings: Any) -> "LossVariant":
-        """The reading of a training's settings, which hold each field by its name."""
+        """Take each field from settings by its name."""
         return cls(**{item.name: getattr(settings, item.name) for item in fields(cls)})

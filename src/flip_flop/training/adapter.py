@@ -44,7 +44,7 @@ class Projections:
     Attributes:
         modules: Linear layers.
         experts: Tensors ``[experts, ., .]`` that hold the projections of a layer's experts.
-        left_out: Sizes of other weights with two or more axes that are neither embeddings nor routers. Projections
+        left_out: Sizes of other weights with two or more axes, except embeddings and routers. Projections
             whose weight a layer reads without calling them are here too: an adapter would have no effect on them.
         share: Share of ``modules`` and ``experts`` in all these weights.
     """
@@ -107,8 +107,8 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     """Return the model with an adapter to train: its own, the given one, or the paper's LoRA.
 
     Raises:
-        InputError: ``E-ADAPTER-KIND`` for an unsupported kind, or if PEFT cannot put it on this model;
-            ``E-CONFIG-VALUE`` for dropout on fused experts; ``E-MODEL-KIND`` if the model cannot be read.
+        InputError: ``E-ADAPTER-KIND`` for an unsupported kind or model; ``E-CONFIG-VALUE`` for dropout on fused
+            experts; ``E-MODEL-KIND`` if the model cannot be read.
     """
     if peft_config is not None and peft_config.peft_type not in ADAPTER_KINDS:
         raise InputError("E-ADAPTER-KIND", f"{type(peft_config).__name__} is not supported.")
@@ -224,10 +224,10 @@ def load_trained(
     args: F2CConfig | None = None,
     quantization_config: QuantizationConfigMixin | None = None,
 ) -> LoadedModel:
-    """Return the model to train; load it with ``model_init_kwargs`` if it is given by name, as in TRL.
+    """Return the model to train; load a named model with ``model_init_kwargs``, as in TRL.
 
     Raises:
-        InputError: ``E-CONFIG-VALUE`` if they are given for a loaded model, or are unknown to :func:`load_model`.
+        InputError: ``E-CONFIG-VALUE`` for keys unknown to :func:`load_model`, or any keys with a loaded model.
     """
     settings = dict((args and args.model_init_kwargs) or {})
     if quantization_config is not None:

@@ -1,4 +1,4 @@
-"""Callbacks of a training: the log file, the progress display, early stopping, and signals."""
+"""Callbacks of a training run: the log file, the progress display, early stopping, and signals."""
 
 import json
 import math
@@ -72,7 +72,7 @@ class ShowProgress(TrainerCallback):
             self._bar.set_postfix_str(self._loss.strip())
 
     def on_evaluate(self, args, state: TrainerState, control, metrics: dict[str, Any] | None = None, **kwargs) -> None:
-        """Print the validation split's metrics in one line."""
+        """Print the validation metrics."""
         if self.quiet or not metrics:
             return
         words = [f"{self.label}: step {state.global_step}/{state.max_steps}"]
@@ -150,7 +150,7 @@ class StopOnSignal(TrainerCallback):
             control.should_log = control.should_log or control.should_save
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
-        """Do not evaluate an interrupted epoch, because its state is no candidate for the best checkpoint."""
+        """Do not evaluate an interrupted epoch, because its state cannot become the best checkpoint."""
         if state.global_step == state.max_steps:
             return
         if self.received is not None and not _at_epoch_end(state):

@@ -101,7 +101,7 @@ def rotate(folder: Path, keep: int | None, best: str | None) -> None:
 
 @contextlib.contextmanager
 def named_write_errors(folder: Path) -> Iterator[None]:
-    """Report a failed write, as on a full disk, in one line with the folder. Some libraries raise no ``OSError``.
+    """Report a failed write, as on a full disk, with the folder. Some libraries raise no ``OSError``.
 
     Raises:
         InputError: ``E-OS``.
@@ -144,7 +144,7 @@ class Checkpoints(TrainerCallback):
         state.best_model_checkpoint = None if step is None else str(folder / f"checkpoint-{step}")
 
     def on_step_end(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
-        """Evaluate the last step too, whatever ``eval_steps`` is, so that its checkpoint is a candidate."""
+        """Always evaluate the last step, so that its checkpoint can become the best one."""
         if state.global_step >= state.max_steps and args.eval_strategy == "steps":
             control.should_evaluate = True
         self.on_epoch_end(args, state, control)

@@ -1,4 +1,4 @@
-"""Checks and warnings before a training starts."""
+"""Checks and warnings before training starts."""
 
 import logging
 import math
@@ -54,8 +54,8 @@ def log_processes() -> None:
         log.info("processes that train together: %d", world_size())
     if by_accelerate and "MASTER_PORT" in os.environ and world_size() == 1:  # set if several were requested
         log.warning(
-            "W-ONE-PROCESS: accelerate started one of several requested processes, as it does with --cpu and without "
-            "several GPUs. Start them with torchrun --nproc-per-node N."
+            "W-ONE-PROCESS: accelerate started one of several requested processes, because of --cpu or missing GPUs. "
+            "Start them with torchrun --nproc-per-node N."
         )
 
 
@@ -103,10 +103,10 @@ def warn_of_answer_words(instances: Sequence[RenderedInstance], config: F2CConfi
 
 
 def warn_of_two_templates(instances: Sequence[RenderedInstance], config: F2CConfig) -> None:
-    """Warn if there are only two templates, because neither has a majority if they disagree."""
+    """Warn if there are only two templates, because a tie has no majority."""
     if instances and len(instances[0].prompts) == 2:
         needs_consensus = find_method(config.method).needs_consensus
-        effect = "these instances get no loss" if needs_consensus else "neither of them is preferred"
+        effect = "these instances get no loss" if needs_consensus else "both count equally"
         message = "W-TWO-TEMPLATES: two templates cannot break a tie: if they disagree, %s. Add a third template."
         log.warning(message, effect)
 

@@ -51,11 +51,11 @@ _TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", 
 class F2CConfig(TrainingSettings, TrainingArguments):
     r"""Settings of :class:`~flip_flop.training.trainer.F2CTrainer`.
 
-    :class:`~flip_flop.training.settings.TrainingSettings` has the settings of the methods, and those with another
-    default than in ``TrainingArguments``; every other field is as there. ``method`` is a name of
+    :class:`~flip_flop.training.settings.TrainingSettings` lists the settings of the methods and the changed defaults.
+    Every other field is inherited from ``TrainingArguments``. ``method`` is a name of
     :data:`~flip_flop.method.METHODS`, ``module:name``, or a :class:`~flip_flop.method.Method`. Batch sizes count
     *instances*: ``per_device_train_batch_size=8`` is 8 instances under all their templates. ``save_strategy="best"`` is
-    refused, because the best checkpoint is always kept.
+    refused, because the best checkpoint is always stored.
 
     ``protocol`` selects a bundle of defaults: ``recommended`` was chosen for robustness on new data
     (docs/evidence.md), ``paper`` follows the paper's text with our decisions, and ``release`` follows the authors'
@@ -115,7 +115,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         self._require("votes", not calibrates or self.votes == "frozen", "frozen if they are calibrated")
         if self.label_prior is not None:
             self.label_prior = list(check_prior(self.label_prior))
-            self._require("vote_calibration", calibrates, "batch, contextual or prior if label_prior is given")
+            self._require("vote_calibration", calibrates, "batch, contextual or prior with label_prior")
         needs_prior = self.vote_calibration == "prior" and self.label_prior is None
         self._require("label_prior", not needs_prior, "one share per label, with sum 1, for vote_calibration prior")
 
@@ -163,7 +163,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
     def _check_optimizer(self) -> None:
         """Build optimizer and schedule before the weights are loaded.
 
-        A machine that only plans a study may lack the optimizer's package, so plain SGD stands in for it.
+        A machine that only plans a study may lack the optimizer's package, so this check uses plain SGD.
         """
         plain, kwargs = copy.copy(self), cast(Any, self.lr_scheduler_kwargs)
         plain.optim = "sgd"
@@ -257,7 +257,7 @@ def _convert(value: Any, annotation: Any) -> Any:
 
 
 def check_value(name: str, value: Any, annotation: Any) -> None:
-    """Check choices, numbers, switches and texts by type; other types are left to the library."""
+    """Check choices, numbers, switches and texts by type; the library checks other types."""
     choices = get_args(annotation) if get_origin(annotation) is Literal else ()
     if choices and value not in choices:
         raise InputError("E-CONFIG-VALUE", f"{name} is {value!r}.", f"Use one of {', '.join(choices)}.")

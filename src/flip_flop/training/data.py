@@ -73,9 +73,13 @@ def load_training_data(
         validation = [instance for instance in validation if instance.id in kept]
         sampled = {"eval_limit": eval_limit}
     if dropped:
-        log.info("%d training instances were dropped: they render like another one", dropped)
+        log.info("%d training instances were dropped: they render like another row", dropped)
     if not train:
-        raise InputError("E-DATA-TOO-FEW", "No training instance is left.", "Add rows that differ from the others.")
+        raise InputError(
+            "E-DATA-TOO-FEW",
+            "The training split is empty after deduplication.",
+            "Add rows that differ from the others.",
+        )
     record = TaskRecord.from_json(replace(rendered, instances=train).record)
     more = {"validation": instances_digest(validation), "validation_gold": gold_digest(validation)}
     extra = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
@@ -86,8 +90,8 @@ def load_training_data(
 class InstanceDataset(Dataset[EncodedInstance]):
     """Encoded instances. Those longer than the model's context are listed in ``too_long`` and left out.
 
-    A row is a rendered instance, or a mapping ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label"}``;
-    ``id`` and ``label`` are optional.
+    A row is a rendered instance or a mapping ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label"}``
+    with optional ``id`` and ``label``.
 
     Raises:
         InputError: ``E-ROW`` for a row of another shape.

@@ -1,4 +1,4 @@
-"""An instance of a training batch, and the rows of instances that are computed together."""
+"""An instance of a batch, and the rows of instances that are computed together."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -84,7 +84,7 @@ class TrainingInstance:
 
 @contextmanager
 def drawn_for(device: torch.device, seed: int, purpose: str, *keys: int | str) -> Iterator[None]:
-    """Make random draws inside, such as dropout, depend on these keys alone; then restore the generators."""
+    """Make random draws inside, such as dropout, depend only on these keys; then restore the generators."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(derive_seed(seed, purpose, *keys))
         yield

@@ -1,6 +1,6 @@
-"""The record of a training in ``run.json``, and the adapter's model card, which is filled from the record alone.
+"""The record of a training run in ``run.json``, and the model card, which is filled from this record.
 
-A ``trainer`` is an :class:`~flip_flop.training.trainer.F2CTrainer`, whose module imports this one.
+A ``trainer`` is an :class:`~flip_flop.training.trainer.F2CTrainer`, whose module imports this module.
 """
 
 import json
@@ -95,7 +95,7 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
 
 
 def describe(trainer: Any, change: dict[str, Any] | None) -> RunRecord:
-    """Make a record from a trainer alone, whose rows have no task and whose templates have no texts."""
+    """Make a record from a trainer whose rows have no task and whose templates have no texts."""
     instances = trainer.train_instances.instances
     num_templates, num_labels = (len(instances[0].answers), len(instances[0].answers[0])) if instances else (0, 0)
     names = trainer.template_names or [template_name(number) for number in range(num_templates)]
@@ -128,7 +128,7 @@ def _dtypes(tensors: Iterable[Tensor]) -> str:
 def model_card(
     record: RunRecord, *, model_name: str | None = None, tags: Iterable[str] | str | None = None, **metadata: Any
 ) -> str:
-    """Fill the model card from the record of a training. The same run gives the same card on every machine.
+    """Fill the model card from the record of a training run. The same run gives the same card on every machine.
 
     Args:
         record: The record.

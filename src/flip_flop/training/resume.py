@@ -1,4 +1,4 @@
-"""The folder of a training run: its lock, its plan, and the comparison of a resumed run with the original one."""
+"""The folder of a training run: lock, plan, and the check that a resumed run has not changed."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ RECORDED = (
     *("gradient_accumulation_steps", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm"),
     *("optim", "bf16", "eval_strategy", "eval_steps", "save_strategy", "save_steps"),
 )
-# Settings of execution alone. After an out-of-memory error they may be changed.
+# Settings that change only the execution. After an out-of-memory error they may be changed.
 EXECUTION_ONLY = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")
 # Other settings that may change on resume: destinations, display, and the bundle's name.
 MAY_CHANGE_ON_RESUME = (
@@ -46,7 +46,7 @@ MAY_CHANGE_PREFIXES = (
 
 @contextlib.contextmanager
 def lock(out: Path) -> Iterator[None]:
-    """Lock the folder as long as this process lives. Rank 0 holds the lock for all processes of a training.
+    """Lock the folder as long as this process lives. Rank 0 holds the lock for all processes.
 
     Raises:
         InputError: ``E-OUT-BUSY`` if another process holds it.
@@ -62,7 +62,7 @@ def lock(out: Path) -> Iterator[None]:
 
 
 def check_out(out: Path, *, resume: bool) -> None:
-    """Refuse an unusable folder before anything is read or computed, and leave it unchanged.
+    """Refuse an unusable folder before any other work, and leave it unchanged.
 
     Raises:
         InputError: ``E-OUT-PATH`` for a file, ``E-OUT-BUSY`` if another process writes there, ``E-OUT-USED`` as in
@@ -124,9 +124,9 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool, allowed: Collec
     """Compare a run with the plan of the run in the folder, if there is one; return the allowed changes.
 
     Raises:
-        InputError: ``E-OUT-USED`` if the folder has other files, or a run and ``resume`` is false;
-            ``E-RESUME-CHANGED`` if settings differ, or parts that are not ``allowed``; ``E-RUN-BROKEN`` if the plan is
-            unreadable.
+        InputError: ``E-OUT-USED`` if the folder has other files, or a run without ``resume``;
+            ``E-RESUME-CHANGED`` for other settings or parts that are not ``allowed``; ``E-RUN-BROKEN`` for an
+            unreadable plan.
     """
     path = out / PLAN
     if not _holds_run(out, resume=resume):

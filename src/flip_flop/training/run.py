@@ -1,4 +1,4 @@
-"""A training run, which can be killed and resumed at any time: from a task and a model to an adapter in a folder."""
+"""Training runs: from a task and a model to an adapter in a folder. They can be killed and resumed at any time."""
 
 import copy
 import json
@@ -83,13 +83,13 @@ def train(
 
     ``run.json`` is written last. A folder without it can only be resumed. Gold labels, if there are any, are used for
     the log and the selection of the checkpoint. If the selected checkpoint has collapsed or is worse than the base
-    model, neither adapter nor ``run.json`` is written; ``resume`` with ``keep_worse`` then writes them without further
-    training.
+    model, ``train`` writes no adapter and no ``run.json``. ``resume`` with ``keep_worse`` then writes them without
+    further training.
 
     Args:
         model: The base model, without an adapter: a name, a folder, or any model that :func:`~flip_flop.audit` takes.
         data: The result of :func:`load_training_data`; all instances of a task, its name or its file.
-        config: The settings. Checkpoints go to ``out/checkpoints``, whatever its ``output_dir``.
+        config: The settings. Checkpoints go to ``out/checkpoints``; ``output_dir`` is ignored.
         out: An empty or new folder; with ``resume``, the folder of a run with the same settings.
         resume: Continue from the newest complete checkpoint.
         quiet: Show no progress.
@@ -121,7 +121,7 @@ def train(
         has_begun = (out / PLAN).exists()
         wait_for_all()  # until all have read the folder, before rank 0 writes
         if (out / RUN_FILE).exists():
-            log.info("%s is complete: nothing to resume", out)
+            log.info("%s is complete already", out)
             return TrainingRun(out, out / "adapter")
         started = time.monotonic()
         trainer, task, too_long = _make_trainer(loaded, data, config, out, quiet=quiet)
@@ -175,7 +175,7 @@ def train(
 def _make_trainer(
     loaded: LoadedModel, data: TrainingData, config: F2CConfig, out: Path, *, quiet: bool
 ) -> tuple[F2CTrainer, TaskRecord, list[TooLong]]:
-    """Build the trainer; return it with the record of the rows that are left, and the rows that are too long."""
+    """Build the trainer; return it with the record of its rows, and the rows that are too long."""
     if rank() == 0:
         log_processes()
     warn_of_answer_words(data.train, config)
@@ -204,7 +204,7 @@ def _make_trainer(
 
 
 def _without_too_long(record: TaskRecord, trainer: F2CTrainer) -> tuple[TaskRecord, list[TooLong]]:
-    """Return the record with the rows that are left, and the rows that are too long."""
+    """Return the record of the remaining rows, and the rows that are too long."""
     datasets = [trainer.train_instances, *filter(None, [trainer.eval_instances])]
     too_long = [each for dataset in datasets for each in dataset.too_long]
     counts = {
@@ -289,6 +289,6 @@ def _push(trainer: F2CTrainer, adapter: Path, base: str) -> None:
             HfApi(token=trainer.args.hub_token).upload_folder(
                 repo_id=name, folder_path=sent, commit_message="flip-flop train", revision=trainer.args.hub_revision
             )
-    except Exception as error:  # whatever its transports raise
+    except Exception as error:  # its transports raise many kinds
         reason = " ".join(str(error).split())[:200]
         log.warning("W-PUSH: %s could not be sent to %s: %s. Send it with `hf upload`.", adapter, name, reason)

@@ -32,7 +32,7 @@ def evaluation_metrics(
     """Compute the metrics of one evaluation, flat and without those that have no value.
 
     The evaluation before the first step has the label frequencies of the base model's votes, so that other selection
-    criteria can be computed from the log alone.
+    criteria can be computed from the log.
     """
     summary = summarise(table.scores, gold, names, f1=f1, intervals=False)
     metrics = {name: summary[name] for name in METRICS if summary[name] is not None}
@@ -56,12 +56,12 @@ class ScoringTrainer(Trainer):
     criterion: CheckpointCriterion
     votes: FrozenVotes | None  # None: online
     sample: Sequence[EncodedInstance]  # of the training instances
-    template_names: Sequence[str] | None = None  # rows have neither names nor a kind of F1
+    template_names: Sequence[str] | None = None  # rows have no template names
     f1: Average = "auto"
     evaluation_seconds: float = 0.0
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Report an invalid setting in one line (``E-CONFIG-VALUE``)."""
+        """Report an invalid setting as ``E-CONFIG-VALUE``."""
         with setting_errors("accelerate"):
             super().create_accelerator_and_postprocess()
 
@@ -150,7 +150,7 @@ class ScoringTrainer(Trainer):
 
     @cached_property
     def validation_votes(self) -> VoteTable:
-        """The base model's votes on the validation split, calibrated as those of the training are."""
+        """The base model's votes on the validation split, calibrated like the training votes."""
         assert self.eval_instances is not None, "no evaluation rows"
         found = self._base_votes(self.eval_instances.instances)
         return found.with_offsets(self.votes.table.offsets) if self.votes else found
@@ -170,7 +170,7 @@ class ScoringTrainer(Trainer):
     def score(self, instances: Sequence[EncodedInstance], label: str, losses: list[float] | None = None) -> ScoreTable:
         """Score instances; ``label`` names the progress bar.
 
-        If ``losses`` is given, the unsupervised loss of each instance is appended to it, from the same pass.
+        The unsupervised loss of each instance, from the same pass, is appended to ``losses``.
         """
         mine = distributed.shard(instances) or instances[:1]  # all processes take part
         frozen = self.validation_votes if losses is not None and self.votes is not None else None
@@ -194,7 +194,7 @@ class ScoringTrainer(Trainer):
             return table, own
 
         parts = distributed.all_results(score_part)
-        if losses is not None:  # a process without instances of its own repeats another's
+        if losses is not None:  # idle processes repeat another's instances
             losses.extend(loss for _, own in parts[: len(instances)] for loss in own)
         return join_tables([table for table, _ in parts], len(instances))
 

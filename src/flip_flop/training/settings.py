@@ -1,4 +1,4 @@
-"""Settings of a training run: the methods' own, and those with another default than in transformers. No torch."""
+"""Settings of training: those of the methods, and those with another default than in transformers. No torch."""
 
 # ruff: noqa: RUF009 (each default is a dataclass field)
 
@@ -26,7 +26,7 @@ Votes = Literal["online", "frozen"]
 VoteCalibration = Literal["none", Calibration]
 VotePass = Literal["shared", "separate"]
 SelectBy = Literal["auto", "macro_f1", "mean_f1", "vote_agreement", "last"]
-# Optimizer steps if neither max_steps nor num_train_epochs is given, as in the authors' release.
+# Optimizer steps without max_steps and num_train_epochs, as in the authors' release.
 MAX_STEPS = 150
 # Short flags.
 ALIASES = {"--lr": "learning_rate", "--epochs": "num_train_epochs", "--batch-size": "per_device_train_batch_size"}
@@ -83,7 +83,7 @@ class TrainingSettings:
     ddp_timeout: int = _setting(7200, "On GPUs: seconds that a process waits for the others.")
     dataloader_pin_memory: bool = _setting(False, "No effect: batches hold no tensors to pin.")
 
-    method: Any = _setting("f2c", "A name in flip_flop.method.METHODS, or MODULE:NAME of your own Method.")
+    method: Any = _setting("f2c", "A name in flip_flop.method.METHODS, or MODULE:NAME of a custom Method.")
     protocol: TrainingProtocol = _setting(
         "recommended", "Default settings: ours, the paper's or the authors' release's."
     )

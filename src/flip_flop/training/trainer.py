@@ -54,7 +54,7 @@ class F2CTrainer(ScoringTrainer):
         train_dataset: Rows, or a ``datasets.Dataset`` of them.
         eval_dataset: Rows that select the checkpoint; without them the last one is used. A dict of rows by name logs
             ``eval_NAME_...`` for each, and its first rows select the checkpoint.
-        processing_class: The tokenizer; by default the one of the name that the model was loaded by.
+        processing_class: The tokenizer; by default loaded by the model's name.
         compute_metrics: Further metrics of an evaluation, from an ``EvalPrediction`` of scores ``[instances, templates,
             labels]`` and label indices, -1 for rows without a label.
         callbacks: Further callbacks.
@@ -248,14 +248,9 @@ class F2CTrainer(ScoringTrainer):
 
     @property
     def is_over(self) -> bool:
-        """Whether the training has finished or has stopped by itself."""
+        """Whether the training has finished or stopped early."""
         stopped = self.stop_early.is_due(self.state) or self.stop_on_collapse.is_due(self.state)
         return stopped or self.state.global_step >= self.state.max_steps
-
-    @property
-    def collapsed_at(self) -> int | None:
-        """The optimizer step at which a collapse was found."""
-        return self.stop_on_collapse.step(self.state)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list, int]:
         """Return the micro-batches of an optimizer step, and their instances over all processes."""

@@ -24,7 +24,7 @@ Score = Callable[[Sequence[EncodedInstance], str], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class VoteTable:
-    """Scores that vote, by instance id. ``offsets`` are those of a calibration, which the scores include."""
+    """Scores that vote, by instance id. The scores include the ``offsets`` of a calibration."""
 
     ids: tuple[str, ...]
     scores: Float[np.ndarray, "instances templates labels"]
@@ -117,7 +117,7 @@ class FrozenVotes:
             message = f"Two rows have the id {twice!r}, but frozen votes are stored by id."
             raise InputError("E-ROW", message, "Give each row its own id.")
         if config.vote_calibration == "contextual" and not content_free:
-            message = "vote_calibration is contextual, but there are no inputs without content."
+            message = "vote_calibration is contextual, but inputs without content are missing."
             hint = "Train on a Task, give F2CTrainer content_free, or use batch or prior."
             raise InputError("E-CONTENT-FREE", message, hint)
 

@@ -95,7 +95,7 @@ def test_a_biased_base_model_is_compared_with_its_calibrated_votes():
 
 @pytest.mark.parametrize("by", ["macro_f1", "vote_agreement"])
 @pytest.mark.parametrize(("gold", "num_labels"), DATA.values(), ids=DATA)
-def test_no_constant_predictions_exceed_the_value_that_a_checkpoint_has_to_exceed(by, gold, num_labels):
+def test_constant_predictions_never_exceed_the_constant_value(by, gold, num_labels):
     """Even if the base model guesses, and constant predictions are better than it."""
     for seed in range(10):
         base = make_base(noisy(gold, num_labels, accuracy=0, seed=seed), num_labels)
@@ -106,7 +106,7 @@ def test_no_constant_predictions_exceed_the_value_that_a_checkpoint_has_to_excee
             assert criterion.judge(scores, base, gold)["selection"] <= constant
 
 
-def test_mean_f1_rewards_constant_predictions_and_still_counts_them_as_collapsed():
+def test_mean_f1_rewards_constant_predictions_that_count_as_collapsed():
     gold = DATA["balanced"][0]
     base, always = make_base(noisy(gold, 2, accuracy=0.1), 2), make_scores(np.ones((60, 5), dtype=int), 2)
     criterion = CheckpointCriterion.of(settings(), [0, 1])
@@ -116,7 +116,7 @@ def test_mean_f1_rewards_constant_predictions_and_still_counts_them_as_collapsed
     assert found["collapsed"] == 1
 
 
-def test_drift_without_a_loss_of_quality_is_no_collapse():
+def test_drift_without_a_loss_of_quality_is_not_a_collapse():
     gold = np.repeat([0, 1], [15, 45])
     votes = np.repeat([0, 1], 30)  # the base predicts label 0 too often
     base = make_base(np.repeat(votes[:, None], 5, axis=1), 2)
