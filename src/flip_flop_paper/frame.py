@@ -30,8 +30,8 @@ from flip_flop.metrics import METRICS
 from flip_flop.report import mean_difference, what_differs
 from flip_flop_paper.folder import StudyFolder
 from flip_flop_paper.paper import PAPER_METRICS, dataset_names
-from flip_flop_paper.plan import Cell, Plan
-from flip_flop_paper.variants import MethodVariant
+from flip_flop_paper.study import MethodVariant
+from flip_flop_paper.units import Cell, Plan
 
 Setting = Literal["own", "held_out", "transfer", "unseen"]
 KEPT = (*PAPER_METRICS, "vote_f1")

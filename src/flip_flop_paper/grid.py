@@ -65,7 +65,7 @@ def expand(study: Study) -> tuple[GridCell, ...]:
 
     Example:
         >>> from collections import Counter
-        >>> from flip_flop_paper.study import load_study
+        >>> from flip_flop_paper.study_file import load_study
         >>> Counter(cell.kind for cell in expand(load_study("study1")))
         Counter({'audit': 44, 'train': 33})
 

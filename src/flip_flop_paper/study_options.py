@@ -14,8 +14,8 @@ from flip_flop.errors import InputError
 from flip_flop.options import option
 
 if TYPE_CHECKING:
-    from flip_flop_paper.plan import Setup
     from flip_flop_paper.study import Study
+    from flip_flop_paper.units import Setup
 
 
 class _List(click.ParamType):
@@ -51,8 +51,9 @@ class GridOptions(DataOptions):
 
     def study(self, name: str) -> tuple["Study", "Setup"]:
         """The study, and what it is run on."""
-        from flip_flop_paper.plan import Setup
-        from flip_flop_paper.study import load_study, narrow
+        from flip_flop_paper.study import narrow
+        from flip_flop_paper.study_file import load_study
+        from flip_flop_paper.units import Setup
 
         narrower = {key: getattr(self, key) for key in ("tasks", "methods", "seeds", "limit", "protocol")}
         study = narrow(load_study(name), **narrower, settings=dict(map(_setting, self.settings)))
@@ -73,7 +74,9 @@ class RunOptions:
     """What runs the units, and what Slurm is asked for, for each of them."""
 
     executor: Literal["local", "slurm"] = option("local", help="Worker processes here, or an array of Slurm's.")
-    workers: int | None = option(None, min=1, help="Local workers; by default one per GPU, or one.")
+    jobs: int | None = option(
+        None, min=1, short="--workers", help="Local processes at a time; by default one per GPU, or one."
+    )
     partition: str | None = option(None, help="Slurm: the partition.")
     time: str = option("240", help="Slurm: minutes, or 4:00:00, or 1-12:00.")
     gpus: int | None = option(None, min=0, help="Slurm: GPUs; by default 1, or 0 with --device cpu.")

@@ -21,7 +21,7 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.run_record import RunRecord
 from flip_flop.scoring import EndpointScorer, load_model, load_tokenizer, score
 from flip_flop.training.model_card import model_card
-from flip_flop_paper.plan import Setup
+from flip_flop_paper.units import Setup
 from tests.cli.project import make_project
 from tests.gguf_files import QUANTIZED, llama_tensors, write_gguf
 from tests.studies.plans import plan

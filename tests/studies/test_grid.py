@@ -9,7 +9,8 @@ from flip_flop.errors import InputError
 from flip_flop.tasks.catalog import catalog_names
 from flip_flop.tasks.embedded import embedded_task
 from flip_flop_paper.grid import GridCell, expand
-from flip_flop_paper.study import Subsets, load_study, narrow
+from flip_flop_paper.study import Subsets, narrow
+from flip_flop_paper.study_file import load_study
 
 PAPERS_SOURCES = {"anli_r1", "anli_r2", "anli_r3", "rte", "copa", "hellaswag", "storycloze", "winogrande"}
 

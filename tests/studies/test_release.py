@@ -7,9 +7,10 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.training import F2CConfig, make_config
-from flip_flop_paper.plan import Setup
 from flip_flop_paper.release import release_settings, with_protocol
-from flip_flop_paper.study import load_study, narrow
+from flip_flop_paper.study import narrow
+from flip_flop_paper.study_file import load_study
+from flip_flop_paper.units import Setup
 from tests.studies.plans import keys, plan, small
 
 QWEN, LLAMA = "Qwen/Qwen2.5-3B-Instruct", "meta-llama/Llama-3.2-3B-Instruct"

@@ -1,21 +1,20 @@
-"""A study as it is run: its cells, each one training or one audit, and its units, each one training with its audits."""
+"""The units of a study: one training with its audits, or one audit of the base. A digest names each cell."""
 
-import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError, nearest
-from flip_flop_paper.study import Settings, Study, Subsets
-from flip_flop_paper.variants import MethodVariant
+from flip_flop_paper.study import Study
 
 KEY_DIGITS = 12
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a study is run on, beside its grid: the values of the command line's options of these names."""
+    """The model, hardware and data folders of a study, as the options of these names give them."""
 
     model: str
     revision: str | None = None
@@ -25,22 +24,22 @@ class Setup:
     story_cloze_dir: str | None = None
 
     def with_dtype(self, *, on_gpu: bool) -> "Setup":
-        """With ``auto`` resolved by where the cells will run, so that no table mixes data types."""
+        """Resolve ``auto`` by the hardware of the units, so that no table mixes data types."""
         return replace(self, dtype="bfloat16" if on_gpu else "float32") if self.dtype == "auto" else self
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The record of one training or of one audit.
+    """One training or one audit.
 
     Attributes:
-        key: The digest of all that decides its result.
+        key: The digest of everything that decides the result.
         kind: ``"train"`` or ``"audit"``.
-        method: As the study names it; the one that is trained is in a training's ``settings``.
-        task: As the study names it; ``task_name`` is the task's own name.
-        source: The name of the task trained on; None for the base, as is the seed.
-        held_out: None of the audited templates was trained on.
-        training: The key of the training that is audited.
+        method: As the study names it. The ``settings`` of a training name the method behind a variant.
+        task: As the study names it. ``task_name`` is the task's own name.
+        source: The name of the task trained on. None for the base, like the seed.
+        held_out: Whether the training used none of the audited templates.
+        training: The key of the audited training.
     """
 
     key: str
@@ -58,24 +57,24 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The folder's name."""
         return f"{self.label}-{self.key[:KEY_DIGITS]}"
 
     @property
     def folder(self) -> Path:
-        """Its run directory, below the root of all studies."""
+        """The run directory, relative to the root of all studies."""
         return Path("trainings" if self.kind == "train" else "audits") / self.name
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What one process runs: a training with its audits, or one audit of the base."""
+    """One training with its audits, or one audit of the base. A unit is idempotent."""
 
     cells: tuple[Cell, ...]
 
     @property
     def training(self) -> Cell | None:
-        """The training; None for an audit of the base."""
+        """The training, or None for an audit of the base."""
         return self.cells[0] if self.cells[0].kind == "train" else None
 
     @property
@@ -85,13 +84,13 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """The name of its log and its lease: the same in every study that shares its training."""
+        """The name of its log: the same in every study that shares its training."""
         return self.cells[0].name
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A study's cells, and what they are run on."""
+    """The cells of a study, with its setup."""
 
     study: Study
     setup: Setup
@@ -108,7 +107,7 @@ class Plan:
         """The audits, in order."""
         return tuple(cell for cell in self.cells if cell.kind == "audit")
 
-    @functools.cached_property
+    @cached_property
     def units(self) -> tuple[Unit, ...]:
         """Each training with its audits, and each audit of the base, in the order of the cells."""
         groups: dict[str, list[Cell]] = {}
@@ -117,7 +116,7 @@ class Plan:
         return tuple(Unit(tuple(cells)) for cells in groups.values())
 
     def unit(self, name: str) -> Unit:
-        """The unit of this name.
+        """Return the unit of this name.
 
         Raises:
             InputError: ``E-STUDY-UNIT``.
@@ -128,26 +127,5 @@ class Plan:
         return units[name]
 
     def training_of(self, cell: Cell) -> Cell | None:
-        """The training that an audit measures; None for a training, and for an audit of the base."""
+        """Return the training of an audit, or None for the base."""
         return next((training for training in self.trainings if training.key == cell.training), None)
-
-
-def read_plan(record: Mapping[str, Any]) -> Plan:
-    """The inverse of ``dataclasses.asdict``; of earlier versions' plans, too, without what is no more."""
-    study: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in record["study"].items()
-    }
-    study["settings"] = Settings(**study["settings"])
-    study["template_subsets"] = {
-        task: Subsets(*(tuple(value) if isinstance(value, list) else value for value in subsets.values()))
-        for task, subsets in study["template_subsets"].items()
-    }
-    study["variants"] = {name: MethodVariant(**values) for name, values in study.get("variants", {}).items()}
-    cells = tuple(map(_cell, record["cells"]))
-    return Plan(Study(**study), Setup(**record["setup"]), record["model_identity"], cells)
-
-
-def _cell(record: Mapping[str, Any]) -> Cell:
-    known = {item.name: record[item.name] for item in fields(Cell)}
-    known["settings"] = {name: value for name, value in record["settings"].items() if name != "fast_linear"}
-    return Cell(**known | {"templates": tuple(record["templates"])})
