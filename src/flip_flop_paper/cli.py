@@ -185,7 +185,7 @@ def _on_gpu(device: str) -> bool:
 def _write_outputs(folder: "StudyFolder", plan: "Plan", quiet: bool) -> None:
     from flip_flop_paper.frame import make_frame
     from flip_flop_paper.output import make_tables, write_outputs
-    from flip_flop_paper.tables.table import render_text
+    from flip_flop_paper.table import render_text
 
     frame = make_frame(folder, plan)
     is_done = frame.groupby("position")["is_done"].first()

@@ -10,12 +10,11 @@ import pandas as pd
 from flip_flop.files import write_bytes, write_text
 from flip_flop.method import BASE
 from flip_flop.text import DEMO_NOTE, markdown_cell
+from flip_flop_paper import grids
+from flip_flop_paper.checkpoints import checkpoints_table, read_choices, read_sizes, sizes_table
 from flip_flop_paper.frame import in_setting, methods_of, template_f1
 from flip_flop_paper.study import Study
-from flip_flop_paper.tables import grids
-from flip_flop_paper.tables.checkpoints import checkpoints_table, read_choices
-from flip_flop_paper.tables.sizes import read_sizes, sizes_table
-from flip_flop_paper.tables.table import Table, render_csv, render_latex, render_markdown
+from flip_flop_paper.table import Table, render_csv, render_latex, render_markdown
 
 if TYPE_CHECKING:
     from flip_flop_paper.figures import Plot

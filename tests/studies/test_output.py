@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from flip_flop_paper.output import make_tables, write_outputs
-from flip_flop_paper.tables.table import render_text
+from flip_flop_paper.table import render_text
 from tests.studies.made_results import Maker, study1, study2, study3
 
 SPREAD, BOXES = ["base_spread"], ["f1_over_templates_base"]

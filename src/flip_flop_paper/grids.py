@@ -13,7 +13,7 @@ import pandas as pd
 from flip_flop.method import BASE
 from flip_flop.metrics import METRICS
 from flip_flop.text import MISSING, count, points
-from flip_flop_paper import paper
+from flip_flop_paper import layout, paper
 from flip_flop_paper.frame import (
     CELL,
     Setting,
@@ -28,10 +28,9 @@ from flip_flop_paper.frame import (
     tasks_of,
     template_f1,
 )
+from flip_flop_paper.layout import Selection, number, select, source_head, task_head, win_loss
 from flip_flop_paper.paper import PAPER_METRICS, table1, table2
-from flip_flop_paper.tables import layout
-from flip_flop_paper.tables.layout import Selection, number, select, source_head, task_head, win_loss
-from flip_flop_paper.tables.table import Column, Row, Table, TableCell
+from flip_flop_paper.table import Column, Row, Table, TableCell
 
 ALL = "all"
 WIDE_RANGE = 0.15  # the paper counts the datasets whose interquartile range exceeds this
@@ -58,7 +57,8 @@ def methods_table(frame: pd.DataFrame) -> Table:
         own = [_cell(found[task]) if task in found else TableCell() for task in tasks_of(shown.asked)]
         rows.append([head, TableCell(METRICS[metric].title), *own, TableCell(_average(line["mean"]))])
         if line["paper"].notna().any():
-            printed = ["paper", *map(number, line["paper"]), _average(line["paper"])]
+            theirs = (number(found[task].paper) if task in found else "" for task in tasks_of(shown.asked))
+            printed = ["paper", *theirs, _average(line["paper"])]
             rows.append([head, *(TableCell(text, "paper") for text in printed)])
     notes = shown.notes(
         [row[:-1] for row in rows],
