@@ -20,7 +20,7 @@ from flip_flop_paper.table import Column, Row, Table, TableCell
 
 # What earlier versions logged as the value of a collapsed checkpoint.
 COLLAPSED = -1.0
-# Each rule's metric, and the columns of what it takes.
+# The metric of each rule, and the columns of its choice.
 RULES = {
     "mean_f1": ("mean_f1_step", "mean_f1_value", "mean_f1_agreement", "mean_f1_drift"),
     "agreement": ("agreement_step", "agreement_mean_f1", "agreement_value", "agreement_drift"),
@@ -33,7 +33,7 @@ _TITLES = {"mean_f1": "by mean F1 (labels)", "agreement": "by agreement (no labe
 
 
 def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
-    """One row per training: both choices with both criteria, on the validation split."""
+    """One row per training run: both choices with both criteria, on the validation split."""
     both = choices[choices["mean_f1_step"].notna() & choices["agreement_step"].notna()]
     scored = choices[choices["num_candidates"] > 0]
     same = (both["mean_f1_step"] == both["agreement_step"]).sum()
@@ -69,13 +69,13 @@ def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
 
 
 def read_choices(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row for each training behind a study's complete audits.
+    """Return a row for each training run with a complete audit.
 
-    Columns: method, task, seed, templates (how many were trained on), selected_by (the rule that it followed),
-    max_share_drift, those of :data:`RULES`, num_candidates, is_guarded (the log holds what the guard needs).
+    Columns: method, task, seed, templates (their number), selected_by (the rule of the run), max_share_drift and those
+    of :data:`RULES`. num_candidates counts the checkpoints. is_guarded tells whether the log has every drift.
 
     Raises:
-        InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a training that cannot be read.
+        InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for an unreadable training run.
     """
     trained = frame[frame["is_done"] & frame["training"].notna()].drop_duplicates("training")
     rows = [
@@ -89,11 +89,11 @@ def read_choices(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def choose(training: Path) -> dict[str, Any]:
-    """What both rules take among the checkpoints of one training: the first of the best, as training does.
+    """Return the choice of both rules among the checkpoints of one training run: the first of the best.
 
-    ``mean_f1`` is the paper's rule, and needs labels. ``agreement`` is by ``vote_agreement``; in logs of earlier
-    versions, by P_o among checkpoints whose label shares are within ``max_share_drift`` of the base's majority votes.
-    What the training itself refused is not taken by the rule that it followed.
+    ``mean_f1`` is the paper's rule, and needs labels. ``agreement`` compares ``vote_agreement``. In logs of earlier
+    versions it compares P_o among checkpoints with a label drift of at most ``max_share_drift``. The rule of the run
+    itself skips checkpoints that the run rejected.
     """
     settings = RunRecord.read(training, "train").training or {}
     is_calibrated = settings.get("vote_calibration", "none") != "none"
@@ -123,11 +123,11 @@ def read_checkpoints(log: Path, *, is_calibrated: bool = False) -> pd.DataFrame:
     try:
         lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
     except FileNotFoundError as error:
-        hint = "Run the study again: it trains what is missing."
+        hint = "Run the study again."
         raise InputError("E-RUN-MISSING", f"{log.parent} has no {log.name}.", hint) from error
     except (OSError, ValueError) as error:
         hint = "Remove its folder and run the study again."
-        raise InputError("E-RUN-BROKEN", f"{log} is not the log of a training.", hint) from error
+        raise InputError("E-RUN-BROKEN", f"{log} is not the log of a training run.", hint) from error
     evaluations = {
         int(line["step"]): line
         for line in lines
@@ -153,13 +153,13 @@ def _shares(line: Mapping[str, Any], prefix: str) -> np.ndarray:
 
 
 def read_sizes(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row for each dataset of the paper that was trained on and audited.
+    """Return a row for each of the paper's datasets that was trained on and audited.
 
-    Columns: task; the rows of each split, ``train_here``, ``train_paper``, ``train_release``, ...; ``hours``, the mean
-    of its trainings, ``hours_validation``, of these in evaluations, and ``hours_audit``, the mean of its audits.
+    Columns: task, and the rows of each split, such as ``train_here`` or ``train_paper``. ``hours`` is the mean over its
+    training runs, ``hours_validation`` their time in evaluations, and ``hours_audit`` the mean over audits.
 
     Raises:
-        InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a training that cannot be read.
+        InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for an unreadable training run.
     """
     own = in_setting(frame, "own")
     done = own[own["is_done"] & own["training"].notna() & own["task"].isin(catalog_names())]
@@ -183,7 +183,7 @@ def read_sizes(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def sizes_table(frame: pd.DataFrame, sizes: pd.DataFrame) -> Table:
-    """One row per dataset: its splits here and as published, and the hours of a training and of an audit."""
+    """One row per dataset: its splits here and as published, and hours per training run and audit."""
     columns = [Column("task", is_text=True)]
     columns += [Column(whose, group=split) for split in SPLITS for whose in _WHOSE]
     columns += [Column(name, group="hours") for name in _HOURS]

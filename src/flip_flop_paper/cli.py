@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from flip_flop_paper.folder import StudyFolder
     from flip_flop_paper.units import Plan
 
-# Other processes run this installation, whatever is on the path.
+# Other processes run this installation, and not the first one on the path.
 PROGRAM = [sys.executable, "-m", "flip_flop", "study"]
 
 IN_QUEUE = "All units that are not done are in Slurm's queue already."
 
-model_option = click.option("--model", "-m", help="As for `run`; needed where the study was run with several.")
+model_option = click.option("--model", "-m", help="As for `run`. Required if the study was run with several.")
 protocol_option = click.option("--protocol", type=click.Choice(get_args(TrainingProtocol)), help="As for `run`.")
 
 
 @click.group("study", short_help="The paper's studies as grids: plan, run, status, tables.")
 def study_command() -> None:
-    """Run the paper's studies, or your own, as grids of trainings and audits.
+    """Run the paper's studies, or your studies, as grids of training runs and audits.
 
-    NAME is study1 (Table 1), study2 (Table 2 and heat maps), study3 (held-out templates), base_spread (the appendix's
-    box plot), smoke (the embedded model, minutes), or the path of a YAML file of your own.
+    NAME is a shipped study, or the path of a YAML file. Shipped: study1 (Table 1), study2 (Table 2 and heat maps),
+    study3 (held-out templates), base_spread (the appendix's box plot), smoke (the embedded model, minutes).
     """
 
 
@@ -51,7 +51,7 @@ def plan_command(grid: GridOptions, name: str, out: Path) -> int:
     return 0
 
 
-@study_command.command("run", short_help="Run what is not done yet, then write tables and figures.")
+@study_command.command("run", short_help="Run all open units, then write tables and figures.")
 @click.argument("name")
 @options(GridOptions, RunOptions)
 @out_option
@@ -59,9 +59,9 @@ def plan_command(grid: GridOptions, name: str, out: Path) -> int:
 def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet: bool) -> int:
     """Run every unit of a study that is not done, then write its tables and figures.
 
-    A unit is a training with its audits, or an audit of the base. To continue an interrupted study, run the same
-    command again: trainings continue from their checkpoints, and completed cells are skipped. The exit code is 1 if
-    cells failed; each is named with its log. With --executor slurm the command submits the units and returns.
+    A unit is a training run with its audits, or an audit of the base. To continue an interrupted study, run the same
+    command again: training runs continue from their checkpoints, and completed cells are skipped. The exit code is 1 if
+    cells failed, and the output names each with its log. With --executor slurm the command submits units and returns.
     """
     from flip_flop_paper.digests import make_plan
     from flip_flop_paper.folder import StudyFolder
@@ -115,13 +115,13 @@ def work_command(plan: Path, unit: str | None) -> int:
     return run_unit(found, folder, found.unit(unit))
 
 
-@study_command.command("status", short_help="Count what is done, failed and open.")
+@study_command.command("status", short_help="Count done, failed and open cells.")
 @click.argument("name")
 @model_option
 @protocol_option
 @out_option
 def status_command(name: str, model: str | None, protocol: str | None, out: Path) -> int:
-    """Count the cells of the last run of a study by task: done, failed and open. Failures are named with their logs."""
+    """Count the cells of the last run of a study by task: done, failed and open. List failures with their logs."""
     from flip_flop_paper.folder import StudyFolder
     from flip_flop_paper.preview import status_lines
 
@@ -131,7 +131,7 @@ def status_command(name: str, model: str | None, protocol: str | None, out: Path
     return 0
 
 
-@study_command.command("tables", short_help="Write tables and figures of what is done.")
+@study_command.command("tables", short_help="Write tables and figures of completed cells.")
 @click.argument("name")
 @model_option
 @protocol_option
@@ -190,7 +190,7 @@ def _write_outputs(folder: "StudyFolder", plan: "Plan", quiet: bool) -> None:
     frame = make_frame(folder, plan)
     is_done = frame.groupby("position")["is_done"].first()
     if not is_done.any():
-        echo("no audit is complete yet: there are no tables", err=True)
+        echo("no audit is complete yet, so no tables were written", err=True)
         return
     written = write_outputs(frame, plan.study, folder.study(plan))
     if not is_done.all():

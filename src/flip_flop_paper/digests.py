@@ -1,4 +1,4 @@
-"""The digest of each cell: everything that decides its result, and nothing else."""
+"""The digest of each cell, computed from exactly the inputs that decide its result."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -26,9 +26,9 @@ SCHEME = 1
 # A removed setting that all digests of this version contain.
 RETIRED = {"fast_linear": False}
 # Parts of the provenance that do not decide a result: the digests of the rows and of the ids do. Another commit with
-# the same rows is no reason to train again, and a node without a network cannot look up the commit.
+# the same rows must not train again, and a node without a network cannot look up the commit.
 _LOCATIONS = ("source", "mirror", "revision", "branch", "splits")
-# The settings that audits share with trainings.
+# The settings that audits share with training runs.
 SCORING = ("chat_template", "backend", "batch_tokens", "too_long")
 
 
@@ -74,7 +74,7 @@ def make_cells(study: Study, tasks: Mapping[str, Task], key: Callable[[Cell, Tas
     """Make the cells of a study's grid. ``tasks`` has the study's names.
 
     ``key`` computes the digest of a cell from its task with the chosen templates. Methods with the same settings share
-    the training of the first one, and each has audits of its own.
+    the training run of the first one, and each has audits of its own.
     """
     made: dict[GridCell, Cell] = {}
     trainings: dict[str, Cell] = {}
@@ -132,7 +132,7 @@ def _without_key(place: GridCell, study: Study, task: Task, training: Cell | Non
 
 
 def check_settings(study: Study) -> None:
-    """Resolve the settings of every training, before tasks are loaded.
+    """Resolve the settings of every training run, before tasks are loaded.
 
     Raises:
         InputError: ``E-CONFIG-KEY`` or ``E-CONFIG-VALUE``.
@@ -147,7 +147,7 @@ def training_config(settings: Mapping[str, Any], source: str = "the study's sett
 
 
 def scoring_settings(study: Study, task: str = "") -> dict[str, Any]:
-    """Resolve the settings of an audit. Those of trainings may be complete only with a method's own.
+    """Resolve the settings of an audit. Those of training runs may be incomplete without those of a method.
 
     Raises:
         InputError: ``E-CONFIG-KEY`` or ``E-CONFIG-VALUE``.
@@ -172,8 +172,8 @@ def model_folder(name: str) -> Path | None:
 def identify_model(setup: Setup) -> dict[str, Any]:
     """Identify the model: by the digests of its files, or by its name on the hub and a commit.
 
-    A branch, a tag or a missing revision is resolved to the commit in the hub's cache, or else on the hub, so that the
-    model cannot change between two runs of a study.
+    A branch, a tag or a missing revision is resolved to the commit in the hub's cache, or else on the hub. The model
+    cannot change between two runs of a study.
     """
     folder, gguf = model_folder(setup.model), gguf_name(setup.model)
     if gguf and is_local_name(setup.model):
@@ -189,7 +189,7 @@ def identify_model(setup: Setup) -> dict[str, Any]:
 
 
 def _commit(name: str, revision: str) -> str | None:
-    """Resolve a revision in the hub's cache, else on the hub; None if neither knows it."""
+    """Resolve a revision in the hub's cache, else on the hub; None if both fail."""
     if re.fullmatch("[0-9a-f]{40}", revision):
         return revision
     from huggingface_hub import HfApi, constants, file_download  # a local model needs no hub
@@ -237,8 +237,8 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
 def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Select the method's own settings, the main inherited ones, and given ones that differ from their defaults.
 
-    A field that a new version of the library adds is no reason to train again. Nor is a setting of this package that is
-    newer than the first digests, as long as it has the value that all had then.
+    A new field of the library does not change digests. A newer setting of this package does not either, while it has
+    the value that earlier versions used.
     """
     config = training_config(settings)
     decisive, defaults = resume_settings(config), resume_settings(training_config({})) | FORMER
@@ -248,7 +248,7 @@ def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _suffix(task: Task, names: tuple[str, ...]) -> str:
-    """Describe a choice of templates that is not the task's own, such as ``-first5``."""
+    """Describe a choice of templates that differs from the task's default, such as ``-first5``."""
     own, every = task.training_templates.names, task.templates.names
     if names == own:
         return ""

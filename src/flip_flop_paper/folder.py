@@ -48,14 +48,14 @@ class StudyFolder:
         return [unit for unit in plan.units if not all(map(self.is_done, unit.cells))]
 
     def finish(self, cell: Cell, training: Cell | None = None) -> None:
-        """Mark a complete run as done: write its digest, and for an audit the adapter's, beside it."""
+        """Mark a complete run as done: write its digest, and for an audit the adapter's digest, into its folder."""
         record = {"key": cell.key, "label": cell.label, "training": cell.training}
         if training is not None:
             record |= {"trained_in": str(training.folder), "adapter": _adapter(self.run(cell))}
         write_json(self.run(cell) / CELL, record)
 
     def write_failures(self, unit: Unit, lines: list[str]) -> None:
-        """Replace the lines that say why cells of a unit failed in its last attempt."""
+        """Replace the failures of a unit's last attempt, one line for each cell."""
         if lines:
             write_text(self._failures(unit), "".join(f"{line}\n" for line in lines))
         else:

@@ -18,11 +18,11 @@ from flip_flop_paper.folder import StudyFolder
 from flip_flop_paper.run import BUSY, DONE, FAILED, STOPPED, SUPERVISED
 from flip_flop_paper.units import Plan, Unit
 
-# For a training to end its step and write a checkpoint.
+# For a training run to end its step and write a checkpoint.
 STOP_SECONDS = 180.0
 
 EXPORT_HEAD = """\
-# Study {study}: {total} units, each a training with its audits or an audit of the base; {open} are not done.
+# Study {study}: {total} units, each a training run with its audits or an audit of the base; {open} are not done.
 # One after the other: sh {file}
 # Four at a time: grep -v '^#' {file} | xargs -d '\\n' -P 4 -n 1 sh -c
 # All use the first GPU, unless each line sets its own CUDA_VISIBLE_DEVICES.
@@ -42,7 +42,7 @@ def worker_devices(device: str, jobs: int | None = None) -> list[str]:
 class LocalRun:
     """Run units in processes of ``command``, one for each device at a time. The output goes to their logs.
 
-    Each unit has a process of its own: an error on a GPU, a lost process or a library's global state stays with it.
+    Each unit has its own process: an error on a GPU, a lost process or a library's global state stays with it.
     The processes stop when their standard input ends, also if this process is killed.
     """
 
@@ -85,7 +85,7 @@ class LocalRun:
                     stdout=file,
                     stderr=file,
                     env={**os.environ, **added},
-                    start_new_session=True,  # Ctrl-C reaches this process alone
+                    start_new_session=True,  # Ctrl-C reaches only this process
                 )
                 self._processes.append(process)
             code = process.wait()
@@ -119,7 +119,7 @@ def export_commands(
 ) -> int:
     """Write a command for each unit that is not done, and return their number. Any order works.
 
-    ``launcher`` replaces the interpreter, the first word of ``command``, for trainings. ``tables`` writes the tables.
+    ``launcher`` replaces the interpreter, the first word of ``command``, to train. ``tables`` writes the tables.
     """
     units, file = folder.open_units(plan), shlex.quote(out.name)
     names = {"study": plan.study.name, "total": len(plan.units), "open": len(units), "dtype": plan.setup.dtype}

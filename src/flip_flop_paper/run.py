@@ -1,7 +1,7 @@
-"""Run units. A unit skips what is done, so that an interrupted study continues when its command is run again.
+"""Run units. A unit skips completed cells, so that an interrupted study continues when its command is run again.
 
 Of several processes that ``accelerate launch`` or ``torchrun`` has started, the main one runs the unit. The others
-train with it, and are told what to do through the process group: a shared file system may show files late.
+train with it, and receive their instructions through the process group. A shared file system may show files late.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ DONE, FAILED, BUSY, STOPPED = 0, 1, 75, 128 + signal.SIGTERM
 TRAIN = -1
 # Set in the environment of the processes of `study run`. They stop when their standard input ends.
 SUPERVISED = "FLIP_FLOP_SUPERVISED"
-_stop_asked = threading.Event()  # the last step of a training does not react to a signal
+_stop_asked = threading.Event()  # the last step of a training run does not react to a signal
 
 
 def num_processes() -> int:
@@ -69,7 +69,7 @@ def _terminable() -> Iterator[None]:
     def watch() -> None:
         sys.stdin.read()
         _stop_asked.set()
-        # Not SIGTERM: the cluster may have sent that to the whole job, and a second one ends a training at once.
+        # Not SIGTERM: the cluster may have sent that to the whole job, and a second one ends a training run at once.
         os.kill(os.getpid(), signal.SIGINT)
 
     numbers = (signal.SIGTERM, signal.SIGINT) if SUPERVISED in os.environ else (signal.SIGTERM,)
@@ -84,7 +84,7 @@ def _terminable() -> Iterator[None]:
 
 
 def split_batch_across_ranks(config: F2CConfig, processes: int) -> None:
-    """Divide the instances of a step among the processes, so that their number does not change a training.
+    """Divide the instances of a step among the processes, so that their number does not change a training run.
 
     Raises:
         InputError: ``E-DISTRIBUTED`` if they cannot be divided.
@@ -138,7 +138,7 @@ class _UnitRunner:
         return code
 
     def _tell(self, word: int) -> None:
-        """Tell the other processes once to train with this one, or to exit."""
+        """Tell the other processes once to train or to exit."""
         if num_processes() > 1 and not self._told:
             self._told = True
             all_gather(word)
@@ -148,7 +148,7 @@ class _UnitRunner:
         started = time.monotonic()
         try:
             if cell.kind == "audit":
-                self._tell(DONE)  # the others have nothing to train
+                self._tell(DONE)  # the others can exit
                 self._audit(cell)
             elif not self._train(cell):
                 return STOPPED, ""
@@ -176,7 +176,7 @@ class _UnitRunner:
         return task
 
     def _load(self, training: Cell | None) -> LoadedModel:
-        """Load the base model, or with the adapter of a training."""
+        """Load the base model, or with the adapter of a training run."""
         adapter = None if training is None else self.folder.run(training) / "adapter"
         loaded = open_model(self.plan.setup, adapter)
         if loaded.record.is_demo:

@@ -14,14 +14,14 @@ from flip_flop_paper.units import Plan, Unit
 
 # Slurm signals a job before the end of its time, up to a minute earlier than asked.
 LEAD_SECONDS, LEAD_TOLERANCE = 90, 60
-# A training that never reaches its next checkpoint must not be requeued forever.
+# A training run that never reaches its next checkpoint must not be requeued forever.
 MAX_RESTARTS = 100
 
 SCRIPT = """\
 #!/bin/bash
 {options}
 #SBATCH --requeue
-# {count} units of study {study}, each a training with its audits, or an audit of the base.
+# {count} units of study {study}, each a training run with its audits, or an audit of the base.
 units=(
 {units}
 )
@@ -31,7 +31,7 @@ exec >> {logs}/"$unit".log 2>&1
 export PYTHONUNBUFFERED=1 TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${{TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-75}}
 
 # Slurm sends SIGTERM to the step, not to this script: when a pre-emption's grace begins, and {lead} s before the time
-# limit. The training stops with a checkpoint. A launcher then has an exit code of its own.
+# limit. Training stops with a checkpoint. A launcher then has a different exit code.
 step='trap "stopped=1" TERM; "$@" & wait $!; status=$?; [[ $stopped ]] && {{ wait $!; status=143; }}; exit $status'
 srun --ntasks=1 ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
     bash -c "$step" step {command} --unit "$unit"
@@ -52,7 +52,7 @@ exit $status
 def sbatch_directives(
     partition: str | None, time: str, gpus: int | None, mem: str | None, cpus: int | None, slurm: Sequence[str]
 ) -> dict[str, str]:
-    """Make options of ``sbatch`` from those of the command line. ``slurm`` holds ``KEY=VALUE`` for any other one.
+    """Make options of ``sbatch`` from the command line. ``slurm`` holds any further ones as ``KEY=VALUE``.
 
     Raises:
         InputError: ``E-STUDY-SLURM``.
@@ -92,7 +92,7 @@ def _seconds(time: str) -> int | None:
 class SlurmArray:
     """The jobs of a study.
 
-    ``command`` runs a unit with ``--unit``. For trainings ``launcher`` replaces its first word, the interpreter.
+    ``command`` runs a unit with ``--unit``. For training runs ``launcher`` replaces its first word, the interpreter.
     """
 
     def __init__(

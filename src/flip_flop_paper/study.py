@@ -48,7 +48,7 @@ class Subsets:
     """Template subsets of a task.
 
     Attributes:
-        train_first: A training for each count K, on the first K templates; None: all that are not held out.
+        train_first: One training run on the first K templates for each K. None: all that are not held out.
         held_out: The templates to audit: the last N, or these names.
     """
 
@@ -58,7 +58,7 @@ class Subsets:
 
 @dataclass(frozen=True)
 class MethodVariant:
-    """A method under another name, with settings of its own.
+    """A method under another name, with its settings.
 
     Attributes:
         method: A name of :data:`~flip_flop.method.METHODS`, or ``package.module:name``.
@@ -86,7 +86,7 @@ class Settings:
     pairs: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     def of(self, method: str, task: str) -> dict[str, Any]:
-        """Return the settings of one training; for the base, those that its scoring reads."""
+        """Return the settings of one training run; for the base, those that its scoring reads."""
         bundle, pair = (of.get(method, {}).get(task, {}) for of in (self.protocol, self.pairs))
         layers = (bundle, self.common, self.methods.get(method, {}), self.tasks.get(task, {}), pair, self.override)
         return {key.replace("-", "_"): value for layer in layers for key, value in layer.items()}
@@ -94,15 +94,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class Study:
-    """A grid of trainings and audits.
+    """A grid of training runs and audits.
 
     Attributes:
         methods: ``base``, names of :data:`~flip_flop.method.METHODS` or of ``variants``, ``package.module:name``.
-        variants: Methods with settings of their own, by name. With variants, tables keep the order of ``methods``.
+        variants: Methods with their settings, by name. With variants, tables keep the order of ``methods``.
         cross: Tasks to train on. Each adapter is audited on every *other* task. None: train and audit on the same task.
         template_subsets: By task. A task without an entry uses all templates that it does not hold out.
         audit_held_out: Also audit each task without ``template_subsets`` on its ``held_out_templates``.
-        limit: Size of a uniform sample of instances, in trainings and audits.
+        limit: Size of a uniform sample of instances, in training runs and audits.
         eval_limit: Number of validation instances, as ``train --eval-limit``.
         split: The split to audit.
         protocol: ``paper``, ``release`` or ``recommended``.
@@ -129,7 +129,7 @@ class Study:
         return self.variants[method].method if method in self.variants else method
 
     def training_settings(self, method: str, task: str) -> dict[str, Any]:
-        """Return the settings of one training without its seed."""
+        """Return the settings of one training run without its seed."""
         return self.settings.of(method, task) | {"method": self.trained(method)}
 
 

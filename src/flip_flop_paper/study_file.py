@@ -25,7 +25,7 @@ from flip_flop_paper.study import (
 )
 
 CATALOG = Path(__file__).parent / "catalog"
-# Folders beside those of the studies; claims/ is one of earlier versions.
+# Shared folders of all studies. Earlier versions wrote claims/.
 RESERVED = ("trainings", "audits", "logs", "claims", "slurm")
 # Default colours of variants: those of Okabe and Ito that no method has, then Tol's.
 COLOURS = ("#0072b2", "#d55e00", "#332288", "#999933", "#882255", "#f0e442", "#44aa99", "#661100", "#aa4499", "#000000")
@@ -122,7 +122,7 @@ def load_study(name: str) -> Study:
 
 
 def _input_error(error: ValidationError, where: str) -> InputError:
-    """Describe the first error in one line."""
+    """Describe the first error."""
     errors = error.errors()
     first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
     kind, value = first["type"], first["input"]

@@ -34,7 +34,7 @@ NAMES, NUMBERS = _List(str, "NAME,NAME,..."), _List(int, "N,N,...")
 
 @dataclass(frozen=True, kw_only=True)
 class GridOptions(DataOptions):
-    """What makes a study's grid, and where its data are."""
+    """The grid of a study, and its data folders."""
 
     model: str | None = option(None, short="-m", help="A hub name, a folder, or `demo`; by default the study's own.")
     revision: str | None = option(None, help="The model's commit, branch or tag on the hub.")
@@ -50,7 +50,7 @@ class GridOptions(DataOptions):
     settings: tuple[str, ...] = option((), flag="set", metavar="FIELD=VALUE", help="Any field of F2CConfig.")
 
     def study(self, name: str) -> tuple["Study", "Setup"]:
-        """The study, and what it is run on."""
+        """Return the study and its setup."""
         from flip_flop_paper.study import narrow
         from flip_flop_paper.study_file import load_study
         from flip_flop_paper.units import Setup
@@ -71,7 +71,7 @@ class GridOptions(DataOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What runs the units, and what Slurm is asked for, for each of them."""
+    """The executor of the units, and the resources of each for Slurm."""
 
     executor: Literal["local", "slurm"] = option("local", help="Worker processes here, or an array of Slurm's.")
     jobs: int | None = option(
@@ -82,20 +82,20 @@ class RunOptions:
     gpus: int | None = option(None, min=0, help="Slurm: GPUs; by default 1, or 0 with --device cpu.")
     launcher: str | None = option(
         None,
-        help="Slurm, --export: what starts a training in several processes, one for each of --gpus 4: "
+        help="Slurm, --export: the program that starts one process for each of --gpus 4: "
         "'accelerate launch --num_processes 4 --main_process_port 0'.",
     )
     mem: str | None = option(None, help="Slurm: memory, such as 32GB.")
     cpus: int | None = option(None, min=1, help="Slurm: cores.")
     max_jobs: int = option(64, min=1, help="Slurm: at a time, in each array.")
     slurm: tuple[str, ...] = option((), metavar="KEY=VALUE", help="Slurm: any other option of sbatch.")
-    export: Path | None = option(None, help="Write the commands into this file; run nothing.")
+    export: Path | None = option(None, help="Write the commands into this file, and do not run them.")
 
     def launcher_words(self) -> list[str]:
         """The words of ``--launcher``; a program of this very installation by its whole path."""
         if self.launcher is None:
             if self.gpus is not None and self.gpus > 1:
-                message = f"--gpus is {self.gpus}, and a training without --launcher is one process with one GPU."
+                message = f"--gpus is {self.gpus}, but without --launcher a unit is one process with one GPU."
                 hint = f"Give --launcher 'accelerate launch --num_processes {self.gpus} --main_process_port 0'."
                 raise InputError("E-DISTRIBUTED", message, hint)
             return []
@@ -122,7 +122,7 @@ out_option = click.option(
 
 
 def model_path(model: str) -> str:
-    """The model as a plan names it. Workers run elsewhere: a folder is named by its whole path."""
+    """The model as a plan names it. Units may run in other folders, so a path is absolute."""
     return str(Path(model).resolve()) if model != "demo" and Path(model).is_dir() else model
 
 

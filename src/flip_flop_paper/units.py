@@ -1,4 +1,4 @@
-"""The units of a study: one training with its audits, or one audit of the base. A digest names each cell."""
+"""The units of a study: one training run with its audits, or one audit of the base. A digest names each cell."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -35,10 +35,10 @@ class Cell:
     Attributes:
         key: The digest of everything that decides the result.
         kind: ``"train"`` or ``"audit"``.
-        method: As the study names it. The ``settings`` of a training name the method behind a variant.
-        task: As the study names it. ``task_name`` is the task's own name.
+        method: As the study names it. The ``settings`` of a training run name the method behind a variant.
+        task: As the study names it. ``task_name`` is the name in the task file.
         source: The name of the task trained on. None for the base, like the seed.
-        held_out: Whether the training used none of the audited templates.
+        held_out: Whether the training run used none of the audited templates.
         training: The key of the audited training.
     """
 
@@ -74,7 +74,7 @@ class Unit:
 
     @property
     def training(self) -> Cell | None:
-        """The training, or None for an audit of the base."""
+        """The training run, or None for an audit of the base."""
         return self.cells[0] if self.cells[0].kind == "train" else None
 
     @property
@@ -84,7 +84,7 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """The name of its log: the same in every study that shares its training."""
+        """The name of its log: the same in every study that shares its training run."""
         return self.cells[0].name
 
 
@@ -99,7 +99,7 @@ class Plan:
 
     @property
     def trainings(self) -> tuple[Cell, ...]:
-        """The trainings, in order."""
+        """The training runs, in order."""
         return tuple(cell for cell in self.cells if cell.kind == "train")
 
     @property
@@ -109,7 +109,7 @@ class Plan:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """Each training with its audits, and each audit of the base, in the order of the cells."""
+        """Each training run with its audits, and each audit of the base, in the order of the cells."""
         groups: dict[str, list[Cell]] = {}
         for cell in self.cells:
             groups.setdefault(cell.training or cell.key, []).append(cell)
@@ -127,5 +127,5 @@ class Plan:
         return units[name]
 
     def training_of(self, cell: Cell) -> Cell | None:
-        """Return the training of an audit, or None for the base."""
+        """Return the training run of an audit, or None for the base."""
         return next((training for training in self.trainings if training.key == cell.training), None)
