@@ -87,7 +87,7 @@ def test_templates_are_chosen_in_the_tasks_order_and_are_seen_or_unseen_and_neve
 @pytest.mark.parametrize("tasks", [["rte"], ["wsc", "cb"]])
 def test_pairs_that_leave_nothing_to_train_are_refused(tasks):
     study = narrow(load_study("study2"), tasks=tasks)
-    with pytest.raises(InputError, match=r"E-STUDY-VALUE: .*none is trained on"):
+    with pytest.raises(InputError, match=r"E-STUDY-VALUE: .*none of these tasks is trained on"):
         expand(study)
     assert len(expand(replace(study, methods=("base",)))) == len(tasks)
 
