@@ -1,6 +1,7 @@
 """The house: which floor may use which, and that every room has a floor."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 
 import flip_flop
 
-SOURCE = Path(flip_flop.__file__).parent
+SOURCE = Path(flip_flop.__file__).parents[1]
+# Packages beside the core, on the top floor: the core knows none of them.
+COMPANIONS = ("flip_flop_paper",)
 
 # Lowest first. A module imports from its own package and from floors below; nothing flows back.
 FLOORS = [
@@ -21,9 +24,9 @@ FLOORS = [
     {"tasks", "scoring"},
     {"evaluation", "training", "drafting"},
     {"report", "demo"},
-    {"studies"},
     {"cli"},
     {"__main__"},
+    {"flip_flop_paper"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -34,12 +37,18 @@ MAY_IMPORT = {
     "prompts": {"jinja2", "yaml", "markupsafe", "numpy"},
 }
 
-MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+MODULES = sorted(
+    path
+    for package in ("flip_flop", *COMPANIONS)
+    for path in SOURCE.glob(f"{package}/**/*.py")
+    if path != SOURCE / "flip_flop" / "__init__.py"
+)
 NODES = {path: list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in MODULES}
 
 
 def room_of(path):
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    package, *parts = path.relative_to(SOURCE).parts
+    return parts[0].removesuffix(".py") if package == "flip_flop" else package
 
 
 def imports_of(path):
@@ -62,7 +71,8 @@ def test_a_module_knows_only_floors_below_it(path):
     assert room in FLOOR_OF, f"{room} has no floor"
     for name in imports_of(path):
         package, used = [*name.split("."), ""][:2]
-        if package == "flip_flop" and used in FLOOR_OF:
+        used = package if package in COMPANIONS else used
+        if package in ("flip_flop", *COMPANIONS) and used in FLOOR_OF:
             assert used == room or FLOOR_OF[used] < FLOOR_OF[room], f"{room} uses {used}"
 
 
@@ -96,9 +106,27 @@ def test_a_function_has_at_most_eight_parameters_but_the_trainers_constructor():
                 given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 if len([each for each in given if each.arg not in ("self", "cls")]) > 8:
                     found.add(f"{path.relative_to(SOURCE)}: {node.name}")
-    assert found == {"training/trainer.py: __init__"}
+    assert found == {"flip_flop/training/trainer.py: __init__"}
 
 
 def test_no_two_classes_have_one_name():
     names = [node.name for nodes in NODES.values() for node in nodes if isinstance(node, ast.ClassDef)]
     assert len(names) == len(set(names))
+
+
+def test_core_works_without_the_companions():
+    core = [".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in MODULES if room_of(path) in FLOOR_OF]
+    core = [name for name in core if name.startswith("flip_flop.") and not name.endswith("__main__")]
+    blocked = dict.fromkeys(COMPANIONS)
+    code = (
+        f"import importlib, sys\nsys.modules.update({blocked!r})\n"
+        f"for name in {core!r}:\n    importlib.import_module(name)\n"
+        "from flip_flop.cli.main import main\nsys.argv = ['flip-flop', *sys.argv[1:]]\nmain()"
+    )
+    shown = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    assert "  audit " in shown.stdout
+    refused = subprocess.run([sys.executable, "-c", code, "study"], capture_output=True, text=True)
+    assert refused.returncode == 2
+    last = refused.stderr.splitlines()[-1]  # imports may warn
+    assert last.startswith("Error: Cannot import the command 'study' (flip_flop_paper.cli:study_command): ")

@@ -9,10 +9,10 @@ from evidence.pretrain import Options, make_base
 from evidence.rows import read_rows, with_prior
 
 from flip_flop import load_model, load_task
-from flip_flop.cli.study import study_command
 from flip_flop.errors import InputError
-from flip_flop.studies.grid import expand
-from flip_flop.studies.study import load_study
+from flip_flop_paper.cli import study_command
+from flip_flop_paper.grid import expand
+from flip_flop_paper.study_file import load_study
 
 FOLDER = Path(__file__).parents[1] / "evidence"
 STUDIES = ("biased", "default", "language", "sizes_of_data", "templates", "transfer")

@@ -20,6 +20,7 @@ from tests.tiny import byte_bpe, save_tiny, with_chat_template
 # The package gives its function the module's name.
 AUDITING = sys.modules[audit_function.__module__]
 COMMAND = Path(sys.executable).with_name("flip-flop")
+NAMES = [*VERBS, "study"]
 
 
 def metrics(run):
@@ -53,7 +54,7 @@ def test_the_installed_command_runs_and_refuses(project, model):
 def test_help_imports_no_torch():
     code = (
         "import sys\nfrom flip_flop.cli.main import main\n"
-        f"for words in [['--help'], ['--version'], *([verb, '--help'] for verb in {list(VERBS)!r})]:\n"
+        f"for words in [['--help'], ['--version'], *([verb, '--help'] for verb in {NAMES!r})]:\n"
         "    sys.argv = ['flip-flop', *words]\n"
         "    try:\n        main()\n    except SystemExit as stop:\n        assert not stop.code, words\n"
         "heavy = {'torch', 'transformers', 'peft', 'sklearn', 'datasets', 'matplotlib'} & set(sys.modules)\n"
@@ -61,7 +62,7 @@ def test_help_imports_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert all(f"\n  {verb} " in done.stdout for verb in VERBS)
+    assert all(f"\n  {verb} " in done.stdout for verb in NAMES)
 
 
 def test_what_is_typed_wrong_is_told_before_torch_is_imported(project):
@@ -92,7 +93,22 @@ def test_what_is_typed_wrong_is_told_before_torch_is_imported(project):
     assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
 
 
-@pytest.mark.parametrize("verb", VERBS)
+def test_an_installed_package_adds_a_command(tmp_path):
+    (tmp_path / "hello.py").write_text(
+        "import click\n\n@click.command()\ndef hello():\n    'Greet.'\n    print('hi')\n"
+    )
+    (tmp_path / "hello-1.dist-info").mkdir()
+    (tmp_path / "hello-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: hello\nVersion: 1\n")
+    (tmp_path / "hello-1.dist-info" / "entry_points.txt").write_text("[flip_flop.commands]\nhello = hello:hello\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    for words, shown in ((["--help"], "  hello      Greet."), (["hello"], "hi")):
+        command = [sys.executable, "-m", "flip_flop", *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
+        assert done.returncode == 0, done.stderr
+        assert shown in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("verb", NAMES)
 def test_every_verb_explains_itself(flip_flop, verb):
     shown = flip_flop(verb, "--help")
     assert (shown.code, shown.err) == (0, "")

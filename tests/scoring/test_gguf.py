@@ -20,8 +20,8 @@ from flip_flop.options import ScoringOptions
 from flip_flop.prompts import RenderedInstance
 from flip_flop.run_record import RunRecord
 from flip_flop.scoring import EndpointScorer, load_model, load_tokenizer, score
-from flip_flop.studies.plan import Setup
 from flip_flop.training.record import model_card
+from flip_flop_paper.units import Setup
 from tests.cli.project import make_project
 from tests.gguf_files import QUANTIZED, llama_tensors, write_gguf
 from tests.studies.plans import plan

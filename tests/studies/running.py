@@ -5,11 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from flip_flop.cli.study import study_command
-from flip_flop.studies.leases import Holder
+from flip_flop_paper.cli import study_command
 
 STUDY = """\
 name: small
@@ -28,7 +26,7 @@ limit: 26
 """
 # Long enough for something to be killed in the middle of a training.
 LONG = STUDY.replace("max_steps: 6", "max_steps: 48").replace("_steps: 2", "_steps: 6")
-COMMAND = [sys.executable, "-m", "flip_flop.cli.main", "study"]
+COMMAND = [sys.executable, "-m", "flip_flop", "study"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -60,15 +58,6 @@ def here(*arguments) -> int:
     return study_command.main([str(word) for word in arguments], standalone_mode=False)
 
 
-def write_lease(folder: Path, name: str, generation: int = 0, age: float = 0.0, **changes) -> Path:
-    """A lease of this process, or of one that differs from it, last touched some seconds ago."""
-    folder.mkdir(exist_ok=True, parents=True)
-    path = folder / f"{name}.{generation}"
-    path.write_text(json.dumps(vars(Holder.of(os.getpid())) | changes))
-    os.utime(path, (time.time() - age, time.time() - age))
-    return path
-
-
 def has_ended(process: int) -> bool:
     """Whether a process is gone; what nobody has waited for has ended, too."""
     try:
@@ -84,7 +73,7 @@ def whole_checkpoints(root: Path) -> list[Path]:
 
 
 def attempts(root: Path) -> dict[str, int]:
-    """How often a process has begun each unit."""
+    """Number of processes that have begun each unit."""
     return {log.stem: log.read_text().count("---- ") for log in (root / "logs").glob("*.log")}
 
 

@@ -114,7 +114,11 @@ class Cluster:
         self._wait(lambda: self.states().count("idle") == len(self.nodes), "the nodes")
 
     def job_of(self, root: Path, unit: str) -> str:
-        return str(json.loads((root / "slurm" / f"{unit}.json").read_text())["job"])
+        for path in (root / "slurm").glob("*.json"):
+            units = json.loads(path.read_text())["units"]
+            if unit in units:
+                return f"{path.stem}_{units.index(unit)}"
+        raise AssertionError(f"{unit} is not submitted")
 
     def node_of(self, root: Path, unit: str) -> str:
         return self.ask("squeue", "-h", "-r", "-o", "%N", "-j", self.job_of(root, unit)).strip()

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.studies.tables.checkpoints import checkpoints_table, choose, read_checkpoints, read_choices
-from flip_flop.studies.tables.table import render_markdown
 from flip_flop.training import train
+from flip_flop_paper.checkpoints import checkpoints_table, choose, read_checkpoints, read_choices
+from flip_flop_paper.table import render_markdown
 from tests.studies.made_results import Maker, evaluation, make_training, study2
 from tests.training.conftest import load_tiny, make_task, settings
 

@@ -7,7 +7,7 @@ import pytest
 
 from flip_flop.metrics import observed_agreement, paired_bootstrap_interval
 from flip_flop.report import load_run
-from flip_flop.studies.frame import average_seeds, methods_of, template_f1
+from flip_flop_paper.frame import average_seeds, methods_of, template_f1
 from tests.studies.made_results import Maker, study1, study2, study3
 
 

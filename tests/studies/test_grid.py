@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.studies.grid import GridCell, expand
-from flip_flop.studies.study import Subsets, load_study, narrow
 from flip_flop.tasks.catalog import catalog_names
 from flip_flop.tasks.embedded import embedded_task
+from flip_flop_paper.grid import GridCell, expand
+from flip_flop_paper.study import Subsets, narrow
+from flip_flop_paper.study_file import load_study
 
 PAPERS_SOURCES = {"anli_r1", "anli_r2", "anli_r3", "rte", "copa", "hellaswag", "storycloze", "winogrande"}
 
@@ -86,7 +87,7 @@ def test_templates_are_chosen_in_the_tasks_order_and_are_seen_or_unseen_and_neve
 @pytest.mark.parametrize("tasks", [["rte"], ["wsc", "cb"]])
 def test_pairs_that_leave_nothing_to_train_are_refused(tasks):
     study = narrow(load_study("study2"), tasks=tasks)
-    with pytest.raises(InputError, match=r"E-STUDY-VALUE: .*none is trained on"):
+    with pytest.raises(InputError, match=r"E-STUDY-VALUE: .*none of these tasks is trained on"):
         expand(study)
     assert len(expand(replace(study, methods=("base",)))) == len(tasks)
 

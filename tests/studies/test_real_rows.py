@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flip_flop.studies.folder import StudyFolder, load_plan
 from flip_flop.text import DEMO_NOTE
+from flip_flop_paper.folder import StudyFolder, load_plan
 from tests.studies.plans import SHORT
 from tests.studies.running import here
 

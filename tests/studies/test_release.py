@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.studies.plan import Setup
-from flip_flop.studies.release import release_settings, with_protocol
-from flip_flop.studies.study import load_study, narrow
 from flip_flop.training import F2CConfig, make_config
+from flip_flop_paper.release import release_settings, with_protocol
+from flip_flop_paper.study import narrow
+from flip_flop_paper.study_file import load_study
+from flip_flop_paper.units import Setup
 from tests.studies.plans import keys, plan, small
 
 QWEN, LLAMA = "Qwen/Qwen2.5-3B-Instruct", "meta-llama/Llama-3.2-3B-Instruct"
@@ -74,7 +75,7 @@ def test_a_protocol_makes_keys_of_its_own_and_by_its_settings_alone():
 
 
 def test_a_plan_with_a_protocol_is_read_as_it_was_written(tmp_path):
-    from flip_flop.studies.folder import StudyFolder, load_plan
+    from flip_flop_paper.folder import StudyFolder, load_plan
 
     written = plan(with_protocol(small(protocol="release"), "demo"), Setup("demo", device="cpu"))
     assert load_plan(StudyFolder(tmp_path).write_plan(written)) == written

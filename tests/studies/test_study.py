@@ -3,8 +3,8 @@
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.studies.study import Settings, Subsets, load_study, narrow, study_names
-from flip_flop.studies.variants import COLOURS, MethodVariant
+from flip_flop_paper.study import MethodVariant, Settings, Subsets, narrow
+from flip_flop_paper.study_file import COLOURS, load_study, study_names
 
 
 def write(folder, text):
@@ -75,13 +75,13 @@ def test_a_variant_is_a_method_with_settings_over_its_methods_own(tmp_path):
         ("frozen: {method: f2c", "a:b: {method: f2c", "E-STUDY-VALUE", "letters"),
         ("frozen: {method: f2c", "frozen: {method: base", "E-STUDY-VALUE", "swarm"),
         ("frozen: {method: f2c", "frozen: {method: f2", "E-STUDY-VALUE", "'f2c'"),
-        ("frozen: {method: f2c, title", "frozen: {title", "E-STUDY-KEY", "method: f2c"),
+        ("frozen: {method: f2c, title", "frozen: {title", "E-STUDY-KEY", "method is missing"),
         ("frozen, f2c, wide]", "frozn]", "E-STUDY-VALUE", "'frozen'"),
         ('"#123456"', "red", "E-STUDY-VALUE", "#0072b2"),
         ("lora-r: 4", "seed: 4", "E-STUDY-VALUE", "seeds"),
         ("tasks: {rte: {lora_dropout: 0}}", "tasks: {rt: {lora_dropout: 0}}", "E-STUDY-VALUE", "'rte'"),
-        ("eval_limit: 5", "eval_limit: 0", "E-STUDY-VALUE", "at least 1"),
-        ("audit_held_out: true", "audit_held_out: 1", "E-STUDY-KEY", "true or false"),
+        ("eval_limit: 5", "eval_limit: 0", "E-STUDY-VALUE", "greater than or equal to 1"),
+        ("audit_held_out: true", "audit_held_out: 1", "E-STUDY-KEY", "a valid boolean"),
         ("eval_limit: 5", "cross: [rte]", "E-STUDY-KEY", "two studies"),
     ],
 )
@@ -98,29 +98,29 @@ def test_a_mistake_in_a_variant_is_one_line_with_a_code(tmp_path, old, new, code
     ("old", "new", "code", "hint"),
     [
         ("name: mine", "nme: mine", "E-STUDY-KEY", "'name'"),
-        ("name: mine", "name: a/b", "E-STUDY-KEY", "letters"),
-        ("[rte, tasks/own.yaml]", "[]", "E-STUDY-KEY", "at least one"),
-        ("[rte, tasks/own.yaml]", "rte", "E-STUDY-KEY", "tasks: ["),
+        ("name: mine", "name: a/b", "E-STUDY-KEY", "should match"),
+        ("[rte, tasks/own.yaml]", "[]", "E-STUDY-KEY", "at least 1"),
+        ("[rte, tasks/own.yaml]", "rte", "E-STUDY-KEY", "a valid tuple"),
         ("[base, f2c]", "[base, f2d]", "E-STUDY-VALUE", "'f2c'"),
         ("[3, 5]", "[3, 3]", "E-STUDY-VALUE", "twice"),
-        ("[3, 5]", "[3, -5]", "E-STUDY-VALUE", "at least 0"),
-        ("[3, 5]", "[3, yes]", "E-STUDY-VALUE", "whole number"),
+        ("[3, 5]", "[3, -5]", "E-STUDY-VALUE", "equal to 0"),
+        ("[3, 5]", "[3, yes]", "E-STUDY-VALUE", "a valid integer"),
         ("rte: {train_first", "rt: {train_first", "E-STUDY-VALUE", "'rte'"),
-        ("train_first: [2, all]", "train_first: [1]", "E-STUDY-VALUE", "at least 2"),
+        ("train_first: [2, all]", "train_first: [1]", "E-STUDY-VALUE", "equal to 2"),
         ("train_first: [2, all]", "first: [2]", "E-STUDY-KEY", "train_first"),
-        ("[plain, terse]", "0", "E-STUDY-VALUE", "at least 1"),
+        ("[plain, terse]", "0", "E-STUDY-VALUE", "held_out is 0"),
         ("learning_rate: 1e-4", "seed: 4", "E-STUDY-VALUE", "seeds"),
         ("learning_rate: 1e-4", "method: cce", "E-STUDY-VALUE", "methods"),
         ("methods: {f2c", "methods: {base", "E-STUDY-VALUE", "swarm"),
-        ("{f2c: {learning_rate: 2e-4, jsd-weight: 0.5}}", "{f2c: 3}", "E-STUDY-KEY", "key: value"),
-        ("limit: 7", "limit: 0", "E-STUDY-VALUE", "at least 1"),
-        ("split: validation", "split: [a]", "E-STUDY-KEY", "not a text"),
+        ("{f2c: {learning_rate: 2e-4, jsd-weight: 0.5}}", "{f2c: 3}", "E-STUDY-KEY", "a valid dictionary"),
+        ("limit: 7", "limit: 0", "E-STUDY-VALUE", "equal to 1"),
+        ("split: validation", "split: [a]", "E-STUDY-KEY", "a valid string"),
         ("limit: 7", "cross: [rte]", "E-STUDY-KEY", "two studies"),
         ("limit: 7", "limit: 7\nlimit: 8", "E-STUDY-YAML", "Fix"),
-        ("limit: 7", "cross: [5]", "E-STUDY-KEY", "5, which is no name"),
+        ("limit: 7", "cross: [5]", "E-STUDY-KEY", "cross, 0 is 5"),
         ("limit: 7", "5: 7", "E-STUDY-YAML", "5"),
-        ("[2, all]", "[]", "E-STUDY-KEY", "at least one"),
-        ("[3, 5]", "[3, 4294967296]", "E-STUDY-VALUE", "at most 4294967295"),
+        ("[2, all]", "[]", "E-STUDY-KEY", "at least 1"),
+        ("[3, 5]", "[3, 4294967296]", "E-STUDY-VALUE", "equal to 4294967295"),
         ("name: mine", "name: trainings", "E-STUDY-VALUE", "another name"),
         ("name: mine", "name: Logs", "E-STUDY-VALUE", "all studies share"),
         ("name: mine", "name: study1", "E-STUDY-VALUE", "a shipped study has"),

@@ -1,4 +1,4 @@
-"""The tables of a grid: Table 1, Table 2, study 3, and how far the base's F1 spreads over templates."""
+"""The tables of a grid: Table 1, Table 2, study 3, and the spread of the base's F1 over templates."""
 
 import itertools
 import math
@@ -12,8 +12,9 @@ import pandas as pd
 
 from flip_flop.method import BASE
 from flip_flop.metrics import METRICS
-from flip_flop.studies import paper
-from flip_flop.studies.frame import (
+from flip_flop.text import MISSING, count, points
+from flip_flop_paper import layout, paper
+from flip_flop_paper.frame import (
     CELL,
     Setting,
     direction,
@@ -27,14 +28,12 @@ from flip_flop.studies.frame import (
     tasks_of,
     template_f1,
 )
-from flip_flop.studies.paper import PAPER_METRICS, table1, table2
-from flip_flop.studies.tables import layout
-from flip_flop.studies.tables.layout import Selection, number, select, source_head, task_head, win_loss
-from flip_flop.studies.tables.table import Column, Row, Table, TableCell
-from flip_flop.text import MISSING, count, points
+from flip_flop_paper.layout import Selection, number, select, source_head, task_head, win_loss
+from flip_flop_paper.paper import PAPER_METRICS, table1, table2
+from flip_flop_paper.table import Column, Row, Table, TableCell
 
 ALL = "all"
-WIDE_RANGE = 0.15  # the paper counts the datasets whose interquartile range exceeds this
+WIDE_RANGE = 0.15  # the paper counts the datasets with a larger interquartile range
 QUANTILES = {"min": 0, "Q1": 0.25, "median": 0.5, "Q3": 0.75, "max": 1}
 HELD_OUT_NOTE = "Held out: under the templates that a task holds out from training, where it holds out any."
 _CHANGES = ["mean", "std_over_seeds", "change", "change_low", "change_high"]
@@ -42,7 +41,7 @@ _PAIRED = ["better", "worse", "paper_better", "paper_worse"]
 
 
 def methods_table(frame: pd.DataFrame) -> Table:
-    """Methods in rows, tasks in columns, the paper's number below each cell; below them, templates held out."""
+    """Table 1: methods in rows, tasks in columns, with the paper's number below each cell, then held-out templates."""
     settings: tuple[Setting, ...] = ("own", "held_out")
     shown = select(frame, settings)
     cells = pd.concat([_on_own_task(frame, setting)[1] for setting in settings if len(in_setting(frame, setting))])
@@ -58,7 +57,8 @@ def methods_table(frame: pd.DataFrame) -> Table:
         own = [_cell(found[task]) if task in found else TableCell() for task in tasks_of(shown.asked)]
         rows.append([head, TableCell(METRICS[metric].title), *own, TableCell(_average(line["mean"]))])
         if line["paper"].notna().any():
-            printed = ["paper", *map(number, line["paper"]), _average(line["paper"])]
+            theirs = (number(found[task].paper) if task in found else "" for task in tasks_of(shown.asked))
+            printed = ["paper", *theirs, _average(line["paper"])]
             rows.append([head, *(TableCell(text, "paper") for text in printed)])
     notes = shown.notes(
         [row[:-1] for row in rows],
@@ -78,7 +78,7 @@ def methods_table(frame: pd.DataFrame) -> Table:
 
 
 def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
-    """Tasks in rows, by method; below them the average and the P/N counts, beside the paper's over the same tasks."""
+    """Changes by method and task, then the average and the P/N counts, with the paper's over the same tasks."""
     shown, cells = _on_own_task(frame, setting)
     cells = cells[cells["method"] != BASE.name]
     has_paper, num_tasks = cells["paper"].notna().any(), cells["task"].nunique()
@@ -89,7 +89,7 @@ def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
         tasks = count(num_tasks, "task")
         return TableCell(f"average, {tasks if most[each.method] == num_tasks else f'{most[each.method]} of {tasks}'}")
 
-    def mean(each: Any) -> str:  # a task without labels has agreement and no F1
+    def mean(each: Any) -> str:  # a task without labels has agreement but no F1
         fewer = f" over {count(each.tasks, 'task')}" if 0 < each.tasks < most[each.method] else ""
         return number(each.mean_change, points) + fewer
 
@@ -121,7 +121,7 @@ def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
 
 
 def transfer_table(frame: pd.DataFrame, method: str) -> Table:
-    """One row for all pairs and one for each source, in the paper's layout, with its numbers beside."""
+    """Table 2: one row for all pairs and one for each source, in the paper's layout and with its numbers."""
     shown, has_paper = _transfer(frame, method)
     averages, sources = average_transfers(shown.cells), dict.fromkeys(source for source, _ in pairs_of(shown.asked))
     lines = layout.fill(averages, ["source"], [(source,) for source in [ALL, *sources]])
@@ -133,7 +133,7 @@ def transfer_table(frame: pd.DataFrame, method: str) -> Table:
         "Δ": lambda each: number(each.improvement, points, each.std_over_seeds),
         "P/N": lambda each: win_loss(each.better, each.worse),
     }
-    if has_paper:  # with three decimals, as the paper prints it
+    if has_paper:  # three decimals, as in the paper
         parts |= {
             "paper Δ": lambda each: MISSING if pd.isna(each.paper_improvement) else points(each.paper_improvement, 3),
             "paper P/N": lambda each: win_loss(each.paper_better, each.paper_worse),
@@ -155,7 +155,7 @@ def transfer_table(frame: pd.DataFrame, method: str) -> Table:
 
 
 def pairs_table(frame: pd.DataFrame, method: str) -> Table:
-    """Every pair with its changes and their intervals."""
+    """Transfer by pair: changes and their intervals."""
     shown, has_paper = _transfer(frame, method)
     cells = layout.fill(shown.cells, ["source", "task"], pairs_of(shown.asked)).assign(method=method)
     heads = [("trained on", source_head), ("evaluated on", task_head)]
@@ -173,7 +173,7 @@ def pairs_table(frame: pd.DataFrame, method: str) -> Table:
 
 
 def unseen_table(frame: pd.DataFrame) -> Table:
-    """By task and K: the metrics on templates that the training never saw, and their changes."""
+    """Study 3 by task and K: the metrics on held-out templates, and their changes."""
     shown = select(frame, "unseen")
     cells = shown.cells.sort_values("task", key=lambda tasks: tasks.map(task_order), kind="stable")
     seen = np.where(cells["held_out"] | (cells["method"] == BASE.name), "", " (seen)")
@@ -227,7 +227,7 @@ def spread_table(frame: pd.DataFrame) -> Table:
 
 
 def quartiles(f1: pd.DataFrame) -> pd.DataFrame:
-    """By task: the smallest, the quartiles (linear interpolation) and the largest F1, and the interquartile range."""
+    """Compute minimum, quartiles (linear interpolation), maximum and interquartile range of F1 by task."""
     groups = f1.groupby("task", sort=False)["f1"]
     found = {task: np.quantile(values, list(QUANTILES.values())).round(12) for task, values in groups}
     frame = pd.DataFrame.from_dict(found, orient="index", columns=list(QUANTILES))
@@ -235,7 +235,7 @@ def quartiles(f1: pd.DataFrame) -> pd.DataFrame:
 
 
 def average_changes(cells: pd.DataFrame, by: str, column: str = "change") -> pd.DataFrame:
-    """By group and metric: the number of known changes, their mean, and how many are better and worse: 0 is neither."""
+    """Count and average the known changes by group and metric. A change of 0 counts as unchanged."""
     known = cells[cells[column].notna() & cells["metric"].isin(PAPER_METRICS)]
     gain = known[column] * known["metric"].map(direction).astype(int)
     groups = known.assign(better=gain > 0, worse=gain < 0).groupby([by, "metric"], sort=False)
@@ -244,7 +244,7 @@ def average_changes(cells: pd.DataFrame, by: str, column: str = "change") -> pd.
 
 
 def average_over_tasks(cells: pd.DataFrame) -> pd.DataFrame:
-    """:func:`average_changes` by method, with ``tasks`` their number; and the paper's, where it has the same tasks."""
+    """Apply :func:`average_changes` by method. The paper's averages are added if they cover the same tasks."""
     known = layout.fill(average_changes(cells, "method"), ["method"], [(method,) for method in methods_of(cells)])
     known = known[known["metric"].isin(PAPER_METRICS)].rename(columns={"number": "tasks"})
     known["tasks"] = known["tasks"].fillna(0).astype(int)
@@ -254,9 +254,9 @@ def average_over_tasks(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def average_transfers(cells: pd.DataFrame) -> pd.DataFrame:
-    """By source and metric, over all targets with a base: the mean improvement, its spread over seeds, the P/N counts.
+    """Compute the mean improvement over targets, its spread over seeds and the P/N counts by source and metric.
 
-    The source ``all`` has all pairs. The spread is of the mean over the pairs, where all have the same seeds.
+    The source ``all`` has all pairs. If all pairs have the same seeds, the spread applies to the mean over pairs.
     """
 
     def spread(own: pd.DataFrame) -> float:
@@ -274,7 +274,7 @@ def average_transfers(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _on_own_task(frame: pd.DataFrame, setting: Setting) -> tuple[Selection, pd.DataFrame]:
-    """What was audited on the task trained on; its cells with a row for whatever is missing, beside the paper's."""
+    """Select the audits on the task trained on. Missing cells have a row, and all have the paper's numbers."""
     shown = select(frame, setting)
     wanted = itertools.product(methods_of(shown.asked), tasks_of(shown.asked))
     return shown, _with_paper(layout.fill(shown.cells, ["method", "task"], wanted).assign(setting=setting))
@@ -290,11 +290,11 @@ def _with_paper(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _average(values: pd.Series) -> str:
-    """The mean over tasks, where none is missing."""
+    """Return the mean over tasks, or a dash if one is missing."""
     return number(math.nan if values.isna().any() else fmean(values))
 
 
 def _transfer(frame: pd.DataFrame, method: str) -> tuple[Selection, bool]:
-    """A method's pairs, and whether the paper's Table 2 is of these."""
+    """Select the pairs of a method. The flag says whether the paper's Table 2 contains its sources."""
     shown = select(frame, "transfer", method)
     return shown, method == "f2c" and bool(table2()["source"].isin(shown.asked["source"]).any())

@@ -1,4 +1,4 @@
-"""From a grid to cells with keys: a key is the digest of all that decides a result."""
+"""The digest of each cell, computed from exactly the inputs that decide its result."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -13,17 +13,17 @@ from flip_flop.method import BASE
 from flip_flop.options import TrainingProtocol, row_protocol_of
 from flip_flop.scoring import LoadedModel, load_model
 from flip_flop.scoring.models import EMBEDDED_MODEL
-from flip_flop.studies.grid import GridCell, expand
-from flip_flop.studies.plan import Cell, Plan, Setup
-from flip_flop.studies.release import with_protocol
-from flip_flop.studies.study import Study
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
 from flip_flop.training.resume import EXECUTION_ONLY, recorded_settings, resume_settings
+from flip_flop_paper.grid import GridCell, expand
+from flip_flop_paper.release import with_protocol
+from flip_flop_paper.study import Study
+from flip_flop_paper.units import Cell, Plan, Setup
 
-# Of this module's keys: another number makes all of them others.
+# The version of the digests. Another number changes all of them.
 SCHEME = 1
-# A setting that is no more, and that all keys of this scheme hold.
+# A removed setting that all digests of this version contain.
 RETIRED = {"fast_linear": False}
 # The value of settings before they existed, or before their default changed.
 FORMER: dict[str, Any] = {
@@ -34,16 +34,15 @@ FORMER: dict[str, Any] = {
     **{"vote_calibration": "none", "label_prior": None, "too_long": "refuse", "model_init_kwargs": None},
     "cce_space": "vocab",
 }
-# Where rows were found, and under which name of a version; what they are, the digest of their content says. A commit
-# that leaves the rows alone is no reason to train again, and a node without a network does not learn the commit. Nor do
-# the splits' names matter, as the digests of their ids are there.
+# Parts of the provenance that do not decide a result: the digests of the rows and of the ids do. Another commit with
+# the same rows must not train again, and a node without a network cannot look up the commit.
 _LOCATIONS = ("source", "mirror", "revision", "branch", "splits")
-# The settings that an audit shares with the trainings.
+# The settings that audits share with training runs.
 SCORING = ("chat_template", "backend", "batch_tokens", "too_long")
 
 
 def open_task(name: str, setup: Setup, protocol: TrainingProtocol = "paper") -> Task:
-    """A task of a study, with all its templates, and with the rows and prompts of the study's protocol."""
+    """Load a task with all its templates, and with the rows and prompts of the study's protocol."""
     mirror, stories = (None if path is None else Path(path) for path in (setup.hub_mirror, setup.story_cloze_dir))
     return load_task(
         name, templates="all", hub_mirror=mirror, story_cloze_dir=stories, protocol=row_protocol_of(protocol)
@@ -51,20 +50,20 @@ def open_task(name: str, setup: Setup, protocol: TrainingProtocol = "paper") -> 
 
 
 def open_model(setup: Setup, adapter: Path | None) -> LoadedModel:
-    """The model of a study, with an adapter or without."""
+    """Load the model of a study, with an adapter or without."""
     return load_model(setup.model, adapter=adapter, revision=setup.revision, dtype=setup.dtype, device=setup.device)
 
 
 def make_plan(study: Study, setup: Setup) -> Plan:
-    """Load every task of a study once, and give every cell its key. No model is loaded.
+    """Load every task of a study once, and compute the digest of every cell. No model is loaded.
 
     Raises:
-        InputError: ``E-STUDY-TASK``: two tasks have one name. Errors of a task's, of its rows' or of a setting's.
+        InputError: ``E-STUDY-TASK``: two tasks have the same name. Or an error in a task, its rows or a setting.
     """
     study = with_protocol(study, setup.model)
     check_settings(study)
     model = identify_model(setup)
-    setup = replace(setup, revision=model.get("revision"))  # what the key names is what the cells load
+    setup = replace(setup, revision=model.get("revision"))  # the cells load the commit that the digests name
     tasks: dict[str, Task] = {}
     for reference in dict.fromkeys(cell.task for cell in expand(study)):
         tasks[reference] = _open(reference, study, setup)
@@ -81,10 +80,10 @@ def make_plan(study: Study, setup: Setup) -> Plan:
 
 
 def make_cells(study: Study, tasks: Mapping[str, Task], key: Callable[[Cell, Task], str]) -> Iterator[Cell]:
-    """The cells of a study's grid on these tasks, which are named as the study names them.
+    """Make the cells of a study's grid. ``tasks`` has the study's names.
 
-    ``key`` is given each cell, and its task with its templates alone. Methods of the same settings share the training
-    of the first of them; its audits are cells of each.
+    ``key`` computes the digest of a cell from its task with the chosen templates. Methods with the same settings share
+    the training run of the first one, and each has audits of its own.
     """
     made: dict[GridCell, Cell] = {}
     trainings: dict[str, Cell] = {}
@@ -99,7 +98,7 @@ def make_cells(study: Study, tasks: Mapping[str, Task], key: Callable[[Cell, Tas
 
 
 def _open(reference: str, study: Study, setup: Setup) -> Task:
-    """A task of a study. Where it cannot be had, the others can be run without it, and the error says how."""
+    """Load a task. If it is unavailable, the error names the option that leaves it out."""
     try:
         return open_task(reference, setup, study.protocol)
     except InputError as error:
@@ -142,7 +141,7 @@ def _without_key(place: GridCell, study: Study, task: Task, training: Cell | Non
 
 
 def check_settings(study: Study) -> None:
-    """Resolve the settings of every training: their mistakes come before the tasks' seconds.
+    """Resolve the settings of every training run, before tasks are loaded.
 
     Raises:
         InputError: ``E-CONFIG-KEY`` or ``E-CONFIG-VALUE``.
@@ -152,15 +151,15 @@ def check_settings(study: Study) -> None:
 
 
 def training_config(settings: Mapping[str, Any], source: str = "the study's settings") -> F2CConfig:
-    """The settings as a machine without a GPU resolves them: a login node asks for bf16, too."""
+    """Resolve settings as on a CPU, so that a login node without a GPU accepts bf16."""
     return make_config(dict(settings) | {"use_cpu": True}, source)
 
 
 def scoring_settings(study: Study, task: str = "") -> dict[str, Any]:
-    """The settings of an audit, resolved alone: the trainings' may be complete only with a method's own.
+    """Resolve the settings of an audit. Those of training runs may be incomplete without those of a method.
 
     Raises:
-        InputError: ``E-CONFIG-KEY``, for whichever unknown name, or ``E-CONFIG-VALUE``.
+        InputError: ``E-CONFIG-KEY`` or ``E-CONFIG-VALUE``.
     """
     given = {name.replace("-", "_"): value for name, value in study.settings.of(BASE.name, task).items()}
     names = [name for name in given if name in SCORING or name not in F2CConfig.__dataclass_fields__]
@@ -169,21 +168,21 @@ def scoring_settings(study: Study, task: str = "") -> dict[str, Any]:
 
 
 def choose(task: Task, names: tuple[str, ...]) -> Task:
-    """The task with these templates, none of them held out: who names a template wants it."""
+    """Return the task with these templates, none of them held out."""
     return replace(task.with_templates(names), held_out_templates=())
 
 
 def model_folder(name: str) -> Path | None:
-    """The folder that a model's name stands for; None for one on the hub."""
+    """Return the folder of a local model, or None for one on the hub."""
     folder = EMBEDDED_MODEL if name == "demo" else Path(name)
     return folder if folder.is_dir() else None
 
 
 def identify_model(setup: Setup) -> dict[str, Any]:
-    """What the model is: a folder's files, or a name on the hub and a commit.
+    """Identify the model: by the digests of its files, or by its name on the hub and a commit.
 
-    For a branch or a tag, or where no revision is given, it is the commit that the hub's cache holds, or else the hub's
-    own one: a model must not become another one between two runs of a study without a word.
+    A branch, a tag or a missing revision is resolved to the commit in the hub's cache, or else on the hub. The model
+    cannot change between two runs of a study.
     """
     folder, gguf = model_folder(setup.model), gguf_name(setup.model)
     if gguf and is_local_name(setup.model):
@@ -199,10 +198,10 @@ def identify_model(setup: Setup) -> dict[str, Any]:
 
 
 def _commit(name: str, revision: str) -> str | None:
-    """What a revision stands for: in the hub's cache, else on the hub; None where neither says."""
+    """Resolve a revision in the hub's cache, else on the hub; None if both fail."""
     if re.fullmatch("[0-9a-f]{40}", revision):
         return revision
-    from huggingface_hub import HfApi, constants, file_download  # not for a model that lies in a folder
+    from huggingface_hub import HfApi, constants, file_download  # a local model needs no hub
 
     folder = file_download.repo_folder_name(repo_id=name, repo_type="model")
     try:
@@ -213,12 +212,12 @@ def _commit(name: str, revision: str) -> str | None:
         return None
     try:
         return HfApi().model_info(name, revision=revision, timeout=20).sha
-    except Exception:  # Loading says what is wrong with the name or the network.
+    except Exception:  # loading the model reports the error
         return None
 
 
 def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
-    """The digest of what decides a cell's result: never the study's name, nor where anything lies."""
+    """Compute the digest of everything that decides a cell's result. Names of studies and paths do not."""
     is_training = cell.kind == "train"
     splits = ["train", *({"validation"} & set(task.data))] if is_training else [plan.study.split]
     data = {split: dict(task.rows(split).provenance) for split in splits}
@@ -245,10 +244,10 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
 
 
 def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The method's own settings, the main inherited ones, and those of the rest that are given and not the defaults.
+    """Select the method's own settings, the main inherited ones, and given ones that differ from their defaults.
 
-    Not all of ``TrainingArguments``: a field that a new version of the library adds is no reason to train again. Nor is
-    a setting of this package that was added since the first keys, as long as it has the value that all had then.
+    A new field of the library does not change digests. A newer setting of this package does not either, while it has
+    the value that earlier versions used.
     """
     config = training_config(settings)
     decisive, defaults = resume_settings(config), resume_settings(training_config({})) | FORMER
@@ -258,7 +257,7 @@ def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _suffix(task: Task, names: tuple[str, ...]) -> str:
-    """What tells a choice of templates from the task's own one, such as ``-first5``."""
+    """Describe a choice of templates that differs from the task's default, such as ``-first5``."""
     own, every = task.training_templates.names, task.templates.names
     if names == own:
         return ""

@@ -1,4 +1,4 @@
-"""What tables are laid out with: numbers as printed, the cells under each metric, rows in groups, marks, notes."""
+"""The layout of tables: printed numbers, columns under each metric, groups of rows, marks and notes."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ import pandas as pd
 
 from flip_flop.method import BASE, METHODS
 from flip_flop.metrics import METRICS
-from flip_flop.studies.frame import KEPT, Setting, average_seeds, in_setting, task_title, titles_of
-from flip_flop.studies.paper import PAPER_METRICS, dataset_names
-from flip_flop.studies.tables.table import Column, Row, TableCell
 from flip_flop.tasks.catalog import catalog_entry
 from flip_flop.text import DEMO_NOTE, MISSING, count, percent, point_interval, points
+from flip_flop_paper.frame import KEPT, Setting, average_seeds, in_setting, task_title, titles_of
+from flip_flop_paper.paper import PAPER_METRICS, dataset_names
+from flip_flop_paper.table import Column, Row, TableCell
 
 DECIMALS = METRICS["mean_f1"].decimals
 MAX_NAMED = 12
 INTERVAL_NOTE = "95% CI: paired bootstrap over instances; it says nothing about another training seed."
-# The columns under each of the paper's metrics, by heading; the text of each is made of a row of averaged seeds.
+# The columns under each of the paper's metrics, by heading. A function formats a row of averaged seeds.
 Parts = dict[str, Callable[[Any], str]]
 
 
 def number(value: Any, write: Callable[[float, int], str] = percent, std: Any = None) -> str:
-    """A number as printed, with its spread over seeds; a dash where there is none.
+    """Format a number with its spread over seeds. A missing number is a dash.
 
     Example:
         >>> number(0.5843, std=0.0021), number(float("nan"))
@@ -35,7 +35,7 @@ def number(value: Any, write: Callable[[float, int], str] = percent, std: Any = 
 
 
 def win_loss(better: Any, worse: Any) -> str:
-    """P/N, as the paper prints it."""
+    """Format P/N as in the paper."""
     return MISSING if pd.isna(better) else f"{better}/{worse}"
 
 
@@ -50,26 +50,27 @@ CHANGE: Parts = {
 
 
 def held_out(each: Any) -> str:
-    """What is added to a name where the templates are those that the task's file holds out."""
+    """Return the suffix of a name for audits of held-out templates."""
     return " (held out)" if getattr(each, "setting", "") == "held_out" else ""
 
 
 def task_head(each: Any) -> TableCell:
-    """The cell of the task audited."""
+    """Return the cell of the audited task."""
     return TableCell(task_title(each.task), "name")
 
 
 def source_head(each: Any) -> TableCell:
-    """The cell of the task trained on."""
+    """Return the cell of the task trained on."""
     return TableCell(task_title(each.source), "name")
 
 
 def pivot(
     cells: pd.DataFrame, by: Sequence[str], heads: Sequence[tuple[str, Callable[[Any], TableCell]]], parts: Parts
 ) -> tuple[list[Column], list[Row]]:
-    """A row for each group of ``cells``, which have one of each metric: the ``heads``, and the parts of each metric.
+    """Make a row for each group of ``cells``: the ``heads``, then the parts of each metric.
 
-    A head is its heading, and its cell of any row of the group; the ``mark`` of a row is its change's.
+    A group has one row of each metric. A head is a heading and a function of such a row. The ``mark`` of a row applies
+    to its change.
     """
     every = [(metric, heading) for metric in PAPER_METRICS for heading in parts]
     shown = [(metric, heading) for metric, heading in every if heading != "95% CI" or METRICS[metric].has_interval]
@@ -87,14 +88,14 @@ def pivot(
 
 
 def fill(cells: pd.DataFrame, names: Sequence[str], wanted: Iterable[tuple[str, ...]]) -> pd.DataFrame:
-    """A row for each wanted combination of these columns and each metric, in order; NaN where nothing was audited."""
+    """Return a row for each wanted combination of these columns and each metric, with NaN for missing audits."""
     on = [*names, "metric"]
     grid = pd.DataFrame([(*each, metric) for each in wanted for metric in KEPT], columns=on)
     return grid.merge(cells.drop_duplicates(on, keep="last"), how="left", on=on)
 
 
 def mark_extremes(values: pd.Series) -> pd.Series:
-    """The best and the worst, the highest and the lowest, as printed in percent: what looks equal is marked alike.
+    """Mark the highest as best and the lowest as worst. Numbers that are printed alike have the same mark.
 
     Example:
         >>> mark_extremes(pd.Series([0.5, None, 0.7, 0.70001])).tolist()
@@ -106,7 +107,7 @@ def mark_extremes(values: pd.Series) -> pd.Series:
 
 
 def group_rows(rows: Iterable[Row]) -> list[Row]:
-    """Rows whose first cell stands once for all that have it, below a rule."""
+    """Print the first cell of a group of rows once, below a rule."""
     grouped: list[Row] = []
     last: TableCell | None = None
     for first, *rest in rows:
@@ -118,7 +119,7 @@ def group_rows(rows: Iterable[Row]) -> list[Row]:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a table shows of a study's frame: the audits ``asked`` for, and those complete as averaged ``cells``."""
+    """The part of a frame that a table shows: the ``asked`` audits, and the averaged ``cells`` of complete ones."""
 
     frame: pd.DataFrame
     asked: pd.DataFrame
@@ -126,25 +127,25 @@ class Selection:
 
     @cached_property
     def titles(self) -> dict[str, str]:
-        """The methods' titles by name."""
+        """Return the titles of methods by name."""
         return titles_of(self.frame)
 
     def method_head(self, each: Any) -> TableCell:
-        """The first cell of a method's rows: our titles are words of ours."""
+        """Return the first cell of a method's rows. Titles of other methods are untrusted text."""
         is_ours = each.method in (BASE.name, *METHODS)
         return TableCell(self.titles[each.method] + held_out(each), "" if is_ours else "name")
 
     def notes(self, rows: Iterable[Row], *own: Any) -> list[str]:
-        """The notes below a table: about its cells, its ``own``, and what is missing in its ``rows``.
+        """Return the notes below a table: about its cells, then ``own``, then about numbers missing in ``rows``.
 
-        A note of its own is one, or several, or nothing where its condition does not hold.
+        An element of ``own`` is a note, a list of notes, or a false value.
         """
         texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
         deviation = any(" ± " in text for text in texts) and "±: sample standard deviation over training seeds."
         return _join(*self._about(), deviation, *own, *self._missing(texts.count(MISSING)))
 
     def paper_notes(self, where: str, *more: str) -> list[str]:
-        """Whose the second number is, and which tasks were audited on other instances than the paper's."""
+        """Explain the published numbers, and name tasks with other instances than in the paper."""
         other = {}
         for each in _once(self.cells).itertuples():
             printed = catalog_entry(each.task).paper["test"] if each.task in dataset_names() else None
@@ -158,7 +159,7 @@ class Selection:
         )
 
     def _about(self) -> list[str]:
-        """Model, seeds, sizes, collapse; and that a toy is a toy."""
+        """Describe model, seeds, sizes and collapse. The demo model has a warning."""
         done, cells = self.frame[self.frame["is_done"]].sort_values("position", kind="stable"), _once(self.cells)
         seeds = sorted({seed for each in cells["seeds"] for seed in each if not pd.isna(seed)})
         seed_words = f"; {count(len(seeds), 'training seed')} ({', '.join(map(str, seeds))})" if seeds else ""
@@ -179,7 +180,7 @@ class Selection:
         )
 
     def _missing(self, dashes: int) -> list[str]:
-        """How many cells of the study's own are a dash, which tasks have no labels, and which audits are not done."""
+        """Count the dashes, and name tasks without labels and incomplete audits."""
         asked = self.asked
         without = asked["is_done"] & (asked["metric"] == "mean_f1") & asked["value"].isna()
         unlabelled = asked.loc[without, "task"].unique()
@@ -195,14 +196,14 @@ class Selection:
         )
 
     def _words(self, each: Any) -> str:
-        """An audit or a cell in words."""
+        """Describe an audit or a cell."""
         trained = f" trained on {task_title(each.source)}" if each.setting == "transfer" and each.source else ""
         kept = f" ({each.k} templates)" if each.setting == "unseen" and each.k else ""
         return f"{self.titles[each.method]}{trained} on {task_title(each.task)}{held_out(each)}{kept}"
 
 
 def select(frame: pd.DataFrame, setting: Setting | Sequence[Setting], method: str | None = None) -> Selection:
-    """The audits of one setting or of several, and of one method where it is given."""
+    """Select the audits of settings, and of a method if given."""
     asked = in_setting(frame, setting, method)
     return Selection(frame, asked, average_seeds(asked))
 
@@ -212,7 +213,7 @@ def _join(*parts: Any) -> list[str]:
 
 
 def _once(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of the rows of each audit or cell, one for each metric, the first."""
+    """Return the first row of each audit or cell."""
     return rows[rows["metric"] == KEPT[0]]
 
 

@@ -1,4 +1,4 @@
-"""A table as it is printed, its numbers for CSV, and how it is written: text, Markdown, CSV, LaTeX with booktabs."""
+"""A printed table and its renderers: text, Markdown, CSV, and LaTeX with booktabs."""
 
 import itertools
 import re
@@ -22,7 +22,7 @@ _LATEX_STYLES = {
 
 @dataclass(frozen=True)
 class TableCell:
-    """One cell: a ``name`` comes from a user's file, with no words of ours; ``paper`` is the paper's number."""
+    """One cell. The style ``name`` marks untrusted text of a file, and ``paper`` a published number."""
 
     text: str = ""
     style: Style = ""
@@ -30,7 +30,7 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Column(TableCell):
-    """A column's heading; neighbours with the same group stand under it together."""
+    """The heading of a column. Neighbours with the same group share a heading above."""
 
     group: str = ""
     is_text: bool = False
@@ -41,9 +41,9 @@ Row = Sequence[TableCell]
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table, the notes below it, and its numbers in long form for CSV: fractions in full, NaN for no answer.
+    """A table with its notes, and its numbers in long form for CSV, as unrounded fractions.
 
-    ``name`` is the files' name; an empty row is a rule; ``is_wide`` spans both columns of a page.
+    ``name`` is the name of its files. An empty row is a rule. ``is_wide`` spans both columns of a page.
     """
 
     name: str
@@ -56,12 +56,12 @@ class Table:
 
 
 def render_csv(table: Table) -> str:
-    """The numbers of the table, with fractions from 0 to 1 in full."""
+    """Render the numbers as CSV, with unrounded fractions from 0 to 1."""
     return table.records.map(spreadsheet_cell).to_csv(index=False, lineterminator="\n")
 
 
 def render_markdown(table: Table) -> str:
-    """The table in Markdown: best bold, worst in italics."""
+    """Render Markdown: the best number is bold, the worst in italics."""
     headings = [TableCell(f"{each.group} {each.text}".strip(), each.style) for each in table.columns]
     rules = ["---" if column.is_text else "---:" for column in table.columns]
     lines = [map(_markdown, headings), rules, *(map(_markdown, row) for row in table.rows if row)]
@@ -71,7 +71,7 @@ def render_markdown(table: Table) -> str:
 
 
 def render_text(table: Table) -> str:
-    """The table for a terminal: aligned, with its title above and its notes below."""
+    """Render aligned text for a terminal."""
     headings = [f"{each.group} {each.text}".strip() for each in table.columns]
     lines = [headings, *([cell.text for cell in row] for row in table.rows if row)]
     num_left = next((at for at, column in enumerate(table.columns) if not column.is_text), len(headings))
@@ -91,9 +91,9 @@ def _markdown(cell: TableCell) -> str:
 
 
 def render_latex(table: Table) -> str:
-    r"""The table as a float, to be read with ``\input``; it shrinks to the width of the page where it has to.
+    r"""Render a LaTeX float for ``\input``. A wide table shrinks to the page.
 
-    Marked as in the paper: best bold and green, worst red.
+    As in the paper, the best number is bold and green, and the worst is red.
     """
     kind, width = ("table*", r"\linewidth") if table.is_wide else ("table", r"\columnwidth")
     layout = "".join("l" if column.is_text else "r" for column in table.columns)
@@ -121,7 +121,7 @@ def render_latex(table: Table) -> str:
 
 
 def _groups(columns: Sequence[Column]) -> list[str]:
-    """The line above the headings, and the rules below its groups."""
+    """Return the line of groups above the headings, and the rules below it."""
     cells, rules, end = [], [], 0
     for name, members in itertools.groupby(columns, lambda column: column.group):
         size = len(list(members))

@@ -1,7 +1,7 @@
-"""Which checkpoint each rule would have chosen, from a training's log alone, and what the label-free one costs."""
+"""Tables of training runs: the checkpoint that each selection rule chooses, and the rows and hours of each dataset."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +11,29 @@ import pandas as pd
 from flip_flop.errors import InputError
 from flip_flop.metrics import share_drift
 from flip_flop.run_record import RunRecord
-from flip_flop.studies.frame import average_seeds, methods_of, task_order, task_title
-from flip_flop.studies.tables import layout
-from flip_flop.studies.tables.table import Column, Table, TableCell
+from flip_flop.tasks.catalog import catalog_entry, catalog_names
+from flip_flop.tasks.protocols import row_protocols
 from flip_flop.text import MISSING, count, points
+from flip_flop_paper import layout
+from flip_flop_paper.frame import average_seeds, in_setting, methods_of, task_order, task_title, tasks_of
+from flip_flop_paper.table import Column, Row, Table, TableCell
 
 # What earlier versions logged as the value of a collapsed checkpoint.
 COLLAPSED = -1.0
-# Each rule's metric, and the columns of what it takes.
+# The metric of each rule, and the columns of its choice.
 RULES = {
     "mean_f1": ("mean_f1_step", "mean_f1_value", "mean_f1_agreement", "mean_f1_drift"),
     "agreement": ("agreement_step", "agreement_mean_f1", "agreement_value", "agreement_drift"),
 }
+SPLITS = ("train", "validation", "test")
+_WHOSE = ("here", *row_protocols())
+_HOURS = {"training": "hours", "validation": "hours_validation", "audit": "hours_audit"}
 _COLUMNS = ["step", "mean_f1", "agreement", "drift"]
 _TITLES = {"mean_f1": "by mean F1 (labels)", "agreement": "by agreement (no labels)"}
 
 
 def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
-    """One row per training: both choices with both criteria, on the validation split."""
+    """One row per training run: both choices with both criteria, on the validation split."""
     both = choices[choices["mean_f1_step"].notna() & choices["agreement_step"].notna()]
     scored = choices[choices["num_candidates"] > 0]
     same = (both["mean_f1_step"] == both["agreement_step"]).sum()
@@ -64,13 +69,13 @@ def checkpoints_table(frame: pd.DataFrame, choices: pd.DataFrame) -> Table:
 
 
 def read_choices(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row for each training behind a study's complete audits.
+    """Return a row for each training run with a complete audit.
 
-    Columns: method, task, seed, templates (how many were trained on), selected_by (the rule that it followed),
-    max_share_drift, those of :data:`RULES`, num_candidates, is_guarded (the log holds what the guard needs).
+    Columns: method, task, seed, templates (their number), selected_by (the rule of the run), max_share_drift and those
+    of :data:`RULES`. num_candidates counts the checkpoints. is_guarded tells whether the log has every drift.
 
     Raises:
-        InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a training that cannot be read.
+        InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for an unreadable training run.
     """
     trained = frame[frame["is_done"] & frame["training"].notna()].drop_duplicates("training")
     rows = [
@@ -84,11 +89,11 @@ def read_choices(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def choose(training: Path) -> dict[str, Any]:
-    """What both rules take among the checkpoints of one training: the first of the best, as training does.
+    """Return the choice of both rules among the checkpoints of one training run: the first of the best.
 
-    ``mean_f1`` is the paper's rule, and needs labels. ``agreement`` is by ``vote_agreement``; in logs of earlier
-    versions, by P_o among checkpoints whose label shares are within ``max_share_drift`` of the base's majority votes.
-    What the training itself refused is not taken by the rule that it followed.
+    ``mean_f1`` is the paper's rule, and needs labels. ``agreement`` compares ``vote_agreement``. In logs of earlier
+    versions it compares P_o among checkpoints with a label drift of at most ``max_share_drift``. The rule of the run
+    itself skips checkpoints that the run rejected.
     """
     settings = RunRecord.read(training, "train").training or {}
     is_calibrated = settings.get("vote_calibration", "none") != "none"
@@ -118,11 +123,11 @@ def read_checkpoints(log: Path, *, is_calibrated: bool = False) -> pd.DataFrame:
     try:
         lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
     except FileNotFoundError as error:
-        hint = "Run the study again: it trains what is missing."
+        hint = "Run the study again."
         raise InputError("E-RUN-MISSING", f"{log.parent} has no {log.name}.", hint) from error
     except (OSError, ValueError) as error:
         hint = "Remove its folder and run the study again."
-        raise InputError("E-RUN-BROKEN", f"{log} is not the log of a training.", hint) from error
+        raise InputError("E-RUN-BROKEN", f"{log} is not the log of a training run.", hint) from error
     evaluations = {
         int(line["step"]): line
         for line in lines
@@ -145,3 +150,71 @@ def read_checkpoints(log: Path, *, is_calibrated: bool = False) -> pd.DataFrame:
 def _shares(line: Mapping[str, Any], prefix: str) -> np.ndarray:
     found = {int(key.removeprefix(prefix)): value for key, value in line.items() if key.startswith(prefix)}
     return np.array([found[label] for label in sorted(found)], dtype=np.float64)
+
+
+def read_sizes(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each of the paper's datasets that was trained on and audited.
+
+    Columns: task, and the rows of each split, such as ``train_here`` or ``train_paper``. ``hours`` is the mean over its
+    training runs, ``hours_validation`` their time in evaluations, and ``hours_audit`` the mean over audits.
+
+    Raises:
+        InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for an unreadable training run.
+    """
+    own = in_setting(frame, "own")
+    done = own[own["is_done"] & own["training"].notna() & own["task"].isin(catalog_names())]
+    rows = []
+    for task in tasks_of(done):
+        audits = done[done["task"] == task].drop_duplicates("training")
+        records = [RunRecord.read(training, "train") for training in audits["training"]]
+        data, entry = records[0].task, catalog_entry(task)
+        here = (data.num_instances, data.extra.get("num_validation"), int(audits["instances"].iloc[0]))
+        sizes = {f"{split}_here": size for split, size in zip(SPLITS, here, strict=True)}
+        for name in row_protocols():
+            sizes |= {f"{split}_{name}": entry.published(name)[split] for split in SPLITS}
+        evaluations = [(record.training or {}).get("evaluation_seconds") for record in records]
+        hours = {
+            "hours": _mean_hours(record.seconds for record in records),
+            "hours_validation": _mean_hours(evaluations),
+            "hours_audit": _mean_hours(audits["seconds"].dropna()),
+        }
+        rows.append({"task": task, **sizes, **hours})
+    return pd.DataFrame(rows)
+
+
+def sizes_table(frame: pd.DataFrame, sizes: pd.DataFrame) -> Table:
+    """One row per dataset: its splits here and as published, and hours per training run and audit."""
+    columns = [Column("task", is_text=True)]
+    columns += [Column(whose, group=split) for split in SPLITS for whose in _WHOSE]
+    columns += [Column(name, group="hours") for name in _HOURS]
+    rows: list[Row] = []
+    for each in sizes.itertuples():
+        found = [(whose, getattr(each, f"{split}_{whose}")) for split in SPLITS for whose in _WHOSE]
+        cells = [TableCell(layout.number(size, _rows), "" if whose == "here" else "paper") for whose, size in found]
+        cells += [TableCell(layout.number(getattr(each, name), _hours)) for name in _HOURS.values()]
+        rows.append([layout.task_head(each), *cells])
+    notes = layout.select(frame, "own").notes(
+        rows,
+        "Rows of each split, after deduplication. Hours, means: of a training, of its evaluations in it, of an audit; "
+        "of a resumed one since it was resumed.",
+        [f"{name}: {protocol.source}." for name, protocol in row_protocols().items()],
+        [
+            f"Reported there: {' to '.join(map(str, protocol.reported_hours))} hours for {protocol.reported_for}."
+            for protocol in row_protocols().values()
+            if protocol.reported_hours
+        ],
+    )
+    return Table("sizes", "Rows and hours of each dataset", columns, rows, notes, sizes)
+
+
+def _mean_hours(seconds: Iterable[float | None]) -> float | None:
+    known = [each for each in seconds if each is not None]
+    return sum(known) / len(known) / 3600 if known else None
+
+
+def _rows(size: float, decimals: int) -> str:
+    return f"{int(size):,}"
+
+
+def _hours(hours: float, decimals: int) -> str:
+    return f"{hours:.{decimals}f}"

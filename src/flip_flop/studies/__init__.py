@@ -1,1 +1,0 @@
-"""Studies: the paper's grids of runs, its tables and figures beside the paper's numbers."""

@@ -1,0 +1,1 @@
+"""Reproduction of the paper: grids of runs, with tables and figures that contain the published numbers."""
