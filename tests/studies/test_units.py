@@ -102,11 +102,13 @@ def test_changed_settings_on_resume_name_the_folder(tmp_path):
     (out / "run.json").unlink()
     (out / "checkpoints" / "checkpoint-1").mkdir(parents=True)
     (out / "checkpoints" / "checkpoint-1" / "MANIFEST.json").write_text("{}")
-    (out / "plan.json").write_text(json.dumps({"settings": {"lora_r": 3}}))
+    recorded = json.loads((out / "plan.json").read_text())
+    recorded["settings"]["lora_r"] = 3
+    (out / "plan.json").write_text(json.dumps(recorded))
     assert codes(made, folder) == [FAILED]
     (line,) = folder.failures(unit)
     assert line.startswith(
-        f"train {unit.training.label}: E-RESUME-CHANGED: Since {out} was started, these have changed"
+        f"train {unit.training.label}: E-RESUME-CHANGED: cannot resume {out}, because these have changed"
     )
     assert line.endswith(f"remove {out}, and run the study again.")
 
