@@ -1,6 +1,6 @@
-"""``python -m tests.training.on_other_device FOLDER``: scores, steps and a training on a device that is not the CPU.
+"""``python -m tests.training.on_other_device FOLDER``: scores, steps and training on a device that is not the CPU.
 
-``FOLDER/instances.pt`` are the instances; what is found, and what waited for the device, goes to ``found.pt``.
+Reads instances from ``FOLDER/instances.pt``; writes results and waits for the device to ``found.pt``.
 """
 
 import sys

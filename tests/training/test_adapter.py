@@ -92,7 +92,7 @@ def trained(out, config, dtype=torch.float32):
 
 
 def matrices(model):
-    """What the paper adapts, read from the names: all weights of a decoder's layers but norms, routers and biases."""
+    """The weights that the paper adapts, by name: all weights of a decoder's layers but norms, routers and biases."""
     return {
         name
         for name, value in model.named_parameters()

@@ -12,7 +12,7 @@ from flip_flop.training.selection import drift_beyond_chance
 from flip_flop.training.votes import VoteTable
 from tests.training.conftest import adapter_bytes, load_tiny, log_of, make_task, record_of, rows, settings, signal_in
 
-# The base's votes are 3 to 1; at this rate those of the model in training are all for one label after five steps.
+# The base's votes are 3 to 1. At this rate all votes are for one label after five steps.
 RUNAWAY = {
     "method": "cce",
     "votes": "online",

@@ -23,7 +23,7 @@ ROWS = 37
 def task_file(tmp_path):
     rows = [{"text": f"The room was {'not ' * (number % 3 == 0)}good, {number}."} for number in range(ROWS)]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    # One row for two processes: one of them has nothing to score.
+    # One row for two processes: one of them is idle.
     (tmp_path / "validation.jsonl").write_text('{"text": "Fine stay 0"}\n')
     path = tmp_path / "task.yaml"
     path.write_text(
@@ -145,8 +145,8 @@ def test_unresponsive_process_ends_the_others_with_an_error(tmp_path, task_file,
 def test_one_two_and_four_processes_train_the_same_adapter(tmp_path):
     """50 steps of 4 instances over 37, so that every tenth step has one instance, and three of four processes none.
 
-    In float64 rounding is all that differs. In float32 AdamW divides a gradient by its own size: where that is near
-    its rounding, a step may differ by a part of the learning rate, 1e-3, of which 1e-5 is a hundredth.
+    In float64 only rounding differs. In float32 AdamW divides a gradient by its size. If the size is near the
+    rounding, a step may differ by a part of the learning rate, 1e-3, of which 1e-5 is a hundredth.
     """
     command = [sys.executable, "-m", "tests.training.processes", str(tmp_path)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -176,7 +176,7 @@ def test_launcher_that_starts_too_few_processes_is_warned_about(tmp_path, task_f
     accelerate = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
     _, errors = launch(1, task_file, tmp_path / "one", "--max-steps", "1", "--eval-strategy", "no", launcher=accelerate)
     assert errors.count("processes that train together: 1") == 1
-    assert errors.count("W-ONE-PROCESS: accelerate was asked for several processes and has started one") == 1
+    assert errors.count("W-ONE-PROCESS: accelerate started one of several requested processes") == 1
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ ROW_TOKENS = 60
 
 
 def train(folder, **settings):
-    """Two epochs with an evaluation after each; dropout is drawn."""
+    """Two epochs with dropout, and an evaluation after each."""
     trainer = made_trainer(
         folder, rows=training_rows(), eval_rows=training_rows(count=5), lora_dropout=0.2, **NOT_SAVED, **settings
     )

@@ -1,4 +1,4 @@
-"""A method of one's own: one function and one Method, given as an object or as module:name."""
+"""A custom method is a function and a Method, given as an object or as module:name."""
 
 import copy
 import json

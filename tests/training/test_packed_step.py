@@ -1,4 +1,4 @@
-"""A training step has the gradients of the slow way, two passes and full logits."""
+"""Gradients of a step match two slow passes with full logits."""
 
 import pytest
 

@@ -55,7 +55,7 @@ def test_last_step_is_always_evaluated(out):
     assert {path.name for path in (out / "checkpoints").iterdir()} == {"checkpoint-2", "checkpoint-3"}
 
 
-# ---- a whole step, against forwards of each pair alone and full logits ----
+# ---- a whole step, against separate forwards and full logits ----
 
 
 def answer_rows(model, answer):

@@ -22,7 +22,7 @@ from flip_flop.training.selection import CheckpointCriterion
 from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, record_of, settings
 from tests.waiting import wait_for
 
-# 12 instances in batches of 4: 3 steps an epoch, and a checkpoint every 2, so that one lies within an epoch.
+# 12 instances in batches of 4 are 3 steps an epoch. A checkpoint every 2 steps also falls within an epoch.
 EVERY_TWO_STEPS = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
 # Renamed in transformers 5.
 CHECKPOINTING = (

@@ -1,4 +1,4 @@
-"""Rows of a training that the device's memory does not hold are divided; without dropout nothing else changes."""
+"""Rows that exceed the device's memory are split, with the same results if there is no dropout."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def refuse_beyond(trainer, limit, *, backward):
-    """Memory for rows of so many tokens alone; the backward's ends when all layers but the first have a gradient."""
+    """Simulate memory for rows up to this size; a backward fails when all layers but the first have a gradient."""
     seen = []
 
     def before(module, given, named):
@@ -29,7 +29,7 @@ def refuse_beyond(trainer, limit, *, backward):
 
 
 def steps(trainer, instances):
-    """Two micro-batches of one optimizer step: their losses, its gradients, and what the log would say."""
+    """Losses, gradients and statistics of two micro-batches of one optimizer step."""
     trainer.adapted.zero_grad()
     losses = [
         float(trainer.training_step(trainer.adapted, {"instances": part}, num_items_in_batch=len(instances)))

@@ -72,7 +72,7 @@ def test_signal_stops_after_the_step_and_resume_gives_the_same_adapter(tmp_path,
 
 
 def test_signal_in_the_last_step_has_no_effect(tmp_path, monkeypatch):
-    """Step 5 of 5 lies within an epoch, and is a candidate all the same."""
+    """Step 5 of 5 lies within an epoch, and can still be selected."""
     outs = tmp_path / "whole", tmp_path / "signalled"
     for out in outs:
         with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""What a training step costs: tokens forwarded, tokens that carry a backward, rows of the head; and how it is cut."""
+"""Costs of a step: tokens of forward and backward, rows of the head; and its split into rows."""
 
 import itertools
 
@@ -51,7 +51,7 @@ def pairs(instance, label=None):
 
 
 def rows_of(answers):
-    """What stands before each answer's tokens: a row of the head each."""
+    """The prefixes of all answer tokens, each a row of the head."""
     return {answer.context + answer.tokens[:j] for answer in answers for j in range(len(answer.tokens))}
 
 

@@ -1,4 +1,4 @@
-"""What training must never do, must always do, and must do the same however it is cut."""
+"""Invariants of training: no labels in losses, base weights unchanged, batch size irrelevant."""
 
 from dataclasses import asdict
 
@@ -37,7 +37,7 @@ def make_trainer(out, rows=None, model=None, eval_rows=None, **changes):
 
 
 def make_exact_trainer(out, rows=None, **changes):
-    """In float64 and without dropout: what is equal in the formulas is equal to many digits."""
+    """In float64 and without dropout, so that equal formulas agree to many digits."""
     trainer = make_trainer(out, rows, model=tiny_model("qwen2").double(), **({"lora_dropout": 0.0} | changes))
     trainer.adapted.double()
     return trainer
@@ -94,7 +94,7 @@ def test_one_batch_of_eight_equals_eight_of_one(tmp_path, method):
 
 
 def test_instances_without_consensus_count_as_zeros_in_the_mean_loss(tmp_path):
-    # Four templates; those of the last two instances vote 2 to 2.
+    # Four templates, which vote 2 to 2 on the last two instances.
     rows = [_doubled(row, reverse=number >= 3) for number, row in enumerate(training_rows(count=5))]
     trainer = make_exact_trainer(tmp_path, rows, method="cce")
     encoded = list(trainer.train_instances)

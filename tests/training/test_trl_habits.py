@@ -1,4 +1,4 @@
-"""What users of TRL and of transformers are used to works in the trainer, or is refused in one line."""
+"""Habits of TRL and transformers users work, or are refused with an error."""
 
 from pathlib import Path
 

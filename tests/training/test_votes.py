@@ -42,7 +42,7 @@ def test_frozen_votes_and_algorithm_1_use_the_model_before_training(tmp_path, sp
     instances = trainer.train_instances.instances
     loss, gradients = step(trainer, instances)
     expected, slow = slow_step(trainer, instances, voter=before)
-    assert loss == pytest.approx(expected, rel=ROUNDED)  # the votes' scores are kept in float32
+    assert loss == pytest.approx(expected, rel=ROUNDED)  # scores are float32
     assert distance(gradients, slow) < ROUNDED
     assert slow_step(trainer, instances)[0] != pytest.approx(expected, rel=1e-5)  # by its own votes now
 
