@@ -24,7 +24,7 @@ settings:
   logging_steps: 1
 limit: 26
 """
-# Long enough for something to be killed in the middle of a training.
+# Long enough for something to be killed in the middle of a training run.
 LONG = STUDY.replace("max_steps: 6", "max_steps: 48").replace("_steps: 2", "_steps: 6")
 COMMAND = [sys.executable, "-m", "flip_flop", "study"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -54,12 +54,12 @@ def start(*arguments, **more) -> subprocess.Popen:
 
 
 def here(*arguments) -> int:
-    """The command in this process, where nothing is to be killed: starting one takes seconds."""
+    """Run the command in this process: starting another takes seconds."""
     return study_command.main([str(word) for word in arguments], standalone_mode=False)
 
 
 def has_ended(process: int) -> bool:
-    """Whether a process is gone; what nobody has waited for has ended, too."""
+    """Return whether a process has ended, also as a zombie."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8") as file:
             return file.read().rpartition(")")[2].split()[0] in "ZX"
@@ -68,7 +68,7 @@ def has_ended(process: int) -> bool:
 
 
 def whole_checkpoints(root: Path) -> list[Path]:
-    """The whole checkpoints of a study's trainings."""
+    """The whole checkpoints of a study's training runs."""
     return sorted(root.glob("trainings/*/checkpoints/checkpoint-*/MANIFEST.json"))
 
 
@@ -78,7 +78,7 @@ def attempts(root: Path) -> dict[str, int]:
 
 
 def outcome(root: Path) -> dict[str, str]:
-    """All that a study's tables are made of, by run directory."""
+    """The inputs of a study's tables, by run directory."""
     found = {}
     for record in sorted(root.glob("*/*/run.json")):
         files = ("metrics.json", "adapter/adapter_model.safetensors")

@@ -1,4 +1,4 @@
-"""A Slurm of two nodes on this machine: munge, a controller and two slurmd, each with files of its own."""
+"""A Slurm of two nodes on this machine: munge, a controller and two slurmd, each with separate files."""
 
 import contextlib
 import json
@@ -189,7 +189,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _step_daemons(tasks: list[int]) -> set[int]:
-    """The slurmstepd that each of these processes descends from: they are no children of their node's daemon."""
+    """The slurmstepd that each of these processes descends from: their parent is not the daemon of the node."""
     found = set()
     for task in tasks:
         process = task

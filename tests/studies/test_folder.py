@@ -43,7 +43,7 @@ def two(tmp_path):
     return folder, made
 
 
-def test_a_study_has_a_folder_for_each_model(two):
+def test_each_model_has_a_folder(two):
     folder, made = two
     assert [folder.study(each).name for each in made] == ["small-some_model-21139d", "small-tiny-251167"]
     assert [load_plan(folder.study(each) / "study.json") for each in made] == list(made)
@@ -51,7 +51,7 @@ def test_a_study_has_a_folder_for_each_model(two):
 
 
 @pytest.mark.parametrize(("was", "now", "warned"), [("1", "2", True), ("2", "2", False), (None, "2", False)])
-def test_a_name_that_stands_for_another_commit_than_in_the_last_run_is_told(tmp_path, caplog, was, now, warned):
+def test_changed_commit_of_a_model_warns(tmp_path, caplog, was, now, warned):
     folder, made = StudyFolder(tmp_path), of("owner/tiny")
     for revision in (was, now):
         folder.write_plan(replace(made, setup=Setup("owner/tiny", revision=revision)))
@@ -59,7 +59,7 @@ def test_a_name_that_stands_for_another_commit_than_in_the_last_run_is_told(tmp_
     assert ("--revision 1 continues that run" in caplog.text) == warned
 
 
-def test_a_study_has_its_name_alone_as_folder_for_the_model_of_its_file_and_digits_for_others(tmp_path):
+def test_folder_of_the_files_model_has_the_studys_name(tmp_path):
     folder, named = StudyFolder(tmp_path), replace(BASE, model="demo")
     assert folder.study(of("demo", named)) == folder.root / "small"
     others = [of("a/tiny"), of("b/tiny"), of("/models/tiny"), of("tiny"), of("a/tiny", named)]
@@ -68,7 +68,7 @@ def test_a_study_has_its_name_alone_as_folder_for_the_model_of_its_file_and_digi
     assert all(name.startswith("small-tiny-") for name in names)
 
 
-def test_a_folder_is_one_model_however_it_is_named(tmp_path, monkeypatch, capsys):
+def test_local_model_is_identified_by_its_path(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(LocalRun, "run", lambda self, plan, quiet: [])
     monkeypatch.chdir(tmp_path)
     tiny = write_model(tmp_path / "tiny")
@@ -87,7 +87,7 @@ def test_a_folder_is_one_model_however_it_is_named(tmp_path, monkeypatch, capsys
         assert here(command, "small.yaml", "--out", "out", "--model", "other/tiny") == 0
 
 
-def test_a_study_with_several_models_is_read_by_its_models_name(two):
+def test_several_models_require_a_name(two):
     folder, (first, second) = two
     with pytest.raises(InputError) as error:
         folder.read_study(BASE)
@@ -99,7 +99,7 @@ def test_a_study_with_several_models_is_read_by_its_models_name(two):
         folder.read_study(BASE, "b")
 
 
-def test_a_study_whose_name_begins_with_anothers_is_another_one(tmp_path):
+def test_studies_with_a_common_prefix_are_distinct(tmp_path):
     folder = StudyFolder(tmp_path)
     folder.write_plan(of("demo", replace(BASE, name="small-er", model="demo")))
     folder.write_plan(of("demo", replace(BASE, name="smaller", model="demo")))

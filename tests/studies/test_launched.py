@@ -17,7 +17,7 @@ from tests.studies.plans import SHORT, plan, small
 from tests.studies.running import ENVIRONMENT, here, write_study
 from tests.training.conftest import settings
 
-# Four whole steps of an epoch; without dropout, whose masks go by what is computed together.
+# Four whole steps of an epoch, without dropout, whose masks depend on the batch.
 WHOLE = SHORT | {"max_steps": 4, "lora_dropout": 0.0, "eval_strategy": "steps", "eval_steps": 2}
 WHOLE |= {"save_strategy": "steps", "save_steps": 2}
 
@@ -43,7 +43,7 @@ def planned(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_train_what_one_does(planned, tmp_path):
+def test_two_processes_match_one(planned, tmp_path):
     made, folder, path = planned
     (unit,), (training, audit) = made.units, made.cells
     code, out = launch(path, unit)
@@ -67,7 +67,7 @@ def test_two_processes_train_what_one_does(planned, tmp_path):
 
 
 @pytest.mark.slow
-def test_several_processes_skip_a_unit_that_another_one_runs(planned):
+def test_launched_processes_skip_a_busy_unit(planned):
     made, folder, path = planned
     (unit,) = made.units
     with lock(folder.run(unit.training)):
@@ -80,7 +80,7 @@ def test_several_processes_skip_a_unit_that_another_one_runs(planned):
     ("batch", "accumulation", "processes", "shared"),
     [(8, 1, 4, (2, 1)), (1, 8, 4, (1, 2)), (4, 4, 2, (4, 2)), (4, 2, 8, (1, 1)), (6, 2, 4, (3, 1)), (8, 3, 1, (8, 3))],
 )
-def test_the_processes_share_the_instances_of_a_step(batch, accumulation, processes, shared):
+def test_processes_divide_a_step(batch, accumulation, processes, shared):
     config = settings(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation)
     split_batch_across_ranks(config, processes)
     assert (config.per_device_train_batch_size, config.gradient_accumulation_steps) == shared
@@ -89,7 +89,7 @@ def test_the_processes_share_the_instances_of_a_step(batch, accumulation, proces
         split_batch_across_ranks(settings(per_device_train_batch_size=6), 4)
 
 
-def test_exported_trainings_are_launched_and_audits_of_the_base_are_not(tmp_path):
+def test_export_launches_only_training_units(tmp_path):
     study, out = write_study(tmp_path), tmp_path / "list"
     launcher = ("--launcher", "my launch --name 'a b'")
     here("run", study, "--out", tmp_path / "out", "--device", "cpu", "--export", out, "--gpus", "2", *launcher)
@@ -101,7 +101,7 @@ def test_exported_trainings_are_launched_and_audits_of_the_base_are_not(tmp_path
         plan_path, flag, name, *redirect = command[command.index("-m") + len(own) :]
         assert (Path(plan_path).parent.name, flag) == ("plans", "--unit")
         assert redirect == [">>", str(tmp_path / "out" / "logs" / f"{name}.log"), "2>&1"]
-    name = Path(sys.executable).name  # a launcher of this installation is found beside its Python
+    name = Path(sys.executable).name  # a launcher of this installation is in the folder of its Python
     for launcher, program in ((name, sys.executable), ("no-such-program -x", "no-such-program -x")):
         here("run", study, "--out", tmp_path / "o", "--device", "cpu", "--export", out, "--launcher", launcher)
         assert f"\n{program} -m flip_flop" in out.read_text()
@@ -116,12 +116,12 @@ def test_exported_trainings_are_launched_and_audits_of_the_base_are_not(tmp_path
         (("--launcher", "", "--executor", "slurm"), "E-STUDY-VALUE: Invalid --launcher ''"),
     ],
 )
-def test_a_launcher_with_nothing_to_start_is_refused(tmp_path, options, expected):
+def test_unusable_launcher_is_refused(tmp_path, options, expected):
     with pytest.raises(InputError, match=expected):
         here("run", write_study(tmp_path), "--out", tmp_path / "out", *options)
 
 
-def test_a_study_that_is_itself_started_by_a_launcher_is_refused(planned, tmp_path, monkeypatch):
+def test_launched_study_is_refused(planned, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for arguments in (("run", write_study(tmp_path), "--out", tmp_path / "out"), ("work", planned[2])):
         with pytest.raises(InputError, match="E-DISTRIBUTED: A launcher has started 2 processes"):

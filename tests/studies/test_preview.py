@@ -33,7 +33,7 @@ def test_cells_have_the_states_of_the_folder(tmp_path):
         ["train", "cce-clear_hotel_reviews-seed0", "5", "failed"],
         ["audit", "cce-clear_hotel_reviews-seed0", "5", "open"],
     ]
-    assert [path.name for path in tmp_path.iterdir()] == ["audits", "logs"]  # it writes nothing
+    assert [path.name for path in tmp_path.iterdir()] == ["audits", "logs"]  # and no other files
 
 
 def test_without_rows_the_papers_cells_are_listed_without_states(no_rows, flip_flop):

@@ -16,7 +16,7 @@ from tests.studies.running import LONG, attempts, here, outcome, start, tables, 
 from tests.studies.slurm_cluster import Cluster, missing_programs
 from tests.waiting import wait_for
 
-# Slurm takes seconds. GRID has two trainings for two nodes, ONE has one of them.
+# Slurm takes seconds. GRID has two training runs for two nodes, ONE has one of them.
 ONE = LONG.replace("max_steps: 48", "max_steps: 120").replace("_steps: 6", "_steps: 10")
 GRID = ONE.replace("[base, cce]", "[base, cce, f2c]")
 FAILING = ONE.replace("settings:\n", "settings:\n  methods: {f2c: {optim: galore_adamw}}\n")
@@ -63,7 +63,7 @@ def programs(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_trainings_are_launched_and_audits_of_the_base_are_not(programs, monkeypatch):
+def test_slurm_launches_only_training_units(programs, monkeypatch):
     made, folder = plan(), StudyFolder(programs / "out")
     array = SlurmArray(folder, made, ["py", "-m", "ff"], {"gpus-per-node": "4", "time": "9"}, 3, ["launch", "-n4"])
     assert array.submit(made.units, ["py", "tables"]) == ["7", "8", "9"]
@@ -93,7 +93,7 @@ def test_units_in_the_queue_are_not_submitted_again(programs):
 
 
 def test_the_script_requeues_a_running_job_once(programs, monkeypatch):
-    """Slurm itself requeues a pre-empted job, whose state is no longer RUNNING."""
+    """Slurm itself requeues a pre-empted job, whose state is not RUNNING."""
     made, folder = plan(), StudyFolder(programs / "out")
     SlurmArray(folder, made, ["py"], {}, 3).submit(made.units, ["py"])
     for name, command in (("srun", "exit 143"), ("scontrol", f"echo requeued >> {programs}/requeued; false")):
@@ -107,7 +107,7 @@ def test_the_script_requeues_a_running_job_once(programs, monkeypatch):
         assert (programs / "requeued").read_text() == "requeued\n" * number
 
 
-def test_a_machine_without_slurm_is_one_line(tmp_path, monkeypatch):
+def test_missing_slurm_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="E-STUDY-SLURM: --executor slurm"):
         here("run", write_study(tmp_path), "--out", tmp_path / "out", "--executor", "slurm")
@@ -147,7 +147,7 @@ def submit(cluster, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cancelled(cluster, submit):
-    """A study with a unit that fails, and another one whose job is cancelled."""
+    """A study with a failing unit and a cancelled job."""
     root, _ = submit(FAILING)
     unit = begun(root)
     cluster.ask("scancel", cluster.job_of(root, unit))

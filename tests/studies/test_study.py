@@ -1,4 +1,4 @@
-"""A study's file is read strictly: a mistake is one line, with the nearest name."""
+"""Study files are validated: errors have a code and suggest the nearest name."""
 
 import pytest
 
@@ -42,7 +42,7 @@ audit_held_out: true
 """
 
 
-def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
+def test_study_file_is_read(tmp_path):
     study = load_study(write(tmp_path, GOOD))
     own = str(tmp_path / "tasks" / "own.yaml")
     assert (study.name, study.tasks, study.methods, study.seeds) == ("mine", ("rte", own), ("base", "f2c"), (3, 5))
@@ -54,7 +54,7 @@ def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
     assert narrow(study, tasks=["own"]).tasks == (own,)
 
 
-def test_a_variant_is_a_method_with_settings_over_its_methods_own(tmp_path):
+def test_variant_settings_override_those_of_its_method(tmp_path):
     study = load_study(write(tmp_path, ABLATION))
     assert study.variants["frozen"] == MethodVariant("f2c", "F2C, frozen", "#123456")
     assert study.variants["wide"] == MethodVariant("f2c", "wide", COLOURS[1])
@@ -85,7 +85,7 @@ def test_a_variant_is_a_method_with_settings_over_its_methods_own(tmp_path):
         ("eval_limit: 5", "cross: [rte]", "E-STUDY-KEY", "two studies"),
     ],
 )
-def test_a_mistake_in_a_variant_is_one_line_with_a_code(tmp_path, old, new, code, hint):
+def test_invalid_variant_has_a_code(tmp_path, old, new, code, hint):
     assert old in ABLATION
     with pytest.raises(InputError) as error:
         load_study(write(tmp_path, ABLATION.replace(old, new)))
@@ -126,7 +126,7 @@ def test_a_mistake_in_a_variant_is_one_line_with_a_code(tmp_path, old, new, code
         ("name: mine", "name: study1", "E-STUDY-VALUE", "a shipped study has"),
     ],
 )
-def test_a_mistake_is_one_line_with_a_code(tmp_path, old, new, code, hint):
+def test_invalid_study_file_has_a_code(tmp_path, old, new, code, hint):
     assert old in GOOD
     path = write(tmp_path, GOOD.replace(old, new))
     with pytest.raises(InputError) as error:
@@ -137,14 +137,14 @@ def test_a_mistake_is_one_line_with_a_code(tmp_path, old, new, code, hint):
     assert "\n" not in str(error.value)
 
 
-def test_the_shipped_studies_are_named_and_a_name_that_is_none_gets_the_nearest():
+def test_unknown_study_has_a_suggestion():
     with pytest.raises(InputError, match=r"E-STUDY-UNKNOWN: .*Did you mean 'study1'\?"):
         load_study("stud1")
     assert {load_study(name).name for name in study_names()} == set(study_names())
     assert load_study("smoke").model == "demo"
 
 
-def test_the_command_line_wins_over_the_file():
+def test_command_line_overrides_the_file():
     study = narrow(load_study("study2"), tasks=["rte", "cb"], seeds=[2, 1, 2], limit=9, settings={"jsd-weight": "0"})
     assert (study.tasks, study.cross, study.seeds, study.limit) == (("rte", "cb"), ("rte",), (2, 1), 9)
     assert study.settings.of("f2c", "rte") == {"jsd_weight": "0"}
@@ -162,7 +162,7 @@ def test_the_command_line_wins_over_the_file():
     ],
     ids=str,
 )
-def test_a_mistake_on_the_command_line_is_one_line_too(wrong):
+def test_invalid_option_has_a_code(wrong):
     with pytest.raises(InputError, match="E-STUDY-VALUE") as error:
         narrow(load_study("study2"), **wrong)
     assert "\n" not in str(error.value)
@@ -170,7 +170,7 @@ def test_a_mistake_on_the_command_line_is_one_line_too(wrong):
     assert narrow(load_study("study2"), seeds=[0, 2**32 - 1]).seeds == (0, 2**32 - 1)
 
 
-def test_the_later_layer_of_settings_wins():
+def test_later_layers_of_settings_win():
     all_four = {"a": 1, "b": 1, "c": 1, "d": 1}
     layers = Settings(all_four, {"cce": {"b": 2, "c": 2, "d": 2}}, {"rte": {"c": 3, "d": 3}}, {"d": 4})
     assert layers.of("cce", "rte") == {"a": 1, "b": 2, "c": 3, "d": 4}

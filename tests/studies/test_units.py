@@ -1,4 +1,4 @@
-"""Units are idempotent: complete cells are skipped, a failure is one line, and an interrupted study continues."""
+"""Units are idempotent: they skip completed cells, log failures, and continue interrupted studies."""
 
 import json
 import os
@@ -205,7 +205,7 @@ def test_a_lost_process_fails_its_unit_alone(tmp_path):
 
 def test_all_processes_are_asked_to_stop_at_once(tmp_path, monkeypatch):
     made, folder = plan(small(methods=("cce",), seeds=(0, 1, 2, 3))), StudyFolder(tmp_path / "out")
-    # Standard input ends when a process is asked to stop. Each then waits for the others.
+    # Standard input ends on a request to stop. Each process then waits for the others.
     code = "trap 'echo >> signalled' TERM; echo >> ready; read line; echo >> asked; "
     code += "while [ $(wc -l < asked) -lt 3 ]; do sleep 0.01; done"
 
@@ -269,7 +269,7 @@ def test_two_commands_do_not_run_a_unit_twice_and_a_new_seed_runs_alone(whole, t
 
 
 @marked
-def test_a_study_that_is_stopped_or_killed_ends_as_one_without_interruptions(whole, tmp_path, capsys):
+def test_interrupted_study_matches_an_uninterrupted_one(whole, tmp_path, capsys):
     study, root, seen = write_study(tmp_path, LONG), tmp_path / "out", set()
 
     def begin():
