@@ -6,7 +6,7 @@ import time
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord, TaskRecord, TemplateRecord, this_process
+from flip_flop.record import AdapterRecord, ModelRecord, RunRecord, TaskRecord, TemplateRecord, this_process
 
 TASK = {
     "name": "moods",

@@ -7,18 +7,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from flip_flop.console import align_columns, duration
 from flip_flop.errors import InputError
 from flip_flop.method import BASE, find_method
-from flip_flop.options import row_protocol_of
+from flip_flop.method.settings import row_protocol_of
 from flip_flop.prompts import Template, TemplateSet
-from flip_flop.run_record import RunRecord
+from flip_flop.record import RunRecord
 from flip_flop.scoring import LoadedModel, PromptEncoder, score
 from flip_flop.scoring.models import load_tokenizer
 from flip_flop.tasks import Task
 from flip_flop.tasks.catalog import catalog_entry, catalog_names
 from flip_flop.tasks.protocols import row_protocol
 from flip_flop.tasks.splits import holdout_size
-from flip_flop.text import align_columns, duration
 from flip_flop.training import F2CConfig
 from flip_flop.training.checks import SAMPLE_SIZE
 from flip_flop.training.plan import recorded_settings

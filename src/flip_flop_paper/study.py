@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.method import BASE, METHODS, find_method
-from flip_flop.options import TrainingProtocol
+from flip_flop.method.settings import TrainingProtocol
 from flip_flop.strict_yaml import mapping_of, read_yaml, text_of
 from flip_flop_paper.variants import MethodVariant, read_variants
 

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flip_flop.progress import track
-from flip_flop.text import align_columns
+from flip_flop.console import align_columns, track
 from flip_flop_paper.folder import StudyFolder
 from flip_flop_paper.plan import Cell, Plan, Unit
 

@@ -22,13 +22,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from flip_flop.console import echo
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
-from flip_flop.options import ScoringOptions
-from flip_flop.provenance import now
+from flip_flop.record import now
 from flip_flop.scoring import LoadedModel
+from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import Task
-from flip_flop.terminal import echo
 from flip_flop.training import F2CConfig, load_training_data, make_config, train
 from flip_flop_paper.folder import StudyFolder
 from flip_flop_paper.keys import cell_key, choose, open_model, open_task

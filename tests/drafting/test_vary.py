@@ -11,10 +11,10 @@ from flip_flop.evaluation.formats import format_spread, render_formats
 from flip_flop.prompts import Template
 from flip_flop.prompts.formats import apply_format
 from flip_flop.prompts.lint import LintRow
-from flip_flop.run_record import ModelRecord
+from flip_flop.record import ModelRecord
 from flip_flop.scoring import Scorer, ScoreTable
+from flip_flop.scoring.too_long import TooLong
 from flip_flop.tasks import Task
-from flip_flop.too_long import TooLong
 from tests.tiny import save_tiny
 
 ROWS = [{"text": f"the {what} was good", "gold": at % 2} for at, what in enumerate(("room", "food", "wifi", "staff"))]

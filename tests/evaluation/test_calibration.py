@@ -12,8 +12,8 @@ from flip_flop.evaluation.audit import audit
 from flip_flop.evaluation.predict import predict
 from flip_flop.evaluation.run_directory import load_run
 from flip_flop.metrics import Resolution, label_shares_per_template, summarise
-from flip_flop.options import DEFAULT_SCORING
 from flip_flop.prompts import Template
+from flip_flop.record import ModelRecord
 from flip_flop.report import (
     comparison_rows,
     render_csv,
@@ -22,8 +22,8 @@ from flip_flop.report import (
     table_caveats,
     write_report,
 )
-from flip_flop.run_record import ModelRecord
 from flip_flop.scoring import Scorer, ScoreTable, score
+from flip_flop.scoring.options import DEFAULT_SCORING
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.metrics import calibration_oracle as oracle
 from tests.report.pages import Page

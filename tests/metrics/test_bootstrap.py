@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from flip_flop.files import generator
 from flip_flop.metrics import (
     METRICS,
     EvalData,
@@ -12,7 +13,6 @@ from flip_flop.metrics import (
     observed_agreement,
     paired_bootstrap_interval,
 )
-from flip_flop.randomness import generator
 from tests.metrics import oracle
 from tests.metrics.made_data import data_of
 

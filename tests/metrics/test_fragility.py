@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
+from flip_flop.files import generator
 from flip_flop.metrics import METRICS, EvalData, Resolution, fragile_instance_share, fragile_votes, summarise
-from flip_flop.randomness import generator
 from tests.metrics import oracle
 
 NAMES = ["plain", "formal", "reversed", "terse"]

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from flip_flop.files import generator
 from flip_flop.metrics import METRICS, EvalData, label_probs, majority_vote
-from flip_flop.randomness import generator
 from tests.metrics import oracle
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import summarise
 from flip_flop.prompts import RenderedInstance
-from flip_flop.run_record import RunRecord
+from flip_flop.record import RunRecord
 
 TEMPLATES = (
     ("plain", "Review: {{ text }}\nIs this review positive?", "No ||| Yes"),

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from flip_flop.console import DEMO_NOTE
 from flip_flop.metrics import METRICS
-from flip_flop.text import DEMO_NOTE
 from flip_flop_paper.frame import colours_of, make_frame
 from flip_flop_paper.output import make_tables
 from flip_flop_paper.paper import PAPER_METRICS, dataset_names, table1, table2

@@ -8,7 +8,7 @@ from transformers import TrainingArguments
 
 from flip_flop.errors import InputError
 from flip_flop.method import METHODS
-from flip_flop.options import METHOD_NAMES
+from flip_flop.method.settings import METHOD_NAMES
 from flip_flop.training import F2CConfig, make_config
 from flip_flop.training.names import check_settings, inherited_names
 from flip_flop.training.settings import TrainingSettings

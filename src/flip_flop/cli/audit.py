@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flip_flop.cli.options import AuditCalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
+from flip_flop.cli.options import AuditCalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options
+from flip_flop.console import count, echo, is_first_process, percent
 from flip_flop.errors import InputError, nearest
-from flip_flop.options import ScoringOptions, option
-from flip_flop.terminal import echo, is_first_process
-from flip_flop.text import count, percent
+from flip_flop.scoring.options import ScoringOptions
 
 if TYPE_CHECKING:
     from flip_flop.evaluation.run_directory import Audit
@@ -63,7 +62,7 @@ def audit_command(
     """
     from flip_flop.evaluation.run_directory import check_out
     from flip_flop.files import lock_output
-    from flip_flop.too_long import listed_beside
+    from flip_flop.scoring.too_long import listed_beside
 
     thresholds = [_threshold(text) for text in run.fail_under]
     variants = {run.out: scoring}

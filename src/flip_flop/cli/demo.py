@@ -8,10 +8,9 @@ from pathlib import Path
 
 import click
 
-from flip_flop.cli.options import options
+from flip_flop.cli.options import option, options
+from flip_flop.console import echo
 from flip_flop.errors import InputError
-from flip_flop.options import option
-from flip_flop.terminal import echo
 
 MISFIT_NOTE = (
     "f2c_vocab is a deliberate misfit, not F2C's result: divergences over the vocabulary, at weight 1, pull together "
@@ -37,9 +36,9 @@ def demo_command(demo: DemoOptions) -> int:
     out = demo.out
     if demo.rebuild:
         return _rebuild(out)
+    from flip_flop.console import DEMO_NOTE
     from flip_flop.demo.run import run_demo
     from flip_flop.report import caveats, comparison_rows, group_runs, legend, load_run, render_text, write_report
-    from flip_flop.text import DEMO_NOTE
 
     _clear(out, demo.overwrite)
     audits = run_demo(out, seed=demo.seed, quiet=demo.quiet)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import click
 
+from flip_flop.console import LogLines, echo, is_first_process
 from flip_flop.errors import InputError, nearest
-from flip_flop.terminal import LogLines, echo, is_first_process
 
 VERBS = {
     "demo": "Audit, train, audit and report on the embedded task; no network.",

@@ -3,25 +3,19 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
 
+from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
-from flip_flop.options import (
-    DEFAULT_SCORING,
-    LOADED_PARTS,
-    CalibrationChoice,
-    DeviceMap,
-    LoadIn,
-    Protocol,
-    ScoringOptions,
-    option,
-)
-from flip_flop.terminal import echo, is_first_process
+from flip_flop.method.settings import Protocol
+from flip_flop.metrics.calibration import CalibrationChoice
+from flip_flop.record import LOADED_PARTS
+from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, ScoringOptions
 
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel, Scorer
@@ -35,12 +29,17 @@ CALIBRATE_HELP = (
 )
 
 
+def option(default: Any = MISSING, *, help: str | None = None, **details: Any) -> Any:
+    """Return a dataclass field that :func:`options` turns into an option of the command line."""
+    return field(default=default, metadata={"help": help, **details})
+
+
 def options(*groups: type) -> Callable[[Command], Command]:
     """Give a command the options of dataclasses; it gets an object of each, in this order, by position.
 
     A field without a default is required, and comes first in the help. A field's type makes the option: ``bool`` a
     flag, ``Literal`` a choice, ``tuple[str, ...]`` one that may be repeated. Its metadata, from
-    :func:`flip_flop.options.option`, may hold ``help``; ``short`` (``-m``); ``flag`` where that is not the field's
+    :func:`flip_flop.cli.options.option`, may hold ``help``; ``short`` (``-m``); ``flag`` where that is not the field's
     name; ``min`` of a whole number; and click's own ``metavar``, ``envvar`` and ``type``.
     """
 
@@ -151,14 +150,14 @@ class ModelOptions(BaseModelOptions):
     )
 
     def __post_init__(self) -> None:
-        from flip_flop.identity import check_parts
+        from flip_flop.record import check_parts
 
         check_parts(self.allow_changed, LOADED_PARTS)
 
     def check(self, scoring: ScoringOptions = DEFAULT_SCORING) -> None:
         """As for any model; the adapter's files come first. A served model has none of a loaded one's options."""
         from flip_flop.hub import check_model_name, endpoint_of, is_endpoint
-        from flip_flop.identity import check_adapter_folder
+        from flip_flop.record import check_adapter_folder
 
         if is_endpoint(self.model):
             endpoint_of(self.model)

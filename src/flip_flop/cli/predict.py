@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
-from flip_flop.options import ScoringOptions, option
-from flip_flop.terminal import echo, is_first_process
+from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options
+from flip_flop.console import echo, is_first_process
+from flip_flop.scoring.options import ScoringOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ def predict_command(
     """
     from flip_flop.evaluation.predictions import check_target, write_predictions
     from flip_flop.files import lock_output
-    from flip_flop.too_long import listed_beside
+    from flip_flop.scoring.too_long import listed_beside
 
     check_target(run.out, run.source)
     # The data's errors come before the model's minutes, and those of all that is typed before the seconds of torch.

@@ -16,8 +16,7 @@ import torch
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from flip_flop.files import new_folder
-from flip_flop.randomness import generator
+from flip_flop.files import generator, new_folder
 from flip_flop.tasks import load_task
 from flip_flop.tasks.embedded.reviews import SPLIT_SIZES, Review, make_rows, stream_reviews
 

@@ -24,13 +24,13 @@ from flip_flop.metrics import (
     uniform_prior,
     vote_changes,
 )
-from flip_flop.options import DEFAULT_SCORING, CalibrationChoice, ScoringOptions
-from flip_flop.provenance import versions
-from flip_flop.run_record import AdapterRecord, RunRecord, TaskRecord, this_process
+from flip_flop.metrics.calibration import CalibrationChoice
+from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process, versions
 from flip_flop.scoring import ModelGiven, Scorer, ScoreTable, as_scorer
+from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.stored_calibration import stored_calibration
+from flip_flop.scoring.too_long import ids_of
 from flip_flop.tasks import Data, RenderedSplit, as_split, log_label_counts
-from flip_flop.too_long import ids_of
 
 log = logging.getLogger("flip_flop")
 

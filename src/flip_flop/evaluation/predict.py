@@ -7,10 +7,11 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.evaluation.audit import resolve, score_calibrated
 from flip_flop.metrics import calibrated, label_probs, majority_vote, predicted, vote_counts
-from flip_flop.options import DEFAULT_SCORING, CalibrationChoice, ScoringOptions
+from flip_flop.metrics.calibration import CalibrationChoice
 from flip_flop.scoring import ModelGiven, Scorer
+from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
+from flip_flop.scoring.too_long import words
 from flip_flop.tasks import Data
-from flip_flop.too_long import words
 
 
 def predict(

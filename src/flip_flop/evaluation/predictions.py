@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flip_flop.console import spreadsheet_cell
 from flip_flop.errors import InputError
 from flip_flop.files import write_text
 from flip_flop.tasks import Rows
-from flip_flop.text import spreadsheet_cell
 
 SUFFIXES = (".jsonl", ".csv")
 OWN = ("id", "vote", "vote_share", "consensus")

@@ -19,8 +19,8 @@ from flip_flop.evaluation.views import AuditViews
 from flip_flop.files import new_folder, read_arrays, read_json, write_arrays, write_json
 from flip_flop.metrics import METRICS, EvalData, calibrated, resolve_average
 from flip_flop.prompts import RenderedInstance
-from flip_flop.run_record import READABLE_JSON, RUN_FILE, RunRecord
-from flip_flop.too_long import TOO_LONG_FILE, TooLong, write_too_long
+from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord
+from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, write_too_long
 
 METRICS_FILE, SCORES_FILE = "metrics.json", "scores.npz"
 ARRAYS = ("scores", "token_counts", "gold", "instance_ids", "template_names")

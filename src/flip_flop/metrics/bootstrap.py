@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, UInt16
 
-from flip_flop.randomness import generator
+from flip_flop.files import generator
 
 BLOCK = 2**20  # indices drawn at a time
 # More instances than this are put into so many groups, at random, and whole groups are drawn: what a resample costs

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from flip_flop.console import MISSING, count, percent, percent_interval, point_interval, points
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS
 from flip_flop.report import charts
 from flip_flop.report.compare import Group, difference_from_vote, mean_difference
 from flip_flop.report.tables import assumption, constant_count, range_words, table_caveats
-from flip_flop.text import MISSING, count, percent, percent_interval, point_interval, points
 
 _HEADLINE = ("observed_agreement", "mean_f1", "f1_std")
 _COLUMNS = (*_HEADLINE, "f1_range", "macro_f1", "accuracy", "vote_f1", "vote_accuracy")

@@ -13,10 +13,20 @@ from torch import nn
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file
-from flip_flop.identity import changed_parts, config_digest, digests_of, refuse_changed
-from flip_flop.options import ADAPTER_CONFIG, ADAPTER_PARTS, ADAPTER_WEIGHTS, MODEL_PARTS
 from flip_flop.prompts import CHAT_KEYS
-from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord
+from flip_flop.record import (
+    ADAPTER_CONFIG,
+    ADAPTER_PARTS,
+    ADAPTER_WEIGHTS,
+    MODEL_PARTS,
+    AdapterRecord,
+    ModelRecord,
+    RunRecord,
+    changed_parts,
+    config_digest,
+    digests_of,
+    refuse_changed,
+)
 from flip_flop.scoring.bounds import check_adapter_size
 from flip_flop.scoring.causal_lm import as_input_error
 

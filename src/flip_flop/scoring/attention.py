@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from flip_flop.devices import to_device
+from flip_flop.method.divergences import to_device
 from flip_flop.scoring.blocks import Block, plan_blocks
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.trie import TokenTrie

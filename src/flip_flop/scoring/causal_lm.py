@@ -16,9 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from transformers import PreTrainedModel
 
-from flip_flop.devices import to_device
 from flip_flop.errors import InputError
-from flip_flop.method.divergences import at_least_float32
+from flip_flop.method.divergences import at_least_float32, to_device
 
 # Rows of one pass through the head where no gradient is kept: 39 MB of logits at 64 rows of 151,936.
 HEAD_ROWS = 64

@@ -12,23 +12,20 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from flip_flop.console import count, echo, track
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json, user_cache
 from flip_flop.hub import endpoint_of
-from flip_flop.identity import json_digest
-from flip_flop.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.progress import track
 from flip_flop.prompts import RenderedInstance
-from flip_flop.run_record import ModelRecord
+from flip_flop.record import ModelRecord, json_digest
 from flip_flop.scoring.answer_store import AnswerStore
 from flip_flop.scoring.interface import Scorer
 from flip_flop.scoring.models import load_tokenizer
+from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.questions import Question, UnreachableError, in_threads, require_different, same
 from flip_flop.scoring.replies import counts_of, echoed_tokens, end_with
 from flip_flop.scoring.scorer import ScoreTable
 from flip_flop.scoring.tokens import PromptEncoder
-from flip_flop.terminal import echo
-from flip_flop.text import count
 
 # Retries begin after 0.5 s, 1 s, 2 s, ... up to 8 s. They span about a minute, in which a server can restart.
 RETRIES, SECONDS = 10, 300.0

@@ -9,8 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
-from flip_flop.identity import json_digest
-from flip_flop.run_record import AdapterRecord, ModelRecord
+from flip_flop.record import AdapterRecord, ModelRecord, json_digest
 from flip_flop.scoring.causal_lm import check_head, unwrap
 from flip_flop.scoring.models import (
     DEMO,

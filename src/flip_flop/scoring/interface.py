@@ -4,9 +4,9 @@ import abc
 from collections.abc import Sequence
 
 from flip_flop.metrics import Resolution
-from flip_flop.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.prompts import RenderedInstance
-from flip_flop.run_record import AdapterRecord, ModelRecord
+from flip_flop.record import AdapterRecord, ModelRecord
+from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.scorer import ScoreTable
 
 

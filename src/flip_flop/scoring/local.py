@@ -9,16 +9,16 @@ from transformers import PreTrainedTokenizerBase
 from flip_flop.errors import InputError
 from flip_flop.hub import is_endpoint
 from flip_flop.metrics import Resolution
-from flip_flop.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring.endpoint import EndpointScorer
 from flip_flop.scoring.given import ModelGiven, as_loaded
 from flip_flop.scoring.interface import Scorer
 from flip_flop.scoring.models import LoadedModel
+from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.resolution import SAMPLE_INSTANCES, find_resolution
 from flip_flop.scoring.scorer import ScoreTable, score
 from flip_flop.scoring.self_check import check_scores, preferred_tokens
-from flip_flop.too_long import ids_of
+from flip_flop.scoring.too_long import ids_of
 
 
 class CausalLMScorer(Scorer):

@@ -19,13 +19,20 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.hub import DEMO, check_model_name
-from flip_flop.identity import check_adapter_folder, check_parts, config_digest, json_digest
-from flip_flop.options import LOADED_PARTS, ChatTemplate, DeviceMap, LoadIn
-from flip_flop.run_record import AdapterRecord, ModelRecord
+from flip_flop.record import (
+    LOADED_PARTS,
+    AdapterRecord,
+    ModelRecord,
+    check_adapter_folder,
+    check_parts,
+    config_digest,
+    json_digest,
+)
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
 from flip_flop.scoring.bounds import check_model_size, max_weights, time_limit, weight_files
 from flip_flop.scoring.causal_lm import check_head
 from flip_flop.scoring.gguf import converted
+from flip_flop.scoring.options import ChatTemplate, DeviceMap, LoadIn
 from flip_flop.scoring.pretrained import ModelSource, check_kind, in_one_line, load_pretrained, load_weights
 from flip_flop.scoring.tokens import PromptEncoder
 
@@ -80,7 +87,7 @@ def load_model(
         dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is bfloat16 on a GPU and float32 on a CPU.
         device: ``cpu``, ``cuda``, ...; ``auto`` takes a GPU where there is one.
         device_map: ``auto`` spreads the layers over all GPUs and then the CPU's memory, in place of one ``device``.
-        allow_changed: Parts (:data:`flip_flop.options.LOADED_PARTS`) that need not be those of the adapter's training.
+        allow_changed: Parts (:data:`flip_flop.record.LOADED_PARTS`) that need not be those of the adapter's training.
         quantization_config: ``4bit`` (NF4, double quantization) or ``8bit``, by bitsandbytes; or one of transformers.
 
     Raises:

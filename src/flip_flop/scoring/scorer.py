@@ -11,18 +11,18 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import nn
 
-from flip_flop.options import DEFAULT_SCORING, Backend, ScoringOptions
-from flip_flop.progress import track
+from flip_flop.console import track
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates, answer_states, pack
 from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.causal_lm import evaluation_mode, require_finite
 from flip_flop.scoring.models import LoadedModel
+from flip_flop.scoring.options import DEFAULT_SCORING, Backend, ScoringOptions
 from flip_flop.scoring.support import choose_backend
 from flip_flop.scoring.tokens import EncodedInstance
+from flip_flop.scoring.too_long import TooLong, refuse_or_skip
 from flip_flop.scoring.trie import shared_beginning
-from flip_flop.too_long import TooLong, refuse_or_skip
 
 log = logging.getLogger("flip_flop")
 

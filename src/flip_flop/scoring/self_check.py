@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from flip_flop.console import track
 from flip_flop.errors import InputError
-from flip_flop.options import ScoringOptions
-from flip_flop.progress import track
+from flip_flop.files import generator
 from flip_flop.prompts import RenderedInstance
-from flip_flop.randomness import generator
 from flip_flop.scoring.answers import AnswerStates, answer_states
 from flip_flop.scoring.causal_lm import evaluation_mode, head_logits
 from flip_flop.scoring.models import LoadedModel
+from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.resolution import stated_resolution
 from flip_flop.scoring.scorer import ScoreTable, score_instances
 from flip_flop.scoring.support import SAME_NATS, SAME_SHARE

@@ -10,13 +10,13 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
-from flip_flop.options import ChatTemplate
 from flip_flop.prompts import Chat, RenderedInstance
 from flip_flop.scoring.boundary import AnswerRow, Boundary, EncodedAnswer
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.chat import check_chat, in_chat, refuse_without_template
+from flip_flop.scoring.options import ChatTemplate
+from flip_flop.scoring.too_long import TooLong
 from flip_flop.scoring.trie import TokenTrie, build_trie
-from flip_flop.too_long import TooLong
 
 CHUNK = 64  # instances whose texts are tokenized in one call
 # What a token is at least: a character of ASCII; else Unicode's compatibility forms make up to 11 bytes of one.

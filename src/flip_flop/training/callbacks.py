@@ -14,9 +14,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
-from flip_flop.progress import EachMinute
+from flip_flop.console import EachMinute, visible
 from flip_flop.scoring.distributed import any_rank, rank, wait_for_all, world_size
-from flip_flop.text import visible
 from flip_flop.training.checkpoints import checkpoint_step, find_corruption, list_checkpoints, rotate, write_manifest
 from flip_flop.training.saved_state import random_state, read_state, restore_random_state, write_state
 

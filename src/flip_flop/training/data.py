@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from flip_flop.errors import InputError
 from flip_flop.metrics import check_prior
 from flip_flop.prompts import RenderedInstance
-from flip_flop.run_record import TaskRecord
+from flip_flop.record import TaskRecord
 from flip_flop.tasks import Task, deduplicate, draw_stratified, holdout, log_label_counts
 from flip_flop.tasks.task import gold_digest, instances_digest
 from flip_flop.training.settings import TrainingSettings

@@ -12,10 +12,10 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from flip_flop.console import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, visible
 from flip_flop.hub import gguf_name, is_local_name
 from flip_flop.metrics import METRICS
-from flip_flop.run_record import ModelRecord, RunRecord
-from flip_flop.text import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, visible
+from flip_flop.record import ModelRecord, RunRecord
 
 CARD = "README.md"
 PROJECT = "flip-flop-consistency"

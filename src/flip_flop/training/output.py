@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flip_flop import files
 from flip_flop.errors import InputError
-from flip_flop.run_record import RUN_FILE
+from flip_flop.record import RUN_FILE
 from flip_flop.training.checkpoints import MANIFEST, list_checkpoints
 
 PLAN, LOCK = "plan.json", ".lock"

@@ -11,9 +11,8 @@ from transformers import TrainingArguments
 
 from flip_flop.errors import InputError
 from flip_flop.files import read_object
-from flip_flop.identity import changed_parts, refuse_changed
 from flip_flop.method import find_method
-from flip_flop.options import TRAINING_PARTS
+from flip_flop.record import TRAINING_PARTS, changed_parts, refuse_changed
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.output import PLAN, holds_run
 

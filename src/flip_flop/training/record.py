@@ -10,8 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from flip_flop.metrics import METRICS, EvalData
-from flip_flop.provenance import versions
-from flip_flop.run_record import RunRecord, TaskRecord, TemplateRecord
+from flip_flop.record import RunRecord, TaskRecord, TemplateRecord, versions
 from flip_flop.scoring.distributed import world_size
 from flip_flop.tasks import template_name
 from flip_flop.training.checkpoint_choice import base_value

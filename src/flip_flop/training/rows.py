@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from flip_flop.randomness import derive_seed
+from flip_flop.files import derive_seed
 from flip_flop.scoring.answers import pack
 
 Found = TypeVar("Found")

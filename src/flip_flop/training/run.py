@@ -18,20 +18,28 @@ from transformers.trainer_utils import HubStrategy
 
 from flip_flop.errors import InputError
 from flip_flop.files import new_folder, write_json, write_text
-from flip_flop.identity import check_parts, digests_of
 from flip_flop.method import find_method
 from flip_flop.metrics.calibration import MIN_INSTANCES
-from flip_flop.options import ADAPTER_CONFIG, MODEL_PARTS, TRAINING_PARTS
 from flip_flop.prompts import Template
-from flip_flop.run_record import RUN_FILE, RunRecord, TaskRecord, this_process
+from flip_flop.record import (
+    ADAPTER_CONFIG,
+    MODEL_PARTS,
+    RUN_FILE,
+    TRAINING_PARTS,
+    RunRecord,
+    TaskRecord,
+    check_parts,
+    digests_of,
+    this_process,
+)
 from flip_flop.scoring.adapters import describe_adapter
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.distributed import rank, wait_for_all, world_size
 from flip_flop.scoring.given import ModelGiven
 from flip_flop.scoring.models import LoadedModel
 from flip_flop.scoring.stored_calibration import store_calibration
+from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
 from flip_flop.tasks import Task, as_task
-from flip_flop.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
 from flip_flop.training.adapter import load_trained
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoint_choice import base_value
@@ -92,7 +100,7 @@ def train(
         resume: Continue from the newest complete checkpoint.
         quiet: Show no progress.
         keep_worse: Write the adapter even if it has collapsed or is worse than the base model.
-        allow_changed: Parts (:data:`flip_flop.options.TRAINING_PARTS`) that may differ in a run that is resumed.
+        allow_changed: Parts (:data:`flip_flop.record.TRAINING_PARTS`) that may differ in a run that is resumed.
 
     Raises:
         InputError: See ``docs/errors.md``.

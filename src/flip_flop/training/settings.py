@@ -6,14 +6,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.metrics import check_prior
-from flip_flop.options import (
+from flip_flop.method.settings import (
     METHOD_NAMES,
     Aggregation,
-    Backend,
-    Calibration,
     CcSizeBound,
-    ChatTemplate,
     DivergenceSpace,
     FlipDirection,
     JsdForm,
@@ -21,9 +17,11 @@ from flip_flop.options import (
     Space,
     SplitSettings,
     SwarmPairs,
-    TooLongPolicy,
     TrainingProtocol,
 )
+from flip_flop.metrics import check_prior
+from flip_flop.metrics.calibration import Calibration
+from flip_flop.scoring.options import Backend, ChatTemplate, TooLongPolicy
 from flip_flop.training.values import RANGES, check_value
 
 Votes = Literal["online", "frozen", "refreshed"]

@@ -17,7 +17,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from flip_flop.errors import InputError
 from flip_flop.files import write_text
 from flip_flop.method import find_consensus, find_method, split_templates
-from flip_flop.run_record import RunRecord
+from flip_flop.record import RunRecord
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates, answer_states, training_row_tokens
 from flip_flop.scoring.attention import packed_attention

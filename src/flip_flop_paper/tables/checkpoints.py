@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from flip_flop.console import MISSING, count, points
 from flip_flop.errors import InputError
 from flip_flop.metrics import share_drift
-from flip_flop.run_record import RunRecord
-from flip_flop.text import MISSING, count, points
+from flip_flop.record import RunRecord
 from flip_flop_paper.frame import average_seeds, methods_of, task_order, task_title
 from flip_flop_paper.tables import layout
 from flip_flop_paper.tables.table import Column, Table, TableCell

@@ -1,15 +1,43 @@
-"""``run.json``, typed: what a run was, of an audit and of a training."""
+"""The record of a run (``run.json``), typed, and the comparison of its parts with another run."""
 
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shlex
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from flip_flop.errors import InputError
-from flip_flop.files import MAX_JSON, read_json, write_json
-from flip_flop.provenance import command, hardware, now, versions
+from flip_flop.files import MAX_JSON, read_json, read_object, sha256_file, sha256_text, write_json
+
+# The parts of a run (flip_flop.record): a name, as --allow-changed takes it, and what it is in words.
+MODEL_PARTS = {
+    "weights": "weights",
+    "config": "config.json",
+    "tokenizer": "tokenizer",
+    "chat_template": "chat template",
+}
+DATA_PARTS = {
+    "templates": "templates",
+    "task": "task (its name, labels or F1, or the order of its templates)",
+    "rows": "training rows",
+    "gold": "gold labels of the training rows",
+    "validation": "validation rows",
+    "validation_gold": "gold labels of the validation rows",
+}
+ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+ADAPTER_PARTS = {"adapter": ADAPTER_WEIGHTS, "adapter_config": ADAPTER_CONFIG}
+TRAINING_PARTS = MODEL_PARTS | DATA_PARTS
+LOADED_PARTS = MODEL_PARTS | ADAPTER_PARTS
+
 
 NAMED = 8  # audits in a hint
 RUN_FILE = "run.json"
@@ -59,7 +87,7 @@ class TemplateRecord(Section):
 class TaskRecord(Section):
     """The task, its templates and the data of one split, by digest; see :attr:`flip_flop.tasks.RenderedSplit.record`.
 
-    ``instances_digest`` tells two samples of one file apart; ``digests`` has more parts of :mod:`flip_flop.identity`.
+    ``instances_digest`` tells two samples of one file apart; ``digests`` has more parts of :mod:`flip_flop.record`.
     """
 
     name: str
@@ -81,7 +109,7 @@ class TaskRecord(Section):
 class ModelRecord(Section):
     """The base model. ``digest`` is of its weight files, or of its name on the hub and its commit.
 
-    ``digests`` has more parts of :mod:`flip_flop.identity`; a commit on the hub covers its files.
+    ``digests`` has more parts of :mod:`flip_flop.record`; a commit on the hub covers its files.
     """
 
     name: str = ""
@@ -226,3 +254,147 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     return dict(value) if isinstance(value, Mapping) else value
+
+
+PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "numpy", "jinja2")
+# Only at the beginning of a word: "task-tickets" holds an "sk-" too.
+SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|[0-9a-f]{40}\b)|(?<=://)[^/@\s]+(?=@)")
+# Flags whose value is a secret whatever it looks like.
+SECRET_FLAG = re.compile(r"(--[\w-]*(?:token|password|secret|api[-_]key))(?:=.*)?", re.DOTALL)
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of this package and of what its results depend on."""
+    found = {"python": platform.python_version(), "flip_flop": _version("flip-flop-consistency")}
+    return found | {name: _version(name) for name in PACKAGES}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def hardware() -> dict[str, Any]:
+    """The processor, the number of cores, and the GPU where there is one."""
+    import torch
+
+    return {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(encoding="utf-8", errors="replace") if cpuinfo.is_file() else ""
+    name = re.search(r"^model name[^:\n]*:(.*)$", text, re.MULTILINE)
+    return name[1].strip() if name else platform.processor()
+
+
+def command() -> str:
+    """The command line as typed, with tokens and keys replaced; a commit after ``--revision`` is no key."""
+    words = [Path(sys.argv[0]).name.replace("main.py", "flip-flop")]
+    for argument in sys.argv[1:]:
+        is_commit = words[-1] == "--revision" or argument.startswith("--revision=")
+        if SECRET_FLAG.fullmatch(words[-1]) and "=" not in words[-1]:
+            words.append("***")
+        elif "=" in argument and (flag := SECRET_FLAG.fullmatch(argument)):
+            words.append(f"{flag[1]}=***")
+        else:
+            words.append(argument if is_commit else SECRET.sub("***", argument))
+    return shlex.join(words)
+
+
+def now(seconds_ago: float = 0) -> str:
+    """The time in UTC, to the second."""
+    time = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds_ago)
+    return time.isoformat(timespec="seconds")
+
+
+# What a template writes and the task's digest change with it.
+_FOLLOW_TEMPLATES = ("task", "rows", "validation")
+# Notes of libraries in a configuration file, and a template that is a part of its own.
+_NOT_DECIDING = ("_name_or_path", "base_model_name_or_path", "transformers_version", "peft_version", "chat_template")
+
+
+def digests_of(
+    task: TaskRecord | None = None, model: ModelRecord | None = None, adapter: AdapterRecord | None = None
+) -> dict[str, Any]:
+    """The digest of each part that these records name: SHA-256; for ``templates`` one per name."""
+    found: dict[str, Any] = {}
+    if task is not None:
+        templates = {each.name: each.digest for each in task.templates}
+        found |= {"templates": templates, "task": task.digest, "rows": task.instances_digest, **task.digests}
+    if model is not None:
+        found |= {"weights": model.digest, **model.digests}
+    if adapter is not None:
+        found |= {"adapter": adapter.digest, **adapter.digests}
+    return found
+
+
+def check_adapter_folder(adapter: Path) -> None:
+    """Look for an adapter's files before a model is loaded; raises ``E-ADAPTER-FILE``."""
+    for file in reversed(ADAPTER_PARTS.values()):
+        if not (adapter / file).is_file():
+            message = f"{adapter} has no {file}."
+            raise InputError("E-ADAPTER-FILE", message, "Give the adapter/ folder of a training run.")
+
+
+def changed_parts(before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, str]:
+    """The parts that have a digest in both and another one now, by name, in words.
+
+    A template that differs is named, and what follows from it is not: rows, whose digests are of prompts, are then not
+    compared.
+    """
+    changed = {
+        name: words for name, words in parts.items() if before.get(name) and now.get(name) and before[name] != now[name]
+    }
+    if "templates" in changed:
+        old, new = (dict(each["templates"]) if isinstance(each["templates"], Mapping) else {} for each in (before, now))
+        differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        changed = {name: words for name, words in changed.items() if name not in _FOLLOW_TEMPLATES}
+        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+        changed["templates"] = f"template {', '.join(map(repr, differing[:3]))}{more}"
+    return changed
+
+
+def check_parts(names: Iterable[str], parts: Collection[str]) -> None:
+    """Refuse a name that is none of the parts.
+
+    Raises:
+        InputError: ``E-ALLOW-CHANGED``.
+    """
+    for name in names:
+        if name not in parts:
+            message = f"--allow-changed takes no {name!r} here."
+            raise InputError("E-ALLOW-CHANGED", message, f"Name one of {', '.join(parts)}.")
+
+
+def refuse_changed(code: str, message: str, changed: Mapping[str, str], allowed: Collection[str], hint: str) -> None:
+    """Refuse changed parts that are not allowed; the message ends with them, the hint with how to go on.
+
+    Raises:
+        InputError: Of this ``code``.
+    """
+    refused = {name: words for name, words in changed.items() if name not in allowed}
+    if refused:
+        flags = " ".join(f"--allow-changed {name}" for name in refused)
+        raise InputError(code, f"{message}: {', '.join(refused.values())}.", f"{hint} To go on all the same: {flags}.")
+
+
+def config_digest(path: Path) -> str:
+    """The SHA-256 of a configuration in JSON, but for the notes of libraries in it; else of the file."""
+    content = read_object(path)
+    if content is None:
+        return sha256_file(path)
+    return json_digest({key: value for key, value in content.items() if key not in _NOT_DECIDING})
+
+
+def json_digest(value: Any) -> str:
+    """The SHA-256 of a JSON value, whatever characters are in it."""
+    return sha256_text(json.dumps(value, sort_keys=True, default=str))
