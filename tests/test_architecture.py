@@ -21,7 +21,7 @@ FLOORS = [
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},
     {"evaluation", "training", "drafting"},
-    {"report", "demo"},
+    {"report"},
     {"cli"},
     {"__main__"},
     {"flip_flop_paper"},

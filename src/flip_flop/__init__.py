@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flip_flop.errors import InputError
     from flip_flop.evaluation.audit import audit
-    from flip_flop.evaluation.predict import predict
-    from flip_flop.evaluation.predictions import write_predictions
+    from flip_flop.evaluation.predict import predict, write_predictions
     from flip_flop.evaluation.run_directory import Audit, load_run
     from flip_flop.prompts import RenderedInstance, Template, TemplateSet
     from flip_flop.report.comparison import AuditComparison, compare
@@ -67,8 +66,7 @@ def exports(
 _MODULES = {
     "errors": ("InputError",),
     "evaluation.audit": ("audit",),
-    "evaluation.predict": ("predict",),
-    "evaluation.predictions": ("write_predictions",),
+    "evaluation.predict": ("predict", "write_predictions"),
     "evaluation.run_directory": ("Audit", "load_run"),
     "scoring.options": ("ScoringOptions",),
     "prompts": ("RenderedInstance", "Template", "TemplateSet"),

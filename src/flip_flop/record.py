@@ -1,5 +1,6 @@
 """The record of a run (``run.json``), typed, and the comparison of its parts with another run."""
 
+import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -9,7 +10,8 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
@@ -204,6 +206,31 @@ class RunRecord(Section):
         if self.kind == "train":  # the format of 0.1.0: a training's times come last
             found |= {name: found.pop(name) for name in ("created", "seconds")}
         return found
+
+
+# JSON that is nested too deep is a RecursionError.
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error)
+
+
+def broken(path: Path, why: str) -> InputError:
+    """That a file contradicts itself or another."""
+    return InputError("E-RUN-BROKEN", f"{path} {why}.", "Run the audit again into a new folder.")
+
+
+@contextlib.contextmanager
+def reading(path: Path, what: str) -> Iterator[None]:
+    """Turn what goes wrong inside into one line.
+
+    Raises:
+        InputError: ``E-RUN-MISSING`` where the file is not there, ``E-RUN-BROKEN`` where it is not ``what``.
+    """
+    if not path.is_file():
+        hint = "Name a folder that `flip-flop audit` wrote; a run directory is complete or it is not there."
+        raise InputError("E-RUN-MISSING", f"{path.parent} has no {path.name}.", hint)
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise broken(path, f"is not {what} ({type(error).__name__})") from error
 
 
 def this_process(started: float) -> dict[str, Any]:

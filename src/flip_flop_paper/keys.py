@@ -12,7 +12,7 @@ from flip_flop.hub import gguf_name, hub_answers, is_local_name
 from flip_flop.method import BASE
 from flip_flop.method.settings import TrainingProtocol, row_protocol_of
 from flip_flop.scoring import LoadedModel, load_model
-from flip_flop.scoring.models import EMBEDDED_MODEL
+from flip_flop.scoring.loading import EMBEDDED_MODEL
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
 from flip_flop.training.plan import EXECUTION_ONLY, FORMER, recorded_settings, resume_settings

@@ -14,7 +14,7 @@ from flip_flop.method.settings import row_protocol_of
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.record import RunRecord
 from flip_flop.scoring import LoadedModel, PromptEncoder, score
-from flip_flop.scoring.models import load_tokenizer
+from flip_flop.scoring.loading import load_tokenizer
 from flip_flop.tasks import Task
 from flip_flop.tasks.catalog import catalog_entry, catalog_names
 from flip_flop.tasks.protocols import row_protocol

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from flip_flop.scoring import score_instances
-from flip_flop.scoring.resolution import SAMPLE_INSTANCES, find_resolution
+from flip_flop.scoring.checks import SAMPLE_INSTANCES, find_resolution
 from tests.scoring.made import instances
 from tests.scoring.oracle import naive_scores
 from tests.tiny import byte_bpe, tiny_model

@@ -7,7 +7,7 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.scoring import PromptEncoder
-from flip_flop.scoring.models import load_tokenizer
+from flip_flop.scoring.loading import load_tokenizer
 from flip_flop_paper import preview
 from flip_flop_paper.folder import StudyFolder
 from flip_flop_paper.keys import model_folder

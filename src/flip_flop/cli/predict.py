@@ -36,7 +36,8 @@ def predict_command(
     prediction's own, one of the same name as `input: NAME`; in JSONL as the object `input`. With --too-long skip, a row
     that is longer than the model's context has no answer, and a note that says so.
     """
-    from flip_flop.evaluation.predictions import check_target, write_predictions
+    from flip_flop.evaluation.predict import write_predictions
+    from flip_flop.evaluation.run_directory import check_target
     from flip_flop.files import lock_output
     from flip_flop.scoring.too_long import listed_beside
 

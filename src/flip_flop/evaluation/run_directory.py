@@ -14,16 +14,16 @@ from jaxtyping import Float32, Int, Int64
 
 from flip_flop.errors import InputError
 from flip_flop.evaluation.instances import StoredInstances, write_instances
-from flip_flop.evaluation.reading import broken, reading
 from flip_flop.evaluation.views import AuditViews
 from flip_flop.files import new_folder, read_arrays, read_json, write_arrays, write_json
 from flip_flop.metrics import METRICS, EvalData, calibrated, resolve_average
 from flip_flop.prompts import RenderedInstance
-from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord
+from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord, broken, reading
 from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, write_too_long
 
 METRICS_FILE, SCORES_FILE = "metrics.json", "scores.npz"
 ARRAYS = ("scores", "token_counts", "gold", "instance_ids", "template_names")
+PREDICTION_SUFFIXES = (".jsonl", ".csv")
 MAX_NAMES = 2**18  # characters of the names of a run, its labels and templates, which a report repeats
 
 
@@ -190,6 +190,20 @@ def check_out(out: Path, *, overwrite: bool = False) -> None:
         if not (overwrite and is_audit):
             hint = "Give another --out, or add --overwrite." if is_audit else "Give another --out."
             raise InputError("E-OUT-USED", f"{out} is not empty.", hint)
+
+
+def check_target(out: Path, source: Path | None = None) -> None:
+    """Refuse, before anything is computed, what cannot be written or would overwrite the rows that are read.
+
+    Raises:
+        InputError: ``E-OUT-KIND`` for another suffix; ``E-OUT-PATH`` for a folder, or for ``source`` itself.
+    """
+    if out.is_dir():
+        raise InputError("E-OUT-PATH", f"{out} is a folder.", "Give --out a file's name.")
+    if source is not None and out.exists() and source.exists() and out.samefile(source):
+        raise InputError("E-OUT-PATH", f"{out} is the input itself.", "Give --out another name.")
+    if out.suffix not in PREDICTION_SUFFIXES:
+        raise InputError("E-OUT-KIND", f"{out.name} is neither JSONL nor CSV.", "End --out with .jsonl or .csv.")
 
 
 def _read_arrays(path: Path) -> dict[str, Any]:

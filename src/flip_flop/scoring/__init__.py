@@ -9,26 +9,22 @@ from flip_flop import exports
 
 if TYPE_CHECKING:
     from flip_flop.scoring.boundary import EncodedAnswer
+    from flip_flop.scoring.encoder import EncodedInstance, PromptEncoder
     from flip_flop.scoring.endpoint import EndpointScorer
-    from flip_flop.scoring.given import ModelGiven, as_loaded
-    from flip_flop.scoring.interface import Scorer
-    from flip_flop.scoring.local import CausalLMScorer, as_scorer
-    from flip_flop.scoring.models import LoadedModel, load_model, load_tokenizer
-    from flip_flop.scoring.scorer import ScoreTable, score, score_instances
+    from flip_flop.scoring.loading import LoadedModel, load_model, load_tokenizer
+    from flip_flop.scoring.scorer import CausalLMScorer, ModelGiven, Scorer, as_loaded, as_scorer
+    from flip_flop.scoring.scores import ScoreTable, score, score_instances
     from flip_flop.scoring.stored_calibration import store_calibration
-    from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 
 __all__, __getattr__, __dir__ = exports(
     __name__,
     {
         "boundary": ("EncodedAnswer",),
+        "encoder": ("EncodedInstance", "PromptEncoder"),
         "endpoint": ("EndpointScorer",),
-        "given": ("ModelGiven", "as_loaded"),
-        "interface": ("Scorer",),
-        "local": ("CausalLMScorer", "as_scorer"),
-        "models": ("LoadedModel", "load_model", "load_tokenizer"),
-        "scorer": ("ScoreTable", "score", "score_instances"),
+        "loading": ("LoadedModel", "load_model", "load_tokenizer"),
+        "scorer": ("CausalLMScorer", "ModelGiven", "Scorer", "as_loaded", "as_scorer"),
+        "scores": ("ScoreTable", "score", "score_instances"),
         "stored_calibration": ("store_calibration",),
-        "tokens": ("EncodedInstance", "PromptEncoder"),
     },
 )

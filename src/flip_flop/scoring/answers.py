@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from flip_flop.method.divergences import to_device
 from flip_flop.scoring.attention import Layout, packed_attention
 from flip_flop.scoring.causal_lm import decoder_of, head_logits, token_log_probs, unwrap
+from flip_flop.scoring.encoder import EncodedInstance
 from flip_flop.scoring.options import DEFAULT_SCORING, Backend
-from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.scoring.trie import TokenTrie, join
 
 # Floating-point operations of a forward that is worth what it costs to start one; an order of magnitude, by device.

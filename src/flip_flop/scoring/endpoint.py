@@ -1,6 +1,6 @@
 """The second scorer: a model behind an OpenAI-compatible completions endpoint, such as vLLM's, SGLang's or llama.cpp's.
 
-The text that is scored is prompt, delimiter and answer, as in :mod:`flip_flop.scoring.tokens`; the server's tokenizer
+The text that is scored is prompt, delimiter and answer, as in :mod:`flip_flop.scoring.encoder`; the server's tokenizer
 reads it. It gives back the tokens with their log-probabilities (``echo``), and the answer's are those at the end.
 """
 
@@ -18,14 +18,22 @@ from flip_flop.files import sha256_json, user_cache
 from flip_flop.hub import endpoint_of
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import ModelRecord, json_digest
-from flip_flop.scoring.answer_store import AnswerStore
-from flip_flop.scoring.interface import Scorer
-from flip_flop.scoring.models import load_tokenizer
+from flip_flop.scoring.encoder import PromptEncoder
+from flip_flop.scoring.loading import load_tokenizer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.scoring.questions import Question, UnreachableError, in_threads, require_different, same
-from flip_flop.scoring.replies import counts_of, echoed_tokens, end_with
-from flip_flop.scoring.scorer import ScoreTable
-from flip_flop.scoring.tokens import PromptEncoder
+from flip_flop.scoring.questions import (
+    AnswerStore,
+    Question,
+    UnreachableError,
+    counts_of,
+    echoed_tokens,
+    end_with,
+    in_threads,
+    require_different,
+    same,
+)
+from flip_flop.scoring.scorer import Scorer
+from flip_flop.scoring.scores import ScoreTable
 
 # Retries begin after 0.5 s, 1 s, 2 s, ... up to 8 s. They span about a minute, in which a server can restart.
 RETRIES, SECONDS = 10, 300.0

@@ -11,7 +11,7 @@ from flip_flop.files import read_json, write_json
 from flip_flop.metrics import batch_offsets, check_prior, uniform_prior
 from flip_flop.prompts import Template
 from flip_flop.record import AdapterRecord
-from flip_flop.scoring.scorer import ScoreTable
+from flip_flop.scoring.scores import ScoreTable
 
 CALIBRATION_FILE = "calibration.json"
 

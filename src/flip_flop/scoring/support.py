@@ -12,8 +12,8 @@ from torch import nn
 from flip_flop.scoring.answers import answer_states, rotary_limit
 from flip_flop.scoring.boundary import EncodedAnswer
 from flip_flop.scoring.causal_lm import InFloat32, check_head, decoder_of, evaluation_mode, unwrap, without_adapter
+from flip_flop.scoring.encoder import EncodedInstance
 from flip_flop.scoring.options import Backend
-from flip_flop.scoring.tokens import EncodedInstance
 
 log = logging.getLogger("flip_flop")
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 
 from flip_flop.errors import InputError
 from flip_flop.metrics import METRICS, Average, EvalData, is_collapsed, label_shares, majority_vote, summarise
-from flip_flop.scoring.scorer import ScoreTable
+from flip_flop.scoring.scores import ScoreTable
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.settings import SelectBy
 from flip_flop.training.votes import VoteTable

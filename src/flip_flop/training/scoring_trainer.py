@@ -16,8 +16,8 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.metrics import Average
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates
-from flip_flop.scoring.scorer import ScoreTable, join_tables, score_instances
-from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
+from flip_flop.scoring.encoder import EncodedInstance, PromptEncoder
+from flip_flop.scoring.scores import ScoreTable, join_tables, score_instances
 from flip_flop.tasks import RenderedRows, template_name
 from flip_flop.training.batches import InstanceDataset, encode_rows
 from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
