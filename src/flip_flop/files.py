@@ -28,6 +28,8 @@ WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 MAX_JSON = 2**24  # bytes of a JSON file in a run; metrics of 100 templates and 100 labels need 0.2 MB
 MAX_ARRAYS = 2**28  # bytes of all arrays in a file; a large file may hold up to 100 times its size
+# Keys of configuration files that do not change a model: notes of libraries, and the chat template, a part of its own.
+NOT_DECIDING = ("_name_or_path", "base_model_name_or_path", "transformers_version", "peft_version", "chat_template")
 _held: set[Path] = set()  # outputs that this process has locked
 
 
@@ -271,6 +273,19 @@ def sha256_text(text: str) -> str:
 def sha256_json(value: Any) -> str:
     """The SHA-256 of a JSON value in canonical form: sorted keys, no white space."""
     return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+
+
+def config_digest(path: Path) -> str:
+    """The SHA-256 of a configuration in JSON, but for the notes of libraries in it; else of the file."""
+    content = read_object(path)
+    if content is None:
+        return sha256_file(path)
+    return json_digest({key: value for key, value in content.items() if key not in NOT_DECIDING})
+
+
+def json_digest(value: Any) -> str:
+    """The SHA-256 of a JSON value, whatever characters are in it."""
+    return sha256_text(json.dumps(value, sort_keys=True, default=str))
 
 
 def sha256_file(path: Path) -> str:

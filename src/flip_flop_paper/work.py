@@ -22,10 +22,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from flip_flop.console import echo
+from flip_flop.console import echo, now
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
-from flip_flop.record import now
 from flip_flop.scoring import LoadedModel
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import Task

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from flip_flop.console import LogLines, echo, is_first_process
+from flip_flop.console import LogLines, align_columns, echo, hardware, is_first_process, versions
 from flip_flop.errors import InputError, nearest
 
 VERBS = {
@@ -59,6 +59,8 @@ class LazyGroup(click.Group):
             return plugin
         if cmd_name not in VERBS:
             return None
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
         command: click.Command = vars(importlib.import_module(f"flip_flop.cli.{cmd_name}"))[f"{cmd_name}_command"]
         return command
 
@@ -89,6 +91,14 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="flip-flop-consistency", prog_name="flip-flop")
 def cli() -> None:
     """Measure how consistently a language model answers over phrasings, train it without labels, prove the change."""
+
+
+@cli.command("env")
+def env_command() -> int:
+    """Show versions and hardware, for a bug report."""
+    facts = versions() | hardware()
+    echo(align_columns([(name, "none" if value is None else str(value)) for name, value in facts.items()]))
+    return 0
 
 
 def main() -> None:

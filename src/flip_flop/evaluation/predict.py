@@ -46,16 +46,16 @@ def predict(
         ``vote``, ``vote_share`` and ``consensus`` are None, and ``templates`` is empty.
     """
     scorer, split = resolve(model, data, need_labels=False)
-    scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
-    scores = scored.table.scores if scored.offsets is None else calibrated(scored.table.scores, scored.offsets)
+    found = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
+    scores = found.scores if found.calibration is None else calibrated(found.scores, found.calibration["offsets"])
     labels, names = split.task.label_values(scores.shape[-1]), split.task.templates.names
     probs = None if scoring.by == "generation" else label_probs(scores).round(6).tolist()
     predictions = predicted(scores)
     counts = vote_counts(predictions, len(labels))
     labels_of = [*labels, None]  # an answer that is no label is -1
     answered = {
-        instance.id: {
-            "id": instance.id,
+        identifier: {
+            "id": identifier,
             "vote": labels_of[vote],
             "vote_share": float(counts[row].max() / len(names)),
             "consensus": bool(2 * counts[row].max() > len(names)),
@@ -64,12 +64,12 @@ def predict(
                 for column, name in enumerate(names)
             },
         }
-        for row, (instance, vote) in enumerate(zip(scored.data.instances, majority_vote(scores), strict=True))
+        for row, (identifier, vote) in enumerate(zip(found.ids, majority_vote(scores), strict=True))
     }
     if scoring.too_long == "refuse":
         return [*answered.values()]
     notes: dict[str, str] = {}
-    for each in scored.table.too_long:
+    for each in found.too_long:
         notes.setdefault(each.id, f"too long: {words(each, names)}, the model's context is {each.limit}")
     empty: dict[str, Any] = {"vote": None, "vote_share": None, "consensus": None, "templates": {}}
     return [

@@ -108,7 +108,7 @@ def bootstrap_interval(
 
     ``statistic`` goes from ``data`` to a number, or to None or NaN where it has no value: a
     :class:`~flip_flop.metrics.SumStatistic` takes one matrix product for all resamples, any other is called once for
-    each. ``data`` are arrays with instances on the first axis, or an :class:`~flip_flop.metrics.EvalData`; all are
+    each. ``data`` are arrays with instances on the first axis, or an :class:`~flip_flop.metrics.Scores`; all are
     resampled alike. Nothing but ``seed`` and the number of instances fixes the resamples.
 
     Raises:

@@ -109,7 +109,7 @@ def caveats(group: Group) -> list[str]:
     if len(group.base.template_names) == 1:
         notes.append("One template has nothing to agree with: agreement and spread need two.")
     for run in group.runs:
-        skipped = run.record.task.extra.get("num_too_long")
+        skipped = run.record.task.num_too_long
         if isinstance(skipped, int) and skipped:
             notes.append(f"{run.name} leaves out {count(skipped, 'instance')}: longer than the model's context.")
     return [*notes, *table_caveats(group.runs), *_vote_caveat(group), *_method_caveats(group)]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from flip_flop.scoring.endpoint import EndpointScorer
     from flip_flop.scoring.loading import LoadedModel, load_model, load_tokenizer
     from flip_flop.scoring.scorer import CausalLMScorer, ModelGiven, Scorer, as_loaded, as_scorer
-    from flip_flop.scoring.scores import ScoreTable, score, score_instances
+    from flip_flop.scoring.scores import score, score_instances
     from flip_flop.scoring.stored_calibration import store_calibration
 
 __all__, __getattr__, __dir__ = exports(
@@ -24,7 +24,7 @@ __all__, __getattr__, __dir__ = exports(
         "endpoint": ("EndpointScorer",),
         "loading": ("LoadedModel", "load_model", "load_tokenizer"),
         "scorer": ("CausalLMScorer", "ModelGiven", "Scorer", "as_loaded", "as_scorer"),
-        "scores": ("ScoreTable", "score", "score_instances"),
+        "scores": ("score", "score_instances"),
         "stored_calibration": ("store_calibration",),
     },
 )

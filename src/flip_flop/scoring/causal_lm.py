@@ -4,12 +4,15 @@ The head sees the rows that predict an answer's token, and nothing else: the log
 vocabulary of 151,936 are the largest tensor that a naive implementation makes.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, cast
 from weakref import WeakSet
 
 import torch
+import transformers
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,6 +25,8 @@ from flip_flop.method.divergences import at_least_float32, to_device
 # Rows of one pass through the head where no gradient is kept: 39 MB of logits at 64 rows of 151,936.
 HEAD_ROWS = 64
 HALF = (torch.bfloat16, torch.float16)
+# Architectures with exact packed scores, from benchmarks/architectures.py.
+TESTED = json.loads(Path(__file__).with_name("tested.json").read_text(encoding="utf-8"))
 
 
 def unwrap(model: nn.Module) -> PreTrainedModel:
@@ -143,16 +148,34 @@ def token_log_probs(
     return torch.cat(picked)[to_device(torch.argsort(torch.cat(order)), device)]
 
 
-_CHECKED: "WeakSet[nn.Module]" = WeakSet()  # decoders that were found to fit
+def is_tested(model: nn.Module) -> bool:
+    """Return whether ``benchmarks/architectures.py`` found packed scores exact for this architecture.
+
+    The test is valid for unmodified classes of transformers, in the tested version, on one device.
+    """
+    causal_lm = unwrap(model)
+    config = causal_lm.config
+    options = (getattr(config, name, None) for name in ("attn_logit_softcapping", "alibi", "quantization_config"))
+    return (
+        config.model_type in TESTED["packed"]
+        and transformers.__version__.startswith(f"{TESTED['transformers']}.")
+        and not any(options)
+        and len(set(getattr(causal_lm, "hf_device_map", {}).values())) <= 1
+        and all(type(each).__module__.startswith(("transformers.", "torch.", "peft.")) for each in model.modules())
+    )
+
+
+_CHECKED: "WeakSet[nn.Module]" = WeakSet()  # decoders that passed check_head
 
 
 @torch.no_grad()
 def check_head(model: nn.Module) -> None:
-    """Compare decoder and head, called apart, with the model's own forward on three tokens; once for each model.
+    """Compare the decoder and head, called separately, with the model's own forward pass on three tokens.
+
+    Each model is checked once. Models that are not :func:`is_tested` must also be causal.
 
     Raises:
-        InputError: ``E-NONFINITE``; ``E-MODEL-KIND`` where they differ: the model does something between the two that
-            is not known here, and its scores would be wrong; and where a state depends on a token behind it.
+        InputError: ``E-NONFINITE``, or ``E-MODEL-KIND`` if the logits differ or a state depends on a later token.
     """
     causal_lm, decoder = unwrap(model), decoder_of(model)
     if decoder in _CHECKED:
@@ -173,12 +196,13 @@ def check_head(model: nn.Module) -> None:
     tolerance = float(own.abs().max().clamp(min=1.0)) * (2e-2 if hidden.dtype in HALF else 1e-3)
     if ours.shape != own.shape or not torch.allclose(ours, own, rtol=0.0, atol=tolerance):
         raise _unknown_kind(causal_lm, "gives other logits than its decoder and head, called apart")
-    # Kernels of half precision alone (FlashAttention, some quantized weights) cannot be asked.
-    with evaluation_mode(causal_lm), without_adapter(model), suppress(RuntimeError), InFloat32():
-        other_end = torch.cat([ids[:, :-1], ids[:, -1:] + 1], dim=1) % causal_lm.config.get_text_config().vocab_size
-        states = decoder(input_ids=torch.cat([ids, other_end]), use_cache=False).last_hidden_state[:, :-1]
-        if bool((states[0] - states[1]).abs().max() > 1e-5 * states.abs().max()):
-            raise _unknown_kind(causal_lm, "is not causal: a token's state changes with the tokens behind it")
+    if not is_tested(model):
+        # Kernels that need half precision (FlashAttention, some quantized weights) cannot be checked.
+        with evaluation_mode(causal_lm), without_adapter(model), suppress(RuntimeError), InFloat32():
+            other_end = torch.cat([ids[:, :-1], ids[:, -1:] + 1], dim=1) % causal_lm.config.get_text_config().vocab_size
+            states = decoder(input_ids=torch.cat([ids, other_end]), use_cache=False).last_hidden_state[:, :-1]
+            if bool((states[0] - states[1]).abs().max() > 1e-5 * states.abs().max()):
+                raise _unknown_kind(causal_lm, "is not causal: a token's state changes with later tokens")
     _CHECKED.add(decoder)
 
 

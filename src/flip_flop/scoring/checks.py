@@ -11,55 +11,47 @@ from torch import nn
 from flip_flop.console import track
 from flip_flop.errors import InputError
 from flip_flop.files import generator
-from flip_flop.metrics import Resolution
-from flip_flop.prompts import RenderedInstance
+from flip_flop.metrics import Resolution, Scores
 from flip_flop.scoring.answers import AnswerStates, answer_states
 from flip_flop.scoring.causal_lm import HALF, InFloat32, decoder_of, evaluation_mode, head_logits, unwrap
-from flip_flop.scoring.encoder import EncodedInstance
+from flip_flop.scoring.encoder import KEPT, EncodedInstance
 from flip_flop.scoring.loading import LoadedModel
 from flip_flop.scoring.options import ScoringOptions
-from flip_flop.scoring.scores import ScoreTable, score_instances
+from flip_flop.scoring.scores import score_instances
 from flip_flop.scoring.support import SAME_NATS, SAME_SHARE
 
-# The sample: so many of the run's first instances, and the first of them whatever its length.
-SAMPLE_INSTANCES, SAMPLE_TOKENS = 24, 16_384
-# In units of eps, the dtype's spacing above 1. A logit from 16 to 32 is a multiple of 16 eps; the margin is the
-# difference of two, each off by half of that. The layers below are taken to add as much again.
+# Tokens of the sample that is scored again. The first instance is in it whatever its length.
+SAMPLE_TOKENS = 16_384
+# In units of eps, the dtype's spacing above 1. A logit from 16 to 32 is a multiple of 16 eps. The margin is the
+# difference of two logits, each rounded by up to half of that. The layers below are assumed to add as much again.
 STATED_EPS = 32
 
 
-def find_resolution(
-    model: nn.Module,
-    instances: Sequence[EncodedInstance],
-    table: ScoreTable,
-    batch_tokens: int,
-    *,
-    quiet: bool = True,
-) -> Resolution:
-    """The least margin that a run's dtype resolves.
+def find_resolution(model: nn.Module, scores: Scores, batch_tokens: int, *, quiet: bool = True) -> Resolution:
+    """Return the smallest margin between two labels that the scores resolve.
 
-    In half precision it is measured: the first instances are scored a second time with all computed in float32, and the
-    largest change of the margin between an answer's two best labels is the resolution. The weights stay as they are:
-    each is made float32 for the one operation that reads it. Where that cannot be done (no memory for it, a
-    kernel of half precision alone), and in float32, it is :func:`stated_resolution`.
-
-    ``table`` has the run's scores of these instances; ``batch_tokens`` are those of one forward.
+    In half precision, the first instances are scored again in float32. The largest change of the margin between an
+    answer's two best labels is the resolution. The weights stay as they are: each is converted for the one operation
+    that reads it. In float32, or if the memory or a kernel does not allow it, the resolution is
+    :func:`stated_resolution`.
     """
     if unwrap(model).dtype not in HALF:
         return Resolution(stated_resolution(model), "stated")
-    sizes = np.cumsum([len(instance.trie) for instance in instances[:SAMPLE_INSTANCES]])
-    sample = instances[: max(1, int((sizes <= SAMPLE_TOKENS).sum()))]
+    first = scores.encoded.first or [*scores.encoded[:KEPT]]  # of several processes, none encodes all instances
+    sizes = np.cumsum([len(instance.trie) for instance in first])
+    sample = first[: max(1, int((sizes <= SAMPLE_TOKENS).sum()))]
+    backend = scores.settings["backend"]
     try:
         with InFloat32():
             exact = score_instances(
-                model, sample, backend=table.backend, batch_tokens=batch_tokens, label="float32 sample", quiet=quiet
+                model, sample, backend=backend, batch_tokens=batch_tokens, label="float32 sample", quiet=quiet
             ).scores
     except (RuntimeError, ValueError, TypeError, NotImplementedError, AssertionError):
         return Resolution(stated_resolution(model), "stated")
     finally:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-    nats = largest_change(table.scores[: len(sample)], exact)
+    nats = largest_change(scores.scores[: len(sample)], exact)
     return Resolution(max(nats, STATED_EPS * torch.finfo(torch.float32).eps), "measured")
 
 
@@ -88,24 +80,16 @@ NUM_ROWS, NUM_TOKENS = 3, 5
 
 @torch.no_grad()
 def check_scores(
-    loaded: LoadedModel,
-    instances: Sequence[RenderedInstance],
-    table: ScoreTable,
-    options: ScoringOptions,
-    names: Sequence[str] = (),
-    *,
-    quiet: bool = True,
+    model: nn.Module, scores: Scores, names: Sequence[str] = (), *, quiet: bool = True
 ) -> dict[str, float]:
-    """Encode and score a few rows again, one row at a time with the padded back end, and compare with the table.
+    """Encode and score a few rows again, one row at a time with the padded backend, and compare the scores.
 
     Two scores may differ by twice the dtype's resolution, and in any case by 1e-3 nats and 1e-5 of their value: their
     sums are rounded in another order.
 
     Args:
-        loaded: The model that computed the table.
-        instances: The rows of the table, ``[instances]``.
-        table: Scores in nats, ``[instances, templates, labels]``.
-        options: The scoring options of the run.
+        model: The model that computed the scores.
+        scores: The scores, ``[instances, templates, labels]``.
         names: Template names, for errors.
         quiet: Show no progress.
 
@@ -115,19 +99,19 @@ def check_scores(
     Raises:
         InputError: ``E-SELF-CHECK`` for a larger difference.
     """
-    encoder, draw = loaded.encoder(options.chat_template), generator(0, "self-check")
-    allowed, differences = max(SAME_NATS, 2 * stated_resolution(loaded.model)), []
-    rows = draw.permutation(len(instances))[: int(np.clip(len(instances) // 200, MIN_ROWS, MAX_ROWS))]
+    draw, allowed = generator(0, "self-check"), max(SAME_NATS, 2 * stated_resolution(model))
+    rows = draw.permutation(len(scores))[: int(np.clip(len(scores) // 200, MIN_ROWS, MAX_ROWS))].tolist()
+    differences = []
     with track("self-check", len(rows), "instances", quiet=quiet) as advance:
         for row in rows:
-            templates = draw.permutation(table.scores.shape[1])[:MAX_TEMPLATES]
-            encoded = encoder.encode(instances[row])
+            templates = draw.permutation(scores.scores.shape[1])[:MAX_TEMPLATES]
+            encoded = scores.encoded[row]
             encoded = replace(encoded, answers=tuple(encoded.answers[template] for template in templates))
-            with evaluation_mode(loaded.model):
-                # No forward is larger than the packed row of the instance, for which there was memory.
-                states = answer_states(loaded.model, [encoded], backend="padded", batch_tokens=len(encoded.trie))
-                again = states.scores(loaded.model)[0].double().cpu().numpy()
-            first = table.scores[row, templates].astype(np.float64)
+            with evaluation_mode(model):
+                # No forward pass is larger than the packed row of the instance, for which there was memory.
+                states = answer_states(model, [encoded], backend="padded", batch_tokens=len(encoded.trie))
+                again = states.scores(model)[0].double().cpu().numpy()
+            first = scores.scores[row, templates].astype(np.float64)
             differences.append(np.abs(first - again))
             wrong = np.argwhere(~(differences[-1] <= allowed + SAME_SHARE * np.abs(again)))
             if len(wrong):
@@ -135,7 +119,7 @@ def check_scores(
                 name = names[templates[template]] if names else int(templates[template]) + 1
                 raise InputError(
                     "E-SELF-CHECK",
-                    f"instance {instances[row].id!r}, template {name!r}, label {label}: the score is {first[at]:.5f} "
+                    f"instance {scores.ids[row]!r}, template {name!r}, label {label}: the score is {first[at]:.5f} "
                     f"in this run, but {again[at]:.5f} if computed alone.",
                 )
             advance(1)
@@ -144,10 +128,10 @@ def check_scores(
 
 
 def preferred_tokens(
-    loaded: LoadedModel, instances: Sequence[RenderedInstance], templates: Sequence[int], options: ScoringOptions
+    loaded: LoadedModel, scores: Scores, templates: Sequence[int], options: ScoringOptions
 ) -> list[list[str]]:
     """Return the most probable first tokens of the answer under each of these templates, on average over a few rows."""
-    encoder, rows = loaded.encoder(options.chat_template), generator(0, "preferred-tokens").permutation(len(instances))
+    rows = generator(0, "preferred-tokens").permutation(len(scores))[:NUM_ROWS].tolist()
     found: list[torch.Tensor] = []
 
     def read(members: Sequence[EncodedInstance], states: AnswerStates, scores: torch.Tensor) -> None:
@@ -157,7 +141,7 @@ def preferred_tokens(
         found.append(probs.view(len(members), len(templates), -1))
 
     # The context of one label suffices.
-    encoded = [encoder.encode(instances[row]) for row in rows[:NUM_ROWS]]
+    encoded = [scores.encoded[row] for row in rows]
     encoded = [replace(each, answers=tuple(each.answers[at][:1] for at in templates)) for each in encoded]
     backend, batch_tokens = options.backend, options.batch_tokens
     score_instances(loaded.model, encoded, backend=backend, batch_tokens=batch_tokens, quiet=True, visit=read)

@@ -5,7 +5,7 @@ import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast, overload
 
 import jinja2
@@ -22,7 +22,8 @@ from flip_flop.scoring.options import ChatTemplate
 from flip_flop.scoring.too_long import TooLong
 from flip_flop.scoring.trie import TokenTrie, build_trie
 
-CHUNK = 64  # instances whose texts are tokenized in one call
+CHUNK = 64  # instances per call of the tokenizer
+KEPT = 24  # encoded instances that stay in memory
 # What a token is at least: a character of ASCII; else Unicode's compatibility forms make up to 11 bytes of one.
 TOKENS_A_BYTE = 12
 ADDED = 8  # tokens that a text has beside its own: BOS, a leading space
@@ -222,14 +223,15 @@ class PromptEncoder:
 
 @dataclass(frozen=True, eq=False)
 class EncodedRows(Sequence[EncodedInstance]):
-    """Instances as the model reads them, in tokens where they are asked for: in order, beside whoever asks, or singly.
+    """Instances as the model reads them. Tokens are computed when they are read, by a thread that runs ahead.
 
-    A thread runs ahead of the reader as fast as it can. What is wrong with an instance is raised as soon as it is
-    found, whatever has been read by then.
+    An invalid instance raises its error as soon as the thread finds it. Iteration keeps the first :data:`KEPT`
+    instances in ``first``.
     """
 
     encoder: PromptEncoder
     read: Sequence[RenderedInstance]
+    first: list[EncodedInstance] = field(default_factory=list, init=False)
 
     def __len__(self) -> int:
         return len(self.read)
@@ -239,7 +241,7 @@ class EncodedRows(Sequence[EncodedInstance]):
     @overload
     def __getitem__(self, index: slice) -> "EncodedRows": ...
     def __getitem__(self, index: int | slice) -> "EncodedInstance | EncodedRows":
-        """One instance, or some, in tokens where they are read."""
+        """Return one instance in tokens, or a part of the rows."""
         read = self.read[index]
         return self.encoder.encode_chunk([read])[0] if isinstance(read, RenderedInstance) else replace(self, read=read)
 
@@ -257,7 +259,9 @@ class EncodedRows(Sequence[EncodedInstance]):
         try:
             waiting = [worker.submit(encode, start) for start in range(0, len(self), CHUNK)][::-1]
             while waiting:
-                for instance in waiting.pop().result():
+                chunk = waiting.pop().result()
+                self.first[:] = self.first or chunk[:KEPT]
+                for instance in chunk:
                     if failed:
                         raise failed[0]
                     yield instance

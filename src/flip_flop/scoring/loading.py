@@ -25,17 +25,9 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError
-from flip_flop.files import sha256_file, sha256_json
+from flip_flop.files import config_digest, json_digest, sha256_file, sha256_json
 from flip_flop.hub import DEMO, check_model_name, gguf_name, hub_answers, is_local_name
-from flip_flop.record import (
-    LOADED_PARTS,
-    AdapterRecord,
-    ModelRecord,
-    check_adapter_folder,
-    check_parts,
-    config_digest,
-    json_digest,
-)
+from flip_flop.record import LOADED_PARTS, AdapterRecord, ModelRecord, check_adapter_folder, check_parts
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
 from flip_flop.scoring.bounds import check_model_size, max_weights, time_limit, weight_files
 from flip_flop.scoring.causal_lm import as_input_error, check_head
@@ -144,15 +136,11 @@ class LoadedModel:
 
     def encoder(self, chat_template: ChatTemplate = "auto") -> PromptEncoder:
         """The encoder for this model; ``auto`` follows the training of an adapter that knows how it was trained."""
-        trained_with = self.adapter.extra.get("chat_template") if self.adapter else None
+        trained_with = self.adapter.chat_template if self.adapter else None
         if chat_template == "auto" and trained_with is not None:
             chat_template = "on" if trained_with else "off"
         encoder = PromptEncoder.of(self.model, self.tokenizer, chat_template)
-        return (
-            replace(encoder, trained_chat=self.adapter.extra.get("chat", {}))
-            if self.adapter and trained_with
-            else encoder
-        )
+        return replace(encoder, trained_chat=self.adapter.chat or {}) if self.adapter and trained_with else encoder
 
 
 def load_model(
@@ -237,7 +225,7 @@ def describe_weights(model: PreTrainedModel, dtype: str) -> dict[str, Any]:
     return {
         "num_parameters": model.num_parameters() - adapters,
         "dtype": dtype if used is None else f"{_bits(used)}, {dtype}",
-        "extra": {} if used is None else {"quantization": json.loads(used.to_json_string(use_diff=False))},
+        "quantization": None if used is None else json.loads(used.to_json_string(use_diff=False)),
     }
 
 

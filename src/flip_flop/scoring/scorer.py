@@ -11,12 +11,13 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
+from flip_flop.files import json_digest
 from flip_flop.hub import is_endpoint
-from flip_flop.metrics import Resolution
+from flip_flop.metrics import Resolution, Scores
 from flip_flop.prompts import RenderedInstance
-from flip_flop.record import AdapterRecord, ModelRecord, json_digest
+from flip_flop.record import AdapterRecord, ModelRecord
 from flip_flop.scoring.causal_lm import check_head, unwrap
-from flip_flop.scoring.checks import SAMPLE_INSTANCES, check_scores, find_resolution, preferred_tokens
+from flip_flop.scoring.checks import check_scores, find_resolution, preferred_tokens
 from flip_flop.scoring.loading import (
     DEMO,
     EMBEDDED_MODEL,
@@ -27,8 +28,7 @@ from flip_flop.scoring.loading import (
     load_tokenizer,
 )
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.scoring.scores import ScoreTable, score
-from flip_flop.scoring.too_long import ids_of
+from flip_flop.scoring.scores import score
 
 
 @runtime_checkable
@@ -43,12 +43,12 @@ ModelGiven = LoadedModel | nn.Module | tuple[nn.Module, PreTrainedTokenizerBase]
 
 
 class Scorer(abc.ABC):
-    """A model as a source of scores. One of your own has a ``record`` and ``scores``; the rest has defaults.
+    """A model as a source of scores. A subclass defines ``record`` and ``scores``. The rest has defaults.
 
     Attributes:
-        record: What ``run.json`` says of the model.
-        adapter: What it says of an adapter.
-        allowed_changes: Parts that are not those of the adapter's training, and that were allowed.
+        record: The model in ``run.json``.
+        adapter: The adapter in ``run.json``.
+        allowed_changes: Changed parts of the adapter's training that ``--allow-changed`` accepted.
     """
 
     record: ModelRecord
@@ -64,42 +64,35 @@ class Scorer(abc.ABC):
         names: Sequence[str] = (),
         label: str = "scoring",
         quiet: bool = True,
-    ) -> ScoreTable:
+    ) -> Scores:
         """Score every label of every instance under every template.
 
-        All instances have the same numbers of templates and labels. Those that are too long are refused, or left out
-        and named in the table's ``too_long``, as the options say. ``names`` are the templates', for errors; ``label``
-        names the progress bar.
+        All instances have the same numbers of templates and labels. Instances that are too long are refused, or left
+        out of the scores and listed in their ``too_long``, as the options say. ``names`` are template names, for
+        errors. ``label`` names the progress bar.
 
         Raises:
-            InputError: Where there can be no scores; a scorer has them for every instance, or for none.
+            InputError: The instances cannot be scored. No part of them is returned.
         """
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
-        """The instance with its prompts as the model reads them, such as in a chat template."""
+        """Return the instance as the model reads it, for example in a chat template."""
         return instance
 
-    def preferred_tokens(
-        self, instances: Sequence[RenderedInstance], templates: Sequence[int], options: ScoringOptions
-    ) -> list[list[str]]:
-        """The most probable first tokens of the answer under each of these templates; an empty list if unknown."""
+    def preferred_tokens(self, scores: Scores, templates: Sequence[int], options: ScoringOptions) -> list[list[str]]:
+        """Return the most probable first tokens of the answer under each of these templates, or an empty list."""
         return []
 
-    def resolution(
-        self, instances: Sequence[RenderedInstance], table: ScoreTable, options: ScoringOptions
-    ) -> Resolution | None:
-        """The least margin between two scores that the arithmetic resolves; ``None`` where that is not known.
-
-        ``table`` has the scores of these instances.
-        """
+    def resolution(self, scores: Scores, options: ScoringOptions, *, quiet: bool = True) -> Resolution | None:
+        """Return the smallest margin between two scores that the arithmetic resolves, or ``None`` if unknown."""
         return None
 
 
 class CausalLMScorer(Scorer):
-    """A model that is loaded here, by the packed pass or the padded one; ``shared`` as in :func:`~flip_flop.score`."""
+    """A local model, scored by the packed or the padded backend. ``shared`` as in :func:`~flip_flop.score`."""
 
     def __init__(self, loaded: LoadedModel, *, shared: bool = False):
-        self.loaded, self.shared, self._quiet = loaded, shared, True
+        self.loaded, self.shared = loaded, shared
         self.record, self.adapter, self.allowed_changes = loaded.record, loaded.adapter, loaded.allowed_changes
 
     def scores(
@@ -110,33 +103,25 @@ class CausalLMScorer(Scorer):
         names: Sequence[str] = (),
         label: str = "scoring",
         quiet: bool = True,
-    ) -> ScoreTable:
-        """:func:`~flip_flop.score`, and then :func:`~flip_flop.scoring.checks.check_scores`."""
+    ) -> Scores:
+        """Call :func:`~flip_flop.score`, then :func:`~flip_flop.scoring.checks.check_scores`."""
         if options.by == "generation":
             raise InputError("E-GENERATION", f"{self.record.name} is loaded here, and has probabilities.")
-        self._quiet = quiet  # for `resolution`, which follows
-        table = score(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
-        skipped = ids_of(table.too_long)
-        kept = [instance for instance in instances if instance.id not in skipped]
-        checked = check_scores(self.loaded, kept, table, options, names, quiet=quiet)
-        return replace(table, settings={**table.settings, "self_check": checked})
+        found = score(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
+        checked = check_scores(self.loaded.model, found, names, quiet=quiet)
+        return replace(found, settings={**found.settings, "self_check": checked})
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
-        """In the tokenizer's chat template where it is used."""
+        """Return the instance in the tokenizer's chat template, if it is used."""
         return self.loaded.encoder(options.chat_template).as_read(instance)
 
-    def preferred_tokens(
-        self, instances: Sequence[RenderedInstance], templates: Sequence[int], options: ScoringOptions
-    ) -> list[list[str]]:
+    def preferred_tokens(self, scores: Scores, templates: Sequence[int], options: ScoringOptions) -> list[list[str]]:
         """:func:`~flip_flop.scoring.checks.preferred_tokens`."""
-        return preferred_tokens(self.loaded, instances, templates, options)
+        return preferred_tokens(self.loaded, scores, templates, options)
 
-    def resolution(
-        self, instances: Sequence[RenderedInstance], table: ScoreTable, options: ScoringOptions
-    ) -> Resolution | None:
+    def resolution(self, scores: Scores, options: ScoringOptions, *, quiet: bool = True) -> Resolution | None:
         """:func:`~flip_flop.scoring.checks.find_resolution`."""
-        encoded, _ = self.loaded.encoder(options.chat_template).encode_all(instances[:SAMPLE_INSTANCES])
-        return find_resolution(self.loaded.model, encoded, table, options.batch_tokens, quiet=self._quiet)
+        return find_resolution(self.loaded.model, scores, options.batch_tokens, quiet=quiet)
 
 
 def as_scorer(given: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | None = None) -> Scorer:

@@ -1,17 +1,17 @@
-"""Scores of every label under every template: mean log-probability of the answer's tokens, in nats (Eq. 13)."""
+"""Score every label under every template: mean log-probability of the answer's tokens, in nats (Eq. 13)."""
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64
 from torch import nn
 
 from flip_flop.console import track
+from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates, answer_states, pack
@@ -21,37 +21,12 @@ from flip_flop.scoring.encoder import EncodedInstance
 from flip_flop.scoring.loading import LoadedModel
 from flip_flop.scoring.options import DEFAULT_SCORING, Backend, ScoringOptions
 from flip_flop.scoring.support import choose_backend
-from flip_flop.scoring.too_long import TooLong, refuse_or_skip
+from flip_flop.scoring.too_long import refuse_or_skip
 from flip_flop.scoring.trie import shared_beginning
 
 log = logging.getLogger("flip_flop")
 
-WINDOW = 8  # forwards whose instances are put in the order of their lengths
-
-
-@dataclass(frozen=True)
-class ScoreTable:
-    """Scores of a set of instances.
-
-    Attributes:
-        scores: Mean log-probability of each answer's tokens, in nats.
-        token_counts: The tokens of each answer; 0 where answers were generated.
-        num_merged: How many answers' first token spanned the join of prompt and answer.
-        too_long: What was left out as too long for the model.
-        settings: What ``run.json`` says of how prompts were put to the model.
-    """
-
-    scores: Float32[np.ndarray, "instances templates labels"]
-    token_counts: Int64[np.ndarray, "instances templates labels"]
-    num_merged: int = 0
-    backend: Backend = "packed"
-    too_long: tuple[TooLong, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def own_label_mass(self) -> Float[np.ndarray, "instances templates"]:
-        """Probability that a template's answer is one of its own labels, whole: sum over labels of p(y_c | x)."""
-        return np.exp(self.scores.astype(np.float64) * self.token_counts).sum(axis=-1)
+WINDOW = 8  # forward passes whose instances are sorted by length
 
 
 def score(
@@ -63,34 +38,39 @@ def score(
     label: str = "scoring",
     quiet: bool = True,
     shared: bool = False,
-) -> ScoreTable:
-    """Score rendered instances, all with the same numbers of templates and labels; ``label`` names the progress bar.
+) -> Scores:
+    """Score rendered instances, all with the same numbers of templates and labels.
 
-    The table is of the instances that are not skipped as too long. ``names`` are the templates', for errors. Where the
-    work is ``shared``, all processes of a launcher call this, each scores its part, and all have the whole table.
+    Args:
+        loaded: The model.
+        instances: The instances. Those that are too long are refused, or left out of the scores.
+        options: The scoring options.
+        names: Template names, for errors.
+        label: The name of the progress bar.
+        quiet: Show no progress.
+        shared: Divide the work between the processes of a launcher. All processes call this, and all get all scores.
     """
     encoder = loaded.encoder(options.chat_template)
     encoded, too_long = encoder.encode_all(instances)
     refuse_or_skip(too_long, len(instances), options.too_long, names)
-    # By all instances: the processes score in one way.
-    backend = choose_backend(loaded.model, encoded, options.backend) if shared else options.backend
-
-    def score_part() -> ScoreTable:
-        part = (distributed.shard(encoded) or encoded[:1]) if shared else encoded
-        return score_instances(
-            loaded.model, part, backend=backend, batch_tokens=options.batch_tokens, label=label, quiet=quiet
-        )
-
-    table = join_tables(distributed.all_results(score_part), len(encoded)) if shared else score_part()
+    how: dict[str, Any] = {"batch_tokens": options.batch_tokens, "label": label, "quiet": quiet}
+    if shared:
+        # Chosen from all instances, so that all processes use the same backend.
+        backend = choose_backend(loaded.model, encoded, options.backend)
+        own = distributed.shard(encoded) or encoded[:1]
+        parts = distributed.all_results(lambda: score_instances(loaded.model, own, backend=backend, **how))
+        found = join_scores(parts, len(encoded))
+    else:
+        found = score_instances(loaded.model, encoded, backend=options.backend, **how)
     settings = {
         "delimiter": encoder.delimiter_of(instances[0].chat),
         "chat_template": encoder.uses_chat_template,
         "bos": encoder.bos is not None,
-        "backend": table.backend,
+        "backend": found.settings["backend"],
         "batch_tokens": options.batch_tokens,
-        "boundary_merged": table.num_merged,
+        "boundary_merged": found.settings["boundary_merged"],
     }
-    return replace(table, too_long=tuple(too_long), settings=settings)
+    return replace(found, instances=encoded.read, too_long=tuple(too_long), settings=settings, encoded=encoded)
 
 
 @torch.no_grad()
@@ -103,18 +83,19 @@ def score_instances(
     label: str = "scoring",
     quiet: bool = False,
     visit: Callable[[Sequence[EncodedInstance], AnswerStates, torch.Tensor], None] | None = None,
-) -> ScoreTable:
+) -> Scores:
     """Score every label of every instance under every template.
 
-    The result does not depend on the order of the instances, nor, but for rounding, on ``batch_tokens``, the tokens of
-    one forward; an instance is never divided. The model is read in evaluation mode. ``packed`` gives way to ``padded``
-    for models that it cannot serve exactly. ``visit`` gets the instances, states and scores of each forward,
-    those on the CPU: what else is read of them takes no second one.
+    The result does not depend on the order of the instances. It depends on ``batch_tokens``, the tokens of one forward
+    pass, only by rounding. An instance is never divided. The model is in evaluation mode. Models that the packed
+    backend cannot serve exactly are scored by the padded one. ``visit`` gets the instances, states and scores of each
+    forward pass.
 
     Raises:
-        InputError: ``E-NONFINITE`` where the model's output is not finite, with the instance's id.
+        InputError: ``E-NONFINITE`` with the instance's id if the model's output is not finite.
     """
     backend = choose_backend(model, instances, backend)
+    read: list[EncodedInstance] = []
     scores: list[np.ndarray] = []
     counts: list[np.ndarray] = []
     merged = 0
@@ -124,6 +105,8 @@ def score_instances(
             stack.enter_context(packed_attention(model))
         advance = stack.enter_context(track(label, len(instances), "instances", quiet=quiet))
         for window in _windows(instances, WINDOW * batch_tokens):
+            # Only the id and the label: the tokens of a whole set need too much memory.
+            read += [replace(instance, answers=()) for instance in window]
             scores += [np.empty(0)] * len(window)
             counts += [np.empty(0)] * len(window)
             merged += sum(instance.num_merged for instance in window)
@@ -154,26 +137,31 @@ def score_instances(
                 order += indices
                 found.append((answers, states.token_counts))
                 advance(len(indices))
-            # Only now, and at once: while a device computes a forward, the CPU prepares the next.
+            # One copy per window: while a device computes a forward pass, the CPU prepares the next one.
             batch, batch_counts = (torch.cat(parts) for parts in zip(*found, strict=True))
             batch = require_finite(batch.float().cpu(), [window[index].id for index in order])
             for index, of_it, its_counts in zip(order, batch.numpy(), batch_counts.numpy(), strict=True):
                 scores[index - len(window)], counts[index - len(window)] = of_it, its_counts
-    return ScoreTable(np.stack(scores), np.stack(counts), merged, backend)
+    settings = {"backend": backend, "boundary_merged": merged}
+    return Scores.of(read, np.stack(scores), np.stack(counts), settings=settings)
 
 
-def join_tables(parts: Sequence[ScoreTable], length: int) -> ScoreTable:
-    """The whole table from the parts that :func:`~flip_flop.scoring.distributed.shard` gave to the processes."""
-    scores = np.empty((length, *parts[0].scores.shape[1:]), dtype=parts[0].scores.dtype)
-    counts = np.empty((length, *parts[0].token_counts.shape[1:]), dtype=parts[0].token_counts.dtype)
-    own = parts[:length]  # beyond, a process had nothing of its own to score
+def join_scores(parts: Sequence[Scores], length: int) -> Scores:
+    """Join the scores that processes computed for their :func:`~flip_flop.scoring.distributed.shard`."""
+    first, own = parts[0], parts[:length]  # with more processes than instances, the others have no part
+    scores = np.empty((length, *first.scores.shape[1:]), np.float32)
+    counts = np.empty(scores.shape, np.int64)
+    gold, ids = np.empty(length, np.int64), [""] * length
     for number, part in enumerate(own):
-        scores[number :: len(parts)], counts[number :: len(parts)] = part.scores, part.token_counts
-    return ScoreTable(scores, counts, sum(part.num_merged for part in own), parts[0].backend)
+        rows = slice(number, None, len(parts))
+        assert part.token_counts is not None
+        scores[rows], counts[rows], gold[rows], ids[rows] = part.scores, part.token_counts, part.gold, part.ids
+    settings = {**first.settings, "boundary_merged": sum(part.settings["boundary_merged"] for part in own)}
+    return Scores(scores, gold, token_counts=counts, ids=tuple(ids), settings=settings)
 
 
 def _windows(instances: Iterable[EncodedInstance], max_nodes: int) -> Iterator[list[EncodedInstance]]:
-    """The instances in order, in groups of so many nodes: what is encoded where it is read is not all kept."""
+    """Yield the instances in order, in groups of at most so many nodes. Only one group is in memory."""
     window: list[EncodedInstance] = []
     total = 0
     for instance in instances:

@@ -11,7 +11,15 @@ from torch import nn
 
 from flip_flop.scoring.answers import answer_states, rotary_limit
 from flip_flop.scoring.boundary import EncodedAnswer
-from flip_flop.scoring.causal_lm import InFloat32, check_head, decoder_of, evaluation_mode, unwrap, without_adapter
+from flip_flop.scoring.causal_lm import (
+    InFloat32,
+    check_head,
+    decoder_of,
+    evaluation_mode,
+    is_tested,
+    unwrap,
+    without_adapter,
+)
 from flip_flop.scoring.encoder import EncodedInstance
 from flip_flop.scoring.options import Backend
 
@@ -60,11 +68,11 @@ def _say(line: str) -> None:
 
 
 def packed_obstacle(model: nn.Module, longest: int, first: EncodedInstance = PROBE) -> str | None:
-    """Why the packed back end would not be exact for a model, or ``None``.
+    """Return the reason why the packed backend is not exact for a model, or ``None``.
 
-    What a configuration tells is read; the rest is tried on a few tokens, and on the first templates of the run's
-    ``first`` instance: positions that are not per token, attention that does not go through transformers' interface,
-    layers that mix neighbours. ``longest``: the longest sequence's number of tokens.
+    The configuration tells the kinds of layers and the limits of length. An architecture that is not in the list of
+    tested ones is also probed: a few tokens, and the first templates of the ``first`` instance, are scored packed and
+    separately. ``longest`` is the number of tokens of the longest sequence.
     """
     config = unwrap(model).config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - ATTENTION_LAYERS
@@ -73,6 +81,8 @@ def packed_obstacle(model: nn.Module, longest: int, first: EncodedInstance = PRO
     for limit, what in _limits(model):
         if longest > limit:
             return f"{what} ends at {limit} tokens, and the longest prompt with its answer is read in {longest}"
+    if is_tested(model):
+        return None
     decoder = decoder_of(model)
     if decoder not in _PROBED:
         with evaluation_mode(model):

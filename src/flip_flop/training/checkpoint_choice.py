@@ -8,16 +8,13 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flip_flop.errors import InputError
-from flip_flop.metrics import METRICS, Average, EvalData, is_collapsed, label_shares, majority_vote, summarise
-from flip_flop.scoring.scores import ScoreTable
+from flip_flop.metrics import METRICS, Average, Scores, is_collapsed, label_shares, majority_vote, summarise
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.settings import SelectBy
 from flip_flop.training.votes import VoteTable
 
 
-def evaluation_metrics(
-    table: ScoreTable, gold: np.ndarray, names: Sequence[str], f1: Average = "auto"
-) -> dict[str, float]:
+def evaluation_metrics(table: Scores, gold: np.ndarray, names: Sequence[str], f1: Average = "auto") -> dict[str, float]:
     """Metrics of one evaluation, flat and without those that have no answer; own-label mass per template.
 
     The votes' label shares of the evaluation before the first step are the base's: with them the log alone tells what
@@ -113,7 +110,7 @@ class CheckpointCriterion:
         num_labels, votes = scores.shape[-1], majority_vote(base.scores)
 
         def values(scores: Float[np.ndarray, "instances templates labels"]) -> dict[str, float]:
-            data = EvalData(scores, gold, f1)
+            data = Scores(scores, gold, f1)
             with_labels = {name: METRICS[name].value(data) or 0.0 for name in ("mean_f1", "macro_f1")}
             return with_labels | {"vote_agreement": vote_agreement(data.predictions, votes, num_labels)}
 

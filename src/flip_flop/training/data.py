@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.metrics import check_prior
@@ -63,7 +64,5 @@ def load_training_data(
         raise InputError("E-DATA-TOO-FEW", "No training instance is left.", "Add rows that differ from the others.")
     record = TaskRecord.from_json(replace(rendered, instances=train).record)
     more = {"validation": instances_digest(validation), "validation_gold": gold_digest(validation)}
-    extra = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
-    return TrainingData(
-        train, validation, replace(record, digests={**record.digests, **more}, extra=extra), content_free
-    )
+    extra: dict[str, Any] = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
+    return TrainingData(train, validation, replace(record, digests={**record.digests, **more}, **extra), content_free)

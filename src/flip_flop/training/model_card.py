@@ -102,10 +102,10 @@ def _data(record: RunRecord) -> Iterator[str]:
     revision = f", revision `{data['revision']}`" if data.get("revision") else ""
     yield f"- Trained on {count(task.num_instances, 'instance')} of `{source}`{revision}{digest}{_seen(record)}."
     yield f"- The rows {'have' if task.has_gold else 'have no'} gold labels; no loss reads any."
-    if task.extra.get("num_dropped"):
-        yield f"- {task.extra['num_dropped']} rows were dropped, as they render like another one."
-    if task.extra.get("num_too_long"):
-        yield f"- {task.extra['num_too_long']} rows were skipped, as they are longer than the model's context."
+    if task.num_dropped:
+        yield f"- {task.num_dropped} rows were dropped, as they render like another one."
+    if task.num_too_long:
+        yield f"- {task.num_too_long} rows were skipped, as they are longer than the model's context."
 
 
 def _seen(record: RunRecord) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from flip_flop.metrics import METRICS, EvalData
-from flip_flop.record import RunRecord, TaskRecord, TemplateRecord, versions
+from flip_flop.console import versions
+from flip_flop.metrics import METRICS, Scores
+from flip_flop.record import RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring.distributed import world_size
 from flip_flop.tasks import template_name
 from flip_flop.training.checkpoint_choice import base_value
@@ -58,8 +59,8 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
     dataset = trainer.eval_instances
     if dataset is None or trainer.args.eval_strategy == "no":
         return None
-    before = EvalData(trainer.base.validation.uncalibrated.scores, dataset.gold, trainer.f1)
-    after = EvalData(trainer.scores(dataset.instances, "validation"), dataset.gold, trainer.f1)
+    before = Scores(trainer.base.validation.uncalibrated.scores, dataset.gold, trainer.f1)
+    after = Scores(trainer.scores(dataset.instances, "validation"), dataset.gold, trainer.f1)
     found: dict[str, Any] = {"num_instances": len(dataset)}
     for name in SHOWN:
         metric = METRICS[name]

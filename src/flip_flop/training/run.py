@@ -237,11 +237,11 @@ def _without_too_long(record: TaskRecord, trainer: F2CTrainer) -> tuple[TaskReco
     """The record with what is left to train and to validate on, and what was skipped as too long."""
     datasets = [trainer.train_instances, *filter(None, [trainer.eval_instances])]
     too_long = [each for dataset in datasets for each in dataset.too_long]
-    counts = {
+    counts: dict[str, Any] = {
         "num_validation": sum(map(len, datasets[1:])),
         "num_too_long": sum(dataset.num_rows - len(dataset) for dataset in datasets),
     }
-    return replace(record, num_instances=len(datasets[0]), extra={**record.extra, **counts}), too_long
+    return replace(record, num_instances=len(datasets[0]), **counts), too_long
 
 
 def _reason_to_withhold(trainer: F2CTrainer) -> str | None:

@@ -13,11 +13,11 @@ from transformers import EvalPrediction, Trainer
 from transformers.trainer_utils import PredictionOutput
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.metrics import Average
+from flip_flop.metrics import Average, Scores
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates
 from flip_flop.scoring.encoder import EncodedInstance, PromptEncoder
-from flip_flop.scoring.scores import ScoreTable, join_tables, score_instances
+from flip_flop.scoring.scores import join_scores, score_instances
 from flip_flop.tasks import RenderedRows, template_name
 from flip_flop.training.batches import InstanceDataset, encode_rows
 from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
@@ -117,7 +117,7 @@ class ScoringTrainer(Trainer):
         judged = self.criterion.judge(table.scores, self.base.validation.batch_calibrated, dataset.gold, self.f1)
         return metrics | judged | _joined(named)
 
-    def _metrics(self, table: ScoreTable, dataset: InstanceDataset) -> dict[str, float]:
+    def _metrics(self, table: Scores, dataset: InstanceDataset) -> dict[str, float]:
         names = self.template_names or [template_name(number) for number in range(table.scores.shape[1])]
         metrics = evaluation_metrics(table, dataset.gold, names, self.f1)
         if self.compute_metrics is not None:
@@ -133,7 +133,7 @@ class ScoringTrainer(Trainer):
         """Compute the model's scores ``[instances, templates, labels]``, in nats."""
         return self.score(instances, label).scores
 
-    def score(self, instances: Sequence[EncodedInstance], label: str, losses: list[float] | None = None) -> ScoreTable:
+    def score(self, instances: Sequence[EncodedInstance], label: str, losses: list[float] | None = None) -> Scores:
         """Score instances; ``label`` names the progress shown.
 
         ``losses`` gets the method's loss of each, from the same pass and without labels.
@@ -141,7 +141,7 @@ class ScoringTrainer(Trainer):
         mine = distributed.shard(instances) or instances[:1]  # also with more processes than instances, all take part
         standing = self.base.validation if losses is not None and self.votes is not None else None
 
-        def score_part() -> tuple[ScoreTable, list[float]]:
+        def score_part() -> tuple[Scores, list[float]]:
             own: list[float] = []
 
             def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
@@ -160,9 +160,9 @@ class ScoringTrainer(Trainer):
             return table, own
 
         parts = distributed.all_results(score_part)
-        if losses is not None:  # those of processes beyond the instances are another's, as in join_tables
+        if losses is not None:  # those of processes beyond the instances are another's, as in join_scores
             losses.extend(loss for _, own in parts[: len(instances)] for loss in own)
-        return join_tables([table for table, _ in parts], len(instances))
+        return join_scores([table for table, _ in parts], len(instances))
 
 
 def _joined(named: Mapping[str, dict[str, float]]) -> dict[str, float]:

@@ -32,7 +32,7 @@ def read_sizes(frame: pd.DataFrame) -> pd.DataFrame:
         audits = done[done["task"] == task].drop_duplicates("training")
         records = [RunRecord.read(training, "train") for training in audits["training"]]
         data, entry = records[0].task, catalog_entry(task)
-        here = (data.num_instances, data.extra.get("num_validation"), int(audits["instances"].iloc[0]))
+        here = (data.num_instances, data.num_validation, int(audits["instances"].iloc[0]))
         sizes = {f"{split}_here": size for split, size in zip(SPLITS, here, strict=True)}
         for name in row_protocols():
             sizes |= {f"{split}_{name}": entry.published(name)[split] for split in SPLITS}
