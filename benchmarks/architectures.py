@@ -80,6 +80,12 @@ def tiny(kind: str) -> PreTrainedModel:
     return model.eval()
 
 
+def has_default_options(kind: str) -> bool:
+    """Whether the tested model has the default options of its architecture, apart from sizes."""
+    config = tiny(kind).config
+    return config.model_type == kind and not causal_lm.changed_options(config)
+
+
 def made_instances(count: int = 3) -> list[EncodedInstance]:
     """Prompts of 4 to 20 tokens, answers of one to three, some beginnings in common."""
     draw = torch.Generator().manual_seed(1)
@@ -192,7 +198,7 @@ def main() -> None:
     ]
     if arguments.out:
         write_text(arguments.out, "\n".join(lines) + "\n")
-        packed = [cells[0] for cells in rows if cells[1] == "packed"]
+        packed = [cells[0] for cells in rows if cells[1] == "packed" and has_default_options(cells[0])]
         version = ".".join(__version__.split(".")[:2])
         write_json(Path(causal_lm.__file__).with_name("tested.json"), {"transformers": version, "packed": packed})
 

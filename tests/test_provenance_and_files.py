@@ -154,16 +154,6 @@ def test_the_time_is_utc_to_the_second():
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", now())
 
 
-@pytest.mark.parametrize("steps", [[3, 3, 3, 2], [11], [1] * 11])
-def test_a_log_has_at_most_four_lines_of_progress_and_the_last_says_all(capsys, steps):
-    with track("audit", 11, "instances") as advance:
-        for done in steps:
-            advance(done)
-    lines = capsys.readouterr().err.splitlines()
-    assert 1 <= len(lines) <= 4
-    assert lines[-1] == "audit: 11 of 11 instances"
-
-
 def test_quiet_work_says_nothing(capsys):
     for total, quiet in ((11, True), (0, False)):
         with track("audit", total, "instances", quiet=quiet) as advance:

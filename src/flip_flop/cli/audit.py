@@ -54,9 +54,9 @@ def audit_command(
 
     Writes run.json, metrics.json, scores.npz and instances.jsonl.gz, with the prompts of all rows, into --out. A second
     row of the table shows the same scores after calibration, if there are 50 rows and a prediction changes.
-    --fail-under reads the first row. --vary N prints a second table, of the sensitivity to formatting: separators, spaces, casing, marks and the order of options.
-    Rows that are too long in one format are skipped in all. With --too-long skip, too_long.csv in --out lists the
-    skipped rows.
+    --fail-under reads the first row. --vary N prints a second table, of the sensitivity to formatting: separators,
+    spaces, casing, marks and the order of options. Rows that are too long in one format are skipped in all. With
+    --too-long skip, too_long.csv in --out lists the skipped rows.
     """
     from flip_flop.evaluation.run_directory import check_out
     from flip_flop.files import lock_output

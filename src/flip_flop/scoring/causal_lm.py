@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from flip_flop.errors import InputError
 from flip_flop.method.divergences import at_least_float32, to_device
@@ -26,6 +26,11 @@ from flip_flop.method.divergences import at_least_float32, to_device
 HEAD_ROWS = 64
 HALF = (torch.bfloat16, torch.float16)
 # Architectures with exact packed scores, from benchmarks/architectures.py.
+# Options that change neither positions nor attention.
+HARMLESS = {
+    *("tie_word_embeddings", "use_cache", "attention_bias", "mlp_bias", "hidden_act", "hidden_activation"),
+    *("activation_function", "dtype", "model_type", "_name_or_path", "transformers_version"),
+}
 TESTED = json.loads(Path(__file__).with_name("tested.json").read_text(encoding="utf-8"))
 
 
@@ -149,20 +154,28 @@ def token_log_probs(
 
 
 def is_tested(model: nn.Module) -> bool:
-    """Return whether ``benchmarks/architectures.py`` found packed scores exact for this architecture.
+    """Return whether ``benchmarks/architectures.py`` found packed scores exact for models like this one.
 
-    The test is valid for unmodified classes of transformers, in the tested version, on one device.
+    The test is valid for the same version of transformers, for unmodified classes on one device, and for the default
+    options of the architecture. Sizes may differ.
     """
     causal_lm = unwrap(model)
     config = causal_lm.config
-    options = (getattr(config, name, None) for name in ("attn_logit_softcapping", "alibi", "quantization_config"))
     return (
         config.model_type in TESTED["packed"]
         and transformers.__version__.startswith(f"{TESTED['transformers']}.")
-        and not any(options)
+        and not changed_options(config)
         and len(set(getattr(causal_lm, "hf_device_map", {}).values())) <= 1
         and all(type(each).__module__.startswith(("transformers.", "torch.", "peft.")) for each in model.modules())
     )
+
+
+def changed_options(config: PreTrainedConfig) -> list[str]:
+    """Return the options that differ from the architecture's defaults and may change its attention."""
+    given, default = config.to_dict(), type(config)().to_dict()
+    options = (name for name, value in given.items() if isinstance(value, bool | str) or "softcap" in name)
+    changed = [name for name in options if name not in HARMLESS and given[name] != default.get(name)]
+    return changed + [name for name in ("quantization_config",) if name in given]
 
 
 _CHECKED: "WeakSet[nn.Module]" = WeakSet()  # decoders that passed check_head
