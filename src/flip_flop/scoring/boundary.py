@@ -70,7 +70,7 @@ class Continuations:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class AnswerRow(Sequence[EncodedAnswer]):
-    """The answers of one prompt. An :class:`EncodedAnswer` is built when it is read.
+    """The answers of one prompt. Indexing builds an :class:`EncodedAnswer`.
 
     ``start`` is the context of an answer that replaces all tokens of the prompt.
     """
@@ -231,7 +231,7 @@ class Boundary:
         if first is None:
             raise InputError(
                 "E-MODEL-TOKENIZER",
-                f"The prompt {prompt[:20]!r} and its answer are one token, and the tokenizer has neither BOS nor EOS.",
+                f"The prompt {prompt[:20]!r} and its answer are one token, and the tokenizer has no BOS or EOS.",
                 "Write a longer prompt.",
             )
         return first

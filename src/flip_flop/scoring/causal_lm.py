@@ -1,7 +1,7 @@
-"""The parts of a causal language model of transformers, with an adapter or without: its decoder, and its head.
+"""The decoder and the head of a causal language model of transformers, with or without an adapter.
 
-The head sees the rows that predict an answer's token, and nothing else: the logits of a whole sequence over a
-vocabulary of 151,936 are the largest tensor that a naive implementation makes.
+The head computes only the rows that predict a token of an answer. The logits of whole sequences over a vocabulary of
+151,936 would be the largest tensor of an audit.
 """
 
 import json
@@ -22,11 +22,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from flip_flop.errors import InputError
 from flip_flop.method.divergences import at_least_float32, to_device
 
-# Rows of one pass through the head where no gradient is kept: 39 MB of logits at 64 rows of 151,936.
+# Rows of one pass through the head without gradient: 39 MB of logits at 64 rows of 151,936.
 HEAD_ROWS = 64
 HALF = (torch.bfloat16, torch.float16)
 # Architectures with exact packed scores, from benchmarks/architectures.py.
-# Options that change neither positions nor attention.
+# Options without effect on positions and attention.
 HARMLESS = {
     *("tie_word_embeddings", "use_cache", "attention_bias", "mlp_bias", "hidden_act", "hidden_activation"),
     *("activation_function", "dtype", "model_type", "_name_or_path", "transformers_version"),
@@ -35,13 +35,13 @@ TESTED = json.loads(Path(__file__).with_name("tested.json").read_text(encoding="
 
 
 def unwrap(model: nn.Module) -> PreTrainedModel:
-    """The causal LM inside a ``PeftModel``, its adapter still in effect; any other model itself."""
+    """Return the causal LM of a ``PeftModel``, with its adapter active, or the model itself."""
     get_base_model = getattr(model, "get_base_model", None)
     return cast(PreTrainedModel, get_base_model() if get_base_model else model)
 
 
 def decoder_of(model: nn.Module) -> nn.Module:
-    """The model without its head; raises ``E-MODEL-KIND`` where it does not come apart."""
+    """Return the model without its head; raises ``E-MODEL-KIND`` if they cannot be separated."""
     causal_lm = unwrap(model)
     named = (getattr(causal_lm, name, None) for name in (causal_lm.base_model_prefix, "model"))  # Llama 4's differ
     decoder = next((part for part in named if isinstance(part, nn.Module)), None)
@@ -52,7 +52,7 @@ def decoder_of(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Without dropout; afterwards the model is in the mode that it was in."""
+    """Switch to evaluation mode, without dropout, and restore the mode afterwards."""
     was_training = model.training
     model.eval()
     try:
@@ -79,7 +79,7 @@ def as_input_error(code: str, what: str, hint: str = "", kind: type[Exception] =
 
 @contextmanager
 def without_adapter(model: nn.Module) -> Iterator[None]:
-    """The base model alone; afterwards the adapter is as it was."""
+    """Disable the adapter, and enable it afterwards."""
     disable = getattr(model, "disable_adapter", None)
     if disable is None:
         yield
@@ -92,14 +92,14 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
 
 
 class InFloat32(TorchDispatchMode):
-    """While it is open a model of half precision computes in float32: what a check asks, rounding cannot hide then.
+    """Compute models of half precision in float32, so that rounding cannot hide the result of a check.
 
-    The weights stay as they are; each is made float32 for the one operation that reads it. Adapters of fused experts
-    insist on the weights' dtype, so adapters are left out.
+    The stored weights do not change. Each is converted for the operation that uses it. Callers disable adapters,
+    because adapters of fused experts require the dtype of the weights.
     """
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is not torch.ops.aten.embedding.default:  # it reads few rows of a large table
+        if function is not torch.ops.aten.embedding.default:  # converting the whole table would be slow
             args, kwargs = tree_map(_in_float32, (args, kwargs or {}))
         return function(*args, **(kwargs or {}))
 
@@ -111,10 +111,10 @@ def _in_float32(value: Any) -> Any:
 
 
 def head_logits(model: nn.Module, hidden: Float[Tensor, "rows width"]) -> Float[Tensor, "rows vocab"]:
-    """The model's own logits of some rows, in float32, with its soft cap or scale where it has one."""
+    """Return the model's logits of these rows in float32, with its soft cap or scale if it has one."""
     causal_lm = unwrap(model)
     head = causal_lm.get_output_embeddings()
-    if head.weight.dtype in HALF:  # Mamba's states are float32, whatever its weights are
+    if head.weight.dtype in HALF:  # Mamba's states are always float32
         hidden = hidden.to(head.weight.dtype)
     logits = at_least_float32(head(hidden))
     config = causal_lm.config.get_text_config()
@@ -134,11 +134,10 @@ def token_log_probs(
     token_node: Int[Tensor, " tokens"],
     token_target: Int[Tensor, " tokens"],
 ) -> Float[Tensor, " tokens"]:
-    """The log-probability of each target at its node, in nats; the head runs once per node that a token names.
+    """Return the log-probability of each target at its node, in nats. The head computes each named node once.
 
-    Nodes and targets are on the CPU, the states on any device.
-
-    Where no gradient is kept, the nodes go through the head in chunks, and no chunk's logits outlive it.
+    Nodes and targets are on the CPU, the states on any device. Without gradient, the head computes the nodes in chunks,
+    and the logits of a chunk are released after it.
     """
     device = hidden.device
     nodes, row = token_node.unique(return_inverse=True)
@@ -154,7 +153,7 @@ def token_log_probs(
 
 
 def is_tested(model: nn.Module) -> bool:
-    """Return whether ``benchmarks/architectures.py`` found packed scores exact for models like this one.
+    """Return whether ``benchmarks/architectures.py`` found packed scores exact for this kind of model.
 
     The test is valid for the same version of transformers, for unmodified classes on one device, and for the default
     options of the architecture. Sizes may differ.
@@ -183,7 +182,7 @@ _CHECKED: "WeakSet[nn.Module]" = WeakSet()  # decoders that passed check_head
 
 @torch.no_grad()
 def check_head(model: nn.Module) -> None:
-    """Compare the decoder and head, called separately, with the model's own forward pass on three tokens.
+    """Compare the decoder and head, called separately, with the forward pass of the whole model on three tokens.
 
     Each model is checked once. Models that are not :func:`is_tested` must also be causal.
 
@@ -222,10 +221,10 @@ def check_head(model: nn.Module) -> None:
 def require_finite(
     scores: Float[Tensor, "instances templates labels"], ids: Sequence[str], what: str = "The model's scores"
 ) -> Float[Tensor, "instances templates labels"]:
-    """The scores, on the CPU, if all are finite.
+    """Return the scores, which are on the CPU, if all are finite.
 
     Raises:
-        InputError: ``E-NONFINITE``, with the id of the first instance of which one is not.
+        InputError: ``E-NONFINITE`` with the id of the first instance that has another score.
     """
     for each, is_finite in zip(ids, scores.isfinite().flatten(1).all(dim=1).tolist(), strict=True):
         if not is_finite:
@@ -234,7 +233,7 @@ def require_finite(
 
 
 def not_finite(what: str) -> InputError:
-    """The error for numbers of a model that are not finite."""
+    """Return the error for numbers of a model that are not finite."""
     hint = (
         "Check the weights and the dtype (bfloat16 or float32 instead of float16); in training, lower --learning-rate."
     )

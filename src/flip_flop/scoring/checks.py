@@ -1,4 +1,4 @@
-"""Checks of finished scores: a few rows scored alone, the resolution of the data type, preferred first tokens."""
+"""Checks of finished scores: a few rows scored separately, the resolution of the data type, preferred first tokens."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.scores import score_instances
 from flip_flop.scoring.support import SAME_NATS, SAME_SHARE
 
-# Tokens of the sample that is scored again. The first instance is in it whatever its length.
+# Tokens of the sample that is scored again. The sample always has the first instance.
 SAMPLE_TOKENS = 16_384
 # In units of eps, the dtype's spacing above 1. A logit from 16 to 32 is a multiple of 16 eps. The margin is the
 # difference of two logits, each rounded by up to half of that. The layers below are assumed to add as much again.
@@ -31,13 +31,12 @@ def find_resolution(model: nn.Module, scores: Scores, batch_tokens: int, *, quie
     """Return the smallest margin between two labels that the scores resolve.
 
     In half precision, the first instances are scored again in float32. The largest change of the margin between an
-    answer's two best labels is the resolution. The weights stay as they are: each is converted for the one operation
-    that reads it. In float32, or if the memory or a kernel does not allow it, the resolution is
-    :func:`stated_resolution`.
+    answer's two best labels is the resolution. In float32, or if memory or kernels do not allow the second scores, the
+    resolution is :func:`stated_resolution`.
     """
     if unwrap(model).dtype not in HALF:
         return Resolution(stated_resolution(model), "stated")
-    first = scores.encoded.first or [*scores.encoded[:KEPT]]  # of several processes, none encodes all instances
+    first = scores.encoded.first or [*scores.encoded[:KEPT]]  # each of several processes encodes only its instances
     sizes = np.cumsum([len(instance.trie) for instance in first])
     sample = first[: max(1, int((sizes <= SAMPLE_TOKENS).sum()))]
     backend = scores.settings["backend"]
@@ -56,17 +55,17 @@ def find_resolution(model: nn.Module, scores: Scores, batch_tokens: int, *, quie
 
 
 def stated_resolution(model: nn.Module) -> float:
-    """32 eps of the model's dtype: 0.25 nats in bfloat16, 0.031 in float16, 4e-6 in float32."""
+    """Return 32 eps of the model's dtype: 0.25 nats in bfloat16, 0.031 in float16, 4e-6 in float32."""
     dtype, device = unwrap(model).dtype, next(decoder_of(model).parameters()).device
     if dtype == torch.float32 and device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
-        dtype = torch.float16  # TF32 multiplies with as many digits
+        dtype = torch.float16  # TF32 has the same precision
     return STATED_EPS * torch.finfo(dtype).eps
 
 
 def largest_change(
     scores: Float32[np.ndarray, "instances templates labels"], exact: Float32[np.ndarray, "instances templates labels"]
 ) -> float:
-    """The largest change of the margin between an answer's two best labels, in nats."""
+    """Return the largest change of the margin between an answer's two best labels, in nats."""
     two = np.argsort(scores, axis=2)[:, :, -2:]
     kept, other = (np.diff(np.take_along_axis(each.astype(np.float64), two, axis=2)) for each in (scores, exact))
     return float(np.abs(kept - other).max())

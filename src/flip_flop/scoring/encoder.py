@@ -99,7 +99,7 @@ class PromptEncoder:
 
     @property
     def uses_chat_template(self) -> bool:
-        """Whether prompts are put into the tokenizer's chat template."""
+        """Whether the tokenizer's chat template is used."""
         return self.chat_template != "off" and bool(self.tokenizer.chat_template)
 
     @property
@@ -122,16 +122,15 @@ class PromptEncoder:
         """Tokenize one instance under all templates.
 
         Raises:
-            InputError: ``E-TOO-LONG`` if it exceeds the model's context, ``E-MODEL-TOKENIZER`` if a token is not in the
-                model's vocabulary, ``E-LABEL-TOKENS`` if two answers have the same tokens, or as
-                :meth:`Boundary.encode`.
+            InputError: ``E-TOO-LONG`` above the model's context, ``E-MODEL-TOKENIZER`` for a token outside of the
+                model's vocabulary, ``E-LABEL-TOKENS`` for two equal answers, or as :meth:`Boundary.encode`.
         """
         return self.encode_chunk([self.as_read(instance)])[0]
 
     def encode_all(self, instances: Sequence[RenderedInstance]) -> tuple["EncodedRows", list[TooLong]]:
         """Return the instances that fit the model's context, in tokens, and the prompts that do not.
 
-        Only prompts that may be too long are tokenized here. The others are tokenized when they are read.
+        Only prompts that may be too long are tokenized here. The rows tokenize the others during iteration.
         """
         read = list(map(self.as_read, instances))
         long = [number for number, instance in enumerate(read) if self._may_be_too_long(instance)]
@@ -225,9 +224,9 @@ class PromptEncoder:
 
 @dataclass(frozen=True, eq=False)
 class EncodedRows(Sequence[EncodedInstance]):
-    """Instances as the model reads them. Tokens are computed when they are read, by a thread that runs ahead.
+    """Instances as the model reads them. During iteration, a thread tokenizes them in advance.
 
-    An invalid instance raises its error as soon as the thread finds it. Iteration keeps the first :data:`KEPT`
+    The error of an invalid instance is raised as soon as the thread finds it. Iteration stores the first :data:`KEPT`
     instances in ``first``.
     """
 

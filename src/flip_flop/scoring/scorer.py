@@ -125,10 +125,10 @@ class CausalLMScorer(Scorer):
 
 
 def as_scorer(given: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | None = None) -> Scorer:
-    """The scorer that a model stands for: itself, an endpoint by its name, else what :func:`as_loaded` makes of it.
+    """Return a scorer as it is, and a scorer for any other model, local or served.
 
     Raises:
-        InputError: Those of :func:`as_loaded`, or ``E-ENDPOINT``.
+        InputError: ``E-ENDPOINT``, or as :func:`as_loaded`.
     """
     if isinstance(given, Scorer):
         return given
@@ -140,14 +140,14 @@ def as_scorer(given: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | N
 
 
 def as_loaded(given: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = None) -> LoadedModel:
-    """What Python hands over as a model: a name or a folder, a loaded one, a model with its tokenizer, or a trainer.
+    """Return a :class:`LoadedModel` for a name, a folder, a model of transformers or PEFT, or a trainer.
 
-    A model without a tokenizer, with an adapter or not, has the one of the name that it was loaded by. What was not
-    read from files has no digests: nothing is then known of their having changed.
+    Without a tokenizer, the tokenizer of the model's name is loaded. Models that are not loaded from files have no
+    digests, so that changes since an adapter's training are not detected.
 
     Raises:
-        InputError: ``E-MODEL-TOKENIZER`` where no tokenizer is found; ``E-MODEL-KIND`` for another kind of model; those
-            of :func:`load_model`.
+        InputError: ``E-MODEL-TOKENIZER`` without a tokenizer, ``E-MODEL-KIND`` for another kind of model, or as
+            :func:`load_model`.
     """
     if isinstance(given, tuple):
         return as_loaded(*given)
@@ -169,7 +169,7 @@ def _with_tokenizer(loaded: LoadedModel, tokenizer: PreTrainedTokenizerBase) -> 
 def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel:
     if not isinstance(model, PreTrainedModel) and not hasattr(model, "get_base_model"):
         hint = "Give a causal language model of transformers, its name, or a pair of model and tokenizer."
-        raise InputError("E-MODEL-KIND", f"{type(model).__name__} is no model of transformers.", hint)
+        raise InputError("E-MODEL-KIND", f"{type(model).__name__} is not a model of transformers.", hint)
     causal_lm = unwrap(model)
     compute_in_its_dtype(causal_lm)
     check_head(causal_lm)

@@ -161,7 +161,7 @@ def join_scores(parts: Sequence[Scores], length: int) -> Scores:
 
 
 def _windows(instances: Iterable[EncodedInstance], max_nodes: int) -> Iterator[list[EncodedInstance]]:
-    """Yield the instances in order, in groups of at most so many nodes. Only one group is in memory."""
+    """Yield the instances in order, in groups of at most ``max_nodes``. Only one group is in memory."""
     window: list[EncodedInstance] = []
     total = 0
     for instance in instances:
