@@ -29,10 +29,10 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def visible(text: str, *, one_line: bool = False) -> str:
-    r"""Untrusted text with control, bidirectional and lone surrogate characters as escapes; Markup is left as it is.
+    r"""Return untrusted text with control, bidirectional and lone surrogate characters as escapes.
 
-    HTML escaping leaves U+202E in place, which turns a name around on the screen, and a terminal obeys ESC.
-    ``one_line`` is for names and table cells: newlines and tabs are escaped too.
+    HTML escaping does not change U+202E, which reverses a name on the screen, and terminals execute ESC sequences.
+    ``one_line`` also escapes newlines and tabs, for names and table cells. Markup is not changed.
 
     Example:
         >>> print(visible("gpt\u202e4"))
@@ -61,9 +61,9 @@ def _escape(character: str) -> str:
 def align_columns(
     lines: Sequence[Sequence[str]], *, num_left: int | None = None, indent: str = "", rule: bool = False
 ) -> str:
-    """Lines of cells, the heading first, with their columns aligned: ``num_left`` of them flush left, by default all.
+    """Align the columns of lines of cells. The heading is the first line, with dashes below it if ``rule`` is true.
 
-    ``rule`` puts dashes below the heading.
+    The first ``num_left`` columns are flush left, by default all.
 
     Example:
         >>> print(align_columns([["run", "F1"], ["base", "8.1"]], num_left=1, rule=True))
@@ -84,25 +84,25 @@ def align_columns(
 
 
 def markdown_cell(cell: str) -> str:
-    """A cell that cannot end its table or begin a tag: Markdown lets raw HTML through."""
+    """Escape a cell so that it cannot end its table or begin an HTML tag."""
     for character in "\\|`*_[]":
         cell = cell.replace(character, f"\\{character}")
     return cell.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def spreadsheet_cell(value: Any) -> Any:
-    """The value, with an apostrophe before text that a spreadsheet would run as a formula (CWE-1236).
+    """Return the value, with an apostrophe before text that spreadsheets run as a formula (CWE-1236).
 
     Example:
         >>> spreadsheet_cell("=1+1"), spreadsheet_cell(-1.5)
         ("'=1+1", -1.5)
     """
-    # The last four are full-width forms, which spreadsheets of East Asian locales take for the first four.
+    # The last four are full-width forms of the first four, for spreadsheets in East Asian locales.
     return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r\n＝＋－＠")) else value
 
 
 def percent(fraction: float | None, decimals: int = 1, *, scale: int = 100) -> str:
-    """A fraction in percent without the sign, as in the paper's tables; or a number in another scale.
+    """Format a fraction in percent without the sign, or a number in another scale.
 
     Example:
         >>> percent(0.7531), percent(None), percent(1.0), percent(1.25, 2, scale=1)
@@ -112,7 +112,7 @@ def percent(fraction: float | None, decimals: int = 1, *, scale: int = 100) -> s
 
 
 def points(difference: float | None, decimals: int = 1, *, scale: int = 100) -> str:
-    """A difference of two fractions in percentage points, always signed, with a true minus.
+    """Format a difference of two fractions in percentage points, with its sign and a true minus.
 
     Example:
         >>> points(0.198), points(-0.092), points(-0.0001)
@@ -125,17 +125,17 @@ def points(difference: float | None, decimals: int = 1, *, scale: int = 100) -> 
 
 
 def percent_interval(interval: tuple[float, float] | None, decimals: int = 1, *, scale: int = 100) -> str:
-    """The ends of a metric's interval: ``72.0 to 78.5``."""
+    """Format the interval of a metric: ``72.0 to 78.5``."""
     return MISSING if interval is None else " to ".join(percent(end, decimals, scale=scale) for end in interval)
 
 
 def point_interval(interval: tuple[float, float] | None, decimals: int = 1, *, scale: int = 100) -> str:
-    """The ends of a difference's interval: ``+17.6 to +22.0``."""
+    """Format the interval of a difference: ``+17.6 to +22.0``."""
     return MISSING if interval is None else " to ".join(points(end, decimals, scale=scale) for end in interval)
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun, in the plural where it should be.
+    """Format a number with its noun in singular or plural.
 
     Example:
         >>> count(1, "template"), count(1200, "instance")
@@ -145,7 +145,7 @@ def count(number: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that suits them.
+    """Format seconds in a suitable unit.
 
     Example:
         >>> duration(0.4), duration(90), duration(5400)
@@ -158,7 +158,7 @@ def duration(seconds: float) -> str:
 
 
 def is_first_process() -> bool:
-    """Whether no launcher has started this process, or it is the first of those that one has."""
+    """Return whether this process is the only process or the first process of a launcher."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -170,10 +170,10 @@ def echo(text: object = "", *, err: bool = False) -> None:
 
 
 class LogLines(logging.Formatter):
-    """Notes as plain lines."""
+    """Log messages as plain lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The message, and a traceback where there is one."""
+        """Return the message and its traceback, if any."""
         return visible(super().format(record))
 
 
@@ -182,7 +182,10 @@ SECONDS_BETWEEN_LINES = 60.0
 
 @contextlib.contextmanager
 def track(label: str, total: int, unit: str, *, quiet: bool = False) -> Iterator[Callable[[int], object]]:
-    """Show the progress of long work on standard error; gives a function to call with the number of units just done."""
+    """Show progress on standard error. Yields a function that adds a number of finished units.
+
+    A terminal shows a bar. A log has a line each minute.
+    """
     if quiet or total == 0 or not is_first_process():
         yield lambda done: None
     elif sys.stderr.isatty():
@@ -193,13 +196,13 @@ def track(label: str, total: int, unit: str, *, quiet: bool = False) -> Iterator
 
 
 class EachMinute:
-    """A log without a terminal: when a line is due, and how long the work will take yet."""
+    """The times of the lines of a log."""
 
     def __init__(self) -> None:
         self.begun = self.shown = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether a minute has passed since the last line."""
+        """Return whether a minute has passed since the last line."""
         now = time.monotonic()
         if now - self.shown < SECONDS_BETWEEN_LINES:
             return False
@@ -207,7 +210,7 @@ class EachMinute:
         return True
 
     def left(self, done: float, total: float) -> str:
-        """The time that the rest takes at the pace so far, in words."""
+        """Return the remaining time as text."""
         if done <= 0:
             return "time left unknown"
         return f"{duration((time.monotonic() - self.begun) * (total - done) / done)} left"
@@ -224,19 +227,19 @@ class _LogProgress:
         if self.finished < self.total:
             if self.clock.is_due():
                 echo(f"{line}, {self.clock.left(self.finished, self.total)}", err=True)
-        elif self.clock.shown > self.clock.begun:  # work of less than a minute has no lines
+        elif self.clock.shown > self.clock.begun:  # tasks of less than a minute have no lines
             echo(line, err=True)
 
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "numpy", "jinja2")
-# Only at the beginning of a word: "task-tickets" holds an "sk-" too.
+# Only at the beginning of a word, unlike the "sk-" of "task-tickets".
 SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|[0-9a-f]{40}\b)|(?<=://)[^/@\s]+(?=@)")
-# Flags whose value is a secret whatever it looks like.
+# Flags whose values are secrets.
 SECRET_FLAG = re.compile(r"(--[\w-]*(?:token|password|secret|api[-_]key))(?:=.*)?", re.DOTALL)
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of this package and of what its results depend on."""
+    """Return the versions of Python, of this package and of the libraries that may change results."""
     found = {"python": platform.python_version(), "flip_flop": _version("flip-flop-consistency")}
     return found | {name: _version(name) for name in PACKAGES}
 
@@ -249,7 +252,7 @@ def _version(distribution: str) -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """The processor, the number of cores, and the GPU where there is one."""
+    """Return the processor, the number of cores, and the GPU if any."""
     import torch
 
     return {
@@ -269,7 +272,7 @@ def _processor() -> str:
 
 
 def command() -> str:
-    """The command line as typed, with tokens and keys replaced; a commit after ``--revision`` is no key."""
+    """Return the command line with tokens and keys replaced. The commit of ``--revision`` is not replaced."""
     words = [Path(sys.argv[0]).name.replace("main.py", "flip-flop")]
     for argument in sys.argv[1:]:
         is_commit = words[-1] == "--revision" or argument.startswith("--revision=")
@@ -283,6 +286,6 @@ def command() -> str:
 
 
 def now(seconds_ago: float = 0) -> str:
-    """The time in UTC, to the second."""
+    """Return the time in UTC, in seconds."""
     time = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds_ago)
     return time.isoformat(timespec="seconds")

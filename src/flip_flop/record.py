@@ -47,7 +47,7 @@ V = TypeVar("V")
 # The errors of damaged files. Deeply nested JSON raises a RecursionError.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error)
 STRICT = pydantic.ConfigDict(extra="forbid")
-# These keys are left out of the file if they are None.
+# The file has these keys only if they are not None.
 OPTIONAL = {
     *("system", "assistant_prefix", "chat_template_kwargs", "num_validation", "num_dropped", "eval_limit"),
     *("num_too_long", "endpoint", "quantization", "chat_template", "chat", "flip_flop_version"),
@@ -108,7 +108,7 @@ class TaskRecord(Section):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ModelRecord(Section):
-    """The base model. ``digest`` is that of its weight files, or of its name on the hub and its commit.
+    """The base model. ``digest`` covers its weight files, or its name on the hub and its commit.
 
     ``digests`` has the other :data:`MODEL_PARTS`. A commit on the hub covers all files.
     """
@@ -126,7 +126,7 @@ class ModelRecord(Section):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class AdapterRecord(Section):
-    """An adapter. ``method``, ``chat_template`` and ``chat`` are those of its training, if its record is known."""
+    """An adapter, with the method and the chat settings of its training if its record is known."""
 
     path: str = ""
     digest: str | None = None
@@ -233,7 +233,7 @@ def reading(path: Path, kind: str) -> Iterator[None]:
 
 
 def this_process(started: float) -> dict[str, Any]:
-    """Arguments of :class:`RunRecord` about this process, whose run began at ``time.monotonic() == started``."""
+    """Return arguments of :class:`RunRecord` for a run that this process began at ``time.monotonic() == started``."""
     seconds = time.monotonic() - started
     return {
         "command": command(),
@@ -261,7 +261,7 @@ def _plain(value: Any) -> Any:
 def digests_of(
     task: TaskRecord | None = None, model: ModelRecord | None = None, adapter: AdapterRecord | None = None
 ) -> dict[str, Any]:
-    """The digest of each part that these records name: SHA-256; for ``templates`` one per name."""
+    """Return the SHA-256 of each part of these records. ``templates`` has a digest per name."""
     found: dict[str, Any] = {}
     if task is not None:
         templates = {each.name: each.digest for each in task.templates}
@@ -274,7 +274,7 @@ def digests_of(
 
 
 def check_adapter_folder(adapter: Path) -> None:
-    """Look for an adapter's files before a model is loaded; raises ``E-ADAPTER-FILE``."""
+    """Check that an adapter's files exist; raises ``E-ADAPTER-FILE``."""
     for file in reversed(ADAPTER_PARTS.values()):
         if not (adapter / file).is_file():
             message = f"{adapter} has no {file}."
@@ -282,10 +282,9 @@ def check_adapter_folder(adapter: Path) -> None:
 
 
 def changed_parts(before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, str]:
-    """The parts that have a digest in both and another one now, by name, in words.
+    """Return the descriptions of the parts whose digests differ, by name. Parts without both digests are ignored.
 
-    A template that differs is named, and what follows from it is not: rows, whose digests are of prompts, are then not
-    compared.
+    If templates differ, the parts that change with them (:data:`FOLLOW_TEMPLATES`) are not compared.
     """
     changed = {
         name: words for name, words in parts.items() if before.get(name) and now.get(name) and before[name] != now[name]
@@ -300,24 +299,16 @@ def changed_parts(before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapp
 
 
 def check_parts(names: Iterable[str], parts: Collection[str]) -> None:
-    """Refuse a name that is none of the parts.
-
-    Raises:
-        InputError: ``E-ALLOW-CHANGED``.
-    """
+    """Refuse an unknown part (``E-ALLOW-CHANGED``)."""
     for name in names:
         if name not in parts:
-            message = f"--allow-changed takes no {name!r} here."
+            message = f"unknown part {name!r} in --allow-changed."
             raise InputError("E-ALLOW-CHANGED", message, f"Name one of {', '.join(parts)}.")
 
 
 def refuse_changed(code: str, message: str, changed: Mapping[str, str], allowed: Collection[str], hint: str) -> None:
-    """Refuse changed parts that are not allowed; the message ends with them, the hint with how to go on.
-
-    Raises:
-        InputError: Of this ``code``.
-    """
+    """Refuse changed parts that are not allowed, with this ``code``. The hint has the flags that allow them."""
     refused = {name: words for name, words in changed.items() if name not in allowed}
     if refused:
         flags = " ".join(f"--allow-changed {name}" for name in refused)
-        raise InputError(code, f"{message}: {', '.join(refused.values())}.", f"{hint} To go on all the same: {flags}.")
+        raise InputError(code, f"{message}: {', '.join(refused.values())}.", f"{hint} Or continue with {flags}.")
