@@ -18,7 +18,7 @@ from flip_flop.files import write_text
 from flip_flop.scoring import EncodedInstance
 from flip_flop.scoring.answers import answer_states
 from flip_flop.scoring.attention import KERNELS, packed_attention
-from flip_flop.scoring.tokens import EncodedAnswer
+from flip_flop.scoring.encoder import EncodedAnswer
 from flip_flop.training import F2CConfig
 from flip_flop.training.adapter import prepare_model
 

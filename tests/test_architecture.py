@@ -15,15 +15,13 @@ COMPANIONS = ("flip_flop_paper",)
 
 # Lowest first. A module imports from its own package and from floors below; nothing flows back.
 FLOORS = [
-    {"devices", "errors", "lazy", "options", "provenance", "randomness", "text"},
-    {"files", "hub", "terminal"},
-    {"progress"},
-    {"strict_yaml", "run_record", "too_long"},
-    {"identity"},
+    {"errors"},
+    {"files", "console"},
+    {"hub", "strict_yaml", "record"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},
     {"evaluation", "training", "drafting"},
-    {"report", "demo"},
+    {"report"},
     {"cli"},
     {"__main__"},
     {"flip_flop_paper"},

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from flip_flop.console import command, hardware, now, track, versions
 from flip_flop.files import (
     lock_output,
     new_folder,
@@ -22,8 +23,6 @@ from flip_flop.files import (
     write_json,
     write_text,
 )
-from flip_flop.progress import track
-from flip_flop.provenance import command, hardware, now, versions
 
 
 def names(folder):

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from flip_flop.console import MISSING, count, points
 from flip_flop.errors import InputError
 from flip_flop.metrics import share_drift
-from flip_flop.run_record import RunRecord
+from flip_flop.record import RunRecord
 from flip_flop.tasks.catalog import catalog_entry, catalog_names
 from flip_flop.tasks.protocols import row_protocols
-from flip_flop.text import MISSING, count, points
 from flip_flop_paper import layout
 from flip_flop_paper.frame import average_seeds, in_setting, methods_of, task_order, task_title, tasks_of
 from flip_flop_paper.table import Column, Row, Table, TableCell
@@ -168,7 +168,7 @@ def read_sizes(frame: pd.DataFrame) -> pd.DataFrame:
         audits = done[done["task"] == task].drop_duplicates("training")
         records = [RunRecord.read(training, "train") for training in audits["training"]]
         data, entry = records[0].task, catalog_entry(task)
-        here = (data.num_instances, data.extra.get("num_validation"), int(audits["instances"].iloc[0]))
+        here = (data.num_instances, data.num_validation, int(audits["instances"].iloc[0]))
         sizes = {f"{split}_here": size for split, size in zip(SPLITS, here, strict=True)}
         for name in row_protocols():
             sizes |= {f"{split}_{name}": entry.published(name)[split] for split in SPLITS}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from flip_flop.cli.options import options
+from flip_flop.console import echo
 from flip_flop.errors import InputError
-from flip_flop.options import TrainingProtocol
-from flip_flop.terminal import echo
+from flip_flop.method.settings import TrainingProtocol
 from flip_flop_paper.study_options import GridOptions, RunOptions, model_path, out_option
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.hub import gguf_name, hub_answers, is_local_name
 from flip_flop.method import BASE
-from flip_flop.options import TrainingProtocol, row_protocol_of
+from flip_flop.method.settings import TrainingProtocol, row_protocol_of
 from flip_flop.scoring import LoadedModel, load_model
-from flip_flop.scoring.models import EMBEDDED_MODEL
+from flip_flop.scoring.loading import EMBEDDED_MODEL
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
 from flip_flop.training.resume import EXECUTION_ONLY, recorded_settings, resume_settings

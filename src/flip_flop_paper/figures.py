@@ -25,9 +25,9 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
+from flip_flop.console import points, visible
 from flip_flop.method import BASE
 from flip_flop.metrics import METRICS
-from flip_flop.text import points, visible
 from flip_flop_paper.frame import (
     average_seeds,
     colours_of,

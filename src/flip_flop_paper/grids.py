@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from flip_flop.console import MISSING, count, points
 from flip_flop.method import BASE
 from flip_flop.metrics import METRICS
-from flip_flop.text import MISSING, count, points
 from flip_flop_paper import layout, paper
 from flip_flop_paper.frame import (
     CELL,

@@ -12,8 +12,8 @@ from queue import SimpleQueue
 
 import torch
 
+from flip_flop.console import track
 from flip_flop.files import write_text
-from flip_flop.progress import track
 from flip_flop_paper.folder import StudyFolder
 from flip_flop_paper.run import BUSY, DONE, FAILED, STOPPED, SUPERVISED
 from flip_flop_paper.units import Plan, Unit

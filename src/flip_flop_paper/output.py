@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from flip_flop.console import DEMO_NOTE, markdown_cell
 from flip_flop.files import write_bytes, write_text
 from flip_flop.method import BASE
-from flip_flop.text import DEMO_NOTE, markdown_cell
 from flip_flop_paper import grids
 from flip_flop_paper.checkpoints import checkpoints_table, read_choices, read_sizes, sizes_table
 from flip_flop_paper.frame import in_setting, methods_of, template_f1

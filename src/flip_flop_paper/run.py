@@ -18,15 +18,14 @@ from dataclasses import fields
 
 import torch
 
+from flip_flop.console import echo, is_first_process, now
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.files import lock_output
-from flip_flop.options import ScoringOptions
-from flip_flop.provenance import now
 from flip_flop.scoring import LoadedModel
 from flip_flop.scoring.distributed import all_gather
+from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import Task
-from flip_flop.terminal import echo, is_first_process
 from flip_flop.training import F2CConfig, load_training_data, make_config, train
 from flip_flop_paper.digests import cell_key, choose, open_model, open_task
 from flip_flop_paper.folder import StudyFolder

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, V
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.method import BASE, METHODS, find_method
-from flip_flop.options import TrainingProtocol
+from flip_flop.method.settings import TrainingProtocol
 from flip_flop.strict_yaml import read_yaml
 from flip_flop_paper.study import (
     PROTOCOLS,

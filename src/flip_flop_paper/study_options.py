@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from flip_flop.cli.options import DataOptions
+from flip_flop.cli.options import DataOptions, option
 from flip_flop.errors import InputError
-from flip_flop.options import option
 
 if TYPE_CHECKING:
     from flip_flop_paper.study import Study

@@ -8,8 +8,8 @@ from typing import Literal
 
 import pandas as pd
 
+from flip_flop.console import MISSING, align_columns, markdown_cell, spreadsheet_cell, visible
 from flip_flop.report.latex import escape, words
-from flip_flop.text import MISSING, align_columns, markdown_cell, spreadsheet_cell, visible
 
 Style = Literal["", "name", "paper", "best", "worst"]
 PREAMBLE = r"% Needs \usepackage{booktabs}, \usepackage{graphicx} and \usepackage[dvipsnames]{xcolor}."

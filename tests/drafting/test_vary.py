@@ -8,13 +8,14 @@ from flip_flop import audit, load_model, load_run, load_task
 from flip_flop.drafting.paraphrase import instruction, sampler
 from flip_flop.drafting.vary import kept_templates, vary_templates
 from flip_flop.evaluation.formats import format_spread, render_formats
+from flip_flop.metrics import Scores
 from flip_flop.prompts import Template
 from flip_flop.prompts.formats import apply_format
 from flip_flop.prompts.lint import LintRow
-from flip_flop.run_record import ModelRecord
-from flip_flop.scoring import Scorer, ScoreTable
+from flip_flop.record import ModelRecord
+from flip_flop.scoring import Scorer
+from flip_flop.scoring.too_long import TooLong
 from flip_flop.tasks import Task
-from flip_flop.too_long import TooLong
 from tests.tiny import save_tiny
 
 ROWS = [{"text": f"the {what} was good", "gold": at % 2} for at, what in enumerate(("room", "food", "wifi", "staff"))]
@@ -123,7 +124,7 @@ class Stub(Scorer):
         answers = [[self.answer(prompt) for prompt in each.prompts] for each in left]
         scores = [[[0.0 if at == each else -np.inf for at in (0, 1)] for each in row] for row in answers]
         table = np.array(scores, np.float32)
-        return ScoreTable(table, np.ones(table.shape, np.int64), too_long=self.too_long)
+        return Scores(table, np.ones(table.shape, np.int64), too_long=self.too_long)
 
 
 def test_two_answers_that_are_no_label_do_not_agree_and_draws_are_the_templates_own():

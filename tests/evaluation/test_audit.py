@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 
 from flip_flop.evaluation.audit import audit
 from flip_flop.metrics import Resolution, summarise
-from flip_flop.run_record import RunRecord, TaskRecord
+from flip_flop.record import RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder, load_model
 from tests.evaluation.conftest import make_rows, make_task
 from tests.scoring.oracle import naive_scores

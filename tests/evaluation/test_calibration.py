@@ -11,9 +11,9 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.evaluation.predict import predict
 from flip_flop.evaluation.run_directory import load_run
-from flip_flop.metrics import Resolution, label_shares_per_template, summarise
-from flip_flop.options import DEFAULT_SCORING
+from flip_flop.metrics import Resolution, Scores, label_shares_per_template, summarise
 from flip_flop.prompts import Template
+from flip_flop.record import ModelRecord
 from flip_flop.report import (
     comparison_rows,
     render_csv,
@@ -22,8 +22,8 @@ from flip_flop.report import (
     table_caveats,
     write_report,
 )
-from flip_flop.run_record import ModelRecord
-from flip_flop.scoring import Scorer, ScoreTable, score
+from flip_flop.scoring import Scorer, score
+from flip_flop.scoring.options import DEFAULT_SCORING
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.metrics import calibration_oracle as oracle
 from tests.report.pages import Page
@@ -76,7 +76,7 @@ def test_calibration_that_changes_no_prediction_adds_no_row(loaded):
             gold = np.array([each.label for each in instances])
             scores = np.where(gold[:, None, None] == np.arange(3), -0.1, -3.0)
             scores = np.repeat(scores, len(instances[0].prompts), axis=1).astype(np.float32)
-            return ScoreTable(scores, np.ones(scores.shape, dtype=np.int64))
+            return Scores(scores, np.ones(scores.shape, dtype=np.int64))
 
     assert "calibrated" not in audit(Balanced(), TASK, quiet=True).metrics
     assert "calibrated" in audit(Balanced(), TASK, quiet=True, calibrate="batch").metrics

@@ -9,8 +9,8 @@ import torch
 
 from flip_flop import audit, load_run, write_report
 from flip_flop.errors import InputError
-from flip_flop.options import ScoringOptions
 from flip_flop.scoring import load_model
+from flip_flop.scoring.options import ScoringOptions
 from tests.evaluation.conftest import make_rows, make_task
 from tests.report.pages import Page
 from tests.served import serving

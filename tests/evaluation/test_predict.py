@@ -7,8 +7,7 @@ import math
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.evaluation.predict import predict
-from flip_flop.evaluation.predictions import write_predictions
+from flip_flop.evaluation.predict import predict, write_predictions
 from flip_flop.prompts import Template
 from flip_flop.scoring import PromptEncoder
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task

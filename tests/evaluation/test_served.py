@@ -11,7 +11,8 @@ import pytest
 
 from flip_flop import ScoringOptions, audit, load_run, predict, write_predictions, write_report
 from flip_flop.errors import InputError
-from flip_flop.scoring import CausalLMScorer, EndpointScorer, Scorer, ScoreTable
+from flip_flop.metrics import Scores
+from flip_flop.scoring import CausalLMScorer, EndpointScorer, Scorer
 from tests.evaluation.conftest import make_rows, make_task
 from tests.served import serving
 from tests.tiny import metaspace, tiny_model, with_chat_template
@@ -242,7 +243,7 @@ class Constant(Scorer):
 
     def scores(self, instances, options=None, **_):
         shape = (len(instances), len(instances[0].choices), len(instances[0].choices[0]))
-        return ScoreTable(np.log(np.full(shape, 1 / shape[2], np.float32)), np.ones(shape, np.int64))
+        return Scores(np.log(np.full(shape, 1 / shape[2], np.float32)), np.ones(shape, np.int64))
 
 
 def test_an_audit_takes_any_scorer(loaded, task):

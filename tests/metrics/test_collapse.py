@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from flip_flop.files import generator
 from flip_flop.metrics import (
     constant_templates,
     is_collapsed,
@@ -9,7 +10,6 @@ from flip_flop.metrics import (
     observed_agreement,
     share_drift,
 )
-from flip_flop.randomness import generator
 from tests.metrics import oracle
 
 

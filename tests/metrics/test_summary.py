@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
+from flip_flop.files import generator
 from flip_flop.metrics import METRICS, Resolution, bootstrap_interval, f1_per_template, summarise
-from flip_flop.randomness import generator
 from tests.metrics import oracle
 
 AGAINST_GOLD = [

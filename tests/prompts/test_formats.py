@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flip_flop.files import generator
 from flip_flop.prompts import Template
 from flip_flop.prompts.formats import apply_format, draw_format, draw_order, format_choices
-from flip_flop.randomness import generator
 
 NO_YES = "No ||| Yes"
 TEMPLATES = [

@@ -10,10 +10,9 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from flip_flop.files import sha256_file
+from flip_flop.files import generator, sha256_file
 from flip_flop.prompts.archive import ARCHIVE_NAME, ARCHIVE_SHA256, VERSION
 from flip_flop.prompts.promptsource import filter_templates, read_promptsource
-from flip_flop.randomness import generator
 from flip_flop.tasks.catalog import catalog_entry, catalog_names
 
 REAL = [name for name in catalog_names() if name != "storycloze"]  # has real rows

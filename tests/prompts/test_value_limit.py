@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from flip_flop.errors import InputError
+from flip_flop.files import generator
 from flip_flop.prompts import Template, TemplateSet, render_instance
 from flip_flop.prompts.promptsource import filter_templates, read_promptsource
-from flip_flop.randomness import generator
 from flip_flop.tasks import load_task
 from flip_flop.tasks.catalog import catalog_entry
 from tests.prompts.test_promptsource_rendering import Reference, official_rows

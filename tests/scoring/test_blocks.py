@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from flip_flop.scoring import blocks as blocks_module
-from flip_flop.scoring.blocks import PIECE, plan_blocks
+from flip_flop.scoring import attention as blocks_module
+from flip_flop.scoring.attention import PIECE, plan_blocks
 from flip_flop.scoring.trie import build_trie
 from tests.scoring.tries import batches, joined, path
 

@@ -12,10 +12,10 @@ from transformers import BertConfig, Qwen2ForSequenceClassification, T5Config
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
-from flip_flop.options import ScoringOptions
 from flip_flop.prompts import RenderedInstance
-from flip_flop.run_record import RunRecord, TaskRecord
+from flip_flop.record import RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder, load_model, score
+from flip_flop.scoring.options import ScoringOptions
 from tests.exact import assert_scores
 from tests.scoring.oracle import naive_scores
 from tests.tiny import byte_bpe, save_tiny, tiny_model

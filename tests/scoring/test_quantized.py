@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from flip_flop.errors import InputError
-from flip_flop.options import ScoringOptions
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import load_model, score
-from flip_flop.scoring.given import as_loaded
+from flip_flop.scoring.options import ScoringOptions
+from flip_flop.scoring.scorer import as_loaded
 from tests.scoring.oracle import naive_scores
 from tests.tiny import save_tiny
 
@@ -34,7 +34,7 @@ def test_four_bits_give_the_scores_of_the_weights_that_they_stand_for(base):
     plain = load_model(base)
     assert loaded.record.num_parameters == plain.record.num_parameters
     given = as_loaded((loaded.model, loaded.tokenizer)).record
-    for part in ("dtype", "num_parameters", "extra"):
+    for part in ("dtype", "num_parameters", "quantization"):
         assert getattr(given, part) == getattr(loaded.record, part)
     found = score(loaded, INSTANCES)
     assert found.backend == "packed"

@@ -1,6 +1,7 @@
 """The least margin that a dtype resolves: beyond it an answer is the one that float32 gives."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import torch
 from torch import nn
 
 from flip_flop.scoring import score_instances
-from flip_flop.scoring.resolution import SAMPLE_INSTANCES, find_resolution
+from flip_flop.scoring.checks import find_resolution
+from flip_flop.scoring.encoder import KEPT
 from tests.scoring.made import instances
 from tests.scoring.oracle import naive_scores
 from tests.tiny import byte_bpe, tiny_model
@@ -16,9 +18,19 @@ from tests.tiny import byte_bpe, tiny_model
 EPS = {torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float32: 2**-23}
 
 
+class Encoded(list):
+    first: list
+
+
+def scored(model, rows):
+    encoded = Encoded(rows)
+    encoded.first = rows[:KEPT]
+    return replace(score_instances(model, rows, quiet=True), encoded=encoded)
+
+
 def found(model, rows):
-    table = score_instances(model, rows, quiet=True)
-    return table.scores, find_resolution(model, rows, table, 512)
+    table = scored(model, rows)
+    return table.scores, find_resolution(model, table, 512)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -38,9 +50,9 @@ def test_in_half_precision_it_is_the_largest_change_of_a_margin_from_float32(dty
 
 def test_the_sample_is_bounded_and_from_the_beginning():
     model, rows = tiny_model().bfloat16(), instances(byte_bpe(), 5) * 8
-    table = score_instances(model, rows, quiet=True)
-    table.scores[SAMPLE_INSTANCES:] = 1e3  # not looked at
-    assert find_resolution(model, rows, table, 512).nats < 1
+    table = scored(model, rows)
+    table.scores[KEPT:] = 1e3  # not looked at
+    assert find_resolution(model, table, 512).nats < 1
 
 
 def test_in_float32_it_is_stated():
@@ -67,7 +79,7 @@ class HalfOnly(nn.Module):
 def test_where_float32_cannot_be_asked_it_is_stated(monkeypatch):
     model, rows = tiny_model().bfloat16(), instances(byte_bpe())
     model.model.layers[0].mlp = HalfOnly(model.model.layers[0].mlp)
-    table = score_instances(model, rows, quiet=True)
+    table = scored(model, rows)
     monkeypatch.setattr(HalfOnly, "refuses", True)
-    resolution = find_resolution(model, rows, table, 512)
+    resolution = find_resolution(model, table, 512)
     assert (resolution.nats, resolution.found) == (32 * EPS[torch.bfloat16], "stated")

@@ -55,7 +55,7 @@ def test_scores_are_the_mean_log_probability_of_the_answers_own_tokens_in_any_or
         table = score_instances(model, chosen, backend=backend, batch_tokens=batch_tokens, quiet=True)
         assert table.scores.shape == (5, 3, 2)
         assert table.scores.dtype == np.float32
-        assert table.backend == backend
+        assert table.settings["backend"] == backend
         assert_scores(model, table.scores, expected[order])
 
 

@@ -6,9 +6,9 @@ import torch
 
 from flip_flop import Task, audit
 from flip_flop.errors import InputError
-from flip_flop.options import ScoringOptions
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.scoring import load_model
+from flip_flop.scoring.options import ScoringOptions
 from tests.tiny import save_tiny
 
 

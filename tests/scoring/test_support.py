@@ -32,7 +32,8 @@ from transformers import (
 )
 
 from flip_flop.errors import InputError
-from flip_flop.scoring import score_instances, support
+from flip_flop.prompts import RenderedInstance
+from flip_flop.scoring import as_scorer, causal_lm, score_instances, support
 from flip_flop.scoring.causal_lm import InFloat32, check_head, decoder_of
 from flip_flop.scoring.support import choose_backend, packed_obstacle
 from tests.exact import assert_scores, in_float64
@@ -124,7 +125,7 @@ def test_a_model_that_cannot_be_packed_is_padded_exactly_and_one_line_says_why(n
     model, encoded = made(config()), instances(byte_bpe())
     tables = [score_instances(model, encoded, quiet=True) for _ in range(2)]
     for table in tables:
-        assert table.backend == "padded"
+        assert table.settings["backend"] == "padded"
         assert_scores(model, table.scores, naive_scores(model, encoded))
     lines = [record.getMessage() for record in caplog.records if record.name == "flip_flop"]
     assert len(lines) == 1
@@ -138,7 +139,7 @@ def test_a_model_that_cannot_be_packed_is_padded_exactly_and_one_line_says_why(n
 def test_a_model_whose_attention_is_plain_within_the_length_is_packed_exactly(name, caplog):
     model, encoded = made(SERVED[name]()), instances(byte_bpe())
     table = score_instances(model, encoded, quiet=True)
-    assert table.backend == "packed"
+    assert table.settings["backend"] == "packed"
     assert_scores(model, table.scores, naive_scores(model, encoded))
     assert not caplog.records
 
@@ -197,7 +198,7 @@ def test_positions_that_change_with_the_length_never_depend_on_the_batch(config)
     for batch_tokens, order in ((1, [0, 1, 2, 3, 4]), (100_000, [4, 3, 2, 1, 0])):
         chosen = [encoded[number] for number in order]
         table = score_instances(model, chosen, batch_tokens=batch_tokens, quiet=True)
-        assert table.backend == "padded"
+        assert table.settings["backend"] == "padded"
         assert_scores(model, table.scores, [expected[number] for number in order])
 
 
@@ -213,8 +214,45 @@ def test_a_head_that_reads_other_states_is_refused(config):
         check_head(model)
 
 
-def test_a_model_is_tried_once_whatever_the_instances(monkeypatch):
-    model, encoded = tiny_model("qwen2"), instances(byte_bpe())
+class Custom(nn.Module):
+    """A layer that is not a class of transformers, so that its model is probed."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, states):
+        return self.layer(states)
+
+
+def custom_model(**sizes):
+    model = tiny_model("qwen2", **sizes)
+    model.model.layers[1].mlp = Custom(model.model.layers[1].mlp)
+    return model
+
+
+def test_tested_architectures_are_not_probed(monkeypatch):
+    monkeypatch.setattr(support, "_probe", lambda *_: pytest.fail("probed"))
+    assert choose_backend(tiny_model("qwen2"), instances(byte_bpe()), "packed") == "packed"
+    monkeypatch.setattr(support, "_probe", lambda *_: "probed")
+    assert packed_obstacle(custom_model(), 10) == "probed"
+    monkeypatch.setitem(causal_lm.TESTED, "transformers", "5.0")
+    assert packed_obstacle(tiny_model("qwen2"), 10) == "probed"
+
+
+@pytest.mark.parametrize("name", ["falcon", "bloom"])
+def test_self_check_rejects_wrong_entry_of_tested_architectures(name, monkeypatch):
+    config = LEAKING[name]()
+    config.vocab_size = len(byte_bpe())
+    monkeypatch.setitem(causal_lm.TESTED, "packed", [name])
+    texts = ("Is the room clean? It is", "The staff was rude and the food", "A quiet room")
+    rows = [RenderedInstance(str(at), texts, (("No", "Yes, it was"),) * 3, None) for at in range(4)]
+    with pytest.raises(InputError, match="E-SELF-CHECK"):
+        as_scorer((random_model(config), byte_bpe())).scores(rows)
+
+
+def test_model_is_probed_once(monkeypatch):
+    model, encoded = custom_model(), instances(byte_bpe())
     calls = []
     probe = support._probe
     monkeypatch.setattr(support, "_probe", lambda tried, first: calls.append(tried) or probe(tried, first))
@@ -224,7 +262,7 @@ def test_a_model_is_tried_once_whatever_the_instances(monkeypatch):
 
 
 def test_the_trial_leaves_the_model_as_it_was():
-    model = tiny_model("qwen2").train()
+    model = custom_model().train()
     model.set_attn_implementation("eager")
     level = logging.getLogger("transformers").level
     assert packed_obstacle(model, 10) is None  # without a warning, too
@@ -329,9 +367,9 @@ def test_a_layer_that_mixes_neighbours_is_found_by_the_trial():
     assert packed_obstacle(model, 10) == NOT_THE_SAME
     encoded = instances(byte_bpe())
     table = score_instances(model, encoded, quiet=True)
-    assert table.backend == "padded"
+    assert table.settings["backend"] == "padded"
     assert_scores(model, table.scores, naive_scores(model, encoded))
 
 
 def test_a_vocabulary_that_is_too_small_to_try_is_padded():
-    assert packed_obstacle(tiny_model("qwen2", vocab_size=8), 5) == "its vocabulary is too small to try it"
+    assert packed_obstacle(custom_model(vocab_size=8), 5) == "its vocabulary is too small to try it"

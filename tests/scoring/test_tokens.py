@@ -1,4 +1,4 @@
-"""The boundary rule. The rule as prose is in ``flip_flop.scoring.tokens``; each sentence of it is a test here."""
+"""The boundary rule. The rule as prose is in ``flip_flop.scoring.encoder``; each sentence of it is a test here."""
 
 import copy
 from dataclasses import replace

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from flip_flop.console import DEMO_NOTE
 from flip_flop.metrics import METRICS
-from flip_flop.text import DEMO_NOTE
 from flip_flop_paper import grids
 from flip_flop_paper.checkpoints import read_sizes, sizes_table
 from flip_flop_paper.frame import colours_of, make_frame

@@ -28,7 +28,7 @@ def main(folder):
             score_instances(model, instances, backend=backend, quiet=True)  # a model is tried once
             device.waits.clear()
             table = score_instances(model, instances, backend=backend, batch_tokens=ROW_TOKENS, quiet=True)
-            assert table.backend == backend
+            assert table.settings["backend"] == backend
             found[name] = table.scores, list(device.waits)
         attention.KERNELS[NAME] = "mask"
         for name, settings in STEPS.items():

@@ -30,8 +30,8 @@ def test_sample_is_stratified_and_keeps_the_order_of_the_rows():
     places = [order.index(instance.id) for instance in sample.validation]
     assert places == sorted(places)
     assert sample.train == whole.train
-    assert sample.record.extra["num_validation"] == sample.record.extra["eval_limit"] == 20
-    assert "eval_limit" not in whole.record.extra
+    assert sample.record.num_validation == sample.record.eval_limit == 20
+    assert whole.record.eval_limit is None
 
 
 def test_sample_depends_on_the_seed():

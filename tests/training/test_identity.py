@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.prompts import TemplateSet
-from flip_flop.run_record import RunRecord
+from flip_flop.record import RunRecord
 from flip_flop.scoring import load_model
 from flip_flop.tasks import RowsSource
 from flip_flop.training import train

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flip_flop.cli.options import check_task_out, options
-from flip_flop.options import TaskKind, option
-from flip_flop.terminal import echo
-from flip_flop.text import align_columns, count
+from flip_flop.cli.options import check_task_out, option, options
+from flip_flop.console import align_columns, count, echo
+from flip_flop.drafting.phrasings import TaskKind
 
 if TYPE_CHECKING:
     from flip_flop.drafting import Draft

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, check_task_out, options
+from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, check_task_out, option, options
+from flip_flop.console import align_columns, count, echo, percent, visible
 from flip_flop.errors import InputError
-from flip_flop.options import option
-from flip_flop.terminal import echo
-from flip_flop.text import align_columns, count, percent, visible
 
 if TYPE_CHECKING:
     from flip_flop.drafting.vary import VariedTemplate
@@ -271,8 +269,8 @@ def _lint(name: str, task: "Task", lint: LintOptions, encode: "Encode | None") -
 
 
 def _sample(task: "Task", split: str, lint: LintOptions) -> "Iterator[LintRow]":
+    from flip_flop.files import derive_seed
     from flip_flop.prompts.lint import LintRow
-    from flip_flop.randomness import derive_seed
 
     rows = task.rows(split)
     gold = task.gold_labels(rows, need_labels=False)

@@ -7,10 +7,11 @@ from typing import Any, get_args
 
 import click
 
-from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, options
+from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, option, options
+from flip_flop.console import echo
 from flip_flop.errors import InputError
-from flip_flop.options import TRAINING_PARTS, TrainingProtocol, option, row_protocol_of
-from flip_flop.terminal import echo
+from flip_flop.method.settings import TrainingProtocol, row_protocol_of
+from flip_flop.record import TRAINING_PARTS
 
 # Settings that the command owns, and the flags that set them.
 OWNED = {"output_dir": "--out", "resume_from_checkpoint": "--resume", "use_cpu": "--device", "do_train": "the verb"}
@@ -40,7 +41,7 @@ class TrainOptions:
     quiet: bool = option(False, short="-q", help="Show no progress.")
 
     def __post_init__(self) -> None:
-        from flip_flop.identity import check_parts
+        from flip_flop.record import check_parts
 
         check_parts(self.allow_changed, TRAINING_PARTS)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from flip_flop.console import count, visible
 from flip_flop.drafting.columns import LABEL_NAMES, Ask, Columns, find_columns
 from flip_flop.drafting.phrasings import KINDS, choose_phrasings, guess_kind, make_templates
 from flip_flop.errors import InputError
@@ -17,7 +18,6 @@ from flip_flop.tasks import Rows
 from flip_flop.tasks.readers import DELIMITERS, cell_text
 from flip_flop.tasks.sources import PARTS, load_file, parts_of
 from flip_flop.tasks.splits import holdout_size
-from flip_flop.text import count, visible
 
 LINTED_ROWS = 1000
 MIN_ROWS_TO_DIVIDE = 20

@@ -5,15 +5,15 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import yaml
 
 from flip_flop.errors import InputError
-from flip_flop.options import TaskKind
 from flip_flop.prompts import Template
 from flip_flop.prompts.safety import SEPARATOR
 
+TaskKind = Literal["sentiment", "topic", "yes_no", "entailment", "choice"]
 KINDS = get_args(TaskKind)
 _ORDERED = ("sentiment", "yes_no")  # kinds whose labels, where they are numbers, have one order: the first is the no
 

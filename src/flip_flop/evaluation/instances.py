@@ -7,9 +7,9 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from flip_flop.evaluation.reading import reading
 from flip_flop.files import compress, write_bytes
 from flip_flop.prompts import RenderedInstance
+from flip_flop.record import reading
 
 INSTANCES_FILE = "instances.jsonl.gz"
 FIRST_INSTANCES_FILE = "examples.jsonl"  # what 0.1.0 wrote: the first 200

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from flip_flop.console import count, percent, percent_interval, visible
 from flip_flop.metrics import METRICS, label_probs
-from flip_flop.text import count, percent, percent_interval, visible
 
 Table = Literal["metrics", "scores", "flips"]
 # Threshold of low own-label mass; maximum templates and tokens to print.

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from flip_flop.method.consensus import find_consensus
-from flip_flop.options import SplitSettings
+from flip_flop.method.settings import SplitSettings
 
 
 @dataclass(frozen=True, eq=False)

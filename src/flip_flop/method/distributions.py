@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from flip_flop.devices import to_device
-from flip_flop.method.divergences import aggregate_answer_log_probs, kl_divergence, mixture_log_probs
-from flip_flop.options import Aggregation
+from flip_flop.method.divergences import aggregate_answer_log_probs, kl_divergence, mixture_log_probs, to_device
+from flip_flop.method.settings import Aggregation
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
 

@@ -6,7 +6,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from flip_flop.options import Aggregation
+from flip_flop.method.settings import Aggregation
+
+
+# Indices and masks are made on the CPU, and copied to the device that computes.
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device, without waiting until the device has done what it was given before.
+
+    Apple's devices alone may still read the memory of such a copy when it is used again: there it is waited for.
+    """
+    return tensor.to(device, non_blocking=device.type != "mps")
 
 
 def at_least_float32(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from flip_flop.method.consensus import Consensus
 from flip_flop.method.controls import TemplateSplit
-from flip_flop.options import Reduction
+from flip_flop.method.settings import Reduction
 
 
 @runtime_checkable

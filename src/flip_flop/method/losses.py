@@ -22,8 +22,8 @@ from flip_flop.method.distributions import (
 )
 from flip_flop.method.divergences import at_least_float32
 from flip_flop.method.instance import Instance
+from flip_flop.method.settings import FlipDirection, JsdForm
 from flip_flop.method.variant import LossVariant
-from flip_flop.options import FlipDirection, JsdForm
 
 PAPER = LossVariant()
 

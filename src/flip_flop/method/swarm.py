@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from flip_flop.devices import to_device
 from flip_flop.method.consensus import label_log_probs
 from flip_flop.method.distributions import (
     Distributions,
@@ -16,7 +15,7 @@ from flip_flop.method.distributions import (
     divergence_from_mixture,
     reverse_kl,
 )
-from flip_flop.method.divergences import at_least_float32
+from flip_flop.method.divergences import at_least_float32, to_device
 from flip_flop.method.instance import DrawsPermutations, Instance
 from flip_flop.method.variant import LossVariant
 

@@ -3,15 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from flip_flop.options import (
-    Aggregation,
-    DivergenceSpace,
-    FlipDirection,
-    JsdForm,
-    Reduction,
-    Space,
-    SwarmPairs,
-)
+from flip_flop.method.settings import Aggregation, DivergenceSpace, FlipDirection, JsdForm, Reduction, Space, SwarmPairs
 
 
 @dataclass(frozen=True)

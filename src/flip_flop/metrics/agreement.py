@@ -298,7 +298,7 @@ def _kappa(sums: Float[np.ndarray, "samples features"]) -> Float[np.ndarray, " s
     return ratio(agreement - by_chance, 1 - by_chance, otherwise=np.nan)
 
 
-# Of EvalData.
+# Of Scores.
 AGREEMENT = mean_statistic(
     lambda data: instance_agreement(data.predictions), plain=lambda data: observed_agreement(data.predictions)
 )

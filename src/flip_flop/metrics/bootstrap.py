@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, UInt16
 
-from flip_flop.randomness import generator
+from flip_flop.files import generator
 
 BLOCK = 2**20  # indices drawn at a time
 # More instances than this are put into so many groups, at random, and whole groups are drawn: what a resample costs
@@ -108,7 +108,7 @@ def bootstrap_interval(
 
     ``statistic`` goes from ``data`` to a number, or to None or NaN where it has no value: a
     :class:`~flip_flop.metrics.SumStatistic` takes one matrix product for all resamples, any other is called once for
-    each. ``data`` are arrays with instances on the first axis, or an :class:`~flip_flop.metrics.EvalData`; all are
+    each. ``data`` are arrays with instances on the first axis, or an :class:`~flip_flop.metrics.Scores`; all are
     resampled alike. Nothing but ``seed`` and the number of instances fixes the resamples.
 
     Raises:

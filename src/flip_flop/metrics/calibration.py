@@ -6,13 +6,18 @@ frequencies, the prior.
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from flip_flop.errors import InputError
 from flip_flop.metrics.agreement import label_shares, majority_vote, predicted, share_drift
-from flip_flop.options import Calibration, CalibrationChoice
+
+# See the table in docs/calibration.md.
+Calibration = Literal["batch", "contextual", "prior"]
+# auto: batch, if it changes a prediction; stored: the offsets in the adapter's folder.
+CalibrationChoice = Literal["auto", "none", Calibration, "stored"]
 
 log = logging.getLogger("flip_flop")
 

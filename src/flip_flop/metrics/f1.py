@@ -92,7 +92,7 @@ def _f1(counts: Float[np.ndarray, "*samples templates labels 3"]) -> Float[np.nd
     return ratio(2 * hits, predicted + occurring, otherwise=0.0).mean(axis=-1)
 
 
-# Of EvalData, whose instances all have a gold label.
+# Of Scores, whose instances all have a gold label.
 MEAN_F1 = SumStatistic(
     contributions=lambda data: _counts(data.predictions, data.gold, data.num_labels, data.average),
     value=lambda sums: _f1(sums).mean(axis=-1),

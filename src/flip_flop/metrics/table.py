@@ -20,7 +20,7 @@ from flip_flop.metrics.agreement import (
     label_shares_per_template,
 )
 from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
-from flip_flop.metrics.data import EvalData
+from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template
 from flip_flop.metrics.fragility import Resolution, fragile_share, fragile_share_per_template, fragile_vote_share
 
@@ -31,7 +31,7 @@ class Metric:
 
     Attributes:
         name: Its key in ``metrics.json``; ``title`` is its name in plain text, ``label`` in the HTML report.
-        statistic: From :class:`~flip_flop.metrics.EvalData` to the number, or to None or NaN where it has no
+        statistic: From :class:`~flip_flop.metrics.Scores` to the number, or to None or NaN where it has no
             value. The intervals resample a :class:`~flip_flop.metrics.SumStatistic` in one matrix product;
             they call any other function once for each resample.
         meaning: What it is, in a sentence of the report.
@@ -57,7 +57,7 @@ class Metric:
     has_interval: bool = True
     needs_probabilities: bool = False
 
-    def value(self, data: EvalData) -> float | None:
+    def value(self, data: Scores) -> float | None:
         """The number; None where there is none."""
         if self.needs_probabilities and data.is_generated:
             return None
@@ -65,13 +65,13 @@ class Metric:
         found = self.statistic(data) if len(data) else None
         return None if found is None or np.isnan(found) else float(found)
 
-    def interval(self, data: EvalData, *, seed: int = 0) -> tuple[float, float] | None:
+    def interval(self, data: Scores, *, seed: int = 0) -> tuple[float, float] | None:
         """Its 95% bootstrap interval over instances."""
         if not self.has_interval or self.value(data) is None:
             return None
         return bootstrap_interval(self.statistic, self.judged(data), seed=seed)
 
-    def change_interval(self, before: EvalData, *after: EvalData) -> tuple[float, float] | None:
+    def change_interval(self, before: Scores, *after: Scores) -> tuple[float, float] | None:
         """The paired 95% interval of its mean over the runs ``after`` less its value ``before``."""
         if not self.has_interval or any(self.value(data) is None for data in (before, *after)):
             return None
@@ -79,7 +79,7 @@ class Metric:
             self.statistic, [self.judged(before)], *([self.judged(data)] for data in after)
         )
 
-    def judged(self, data: EvalData) -> EvalData:
+    def judged(self, data: Scores) -> Scores:
         """The instances that it is of."""
         return data.labelled if self.needs_gold else data
 
@@ -95,7 +95,7 @@ def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], 
         \max_v F_{1,v} - \min_v F_{1,v}
     """
 
-    def statistic(data: EvalData) -> float | None:
+    def statistic(data: Scores) -> float | None:
         f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average=data.average)
         return None if f1 is None or len(f1) < 2 else float(spread(f1))
 
@@ -216,7 +216,7 @@ def summarise(
         raise ValueError(f"Each of {num_templates} templates needs a name of its own; the names are {names}.")
     if num_instances == 0:
         raise ValueError("There are no instances to summarise.")
-    data = EvalData(scores, gold, f1, None if resolution is None else resolution.nats)
+    data = Scores(scores, gold, f1, None if resolution is None else resolution.nats)
     predictions = data.predictions
 
     def by_template(values: np.ndarray | None) -> dict[str, Any] | None:

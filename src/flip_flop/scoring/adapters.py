@@ -3,7 +3,6 @@
 import logging
 import warnings
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,20 @@ from safetensors import safe_open
 from torch import nn
 
 from flip_flop.errors import InputError
-from flip_flop.files import sha256_file
-from flip_flop.identity import changed_parts, config_digest, digests_of, refuse_changed
-from flip_flop.options import ADAPTER_CONFIG, ADAPTER_PARTS, ADAPTER_WEIGHTS, MODEL_PARTS
+from flip_flop.files import config_digest, sha256_file
 from flip_flop.prompts import CHAT_KEYS
-from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord
+from flip_flop.record import (
+    ADAPTER_CONFIG,
+    ADAPTER_PARTS,
+    ADAPTER_WEIGHTS,
+    MODEL_PARTS,
+    AdapterRecord,
+    ModelRecord,
+    RunRecord,
+    changed_parts,
+    digests_of,
+    refuse_changed,
+)
 from flip_flop.scoring.bounds import check_adapter_size
 from flip_flop.scoring.causal_lm import as_input_error
 
@@ -44,10 +52,9 @@ def identify_adapter(
     if trained is None:
         return describe_adapter(adapter, path=str(adapter)), ()
     in_chat = trained.scoring.get("chat_template")
-    method, known = (trained.training or {}).get("method"), {"chat_template": in_chat}
-    record = describe_adapter(adapter, path=str(adapter), method=method, extra=known)
-    if in_chat and (chat := {key: trained.task.extra[key] for key in CHAT_KEYS if key in trained.task.extra}):
-        record = replace(record, extra={**record.extra, "chat": chat})
+    chat = {key: value for key in CHAT_KEYS if (value := getattr(trained.task, key)) is not None} if in_chat else {}
+    method = (trained.training or {}).get("method")
+    record = describe_adapter(adapter, path=str(adapter), method=method, chat_template=in_chat, chat=chat or None)
     before, now = (
         digests_of(model=run[0], adapter=run[1]) for run in ((trained.model, trained.adapter), (base, record))
     )
@@ -61,7 +68,7 @@ def identify_adapter(
     refuse_changed("E-ADAPTER-CHANGED", message, own, allowed, hint)
     message = f"{adapter} was trained on {trained.model.name}, this model differs from it in"
     refuse_changed("E-ADAPTER-BASE", message, models, allowed, OTHER_MODEL)
-    bits = [model.extra.get("quantization") and model.dtype for model in (trained.model, base)]
+    bits = [model.quantization and model.dtype for model in (trained.model, base)]
     if bits[0] != bits[1]:
         was, now_is = (f"a base in {each}" if each else "a base as it was stored" for each in bits)
         log.warning("W-ADAPTER-BITS: the adapter was trained on %s, and is now on %s.", was, now_is)

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
 from flip_flop.errors import InputError
-from flip_flop.options import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from flip_flop.record import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 MAX_LAYERS = 1000
 """The largest number of layers; published models have up to 130."""

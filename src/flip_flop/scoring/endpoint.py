@@ -1,6 +1,6 @@
 """The second scorer: a model behind an OpenAI-compatible completions endpoint, such as vLLM's, SGLang's or llama.cpp's.
 
-The text that is scored is prompt, delimiter and answer, as in :mod:`flip_flop.scoring.tokens`; the server's tokenizer
+The text that is scored is prompt, delimiter and answer, as in :mod:`flip_flop.scoring.encoder`; the server's tokenizer
 reads it. It gives back the tokens with their log-probabilities (``echo``), and the answer's are those at the end.
 """
 
@@ -12,23 +12,28 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from flip_flop.console import count, echo, track
 from flip_flop.errors import InputError
-from flip_flop.files import sha256_json, user_cache
+from flip_flop.files import json_digest, sha256_json, user_cache
 from flip_flop.hub import endpoint_of
-from flip_flop.identity import json_digest
-from flip_flop.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.progress import track
+from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance
-from flip_flop.run_record import ModelRecord
-from flip_flop.scoring.answer_store import AnswerStore
-from flip_flop.scoring.interface import Scorer
-from flip_flop.scoring.models import load_tokenizer
-from flip_flop.scoring.questions import Question, UnreachableError, in_threads, require_different, same
-from flip_flop.scoring.replies import counts_of, echoed_tokens, end_with
-from flip_flop.scoring.scorer import ScoreTable
-from flip_flop.scoring.tokens import PromptEncoder
-from flip_flop.terminal import echo
-from flip_flop.text import count
+from flip_flop.record import ModelRecord
+from flip_flop.scoring.encoder import PromptEncoder
+from flip_flop.scoring.loading import load_tokenizer
+from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
+from flip_flop.scoring.questions import (
+    AnswerStore,
+    Question,
+    UnreachableError,
+    counts_of,
+    echoed_tokens,
+    end_with,
+    in_threads,
+    require_different,
+    same,
+)
+from flip_flop.scoring.scorer import Scorer
 
 # Retries begin after 0.5 s, 1 s, 2 s, ... up to 8 s. They span about a minute, in which a server can restart.
 RETRIES, SECONDS = 10, 300.0
@@ -62,7 +67,7 @@ class EndpointScorer(Scorer):
         self.endpoint = endpoint_of(name)
         self.tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
         digests = {"chat_template": json_digest(self.tokenizer.chat_template)} if self.tokenizer else {}
-        self.record = ModelRecord(name=self.endpoint.model, digests=digests, extra={"endpoint": self.endpoint.url})
+        self.record = ModelRecord(name=self.endpoint.model, digests=digests, endpoint=self.endpoint.url)
         self.store = user_cache() / "answers" / f"{sha256_json(self.endpoint)[:16]}.sqlite"
         import openai
 
@@ -107,7 +112,7 @@ class EndpointScorer(Scorer):
         names: Sequence[str] = (),
         label: str = "scoring",
         quiet: bool = True,
-    ) -> ScoreTable:
+    ) -> Scores:
         """Ask the server, ``options.concurrency`` requests at a time; an answer that is kept is not asked again.
 
         By generation an answer's score is 0, the others' are ``-inf``; all are where the answer is none of them.
@@ -126,7 +131,8 @@ class EndpointScorer(Scorer):
         shape = (len(instances), len(instances[0].choices), len(instances[0].choices[0]))
         if options.by == "generation":
             require_different(instances)
-        questions = [question for each in instances for question in self._questions(each, encoder, options, names)]
+        read = [self._as_read(instance, encoder) for instance in instances]
+        questions = [question for each in read for question in self._questions(each, encoder, options, names)]
         answers, asked = self._answers(questions, options.concurrency, label, quiet)
         if options.by == "probability":
             scores = np.array([each["score"] for each in answers], dtype=np.float32).reshape(shape)
@@ -145,7 +151,7 @@ class EndpointScorer(Scorer):
             "boundary_merged": merged,
             **asked,
         }
-        return ScoreTable(scores, counts, merged, settings=settings)
+        return Scores.of(instances, scores, counts, instances=read, settings=settings)
 
     def _questions(
         self,
@@ -155,10 +161,9 @@ class EndpointScorer(Scorer):
         names: Sequence[str],
     ) -> Iterator[Question]:
         in_chat = encoder is None and options.chat_template == "on"
-        # The BOS that a chat template writes is left out where the server's tokenizer writes it too.
+        # The chat template writes a BOS. It is left out if the server's tokenizer adds one.
         bos = encoder.tokenizer.bos_token if encoder and encoder.uses_chat_template and encoder.starts_with_bos else ""
-        prompts = self._as_read(instance, encoder).prompts
-        for at, (read, choices) in enumerate(zip(prompts, instance.choices, strict=True)):
+        for at, (read, choices) in enumerate(zip(instance.prompts, instance.choices, strict=True)):
             prompt = read.removeprefix(str(bos))
             place = f"Instance {instance.id!r}, template {names[at] if names else at + 1!r}"
             if options.by == "generation":

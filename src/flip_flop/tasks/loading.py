@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from flip_flop.console import count
 from flip_flop.errors import InputError, nearest
 from flip_flop.tasks.catalog import catalog_data, catalog_names
 from flip_flop.tasks.embedded import EMBEDDED, embedded_task
@@ -13,7 +14,6 @@ from flip_flop.tasks.protocols import row_protocol
 from flip_flop.tasks.rendered_rows import RenderedRows, split_of_rows
 from flip_flop.tasks.task import RenderedSplit, Task
 from flip_flop.tasks.task_file import read_task_file
-from flip_flop.text import count
 
 log = logging.getLogger("flip_flop")
 

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from flip_flop.errors import InputError
-from flip_flop.files import sha256_json, sha256_text
+from flip_flop.files import derive_seed, sha256_json, sha256_text
 from flip_flop.prompts import RenderedInstance, TemplateSet
-from flip_flop.randomness import derive_seed
 from flip_flop.tasks.sources import Rows
 
 MAX_VALIDATION = 1000

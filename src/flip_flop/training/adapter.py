@@ -17,11 +17,11 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.randomness import derive_seed
+from flip_flop.files import derive_seed
 from flip_flop.scoring.bounds import ADAPTER_KINDS
 from flip_flop.scoring.causal_lm import HALF, as_input_error, check_head, decoder_of, unwrap
-from flip_flop.scoring.given import ModelGiven, as_loaded
-from flip_flop.scoring.models import LoadedModel, load_model
+from flip_flop.scoring.loading import LoadedModel, load_model
+from flip_flop.scoring.scorer import ModelGiven, as_loaded
 from flip_flop.training.config import F2CConfig, setting_errors
 
 log = logging.getLogger("flip_flop")

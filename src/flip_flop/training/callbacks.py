@@ -11,9 +11,8 @@ from typing import Any
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from flip_flop.progress import EachMinute
+from flip_flop.console import EachMinute, visible
 from flip_flop.scoring.distributed import any_rank, world_size
-from flip_flop.text import visible
 
 
 class LogFile(TrainerCallback):

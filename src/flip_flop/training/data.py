@@ -3,23 +3,24 @@
 import logging
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
 from torch.utils.data import Dataset, Sampler
 
+from flip_flop.console import track
 from flip_flop.errors import InputError
+from flip_flop.files import generator
 from flip_flop.metrics import check_prior
-from flip_flop.options import TooLongPolicy
-from flip_flop.progress import track
 from flip_flop.prompts import RenderedInstance
-from flip_flop.randomness import generator
-from flip_flop.run_record import TaskRecord
+from flip_flop.record import TaskRecord
 from flip_flop.scoring.distributed import world_size
-from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
+from flip_flop.scoring.encoder import EncodedInstance, PromptEncoder
+from flip_flop.scoring.options import TooLongPolicy
+from flip_flop.scoring.too_long import refuse_or_skip
 from flip_flop.tasks import RenderedRows, Task, deduplicate, draw_stratified, holdout, log_label_counts, render_rows
 from flip_flop.tasks.task import gold_digest, instances_digest
-from flip_flop.too_long import refuse_or_skip
 from flip_flop.training.config import F2CConfig
 
 log = logging.getLogger("flip_flop")
@@ -82,8 +83,8 @@ def load_training_data(
         )
     record = TaskRecord.from_json(replace(rendered, instances=train).record)
     more = {"validation": instances_digest(validation), "validation_gold": gold_digest(validation)}
-    extra = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
-    record = replace(record, digests={**record.digests, **more}, extra=extra)
+    extra: dict[str, Any] = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
+    record = replace(record, digests={**record.digests, **more}, **extra)
     return TrainingData(train, validation, record, content_free)
 
 

@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from flip_flop.devices import to_device
+from flip_flop.files import derive_seed, generator
 from flip_flop.method import Consensus, TemplateSplit
-from flip_flop.options import Reduction
-from flip_flop.randomness import derive_seed, generator
+from flip_flop.method.divergences import to_device
+from flip_flop.method.settings import Reduction
 from flip_flop.scoring.answers import AnswerStates, pack
 
 Found = TypeVar("Found")

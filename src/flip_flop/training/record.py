@@ -14,13 +14,12 @@ import jinja2
 from huggingface_hub import EvalResult, ModelCardData
 from torch import Tensor
 
+from flip_flop.console import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, versions, visible
 from flip_flop.hub import gguf_name, is_local_name
-from flip_flop.metrics import METRICS, EvalData
-from flip_flop.provenance import versions
-from flip_flop.run_record import ModelRecord, RunRecord, TaskRecord, TemplateRecord
+from flip_flop.metrics import METRICS, Scores
+from flip_flop.record import ModelRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring.distributed import world_size
 from flip_flop.tasks import template_name
-from flip_flop.text import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, visible
 from flip_flop.training.checks import has_dropout
 from flip_flop.training.resume import recorded_settings
 from flip_flop.training.selection import base_value
@@ -83,8 +82,8 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
     dataset = trainer.eval_instances
     if dataset is None or trainer.args.eval_strategy == "no":
         return None
-    before = EvalData(trainer.validation_votes.uncalibrated.scores, dataset.gold, trainer.f1)
-    after = EvalData(trainer.scores(dataset.instances, "validation"), dataset.gold, trainer.f1)
+    before = Scores(trainer.validation_votes.uncalibrated.scores, dataset.gold, trainer.f1)
+    after = Scores(trainer.scores(dataset.instances, "validation"), dataset.gold, trainer.f1)
     found: dict[str, Any] = {"num_instances": len(dataset)}
     for name in SHOWN:
         metric = METRICS[name]

@@ -13,10 +13,8 @@ from transformers import TrainingArguments
 
 from flip_flop import files
 from flip_flop.errors import InputError
-from flip_flop.identity import changed_parts, refuse_changed
 from flip_flop.method import find_method
-from flip_flop.options import TRAINING_PARTS
-from flip_flop.run_record import RUN_FILE
+from flip_flop.record import RUN_FILE, TRAINING_PARTS, changed_parts, refuse_changed
 from flip_flop.scoring.distributed import rank
 from flip_flop.training.checkpoints import MANIFEST, list_checkpoints
 from flip_flop.training.config import F2CConfig

@@ -18,21 +18,29 @@ from transformers.trainer_utils import HubStrategy
 
 from flip_flop.errors import InputError
 from flip_flop.files import new_folder, write_json, write_text
-from flip_flop.identity import check_parts, digests_of
 from flip_flop.method import find_method
+from flip_flop.metrics import Scores
 from flip_flop.metrics.calibration import MIN_INSTANCES
-from flip_flop.options import ADAPTER_CONFIG, MODEL_PARTS, TRAINING_PARTS
 from flip_flop.prompts import Template
-from flip_flop.run_record import RUN_FILE, RunRecord, TaskRecord, this_process
+from flip_flop.record import (
+    ADAPTER_CONFIG,
+    MODEL_PARTS,
+    RUN_FILE,
+    TRAINING_PARTS,
+    RunRecord,
+    TaskRecord,
+    check_parts,
+    digests_of,
+    this_process,
+)
 from flip_flop.scoring.adapters import describe_adapter
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.distributed import rank, wait_for_all, world_size
-from flip_flop.scoring.given import ModelGiven
-from flip_flop.scoring.models import LoadedModel
-from flip_flop.scoring.scorer import ScoreTable
+from flip_flop.scoring.loading import LoadedModel
+from flip_flop.scoring.scorer import ModelGiven
 from flip_flop.scoring.stored_calibration import store_calibration
+from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
 from flip_flop.tasks import Task, as_task
-from flip_flop.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
 from flip_flop.training.adapter import load_trained
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
 from flip_flop.training.checkpoints import latest_valid, named_write_errors
@@ -94,7 +102,7 @@ def train(
         resume: Continue from the newest complete checkpoint.
         quiet: Show no progress.
         keep_worse: Save the adapter even if it has collapsed or is worse than the base model.
-        allow_changed: Parts (:data:`flip_flop.options.TRAINING_PARTS`) that may differ on resume.
+        allow_changed: Parts (:data:`flip_flop.record.TRAINING_PARTS`) that may differ on resume.
 
     Raises:
         InputError: See ``docs/reference/errors.md``.
@@ -207,11 +215,11 @@ def _without_too_long(record: TaskRecord, trainer: F2CTrainer) -> tuple[TaskReco
     """Return the record of the remaining rows, and the rows that are too long."""
     datasets = [trainer.train_instances, *filter(None, [trainer.eval_instances])]
     too_long = [each for dataset in datasets for each in dataset.too_long]
-    counts = {
+    counts: dict[str, Any] = {
         "num_validation": sum(map(len, datasets[1:])),
         "num_too_long": sum(dataset.num_rows - len(dataset) for dataset in datasets),
     }
-    return replace(record, num_instances=len(datasets[0]), extra={**record.extra, **counts}), too_long
+    return replace(record, num_instances=len(datasets[0]), **counts), too_long
 
 
 def _write_start(
@@ -242,7 +250,7 @@ def _train(trainer: F2CTrainer, checkpoint: Path | None) -> int | None:
     return None if trainer.is_over else stop.received
 
 
-def _save(trainer: F2CTrainer, record: RunRecord, table: ScoreTable | None, out: Path) -> None:
+def _save(trainer: F2CTrainer, record: RunRecord, table: Scores | None, out: Path) -> None:
     """Write the adapter with its card, then ``run.json``; send the adapter to the hub if asked for."""
     loaded = trainer.loaded
     with new_folder(out / "adapter") as folder:

@@ -14,11 +14,11 @@ from transformers import EvalPrediction, Trainer
 from transformers.trainer_utils import PredictionOutput
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.metrics import METRICS, Average, label_shares, majority_vote, summarise
+from flip_flop.metrics import METRICS, Average, Scores, label_shares, majority_vote, summarise
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates
-from flip_flop.scoring.scorer import ScoreTable, join_tables, score_instances
-from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
+from flip_flop.scoring.encoder import EncodedInstance, PromptEncoder
+from flip_flop.scoring.scores import join_scores, score_instances
 from flip_flop.tasks import RenderedRows, template_name
 from flip_flop.training.config import F2CConfig, setting_errors
 from flip_flop.training.data import InstanceDataset, encode_rows
@@ -26,9 +26,7 @@ from flip_flop.training.selection import CheckpointCriterion
 from flip_flop.training.votes import FrozenVotes, VoteTable
 
 
-def evaluation_metrics(
-    table: ScoreTable, gold: np.ndarray, names: Sequence[str], f1: Average = "auto"
-) -> dict[str, float]:
+def evaluation_metrics(table: Scores, gold: np.ndarray, names: Sequence[str], f1: Average = "auto") -> dict[str, float]:
     """Compute the metrics of one evaluation, flat and without those that have no value.
 
     The evaluation before the first step has the label frequencies of the base model's votes, so that other selection
@@ -136,7 +134,7 @@ class ScoringTrainer(Trainer):
         judged = self.criterion.judge(table.scores, self.validation_votes.batch_calibrated, dataset.gold, self.f1)
         return metrics | judged | _joined(named)
 
-    def _metrics(self, table: ScoreTable, dataset: InstanceDataset) -> dict[str, float]:
+    def _metrics(self, table: Scores, dataset: InstanceDataset) -> dict[str, float]:
         names = self.template_names or [template_name(number) for number in range(table.scores.shape[1])]
         metrics = evaluation_metrics(table, dataset.gold, names, self.f1)
         if self.compute_metrics is not None:
@@ -167,7 +165,7 @@ class ScoringTrainer(Trainer):
         """Compute the model's scores ``[instances, templates, labels]``, in nats."""
         return self.score(instances, label).scores
 
-    def score(self, instances: Sequence[EncodedInstance], label: str, losses: list[float] | None = None) -> ScoreTable:
+    def score(self, instances: Sequence[EncodedInstance], label: str, losses: list[float] | None = None) -> Scores:
         """Score instances; ``label`` names the progress bar.
 
         The unsupervised loss of each instance, from the same pass, is appended to ``losses``.
@@ -175,7 +173,7 @@ class ScoringTrainer(Trainer):
         mine = distributed.shard(instances) or instances[:1]  # all processes take part
         frozen = self.validation_votes if losses is not None and self.votes is not None else None
 
-        def score_part() -> tuple[ScoreTable, list[float]]:
+        def score_part() -> tuple[Scores, list[float]]:
             own: list[float] = []
 
             def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
@@ -196,7 +194,7 @@ class ScoringTrainer(Trainer):
         parts = distributed.all_results(score_part)
         if losses is not None:  # idle processes repeat another's instances
             losses.extend(loss for _, own in parts[: len(instances)] for loss in own)
-        return join_tables([table for table, _ in parts], len(instances))
+        return join_scores([table for table, _ in parts], len(instances))
 
 
 def _joined(named: Mapping[str, dict[str, float]]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from flip_flop.errors import InputError
-from flip_flop.metrics import METRICS, Average, EvalData, is_collapsed, label_shares, majority_vote
+from flip_flop.metrics import METRICS, Average, Scores, is_collapsed, label_shares, majority_vote
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.settings import SelectBy
 from flip_flop.training.votes import VoteTable
@@ -101,7 +101,7 @@ class CheckpointCriterion:
         num_labels, votes = scores.shape[-1], majority_vote(base.scores)
 
         def values(scores: Float[np.ndarray, "instances templates labels"]) -> dict[str, float]:
-            data = EvalData(scores, gold, f1)
+            data = Scores(scores, gold, f1)
             with_labels = {name: METRICS[name].value(data) or 0.0 for name in ("mean_f1", "macro_f1")}
             return with_labels | {"vote_agreement": vote_agreement(data.predictions, votes, num_labels)}
 

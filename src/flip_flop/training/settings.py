@@ -5,12 +5,9 @@
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from flip_flop.options import (
+from flip_flop.method.settings import (
     Aggregation,
-    Backend,
-    Calibration,
     CcSizeBound,
-    ChatTemplate,
     DivergenceSpace,
     FlipDirection,
     JsdForm,
@@ -18,9 +15,10 @@ from flip_flop.options import (
     Space,
     SplitSettings,
     SwarmPairs,
-    TooLongPolicy,
     TrainingProtocol,
 )
+from flip_flop.metrics.calibration import Calibration
+from flip_flop.scoring.options import Backend, ChatTemplate, TooLongPolicy
 
 Votes = Literal["online", "frozen"]
 VoteCalibration = Literal["none", Calibration]

@@ -17,14 +17,14 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from flip_flop.errors import InputError
 from flip_flop.files import write_text
 from flip_flop.method import find_consensus, find_method, split_templates
-from flip_flop.run_record import RunRecord
+from flip_flop.record import RunRecord
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates, answer_states, training_row_tokens
 from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.causal_lm import evaluation_mode, require_finite, unwrap
-from flip_flop.scoring.given import ModelGiven
+from flip_flop.scoring.encoder import EncodedInstance, PromptEncoder
+from flip_flop.scoring.scorer import ModelGiven
 from flip_flop.scoring.support import choose_backend
-from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
 from flip_flop.tasks import RenderedRows
 from flip_flop.training.adapter import load_trained, prepare_model
 from flip_flop.training.callbacks import StopEarly

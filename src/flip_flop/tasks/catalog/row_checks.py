@@ -10,8 +10,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from flip_flop.console import track
 from flip_flop.files import sha256_file, sha256_json, write_json
-from flip_flop.progress import track
 from flip_flop.prompts import Template, TemplateSet, archive
 from flip_flop.prompts.archive import cache_folder
 from flip_flop.prompts.promptsource import SourceTemplate, TemplateFilter, filter_templates

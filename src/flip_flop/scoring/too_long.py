@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flip_flop.console import count, spreadsheet_cell
 from flip_flop.errors import InputError
 from flip_flop.files import write_text
-from flip_flop.options import TooLongPolicy
-from flip_flop.text import count, spreadsheet_cell
+from flip_flop.scoring.options import TooLongPolicy
 
 log = logging.getLogger("flip_flop")
 

@@ -1,11 +1,12 @@
-"""Makes the embedded model: a tokenizer and a tiny Llama, in a few minutes on one thread.
+"""Pretrain the embedded model, a tokenizer and a tiny Llama: ``python -m evidence.demo_model FOLDER``, a few minutes.
 
-The model reads reviews under every template of the demo's task. A real model meets some phrasings often and others
-rarely, and answers them by different habits: here each template has an annotator of its own. The first steps read
-reviews with a single remark: without that the answers stay at chance for most of the training.
+The model reads reviews under every template of the demo's task. Real models meet some phrasings more often than others
+and have a different bias under each. Here each template has its own frequency and its own annotator. The first steps
+read reviews with a single remark. Otherwise the answers stay at chance for most of the training.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,7 @@ import torch
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from flip_flop.files import new_folder
-from flip_flop.randomness import generator
+from flip_flop.files import generator, new_folder
 from flip_flop.tasks import load_task
 from flip_flop.tasks.embedded.reviews import SPLIT_SIZES, Review, make_rows, stream_reviews
 
@@ -185,3 +185,9 @@ def rebuild_model(folder: Path, *, seed: int = 0, progress: Progress | None = No
         tokenizer.save_pretrained(temporary)
         for file in temporary.iterdir():
             file.chmod(0o644)  # safetensors writes for its owner alone
+
+
+if __name__ == "__main__":
+    rebuild_model(
+        Path(sys.argv[1]), progress=lambda done, total: print(f"\rstep {done} of {total}", end="", flush=True)
+    )

@@ -1,4 +1,4 @@
-"""A causal LM and its tokenizer, from the hub or a folder, with an adapter or without; and a record of them."""
+"""Load a causal language model, its tokenizer and an adapter, and record them."""
 
 import importlib.util
 import json
@@ -7,38 +7,125 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError
-from flip_flop.files import sha256_file, sha256_json
-from flip_flop.hub import DEMO, check_model_name
-from flip_flop.identity import check_adapter_folder, check_parts, config_digest, json_digest
-from flip_flop.options import LOADED_PARTS, ChatTemplate, DeviceMap, LoadIn
-from flip_flop.run_record import AdapterRecord, ModelRecord
+from flip_flop.files import config_digest, json_digest, sha256_file, sha256_json
+from flip_flop.hub import DEMO, check_model_name, gguf_name, hub_answers, is_local_name
+from flip_flop.record import LOADED_PARTS, AdapterRecord, ModelRecord, check_adapter_folder, check_parts
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
 from flip_flop.scoring.bounds import check_model_size, max_weights, time_limit, weight_files
-from flip_flop.scoring.causal_lm import check_head
-from flip_flop.scoring.gguf import converted
-from flip_flop.scoring.pretrained import ModelSource, check_kind, in_one_line, load_pretrained, load_weights
-from flip_flop.scoring.tokens import PromptEncoder
+from flip_flop.scoring.causal_lm import as_input_error, check_head
+from flip_flop.scoring.encoder import PromptEncoder
+from flip_flop.scoring.options import ChatTemplate, DeviceMap, LoadIn
 
-# What a tokenizer is read from. Its chat template, in whichever file, is compared by itself.
+# Where transformers keeps the head of a classifier, a reward model or a reader.
+OTHER_HEADS = {"score", "classifier", "qa_outputs"}
+
+
+class ModelSource(NamedTuple):
+    """A model's place: its folder, or its name and revision on the hub.
+
+    Attributes:
+        name: The model's name as the user gave it.
+        place: The folder or the name on the hub.
+        revision: A commit, branch or tag on the hub.
+        gguf_digest: The SHA-256 of the GGUF file from which the folder was converted.
+    """
+
+    name: str
+    place: str
+    revision: str | None = None
+    gguf_digest: str | None = None
+
+    @property
+    def hub(self) -> dict[str, Any]:
+        """The arguments of transformers that belong to the hub."""
+        # If the hub is unreachable, the library asks it for half a minute before it looks into the cache.
+        offline = not is_local_name(self.place) and not hub_answers()
+        return {"revision": self.revision, "local_files_only": offline}
+
+
+def load_pretrained(factory: Any, source: ModelSource, **arguments: Any) -> Any:
+    """Call ``factory.from_pretrained``; raises ``E-MODEL-FILE`` or ``E-MODEL-TOKENIZER``."""
+    part = {"AutoConfig": "model", "AutoTokenizer": "tokenizer"}.get(factory.__name__, "weights")
+    arguments |= source.hub | {"trust_remote_code": False}
+    return in_one_line(part, source.name, factory.from_pretrained, source.place, **arguments)
+
+
+def in_one_line(part: str, name: str, build: Any, *arguments: Any, **keywords: Any) -> Any:
+    """Call ``build``; any exception becomes an ``E-MODEL-TOKENIZER`` or ``E-MODEL-FILE``."""
+    code = "E-MODEL-TOKENIZER" if part == "tokenizer" else "E-MODEL-FILE"
+    hint = "Give a folder with config.json, safetensors weights and a tokenizer, a GGUF file, or a name on the hub."
+    with as_input_error(code, f"Cannot load the {part} of {name}", hint, Exception):
+        return build(*arguments, **keywords)
+
+
+def load_weights(source: ModelSource, **arguments: Any) -> Any:
+    """Load a causal LM; raises ``E-MODEL-FILE`` for missing tensors, ``E-MODEL-KIND`` for another head."""
+    model, loading = load_pretrained(
+        AutoModelForCausalLM,
+        source,
+        **arguments,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are rejected here, by name
+    )
+    # transformers only warns about missing weights, and would use random ones.
+    missing = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
+    if missing:
+        raise InputError(
+            "E-MODEL-FILE",
+            f"The weights of {source.name} lack {missing[0]} or hold it in another shape; "
+            f"{len(missing)} such tensors in all.",
+            "Give the complete weights of a causal language model, with the configuration that belongs to them.",
+        )
+    # With tied embeddings, no weights are missing if the model has another head instead.
+    heads = sorted(key for key in loading["unexpected_keys"] if key.split(".")[0] in OTHER_HEADS)
+    if heads:
+        raise _other_head(source.name, f"its weights hold {heads[0]}")
+    return model
+
+
+def check_kind(name: str, config: PreTrainedConfig) -> None:
+    """Reject models that are not causal, by their configuration (``E-MODEL-KIND``)."""
+    if config.is_encoder_decoder:
+        raise InputError("E-MODEL-KIND", f"{name} is an encoder-decoder model.", "Use a causal language model.")
+    for architecture in config.architectures or ():
+        if architecture.endswith(("Classification", "QuestionAnswering")):
+            raise _other_head(name, f"its config.json says {architecture}")
+
+
+def _other_head(name: str, why: str) -> InputError:
+    hint = "Use the causal language model that it was made from, or another."
+    return InputError("E-MODEL-KIND", f"{name} has another head than a language model's: {why}.", hint)
+
+
+# The files of a tokenizer. Its chat template has a digest of its own.
 TOKENIZER_FILES = ("*token*.json", "vocab.*", "merges.txt", "*.model", "*.tiktoken")
 EMBEDDED_MODEL = Path(__file__).parent / "embedded_model"
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to be scored or trained: a causal LM, or a ``PeftModel`` around one; and what is recorded of it.
+    """A loaded causal LM with its tokenizer and their records. ``model`` may be a ``PeftModel``.
 
-    ``allowed_changes`` are parts that are not those of the adapter's training, and that were allowed.
+    ``allowed_changes`` are the parts that have changed since the adapter's training and that ``allow_changed`` accepts.
     """
 
     model: nn.Module
@@ -48,16 +135,12 @@ class LoadedModel:
     allowed_changes: tuple[str, ...] = ()
 
     def encoder(self, chat_template: ChatTemplate = "auto") -> PromptEncoder:
-        """The encoder for this model; ``auto`` follows the training of an adapter that knows how it was trained."""
-        trained_with = self.adapter.extra.get("chat_template") if self.adapter else None
+        """Return the encoder for this model. ``auto`` uses a chat template if the adapter's training did."""
+        trained_with = self.adapter.chat_template if self.adapter else None
         if chat_template == "auto" and trained_with is not None:
             chat_template = "on" if trained_with else "off"
         encoder = PromptEncoder.of(self.model, self.tokenizer, chat_template)
-        return (
-            replace(encoder, trained_chat=self.adapter.extra.get("chat", {}))
-            if self.adapter and trained_with
-            else encoder
-        )
+        return replace(encoder, trained_chat=self.adapter.chat or {}) if self.adapter and trained_with else encoder
 
 
 def load_model(
@@ -78,13 +161,13 @@ def load_model(
         adapter: A folder in PEFT's format, made for this very model.
         revision: A commit, branch or tag on the hub.
         dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is bfloat16 on a GPU and float32 on a CPU.
-        device: ``cpu``, ``cuda``, ...; ``auto`` takes a GPU where there is one.
-        device_map: ``auto`` spreads the layers over all GPUs and then the CPU's memory, in place of one ``device``.
-        allow_changed: Parts (:data:`flip_flop.options.LOADED_PARTS`) that need not be those of the adapter's training.
+        device: ``cpu``, ``cuda``, ...; ``auto`` uses a GPU if available.
+        device_map: ``auto`` distributes the layers over all GPUs, then the CPU's memory. It replaces ``device``.
+        allow_changed: Parts (:data:`flip_flop.record.LOADED_PARTS`) that may have changed since the adapter's training.
         quantization_config: ``4bit`` (NF4, double quantization) or ``8bit``, by bitsandbytes; or one of transformers.
 
     Raises:
-        InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``, each in one line.
+        InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``.
     """
     name = os.fspath(name)
     check_parts(allow_changed, LOADED_PARTS)
@@ -99,7 +182,7 @@ def load_model(
     if adapter is not None:
         check_adapter_folder(Path(adapter))
     source = _find_source(name, revision, "weights")
-    with time_limit(1.5):  # some build lists as long as they have layers
+    with time_limit(1.5):  # some configurations build a list with an entry per layer
         config = load_pretrained(AutoConfig, source)
     check_kind(name, config)
     files = in_one_line("weights", name, weight_files, source.place, config, **source.hub)
@@ -107,7 +190,7 @@ def load_model(
     in_one_line("weights", name, check_model_size, name, config, stored)
     tokenizer = load_tokenizer(name, revision)
     quantization = _quantization(quantization_config, dtype)
-    # Quantized weights are put on their device where they are read: not all kinds of them can be moved.
+    # Not all kinds of quantized weights can be moved, so they are loaded onto their device.
     on = {"quantization_config": quantization, "device_map": device_map or {"": device}}
     model = load_weights(source, dtype=getattr(torch, dtype), **on)
     if source.gguf_digest:
@@ -129,25 +212,25 @@ def load_model(
 
 
 def compute_in_its_dtype(model: nn.Module) -> None:
-    """Keep bitsandbytes from computing 4-bit weights in bfloat16, as it does where a CPU has instructions for that."""
+    """Keep bitsandbytes from computing 4-bit weights in bfloat16 on CPUs that support it."""
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
 
 
 def describe_weights(model: PreTrainedModel, dtype: str) -> dict[str, Any]:
-    """``num_parameters``, ``dtype`` and quantization for the record of a base, without the adapter that lies on it."""
+    """Return ``num_parameters``, ``dtype`` and ``quantization`` of a base model, without its adapter."""
     adapters = sum(each.numel() for name, each in model.named_parameters() if "lora_" in name)
     used = getattr(model.config, "quantization_config", None)
     return {
         "num_parameters": model.num_parameters() - adapters,
         "dtype": dtype if used is None else f"{_bits(used)}, {dtype}",
-        "extra": {} if used is None else {"quantization": json.loads(used.to_json_string(use_diff=False))},
+        "quantization": None if used is None else json.loads(used.to_json_string(use_diff=False)),
     }
 
 
 def _quantization(given: QuantizationConfigMixin | LoadIn | None, dtype: str) -> QuantizationConfigMixin | None:
-    """What transformers is told; raises ``E-MODEL-QUANT``: no such number of bits, or bitsandbytes is missing."""
+    """Return the configuration for transformers; raises ``E-MODEL-QUANT``."""
     if not isinstance(given, str):
         return given
     if given not in get_args(LoadIn):
@@ -155,7 +238,7 @@ def _quantization(given: QuantizationConfigMixin | LoadIn | None, dtype: str) ->
     if importlib.util.find_spec("bitsandbytes") is None:
         hint = "Install it: pip install 'flip-flop-consistency[quantized]'."
         raise InputError("E-MODEL-QUANT", f"Loading in {given} needs bitsandbytes, which is not installed.", hint)
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it says at each product that it casts
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of a cast at each product
     if given == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
@@ -163,7 +246,7 @@ def _quantization(given: QuantizationConfigMixin | LoadIn | None, dtype: str) ->
 
 
 def _bits(quantization: Any) -> str:
-    """A quantization in a word."""
+    """Return a short name of a quantization."""
     for bits in get_args(LoadIn):
         if getattr(quantization, f"load_in_{bits}", False):
             return str(bits)
@@ -171,30 +254,34 @@ def _bits(quantization: Any) -> str:
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Load a model's tokenizer alone; raises ``E-MODEL-FILE`` or ``E-MODEL-TOKENIZER``."""
+    """Load the tokenizer of a model; raises ``E-MODEL-FILE`` or ``E-MODEL-TOKENIZER``."""
     check_model_name(name, revision)
     source = _find_source(name, revision, "tokenizer")
     tokenizer: PreTrainedTokenizerBase = load_pretrained(AutoTokenizer, source)
-    # Where a folder holds no tokenizer, transformers makes one without a vocabulary, and every text is empty.
+    # For a folder without a tokenizer, transformers creates one without a vocabulary, and every text is empty.
     if not tokenizer("No, yes", add_special_tokens=False)["input_ids"]:
         message = f"{name} has no tokenizer, or one without a vocabulary."
-        raise InputError("E-MODEL-TOKENIZER", message, "Save the model's tokenizer beside its weights.")
+        raise InputError("E-MODEL-TOKENIZER", message, "Save the model's tokenizer in the folder of its weights.")
     return tokenizer
 
 
 def _find_source(name: str, revision: str | None, part: Literal["weights", "tokenizer"]) -> ModelSource:
-    return converted(name, revision, part) or ModelSource(name, str(EMBEDDED_MODEL) if name == DEMO else name, revision)
+    if gguf_name(name) is not None:
+        from flip_flop.scoring.gguf import converted
+
+        return converted(name, revision, part)
+    return ModelSource(name, str(EMBEDDED_MODEL) if name == DEMO else name, revision)
 
 
 def _weights_digest(name: str, files: Collection[str], model: PreTrainedModel) -> str:
-    """Of a folder's weight files, which are all that an index decides, or of the hub's name and commit."""
+    """Return the digest of a folder's weight files, or of a model's name and commit on the hub."""
     if Path(name).is_dir():
         return sha256_json({file: sha256_file(Path(name) / file) for file in files})
     return sha256_json({"name": name, "commit": getattr(model.config, "_commit_hash", None)})
 
 
 def _digests(source: ModelSource, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """The digests of configuration and tokenizer. The hub's commit and the digest of a GGUF file cover theirs."""
+    """Return the digests of configuration and tokenizer. A commit on the hub and a GGUF file cover these files."""
     found, folder = {"chat_template": json_digest(tokenizer.chat_template)}, Path(source.place)
     if folder.is_dir() and not source.gguf_digest:
         files = sorted({file for kind in TOKENIZER_FILES for file in folder.glob(kind)})
@@ -204,7 +291,7 @@ def _digests(source: ModelSource, tokenizer: PreTrainedTokenizerBase) -> dict[st
 
 
 def _silence_loading() -> None:
-    """Silence transformers, but not the bars of the hub's downloads, which it turns off with its own."""
+    """Silence transformers, but keep the progress bars of downloads."""
     were_disabled = are_progress_bars_disabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -218,4 +305,4 @@ def _check_device(device: str) -> None:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().split("\n")[0][:160]
         message = f"Device {device!r} cannot be used: {reason.rstrip('.')}."
-        raise InputError("E-MODEL-DEVICE", message, "Use cpu, or cuda where there is a GPU.") from error
+        raise InputError("E-MODEL-DEVICE", message, "Use cpu, or cuda with a GPU.") from error

@@ -1,36 +1,41 @@
-"""Rendered instances in tokens. Where an answer begins is :mod:`flip_flop.scoring.boundary`'s rule."""
+"""Rendered instances in tokens, in the tokenizer's chat template if it has one."""
 
 import functools
+import inspect
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast, overload
 
+import jinja2
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
-from flip_flop.options import ChatTemplate
 from flip_flop.prompts import Chat, RenderedInstance
+from flip_flop.prompts.limits import MAX_SIZE
 from flip_flop.scoring.boundary import AnswerRow, Boundary, EncodedAnswer
+from flip_flop.scoring.bounds import time_limit
 from flip_flop.scoring.causal_lm import unwrap
-from flip_flop.scoring.chat import check_chat, in_chat, refuse_without_template
+from flip_flop.scoring.options import ChatTemplate
+from flip_flop.scoring.too_long import TooLong
 from flip_flop.scoring.trie import TokenTrie, build_trie
-from flip_flop.too_long import TooLong
 
-CHUNK = 64  # instances whose texts are tokenized in one call
-# What a token is at least: a character of ASCII; else Unicode's compatibility forms make up to 11 bytes of one.
+CHUNK = 64  # instances per call of the tokenizer
+KEPT = 24  # encoded instances that stay in memory
+# Upper bounds. A token has at least one ASCII character, but Unicode normalization turns some bytes into 11.
 TOKENS_A_BYTE = 12
-ADDED = 8  # tokens that a text has beside its own: BOS, a leading space
+ADDED = 8  # additional tokens of a text, such as BOS or a leading space
 
 
 @dataclass(frozen=True)
 class EncodedInstance:
-    """One instance under every template, in tokens.
+    """The tokens of one instance under every template.
 
     Attributes:
         answers: ``[templates][labels]``.
-        label: The gold label's index where there is one. Only evaluation and logs read it, never a loss.
+        label: The index of the gold label, if known. Evaluation and logs read it, losses do not.
     """
 
     id: str
@@ -39,17 +44,17 @@ class EncodedInstance:
 
     @functools.cached_property
     def trie(self) -> TokenTrie:
-        """Its distinct tokens; built once, as they are the same in every epoch."""
+        """The token trie, built once."""
         return build_trie([[(answer.context, answer.tokens) for answer in template] for template in self.answers])
 
     @property
     def longest(self) -> int:
-        """The number of tokens of its longest sequence: what is read, and not the answer's last token."""
+        """The number of tokens of the longest input."""
         return max(_longest(row) for row in self.answers) - 1
 
     @property
     def num_merged(self) -> int:
-        """How many answers' first token spans the join of prompt and answer."""
+        """The number of merged answers, whose first token spans prompt and answer."""
         return sum(
             row.num_merged if isinstance(row, AnswerRow) else sum(each.merged for each in row) for row in self.answers
         )
@@ -57,14 +62,15 @@ class EncodedInstance:
 
 @dataclass(frozen=True)
 class PromptEncoder:
-    """Turns rendered instances into tokens, by the boundary rule.
+    """Tokenize rendered instances by the boundary rule.
 
     Attributes:
-        chat_template: ``auto`` puts each prompt into the tokenizer's chat template where it has one, as the
-            user's turn; ``on`` insists on it; ``off`` never does.
-        max_length: The model's context in tokens; ``None`` where it has no limit.
-        vocab_size: The rows of the model's embedding.
-        trained_chat: What the chat had beside the prompts in the adapter's training, where it is known.
+        tokenizer: The tokenizer of the model.
+        chat_template: ``on`` puts each prompt into the tokenizer's chat template as the user's turn, ``off`` does
+            not. ``auto`` is ``on`` if the tokenizer has a chat template.
+        max_length: The model's context in tokens, or ``None`` without a limit.
+        vocab_size: The number of rows of the model's embedding.
+        trained_chat: The system message and other chat settings of the adapter's training, if known.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -85,7 +91,7 @@ class PromptEncoder:
     def of(
         cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase, chat_template: ChatTemplate = "auto"
     ) -> "PromptEncoder":
-        """The encoder for a model, with its limits."""
+        """Return the encoder for a model."""
         causal_lm = unwrap(model)
         vocab_size = cast(nn.Embedding, causal_lm.get_input_embeddings()).weight.shape[0]
         context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
@@ -93,38 +99,38 @@ class PromptEncoder:
 
     @property
     def uses_chat_template(self) -> bool:
-        """Whether prompts go into the tokenizer's chat template."""
+        """Whether the tokenizer's chat template is used."""
         return self.chat_template != "off" and bool(self.tokenizer.chat_template)
 
     @property
     def delimiter(self) -> str:
-        """What stands between prompt and answer: nothing after a chat template's generation prompt, else a space."""
+        """The text between prompt and answer: empty after the generation prompt of a chat template, else a space."""
         return "" if self.uses_chat_template else " "
 
     @functools.cached_property
     def starts_with_bos(self) -> bool:
-        """Whether this tokenizer puts its BOS token before a text."""
+        """Whether the tokenizer adds its BOS token to a text."""
         bos, started = self.tokenizer.bos_token_id, self.tokenizer("a")["input_ids"]
         return bos is not None and started[:1] == [bos]
 
     @property
     def bos(self) -> int | None:
-        """The id of the BOS token where this tokenizer puts one before a text; ``None`` for a chat template's."""
+        """The id of the BOS token that is added to prompts, or ``None``. Chat templates write their BOS token."""
         return self.tokenizer.bos_token_id if self.starts_with_bos and not self.uses_chat_template else None
 
     def encode(self, instance: RenderedInstance) -> EncodedInstance:
-        """All templates and labels of one instance in tokens.
+        """Tokenize one instance under all templates.
 
         Raises:
-            InputError: ``E-TOO-LONG`` for the model's context, ``E-MODEL-TOKENIZER`` for its vocabulary,
-                ``E-LABEL-TOKENS`` for two answers of the same tokens, or as :meth:`Boundary.encode`.
+            InputError: ``E-TOO-LONG`` above the model's context, ``E-MODEL-TOKENIZER`` for a token outside of the
+                model's vocabulary, ``E-LABEL-TOKENS`` for two equal answers, or as :meth:`Boundary.encode`.
         """
         return self.encode_chunk([self.as_read(instance)])[0]
 
     def encode_all(self, instances: Sequence[RenderedInstance]) -> tuple["EncodedRows", list[TooLong]]:
-        """The instances in tokens but for those that are too long for the model, and what is too long of these.
+        """Return the instances that fit the model's context, in tokens, and the prompts that do not.
 
-        Only texts that may be too long are tokenized at once; the others where they are read.
+        Only prompts that may be too long are tokenized here. The rows tokenize the others during iteration.
         """
         read = list(map(self.as_read, instances))
         long = [number for number, instance in enumerate(read) if self._may_be_too_long(instance)]
@@ -134,7 +140,7 @@ class PromptEncoder:
         return EncodedRows(self, fitting), [one for each in too_long.values() for one in each]
 
     def as_read(self, instance: RenderedInstance) -> RenderedInstance:
-        """The instance with its prompts as the model reads them: in the chat template where it is used."""
+        """Return the instance with its prompts in the chat template, if it is used."""
         if not self.uses_chat_template:
             refuse_without_template(self.tokenizer, instance.chat)
             return instance
@@ -144,7 +150,7 @@ class PromptEncoder:
         )
 
     def delimiter_of(self, chat: Chat) -> str:
-        """As :attr:`delimiter`; behind the beginning of an assistant's turn, a space where it does not end in one."""
+        """Return :attr:`delimiter`, or after an assistant prefix that does not end with white space, a space."""
         return self.delimiter if not chat.assistant_prefix else " " * (not chat.assistant_prefix[-1].isspace())
 
     @functools.cached_property
@@ -168,7 +174,7 @@ class PromptEncoder:
             yield from self._encode(instances[start : start + CHUNK])
 
     def encode_chunk(self, read: Sequence[RenderedInstance]) -> list[EncodedInstance]:
-        """Some instances, as :meth:`as_read` gives them, tokenized together; raises as :meth:`encode`."""
+        """Tokenize instances in one call. Their prompts are in the chat template. Raises as :meth:`encode`."""
         found = self._encode(read)
         for encoded, instance in zip(found, read, strict=True):
             for each in self._too_long(encoded):
@@ -218,14 +224,15 @@ class PromptEncoder:
 
 @dataclass(frozen=True, eq=False)
 class EncodedRows(Sequence[EncodedInstance]):
-    """Instances as the model reads them, in tokens where they are asked for: in order, beside whoever asks, or singly.
+    """Instances as the model reads them. During iteration, a thread tokenizes them in advance.
 
-    A thread runs ahead of the reader as fast as it can. What is wrong with an instance is raised as soon as it is
-    found, whatever has been read by then.
+    The error of an invalid instance is raised as soon as the thread finds it. Iteration stores the first :data:`KEPT`
+    instances in ``first``.
     """
 
     encoder: PromptEncoder
     read: Sequence[RenderedInstance]
+    first: list[EncodedInstance] = field(default_factory=list, init=False)
 
     def __len__(self) -> int:
         return len(self.read)
@@ -235,7 +242,7 @@ class EncodedRows(Sequence[EncodedInstance]):
     @overload
     def __getitem__(self, index: slice) -> "EncodedRows": ...
     def __getitem__(self, index: int | slice) -> "EncodedInstance | EncodedRows":
-        """One instance, or some, in tokens where they are read."""
+        """Return one instance in tokens, or a part of the rows."""
         read = self.read[index]
         return self.encoder.encode_chunk([read])[0] if isinstance(read, RenderedInstance) else replace(self, read=read)
 
@@ -253,7 +260,9 @@ class EncodedRows(Sequence[EncodedInstance]):
         try:
             waiting = [worker.submit(encode, start) for start in range(0, len(self), CHUNK)][::-1]
             while waiting:
-                for instance in waiting.pop().result():
+                chunk = waiting.pop().result()
+                self.first[:] = self.first or chunk[:KEPT]
+                for instance in chunk:
                     if failed:
                         raise failed[0]
                     yield instance
@@ -262,7 +271,7 @@ class EncodedRows(Sequence[EncodedInstance]):
 
 
 def _most_tokens(text: str) -> int:
-    """More tokens than any tokenizer makes of a text; what is read is counted all the same."""
+    """Return an upper bound of the number of tokens of a text."""
     return ADDED + (len(text) if text.isascii() else TOKENS_A_BYTE * len(text.encode()))
 
 
@@ -270,3 +279,74 @@ def _longest(row: Sequence[EncodedAnswer]) -> int:
     if isinstance(row, AnswerRow):
         return row.longest
     return max(len(each.context) + len(each.tokens) for each in row)
+
+
+log = logging.getLogger("flip_flop")
+
+_LIBRARY_NAMES = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) - {"tools", "documents"}
+
+
+def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
+    """Return the chat template's text of a user turn with this prompt, up to the assistant's answer.
+
+    Raises:
+        InputError: ``E-CHAT-TEMPLATE`` if the template fails, as some do with a system message.
+    """
+    if taken := _LIBRARY_NAMES.intersection(chat.chat_template_kwargs):
+        message = f"{sorted(taken)[0]!r} is reserved in chat_template_kwargs."
+        raise InputError("E-CHAT-TEMPLATE", message, "Remove it.")
+    turns = [{"role": "user", "content": prompt}]
+    if chat.system:
+        turns.insert(0, {"role": "system", "content": chat.system})
+    try:
+        _check_operators(tokenizer)
+        with time_limit():
+            text = str(
+                tokenizer.apply_chat_template(
+                    turns, **chat.chat_template_kwargs, tokenize=False, add_generation_prompt=True
+                )
+            )
+        if len(text) > MAX_SIZE:
+            raise ValueError(f"it writes {len(text):,} characters; {MAX_SIZE:,} are allowed")
+    except Exception as error:  # a chat template is code, and may raise any error
+        what, hint = "a user's turn", "Use --chat-template off."
+        if chat.given:
+            what = f"a user's turn with {' and '.join(chat.given)}"
+            hint = f"Remove {' or '.join(chat.given)} from the task: some models do not accept a system message."
+        message = f"The tokenizer's chat template fails on {what}: {' '.join(str(error).split()).rstrip('.')}."
+        raise InputError("E-CHAT-TEMPLATE", message, hint) from error
+    return text + (chat.assistant_prefix or "")
+
+
+def refuse_without_template(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> None:
+    """Refuse chat settings of a task if no chat template is used (``E-CHAT-TEMPLATE``)."""
+    for key in chat.given:
+        why = "--chat-template is off" if tokenizer.chat_template else "the tokenizer does not have one"
+        hint = "Use an instruction-tuned model with a chat template, or write the text into the templates."
+        raise InputError("E-CHAT-TEMPLATE", f"The task has {key}, which needs a chat template, but {why}.", hint)
+
+
+def check_chat(tokenizer: PreTrainedTokenizerBase, chat: Chat, trained: Mapping[str, Any] | None) -> None:
+    """Warn if a thinking model's default applies, or if the chat settings of the adapter's training differ."""
+    if "enable_thinking" in str(tokenizer.chat_template) and "enable_thinking" not in chat.chat_template_kwargs:
+        _say(
+            "W-CHAT-THINKING: the chat template has enable_thinking, and the task does not set it, so the template's "
+            "default applies. Write chat_template_kwargs: {enable_thinking: false}."
+        )
+    if trained is not None and trained != chat.given:
+        before, now = (dict(each) or "no chat settings" for each in (trained, chat.given))
+        _say(f"W-CHAT-CHANGED: the adapter was trained with {before}, the task has {now}.")
+
+
+@functools.cache
+def _say(line: str) -> None:
+    log.warning(line)
+
+
+@functools.lru_cache(maxsize=4)
+def _check_operators(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse powers before the template is compiled: a time limit cannot interrupt them."""
+    written = tokenizer.chat_template
+    for text in written.values() if isinstance(written, dict) else [written]:
+        if any(value == "**" for _, kind, value in jinja2.Environment().lex(text) if kind == "operator"):
+            raise ValueError("a power (**) is not allowed")
