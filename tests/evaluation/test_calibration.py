@@ -76,7 +76,7 @@ def test_calibration_that_changes_no_prediction_adds_no_row(loaded):
             gold = np.array([each.label for each in instances])
             scores = np.where(gold[:, None, None] == np.arange(3), -0.1, -3.0)
             scores = np.repeat(scores, len(instances[0].prompts), axis=1).astype(np.float32)
-            return Scores(scores, np.ones(scores.shape, dtype=np.int64))
+            return Scores.of(instances, scores, np.ones(scores.shape, dtype=np.int64))
 
     assert "calibrated" not in audit(Balanced(), TASK, quiet=True).metrics
     assert "calibrated" in audit(Balanced(), TASK, quiet=True, calibrate="batch").metrics
@@ -141,9 +141,9 @@ def test_tables_and_report_have_the_calibrated_figures_beside_the_raw_ones(found
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"offsets": {"plain": [0, 0, 0]}}, "offset"),
-        ({"offsets": [1]}, "method or offsets"),
-        ({"label_prior": [1.0]}, "prior"),
+        ({"offsets": {"plain": [0, 0, 0]}}, "other templates"),
+        ({"offsets": [1]}, "offsets"),
+        ({"label_prior": [1.0]}, "other labels"),
         ({"votes_changed": "many"}, "changed"),
         ({"label_shares": None}, "share"),
     ],

@@ -99,7 +99,7 @@ def test_the_report_shows_mass_and_escapes_tokens(found, tmp_path):
 def test_a_run_directory_with_invalid_mass_or_tokens_is_rejected(found, tmp_path, change):
     path = found.write(tmp_path / "run") / "metrics.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(InputError, match=r"E-RUN-BROKEN: .*own labels"):
+    with pytest.raises(InputError, match="E-RUN-BROKEN: "):
         load_run(tmp_path / "run")
 
 

@@ -220,12 +220,18 @@ def test_a_chat_is_generated_by_the_servers_own_template(served, task):
         (["audit", "--model", "openai:http://[::1/v1#x"], "E-ENDPOINT: .* is no endpoint and model"),
         (["audit", "--model", "openai:localhost#x"], "E-ENDPOINT: .* is no endpoint and model. Write openai:http"),
         (["audit", "--model", "openai:http://me:pw@h/v1#x"], "E-ENDPOINT: A key does not belong .*OPENAI_API_KEY"),
-        (["audit", "--model", "openai:http://h/v1#x", "--dtype", "float32"], "E-ENDPOINT: --dtype is of a model"),
+        (
+            ["audit", "--model", "openai:http://h/v1#x", "--dtype", "float32"],
+            "E-ENDPOINT: --dtype applies",
+        ),
         (
             ["train", "--model", "openai:http://h/v1#x"],
             "E-ENDPOINT: openai:http://h/v1#x is served: .* audit or predict",
         ),
-        (["audit", "--model", "demo", "--by", "generation"], "E-GENERATION: --by generation is of a served model"),
+        (
+            ["audit", "--model", "demo", "--by", "generation"],
+            "E-GENERATION: --by generation applies only to served",
+        ),
     ],
 )
 def test_what_a_served_model_is_not_for_is_one_line(flip_flop, tmp_path, arguments, words):
@@ -243,7 +249,7 @@ class Constant(Scorer):
 
     def scores(self, instances, options=None, **_):
         shape = (len(instances), len(instances[0].choices), len(instances[0].choices[0]))
-        return Scores(np.log(np.full(shape, 1 / shape[2], np.float32)), np.ones(shape, np.int64))
+        return Scores.of(instances, np.log(np.full(shape, 1 / shape[2], np.float32)), np.ones(shape, np.int64))
 
 
 def test_an_audit_takes_any_scorer(loaded, task):
