@@ -168,7 +168,7 @@ def test_another_model_of_the_same_name_is_found_out_by_several_of_its_generated
 
 def test_answers_that_a_text_cannot_tell_apart_are_refused(served):
     rows = [{"id": "a", "prompts": ["Is it?"], "choices": [["Yes", "yes"]], "label": None}]
-    with pytest.raises(InputError, match=r"E-GENERATION: As texts, the answers 'Yes', 'yes' cannot be told apart"):
+    with pytest.raises(InputError, match=r"E-GENERATION: Generated texts cannot distinguish the answers 'Yes', 'yes'"):
         audit(served[1], rows, quiet=True, scoring=GENERATION)
 
 
