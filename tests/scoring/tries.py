@@ -1,4 +1,4 @@
-"""Instances in tokens, drawn or made, and what a trie must hold of them, spelled out as plain prefixes."""
+"""Random and fixed instances in tokens, and the expected contents of their tries as plain prefixes."""
 
 import numpy as np
 from hypothesis import strategies as st
