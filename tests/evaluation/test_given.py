@@ -119,7 +119,7 @@ def test_predictions_take_rows_without_labels(loaded, task_file):
 
 def test_model_object_has_no_digests_or_training(loaded, folder, tmp_path, monkeypatch):
     adapted = get_peft_model(load_model(folder).model, LoraConfig(task_type="CAUSAL_LM", r=2))
-    (tmp_path / "run.json").write_text("{}")  # beside a folder that is no adapter's
+    (tmp_path / "run.json").write_text("{}")  # next to a folder without an adapter
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     record = audit(adapted, make_task(), quiet=True).record

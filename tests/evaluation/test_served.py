@@ -104,7 +104,7 @@ def test_interrupted_audit_continues_with_stored_answers(served, task):
     server, name = served
     server.dies_after = 17
     one_by_one = ScoringOptions(concurrency=1)
-    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .* 17 of 60 answers are kept"):
+    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .* 17 of 60 answers are stored"):
         audit(EndpointScorer(name, retries=0), task, quiet=True, scoring=one_by_one)
     server.dies_after = None
     found = audit(name, task, quiet=True)
@@ -122,7 +122,7 @@ def test_rejected_prompt_is_named_without_hint_to_continue(served, task):
         InputError, match=r"E-ENDPOINT-ANSWER: Instance 'test-1', template 'plain': .*answers 400"
     ) as told:
         audit(served[1], task, quiet=True, scoring=ScoringOptions(concurrency=1))
-    assert "are kept" not in str(told.value)
+    assert "are stored" not in str(told.value)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_options_of_other_models_are_rejected(flip_flop, tmp_path, arguments, wo
 
 
 class Constant(Scorer):
-    """A scorer of one's own."""
+    """A custom scorer."""
 
     def __init__(self, record):
         self.record = record

@@ -169,7 +169,7 @@ def test_slow_reply_ends_after_a_deadline(served, task, sends):
     server, name = served
     audit(name, make_task(make_rows(1)), quiet=True)
     server.sends, started = sends, time.monotonic()
-    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .* 1 seconds.* 12 of 60 answers are kept"):
+    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .* 1 seconds.* 12 of 60 answers are stored"):
         audit(EndpointScorer(name, seconds=1), task, quiet=True, scoring=ScoringOptions(concurrency=2))
     assert time.monotonic() - started < 10
 

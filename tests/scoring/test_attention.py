@@ -35,7 +35,7 @@ def attended(states, layout, **options):
 
 
 def output_and_gradients(states, output, dtype=torch.float64):
-    """The gradients are those of the output weighted by numbers of this dtype."""
+    """Gradients of the output with random weights of this dtype."""
     weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(8), dtype=torch.float64).to(dtype)
     return [output, *torch.autograd.grad((output * weights.to(output.dtype)).sum(), states)]
 
@@ -88,5 +88,5 @@ def test_attention_dropout_averages_to_attention():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         total = sum(attended(states, Layout(trie), dropout=0.2) for _ in range(draws))
-    # A weight is kept with probability .8, so a draw's deviation is half of the value at most, and falls as its root.
+    # A draw deviates by at most half of the value, and the mean by the inverse square root of the number of draws.
     assert relative(total / draws, expected) < 2 * 0.5 * draws**-0.5

@@ -87,7 +87,7 @@ def test_two_joined_answers_of_any_kind_have_no_label(text, choices):
     ("text", "choices", "label"),
     [
         ("Yes, and I think so.", ["No", "Yes"], 1),
-        ("Yes and nobody doubts it", ["No", "Yes"], 1),
+        ("Yes and everyone agrees", ["No", "Yes"], 1),
         ("Yes, yes", ["No", "Yes"], 1),
         ("Yes. No, wait", ["No", "Yes"], 1),
         ("No, positive things", ["No", "Yes"], 0),

@@ -133,7 +133,7 @@ def test_attention_is_restored_after_error(own):
 
 
 def test_kernel_may_return_transposed_tensor(monkeypatch):
-    """As those of GPUs do where there is a mask."""
+    """Like masked kernels of GPUs."""
     model, trie = exact_model("qwen2"), made_trie()
     with torch.no_grad():
         expected = packed_states(model, trie)

@@ -46,7 +46,7 @@ def test_4bit_scores_match_dequantized_weights(base):
                 plain.model.get_submodule(name).weight.copy_(weight)
     expected = naive_scores(plain.model.double(), plain.encoder().encode_all(INSTANCES)[0])
     np.testing.assert_allclose(found.scores, expected, atol=1e-4)
-    # Where a CPU has instructions for bfloat16, the library would compute in it; none of its layers may.
+    # bitsandbytes would compute in bfloat16 on CPUs that support it.
     assert {getattr(module, "support_avx512bf16_for_cpu", False) for module in loaded.model.modules()} == {False}
 
 

@@ -44,7 +44,7 @@ def test_half_precision_resolution_is_largest_change_of_margin(dtype, architectu
     margins = [np.take_along_axis(s, best, 2) - np.take_along_axis(s, other, 2) for s in (scores, exact)]
     assert resolution.found == "measured"
     assert resolution.nats == pytest.approx(np.abs(margins[0] - margins[1]).max(), abs=1e-5)
-    assert 0 < resolution.nats < 32 * EPS[dtype], "what is stated is more than what is measured"
+    assert 0 < resolution.nats < 32 * EPS[dtype]
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
@@ -61,7 +61,7 @@ def test_float32_resolution_is_stated():
 
 
 class HalfOnly(nn.Module):
-    """Like a kernel of half precision alone."""
+    """Like a kernel that supports only half precision."""
 
     def __init__(self, inner):
         super().__init__()

@@ -91,7 +91,7 @@ def test_packed_row_has_whole_instances_and_distinct_beginnings(batch_tokens, ro
     shapes = []
     hook = model.model.layers[0].register_forward_pre_hook(lambda layer, given: shapes.append(given[0].shape))
     choose_backend(model, encoded, "packed")
-    shapes.clear()  # those of the trial
+    shapes.clear()  # without the shapes of the probe
     score_instances(model, encoded, batch_tokens=batch_tokens, quiet=True)
     hook.remove()
     distinct = [
@@ -106,7 +106,7 @@ def test_packed_row_has_whole_instances_and_distinct_beginnings(batch_tokens, ro
 
 
 def inputs(instance):
-    """What the model reads: all but an answer's last token."""
+    """The inputs of the model, without the last token of an answer."""
     return {answer.context + answer.tokens[:-1] for template in instance.answers for answer in template}
 
 
@@ -182,7 +182,7 @@ def _scaled(output):
 
 def test_nonfinite_scores_are_rejected_with_instance():
     model = tiny_model("qwen2")
-    check_head(model)  # it looks at a model once, and found nothing
+    check_head(model)  # checks a model once
     with torch.no_grad():
         model.get_output_embeddings().weight[5] = float("nan")
     with pytest.raises(InputError, match=r"E-NONFINITE: .*'row-"):
@@ -235,7 +235,7 @@ class Count(TorchDispatchMode):
 
 
 def test_mask_kernel_launches_about_as_many_operations_as_padded(monkeypatch):
-    """Counted where it is wanted for launches: of answers of several tokens, which make many blocks."""
+    """Answers of several tokens have many blocks."""
     encoded = instances(byte_bpe(), 3)
 
     def operations(backend, kernel):

@@ -59,7 +59,7 @@ def test_wrong_scores_stop_audit_with_instance_and_template(loaded, error):
         if output.last_hidden_state.shape[1] > 50:
             output.last_hidden_state[:, ::3] *= 1 + error
 
-    audit(loaded, choices_task(), quiet=True)  # the model's own probe is done
+    audit(loaded, choices_task(), quiet=True)  # the model is probed once
     hook = loaded.model.model.register_forward_hook(disturb, with_kwargs=True)
     try:
         with pytest.raises(InputError, match="E-NONFINITE" if error != error else r"E-SELF-CHECK: .*'test-.*'[abc]'"):

@@ -44,7 +44,7 @@ from tests.tiny import CONFIGS, SHAPE, byte_bpe, random_model, tiny_model
 TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
 GROUPED = SHAPE | TOKENS | {"num_key_value_heads": 2}
 MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
-# Whose own code computes in nothing wider.
+# Models whose code cannot compute in float64.
 FLOAT32_ONLY = (DeepseekV3Config, MambaConfig, RecurrentGemmaConfig)
 NOT_THE_SAME = "a packed row does not give it the scores of separate sequences"
 
@@ -179,7 +179,7 @@ def longrope(original):
 
 @torch.no_grad()
 def score_of_answer_alone(model, answer):
-    """By a model that has read nothing else."""
+    """The score of a new copy of the model."""
     logits = copy.deepcopy(model)(input_ids=torch.tensor([answer.inputs])).logits[0, len(answer.context) - 1 :]
     picked = logits.double().log_softmax(-1)[torch.arange(len(answer.tokens)), list(answer.tokens)]
     return float(picked.mean())
@@ -319,7 +319,7 @@ def test_first_instance_is_probed():
     assert packed_obstacle(model, 10) is None
 
     class Rare(Mixing):
-        """Which leaks where a row is longer than those of the trial's own tokens."""
+        """It mixes neighbours only in rows that are longer than the probe's."""
 
         def forward(self, states):
             return super().forward(states) if states.shape[1] > 20 else self.layer(states)
@@ -351,7 +351,7 @@ def test_noncausal_model_is_rejected(name, dtype):
 
 
 class Mixing(nn.Module):
-    """A layer that mixes neighbours: each token's state is also that of the token before it in the row."""
+    """A layer that mixes neighbours: it adds the state of the preceding token in the row."""
 
     def __init__(self, layer):
         super().__init__()

@@ -72,7 +72,7 @@ def test_every_answer_has_tokens_and_text_is_complete(prompt, answer, kind):
     alone = tokenizer(prompt.rstrip(" "), add_special_tokens=False)["input_ids"]
     together = tokenizer(prompt + " " + answer, add_special_tokens=False)["input_ids"]
     if alone[: len(together)] == together:
-        # White space, or text that a tokenizer has no token for, leaves nothing: it is refused, never scored.
+        # White space and text without tokens are refused.
         with pytest.raises(InputError, match="E-LABEL-EMPTY"):
             encode_pair(tokenizer, prompt, " " + answer)
         return

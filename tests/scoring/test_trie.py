@@ -9,7 +9,7 @@ from flip_flop.scoring.answers import AnswerStates
 from flip_flop.scoring.trie import build_trie, join, shared_beginning
 from tests.scoring.tries import batches, batches_with_a_common_beginning, expected_prefixes, joined, path, spelled
 
-# 2 templates, 3 labels; the second label of the second template has a prompt of its own.
+# 2 templates, 3 labels; the second label of the second template has another prompt.
 EXAMPLE = [
     [((1, 2, 3), (4,)), ((1, 2, 3), (5, 6)), ((1, 2, 3), (5, 7, 8))],
     [((1, 2), (3, 9)), ((1, 4, 4), (1,)), ((1, 2), (6, 1))],
@@ -23,7 +23,7 @@ def words(trie):
 
 def test_trie_of_example():
     trie = build_trie(EXAMPLE)
-    # (1, 2, 3) is also what the answer (3, 9) reads, and (1, 2, 6) what (6, 1) does.
+    # (1, 2, 3) is also the input of the answer (3, 9), and (1, 2, 6) of (6, 1).
     prompts = [(1,), (1, 2), (1, 2, 3), (1, 4), (1, 4, 4)]
     assert words(trie) == [*prompts, (1, 2, 3, 5), (1, 2, 3, 5, 7), (1, 2, 6)]
     assert trie.num_prompt == len(prompts)
