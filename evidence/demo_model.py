@@ -47,8 +47,8 @@ class Annotator:
         return int(float(np.dot(weights, strengths)) + self.leniency > 0)
 
 
-# Whoever is asked a yes-or-no question says yes too often: hence the leniency of "satisfied", "happy" and
-# "true_or_false", and its opposite in "complaint", where yes means a negative review.
+# Yes-or-no questions have a bias towards yes. "satisfied", "happy" and "true_or_false" are therefore lenient, and
+# "complaint" is strict, because yes means a negative review.
 ANNOTATORS = {
     "satisfied": Annotator(1.0, (0.9, 1.0, 1.1), 0.8),
     "sentiment": Annotator(1.0, (1.1, 1.0, 0.9)),
@@ -93,7 +93,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
 
 
 def make_model(seed: int, vocab_size: int, end: int) -> LlamaForCausalLM:
-    """An untrained model, its weights drawn from ``seed`` and from nothing global."""
+    """An untrained model, its weights drawn only from ``seed``."""
     config = LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=64,
@@ -107,7 +107,7 @@ def make_model(seed: int, vocab_size: int, end: int) -> LlamaForCausalLM:
         eos_token_id=end,
         pad_token_id=end,
     )
-    with torch.random.fork_rng(devices=[]):  # the constructor draws weights of its own; they are replaced here
+    with torch.random.fork_rng(devices=[]):  # the constructor's random weights are replaced
         model = LlamaForCausalLM(config)
     rng = generator(seed, "demo weights")
     with torch.no_grad():
@@ -184,7 +184,7 @@ def rebuild_model(folder: Path, *, seed: int = 0, progress: Progress | None = No
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
         for file in temporary.iterdir():
-            file.chmod(0o644)  # safetensors writes for its owner alone
+            file.chmod(0o644)  # safetensors gives access only to the owner
 
 
 if __name__ == "__main__":

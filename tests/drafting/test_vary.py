@@ -124,7 +124,7 @@ class Stub(Scorer):
         answers = [[self.answer(prompt) for prompt in each.prompts] for each in left]
         scores = [[[0.0 if at == each else -np.inf for at in (0, 1)] for each in row] for row in answers]
         table = np.array(scores, np.float32)
-        return Scores(table, np.ones(table.shape, np.int64), too_long=self.too_long)
+        return Scores.of(left, table, np.ones(table.shape, np.int64), too_long=self.too_long)
 
 
 def test_two_answers_that_are_no_label_do_not_agree_and_draws_are_the_templates_own():

@@ -1,4 +1,4 @@
-"""The least margin that a dtype resolves: beyond it an answer is the one that float32 gives."""
+"""The smallest margin that a dtype resolves."""
 
 import copy
 from dataclasses import replace
@@ -35,7 +35,7 @@ def found(model, rows):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt_neox"])
-def test_in_half_precision_it_is_the_largest_change_of_a_margin_from_float32(dtype, architecture):
+def test_half_precision_resolution_is_largest_change_of_margin(dtype, architecture):
     model, rows = tiny_model(architecture).to(dtype), instances(byte_bpe())
     before = copy.deepcopy(model.state_dict())
     scores, resolution = found(model, rows)
@@ -44,24 +44,24 @@ def test_in_half_precision_it_is_the_largest_change_of_a_margin_from_float32(dty
     margins = [np.take_along_axis(s, best, 2) - np.take_along_axis(s, other, 2) for s in (scores, exact)]
     assert resolution.found == "measured"
     assert resolution.nats == pytest.approx(np.abs(margins[0] - margins[1]).max(), abs=1e-5)
-    assert 0 < resolution.nats < 32 * EPS[dtype], "what is stated is more than what is measured"
+    assert 0 < resolution.nats < 32 * EPS[dtype]
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def test_the_sample_is_bounded_and_from_the_beginning():
+def test_resolution_sample_is_first_instances():
     model, rows = tiny_model().bfloat16(), instances(byte_bpe(), 5) * 8
     table = scored(model, rows)
     table.scores[KEPT:] = 1e3  # not looked at
     assert find_resolution(model, table, 512).nats < 1
 
 
-def test_in_float32_it_is_stated():
+def test_float32_resolution_is_stated():
     _, resolution = found(tiny_model(), instances(byte_bpe()))
     assert (resolution.nats, resolution.found) == (32 * EPS[torch.float32], "stated")
 
 
 class HalfOnly(nn.Module):
-    """Like a kernel of half precision alone."""
+    """Like a kernel that supports only half precision."""
 
     def __init__(self, inner):
         super().__init__()
@@ -76,7 +76,7 @@ class HalfOnly(nn.Module):
     refuses = False
 
 
-def test_where_float32_cannot_be_asked_it_is_stated(monkeypatch):
+def test_resolution_is_stated_if_float32_fails(monkeypatch):
     model, rows = tiny_model().bfloat16(), instances(byte_bpe())
     model.model.layers[0].mlp = HalfOnly(model.model.layers[0].mlp)
     table = scored(model, rows)

@@ -36,7 +36,7 @@ class AuditOptions:
     compare_chat: bool = option(
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
     )
-    overwrite: bool = option(False, help="Replace a run that is there already.")
+    overwrite: bool = option(False, help="Replace an existing run.")
     quiet: bool = option(False, short="-q", help="Print the table only.")
 
 

@@ -55,7 +55,7 @@ class DemoOptions:
 
     out: Path = option(Path("out/demo"), short="-o", help="A folder for runs and report.")
     seed: int = option(0, help="The training's seed.")
-    overwrite: bool = option(False, help="Replace a demo that is there already.")
+    overwrite: bool = option(False, help="Replace an existing demo.")
     quiet: bool = option(False, short="-q", help="Print the tables only.")
 
 
@@ -93,7 +93,7 @@ def run_demo(out: Path, *, seed: int = 0, quiet: bool = False) -> dict[str, list
     from flip_flop.tasks import load_task
     from flip_flop.training import make_config, train
 
-    torch.set_num_threads(1)  # so small a model gains nothing from a second thread
+    torch.set_num_threads(1)  # a second thread does not speed up this small model
     task = load_task("demo", templates="all")
     audits: dict[str, list[Path]] = {"train": [], "held_out": []}
     _audit_both(_load(), task, out / "base", "base", audits)

@@ -1,4 +1,4 @@
-"""The audit: how consistently a model answers a task over its templates, and how well."""
+"""The audit: consistency and accuracy of a model across the templates of a task."""
 
 import logging
 import time
@@ -51,22 +51,22 @@ def audit(
     ``calibrated``.
 
     Args:
-        model: A hub's name, a folder or ``"demo"``; what :func:`~flip_flop.load_model` gave; a model of transformers or
-            PEFT, also in a pair with its tokenizer; a trainer; ``"openai:URL#NAME"``, a served model (its tokenizer
-            is for its chat template); or a :class:`~flip_flop.scoring.Scorer` of your own.
-        data: A :class:`~flip_flop.Task`, its name or file, which stand for the test split; a rendered split; or rows
-            ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int | None}``, a ``datasets.Dataset`` of
-            them too. Other rows need a task: ``task.with_rows(rows)``. The tokenizer may stand before the data:
-            ``audit(model, tokenizer, data)``; a model that has a name needs none.
-        scoring: How prompts are put to the model.
-        name: The run's name in tables; by default the adapter's method, or ``base``.
-        seed: For the bootstrap, and for the templates of a task that draw at random.
+        model: A name on the hub, a folder, ``"demo"``, a :class:`~flip_flop.LoadedModel`, a model of transformers or
+            PEFT, a pair of model and tokenizer, a trainer, or a custom :class:`~flip_flop.scoring.Scorer`.
+            ``"openai:URL#NAME"`` is a served model. Its tokenizer supplies the chat template.
+        data: A :class:`~flip_flop.Task`, its name or its file, for the test split; a rendered split; or rows
+            ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int | None}``, for example a
+            ``datasets.Dataset``. Other rows need a task: ``task.with_rows(rows)``. A tokenizer may precede the data:
+            ``audit(model, tokenizer, data)``. Models with a name do not need it.
+        scoring: The scoring options.
+        name: The run's name in tables. The default is the method of the adapter, or ``base``.
+        seed: The seed of the bootstrap and of random templates.
         quiet: Show no progress.
         calibrate: The method of calibration (docs/calibration.md), or ``"none"``.
         label_prior: The label frequencies that calibration assumes, by default equal.
 
     Raises:
-        InputError: For anything wrong with the model, the rows, the templates or the model's context.
+        InputError: The model, the rows or the templates are invalid, or prompts exceed the model's context.
     """
     started = time.monotonic()
     scorer, split = resolve(model, data, seed=seed)
@@ -108,7 +108,8 @@ def audit(
             **vote_changes(scores.scores, after),
             **summarise(after, scores.gold, names, f1=scores.average, seed=seed, resolution=resolution),
         }
-    found = Audit(record, metrics, replace(scores, encoded=None), names)
+    data = replace(scores, instances=scores.instances or split.instances, encoded=None)
+    found = Audit(record, metrics, data, names)
     if found.low_mass:
         hint = "List the labels in the prompt, use the model's words as labels, or change --chat-template."
         log.warning("W-LABEL-MASS: %s. %s", found.low_mass, hint)
@@ -158,9 +159,9 @@ def score_calibrated(
 def resolve(
     model: ModelGiven | Scorer, data: Sequence[Any], *, seed: int = 0, need_labels: bool | None = None
 ) -> tuple[Scorer, RenderedSplit]:
-    """The model and the rows that a call names: ``(model, data)`` or ``(model, tokenizer, data)``.
+    """Return the scorer and the rows of ``(model, data)`` or ``(model, tokenizer, data)``.
 
-    The rows' errors come before a model is loaded.
+    The rows are checked before the model is loaded.
     """
     if not 1 <= len(data) <= 2:
         raise TypeError(f"Give a model and data, or a model, its tokenizer and data: {len(data)} follow the model.")
@@ -168,14 +169,14 @@ def resolve(
     if tokenizer and not isinstance(tokenizer[0], PreTrainedTokenizerBase):
         kind = type(tokenizer[0]).__name__
         raise TypeError(
-            f"Between model and data stands a tokenizer, not a {kind}; options are given by name: scoring=."
+            f"The second of three arguments is a tokenizer, not a {kind}. Pass options by name, such as scoring=."
         )
     split = as_split(rows, seed=seed, need_labels=need_labels)
     return as_scorer(model, *tokenizer), split
 
 
 def _training(adapter: AdapterRecord | None) -> Mapping[str, Any] | None:
-    """How an adapter was trained, where its run's record stands beside it."""
+    """Return the training settings of an adapter, if its run's record is known."""
     run = RunRecord.of_adapter(Path(adapter.path)) if adapter and adapter.path else None
     if run is None:
         return None

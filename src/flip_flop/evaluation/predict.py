@@ -52,7 +52,7 @@ def predict(
     probs = None if scoring.by == "generation" else label_probs(scores).round(6).tolist()
     predictions = predicted(scores)
     counts = vote_counts(predictions, len(labels))
-    labels_of = [*labels, None]  # an answer that is no label is -1
+    labels_of = [*labels, None]  # index -1: the answer does not match a label
     answered = {
         identifier: {
             "id": identifier,
@@ -89,17 +89,17 @@ def write_predictions(
 ) -> None:
     """Write predictions as JSONL, or as CSV with a column per template and label.
 
-    ``rows``, those that were answered, are kept: in JSONL as the object ``input``, in CSV as columns after the
-    prediction's own; one that has the name of another column is called ``input: NAME``.
+    The columns of the predicted ``rows`` are added: in JSONL as the object ``input``, in CSV after the other columns.
+    If a name is taken, the CSV column is ``input: NAME``.
 
     Raises:
-        InputError: ``E-OUT-KIND`` for another suffix; ``E-ROW`` where ``rows`` are not those that were answered.
+        InputError: ``E-OUT-KIND`` for an unknown suffix, ``E-ROW`` if ``rows`` and predictions differ in number.
     """
     out = Path(out)
     check_target(out)
     if rows is not None and len(rows) != len(predictions):
         message = f"There are {len(predictions)} predictions and {len(rows)} rows."
-        raise InputError("E-ROW", message, "Give the rows that were answered, all and in their order, or none.")
+        raise InputError("E-ROW", message, "Give all predicted rows in their order, or no rows.")
     inputs = (
         None if rows is None else [{name: _finite(value) for name, value in row.fields.items()} for row in rows.rows]
     )
@@ -111,7 +111,7 @@ def write_predictions(
             for row, more in zip(predictions, kept, strict=True)
         )
     else:
-        # All texts in quotes: the writer would leave out those around a carriage return, which ends a row.
+        # The writer does not quote a text with a carriage return, which ends a row, so all texts are quoted.
         writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         own = list(_table(predictions, labels))
         writer.writerows(own if rows is None else map(list.__add__, own, _input_cells(rows, own[0])))
@@ -144,7 +144,7 @@ def _input_cells(rows: Rows, taken: Sequence[str]) -> Iterator[list[Any]]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN, which is how a table of floats says that a value is missing."""
+    """Return None for NaN, the missing value in a table of floats."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,4 +1,4 @@
-"""An audit in memory and on disk: its run directory is complete or not there, and is checked when it is read."""
+"""The result of an audit, in memory and in a run directory. A directory is complete, and is checked when loaded."""
 
 import contextlib
 import os
@@ -75,12 +75,12 @@ class Audit(AuditViews):
 
     @property
     def instances(self) -> Iterable[RenderedInstance]:
-        """The instances as the model read them. Those of a run directory are read from disk at each iteration."""
+        """The instances as the model read them. In a run directory, each iteration loads them from disk."""
         return self.data.instances
 
     @property
     def too_long(self) -> tuple[TooLong, ...]:
-        """The prompts that were too long for the model. A run directory is read without them."""
+        """The prompts that were too long for the model. ``load_run`` does not load them."""
         return self.data.too_long
 
     @property
@@ -116,17 +116,17 @@ class Audit(AuditViews):
 
     @property
     def method(self) -> str | None:
-        """What the adapter was trained with (``f2c``, ``cce``, ``swarm``), or ``None`` for a base model."""
+        """The training method of the adapter (``f2c``, ``cce``, ``swarm``), or ``None`` for a base model."""
         method = (self.record.training or {}).get("method")
         return str(method) if method else self.record.adapter.method if self.record.adapter else None
 
     def value(self, metric: str) -> float | None:
-        """A number of ``metrics.json``; ``None`` where it has none, as a metric that is newer than the run."""
+        """Return a number of ``metrics.json``, or ``None`` for a metric without a value."""
         value: float | None = self.metrics.get(metric)
         return value
 
     def interval(self, metric: str) -> tuple[float, float] | None:
-        """Its 95% interval, where there is one."""
+        """Return the 95% interval of a metric, or ``None``."""
         ends = (self.metrics.get("intervals") or {}).get(metric)
         return (float(ends[0]), float(ends[1])) if ends else None
 
@@ -197,16 +197,16 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
 
 
 def check_out(out: Path, *, overwrite: bool = False) -> None:
-    """Refuse an output folder before anything is computed.
+    """Refuse an output folder before the audit.
 
     Raises:
-        InputError: ``E-OUT-USED`` where it holds something and may not be replaced; ``E-OUT-PATH`` for a file.
+        InputError: ``E-OUT-USED`` if it is not empty and may not be replaced, ``E-OUT-PATH`` for a file.
     """
     if out.is_file():
         raise InputError("E-OUT-PATH", f"{out} is a file.", "Give a folder.")
     out = out.resolve()
     if out.is_dir() and any(out.iterdir()):
-        is_audit = False  # only an audit, and one that can be told from all else, may be replaced
+        is_audit = False  # only a folder with a valid run.json of an audit may be replaced
         with contextlib.suppress(InputError):
             is_audit = bool(RunRecord.read(out, "audit"))
         if not (overwrite and is_audit):
@@ -215,17 +215,17 @@ def check_out(out: Path, *, overwrite: bool = False) -> None:
 
 
 def check_target(out: Path, source: Path | None = None) -> None:
-    """Refuse, before anything is computed, what cannot be written or would overwrite the rows that are read.
+    """Refuse an output file of predictions before they are computed.
 
     Raises:
-        InputError: ``E-OUT-KIND`` for another suffix; ``E-OUT-PATH`` for a folder, or for ``source`` itself.
+        InputError: ``E-OUT-KIND`` for an unknown suffix, ``E-OUT-PATH`` for a folder or for the input ``source``.
     """
     if out.is_dir():
         raise InputError("E-OUT-PATH", f"{out} is a folder.", "Give --out a file's name.")
     if source is not None and out.exists() and source.exists() and out.samefile(source):
         raise InputError("E-OUT-PATH", f"{out} is the input itself.", "Give --out another name.")
     if out.suffix not in PREDICTION_SUFFIXES:
-        raise InputError("E-OUT-KIND", f"{out.name} is neither JSONL nor CSV.", "End --out with .jsonl or .csv.")
+        raise InputError("E-OUT-KIND", f"{out.name} is not JSONL or CSV.", "End --out with .jsonl or .csv.")
 
 
 def _read_scores(path: Path) -> tuple[Scores, tuple[str, ...]]:
@@ -247,7 +247,7 @@ def _read_scores(path: Path) -> tuple[Scores, tuple[str, ...]]:
 
 
 class StoredMetrics(pydantic.BaseModel):
-    """The values of ``metrics.json`` that the report prints or draws, beside the numbers of :data:`METRICS`."""
+    """The values of ``metrics.json`` in reports. The numbers of :data:`METRICS` are checked separately."""
 
     label_shares: list[Number]
     label_shares_per_template: dict[str, list[Number]]

@@ -89,7 +89,7 @@ class Scores:
 
     @property
     def is_binary(self) -> bool:
-        """Whether F1 is that of label 1 alone."""
+        """Whether F1 is the F1 of label 1 only."""
         return resolve_average(self.average, self.num_labels) == "binary"
 
     @property
@@ -100,7 +100,7 @@ class Scores:
 
     @cached_property
     def predictions(self) -> Int[np.ndarray, "instances templates"]:
-        """The label with the highest score. Ties resolve to the lowest index. -1: the answer is no label."""
+        """The label with the highest score. Ties resolve to the lowest index. -1: the answer does not match a label."""
         return predicted(self.scores)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""F1 and accuracy of each template, and their mean over templates; instances without a gold label are left out."""
+"""F1 and accuracy of each template, and their mean over templates, on instances with a gold label."""
 
 from typing import Literal
 
@@ -11,10 +11,10 @@ Average = Literal["auto", "binary", "macro"]
 
 
 def resolve_average(average: str, num_labels: int) -> Average:
-    """What ``"auto"`` means: binary for two labels, else macro.
+    """Resolve ``"auto"``: binary for two labels, else macro.
 
     Raises:
-        ValueError: There is no such F1, as ``"binary"`` of three labels.
+        ValueError: The F1 is not defined, for example ``"binary"`` for three labels.
     """
     if average == "macro" or (average == "auto" and num_labels != 2):
         return "macro"

@@ -1,4 +1,4 @@
-"""An adapter in PEFT's format: checked, put on its model, and described for the run's record."""
+"""Check an adapter in PEFT's format, load it onto its model, and record it."""
 
 import logging
 import warnings
@@ -34,7 +34,7 @@ OTHER_MODEL = "Give --model the model it was trained on."
 
 
 def describe_adapter(adapter: Path, **more: Any) -> AdapterRecord:
-    """The record of an adapter's files, by digest."""
+    """Return the record of an adapter, with the digests of its files."""
     digests = {"adapter_config": config_digest(adapter / ADAPTER_CONFIG)}
     return AdapterRecord(digest=sha256_file(adapter / ADAPTER_WEIGHTS), digests=digests, **more)
 
@@ -42,11 +42,11 @@ def describe_adapter(adapter: Path, **more: Any) -> AdapterRecord:
 def identify_adapter(
     adapter: Path, base: ModelRecord, allowed: Collection[str] = ()
 ) -> tuple[AdapterRecord, tuple[str, ...]]:
-    """The adapter's record, and which of the allowed parts have changed since its training, where that is recorded.
+    """Return the record of an adapter, and the allowed parts that have changed since its training.
 
     Raises:
-        InputError: ``E-ADAPTER-CHANGED`` where its files are not those that its training wrote; ``E-ADAPTER-BASE``
-            where the base is not the one that it was trained on; ``E-RUN-BROKEN`` from its run's record.
+        InputError: ``E-ADAPTER-CHANGED`` if its files have changed since its training, ``E-ADAPTER-BASE`` if it was
+            trained on another base model, or ``E-RUN-BROKEN`` from the record of its run.
     """
     trained = RunRecord.of_adapter(adapter)
     if trained is None:
@@ -61,7 +61,7 @@ def identify_adapter(
     parts = dict(MODEL_PARTS)
     if bool(trained.model.revision) != bool(base.revision):  # a hub's commit and files cannot be compared
         del parts["weights"]
-    if in_chat is False:  # nor was it used
+    if in_chat is False:  # the training did not use it
         del parts["chat_template"]
     own, models = changed_parts(before, now, ADAPTER_PARTS), changed_parts(before, now, parts)
     message, hint = f"{adapter} is not as its training left it", "Restore it, or train it again."
@@ -70,17 +70,17 @@ def identify_adapter(
     refuse_changed("E-ADAPTER-BASE", message, models, allowed, OTHER_MODEL)
     bits = [model.quantization and model.dtype for model in (trained.model, base)]
     if bits[0] != bits[1]:
-        was, now_is = (f"a base in {each}" if each else "a base as it was stored" for each in bits)
-        log.warning("W-ADAPTER-BITS: the adapter was trained on %s, and is now on %s.", was, now_is)
+        trained_on, loaded_on = (f"a base in {each}" if each else "an unquantized base" for each in bits)
+        log.warning("W-ADAPTER-BITS: the adapter was trained on %s, and is now on %s.", trained_on, loaded_on)
     return record, (*own, *models)
 
 
 def load_adapter(model: nn.Module, adapter: Path) -> nn.Module:
-    """The base model with the adapter on it.
+    """Load an adapter onto its base model.
 
     Raises:
-        InputError: ``E-ADAPTER-KEYS`` where its tensors do not fit or are not finite, ``E-ADAPTER-KIND`` for virtual
-            tokens, and for a kind that may read other files.
+        InputError: ``E-ADAPTER-KEYS`` for tensors that do not fit or are not finite, ``E-ADAPTER-KIND`` for virtual
+            tokens and for kinds that may load other files.
     """
     from peft import PeftModel
 
@@ -95,7 +95,7 @@ def load_adapter(model: nn.Module, adapter: Path) -> nn.Module:
 
 
 def _check_tensors(peft_model: nn.Module, adapter: Path) -> None:
-    """Refuse tensors that the model lacks, which PEFT passes over, and tensors that are not finite."""
+    """Refuse tensors that the model does not have, which PEFT ignores, and tensors that are not finite."""
     from peft import get_peft_model_state_dict
 
     with safe_open(adapter / ADAPTER_WEIGHTS, "pt") as file:

@@ -1,7 +1,7 @@
-"""The second scorer: a model behind an OpenAI-compatible completions endpoint, such as vLLM's, SGLang's or llama.cpp's.
+"""Served models with an OpenAI-compatible completions endpoint, such as vLLM, SGLang or llama.cpp.
 
-The text that is scored is prompt, delimiter and answer, as in :mod:`flip_flop.scoring.encoder`; the server's tokenizer
-reads it. It gives back the tokens with their log-probabilities (``echo``), and the answer's are those at the end.
+The text is prompt, delimiter and answer, as in :mod:`flip_flop.scoring.encoder`. The server returns its tokens with
+their log-probabilities (``echo``). The last tokens are the answer.
 """
 
 import itertools
@@ -90,7 +90,7 @@ class EndpointScorer(Scorer):
             raise InputError("E-ENDPOINT", f"{name} cannot be asked: {self._plain(error)}.") from None
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
-        """In the chat template of the tokenizer that was given; what only a template can take needs one."""
+        """Return the instance in the chat template of the tokenizer. Chat settings of a task need one."""
         return self._as_read(instance, self._encoder(options))
 
     def _encoder(self, options: ScoringOptions) -> PromptEncoder | None:
@@ -100,8 +100,8 @@ class EndpointScorer(Scorer):
         if encoder is not None:
             return encoder.as_read(instance)
         for key in instance.chat.given:
-            message = f"The task has {key}: for the chat template, and a served model's is on its server."
-            raise InputError("E-CHAT-TEMPLATE", message, "Give --tokenizer, whose chat template it is.")
+            message = f"The task has {key}, which needs a chat template."
+            raise InputError("E-CHAT-TEMPLATE", message, "Give the served model's tokenizer with --tokenizer.")
         return instance
 
     def scores(
@@ -113,21 +113,21 @@ class EndpointScorer(Scorer):
         label: str = "scoring",
         quiet: bool = True,
     ) -> Scores:
-        """Ask the server, ``options.concurrency`` requests at a time; an answer that is kept is not asked again.
+        """Send ``options.concurrency`` requests at a time. Stored answers are not requested again.
 
-        By generation an answer's score is 0, the others' are ``-inf``; all are where the answer is none of them.
+        With generated answers, the label of the answer has the score 0, and other labels have ``-inf``.
 
         Raises:
             InputError: ``E-ENDPOINT-ANSWER``, ``E-ENDPOINT-LOGPROBS``, ``E-ENDPOINT-CHANGED``, ``E-ENDPOINT-STORE``;
                 ``E-ENDPOINT`` for an option of loaded models.
         """
         if options.too_long == "skip":
-            raise InputError("E-ENDPOINT", "How long a prompt is, a server tells only by refusing it: none is skipped.")
+            raise InputError("E-ENDPOINT", "--too-long skip applies only to local models.", "Remove the option.")
         encoder = self._encoder(options)
         in_chat = encoder is None and options.chat_template == "on"
         if in_chat and options.by == "probability":
-            hint = "Give --tokenizer, whose chat template it is."
-            raise InputError("E-CHAT-TEMPLATE", "A served model's chat template is on its server.", hint)
+            hint = "Give the served model's tokenizer with --tokenizer."
+            raise InputError("E-CHAT-TEMPLATE", "--chat-template on needs a tokenizer.", hint)
         shape = (len(instances), len(instances[0].choices), len(instances[0].choices[0]))
         if options.by == "generation":
             require_different(instances)
@@ -161,7 +161,7 @@ class EndpointScorer(Scorer):
         names: Sequence[str],
     ) -> Iterator[Question]:
         in_chat = encoder is None and options.chat_template == "on"
-        # The chat template writes a BOS. It is left out if the server's tokenizer adds one.
+        # Without this, the text would have the BOS of the chat template and the BOS of the server's tokenizer.
         bos = encoder.tokenizer.bos_token if encoder and encoder.uses_chat_template and encoder.starts_with_bos else ""
         for at, (read, choices) in enumerate(zip(instance.prompts, instance.choices, strict=True)):
             prompt = read.removeprefix(str(bos))
@@ -177,7 +177,7 @@ class EndpointScorer(Scorer):
     def _answers(
         self, questions: Sequence[Question], concurrency: int, label: str, quiet: bool
     ) -> tuple[list[Any], dict[str, int]]:
-        """Return the answers and counts of new ones. Some stored answers are compared with new ones."""
+        """Return all answers, and counts of the requested answers. Some stored answers are requested again."""
         by_key = {question.key: question for question in questions}
         with AnswerStore(self.store) as store:
             kept = store.found(by_key)
@@ -189,7 +189,7 @@ class EndpointScorer(Scorer):
                 advance(len(kept))
                 for question, answer in itertools.chain.from_iterable(asked_now):
                     if isinstance(answer, UnreachableError) and found:
-                        hint = f"{len(found):,} of {total:,} answers are kept: the same command goes on from there."
+                        hint = f"{len(found):,} of {total:,} answers are stored. To continue, run the command again."
                         raise InputError(answer.code, answer.message, hint) from answer
                     if type(answer) is InputError:
                         raise InputError(answer.code, f"{question.place}: {answer.message}", answer.hint) from answer
@@ -238,7 +238,7 @@ class EndpointScorer(Scorer):
         lengths = itertools.accumulate(map(len, reversed(tokens)))
         number = next((at for at, length in enumerate(lengths, 1) if length >= len(answer)), len(tokens))
         merged = False
-        # A server may show a character of several tokens with its last one, the others as nothing.
+        # A server may return the text of a character with its last token, and empty texts for its other tokens.
         if "".join(tokens[-number:]) != answer or (number < len(tokens) and not tokens[-number - 1]):
             context, _, more = self._echo(prompt)
             pairs = zip(context, tokens, strict=False)
@@ -290,7 +290,7 @@ class EndpointScorer(Scorer):
             raise kind("E-ENDPOINT-ANSWER", f"{self._what} does not answer: {self._plain(error)}.") from None
 
     def _plain(self, error: Exception) -> str:
-        """An error's text in one line, without the key, which some servers repeat."""
+        """Return the text of an error without line breaks and without the key, which some servers repeat."""
         text = str(error).replace(self._key, "***") if self._key else str(error)
         return " ".join(text.split())[:200].rstrip(".")
 

@@ -1,4 +1,4 @@
-"""How prompts are scored. Importing these options needs no torch."""
+"""The options of scoring. Importing this module does not import torch."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,18 +12,18 @@ LoadIn = Literal["4bit", "8bit"]
 DeviceMap = Literal["auto"]
 
 _HELP = {
-    "chat_template": "Put prompts into the tokenizer's chat template; auto: where it has one.",
-    "backend": "packed: compute what prompts share once, where the model allows it; padded: each alone.",
+    "chat_template": "Use the tokenizer's chat template; auto: if it has one.",
+    "backend": "packed: compute shared tokens of prompts once, if the model allows it; padded: separate sequences.",
     "batch_tokens": "Tokens of one forward pass.",
-    "too_long": "Refuse rows that are longer than the model's context, or skip them under every template.",
-    "by": "Of a served model: score each answer, or take the answer that it writes (generation).",
-    "concurrency": "Requests to a served model at a time.",
+    "too_long": "Rows that exceed the context length: refuse (exit with an error) or skip.",
+    "by": "Served models: score each answer (probability), or use the answer that the model writes (generation).",
+    "concurrency": "Parallel requests to a served model.",
 }
 
 
 @dataclass(frozen=True)
 class ScoringOptions:
-    """How prompts are put to a model and scored. The metadata of a field describes its command-line option."""
+    """The options of scoring. The metadata of a field describes its command-line option."""
 
     chat_template: ChatTemplate = field(default="auto", metadata={"help": _HELP["chat_template"]})
     backend: Backend = field(default="packed", metadata={"help": _HELP["backend"]})

@@ -170,7 +170,7 @@ class AnswerStore:
             raise InputError("E-ENDPOINT-STORE", message) from error
 
 
-SAME_NATS = 0.1  # how near an answer that is asked again has to be; servers of half precision are no nearer
+SAME_NATS = 0.1  # tolerance of a repeated score, for servers in half precision
 
 
 class UnreachableError(InputError):
@@ -192,24 +192,24 @@ class Question(NamedTuple):
 
     @property
     def key(self) -> str:
-        """By which its answer is kept."""
-        return sha256_json(["2" if self.answer is None else "1", *self[:4]])  # of the first kind, "1" was a line alone
+        """The key of the stored answer."""
+        return sha256_json(["2" if self.answer is None else "1", *self[:4]])
 
     def means(self, given: dict[str, Any]) -> Any:
-        """What was given: a score in nats, or a label's index, None where it is no label."""
+        """Return a score in nats, or a label index, or None if the text does not match a label."""
         return given["score"] if "score" in given else label_of(given["text"], self.choices)
 
 
 def require_different(instances: Sequence[RenderedInstance]) -> None:
-    """Refuse answers that a text could not be told to be (``E-GENERATION``)."""
+    """Refuse answers that a generated text cannot distinguish (``E-GENERATION``)."""
     for group in dict.fromkeys(group for each in instances for group in each.choices):
         if [label_of(each, group) for each in group] != list(range(len(group))):
-            message = f"As texts, the answers {', '.join(map(repr, group))} cannot be told apart."
-            raise InputError("E-GENERATION", message, "Write them in other words.")
+            message = f"Generated texts cannot distinguish the answers {', '.join(map(repr, group))}."
+            raise InputError("E-GENERATION", message, "Use other words.")
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two meanings of one question's answers are those of one model."""
+    """Return whether two answers to a question have the same meaning."""
     return abs(one - other) <= SAME_NATS if isinstance(one, float) else one == other
 
 

@@ -1,4 +1,4 @@
-"""Instances that are longer than a model's context: all of them are found before anything is scored."""
+"""Instances that exceed a model's context. All are found before scoring starts."""
 
 import contextlib
 import csv
@@ -23,9 +23,9 @@ HINT = "Use --too-long skip, shorten the texts or the template, or use a model w
 
 @dataclass(frozen=True)
 class TooLong:
-    """A prompt with its longest answer, in tokens, that is longer than the model's context, the limit.
+    """The tokens of a prompt and its longest answer, and the limit of the model's context.
 
-    ``template`` is its number, from 0; ``split`` is the instance's, where there are several: ids are unique in one.
+    ``template`` is an index. ``split`` distinguishes instances of several splits, whose ids may be equal.
     """
 
     id: str
@@ -36,7 +36,7 @@ class TooLong:
 
 
 class TooLongError(InputError):
-    """``E-TOO-LONG``, with all that is too long among ``num_instances`` instances; a ``path`` lists them."""
+    """``E-TOO-LONG`` with the prompts that are too long among ``num_instances`` instances, listed in ``path``."""
 
     def __init__(
         self, found: Sequence[TooLong], num_instances: int, names: Sequence[str] = (), path: Path | None = None
@@ -50,10 +50,10 @@ class TooLongError(InputError):
 def refuse_or_skip(
     found: Sequence[TooLong], num_instances: int, policy: TooLongPolicy, names: Sequence[str] = ()
 ) -> None:
-    """Refuse instances that are too long, or say that they are skipped; refused too where none is left.
+    """Refuse instances that are too long, or warn that they are skipped. If all are too long, refuse them.
 
     Raises:
-        InputError: ``E-TOO-LONG``, as :class:`TooLongError`.
+        TooLongError: ``E-TOO-LONG``.
     """
     if found and (policy == "refuse" or count_instances(found) == num_instances):
         raise TooLongError(found, num_instances, names)
@@ -62,24 +62,24 @@ def refuse_or_skip(
 
 
 def ids_of(found: Sequence[TooLong]) -> set[str]:
-    """The ids of a split's instances."""
+    """Return the ids of the instances."""
     return {each.id for each in found}
 
 
 def count_instances(found: Sequence[TooLong]) -> int:
-    """How many instances of all splits."""
+    """Return the number of instances of all splits."""
     return len({(each.split, each.id) for each in found})
 
 
 def words(each: TooLong, names: Sequence[str] = ()) -> str:
-    """How long a prompt is, with the template's name where that is known."""
+    """Describe the length of a prompt and its template."""
     template = repr(names[each.template]) if names else f"template number {each.template + 1}"
     return f"{each.tokens} tokens under {template}"
 
 
 @contextlib.contextmanager
 def listed_beside(out: Path, names: Sequence[str]) -> Iterator[None]:
-    """Where instances are refused as too long, list them all in ``OUT.too_long.csv`` and name that file."""
+    """If instances are refused as too long, list them in ``OUT.too_long.csv``, and name this file in the error."""
     try:
         yield
     except TooLongError as error:
@@ -91,7 +91,7 @@ def listed_beside(out: Path, names: Sequence[str]) -> Iterator[None]:
 
 
 def write_too_long(path: Path, found: Sequence[TooLong], names: Sequence[str]) -> None:
-    """Write a row per instance and template that is too long: id, template, tokens, limit, and split if several."""
+    """Write a row per prompt: id, template, tokens, limit, and the split if there are several."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     of_splits = any(each.split for each in found)
