@@ -34,10 +34,10 @@ def test_4bit_scores_match_dequantized_weights(base):
     plain = load_model(base)
     assert loaded.record.num_parameters == plain.record.num_parameters
     given = as_loaded((loaded.model, loaded.tokenizer)).record
-    for part in ("dtype", "num_parameters", "extra"):
+    for part in ("dtype", "num_parameters", "quantization"):
         assert getattr(given, part) == getattr(loaded.record, part)
     found = score(loaded, INSTANCES)
-    assert found.backend == "packed"
+    assert found.settings["backend"] == "packed"
     assert np.abs(found.scores - score(plain, INSTANCES).scores).max() > 1e-3
     with torch.no_grad():
         for name, module in loaded.model.named_modules():

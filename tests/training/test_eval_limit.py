@@ -30,8 +30,8 @@ def test_it_is_a_sample_in_the_shares_of_the_labels_and_in_the_order_of_the_rows
     places = [order.index(instance.id) for instance in sample.validation]
     assert places == sorted(places)
     assert sample.train == whole.train
-    assert sample.record.extra["num_validation"] == sample.record.extra["eval_limit"] == 20
-    assert "eval_limit" not in whole.record.extra
+    assert sample.record.num_validation == sample.record.eval_limit == 20
+    assert whole.record.eval_limit is None
 
 
 def test_it_is_a_function_of_the_seed():

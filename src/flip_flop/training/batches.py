@@ -9,8 +9,9 @@ from torch.utils.data import Dataset, Sampler
 
 from flip_flop.console import track
 from flip_flop.files import generator
+from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.distributed import world_size
-from flip_flop.scoring.encoder import EncodedInstance, PromptEncoder
+from flip_flop.scoring.encoder import PromptEncoder
 from flip_flop.scoring.options import TooLongPolicy
 from flip_flop.scoring.too_long import refuse_or_skip
 from flip_flop.tasks import RenderedRows, render_rows
