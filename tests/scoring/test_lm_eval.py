@@ -28,7 +28,7 @@ def tokenizer(request):
 
 def ours(model, encoded, backend):
     table = score_instances(model, encoded, backend=backend, quiet=True)
-    assert table.backend == backend
+    assert table.settings["backend"] == backend
     return table
 
 

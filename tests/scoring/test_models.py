@@ -169,7 +169,7 @@ def test_model_folder_with_an_adapter_is_refused(copy, trained):
 def test_embedded_model_is_loaded_by_name():
     loaded = load_model("demo")
     assert (loaded.record.name, loaded.record.is_demo) == ("demo", True)
-    assert score(loaded, instances(), ScoringOptions("off", "padded", 50)).backend == "padded"
+    assert score(loaded, instances(), ScoringOptions("off", "padded", 50)).settings["backend"] == "padded"
 
 
 def test_missing_folder_is_rejected():

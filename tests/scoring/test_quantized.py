@@ -37,7 +37,7 @@ def test_4bit_scores_match_dequantized_weights(base):
     for part in ("dtype", "num_parameters", "quantization"):
         assert getattr(given, part) == getattr(loaded.record, part)
     found = score(loaded, INSTANCES)
-    assert found.backend == "packed"
+    assert found.settings["backend"] == "packed"
     assert np.abs(found.scores - score(plain, INSTANCES).scores).max() > 1e-3
     with torch.no_grad():
         for name, module in loaded.model.named_modules():

@@ -211,11 +211,11 @@ def test_unset_enable_thinking_warns_once(caplog):
 
 
 def test_chat_settings_without_template_are_rejected():
-    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: The task has system: .* the tokenizer has none"):
+    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: The task has system, .* the tokenizer does not have one"):
         chat_of(byte_bpe(), Chat("Be brief."))
     tokenizer = with_chat_template(byte_bpe())
     tokenizer.chat_template = "{% if messages[0].role == 'system' %}{{ raise_exception('No system role') }}{% endif %}"
-    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: .*with system: No system role\. Leave system out"):
+    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: .*with system: No system role\. Remove system"):
         chat_of(tokenizer, Chat("Be brief."))
-    with pytest.raises(InputError, match="E-CHAT-TEMPLATE: chat_template_kwargs has 'chat_template', which is not for"):
+    with pytest.raises(InputError, match="E-CHAT-TEMPLATE: 'chat_template' is reserved in chat_template_kwargs"):
         chat_of(tokenizer, Chat(chat_template_kwargs={"chat_template": "x"}))

@@ -108,8 +108,8 @@ def audit(
             **vote_changes(scores.scores, after),
             **summarise(after, scores.gold, names, f1=scores.average, seed=seed, resolution=resolution),
         }
-    data = replace(scores, instances=scores.instances or split.instances, encoded=None)
-    found = Audit(record, metrics, data, names)
+    scores = replace(scores, instances=scores.instances or split.instances, encoded=None)
+    found = Audit(record, metrics, scores, names)
     if found.low_mass:
         hint = "List the labels in the prompt, use the model's words as labels, or change --chat-template."
         log.warning("W-LABEL-MASS: %s. %s", found.low_mass, hint)

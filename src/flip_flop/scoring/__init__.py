@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from flip_flop import exports
 
 if TYPE_CHECKING:
-    from flip_flop.scoring.boundary import EncodedAnswer
-    from flip_flop.scoring.encoder import EncodedInstance, PromptEncoder
+    from flip_flop.scoring.boundary import EncodedAnswer, EncodedInstance
+    from flip_flop.scoring.encoder import PromptEncoder
     from flip_flop.scoring.endpoint import EndpointScorer
     from flip_flop.scoring.loading import LoadedModel, load_model, load_tokenizer
     from flip_flop.scoring.scorer import CausalLMScorer, ModelGiven, Scorer, as_loaded, as_scorer
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__, __getattr__, __dir__ = exports(
     __name__,
     {
-        "boundary": ("EncodedAnswer",),
-        "encoder": ("EncodedInstance", "PromptEncoder"),
+        "boundary": ("EncodedAnswer", "EncodedInstance"),
+        "encoder": ("PromptEncoder",),
         "endpoint": ("EndpointScorer",),
         "loading": ("LoadedModel", "load_model", "load_tokenizer"),
         "scorer": ("CausalLMScorer", "ModelGiven", "Scorer", "as_loaded", "as_scorer"),

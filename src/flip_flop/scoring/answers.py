@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from flip_flop.method.divergences import to_device
 from flip_flop.scoring.attention import Layout, packed_attention
+from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.causal_lm import decoder_of, head_logits, token_log_probs, unwrap
-from flip_flop.scoring.encoder import EncodedInstance
 from flip_flop.scoring.options import DEFAULT_SCORING, Backend
 from flip_flop.scoring.trie import TokenTrie, join
 

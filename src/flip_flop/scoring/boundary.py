@@ -20,6 +20,7 @@ template share. This is exact if the text before the tail has the same tokens wi
 Otherwise the tail is the whole prompt, as in the rule. The first prompt of each encoder is tokenized in both ways.
 """
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast, overload
@@ -29,6 +30,7 @@ from jaxtyping import Int32
 from transformers import PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
+from flip_flop.scoring.trie import TokenTrie, build_trie
 
 KEPT_TAILS = 4096  # the maximum size of the cache
 LOCAL_MODELS = ("BPE", "WordPiece", "WordLevel")
@@ -112,6 +114,44 @@ class AnswerRow(Sequence[EncodedAnswer]):
     def largest(self) -> int:
         """The largest token id."""
         return int(max(self.context.max(initial=0), self.answers.tokens.max()))
+
+
+@dataclass(frozen=True)
+class EncodedInstance:
+    """The tokens of one instance under every template.
+
+    Attributes:
+        answers: ``[templates][labels]``.
+        label: The index of the gold label, if known. Evaluation and logs read it, losses do not.
+    """
+
+    id: str
+    answers: Sequence[Sequence[EncodedAnswer]]
+    label: int | None = None
+
+    @functools.cached_property
+    def trie(self) -> TokenTrie:
+        """The token trie, built once."""
+        return build_trie([[(answer.context, answer.tokens) for answer in template] for template in self.answers])
+
+    @property
+    def longest(self) -> int:
+        """The number of tokens of the longest input."""
+        return max(longest_tokens(row) for row in self.answers) - 1
+
+    @property
+    def num_merged(self) -> int:
+        """The number of merged answers, whose first token spans prompt and answer."""
+        return sum(
+            row.num_merged if isinstance(row, AnswerRow) else sum(each.merged for each in row) for row in self.answers
+        )
+
+
+def longest_tokens(row: Sequence[EncodedAnswer]) -> int:
+    """Return the number of tokens of the longest context with its answer."""
+    if isinstance(row, AnswerRow):
+        return row.longest
+    return max(len(each.context) + len(each.tokens) for each in row)
 
 
 # The tail of a prompt, its answers, and whether the tail is the whole prompt.

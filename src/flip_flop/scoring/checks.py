@@ -13,8 +13,9 @@ from flip_flop.errors import InputError
 from flip_flop.files import generator
 from flip_flop.metrics import Resolution, Scores
 from flip_flop.scoring.answers import AnswerStates, answer_states
+from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.causal_lm import HALF, InFloat32, decoder_of, evaluation_mode, head_logits, unwrap
-from flip_flop.scoring.encoder import KEPT, EncodedInstance
+from flip_flop.scoring.encoder import KEPT
 from flip_flop.scoring.loading import LoadedModel
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.scoring.scores import score_instances

@@ -15,49 +15,17 @@ from transformers import PreTrainedTokenizerBase
 from flip_flop.errors import InputError
 from flip_flop.prompts import Chat, RenderedInstance
 from flip_flop.prompts.limits import MAX_SIZE
-from flip_flop.scoring.boundary import AnswerRow, Boundary, EncodedAnswer
+from flip_flop.scoring.boundary import AnswerRow, Boundary, EncodedInstance, longest_tokens
 from flip_flop.scoring.bounds import time_limit
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.options import ChatTemplate
 from flip_flop.scoring.too_long import TooLong
-from flip_flop.scoring.trie import TokenTrie, build_trie
 
 CHUNK = 64  # instances per call of the tokenizer
 KEPT = 24  # encoded instances that stay in memory
 # Upper bounds. A token has at least one ASCII character, but Unicode normalization turns some bytes into 11.
 TOKENS_A_BYTE = 12
 ADDED = 8  # additional tokens of a text, such as BOS or a leading space
-
-
-@dataclass(frozen=True)
-class EncodedInstance:
-    """The tokens of one instance under every template.
-
-    Attributes:
-        answers: ``[templates][labels]``.
-        label: The index of the gold label, if known. Evaluation and logs read it, losses do not.
-    """
-
-    id: str
-    answers: Sequence[Sequence[EncodedAnswer]]
-    label: int | None = None
-
-    @functools.cached_property
-    def trie(self) -> TokenTrie:
-        """The token trie, built once."""
-        return build_trie([[(answer.context, answer.tokens) for answer in template] for template in self.answers])
-
-    @property
-    def longest(self) -> int:
-        """The number of tokens of the longest input."""
-        return max(_longest(row) for row in self.answers) - 1
-
-    @property
-    def num_merged(self) -> int:
-        """The number of merged answers, whose first token spans prompt and answer."""
-        return sum(
-            row.num_merged if isinstance(row, AnswerRow) else sum(each.merged for each in row) for row in self.answers
-        )
 
 
 @dataclass(frozen=True)
@@ -200,7 +168,7 @@ class PromptEncoder:
             return []
         return [
             TooLong(instance.id, template, tokens, self.max_length)
-            for template, tokens in enumerate(map(_longest, instance.answers))
+            for template, tokens in enumerate(map(longest_tokens, instance.answers))
             if tokens > self.max_length
         ]
 
@@ -273,12 +241,6 @@ class EncodedRows(Sequence[EncodedInstance]):
 def _most_tokens(text: str) -> int:
     """Return an upper bound of the number of tokens of a text."""
     return ADDED + (len(text) if text.isascii() else TOKENS_A_BYTE * len(text.encode()))
-
-
-def _longest(row: Sequence[EncodedAnswer]) -> int:
-    if isinstance(row, AnswerRow):
-        return row.longest
-    return max(len(each.context) + len(each.tokens) for each in row)
 
 
 log = logging.getLogger("flip_flop")

@@ -16,8 +16,8 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates, answer_states, pack
 from flip_flop.scoring.attention import packed_attention
+from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.causal_lm import evaluation_mode, require_finite
-from flip_flop.scoring.encoder import EncodedInstance
 from flip_flop.scoring.loading import LoadedModel
 from flip_flop.scoring.options import DEFAULT_SCORING, Backend, ScoringOptions
 from flip_flop.scoring.support import choose_backend

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flip_flop.scoring.answers import answer_states, rotary_limit
-from flip_flop.scoring.boundary import EncodedAnswer
+from flip_flop.scoring.boundary import EncodedAnswer, EncodedInstance
 from flip_flop.scoring.causal_lm import (
     InFloat32,
     check_head,
@@ -20,7 +20,6 @@ from flip_flop.scoring.causal_lm import (
     unwrap,
     without_adapter,
 )
-from flip_flop.scoring.encoder import EncodedInstance
 from flip_flop.scoring.options import Backend
 
 log = logging.getLogger("flip_flop")

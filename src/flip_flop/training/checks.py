@@ -14,8 +14,8 @@ from flip_flop.files import generator
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.metrics import vote_changes
 from flip_flop.prompts import RenderedInstance, templates_differ_in_answer_words
+from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.distributed import world_size
-from flip_flop.scoring.encoder import EncodedInstance
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import instances_per_step
 from flip_flop.training.votes import VoteTable

@@ -15,8 +15,9 @@ from flip_flop.files import generator
 from flip_flop.metrics import check_prior
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import TaskRecord
+from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.distributed import world_size
-from flip_flop.scoring.encoder import EncodedInstance, PromptEncoder
+from flip_flop.scoring.encoder import PromptEncoder
 from flip_flop.scoring.options import TooLongPolicy
 from flip_flop.scoring.too_long import refuse_or_skip
 from flip_flop.tasks import RenderedRows, Task, deduplicate, draw_stratified, holdout, log_label_counts, render_rows

@@ -17,7 +17,8 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.metrics import METRICS, Average, Scores, label_shares, majority_vote, summarise
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates
-from flip_flop.scoring.encoder import EncodedInstance, PromptEncoder
+from flip_flop.scoring.boundary import EncodedInstance
+from flip_flop.scoring.encoder import PromptEncoder
 from flip_flop.scoring.scores import join_scores, score_instances
 from flip_flop.tasks import RenderedRows, template_name
 from flip_flop.training.config import F2CConfig, setting_errors

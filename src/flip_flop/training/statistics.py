@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from flip_flop.metrics import majority_vote
-from flip_flop.scoring.encoder import EncodedInstance
+from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.training.instance import TrainingInstance
 
 

@@ -21,8 +21,9 @@ from flip_flop.record import RunRecord
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates, answer_states, training_row_tokens
 from flip_flop.scoring.attention import packed_attention
+from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.causal_lm import evaluation_mode, require_finite, unwrap
-from flip_flop.scoring.encoder import EncodedInstance, PromptEncoder
+from flip_flop.scoring.encoder import PromptEncoder
 from flip_flop.scoring.scorer import ModelGiven
 from flip_flop.scoring.support import choose_backend
 from flip_flop.tasks import RenderedRows

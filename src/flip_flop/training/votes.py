@@ -13,8 +13,8 @@ from torch import Tensor
 from flip_flop.errors import InputError
 from flip_flop.files import read_arrays, sha256_json, write_arrays
 from flip_flop.metrics import batch_offsets, calibrated, find_offsets, label_shares, majority_vote, share_drift
+from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.distributed import all_gather, rank
-from flip_flop.scoring.encoder import EncodedInstance
 from flip_flop.training.config import F2CConfig
 
 VOTES = "votes.npz"
