@@ -15,10 +15,9 @@ from torch import Tensor
 
 from benchmarks.models import MODELS, ModelShape, make_model
 from flip_flop.files import write_text
-from flip_flop.scoring import EncodedInstance
+from flip_flop.scoring import EncodedAnswer, EncodedInstance
 from flip_flop.scoring.answers import answer_states
 from flip_flop.scoring.attention import KERNELS, packed_attention
-from flip_flop.scoring.encoder import EncodedAnswer
 from flip_flop.training import F2CConfig
 from flip_flop.training.adapter import prepare_model
 

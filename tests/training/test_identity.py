@@ -136,7 +136,7 @@ def test_resume_rejects_changed_inputs(base, stopped, change):
         task = act(task)
     error = refused("E-RESUME-CHANGED", run, base, stopped, task, resume=True)
     assert error.message == f"cannot resume {stopped}, because these have changed: {words}."
-    assert error.hint.endswith(f" To go on all the same: --allow-changed {name}.")
+    assert error.hint.endswith(f" Or continue with --allow-changed {name}.")
 
 
 def test_several_changes_are_listed_with_the_settings(base, stopped):

@@ -62,7 +62,7 @@ def test_scores_match_the_cpu_with_one_wait_per_window(found, instances, name):
     expected = score_instances(model, instances, backend=SCORINGS[name][0], quiet=True).scores
     np.testing.assert_allclose(scores, expected, rtol=float32_bound(model))
     if name != "padded":  # transformers' own masks wait
-        assert waits == ["scoring/scorer.py: score_instances"]
+        assert waits == ["scoring/scores.py: score_instances"]
 
 
 @pytest.mark.parametrize("name", STEPS)
