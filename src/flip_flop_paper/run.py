@@ -109,6 +109,8 @@ class _UnitRunner:
         self._told = False
 
     def run(self) -> int:
+        if all(map(self.folder.is_done, self.unit.cells)):
+            return DONE
         echo(f"---- {now()}, process {os.getpid()}")
         failures: list[str] = []
         for cell in self.unit.cells:
