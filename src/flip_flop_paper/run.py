@@ -67,10 +67,13 @@ def _terminable() -> Iterator[None]:
 
     def watch() -> None:
         sys.stdin.read()
+        if os.getppid() != supervisor:  # it was killed: release the unit at once, for the next command
+            os.kill(os.getpid(), signal.SIGKILL)
         _stop_asked.set()
         # Not SIGTERM: the cluster may have sent that to the whole job, and a second one ends a training run at once.
         os.kill(os.getpid(), signal.SIGINT)
 
+    supervisor = os.getppid()
     numbers = (signal.SIGTERM, signal.SIGINT) if SUPERVISED in os.environ else (signal.SIGTERM,)
     previous = {number: signal.signal(number, stop) for number in numbers}
     if SUPERVISED in os.environ:
@@ -105,6 +108,8 @@ class _UnitRunner:
         self._told = False
 
     def run(self) -> int:
+        if all(map(self.folder.is_done, self.unit.cells)):
+            return DONE
         echo(f"---- {now()}, process {os.getpid()}")
         failures: list[str] = []
         for cell in self.unit.cells:

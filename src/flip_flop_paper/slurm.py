@@ -38,12 +38,14 @@ srun --ntasks=1 ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \
 status=$?
 
 # Slurm itself requeues a job after a lost node or a pre-emption. The script requeues only a job that is still RUNNING,
-# so not one that scancel or a pre-emption has ended.
+# so not one that scancel or a pre-emption has ended. The last job of an array has the array's SLURM_JOB_ID: requeueing
+# that would run completed units again.
+job="${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
 if [[ $status == 143 && ${{SLURM_RESTART_COUNT:-0}} -lt {restarts} ]] &&
-    [[ $(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T) == RUNNING ]]; then
+    [[ $(squeue --noheader --jobs="$job" --format=%T) == RUNNING ]]; then
     echo "requeued, to continue from the last checkpoint"
     # Slurm ends this script. If the script ended first, the job could count as failed instead.
-    scontrol requeue "$SLURM_JOB_ID" && sleep 300
+    scontrol requeue "$job" && sleep 300
 fi
 exit $status
 """

@@ -132,6 +132,12 @@ class Cluster:
             self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
         return found
 
+    def is_idle(self) -> bool:
+        """Return whether the queue is empty. A controller without time does not answer."""
+        command = ["squeue", "-h", "-r"]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
+        return done.returncode == 0 and not done.stdout.strip()
+
     def states(self) -> list[str]:
         found = self.ask("sinfo", "-h", "-N", "--partition=main", "-o", "%T")
         return [line.strip() for line in found.splitlines()]

@@ -96,15 +96,16 @@ def test_the_script_requeues_a_running_job_once(programs, monkeypatch):
     """Slurm itself requeues a pre-empted job, whose state is not RUNNING."""
     made, folder = plan(), StudyFolder(programs / "out")
     SlurmArray(folder, made, ["py"], {}, 3).submit(made.units, ["py"])
-    for name, command in (("srun", "exit 143"), ("scontrol", f"echo requeued >> {programs}/requeued; false")):
+    for name, command in (("srun", "exit 143"), ("scontrol", f'echo "$2" >> {programs}/requeued; false')):
         (programs / name).write_text(f"#!/bin/sh\n{command}\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
     for state, restarts, number in (("RUNNING", 0, 1), ("PREEMPTED", 0, 1), ("RUNNING", 100, 1), ("RUNNING", 99, 2)):
         (programs / "queue").write_text(f"{state}\n")
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
         assert subprocess.run(["bash", folder.root / "slurm" / "small.sh"]).returncode == 143
-        assert (programs / "requeued").read_text() == "requeued\n" * number
+        assert (programs / "requeued").read_text() == "7_0\n" * number
 
 
 def test_missing_slurm_is_refused(tmp_path, monkeypatch):
@@ -164,7 +165,7 @@ def local(cancelled, tmp_path_factory):
 
 def end(cluster, seconds=600):
     """Wait until the queue is empty: the last job has written the tables."""
-    wait_for(lambda: not cluster.ask("squeue", "-h", "-r").strip(), seconds=seconds)
+    wait_for(cluster.is_idle, seconds=seconds)
 
 
 def begun(root):

@@ -289,10 +289,10 @@ def test_interrupted_study_matches_an_uninterrupted_one(whole, tmp_path, capsys)
         process.send_signal(number)
         _, err = process.communicate(timeout=120)
         assert process.returncode == code
-        wait_for(lambda process=worker: has_ended(process))
+        wait_for(lambda process=worker: has_ended(process), seconds=5)
         assert "Traceback" not in err
         (log,) = (root / "logs").glob("cce-*.log")
-        assert log.read_text().count("stopped by a signal at step") == stopped
+        assert log.read_text().count("stopped by a signal at step") == min(stopped, 2)
 
     process, worker = begin()
     os.kill(worker, signal.SIGKILL)
