@@ -89,7 +89,7 @@ def test_a_training_that_was_begun_with_something_else_says_which_folder_is_in_t
     (run / "run.json").unlink()
     (run / "checkpoints" / "checkpoint-1").mkdir(parents=True)  # without one nothing is in the way
     (run / "checkpoints" / "checkpoint-1" / "MANIFEST.json").write_text("{}")
-    (run / "plan.json").write_text(json.dumps({"settings": {"lora_r": 3}}))
+    (run / "plan.json").write_text(json.dumps({"format": 2, "settings": {"lora_r": 3}, "model": {}, "digests": {}}))
     assert states(made, folder) == [FAILED]
     reason = folder.failure(training)
     assert reason.startswith(f"E-RESUME-CHANGED: cannot resume {run}, because these have changed: ")

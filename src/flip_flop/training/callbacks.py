@@ -17,7 +17,7 @@ from flip_flop.text import visible
 
 
 class LogFile(TrainerCallback):
-    """Writes ``log.jsonl``, one line per log event (docs/log_keys.md)."""
+    """Writes ``log.jsonl``, one line per log event (docs/reference/log_keys.md)."""
 
     def __init__(self, path: Path):
         self.path = path

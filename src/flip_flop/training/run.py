@@ -97,7 +97,7 @@ def train(
         allow_changed: Parts (:data:`flip_flop.options.TRAINING_PARTS`) that may differ on resume.
 
     Raises:
-        InputError: See ``docs/errors.md``.
+        InputError: See ``docs/reference/errors.md``.
     """
     check_parts(allow_changed, TRAINING_PARTS)
     out = Path(out)

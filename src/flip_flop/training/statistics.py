@@ -1,4 +1,4 @@
-"""Statistics of training steps for the log (docs/log_keys.md)."""
+"""Statistics of training steps for the log (docs/reference/log_keys.md)."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
