@@ -21,7 +21,9 @@ OWNED = {"output_dir": "--out", "resume_from_checkpoint": "--resume", "use_cpu":
 class TrainOptions:
     """Options of a training."""
 
-    method: str | None = option(None, help="f2c (default), cce, swarm, or package.module:name of a custom method.")
+    method: str | None = option(
+        None, help="f2c, cce, swarm, or package.module:name of a custom method; by default f2c."
+    )
     out: Path = option(short="-o", help="Folder of the run.")
     config: Path | None = option(None, help="YAML file with settings. Flags override it.")
     limit: int | None = option(None, min=1, help="Use a seeded uniform sample of this many instances.")
