@@ -202,6 +202,19 @@ def test_changed_chat_template_is_refused_if_it_was_used_in_training(base, finis
     assert error.message.endswith(": chat template.")
 
 
+def test_changed_system_message_of_a_task_gives_a_warning(base, tmp_path, caplog):
+    MODEL_CHANGES["chat template"][2](base)
+    brief, kind = (replace(make_task(), system=each) for each in ("Be brief.", "Be kind."))
+    config = settings(method="swarm", max_steps=1, num_train_epochs=1)
+    train(load_model(str(base)), brief, config, tmp_path / "run", quiet=True, keep_worse=True)
+    adapted = load_model(str(base), adapter=tmp_path / "run" / "adapter")
+    audit(adapted, brief, quiet=True)
+    assert "W-CHAT-CHANGED" not in caplog.text
+    audit(adapted, kind, quiet=True)
+    trained, now = ({"system": each.system} for each in (brief, kind))
+    assert f"W-CHAT-CHANGED: the adapter was trained with {trained}, the task has {now}." in caplog.text
+
+
 def test_irrelevant_changes_are_accepted(base, finished):
     edit_json(base / "config.json", transformers_version="0.1", _name_or_path="elsewhere")
     edit_json(base / "generation_config.json", temperature=0.5)
