@@ -10,10 +10,10 @@ import pytest
 import flip_flop
 
 SOURCE = Path(flip_flop.__file__).parents[1]
-# Packages beside the core, on the top floor: the core knows none of them.
+# Companion packages. The core never imports them.
 COMPANIONS = ("flip_flop_paper",)
 
-# Lowest first. A module imports from its own package and from floors below; nothing flows back.
+# Lowest first. A module imports from its package and from lower floors only.
 FLOORS = [
     {"errors"},
     {"files", "console"},
@@ -28,7 +28,7 @@ FLOORS = [
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
-# What a pure room may know of the world.
+# Third-party imports of packages without input and output.
 MAY_IMPORT = {
     "method": {"torch", "jaxtyping"},
     "metrics": {"numpy", "sklearn", "jaxtyping"},

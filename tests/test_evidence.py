@@ -1,4 +1,4 @@
-"""The studies on real sentences: their files are read, their tasks are those of the base, and a cut of one runs."""
+"""The studies on real sentences load, have the tasks of the base model, and a small part of one runs."""
 
 import shutil
 from pathlib import Path

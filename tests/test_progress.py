@@ -1,4 +1,4 @@
-"""Progress in a log without a terminal: a line each minute, with what is left."""
+"""Without a terminal, progress prints a line each minute with the remaining time."""
 
 import itertools
 import time
@@ -17,7 +17,7 @@ from tests.training.conftest import load_tiny, make_task
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that passes when it is told to."""
+    """A clock that tests advance."""
     found = SimpleNamespace(now=1000.0)
     monkeypatch.setattr("time.monotonic", lambda: found.now)
     return found

@@ -1,4 +1,4 @@
-"""Files are whole or not there; a record says what was run, and keeps no secret; progress is bar or lines."""
+"""Files are written completely or not at all. A record describes the run and stores no secret."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""A run's record: what is read is what was written, and what cannot be read is named in one line."""
+"""A run's record survives writing and reading. An invalid record is reported with its key."""
 
 import json
 import time

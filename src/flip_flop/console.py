@@ -21,9 +21,9 @@ from tqdm import tqdm
 MISSING = "–"
 DEMO_NOTE = (
     "The model is a toy of 0.16 million parameters, pretrained on generated reviews. Its numbers show that the program "
-    "works; they say nothing about the paper's claim or about your model."
+    "works; they are not evidence for the paper's claim or for your model."
 )
-# Joiners carry meaning in emoji and in several scripts, and reorder nothing.
+# Joiners carry meaning in emoji and in several scripts, and do not reorder text.
 _JOINERS = "\u200c\u200d"
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 

@@ -28,7 +28,7 @@ WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 MAX_JSON = 2**24  # bytes of a JSON file in a run; metrics of 100 templates and 100 labels need 0.2 MB
 MAX_ARRAYS = 2**28  # bytes of all arrays in a file; a large file may hold up to 100 times its size
-# Keys of configuration files that do not change a model: notes of libraries, and the chat template, a part of its own.
+# Keys of configuration files that do not change a model. The chat template has a separate digest.
 NOT_DECIDING = ("_name_or_path", "base_model_name_or_path", "transformers_version", "peft_version", "chat_template")
 _held: set[Path] = set()  # outputs that this process has locked
 
@@ -111,7 +111,7 @@ def lock_output(path: Path, *, wait: bool = False) -> Iterator[None]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of killed writers, and restore a folder that one of them has moved."""
+    """Remove the temporary files of killed writers, and restore a folder that a writer has moved."""
     name = f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"  # as in _temporary
     for previous in path.parent.glob(f"{name}.old"):
         if not path.exists():

@@ -1,4 +1,4 @@
-"""The verbs: what they print, what they leave, and with what they exit."""
+"""The commands: their output, files and exit codes."""
 
 import json
 import os
@@ -41,11 +41,11 @@ def process(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not COMMAND.exists(), reason="the package is not installed beside this Python")
+@pytest.mark.skipif(not COMMAND.exists(), reason="the package is not installed for this Python")
 def test_the_installed_command_runs_and_refuses(project, model):
     shown = process("--version")
     assert (shown.returncode, shown.stdout.strip()) == (0, f"flip-flop, version {version('flip-flop-consistency')}")
-    # In a process of its own, where no test's checks of types come first.
+    # A separate process runs without the type checks of the tests.
     refused = process("train", "-m", model, "-t", "tickets.yaml", "-o", "out", "--divergence-space", "words")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == "E-CONFIG-VALUE: --divergence-space is 'words'. Use one of vocab, labels, both.\n"

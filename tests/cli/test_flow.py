@@ -31,7 +31,7 @@ def train(flip_flop, model, project):
 
     def run(*more, out="runs/f2c"):
         common = ("train", "--model", model, "--task", "tickets.yaml", "--config", "f2c.yaml", "--lora-r=4")
-        # What a random model learns in a few steps may be worse, and is what these tests read.
+        # A random model may become worse in a few steps. These tests need its adapter anyway.
         return flip_flop(*common, "--out", out, "--keep-worse", *more)
 
     return run

@@ -1,4 +1,4 @@
-"""Every mistake is one line on standard error that begins with its code, exit status 2, and nothing left behind."""
+"""Every mistake prints one line that begins with its code, exits with status 2 and leaves no files."""
 
 import contextlib
 import fcntl

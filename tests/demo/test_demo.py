@@ -1,4 +1,4 @@
-"""How the embedded model is made, and the demo's main job, cut short: the folders that it leaves, and what they say."""
+"""The embedded model can be rebuilt, and a shortened demo writes its folders with the expected results."""
 
 import json
 import subprocess

@@ -216,9 +216,9 @@ def test_generation_uses_chat_template_of_server(served, task):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["audit", "--model", "openai:http://HOST:PORT/v1#x"], "E-ENDPOINT: .* is no endpoint and model"),
-        (["audit", "--model", "openai:http://[::1/v1#x"], "E-ENDPOINT: .* is no endpoint and model"),
-        (["audit", "--model", "openai:localhost#x"], "E-ENDPOINT: .* is no endpoint and model. Write openai:http"),
+        (["audit", "--model", "openai:http://HOST:PORT/v1#x"], "E-ENDPOINT: .* is not an endpoint and model"),
+        (["audit", "--model", "openai:http://[::1/v1#x"], "E-ENDPOINT: .* is not an endpoint and model"),
+        (["audit", "--model", "openai:localhost#x"], "E-ENDPOINT: .* is not an endpoint and model. Write openai:http"),
         (["audit", "--model", "openai:http://me:pw@h/v1#x"], "E-ENDPOINT: A key does not belong .*OPENAI_API_KEY"),
         (
             ["audit", "--model", "openai:http://h/v1#x", "--dtype", "float32"],

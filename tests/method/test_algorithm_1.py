@@ -65,7 +65,7 @@ def test_algorithm_1_holds_for_random_scores_and_settings():
         if random.random() < 0.3:
             scores = scores.round(0)  # many ties
         if random.random() < 0.3:
-            scores *= 10 ** random.uniform(0, 4)  # where the sigmoid is 0 or 1
+            scores *= 10 ** random.uniform(0, 4)  # the sigmoid saturates at 0 or 1
         low = float(random.uniform(0, 1))
         settings_drawn = {
             "unanimous_margin": float(random.uniform(0, 3)),

@@ -22,7 +22,7 @@ RELEASE = {
     "swarm_pairs": "mixture",
     "swarm_space": "vocab",
 }
-# The paper's, each of the release's by itself, all of the release's, and what is a choice of ours.
+# The paper's reading, each reading of the release separately, all of them together, and our extensions.
 F2C_READINGS = [
     {},
     {"answer_aggregation": "per_position"},
@@ -48,7 +48,7 @@ SWARM_READINGS = [
 
 @dataclass
 class LogitInstance:
-    """An instance that is made of logits at its answers' positions: ``[template][label][position]``."""
+    """An instance with logits at its answers' positions: ``[template][label][position]``."""
 
     logits: list[list[torch.Tensor]]
     targets: list[list[list[int]]]
@@ -94,7 +94,7 @@ def made(number, num_templates):
 
 
 def assert_equal(method, logits, targets, variant, expected, limits=None):
-    """Terms and gradients of the package against the loops'; ``expected`` gets (logits, those that stand still)."""
+    """Compare terms and gradients with the loops; ``expected`` gets the logits with and without gradient."""
     leaves = [[torch.tensor(rows, dtype=torch.float64, requires_grad=True) for rows in answers] for answers in logits]
     config = SimpleNamespace(cce_weight=0.7, jsd_weight=1.3, **SPACE_WEIGHTS, **asdict(variant))
     instance = LogitInstance(leaves, targets, limits or SplitSettings(0.5, 3, 0.2, 0.9, 0.6))
@@ -172,7 +172,7 @@ def test_the_made_instances_have_all_cases_and_positions_that_not_all_templates_
 
 
 def test_the_bounds_of_line_10_differ_at_three_of_five_voters():
-    """The release's own example, StoryCloze at |G| = 3: k is 2 instead of 3, and one voter follows the others."""
+    """The example of the release, StoryCloze at |G| = 3: k is 2 instead of 3, and one voter follows the others."""
     scores = torch.tensor([[-1.0, -3.0], [-1.0, -2.0], [-1.0, -1.5], [-2.0, -1.0], [-2.0, -1.5]])
     sizes = {
         bound: int(split_templates(scores, SplitSettings(1.0, 3, 0.1, 1.0, 1.0, cc_size_bound=bound)).cc_mask.sum())

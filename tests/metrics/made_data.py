@@ -1,4 +1,4 @@
-"""Evaluation data whose predictions are given: the named label is the likeliest by far."""
+"""Make evaluation data from predictions: the predicted label has nearly all of the probability."""
 
 import numpy as np
 

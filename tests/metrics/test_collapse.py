@@ -14,7 +14,7 @@ from tests.metrics import oracle
 
 
 def predictions_of(*shares, num_templates=4, num_instances=200):
-    """Every template predicts the labels in these shares, each on instances of its own."""
+    """Every template predicts the labels in these shares, each template on different instances."""
     random = generator(0, "tests/metrics/collapse", *(str(share) for share in shares))
     counts = np.round(np.array(shares) * num_instances).astype(int)
     column = np.repeat(np.arange(len(shares)), counts)

@@ -44,7 +44,7 @@ def test_the_sum_decides_only_between_labels_that_are_tied():
 
 
 def test_a_tie_of_both_goes_to_the_lowest_index_in_any_order_of_the_templates():
-    # Every label wins once, with the same three probabilities: all sums are equal, whatever the rounding.
+    # Every label wins once, with the same three probabilities: all sums are equal in spite of rounding.
     random = generator(0, "tests/metrics/ties")
     for _ in range(50):
         row = random.dirichlet([1.0, 1.0, 1.0])
