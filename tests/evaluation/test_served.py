@@ -226,7 +226,7 @@ def test_generation_uses_chat_template_of_server(served, task):
         ),
         (
             ["train", "--model", "openai:http://h/v1#x"],
-            "E-ENDPOINT: openai:http://h/v1#x is served: .* audit or predict",
+            "E-ENDPOINT: openai:http://h/v1#x is a served model: .* audit or predict",
         ),
         (
             ["audit", "--model", "demo", "--by", "generation"],
