@@ -11,7 +11,7 @@ import flip_flop
 
 SOURCE = Path(flip_flop.__file__).parents[1]
 # Packages beside the core, on the top floor: the core knows none of them.
-COMPANIONS = ("flip_flop_paper",)
+COMPANIONS = ("flip_flop_paper", "flip_flop_phrasings")
 
 # Lowest first. A module imports from its own package and from floors below; nothing flows back.
 FLOORS = [
@@ -22,11 +22,11 @@ FLOORS = [
     {"identity"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},
-    {"evaluation", "training", "drafting"},
+    {"evaluation", "training"},
     {"report", "demo"},
     {"cli"},
     {"__main__"},
-    {"flip_flop_paper"},
+    {*COMPANIONS},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from flip_flop.cli.main import cli
-from flip_flop.tasks.catalog import catalog_names
+from flip_flop_paper.data.catalog import catalog_names
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -20,8 +20,6 @@ TrainingProtocol = Literal["recommended", "paper", "release"]
 Calibration = Literal["batch", "contextual", "prior"]
 # auto: batch, if it changes a prediction; stored: the offsets in the adapter's folder.
 CalibrationChoice = Literal["auto", "none", Calibration, "stored"]
-# What a drafted task asks of a text, or of a pair.
-TaskKind = Literal["sentiment", "topic", "yes_no", "entailment", "choice"]
 
 # The methods of flip_flop.method.METHODS, and how their losses are read (flip_flop.method.Reading).
 METHOD_NAMES = ("swarm", "cce", "f2c")

@@ -15,13 +15,12 @@ from flip_flop.run_record import RunRecord
 from flip_flop.scoring import LoadedModel, PromptEncoder, score
 from flip_flop.scoring.models import load_tokenizer
 from flip_flop.tasks import Task
-from flip_flop.tasks.catalog import catalog_entry, catalog_names
-from flip_flop.tasks.protocols import row_protocol
 from flip_flop.tasks.splits import holdout_size
 from flip_flop.text import align_columns, duration
 from flip_flop.training import F2CConfig
 from flip_flop.training.checks import SAMPLE_SIZE
 from flip_flop.training.plan import recorded_settings
+from flip_flop_paper.data.catalog import catalog_entry, catalog_names, row_protocols
 from flip_flop_paper.folder import StudyFolder
 from flip_flop_paper.grid import expand
 from flip_flop_paper.keys import (
@@ -220,7 +219,7 @@ class Preview:
         trainings = [cell for cell in self.cells if cell.kind == "train"]
         own = sum(passes.get(name, 0) for passes in map(self._passes, self.cells) for name in ("validation", "audit"))
         rows = sum(self._rows(cell.task, split) for cell in trainings for split in ("validation", "test"))
-        theirs, reported = RELEASE_EVALUATIONS * RELEASE_FORWARDS * rows, row_protocol("release")
+        theirs, reported = RELEASE_EVALUATIONS * RELEASE_FORWARDS * rows, row_protocols()["release"]
         hours = " to ".join(map(str, reported.reported_hours or ()))
         return (
             f"Evaluation: {own:,} passes, validation and audits. By the same count the release takes {theirs:,}: "

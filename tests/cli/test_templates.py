@@ -4,9 +4,9 @@ import hashlib
 
 import pytest
 
-from flip_flop.prompts import archive
+from flip_flop_paper.data import promptsource
 from tests.cli.project import TASK
-from tests.prompts.test_archive import unpack, write_archive
+from tests.paper.test_archive import unpack, write_archive
 from tests.tiny import metaspace, save_tiny
 
 
@@ -19,7 +19,7 @@ def cache(tmp_path, monkeypatch):
 
 def test_fetch_says_where_the_templates_are(flip_flop, tmp_path, monkeypatch, cache):
     path = write_archive(tmp_path / "promptsource-0.2.3.tar.gz")
-    monkeypatch.setattr(archive, "ARCHIVE_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+    monkeypatch.setattr(promptsource, "ARCHIVE_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
     result = flip_flop("templates", "fetch", "--from", path)
     assert (result.code, result.out) == (0, f"{cache}: the templates of 2 datasets\n")
 

@@ -7,11 +7,11 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet, render_instance
-from flip_flop.prompts.promptsource import filter_templates, read_promptsource
 from flip_flop.randomness import generator
 from flip_flop.tasks import load_task
-from flip_flop.tasks.catalog import catalog_entry
-from tests.prompts.test_promptsource_rendering import Reference, official_rows
+from flip_flop_paper.data.catalog import catalog_entry
+from flip_flop_paper.data.promptsource import filter_templates, read_promptsource
+from tests.paper.test_promptsource_rendering import Reference, official_rows
 
 LIMIT = 2048
 
@@ -81,7 +81,7 @@ def test_two_tasks_that_only_differ_in_the_limit_ask_the_same(tmp_path: Path) ->
 
 @pytest.mark.parametrize("value", ["'20'", "true", "2.5", "0", "15"])
 def test_a_limit_that_is_no_whole_number_or_too_small_is_refused_with_its_file(value: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"E-TASK-KEY: .*task.yaml: prompt_value_limit is .* at least 16"):
+    with pytest.raises(InputError, match=r"E-TASK-KEY: .*task.yaml: prompt_value_limit is .* It should be"):
         load_task(task_file(tmp_path, f"prompt_value_limit: {value}"))
 
 

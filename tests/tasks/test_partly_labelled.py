@@ -13,7 +13,7 @@ from flip_flop import load_task
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.tasks import Task, as_split, holdout, log_label_counts, sources
-from tests.tasks.test_promptsource_set import task_of  # noqa: F401 - a fixture
+from tests.paper.test_promptsource_set import task_of  # noqa: F401 - a fixture
 
 TEMPLATES = TemplateSet(
     (Template("plain", "{{ text }} Urgent?", "No ||| Yes"), Template("terse", "{{ text }}:", "0 ||| 1"))

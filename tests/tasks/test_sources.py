@@ -249,7 +249,7 @@ def test_a_hub_that_does_not_answer_is_told_at_once_with_the_ways_out(monkeypatc
     monkeypatch.setattr("urllib.request.urlopen", refuse)
     with pytest.raises(InputError, match=r"E-DATA-HUB: owner/repo .*hub\.invalid does not answer\. .*--hub-mirror DIR"):
         HubSource("owner/repo", None, "train").load()
-    with pytest.raises(InputError, match=r"E-MODEL-FILE: owner/name .*hub\.invalid does not answer\. Give a folder"):
+    with pytest.raises(InputError, match=r"E-MODEL-FILE: .*owner/name: hub\.invalid does not answer\. Give a folder"):
         check_model_name("owner/name")
     assert hub.asked == []
 

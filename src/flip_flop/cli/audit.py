@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flip_flop.cli.options import AuditCalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
+from flip_flop.cli.plugin import SectionOptions, audit_sections
 from flip_flop.errors import InputError, nearest
 from flip_flop.options import ScoringOptions, option
 from flip_flop.terminal import echo, is_first_process
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from flip_flop.tasks import RenderedSplit
 
 ALIASES = {"agreement": "observed_agreement"}
+SECTIONS = audit_sections()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +34,6 @@ class AuditOptions:
         (), metavar="METRIC=VALUE", help="Exit with 1 below it, e.g. agreement=0.9. Repeatable."
     )
     seed: int = option(0, help="For the sample, the bootstrap, and templates that draw at random.")
-    vary: int | None = option(
-        None, min=2, help="Also score each template under this many formats drawn at random: how fragile it is."
-    )
     compare_chat: bool = option(
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
     )
@@ -51,6 +50,7 @@ def audit_command(
     calibration: AuditCalibrationOptions,
     scoring: ScoringOptions,
     data: RowOptions,
+    **values: Any,
 ) -> int:
     """Measure the consistency and accuracy of a model over the templates of a task.
 
@@ -86,13 +86,19 @@ def audit_command(
     quiet = run.quiet or not is_first_process()
     scorer = model.scorer(quiet=run.quiet)
     from flip_flop.evaluation.audit import audit
-    from flip_flop.evaluation.formats import format_spread, render_formats
     from flip_flop.report import comparison_rows, legend, render_text, table_caveats
 
     for each in variants.values():
         scorer.as_read(split.instances[0], each)  # rejects a chat template setting before scoring
     runs = []
     for out, each in variants.items():
+        how = SectionOptions(None, run.split, run.limit, run.seed, each, quiet)
+        with listed_beside(out, ()):
+            computed = {
+                name: section.compute(scorer, chosen, replace(how, value=values[section.option.name]))
+                for name, section in SECTIONS.items()
+                if values[section.option.name] is not None
+            }
         with listed_beside(out, chosen.templates.names):
             found = audit(
                 scorer,
@@ -104,24 +110,18 @@ def audit_command(
                 calibrate=calibration.calibrate,
                 label_prior=prior,
             )
-        runs.append(replace(found, path=out))
+        runs.append(replace(found, path=out, metrics={**found.metrics, **computed}))
         if is_first_process():
-            found.write(out)
-        if run.vary is not None:
-            with listed_beside(out, ()):
-                found.metrics["formats"] = format_spread(
-                    scorer, chosen, run.vary, split=run.split, limit=run.limit, scoring=each, seed=run.seed, quiet=quiet
-                )
-            if is_first_process():
-                found.write(out)
+            runs[-1].write(out)
     if not is_first_process():
         return 0
     rows = comparison_rows(runs)
     echo(render_text(rows))
     for found in runs:
         place = f"{found.path}: " if run.compare_chat else ""
-        if run.vary is not None:
-            echo(f"\n{place}{render_formats(found.metrics['formats'])}")
+        for name, section in SECTIONS.items():
+            if name in found.metrics:
+                echo(f"\n{place}{section.render(found.metrics[name])}")
         if found.value("unmapped_share"):
             listed = (f"{name} {percent(part)}" for name, part in found.metrics["unmapped_share_per_template"].items())
             share = percent(found.value("unmapped_share"))
@@ -135,6 +135,9 @@ def audit_command(
     for text in [*missed, *filter(None, (_doubt(*gate) for gate in gates))]:
         echo(text, err=True)
     return 1 if missed else 0
+
+
+audit_command.params.extend(section.option for section in SECTIONS.values())
 
 
 def _threshold(text: str) -> tuple[str, float]:

@@ -1,8 +1,7 @@
 """The command line's options: fields of dataclasses, each declared once, and what their values stand for."""
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -26,7 +25,6 @@ from flip_flop.terminal import echo, is_first_process
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel, Scorer
     from flip_flop.tasks import Task
-    from flip_flop.tasks.catalog import CatalogData
 
 Command = Callable[..., Any]
 CALIBRATE_HELP = (
@@ -84,21 +82,6 @@ def _click_type(kind: Any, minimum: int | None) -> dict[str, Any]:
     if kind is int and minimum is not None:
         return {"type": click.IntRange(min=minimum)}
     return {"type": kind if kind in (int, float) else str}
-
-
-@contextlib.contextmanager
-def check_task_out(out: Path, *, overwrite: bool) -> Iterator[None]:
-    """Hold the lock of a task file that is to be written (``E-OUT-KIND``, ``E-OUT-BUSY``, ``-PATH``, ``-USED``)."""
-    from flip_flop.files import lock_output
-
-    if out.suffix not in (".yaml", ".yml"):
-        raise InputError("E-OUT-KIND", f"{out.name} is no task file.", "End --out with .yaml.")
-    with lock_output(out):
-        if out.is_dir():
-            raise InputError("E-OUT-PATH", f"{out} is a folder.", "Give a file.")
-        if out.exists() and not overwrite:
-            raise InputError("E-OUT-USED", f"{out} is there already.", "Give another --out, or add --overwrite.")
-        yield
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,21 +224,6 @@ class DataOptions:
             hub_mirror=self.hub_mirror,
             story_cloze_dir=self.story_cloze_dir,
             protocol=protocol,
-        )
-
-    def open_paper(self, name: str, seed: int = 0, protocol: str = "paper") -> "CatalogData":
-        """Load a dataset of the paper, with what is known of its rows and its dropped templates."""
-        from flip_flop.tasks.catalog import catalog_data
-        from flip_flop.tasks.protocols import row_protocol
-
-        rules = row_protocol(protocol)
-        return catalog_data(
-            name,
-            hub_mirror=self.hub_mirror,
-            story_cloze_dir=self.story_cloze_dir,
-            seed=seed,
-            splits=rules.splits,
-            prompt_value_limit=rules.prompt_value_limit,
         )
 
 

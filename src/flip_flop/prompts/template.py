@@ -9,7 +9,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_json
 from flip_flop.prompts.limits import MAX_SIZE, RenderLimitExceeded, size_of
 from flip_flop.prompts.safety import SEPARATOR, check_characters
-from flip_flop.prompts.sandbox import compile_source, names_of, render_text
+from flip_flop.prompts.sandbox import compile_source, render_text
 from flip_flop.randomness import generator
 
 RESERVED_FIELD = "answer_choices"
@@ -123,34 +123,6 @@ class Template:
             make_generator=lambda: generator(seed, "prompt", row, self.name),
         )
         return parts[1] if len(parts) > 1 else None
-
-    @functools.cached_property
-    def names(self) -> frozenset[str]:
-        """The fields that the prompt or its target may read."""
-        return names_of(self.jinja)
-
-    def answers(self, fields: Mapping[str, Any]) -> tuple[str, ...] | None:
-        """The answers alone, or None where they do not render."""
-        try:
-            return replace(self, jinja="-").render(fields, None)[1]
-        except InputError:
-            return None
-
-    def renders(self, fields: Mapping[str, Any], hidden: str) -> bool:
-        """Whether prompt and answers render without a field."""
-        try:
-            return bool(self.render(fields, hidden)[0])
-        except InputError:
-            return False
-
-    def target_index(self, fields: Mapping[str, Any]) -> int | None:
-        """The place of the target among the answers; None where it is none of them, or does not render."""
-        choices = self.answers(fields)
-        try:
-            target = self.target(fields, choices) if choices else None
-        except InputError:
-            return None
-        return choices.index(target) if choices and target in choices else None
 
 
 @dataclass(frozen=True)

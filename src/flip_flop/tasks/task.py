@@ -36,7 +36,8 @@ class Task:
         label_names: What reports call the labels, in their order; by default the values.
         f1: ``"binary"`` (F1 of label 1), ``"macro"``, or ``"auto"``: binary for two labels.
         id_field: The field that names an instance; without it a row is named by its split and number.
-        system, assistant_prefix, chat_template_kwargs: As :class:`flip_flop.prompts.Chat` has them.
+        system, assistant_prefix, chat_template_kwargs: The fields of :class:`flip_flop.prompts.Chat`.
+        dropped_templates: Name and reason of each template of the source that the task does not use.
 
     Raises:
         InputError: ``E-TASK-KEY``, ``E-TPL-UNKNOWN`` or ``E-LABEL-DUP``.
@@ -63,6 +64,7 @@ class Task:
     system: str | None = None
     assistant_prefix: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    dropped_templates: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         task = f"task {self.name!r}"

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from flip_flop.run_record import RunRecord
-from flip_flop.tasks.catalog import catalog_entry, catalog_names
-from flip_flop.tasks.protocols import row_protocols
+from flip_flop_paper.data.catalog import catalog_entry, catalog_names, row_protocols
 from flip_flop_paper.frame import in_setting, tasks_of
 from flip_flop_paper.tables.layout import number, select, task_head
 from flip_flop_paper.tables.table import Column, Row, Table, TableCell

@@ -1,0 +1,129 @@
+"""Commands and audit sections of installed packages, and ``flip-flop init``."""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flip_flop.errors import nearest
+from flip_flop.options import ScoringOptions
+from flip_flop.terminal import echo
+
+if TYPE_CHECKING:
+    from flip_flop.scoring import Scorer
+    from flip_flop.tasks import Task
+
+COMMANDS = "flip_flop.commands"
+AUDIT_SECTIONS = "flip_flop.audit_sections"
+
+
+@dataclass(frozen=True)
+class SectionOptions:
+    """The value of the section's option, and the options of the audit."""
+
+    value: Any
+    split: str
+    limit: int | None
+    seed: int
+    scoring: ScoringOptions
+    quiet: bool
+
+
+@dataclass(frozen=True)
+class AuditSection:
+    """A part of an audit: the value of an entry point in ``flip_flop.audit_sections``.
+
+    The name of the entry point is the key of the section in ``metrics.json``.
+
+    Attributes:
+        option: Its option of ``flip-flop audit``. Without a value the section is not computed.
+        compute: Computes plain values for ``metrics.json``.
+        render: Renders them for the terminal.
+    """
+
+    option: click.Option
+    compute: "Callable[[Scorer, Task, SectionOptions], Mapping[str, Any]]"
+    render: Callable[[Mapping[str, Any]], str]
+
+
+def audit_sections() -> dict[str, AuditSection]:
+    """Import the sections of installed packages, by name."""
+    found = {}
+    for each in entry_points(group=AUDIT_SECTIONS):
+        try:
+            found[each.name] = each.load()
+        except ImportError as error:  # the audit works without them
+            echo(f"Cannot import the audit section {each.name!r} ({each.value}): {error}", err=True)
+    return found
+
+
+class PluginGroup(click.Group):
+    """A group with commands of installed packages.
+
+    The value of an entry point in ``flip_flop.commands`` is a click command. ``study`` adds ``flip-flop study``, and
+    ``templates.vary`` adds ``flip-flop templates vary``.
+    """
+
+    def __init__(self, *args: Any, prefix: str = "", **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.prefix = prefix
+
+    @functools.cached_property
+    def plugins(self) -> dict[str, EntryPoint]:
+        """The entry points of this group by the name of the command."""
+        installed = (each for each in entry_points(group=COMMANDS) if each.name.startswith(self.prefix))
+        return {name: each for each in installed if "." not in (name := each.name.removeprefix(self.prefix))}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List our commands, then the commands of installed packages by name."""
+        return [*self.commands, *sorted({*self.plugins} - {*self.commands})]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return our command, or import the command of an installed package."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None or cmd_name not in self.plugins:
+            return own
+        try:
+            plugin: click.Command = self.plugins[cmd_name].load()
+        except ImportError as error:
+            value = self.plugins[cmd_name].value
+            raise click.ClickException(f"Cannot import the command {cmd_name!r} ({value}): {error}") from error
+        return plugin
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command, or fail with the nearest name."""
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}. {nearest(args[0], names)}")
+        return super().resolve_command(ctx, args)
+
+    def describe_command(self, ctx: click.Context, name: str) -> str:
+        """Describe a command in one line."""
+        try:
+            command = self.get_command(ctx, name)
+        except click.ClickException as error:  # the other commands still work
+            return error.message
+        return command.get_short_help_str(100) if command else ""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.describe_command(ctx, name)) for name in self.list_commands(ctx)])
+
+
+class InitGroup(PluginGroup):
+    """A first argument that is not a command is a data file: ``flip-flop init reviews.csv``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert the command ``data``."""
+        return super().parse_args(ctx, args if args[:1] and args[0] in self.list_commands(ctx) else ["data", *args])
+
+
+@click.group("init", cls=InitGroup, prefix="init.")
+def init_command() -> None:
+    """Write a task file for your data."""
