@@ -26,14 +26,14 @@ def _check_labels(labels: Any) -> list[Label]:
         raise InputError("E-LABEL-TYPE", f"labels is {labels!r}, not a list.", "Write labels: [0, 1].")
     for number, label in enumerate(labels, 1):
         if isinstance(label, bool) or not isinstance(label, int | str):
-            message = f"label {number} was read as {label!r}, neither a text nor an integer."
+            message = f"label {number} was read as {label!r}, not as a text or an integer."
             raise InputError("E-LABEL-TYPE", message)
     return labels
 
 
 def _join_choices(choices: Any) -> str:
     if choices in ("", []):
-        raise InputError("E-TPL-NOCHOICES", "it has no answer_choices, so there are no answers to score.")
+        raise InputError("E-TPL-NOCHOICES", "it has no answer_choices, so no answer can be scored.")
     items = choices if isinstance(choices, list) else [choices]
     for item in items:
         if not isinstance(item, str):
