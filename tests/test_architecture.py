@@ -15,7 +15,7 @@ COMPANIONS = ("flip_flop_paper", "flip_flop_phrasings")
 
 # Lowest first. A module imports from its own package and from floors below; nothing flows back.
 FLOORS = [
-    {"devices", "errors", "lazy", "options", "provenance", "randomness", "text"},
+    {"devices", "errors", "lazy", "options", "plugins", "provenance", "randomness", "text"},
     {"files", "hub", "terminal"},
     {"progress"},
     {"strict_yaml", "run_record", "too_long"},

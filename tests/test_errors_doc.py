@@ -8,7 +8,7 @@ import pytest
 from flip_flop.errors import error_page, error_table
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted((ROOT / "src" / "flip_flop").rglob("*.py"))
+SOURCES = sorted((ROOT / "src").glob("flip_flop*/**/*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CODE = r"[EW]-[A-Z]+(?:-[A-Z]+)*"
 

@@ -101,7 +101,7 @@ def validate(model: type[Model], content: Any, where: str, *, code: str) -> Mode
 
 
 def mapping_of(value: Any, where: str, known: Any = None, *, code: str) -> dict[str, Any]:
-    """The value, where it is a mapping with no key but the ``known`` ones."""
+    """Return a mapping without unknown keys."""
     if not isinstance(value, dict):
         raise InputError(code, f"{where} does not hold keys and values.", "Write key: value lines.")
     for key in value:
@@ -111,7 +111,7 @@ def mapping_of(value: Any, where: str, known: Any = None, *, code: str) -> dict[
 
 
 def text_of(mapping: dict[str, Any], key: str, where: str, *, code: str) -> str | None:
-    """The text under a key, or None where the key is absent or empty."""
+    """Return the text of a key, or None for an absent or empty key."""
     value = mapping.get(key)
     if value is not None and not isinstance(value, str):
         raise InputError(code, f"{where}: {key} is {value!r}, not a text.", "Quote it.")

@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class InitOptions:
-    """What ``init`` need not find out."""
+    """Options of ``init``; by default found in the data."""
 
     out: Path = option(Path("task.yaml"), short="-o", help="The task file.")
     text: tuple[str, ...] = option((), metavar="COLUMN", help="The column of texts; twice for a pair.")
-    label: str | None = option(None, metavar="COLUMN", help="The column of gold labels; none: there is none.")
+    label: str | None = option(None, metavar="COLUMN", help="The column of gold labels, or none.")
     labels: str | None = option(
         None,
         metavar="LABEL,LABEL,...",
         help="The labels in the order of the answers; words for labels that are numbers.",
     )
-    kind: TaskKind | None = option(None, help="What is asked of a text, or of a pair.")
-    question: str = option("", help="For yes_no: what is asked, such as 'Is this urgent?'.")
+    kind: TaskKind | None = option(None, help="The kind of task.")
+    question: str = option("", help="For yes_no: the question, such as 'Is this urgent?'.")
     overwrite: bool = option(False, help="Replace a task file that is there already.")
 
 
@@ -46,10 +46,12 @@ class InitOptions:
 @click.argument("data", type=click.Path(path_type=Path))
 @options(InitOptions)
 def data_command(init: InitOptions, data: Path) -> int:
-    """Write a task file for DATA (CSV, TSV, JSONL, parquet), with four phrasings to begin with.
+    """Write a task file for DATA (CSV, TSV, JSONL, parquet) with four templates.
 
-    On a terminal it asks for what is not given. Elsewhere it takes what the columns' names and values tell, and what
-    they do not tell is an error. The phrasings are a beginning: change them in the file.
+    On a terminal, the command asks for missing options. Otherwise it finds them in the names and values of the columns,
+    and ambiguity is an error. Edit the templates in the file.
+
+    `flip-flop init method NAME` and `flip-flop init metric NAME` write a plug-in.
     """
     from flip_flop.files import write_text
     from flip_flop_phrasings.draft import draft_task, split_labels
@@ -84,7 +86,7 @@ def _show(draft: "Draft", out: Path) -> None:
         ["text", ", ".join([*columns.texts, *columns.options])],
         [
             "labels",
-            f"{columns.label}: {', '.join(meant)}" if columns.label else f"in no column: {', '.join(draft.words)}",
+            f"{columns.label}: {', '.join(meant)}" if columns.label else f"without a column: {', '.join(draft.words)}",
         ],
         ["rows", parts or "test: all; too few to divide"],
     ]
@@ -102,46 +104,46 @@ def _ask(question: str, proposed: str, choices: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def check_task_out(out: Path, *, overwrite: bool) -> Iterator[None]:
-    """Hold the lock of a task file that is to be written (``E-OUT-KIND``, ``E-OUT-BUSY``, ``-PATH``, ``-USED``)."""
+    """Hold the lock of a new task file (``E-OUT-KIND``, ``E-OUT-BUSY``, ``E-OUT-PATH``, ``E-OUT-USED``)."""
     from flip_flop.files import lock_output
 
     if out.suffix not in (".yaml", ".yml"):
-        raise InputError("E-OUT-KIND", f"{out.name} is no task file.", "End --out with .yaml.")
+        raise InputError("E-OUT-KIND", f"{out.name} is not a task file.", "End --out with .yaml.")
     with lock_output(out):
         if out.is_dir():
             raise InputError("E-OUT-PATH", f"{out} is a folder.", "Give a file.")
         if out.exists() and not overwrite:
-            raise InputError("E-OUT-USED", f"{out} is there already.", "Give another --out, or add --overwrite.")
+            raise InputError("E-OUT-USED", f"{out} exists already.", "Give another --out, or add --overwrite.")
         yield
 
 
 @dataclass(frozen=True, kw_only=True)
 class VaryOptions(TemplateOptions):
-    """What ``vary`` makes, and from what."""
+    """Options of ``templates vary``."""
 
     out: Path = option(short="-o", help="The new task file.")
-    number: int = option(20, short="-n", min=2, help="How many templates there are to be, with the task's own.")
-    typos: float = option(0.0, type=click.FloatRange(0, 1), help="The share of words in which a new format has a typo.")
-    paraphraser: str | None = option(None, metavar="MODEL", help="Also ask this causal model for other words.")
-    paraphrases: int = option(4, min=1, help="How many to ask for of each template.")
-    model: str | None = option(None, short="-m", help="Show how this model answers each template.")
-    split: str | None = option(None, help="Which rows it answers; by default train where there is one, else test.")
-    limit: int = option(200, min=1, help="Lint and answer a seeded uniform sample of this many rows.")
+    number: int = option(20, short="-n", min=2, help="The number of templates, with the original ones.")
+    typos: float = option(0.0, type=click.FloatRange(0, 1), help="The share of words with a typo in new formats.")
+    paraphraser: str | None = option(None, metavar="MODEL", help="Also paraphrase with this causal model.")
+    paraphrases: int = option(4, min=1, help="Paraphrases per template.")
+    model: str | None = option(None, short="-m", help="Show this model's agreement under each template.")
+    split: str | None = option(None, help="The split for --model; by default train, or else test.")
+    limit: int = option(200, min=1, help="Lint and score a seeded uniform sample of this many rows.")
     seed: int = option(0, help="For formats, paraphrases and samples.")
     overwrite: bool = option(False, help="Replace a task file that is there already.")
 
 
-@click.command("vary", short_help="A task file with more templates, made from its own.")
+@click.command("vary", short_help="Add formats and paraphrases of templates to a task file.")
 @click.argument("task", type=click.Path(path_type=Path))
 @options(VaryOptions, DataOptions)
 def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
-    """Write the task file TASK with more templates to --out, made from those that are not held out.
+    """Write the task file TASK with more templates to --out.
 
-    They are in other formats (separators, spaces, casing, what stands around marks, order of options; of FormatSpread's
-    grammar what keeps the meaning) and, with --paraphraser, in other words. --templates names those that they are made
-    from; the new file has the others too. Lint rejects what is no template or another's double. Nothing tells
-    whether other words mean the same: read them, and give --model, which shows how often it answers each as the vote
-    of the task's own templates, and how probable its labels are.
+    New templates are formats of the training templates, or of --templates: separators, spaces, casing, wrappers of
+    marks, and the order of options. --paraphraser adds paraphrases. Lint rejects invalid templates and duplicates.
+
+    Review paraphrases, because their meaning may differ. --model shows the share of instances on which a template
+    agrees with the vote of the original templates, and the probability of its labels.
     """
     from flip_flop.files import write_text
     from flip_flop.tasks.plugins import COMPUTED_LABEL
@@ -149,11 +151,11 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
     from flip_flop_phrasings.vary import review, varied_task_text, vary_templates
 
     if task.suffix not in (".yaml", ".yml"):
-        raise InputError("E-TASK-FILE", f"{task} is no task file.", "Give one: its data are named in the new one.")
+        raise InputError("E-TASK-FILE", f"{task} is not a task file.", "Give a .yaml file: the new file has its data.")
     click.get_current_context().with_resource(check_task_out(vary.out, overwrite=vary.overwrite))
     found = whole = data.open(str(task), "all")
     if whole.label_field == COMPUTED_LABEL:
-        message = f"{task}: each row's label is the place of PromptSource's target, which no field of the rows holds."
+        message = f"{task}: the labels are computed from targets, and the rows have no label field."
         raise InputError("E-TASK-FILE", message, "Add label_field and labels to it, and list its templates.")
     if vary.templates:
         names = data.open(str(task), vary.templates).templates.names
@@ -188,20 +190,20 @@ def _show_variants(
     task: "Task", variants: "Sequence[VariedTemplate]", shown: dict[str, tuple[float, float]], vary: VaryOptions
 ) -> None:
     own = task.training_templates.names
-    lines = [(name, "the task's own", "") for name in own]
+    lines = [(name, "original", "") for name in own]
     for each in variants:
         verdict = f"rejected: {each.rejected}" if each.rejected else " ".join(("kept", *each.warnings))
         lines.append((each.name, each.text, verdict))
-    head: list[tuple[str, ...]] = [("template", "change", "verdict", *(("as the vote", "own labels") if shown else ()))]
+    head: list[tuple[str, ...]] = [
+        ("template", "change", "verdict", *(("agrees with vote", "label mass") if shown else ()))
+    ]
     cells = [(*line, *(map(percent, shown.get(line[0], (None, None))) if shown else ())) for line in lines]
     kept = sum(not each.rejected for each in variants)
-    reached = (
-        f"{count(len(own) + kept, 'template')}, {len(own)} of them the task's own; {len(variants) - kept} rejected"
-    )
+    reached = f"{count(len(own) + kept, 'template')}, {len(own)} of them original; {len(variants) - kept} rejected"
     echo(align_columns([*head, *cells], num_left=3, rule=True))
     echo(f"{vary.out}: {reached}")
     if len(own) + kept < vary.number:
-        echo(f"there are no {vary.number}: these templates have no more formats than were found", err=True)
+        echo(f"only {len(own) + kept} of {vary.number} templates: the templates have no more formats", err=True)
 
 
 def _compute_spread(scorer: "Scorer", task: "Task", how: SectionOptions) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which columns of a data file hold texts, labels and options: found by what is in them, and by their names."""
+"""The columns of texts, labels and options in a data file, found by their contents and names."""
 
 import re
 from collections import Counter
@@ -11,10 +11,10 @@ from flip_flop.prompts.template import RESERVED_FIELD
 from flip_flop.tasks import Rows
 from flip_flop.tasks.readers import cell_text
 
-# Asks the user, with a proposed answer; None where there is nobody to ask.
+# Asks the user, with a proposed answer; None without a terminal.
 Ask = Callable[[str, str, Sequence[str]], str] | None
 
-MAX_LABELS = 20  # more different values are not taken for labels, unless the column is named
+MAX_LABELS = 20  # a column of more values has labels only if the user names it
 _MAX_NAMED_LABELS = 100
 _LABEL_LENGTH, _TEXT_LENGTH = 50, 15
 _TEXT_NAMES = (
@@ -40,13 +40,13 @@ _RESERVED = ("and", "or", "not", "if", "else", "elif", "for", "in", "is", "true"
 
 @dataclass(frozen=True)
 class Columns:
-    """What a file's columns are for.
+    """The columns of a file.
 
     Attributes:
-        texts: One column of texts, or two.
+        texts: One or two columns of texts.
         label: The column of gold labels, or None.
-        values: Its different values as they are written, in their order (numbers by size), with their frequency.
-        options: The columns of the row's own options, for the kind ``choice``.
+        values: The frequencies of its values, sorted by value.
+        options: The columns of options, for the kind ``choice``.
     """
 
     texts: tuple[str, ...]
@@ -58,13 +58,13 @@ class Columns:
 def find_columns(
     rows: Rows, *, texts: Sequence[str] = (), label: str | None = None, labels: Sequence[str] = (), ask: Ask = None
 ) -> Columns:
-    """Find the columns of a file that are not given: ``texts``, ``label``.
+    """Find the columns of a file, except the given ``texts`` and ``label``.
 
-    ``labels`` are the labels that the user names: a column that holds nothing else is the label column.
+    A column that holds only the given ``labels`` is the label column.
 
     Raises:
-        InputError: ``E-INIT-COLUMN`` where a column is unknown, cannot be named in a template, or several could be
-            meant; ``E-INIT-LABELS`` for a label column of one value or too many.
+        InputError: ``E-INIT-COLUMN`` for an unknown column, an invalid name, or several candidates; ``E-INIT-LABELS``
+            for a label column of one value or too many.
     """
     names = rows.columns()
     has_none = label == "none" and label not in names
@@ -74,9 +74,9 @@ def find_columns(
             message = f"{rows.source} has no column {name!r}."
             raise InputError("E-INIT-COLUMN", message, nearest(name, names))
     if len(texts) > 2:
-        raise InputError("E-INIT-COLUMN", f"{len(texts)} columns of text are given.", "Give one, or two for a pair.")
+        raise InputError("E-INIT-COLUMN", f"--text names {len(texts)} columns.", "Give one, or two for a pair.")
     if label in texts:
-        raise InputError("E-INIT-COLUMN", f"{label!r} is given as a text and as the label.", "Give one of the two.")
+        raise InputError("E-INIT-COLUMN", f"{label!r} cannot be both a text and the label.", "Give one of the two.")
     options = () if texts and set(texts) & set(_options(names)) else _options(names)
     if label is None and not has_none:
         label = _label_column(rows, [name for name in names if name not in (*texts, *options)], labels, ask)
@@ -98,7 +98,7 @@ def _cells(rows: Rows, name: str) -> list[Any]:
 
 
 def _options(names: Sequence[str]) -> tuple[str, ...]:
-    """Columns named alike but for a number or letter, such as ``choice1`` and ``choice2``; () without two."""
+    """Return the columns of a numbered or lettered series, such as ``choice1`` and ``choice2``."""
     by_stem: dict[str, list[str]] = {}
     for name in names:
         if found := _OPTION_NAME.fullmatch(name):
@@ -127,7 +127,7 @@ def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: 
         return None if answer == "none" else answer
     if found is None and candidates:
         message = f"{rows.source}: the labels may be in {_listed(candidates)}."
-        raise InputError("E-INIT-COLUMN", message, "Say which with --label COLUMN, or --label none.")
+        raise InputError("E-INIT-COLUMN", message, "Give --label COLUMN, or --label none.")
     return found
 
 
@@ -155,7 +155,7 @@ def _text_columns(rows: Rows, names: Sequence[str], ask: Ask) -> tuple[str, ...]
         return (ask("Which column holds the text?", alone or shown[0], shown),)
     if alone is None:
         found = f"the text may be in {_listed(candidates)}" if candidates else "no column holds texts"
-        raise InputError("E-INIT-COLUMN", f"{rows.source}: {found}.", "Say which with --text COLUMN; twice for a pair.")
+        raise InputError("E-INIT-COLUMN", f"{rows.source}: {found}.", "Give --text COLUMN; twice for a pair.")
     return (alone,)
 
 

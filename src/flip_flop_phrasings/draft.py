@@ -1,4 +1,4 @@
-"""A task file from a data file: its columns, its labels, four phrasings, checked on its rows, as commented YAML."""
+"""A commented task file for a data file: columns, labels and four templates, checked on its rows."""
 
 import os
 import re
@@ -28,11 +28,11 @@ class Draft:
     """A drafted task.
 
     Attributes:
-        labels: The label column's values, in the order of the answers; ``words`` says what each means.
-        delimiter: Of a CSV file that has no commas.
+        labels: The values of the label column, in the order of the answers. ``words`` has their meanings.
+        delimiter: The delimiter of a CSV file, if it is not a comma.
         parts: The numbers of rows and of rows with a blank label in each part of the file. Empty if the file is too
             small to be divided.
-        findings: What lint has against the templates; only warnings.
+        findings: The warnings of lint.
     """
 
     source: Path
@@ -46,7 +46,7 @@ class Draft:
     findings: tuple[Finding, ...] = field(repr=False)
 
     def text(self, out: Path) -> str:
-        """The task file, to be written to ``out``: paths in it are relative to its folder."""
+        """Return the text of the task file ``out``. Its paths are relative to its folder."""
         source = f"path: {_scalar(Path(os.path.relpath(self.source, out.parent)).as_posix())}"
         if self.delimiter is not None:
             source += f", delimiter: {_quoted(self.delimiter)}"
@@ -54,7 +54,7 @@ class Draft:
         by = _scalar(", ".join((*self.columns.texts, *self.columns.options)))
         lines = [
             f"# Drafted by flip-flop init {visible(self.source.name, one_line=True)}, as {self.kind}.",
-            "# Change what does not fit: the wording, the answers. Paths stand beside this file.",
+            "# Change the wording and the answers as needed. Paths are relative to this file.",
             f"name: {_scalar(self.source.stem)}",
         ]
         if self.parts:
@@ -67,7 +67,7 @@ class Draft:
                 else "by its texts, about half and half"
             )
             lines += [
-                f"# A file without splits is divided {how}: what is trained on is",
+                f"# A file without splits is divided {how}. Training rows are",
                 f"# not audited. No loss reads a label; a tenth of the training rows is held out, {chosen_by}.",
                 f"# To audit all rows, write test: {{{source}}} and leave train out, or name another file there.",
                 "data:",
@@ -106,20 +106,20 @@ def draft_task(
     question: str = "",
     ask: Ask = None,
 ) -> Draft:
-    """Draft a task for a data file; the same file and arguments give the same draft.
+    """Draft a task for a data file. The same file and arguments give the same draft.
 
     Args:
         source: CSV, TSV, JSONL, JSON or parquet.
-        texts: The columns of text, one or two; found where they are not given.
-        label: The column of gold labels; found where it is not given, and there need be none.
-        labels: The label column's values in the order of the answers, or, where these are numbers, their words.
-        kind: One of ``KINDS``; guessed where it is not given.
-        question: What is asked of a text, for ``yes_no``.
-        ask: Answers what is not given; without it what cannot be told is an error.
+        texts: One or two columns of text; by default found.
+        label: The column of gold labels; by default found, if the file has one.
+        labels: The values of the label column in the order of the answers, or the words for numbers.
+        kind: One of ``KINDS``; by default guessed.
+        question: The question about a text, for ``yes_no``.
+        ask: Asks the user for missing arguments. Without it, ambiguity is an error.
 
     Raises:
-        InputError: ``E-INIT-COLUMN``, ``E-INIT-LABELS``, ``E-INIT-KIND``, an error of the file's, or the first error
-            that lint finds.
+        InputError: ``E-INIT-COLUMN``, ``E-INIT-LABELS``, ``E-INIT-KIND``, an error of the file, or the first error of
+            lint.
     """
     rows, delimiter = load_file(source, DELIMITERS)
     columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask)
@@ -136,7 +136,7 @@ def draft_task(
         if ask is not None:
             kind = ask("Which kind of task is it?", kind or KINDS[0], KINDS)
     if kind is None:
-        message = f"{rows.source}: nothing says what {', '.join(map(repr, words))} stand for."
+        message = f"{rows.source}: the meaning of {', '.join(map(repr, words))} is unknown."
         raise InputError("E-INIT-KIND", message)
     given = {
         name
@@ -160,7 +160,7 @@ def draft_task(
 def _labels(
     rows: Rows, columns: Columns, given: tuple[str, ...], kind: str | None, ask: Ask
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The label column's values and the words for them, in one order."""
+    """Return the values of the label column and their words, in one order."""
     values = tuple(columns.values)
     if columns.options:
         return values, values
@@ -193,10 +193,10 @@ def _labels(
 
 
 def split_labels(text: str) -> tuple[str, ...]:
-    """``"no, yes"`` as two labels.
+    """Parse ``"no, yes"`` as two labels.
 
     Raises:
-        InputError: ``E-INIT-LABELS`` for fewer than two, an empty one, or one that is there twice.
+        InputError: ``E-INIT-LABELS`` for fewer than two labels, an empty label or a duplicate.
     """
     found = tuple(part.strip() for part in text.split(","))
     if len(found) < 2 or "" in found or len(set(found)) < len(found):
@@ -206,13 +206,13 @@ def split_labels(text: str) -> tuple[str, ...]:
 
 
 def _question(label: str | None) -> str:
-    """What a label column's name asks; nothing for a name such as ``label``."""
+    """Make a question from the name of a label column; empty for a name such as ``label``."""
     word = re.sub(r"^(is|has|was|does)[ _]", "", (label or "").strip().lower()).replace("_", " ")
     return "" if not word or word.replace(" ", "_") in LABEL_NAMES else f'Does "{word}" describe this?'
 
 
 def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
-    """The label column's values, one for each option: counted from 0 or 1, a letter, or the option's column."""
+    """Return the label of each option: a number from 0 or 1, a letter, or the option's column."""
     number, values = len(columns.options), set(columns.values)
     if not values:
         return ()
@@ -227,9 +227,7 @@ def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
         among = [form for form in forms if values <= set(form)]
         if len(among) > 1:
             message = f"{rows.source}: {columns.label!r} holds {', '.join(sorted(values))}, counted from 0 or from 1."
-            raise InputError(
-                "E-INIT-LABELS", message, "Write letters, or the options' columns, in place of the numbers."
-            )
+            raise InputError("E-INIT-LABELS", message, "Write letters or the options' columns instead of numbers.")
         found = next(iter(among), None)
     if found is None:
         message = f"{rows.source}: {columns.label!r} holds {', '.join(map(repr, columns.values))}"
@@ -241,7 +239,7 @@ def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
 def _lint(
     rows: Rows, templates: Sequence[Template], label: str | None, values: Sequence[str], num_labels: int
 ) -> tuple[Finding, ...]:
-    """What lint says of the templates on the first rows.
+    """Lint the templates on the first rows, and return the warnings.
 
     Raises:
         InputError: The first error.
@@ -260,7 +258,7 @@ def _lint(
 
 
 def _scalar(text: str) -> str:
-    """A text as YAML on one line, quoted where it would be read as anything else."""
+    """Return a text as YAML, quoted if YAML would read another value."""
     is_plain = re.fullmatch(r"[A-Za-z][\w./-]*", text, flags=re.ASCII) and yaml.safe_load(text) == text
     return text if is_plain else _quoted(text)
 

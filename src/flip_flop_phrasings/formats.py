@@ -1,8 +1,8 @@
-"""Other formats of a template: how a prompt looks changes; what it asks, and which answer is right, stays.
+"""Formatting variants of a template with the same question and the same correct answer.
 
-The grammar is that part of FormatSpread's (Sclar et al. 2024, arXiv 2310.11324, section 3.1 and appendix A) which is
-certain to keep this. It renames no descriptor (``Review:``) and gives options no other kind of mark: the text may speak
-of either. It works on a template's literal text; every Jinja expression and statement stays as it is written.
+The grammar is the part of FormatSpread (Sclar et al. 2024, arXiv 2310.11324, section 3.1 and appendix A) that preserves
+meaning. It keeps descriptors (``Review:``) and the kind of option marks, because the text may refer to them. It changes
+the literal text only, and keeps every Jinja expression and statement.
 """
 
 import itertools
@@ -33,7 +33,7 @@ _CASINGS: dict[str, Callable[[str], str]] = {"title": string.capwords, "upper": 
 _SEPARATORS = (": ", ":", ":: ", "::", "::: ", " : ", " - ", "- ", " ", "\t", "\n ", "\n\t", " \n\t", "\n    ")
 _SPACES = ("\n", " ", "  ", " \n", "\n ", " \n ", ", ", " , ", ". ", "; \n", " -- ", " || ", " <sep> ")
 
-_FIRST = 0xF0000  # a private character stands for a piece of code while its surroundings are changed
+_FIRST = 0xF0000  # private characters replace pieces of code during a change
 _PIECE = re.compile(f"[{chr(_FIRST)}-{chr(0xFFFFD)}]")
 _DESCRIPTOR = re.compile(r"([^\W\d_](?:[^\W_]|[ '-]){0,28}?)(\s*:(?!\S)\s*)")
 _JOIN = re.compile(rf"(\{{\{{-?\s*){RESERVED_FIELD}(\s*\|\s*join\b.*)", re.DOTALL)
@@ -42,7 +42,7 @@ _BETWEEN = r"""["'”’]?\s*(?:,\s*(?:or\b|and\b)?|or\b|and\b|/|;)\s*["'“‘]
 
 @dataclass(frozen=True)
 class _Options:
-    """Where a prompt lists its options: one after another, or in lines with a mark or a dash before each."""
+    """The options of a prompt: in a row, or in lines that begin with a mark or a dash."""
 
     start: int
     end: int
@@ -53,7 +53,7 @@ class _Options:
 
 
 class TemplateParts:
-    """A template's prompt as ``text``, with a private character for each piece of code; its target; its answers."""
+    """The prompt of a template as ``text`` with a private character per piece of code, its target and its answers."""
 
     def __init__(self, template: Template):
         self.pieces: list[str] = []
@@ -110,24 +110,25 @@ class TemplateParts:
         one = "|".join(re.escape(each) for each in sorted(self.answers, key=len, reverse=True))
         row = re.compile(rf"(?<!\w)({one})" + rf"({_BETWEEN})({one})" * (number - 1) + r"(?!\w)", re.IGNORECASE)
         rows = [found for found in row.finditer(self.text) if self.are_answers(found.groups()[::2])]
-        if len(rows) != 1:  # listed twice, they would be in two orders
+        if len(rows) != 1:  # two lists could get different orders
             return None
         return _Options(rows[0].start(), rows[0].end(), rows[0].groups()[::2], rows[0].groups()[1::2])
 
     def are_answers(self, items: Sequence[str]) -> bool:
-        """Whether items are the answers, in whatever order."""
+        """Whether items are the answers, in any order."""
         return sorted(map(str.casefold, items)) == sorted(map(str.casefold, self.answers))
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What stands before the options, without its wrapper."""
+        """The marks of the options, without the wrapper."""
         return _MARKS.get(self.options.marks, ())[: len(self.options.items)] if self.options else ()
 
     @property
     def num_movable(self) -> int:
-        """How many options can be in any order, or 0: they are the answers, or the answers are their marks.
+        """The number of options if they can be reordered, or 0. They are the answers, or the answers are their marks.
 
-        None where the text speaks of a mark, of what is above, or where the number of answers is a row's own.
+        They cannot be reordered if the text refers to a mark or a position, or if the number of answers depends on the
+        row.
         """
         if any(code.startswith("{%") or SEPARATOR in code for code in self.holds("".join(self.answers))):
             return 0
@@ -141,20 +142,20 @@ class TemplateParts:
         return len(options.items) if movable else 0
 
     def recased(self, descriptor: str) -> bool:
-        """Whether a descriptor is the same in another case: none that names an answer, or may be an acronym."""
+        """Whether the case of a descriptor can change. It does not name an answer and is not an acronym."""
         return not descriptor.isupper() and not any(self.names(answer, descriptor) for answer in self.answers)
 
     def is_fixed(self, line: str) -> bool:
-        """Whether the line breaks around a line stay: it may be empty in a prompt, or has options."""
+        """Whether the line breaks around a line stay: it has options, or may be empty in a prompt."""
         return any(code.startswith(("{%", "{#")) or "\n" in code for code in self.holds(line))
 
     def fields(self, text: str) -> list[tuple[str, str, str, str]]:
-        """A prompt line by line: what stands before each field, its descriptor, the separator, and its text."""
+        """Return the leading space, the descriptor, the separator and the text of each line."""
         lines, out = re.split(r"(\s*\n\s*)", text), list[tuple[str, str, str, str]]()
         for space, line in zip(["", *lines[1::2]], lines[::2], strict=True):
             found = _DESCRIPTOR.match(line)
             name, separator = found.groups() if found and len(found[1].split()) < 5 else ("", "")
-            if out and out[-1][1] and not out[-1][3] and not name:  # a descriptor with a line of its own
+            if out and out[-1][1] and not out[-1][3] and not name:  # a descriptor on a separate line
                 out[-1] = (*out[-1][:2], out[-1][2] + space, line)
             else:
                 out.append((space, name, separator, line[len(name + separator) :]))
@@ -162,10 +163,10 @@ class TemplateParts:
 
 
 def format_choices(template: Template) -> dict[str, tuple[Any, ...]]:
-    """The parts of a template's format that can be changed, each with what it can be; None leaves it.
+    """Return the variable parts of a template's format with their values. None keeps a part unchanged.
 
-    ``separator`` stands between a descriptor (``Review:``) and its field, ``space`` between fields. ``casing`` is that
-    of descriptors. ``wrapper`` stands around the marks before options. :func:`draw_order` draws their order.
+    ``separator`` is between a descriptor (``Review:``) and its field, ``space`` between fields. ``casing`` applies to
+    descriptors, ``wrapper`` to the marks of options. :func:`draw_order` samples the order of options.
     """
     parts, found = TemplateParts(template), dict[str, tuple[Any, ...]]()
     fields, options = parts.fields(parts.text), parts.options
@@ -178,16 +179,13 @@ def format_choices(template: Template) -> dict[str, tuple[Any, ...]]:
         found["space"] = _SPACES
     if options is not None and parts.marks:
         rest = "\n".join([*parts.answers, parts.text[: options.start], parts.text[options.end :]])
-        if not any(options.wrapper.format(mark) in rest for mark in parts.marks):  # the answer "(A)" stays where it is
+        if not any(options.wrapper.format(mark) in rest for mark in parts.marks):  # the text refers to "(A)"
             found["wrapper"] = _WRAPPERS
     return found
 
 
 def draw_order(template: Template, random: np.random.Generator) -> tuple[int, ...] | None:
-    """Draw an order of a template's options uniformly from all but the present one.
-
-    None if the options cannot move. They can if they are the answers, or if the answers are their marks.
-    """
+    """Sample another order of a template's options uniformly; None if they cannot be reordered."""
     present = tuple(range(TemplateParts(template).num_movable))
     order = present
     while len(present) > 1 and order == present:
@@ -198,9 +196,9 @@ def draw_order(template: Template, random: np.random.Generator) -> tuple[int, ..
 def draw_format(
     template: Template, random: np.random.Generator, *, order: bool = True, typos: float = 0.0
 ) -> dict[str, Any]:
-    """Draw a format of the template uniformly; half of them have the options in another ``order``.
+    """Sample a format of the template uniformly. Half of the formats have the options in another ``order``.
 
-    ``typos`` is the share of words that get one.
+    ``typos`` is the share of words with a typo.
     """
     drawn = {name: values[random.integers(len(values))] for name, values in format_choices(template).items()}
     if order and random.integers(2):
@@ -210,9 +208,9 @@ def draw_format(
 
 
 def apply_format(template: Template, change: Mapping[str, Any], name: str) -> Template:
-    r"""The template in another format, under another name: with the same code, target and answers.
+    r"""Return the template in another format and with another name. Code, target and answers stay.
 
-    Where the answers are the options' marks, they are the marks that the same options have now.
+    If the answers are the marks of options, they become the new marks of the same options.
 
     Example:
         >>> plain = Template("plain", "Review: {{ text }}\nGood or bad?", "bad ||| good")
@@ -228,7 +226,7 @@ def apply_format(template: Template, change: Mapping[str, Any], name: str) -> Te
         if descriptor:
             casing = _CASINGS.get(change.get("casing", ""), str)
             out += casing(descriptor) if parts.recased(descriptor) else descriptor
-            stays = fixed and "\n" in separator  # options stand below
+            stays = fixed and "\n" in separator  # a list of options follows
             out += separator if stays else change.get("separator", separator)
         out, before = out + rest, fixed
     if change.get("typos"):
@@ -237,7 +235,7 @@ def apply_format(template: Template, change: Mapping[str, Any], name: str) -> Te
 
 
 def _with_options(parts: TemplateParts, change: Mapping[str, Any]) -> tuple[str, str]:
-    """The prompt with its options in another order or wrapper; and the answers where these are the marks."""
+    """Return the prompt with reordered or rewrapped options, and the answers if they are marks."""
     options, order = parts.options, change.get("order")
     if options is None:
         if order is not None:
@@ -251,7 +249,7 @@ def _with_options(parts: TemplateParts, change: Mapping[str, Any]) -> tuple[str,
         listed = "\n".join(f"{wrapper.format(mark)} {item}" for mark, item in zip(marks, items, strict=True))
         if sorted(parts.answers) == sorted(marks):
             answers = f" {SEPARATOR} ".join(marks[list(order).index(marks.index(each))] for each in parts.answers)
-        parts.pieces.append(parts.source(listed))  # its lines are no fields
+        parts.pieces.append(parts.source(listed))  # hides its lines from the fields
         listed = chr(_FIRST + len(parts.pieces) - 1)
     else:
         if options.items[0][0].isupper() and not any(item[0].isupper() for item in options.items[1:]):
@@ -262,7 +260,7 @@ def _with_options(parts: TemplateParts, change: Mapping[str, Any]) -> tuple[str,
 
 
 def _with_typos(text: str, answers: list[str], rate: float, random: np.random.Generator) -> str:
-    """Two neighbouring letters exchanged in this share of the words, but for those of the answers."""
+    """Exchange two letters in this share of the words. Words of the answers stay."""
     kept = set(re.findall(r"\w+", " ".join(answers).casefold()))
 
     def exchange(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""The library of phrasings: which fit a task, and the templates that they make."""
+"""The library of phrasings, and the templates made from them."""
 
 import functools
 import string
@@ -15,7 +15,7 @@ from flip_flop.prompts.safety import SEPARATOR
 from flip_flop_phrasings import TaskKind
 
 KINDS = get_args(TaskKind)
-_ORDERED = ("sentiment", "yes_no")  # kinds whose labels, where they are numbers, have one order: the first is the no
+_ORDERED = ("sentiment", "yes_no")  # kinds with ordered numbers as labels: the first means no
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Phrasings:
     """The phrasings of one kind of task.
 
     Attributes:
-        needs: What a task must have besides its text: ``question``, ``other`` or ``options``.
-        roles: What the labels mean, in the order of the answers, with the words by which each is known; or empty.
+        needs: A requirement besides the text: ``question``, ``other`` or ``options``.
+        roles: The meanings of the labels in the order of the answers, each with known words; or empty.
         phrasings: ``name``, ``jinja``, and ``answers``: one for each role, or ``$names``, ``$letters``, ``$options``.
     """
 
@@ -34,7 +34,7 @@ class Phrasings:
     roles: dict[str, list[str]] | None = None
 
     def order(self, words: Sequence[str], *, by_place: bool) -> tuple[int, ...] | None:
-        """Which label has each role, by its words, or ``by_place``; None where the labels do not fit the roles."""
+        """Return the label of each role, by words or ``by_place``; None if the labels do not fit."""
         roles = list((self.roles or {}).values())
         if len(words) != len(roles):
             return None
@@ -47,15 +47,15 @@ class Phrasings:
 
 @functools.cache
 def library() -> tuple[Phrasings, ...]:
-    """All entries of ``phrasings.yaml``, in its order."""
+    """Return the entries of ``library.yaml`` in order."""
     text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     return tuple(Phrasings(**entry) for entry in yaml.safe_load(text))
 
 
 def guess_kind(words: Sequence[str], *, is_pair: bool, has_options: bool, has_question: bool) -> str | None:
-    """The kind of a task by its columns and its labels' words; None where they do not say.
+    """Guess the kind of a task from its columns and the words of its labels; None if unknown.
 
-    ``is_pair`` is of two texts of which neither is a question.
+    ``is_pair`` means two texts without a question.
     """
     if has_options:
         return "choice"
@@ -72,13 +72,16 @@ def guess_kind(words: Sequence[str], *, is_pair: bool, has_options: bool, has_qu
 def choose_phrasings(
     kind: str, words: Sequence[str], given: set[str], *, by_place: bool
 ) -> tuple[Phrasings, tuple[int, ...]]:
-    """The first entry of the kind that fits, and which label stands at each place of its answers.
+    """Return the first fitting entry of the kind, and the label of each answer.
 
-    ``words`` are the labels in words, ``given`` what there is of ``question``, ``other``, ``options``; ``by_place``
-    takes the labels' order for the roles' where no words tell them.
+    Args:
+        kind: One of ``KINDS``.
+        words: The labels in words.
+        given: The available ones of ``question``, ``other`` and ``options``.
+        by_place: Use the order of the labels if their words are unknown.
 
     Raises:
-        InputError: ``E-INIT-COLUMN`` or ``E-INIT-LABELS`` where none fits.
+        InputError: ``E-INIT-COLUMN`` or ``E-INIT-LABELS`` if no entry fits.
     """
     entries = [each for each in library() if each.kind == kind]
     possible = [each for each in entries if not each.needs or each.needs in given]
@@ -104,7 +107,7 @@ def choose_phrasings(
 def make_templates(
     phrasings: Phrasings, *, texts: Sequence[str], words: Sequence[str], options: Sequence[str], question: str
 ) -> list[Template]:
-    """The templates of an entry, for the columns ``texts`` and ``options``, and the labels in ``words``."""
+    """Make the templates of an entry for the columns ``texts`` and ``options``, and the labels in ``words``."""
     count = len(options) or len(words)
     letters = string.ascii_uppercase[:count] if count <= 26 else [str(at + 1) for at in range(count)]
     listed = [f"{{{{ {name} }}}}" for name in options] or [_literal(word) for word in words]
@@ -131,5 +134,5 @@ def make_templates(
 
 
 def _literal(text: str) -> str:
-    """The text as it stands in a template: what Jinja would read is printed as a value."""
+    """Escape a text for a template."""
     return "{{ " + repr(text) + " }}" if any(mark in text for mark in ("{{", "{%", "{#", SEPARATOR)) else text

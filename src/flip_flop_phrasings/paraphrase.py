@@ -1,4 +1,4 @@
-"""A template in other words, from any model that writes texts; what it writes is not trusted."""
+"""Paraphrases of a template by a language model, whose texts are untrusted."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ from flip_flop.scoring import LoadedModel
 from flip_flop.scoring.causal_lm import evaluation_mode
 from flip_flop_phrasings.formats import TemplateParts
 
-# From prompts, and a seed for each, to the texts that go on from them.
+# From prompts and seeds to continuations.
 Generate = Callable[[Sequence[str], Sequence[int]], Sequence[str]]
 
-INSTRUCTION_VERSION = 1  # counts up whenever a letter of the instruction changes
+INSTRUCTION_VERSION = 1  # increases with every change of the instruction
 _INSTRUCTION = """\
 Below is a prompt between <template> and </template>. Write it in other words. It must mean the same and ask for the \
 same answers: {answers}. Copy everything in {{{{ double braces }}}} exactly as it is and add none. \
@@ -33,18 +33,18 @@ In other words:
 
 
 def instruction(template: Template) -> str:
-    """What a model is asked for a paraphrase of this template."""
+    """Return the instruction to paraphrase this template."""
     parts = TemplateParts(template)
     return _INSTRUCTION.format(answers=", ".join(map(parts.source, parts.answers)), prompt=parts.source(parts.text))
 
 
 def read_paraphrase(template: Template, text: str, name: str) -> tuple[Template, str]:
-    """The template that a text makes, with the target and answers of the one it is from; and why it is rejected.
+    """Make a template from a text, with the original's target and answers. Also return reasons to reject it.
 
-    It must hold the template's own code, each piece as often, and name the answers that the template names.
+    The text must have every piece of the original's code equally often, and name the same answers.
 
     Raises:
-        InputError: An ``E-TPL`` code where it cannot be read as a template.
+        InputError: An ``E-TPL`` code for an invalid template.
     """
     parts = TemplateParts(template)
     found = Template(name, text + parts.target, template.answer_choices)
@@ -57,13 +57,13 @@ def read_paraphrase(template: Template, text: str, name: str) -> tuple[Template,
 
 
 def cut_reply(reply: str) -> str:
-    """The one prompt that a reply holds; nothing where it has no end, or a separator."""
+    """Return the prompt of a reply; empty for a reply without an end or with a separator."""
     text, end, _ = reply.strip().removeprefix("<template>").partition("</template>")
     return text.strip() if end and SEPARATOR not in text else ""
 
 
 class GumbelNoise(LogitsProcessor):
-    """Noise under which the largest logit is a draw from the softmax: no global generator is read."""
+    """Noise that makes the largest logit a sample from the softmax, with a separate generator."""
 
     def __init__(self, seed: int, temperature: float = 0.8):
         self.random, self.temperature = torch.Generator().manual_seed(seed), temperature
@@ -75,7 +75,7 @@ class GumbelNoise(LogitsProcessor):
 
 
 def sampler(loaded: LoadedModel) -> Generate:
-    """Texts from a causal LM, in its chat template where it has one; each a function of its prompt and its seed."""
+    """Return a generator of texts from a causal LM. Each text depends on its prompt and seed only."""
     encoder, tokenizer, model = loaded.encoder(), loaded.tokenizer, loaded.model
     end: dict[str, Any] = {"stop_strings": ["</template>"], "eos_token_id": tokenizer.eos_token_id}
 

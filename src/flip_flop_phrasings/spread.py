@@ -1,4 +1,4 @@
-"""How far a model's answers hang on a prompt's format: the same templates under formats drawn at random."""
+"""Sensitivity to formatting: the same templates under random formats."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,24 +35,24 @@ def format_spread(
     seed: int = 0,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    r"""Score each template under ``num_formats`` formats, drawn with replacement, its options in their order.
+    r"""Score each template under ``num_formats`` formats, sampled with replacement, with the options in their order.
 
-    FormatSpread (Sclar et al. 2024) takes one prompt's spread over its formats, the best less the worst: so it is here
-    for each template, and the mean over templates.
+    The spread of a template is the difference between its best and worst format, as in FormatSpread (Sclar et al.
+    2024). The summary is the mean over templates.
 
-    Where a template lists its options, each of its formats is scored with the options in another order, too. With
-    :math:`D_o`, the mean share of instances on which two such variants disagree, which differ in the order alone, and
-    :math:`D_f`, that of two formats in one order, ``share`` is :math:`D_o / (D_o + D_f)`: the order's part in the
-    disagreement, as if the two added up. None where nothing disagrees.
+    Templates that list their options are also scored with the options in another order. :math:`D_o` is the mean share
+    of instances on which two variants with different orders disagree. :math:`D_f` is this share for two formats with
+    one order. ``share`` is :math:`D_o / (D_o + D_f)`, or None if nothing changes.
 
-    Intervals are of 95 %, by the bootstrap over formats, the i-th of each template together; two copies of one draw are
-    no pair. A range can only grow with more formats: its interval ends at its value.
+    The 95 % intervals are a bootstrap over formats. It resamples the i-th format of all templates together, and two
+    copies of one format are not a pair. A range only grows with more formats, so its interval ends at its value.
 
-    An instance that is too long under one of the formats is refused, or left out under all.
+    An instance that is too long under one format is rejected, or skipped under all formats.
 
     Returns:
-        Plain values for ``metrics.json``: ``f1_min``, ``f1_max``, ``f1_spread`` where there is gold,
-        ``observed_agreement`` of two formats, ``intervals``; the same and the formats in ``per_template``; ``order``.
+        Plain values for ``metrics.json``: ``f1_min``, ``f1_max`` and ``f1_spread`` of labelled rows,
+        ``observed_agreement`` of two formats, and their ``intervals``. ``per_template`` has the same values with the
+        formats, ``order`` the effect of the order.
     """
     formats: dict[str, list[dict[str, Any]]] = {}
     ordered: dict[str, list[dict[str, Any]]] = {}
@@ -66,13 +66,13 @@ def format_spread(
     rendered: list[Sequence[RenderedInstance]] = []
     for what, changes in (("", formats), (" in another order", ordered)):
         for at in range(num_formats if changes else 0):
-            # A variant has its template's name: on that depends what it draws at random.
+            # Random choices depend on the template's name, so a variant keeps it.
             own = task.templates.select(changes)
             variants = tuple(apply_format(each, changes[each.name][at], each.name) for each in own)
             asked = replace(task, templates=replace(own, templates=variants), held_out_templates=())
             rendered.append(asked.instances(split, limit=limit, seed=seed))
             names += [f"{name}, format {at + 1}{what}" for name in changes]
-    # All in one: an instance that is too long under one format is left out under all.
+    # One call, so that an instance that is too long under one format is skipped under all.
     instances = [
         replace(
             each[0],
@@ -93,7 +93,7 @@ def format_spread(
         agreement[name] = template_agreement_matrix(ours)
         if name in ordered:
             theirs = other[:, :, [*ordered].index(name)]
-            swapped[name] = ((ours != theirs) | (ours < 0)).mean(axis=0)  # two answers that are no label do not agree
+            swapped[name] = ((ours != theirs) | (ours < 0)).mean(axis=0)  # two invalid answers do not agree
 
     def summary(names: list[str]) -> dict[str, Any]:
         pairs = np.mean([agreement[name] for name in names], axis=0)
@@ -151,20 +151,20 @@ def _over_formats(
 
 
 def render_formats(found: Mapping[str, Any]) -> str:
-    """The spread over formats as lines for a terminal, in percent."""
+    """Render the spread over formats for a terminal, in percent."""
     lines = [["template", "F1 min..max", "max-min", "95% of max-min", "P_o of two formats", "95% of P_o"]]
     for name, each in [*found["per_template"].items(), ("mean", found)]:
         low, high, spread, agreed = (each.get(key) for key in ("f1_min", "f1_max", "f1_spread", "observed_agreement"))
         ends = [percent_interval(each["intervals"].get(key)) for key in ("f1_spread", "observed_agreement")]
         name += "" if any(each.get("formats", [name])) else " (one format)"
         lines.append([name, f"{percent(low)}..{percent(high)}", percent(spread), ends[0], percent(agreed), ends[1]])
-    text = f"{found['num_formats']} formats of each template, drawn as FormatSpread does; intervals over formats\n"
+    text = f"{found['num_formats']} formats of each template, sampled like FormatSpread; intervals over formats\n"
     text += align_columns(lines, num_left=1, rule=True)
     if found["num_too_long"]:
-        text += f"\nleft out of all formats, too long under some: {count(found['num_too_long'], 'instance')}"
+        text += f"\nskipped under all formats, too long under some: {count(found['num_too_long'], 'instance')}"
     order = found["order"]
     if order is None:
-        return f"{text}\nno template lists its answers as options, so nothing is known of their order"
+        return f"{text}\nno template lists its answers as options, so the effect of their order is unknown"
     return (
         f"{text}\noptions in another order change {percent(order['order'])} % of the answers, another format "
         f"{percent(order['format'])} %; the order's part in both: {percent(order['share'])} % "

@@ -1,4 +1,4 @@
-"""From a few templates to many: in other formats, and in other words."""
+"""New templates from a few: other formats and paraphrases."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from flip_flop.tasks import Task
 from flip_flop_phrasings.formats import apply_format, draw_format
 from flip_flop_phrasings.paraphrase import INSTRUCTION_VERSION, Generate, cut_reply, instruction, read_paraphrase
 
-_DRAWS = 30  # formats drawn for each that is asked for: a short template has few
+_DRAWS = 30  # sampled formats per requested format: a short template has few
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class VariedTemplate:
     """A template made from another.
 
     Attributes:
-        template: Itself; None where its text makes none.
-        made: How: the template that it is ``from``, the ``change`` and its details, ``seed`` and ``index``.
-        text: What was changed, for a table.
-        rejected: Why it is not kept, or nothing.
-        warnings: Codes of lint that the template it is from does not have.
+        template: The template; None for an invalid text.
+        made: Its origin: the template ``from``, the ``change`` and its details, ``seed`` and ``index``.
+        text: The change, for a table.
+        rejected: The reason to reject it, or empty.
+        warnings: Lint codes that the original does not have.
     """
 
     name: str
@@ -45,7 +45,7 @@ class VariedTemplate:
 
 
 def kept_templates(found: Sequence[VariedTemplate]) -> list[Template]:
-    """Those that are not rejected."""
+    """Return the templates that are not rejected."""
     return [each.template for each in found if each.template and not each.rejected]
 
 
@@ -60,11 +60,20 @@ def vary_templates(
     paraphrases: int = 0,
     by: str = "",
 ) -> list[VariedTemplate]:
-    """Make new templates from those that are not held out until there are ``number``, and judge them.
+    """Make new templates from the training templates, up to ``number`` in all.
 
-    First ``paraphrases`` of each template, by the model named ``by``; then other formats of templates and paraphrases
-    in turn. One is kept if it is a template, no other's double, and lint finds no error on the ``rows``. ``typos`` is
-    the share of words in which a format puts one. A template has only so many formats, so fewer may be found.
+    Paraphrases come first, then formats of templates and paraphrases in turn. Invalid templates, duplicates, and
+    templates with lint errors are rejected. A short template has few formats, so there may be fewer templates.
+
+    Args:
+        task: The task.
+        rows: Rows for lint.
+        number: The number of templates, including the original ones.
+        seed: The seed of formats and paraphrases.
+        typos: The share of words with a typo in a format.
+        generate: The paraphraser; None for formats only.
+        paraphrases: Paraphrases per template.
+        by: The name of the paraphraser, for the record.
     """
     found, own = list[VariedTemplate](), list(task.training_templates)
     if generate is not None:
@@ -98,7 +107,7 @@ def vary_templates(
 
 
 def _free(task: Task, template: Template, change: str) -> Iterator[int]:
-    """The numbers from 1 that no changed template in the task has: it may have been varied before."""
+    """Yield the numbers from 1 that the task does not use. It may have varied templates already."""
     return (index for index in count(1) if f"{template.name} {change} {index}" not in task.templates.names)
 
 
@@ -109,7 +118,7 @@ def _texts(template: Template) -> tuple[str, str | None]:
 def _paraphrase(
     template: Template, index: int, reply: str, made: dict[str, Any], first: dict[str, str]
 ) -> VariedTemplate:
-    """What a reply makes; ``first`` is who said each text first, but for case, spaces and punctuation."""
+    """Make a template from a reply. ``first`` maps each text, without case and punctuation, to its first template."""
     name, text, new = f"{template.name} paraphrase {index}", cut_reply(reply), None
     why = "" if text else "the reply is not one prompt with an end"
     if text:
@@ -118,7 +127,7 @@ def _paraphrase(
         except InputError as error:
             why = f"{error.code} {error.message}"
     if new and not why and (earlier := first.setdefault(_plain(new.jinja), name)) != name:
-        why = f"it says what {earlier!r} says"
+        why = f"it repeats {earlier!r}"
     change = {"from": template.name, "change": "paraphrase", "index": index, "instruction": INSTRUCTION_VERSION}
     return VariedTemplate(name, new, change | made, text or reply, why)
 
@@ -128,14 +137,14 @@ def _plain(text: str) -> str:
 
 
 def _judge(task: Task, rows: Sequence[LintRow], found: Sequence[VariedTemplate]) -> list[VariedTemplate]:
-    """Reject those with an error of lint's, among the task's templates and one another."""
+    """Lint the templates together with those of the task, and reject templates with errors."""
     findings = lint_templates(
         replace(task.templates, templates=(*task.templates, *kept_templates(found))),
         rows,
         label_field=task.label_field,
         num_labels=None if task.labels is None else len(task.labels),
     )
-    orders = {each.name for each in found if "order" in each.made}  # answers that are marks move with their options
+    orders = {each.name for each in found if "order" in each.made}  # their marks move with the options
     codes: dict[str, list[str]] = {name: [] for name in (*task.templates.names, *(each.name for each in found))}
     errors: dict[str, str] = {}
     for finding in findings:
@@ -156,11 +165,11 @@ def _judge(task: Task, rows: Sequence[LintRow], found: Sequence[VariedTemplate])
 def review(
     loaded: LoadedModel, task: Task, found: Sequence[VariedTemplate], *, split: str, limit: int, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
-    """How a model answers the task's templates and the kept ones, by name, on rows whose labels are not read.
+    """Score the original and the kept templates without reading labels.
 
     Returns:
-        The share of instances on which it agrees with the vote of the task's own templates, and the mean probability
-        of the template's own labels.
+        For each template, the share of instances that agree with the vote of the original templates, and the mean
+        probability of its labels.
     """
     own = task.training_templates
     asked = replace(task, templates=replace(own, templates=(*own, *kept_templates(found))), held_out_templates=())
@@ -172,9 +181,9 @@ def review(
 
 
 def varied_task_text(source: Path, out: Path, task: Task, found: Sequence[VariedTemplate]) -> str:
-    """The task file ``source`` with the kept templates too, to be written to ``out``; its comments are left behind.
+    """Return the text of the task file ``out``: ``source`` with the kept templates, without comments.
 
-    Each new template says under ``metadata`` how it was made. Paths of data are relative to the folder of ``out``.
+    ``metadata`` has the origin of each new template. Paths are relative to the folder of ``out``.
     """
     document = read_yaml(source)
     there = Path(os.path.relpath(source.parent, out.parent))
@@ -186,10 +195,10 @@ def varied_task_text(source: Path, out: Path, task: Task, found: Sequence[Varied
     made = {each.name: each.made for each in found}
     kept = kept_templates(found)
     document["name"] = task.name
-    if isinstance(document["templates"], dict):  # of PromptSource's: what the task found is written down
+    if isinstance(document["templates"], dict):  # write the templates and labels that the task found
         document["templates"] = [asdict(each) for each in task.templates]
         if task.labels is not None:
             document |= {"label_field": task.label_field, "labels": list(task.labels)}
     document["templates"] += [asdict(each) | {"metadata": made[each.name]} for each in kept]
-    head = f"# {source.name} with {len(kept)} templates more, made by flip-flop templates vary.\n"
+    head = f"# {source.name} with {len(kept)} new templates, made by flip-flop templates vary.\n"
     return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)

@@ -14,7 +14,7 @@ CSV_FILES = tuple(catalog_entry("storycloze").files.values())
 
 
 class Made(NamedTuple):
-    """Where the made datasets lie."""
+    """The folders of the made datasets."""
 
     mirror: Path
     stories: Path

@@ -1,4 +1,4 @@
-"""Fetching PromptSource's templates: pip is a stand-in here, and so are the archives."""
+"""Download of PromptSource templates, with a replacement of pip and made archives."""
 
 import hashlib
 import io
@@ -110,7 +110,7 @@ def test_pip_downloads_the_pinned_archive_and_only_its_yaml_files_are_unpacked(p
         (subprocess.TimeoutExpired("pip", 600), "E-TPL-FETCH", "TimeoutExpired"),
     ],
 )
-def test_where_pip_fails_one_line_says_what_to_do_instead(answer, code, words, monkeypatch, cache):
+def test_a_failure_of_pip_is_reported_with_an_alternative(answer, code, words, monkeypatch, cache):
     def fail(command, **more):
         if isinstance(answer, Exception):
             raise answer
@@ -126,7 +126,7 @@ def test_where_pip_fails_one_line_says_what_to_do_instead(answer, code, words, m
     assert not cache.exists()
 
 
-def test_an_archive_of_another_digest_is_refused_and_nothing_is_written(tmp_path, cache):
+def test_an_archive_with_another_digest_is_rejected(tmp_path, cache):
     with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: .* is not promptsource-0.2.3.tar.gz: its SHA-256 is"):
         fetch(write_archive(tmp_path / "other.tar.gz"))
     assert not cache.exists()
@@ -156,7 +156,7 @@ def unpack(folder):
 
 
 @pytest.mark.parametrize("inside", ["", "promptsource-0.2.3", "promptsource-0.2.3/promptsource", TEMPLATES])
-def test_a_folder_is_taken_wherever_in_it_the_templates_are(inside, tmp_path, monkeypatch, cache):
+def test_templates_are_found_inside_a_folder(inside, tmp_path, monkeypatch, cache):
     folder = unpack(tmp_path / "unpacked") / inside
     with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: the 2 template files in .* are not those of PromptSource"):
         fetch(folder)
@@ -177,7 +177,7 @@ def test_a_folder_without_templates_is_refused(tmp_path):
             fetch(tmp_path / name)
 
 
-def test_the_variable_names_a_folder_that_is_used_as_it_is(tmp_path, monkeypatch):
+def test_the_environment_variable_sets_the_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(unpack(tmp_path / "mine")))
     assert templates_folder() == tmp_path / "mine" / TEMPLATES
     assert read_promptsource(templates_folder(), "drinks")

@@ -32,7 +32,7 @@ def test_entry_points_name_all_datasets():
     assert {*plugin_tasks()} >= {*NAMES, "promptsource"}
 
 
-def test_there_are_eleven_and_their_data_files_agree_with_themselves():
+def test_data_files_are_consistent():
     assert len(NAMES) == 11
     for name in NAMES:
         entry = catalog_entry(name)
@@ -43,7 +43,7 @@ def test_there_are_eleven_and_their_data_files_agree_with_themselves():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_papers_sizes_follow_from_the_official_ones_or_the_data_file_says_why_not(name):
+def test_sizes_follow_from_official_splits_or_have_a_note(name):
     entry = catalog_entry(name)
     policy, train, test = entry.policy, entry.train_from.rows, entry.test_from.rows
     held_out = policy.held_out(train, test)
@@ -53,7 +53,7 @@ def test_the_papers_sizes_follow_from_the_official_ones_or_the_data_file_says_wh
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_dataset_loads_by_name_with_every_row_and_prompt_in_one_split_by_the_seed(name, made):
+def test_a_dataset_has_disjoint_splits_that_depend_on_the_seed(name, made):
     task, labels = load(made, name), catalog_entry(name).labels
     splits = {split: task.instances(split) for split in ("train", "validation", "test")}
     for instances in splits.values():
@@ -89,7 +89,7 @@ def test_templates_are_the_original_ones_that_render_for_every_row_by_name(made)
 
 def test_a_row_that_renders_like_a_test_row_is_left_out_of_train(made):
     (row,) = load(made, "rte").rows("test").rows[4:5]
-    # Its idx and its label differ: only what is rendered counts.
+    # Its idx and its label differ, which are not rendered.
     other = row.fields | {"idx": 500, "label": 1 - row.fields["label"]}
     change_rows(made, "aps/super_glue/rte/train", lambda rows: [*rows, other])
     data = load_data(made, "rte")
@@ -111,7 +111,7 @@ def test_rows_of_train_that_render_alike_all_stay_in_train(made):
         assert all(20 <= number < 60 for number in held_out)
 
 
-def test_what_all_rows_decide_is_kept_and_not_looked_for_again(made, monkeypatch):
+def test_the_check_of_all_rows_is_cached(made, monkeypatch):
     first = load_data(made, "copa")
     with monkeypatch.context() as patch:
         patch.setattr("flip_flop_paper.data.row_checks.filter_templates", lambda *_, **__: pytest.fail("again"))
@@ -120,7 +120,7 @@ def test_what_all_rows_decide_is_kept_and_not_looked_for_again(made, monkeypatch
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"kept": ["gone"], "dropped": [], "duplicates": {}}', '{"kept": ['])
-def test_a_damaged_cache_is_looked_past(content, made, tmp_path):
+def test_a_damaged_cache_is_replaced(content, made, tmp_path):
     first = load_data(made, "copa")
     (kept,) = (tmp_path / "cache").rglob("copa-*.json")
     kept.write_text(content)
@@ -128,7 +128,7 @@ def test_a_damaged_cache_is_looked_past(content, made, tmp_path):
     assert json.loads(kept.read_text())["kept"] == ["other", "which"]
 
 
-def test_other_rows_and_other_templates_are_looked_at_anew(made, tmp_path):
+def test_changed_rows_and_templates_are_checked_again(made, tmp_path):
     load(made, "copa")
     for split in ("train", "validation"):
         change_rows(made, f"aps/super_glue/copa/{split}", lambda rows: [{**row, "question": "cause"} for row in rows])
@@ -138,7 +138,7 @@ def test_other_rows_and_other_templates_are_looked_at_anew(made, tmp_path):
     assert load(made, "copa").templates.names == ("other", "which")
 
 
-def test_the_record_holds_what_the_split_was_made_of(made):
+def test_the_record_has_the_splits_and_templates(made):
     task = load(made, "cb")
     provenance = {split: task.rows(split).provenance for split in ("train", "validation", "test")}
     assert provenance["test"]["source"] == "aps/super_glue (cb, validation)"
@@ -148,7 +148,7 @@ def test_the_record_holds_what_the_split_was_made_of(made):
     json.dumps(provenance)
 
 
-def test_parts_are_said_to_be_parts(made):
+def test_partial_datasets_are_reported(made):
     comparison = compare(load_data(made, "anli_r3"))
     reasons = ("train_r3 has 60 of its 100,459 rows here", "dev_r3 has 23 of its 1,200 rows here")
     assert comparison.reasons == reasons
@@ -177,9 +177,7 @@ def test_an_unknown_name_is_refused():
         catalog_entry("hellaswagg")
 
 
-def test_story_cloze_says_in_one_line_how_to_get_it_and_is_read_from_the_folder_that_the_environment_names(
-    made, tmp_path, monkeypatch
-):
+def test_story_cloze_explains_registration_and_reads_its_folder(made, tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"\AE-DATA-STORYCLOZE: .* Register at https://.*--story-cloze-dir[^\n]*\Z"):
         load_task("storycloze")
     with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* has no file 'cloze_test_val"):
@@ -192,7 +190,7 @@ def test_story_cloze_says_in_one_line_how_to_get_it_and_is_read_from_the_folder_
     assert task.instances("test")[0].choices[0] == ("Ending 1 of 1000.", "Ending 2 of 1000.")
 
 
-def test_another_file_of_story_clozes_owners_is_refused(made):
+def test_other_story_cloze_files_are_rejected(made):
     path = made.stories / CSV_FILES[1]
     path.write_text(path.read_text().replace("AnswerRightEnding", "Answer"))
     with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* has no column 'AnswerRightEnding'"):

@@ -1,4 +1,4 @@
-"""Sizes of the paper's splits, and that nothing but ids and seed decides what is in them."""
+"""The paper's splits, as laws over made rows."""
 
 import random
 
@@ -35,7 +35,7 @@ def rows_of(numbers: list[int], split: str) -> Rows:
         (SplitPolicy(1000), 5, 5, 1),
     ],
 )
-def test_how_many_are_held_out(policy: SplitPolicy, train: int, test: int, size: int) -> None:
+def test_number_of_held_out_rows(policy: SplitPolicy, train: int, test: int, size: int) -> None:
     assert policy.held_out(train, test) == size
 
 
@@ -94,13 +94,13 @@ def test_rows_with_two_equal_answers_are_in_no_split() -> None:
     assert splits["test"].provenance["unanswerable"] == 4
 
 
-def test_rows_that_one_template_does_not_tell_apart_are_not_divided_between_train_and_validation() -> None:
+def test_train_and_validation_share_no_prompt() -> None:
     def rows(pairs: list[tuple[str, str]], split: str) -> Rows:
         made = [{"a": a, "b": b, "label": index} for index, (a, b) in enumerate(pairs)]
         return name_rows(RowsSource(made, split).load(), split, None)
 
     train = rows([("1", "1"), ("1", "2"), ("1", "1"), ("2", "2"), ("3", "3"), ("3", "3 ")], "train")
     test = rows([("2", "2"), ("1", "3"), ("3", "4"), ("2", "2")], "dev")
-    # Row 3 stands in test, twice, under both templates; 0, 1 and 2 share a, and 4 and 5 share both.
+    # Test has row 3 twice under both templates. Rows 0, 1 and 2 share a, and 4 and 5 share both.
     found = find_duplicates(train, test, TEMPLATES, "label")
     assert (found.in_test, found.within_train) == ((3,), (0, 1, 2, 4, 5))

@@ -22,7 +22,7 @@ def second(name):
     return YAML.split("templates:\n")[1].replace("1a", "2b").replace("name: plain", f"name: {name}")
 
 
-def test_a_template_is_read_with_what_it_says_of_itself(tmp_path):
+def test_read_a_template_and_its_metadata(tmp_path):
     (source,) = read_promptsource(write(tmp_path, YAML), "drinks")
     assert (source.name, source.original_task) == ("plain", True)
     assert source.template.render({"drink": "Tea", "label": 1}, "label") == ("Tea?", ("No", "Yes"))
@@ -76,7 +76,7 @@ def test_a_file_that_holds_no_templates_is_refused(text, tmp_path):
         ("a ||| b ||| c", "E-TPL-PARTS"),
     ],
 )
-def test_a_template_that_cannot_be_used_is_refused_with_a_code_and_leaves_the_others(jinja, code, tmp_path):
+def test_an_invalid_template_does_not_affect_the_others(jinja, code, tmp_path):
     odd = second("odd").replace("{{ drink }}? ||| {{ answer_choices[label] }}", jinja)
     odd_source, plain = read_promptsource(write(tmp_path, YAML + odd), "drinks")
     assert odd_source.template.code == code
@@ -167,12 +167,12 @@ def test_a_template_that_has_failed_is_not_rendered_again():
     assert len(list(rows)) == 9
 
 
-def test_two_equal_answers_are_the_rows_fault_and_drop_no_template():
+def test_two_equal_answers_do_not_drop_a_template():
     candidate = source("t", "{{ a }}?", "{{ a }} ||| {{ b }}")
     assert filter_templates([candidate], [{"a": "x", "b": "x"}], label_field=None).kept.names == ("t",)
 
 
-def test_the_rule_gives_five_templates_on_rows_of_storyclozes_shape(promptsource_folder):
+def test_storycloze_has_five_templates(promptsource_folder):
     sentences = {f"input_sentence_{index}": f"Sentence {index}." for index in range(1, 5)}
     endings = {"sentence_quiz1": "Ending 3.", "sentence_quiz2": "Another ending 3.", "answer_right_ending": 1}
     rows = [{**sentences, **endings, "story_id": "3"}]

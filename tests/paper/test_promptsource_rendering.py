@@ -29,7 +29,7 @@ def official_rows(name, hub_mirror):
 
 
 def promptsource_source(folder):
-    """The text of PromptSource's ``templates.py``: from the archive kept with the templates, or beside them."""
+    """Read ``templates.py`` of PromptSource from the archive or the folder."""
     archive, beside = folder / ARCHIVE_NAME, folder.parent / "templates.py"
     if archive.is_file():
         assert sha256_file(archive) == ARCHIVE_SHA256
@@ -48,7 +48,7 @@ class Reference:
     def __init__(self, folder):
         self.module = ModuleType("promptsource_templates")
         resources = SimpleNamespace(resource_filename=lambda *names: str(folder))
-        with pytest.MonkeyPatch.context() as patch:  # what it imports and its rendering does not use
+        with pytest.MonkeyPatch.context() as patch:  # imports that rendering does not use
             patch.setitem(sys.modules, "pandas", ModuleType("pandas"))
             patch.setitem(sys.modules, "pkg_resources", resources)
             exec(compile(promptsource_source(folder), "promptsource/templates.py", "exec"), self.module.__dict__)
@@ -82,7 +82,7 @@ def reference(promptsource_folder):
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_the_selected_templates_render_as_promptsource_renders_them(name, promptsource_folder, hub_mirror, reference):
+def test_templates_render_like_promptsource(name, promptsource_folder, hub_mirror, reference):
     entry = catalog_entry(name)
     rows = [row for split in official_rows(name, hub_mirror) for row in split]
     rows = rows[:: len(rows) // 100][:100]
@@ -103,7 +103,7 @@ def test_the_selected_templates_render_as_promptsource_renders_them(name, prompt
 
 
 @pytest.mark.parametrize("dataset", sorted({catalog_entry(name).templates for name in REAL}))
-def test_a_datasets_templates_are_those_that_promptsource_lists_in_its_order(dataset, promptsource_folder, reference):
+def test_templates_are_listed_like_promptsource(dataset, promptsource_folder, reference):
     theirs = reference.read(dataset)
     ours = read_promptsource(promptsource_folder, dataset)
     assert [source.name for source in ours] == theirs.all_template_names

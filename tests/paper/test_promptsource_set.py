@@ -1,4 +1,4 @@
-"""A set of PromptSource's as a task: its labels are what its templates' targets say."""
+"""PromptSource sets as tasks, with labels from the targets of their templates."""
 
 import pandas as pd
 import pytest
@@ -63,19 +63,19 @@ def test_labels_and_their_order_come_from_the_targets(
 @pytest.mark.parametrize(
     ("rows", "more", "words"),
     [
-        ("text,label,mine\nx,0,1\ny,1,1\nz,0,0", "label_field: mine", "do not say which values of 'mine' are which"),
+        ("text,label,mine\nx,0,1\ny,1,1\nz,0,0", "label_field: mine", "do not map the values of 'mine' to answers"),
         ("text,label\nx,0\ny,1", "label_field: lable", "no field 'lable'. Did you mean 'label'?"),
         ("text,label\nx,1\ny,2", "", "no answer for '2' of the field 'label'. Write label_field: and labels:"),
         ("text,label\nx,0\ny,1", "chat_template_kwargs: {day: 2020-01-01}", "not JSON serializable"),
     ],
 )
-def test_labels_that_the_templates_do_not_tell_are_refused(rows, more, words, task_of):
+def test_undetermined_labels_are_rejected(rows, more, words, task_of):
     with pytest.raises(InputError, match="E-TASK-KEY") as error:
         task_of("No ||| Yes", "answer_choices[label]", rows, more)
     assert words in str(error.value)
 
 
-def test_a_split_that_cannot_be_read_is_not_one_that_is_missing(tmp_path, monkeypatch):
+def test_a_damaged_split_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(tmp_path / "templates"))
     folder, mirror = tmp_path / "templates" / "tea", tmp_path / "mirror" / "tea" / "default"
     folder.mkdir(parents=True)

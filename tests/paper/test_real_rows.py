@@ -1,4 +1,4 @@
-"""The real rows and PromptSource's templates, where both are at hand."""
+"""The datasets on real rows with PromptSource's templates."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def real(hub_mirror: Path, promptsource_folder: Path, tmp_path_factory: pytest.T
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_paper_s_table_is_met_or_the_reason_is_known(name: str, real: Real) -> None:
+def test_sizes_match_the_papers_table_or_have_a_reason(name: str, real: Real) -> None:
     comparison = compare(real(name))
     assert comparison.unexplained == ()
     assert comparison.found["templates"] == comparison.published["templates"]
@@ -93,7 +93,7 @@ def test_the_first_rows_of_datasets_without_an_id_have_the_answers_that_a_reader
         assert instance.choices[task.templates.names.index(template)][instance.label] == words
 
 
-def test_hellaswag_s_gold_ending_is_the_one_that_its_label_counts_to(real: Real) -> None:
+def test_the_gold_ending_of_hellaswag_has_the_index_of_its_label(real: Real) -> None:
     task = real("hellaswag").task
     for row, instance in zip(task.rows("test").rows[:50], task.instances("test"), strict=False):
         place = task.templates.names.index("complete_first_then")

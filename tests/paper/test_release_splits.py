@@ -80,7 +80,7 @@ PAIRS = st.tuples(st.integers(0, 60), st.integers(0, 5), st.integers(0, 12))
     st.sampled_from([None, 3, 7]),
 )
 @settings(max_examples=150)
-def test_the_splits_are_those_of_a_slow_reading(train: list, test: list, validation: int | None) -> None:
+def test_splits_match_a_slow_implementation(train: list, test: list, validation: int | None) -> None:
     labels = [label for _, label in train]
 
     def rows(cells: list[tuple[int, int, int]], split: str) -> Rows:
@@ -109,7 +109,7 @@ def change_rows(made: Made, path: str, change: Callable[[list[dict]], list[dict]
     write_rows(file, change(pq.read_table(file).to_pylist()))
 
 
-def test_a_row_that_repeats_one_prompt_of_a_kept_row_is_left_out_and_one_of_the_other_split_is_not(made: Made) -> None:
+def test_repeated_prompts_are_excluded_within_one_split(made: Made) -> None:
     def change(rows: list[dict]) -> list[dict]:
         again = {**rows[3], "idx": 100, "label": 1 - rows[3]["label"]}
         in_test = {"premise": "Fact 1000.", "hypothesis": "Claim 1000.", "idx": 101, "label": 0}
@@ -124,7 +124,7 @@ def test_a_row_that_repeats_one_prompt_of_a_kept_row_is_left_out_and_one_of_the_
     assert task.rows("train").provenance["left_out"] == 1
 
 
-def test_the_draw_reads_and_moves_no_global_generator(made: Made) -> None:
+def test_splits_do_not_use_the_global_generator(made: Made) -> None:
     state = np.random.get_state()
     drawn = []
     for seed in (1, 2):
@@ -137,7 +137,7 @@ def test_the_draw_reads_and_moves_no_global_generator(made: Made) -> None:
     assert drawn[0] == drawn[1]
 
 
-def test_the_record_says_which_splits_and_which_limit_a_run_had(made: Made) -> None:
+def test_the_record_has_splits_and_limit(made: Made) -> None:
     records = {
         protocol: load_task("cb", hub_mirror=made.mirror, protocol=protocol).render("test").record["data"]
         for protocol in ("paper", "release")
@@ -147,27 +147,27 @@ def test_the_record_says_which_splits_and_which_limit_a_run_had(made: Made) -> N
     assert "prompt_value_limit" not in records["paper"]
 
 
-def test_each_part_of_the_protocol_can_be_set_by_itself(made: Made) -> None:
+def test_splits_and_limit_can_be_set_separately(made: Made) -> None:
     only_splits = load_task("cb", hub_mirror=made.mirror, splits="release").rows("test").provenance
     only_limit = load_task("cb", hub_mirror=made.mirror, prompt_value_limit=99).rows("test").provenance
     assert (only_splits["splits"], "prompt_value_limit" in only_splits) == ("release", False)
     assert (only_limit["splits"], only_limit["prompt_value_limit"]) == ("paper", 99)
 
 
-def test_an_unknown_protocol_or_unknown_splits_are_refused(made: Made) -> None:
+def test_unknown_protocols_and_splits_are_rejected(made: Made) -> None:
     with pytest.raises(InputError, match=r"E-TASK-KEY: protocol is 'released'\. Did you mean 'release'\?"):
         load_task("cb", hub_mirror=made.mirror, protocol="released")
     with pytest.raises(InputError, match=r"E-TASK-KEY: splits is 'papers'\. Did you mean 'paper'\?"):
         load_task("cb", hub_mirror=made.mirror, splits="papers")
 
 
-def test_the_release_reports_what_a_dataset_took() -> None:
+def test_the_release_has_reported_hours() -> None:
     found = row_protocols()["release"]
     assert found.reported_hours == (3, 23)
     assert "061347c" in found.source
 
 
-# The release's sizes where the folder of real rows is complete, and what two of the others give.
+# The release's sizes for complete datasets, and the sizes of two partial datasets.
 REAL = {
     "cb": (194, 56, 56),
     "rte": (1488, 1000, 277),
@@ -199,7 +199,7 @@ def test_the_releases_sizes_are_met_on_real_rows(
 
 
 @pytest.mark.parametrize("name", ["cb", "wsc", "copa"])
-def test_real_rows_go_where_a_slow_reading_sends_them(
+def test_real_splits_match_a_slow_implementation(
     name: str, hub_mirror: Path, promptsource_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = real_data(name, hub_mirror, promptsource_folder, tmp_path, monkeypatch)

@@ -17,7 +17,7 @@ def test_list_shows_the_papers_table_without_reading_anything(flip_flop, monkeyp
     assert len(lines.keys() - {"task", "next:"}) == 11
 
 
-def test_show_says_where_a_dataset_comes_from_and_which_templates_are_kept(flip_flop, made):
+def test_show_prints_source_and_templates(flip_flop, made):
     result = flip_flop("tasks", "show", "copa", "--hub-mirror", made.mirror)
     assert result.code == 0
     assert "aps/super_glue (copa): train (400 rows), validation (100 rows)" in result.out
@@ -26,7 +26,7 @@ def test_show_says_where_a_dataset_comes_from_and_which_templates_are_kept(flip_
     assert "  not causes: row 1: the prompt is empty" in result.out
 
 
-def test_show_goes_without_the_rows(flip_flop, made):
+def test_show_works_without_rows(flip_flop, made):
     result = flip_flop("tasks", "show", "storycloze")
     assert result.code == 0
     assert "labels:    answer_right_ending: 1 sentence_quiz1, 2 sentence_quiz2" in result.out
@@ -44,14 +44,14 @@ def test_check_prints_both_numbers_and_the_reason(flip_flop, made):
     assert result.code == 1
 
 
-def test_check_is_content_where_every_difference_is_explained(flip_flop, made):
+def test_check_succeeds_if_differences_have_reasons(flip_flop, made):
     ten = [(f"t{number}", f"{number} {{{{sentence1}}}} {{{{sentence2}}}}", "No ||| Yes", True) for number in range(10)]
     (made.promptsource / "super_glue/wic/templates.yaml").write_text(templates_yaml("super_glue/wic", ten))
     result = flip_flop("tasks", "check", "wic", "storycloze", "--hub-mirror", made.mirror)
     assert (result.code, result.err) == (0, "")
 
 
-def test_check_of_all_reads_story_cloze_too_where_it_is_given(flip_flop, made):
+def test_check_reads_story_cloze_if_given(flip_flop, made):
     result = flip_flop("tasks", "check", "--hub-mirror", made.mirror, "--story-cloze-dir", made.stories)
     assert "storycloze: validation has 60 of its 1,871 rows here; test has 23" in result.out
     assert "E-DATA" not in result.out

@@ -1,4 +1,4 @@
-"""FormatSpread (Sclar et al. 2024): the format of a prompt changes, what it asks does not."""
+"""Formatting variants keep the question and the answers."""
 
 import itertools
 import re
@@ -49,7 +49,7 @@ MOVED = ["row", "marks", "dashes", "join", "items", "question"]  # the options a
 @pytest.mark.parametrize("template", SHOWN, ids=lambda template: template.name)
 @given(seed=st.integers(0, 10**6), texts=st.tuples(st.text(max_size=5), st.text(max_size=5)), typos=st.booleans())
 @settings(max_examples=10)
-def test_a_variant_shows_the_same_fields_and_answers_and_each_answer_means_what_it_did(template, seed, texts, typos):
+def test_a_variant_keeps_fields_answers_and_meanings(template, seed, texts, typos):
     variant = apply_format(template, draw_format(template, generator(seed, "test"), typos=0.5 * typos), "variant")
     row = {"a": f"§1{texts[0]}1§", "b": f"§2{texts[1]}2§"}
     (before, answers), (after, others) = template.render(row, None), variant.render(row, None)
@@ -88,7 +88,7 @@ def test_without_typos_every_word_stays(template):
         }
 
 
-def test_what_may_change_the_meaning_is_not_offered():
+def test_changes_of_meaning_are_not_offered():
     choices = {template.name: set(format_choices(template)) for template in SHOWN}
     assert choices["plain"] == {"separator", "casing", "space"}
     assert choices["row"] == {"separator", "casing", "space"}
@@ -114,12 +114,12 @@ def test_orders_of_many_options_are_drawn_uniformly():
     assert draw_format(template, generator(1, "test")) == draw_format(template, generator(1, "test"))
 
 
-def test_orders_of_few_options_are_all_but_the_present_one():
+def test_all_other_orders_of_few_options_are_sampled():
     drawn = {draw_order(TEMPLATES[2], generator(number, "test")) for number in range(200)}
     assert drawn == set(itertools.permutations(range(3))) - {(0, 1, 2)}
 
 
-def test_lines_that_may_be_empty_and_times_keep_what_stands_around_them():
+def test_optional_lines_and_times_keep_their_surroundings():
     branch, time = (next(each for each in SHOWN if each.name == name) for name in ("branch", "time"))
     change = {"space": " || ", "separator": " - ", "casing": "upper"}
     assert apply_format(branch, change, "v").render({"a": "", "b": "Q?"}, None)[0] == "QUESTION - Q? || ANSWER -"
@@ -128,7 +128,7 @@ def test_lines_that_may_be_empty_and_times_keep_what_stands_around_them():
     assert apply_format(acronym, {"casing": "title"}, "v").jinja == "US: {{ a }}\nAnother's View: {{ b }}\nSame?"
 
 
-def test_typos_leave_answers_and_fields_alone():
+def test_typos_do_not_change_answers_and_fields():
     template = Template("true", "Statement: {{ statement }}\nTrue or false?", "False ||| True")
     variant = apply_format(template, {"typos": 1.0, "typo_seed": 3}, "typos")
     assert re.fullmatch(r"S\w{8}: \{\{ statement \}\}\nTrue or false\?", variant.jinja)

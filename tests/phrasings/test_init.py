@@ -121,7 +121,7 @@ FILES = {
 }
 
 
-def test_words_for_labels_and_what_separates_columns_stand_in_the_file(flip_flop, folder):
+def test_the_file_has_label_names_and_the_delimiter(flip_flop, folder):
     (folder / "a.csv").write_text(csv("text;topic", lambda n: f"{text(n)};{n % 2}"))
     assert flip_flop("init", "a.csv", "--kind", "topic", "--labels", "rooms,food").code == 0
     written = yaml.safe_load((folder / "task.yaml").read_text())
@@ -133,7 +133,7 @@ def test_words_for_labels_and_what_separates_columns_stand_in_the_file(flip_flop
     )
 
 
-def test_rows_with_one_text_are_in_one_part_whatever_else_they_have(flip_flop, folder):
+def test_rows_with_equal_texts_are_in_one_part(flip_flop, folder):
     (folder / "a.csv").write_text(csv("ref,text,urgent", lambda n: f"{n},{text(n % 20)},{n % 2}", 60))
     assert flip_flop("init", "a.csv", "--text", "text", "--label", "urgent").code == 0
     task = load_task("task.yaml")
@@ -178,7 +178,7 @@ def test_every_entry_of_the_library_is_tried_by_a_file_above():
             assert len({tuple(entry["answers"]) for entry in each.phrasings}) > 2  # in different words
 
 
-def test_what_is_trained_on_is_not_audited_and_a_row_stays_in_its_part(flip_flop, folder):
+def test_training_rows_are_not_audited(flip_flop, folder):
     header, rows = "review,verdict", lambda n: f"{text(n)},{('positive', 'negative')[n % 2]}"
     (folder / "a.csv").write_text(csv(header, rows, 60))
     flip_flop("init", "a.csv")
@@ -195,15 +195,15 @@ def test_what_is_trained_on_is_not_audited_and_a_row_stays_in_its_part(flip_flop
 
 
 @pytest.mark.parametrize("arguments", [("--labels", "shipping,refund,login"), ("--labels", "a,b", "--label", "none")])
-def test_columns_of_few_values_are_no_labels_where_those_that_are_given_are_others(arguments, flip_flop, folder):
+def test_given_labels_exclude_other_columns(arguments, flip_flop, folder):
     (folder / "a.csv").write_text(
         csv("channel,text,open", lambda n: f"{('mail', 'phone')[n % 2]},{text(n)},{n % 3 > 0}")
     )
     found = flip_flop("init", "a.csv", *arguments)
-    assert f"in no column: {arguments[1].replace(',', ', ')}" in found.out
+    assert f"without a column: {arguments[1].replace(',', ', ')}" in found.out
 
 
-def test_a_label_that_is_known_as_another_one_s_meaning_is_not_taken_by_its_place(flip_flop, folder):
+def test_a_known_label_word_is_not_used_by_position(flip_flop, folder):
     (folder / "a.csv").write_text(csv("text,sentiment", lambda n: f"{text(n)},{('good', 'dreadful')[n % 2]}"))
     assert "good ||| dreadful" in flip_flop("init", "a.csv", "--labels", "good,dreadful").out
     assert "'foo' is not one of 'sentiment'" in flip_flop("init", "a.csv", "--kind", "foo").err
@@ -219,7 +219,7 @@ def test_an_audit_runs_on_the_file_at_once(flip_flop, folder):
     assert "4 templates" in audited.out
 
 
-def test_a_draft_is_the_same_twice_and_never_written_over_another_file(flip_flop, folder):
+def test_a_draft_is_reproducible_and_does_not_overwrite(flip_flop, folder):
     (folder / "a.csv").write_text(FILES["sentiment"][1])
     first = flip_flop("init", "a.csv")
     written = (folder / "task.yaml").read_bytes()
@@ -277,7 +277,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("content", "arguments", "code", "words"), MISTAKES.values(), ids=MISTAKES)
-def test_what_the_columns_do_not_tell_is_one_line(content, arguments, code, words, flip_flop, folder):
+def test_ambiguity_is_reported_in_one_line(content, arguments, code, words, flip_flop, folder):
     (folder / "a.csv").write_text(content)
     one_line(flip_flop("init", "a.csv", *arguments), code, *words)
     assert [path.name for path in folder.iterdir()] == ["a.csv"]
@@ -345,7 +345,7 @@ def test_all_labelled_rows_are_for_testing_if_most_rows_have_no_label(flip_flop,
     (folder / "a.csv").write_text(csv("text,urgent", lambda n: f"{text(n)},{n % 2 if n < 10 else ''}", 60))
     result = flip_flop("init", "a.csv")
     assert "  rows    train 50 (50 unlabelled), test 10\n" in result.out
-    assert "is divided into the labelled rows for testing and all others for training: what is trained on" in drafted(
+    assert "is divided into the labelled rows for testing and all others for training. Training rows are" in drafted(
         folder
     )
     assert "a tenth of the training rows is held out, on which the checkpoint is chosen." in drafted(folder)
@@ -374,7 +374,7 @@ def test_an_audit_names_constant_templates_and_few_instances(flip_flop, folder):
     assert json.loads((folder / "out" / "metrics.json").read_text())["constant_templates"][-1] == "blind"
 
 
-def test_on_a_terminal_it_asks_and_takes_enter_for_what_it_proposes(flip_flop, folder, monkeypatch):
+def test_a_terminal_is_asked_with_proposed_answers(flip_flop, folder, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True

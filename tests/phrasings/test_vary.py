@@ -1,4 +1,4 @@
-"""From one phrasing to many: formats and paraphrases, and what is rejected."""
+"""Formats and paraphrases of templates, and the sensitivity to formatting."""
 
 import numpy as np
 import pytest
@@ -29,10 +29,10 @@ def loaded(tmp_path_factory):
     return load_model(save_tiny(tmp_path_factory.mktemp("models") / "tiny"))
 
 
-def test_a_paraphrase_is_kept_if_it_holds_every_field_and_answer_and_is_no_double():
+def test_a_paraphrase_needs_all_fields_and_answers_and_must_be_new():
     replies = {
         "Note: {{ text }}\nMust we hurry, yes or no?</template> and more": "",
-        "<template>\nTICKET - {{text}}\nyes or no, is this urgent\n</template>": "it says what 'plain' says",
+        "<template>\nTICKET - {{text}}\nyes or no, is this urgent\n</template>": "it repeats 'plain'",
         "Is this urgent, yes or no?</template>": "it lacks {{ text }}",
         "{{ text }} {{ gold }} yes, no</template>": "it adds {{ gold }}",
         "{{ text }} {{ text }} yes, no</template>": "it adds {{ text }}",
@@ -60,7 +60,7 @@ def test_a_paraphrase_is_kept_if_it_holds_every_field_and_answer_and_is_no_doubl
     }
 
 
-def test_formats_fill_up_and_the_same_seed_gives_the_same():
+def test_formats_are_reproducible():
     found = vary_templates(TASK, LINTED, number=12, seed=3)
     assert [each.made["from"] for each in found[:4]] == ["plain", "terse", "plain", "terse"]
     assert len(kept_templates(found)) == 10
@@ -68,7 +68,7 @@ def test_formats_fill_up_and_the_same_seed_gives_the_same():
     assert found != vary_templates(TASK, LINTED, number=12, seed=4)
 
 
-def test_there_are_no_more_formats_than_a_template_has():
+def test_a_short_template_has_few_formats():
     bare = Task("bare", [Template("bare", "{{ text }}", "no ||| yes")], {"test": ROWS})
     assert len(kept_templates(vary_templates(bare, LINTED, number=20))) == 0
     spaced = Task("lines", [Template("lines", "{{text}}\nGood?", "no ||| yes")], {"test": ROWS})
@@ -77,14 +77,14 @@ def test_there_are_no_more_formats_than_a_template_has():
     assert not any(each.template.jinja == "{{ text }}\nGood?" for each in found)
 
 
-def test_what_is_sampled_is_a_function_of_the_seed_and_of_no_global_generator(loaded):
+def test_paraphrases_depend_on_the_seed_only(loaded):
     state = torch.random.get_rng_state()
     first, second, other = sampler(loaded)(["the food was", "the food was", "the food was"], [1, 1, 2])
     assert first == second != other
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-def test_the_spread_over_formats_is_that_of_audits_of_each_format(loaded):
+def test_the_spread_equals_that_of_separate_audits(loaded):
     found = format_spread(loaded, TASK, 3, quiet=True)
     spreads, agreements = [], []
     for name, each in found["per_template"].items():
@@ -111,7 +111,7 @@ def test_the_spread_over_formats_is_that_of_audits_of_each_format(loaded):
 
 
 class Stub(Scorer):
-    """Answers as it is told by a prompt; no label for None."""
+    """Returns the answer of a function of the prompt; None is not a label."""
 
     record = ModelRecord(name="stub")
 
@@ -126,7 +126,7 @@ class Stub(Scorer):
         return ScoreTable(table, np.ones(table.shape, np.int64), too_long=self.too_long)
 
 
-def test_two_answers_that_are_no_label_do_not_agree_and_draws_are_the_templates_own():
+def test_invalid_answers_disagree_and_random_choices_stay():
     found = format_spread(Stub(lambda prompt: None), TASK, 3, quiet=True)
     assert (found["observed_agreement"], found["order"]["order"], found["order"]["format"]) == (0, 1, 1)
     drawing = Template("draw", "{{ ['alpha', 'beta'] | choice }}\nText: {{ text }}\nYes or no?", "no ||| yes")
@@ -135,14 +135,14 @@ def test_two_answers_that_are_no_label_do_not_agree_and_draws_are_the_templates_
     assert (found["f1_spread"], found["order"]["order"], found["order"]["format"]) == (0, 0, 0)
 
 
-def test_an_instance_that_is_too_long_under_one_format_is_left_out_under_all():
+def test_a_long_instance_is_skipped_under_all_formats():
     stub = Stub(lambda prompt: int("food" in prompt or "staff" in prompt), (TooLong("test-1", 3, 300, 256),))
     found = format_spread(stub, TASK, 2, quiet=True)
     assert (found["num_instances"], found["num_too_long"], found["f1_min"]) == (3, 1, 1)
-    assert "left out of all formats, too long under some: 1 instance" in render_formats(found)
+    assert "skipped under all formats, too long under some: 1 instance" in render_formats(found)
 
 
-def test_options_whose_marks_are_the_answers_move_without_a_false_warning():
+def test_marks_as_answers_move_without_a_warning():
     letters = Template("letters", "{{ text }}\nA. bad\nB. good\nLetter:", "A ||| B")
     found = vary_templates(Task("letters", [letters], {"test": ROWS}), LINTED, number=12)
     moved = [each for each in found if each.template.answer_choices == "B ||| A"]
@@ -154,7 +154,7 @@ def _audit(loaded, template):
     return audit(loaded, Task("one", [template], {"test": ROWS}, labels=(0, 1), label_field="gold"), quiet=True)
 
 
-def test_the_new_task_file_loads_in_another_folder_and_says_how_each_template_was_made(tmp_path, flip_flop, loaded):
+def test_the_new_task_file_loads_and_records_the_changes(tmp_path, flip_flop, loaded):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "rows.csv").write_text(
         "text,gold\n" + "".join("{text},{gold}\n".format(**row) for row in ROWS)
@@ -173,8 +173,8 @@ held_out_templates: [terse]
     model = loaded.record.name
     result = flip_flop("templates", "vary", tmp_path / "mine" / "task.yaml", "--out", out, "-n", 5, "--model", model)
     assert result.code == 0, result.err
-    assert result.out.splitlines()[-1] == f"{out}: 5 templates, 1 of them the task's own; 0 rejected"
-    assert "as the vote  own labels" in result.out
+    assert result.out.splitlines()[-1] == f"{out}: 5 templates, 1 of them original; 0 rejected"
+    assert "agrees with vote  label mass" in result.out
     task = load_task(out, templates="all")
     assert task.templates.names == ("plain", "terse", *(f"plain format {at}" for at in (1, 2, 3, 4)))
     assert task.held_out_templates == ("terse",)
@@ -197,7 +197,7 @@ held_out_templates: [terse]
     assert "options in another order change" in run.out
 
 
-def test_an_audit_stays_where_a_format_is_too_long(tmp_path, flip_flop, loaded):
+def test_an_audit_is_written_if_a_format_is_too_long(tmp_path, flip_flop, loaded):
     def longest(words):
         (tmp_path / "rows.csv").write_text(f"text,gold\n{'good ' * words},0\nbad,1\n")
         (tmp_path / "task.yaml").write_text("""\

@@ -92,13 +92,6 @@ def audit_command(
         scorer.as_read(split.instances[0], each)  # rejects a chat template setting before scoring
     runs = []
     for out, each in variants.items():
-        how = SectionOptions(None, run.split, run.limit, run.seed, each, quiet)
-        with listed_beside(out, ()):
-            computed = {
-                name: section.compute(scorer, chosen, replace(how, value=values[section.option.name]))
-                for name, section in SECTIONS.items()
-                if values[section.option.name] is not None
-            }
         with listed_beside(out, chosen.templates.names):
             found = audit(
                 scorer,
@@ -110,9 +103,20 @@ def audit_command(
                 calibrate=calibration.calibrate,
                 label_prior=prior,
             )
-        runs.append(replace(found, path=out, metrics={**found.metrics, **computed}))
-        if is_first_process():
-            runs[-1].write(out)
+        found = replace(found, path=out)
+        how = SectionOptions(None, run.split, run.limit, run.seed, each, quiet)
+        try:
+            with listed_beside(out, ()):
+                computed = {
+                    name: section.compute(scorer, chosen, replace(how, value=value))
+                    for name, section in SECTIONS.items()
+                    if (value := values[section.option.name]) is not None
+                }
+            found = replace(found, metrics={**found.metrics, **computed})
+        finally:  # an error in a section does not lose the audit
+            if is_first_process():
+                found.write(out)
+        runs.append(found)
     if not is_first_process():
         return 0
     rows = comparison_rows(runs)

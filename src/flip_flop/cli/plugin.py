@@ -1,15 +1,20 @@
 """Commands and audit sections of installed packages, and ``flip-flop init``."""
 
 import functools
-from collections.abc import Callable, Mapping
+import keyword
+import re
+import string
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from flip_flop.errors import nearest
+from flip_flop.errors import InputError, nearest
 from flip_flop.options import ScoringOptions
+from flip_flop.plugins import load_plugins
 from flip_flop.terminal import echo
 
 if TYPE_CHECKING:
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
 
 COMMANDS = "flip_flop.commands"
 AUDIT_SECTIONS = "flip_flop.audit_sections"
+FILES = Path(__file__).parent / "plugin_files"
 
 
 @dataclass(frozen=True)
@@ -51,13 +57,7 @@ class AuditSection:
 
 def audit_sections() -> dict[str, AuditSection]:
     """Import the sections of installed packages, by name."""
-    found = {}
-    for each in entry_points(group=AUDIT_SECTIONS):
-        try:
-            found[each.name] = each.load()
-        except ImportError as error:  # the audit works without them
-            echo(f"Cannot import the audit section {each.name!r} ({each.value}): {error}", err=True)
-    return found
+    return dict(load_plugins(AUDIT_SECTIONS))
 
 
 class PluginGroup(click.Group):
@@ -103,7 +103,7 @@ class PluginGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def describe_command(self, ctx: click.Context, name: str) -> str:
-        """Describe a command in one line."""
+        """Return the short help of a command."""
         try:
             command = self.get_command(ctx, name)
         except click.ClickException as error:  # the other commands still work
@@ -126,4 +126,43 @@ class InitGroup(PluginGroup):
 
 @click.group("init", cls=InitGroup, prefix="init.")
 def init_command() -> None:
-    """Write a task file for your data."""
+    """Write a task file for your data, or a plug-in."""
+
+
+@init_command.command("method", short_help="Write a package with a method and its test.")
+@click.argument("name")
+def method_command(name: str) -> int:
+    """Write the folder NAME: a package with a method and its test."""
+    from flip_flop.method import METHODS
+
+    return _write_plugin("method", name, METHODS)
+
+
+@init_command.command("metric", short_help="Write a package with a metric and its test.")
+@click.argument("name")
+def metric_command(name: str) -> int:
+    """Write the folder NAME: a package with a metric and its test."""
+    from flip_flop.metrics import METRICS
+
+    return _write_plugin("metric", name, METRICS)
+
+
+def _write_plugin(kind: str, name: str, known: Collection[str]) -> int:
+    from flip_flop.files import new_folder
+
+    if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name in known:
+        message = f"{name!r} cannot be the name of a new {kind}."
+        raise InputError("E-INIT-NAME", message)
+    if Path(name).exists():
+        raise InputError("E-OUT-USED", f"{name} exists already.", "Choose another name.")
+    values = {"kind": kind, "name": name, "constant": name.upper(), "title": name.replace("_", " ").capitalize()}
+    with new_folder(Path(name)) as folder:
+        for source, file in (
+            (f"{kind}.py", f"{name}.py"),
+            (f"test_{kind}.py", f"test_{name}.py"),
+            ("pyproject.toml", "pyproject.toml"),
+        ):
+            text = (FILES / f"{source}.txt").read_text(encoding="utf-8")
+            (folder / file).write_text(string.Template(text).substitute(values), encoding="utf-8")
+    echo(f"{name}: next, edit {name}/{name}.py, then pip install --editable {name}")
+    return 0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions(TemplateOptions):
-    """What ``show`` shows."""
+    """The options of ``show``."""
 
     instance: str = option("1", short="-n", help="Its number in the split, or its id.")
     split: str = option("test", help="Which split it is in.")
@@ -30,7 +30,7 @@ class ShowOptions(TemplateOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class LintOptions:
-    """What ``lint`` looks at."""
+    """The options of ``lint``."""
 
     model: str | None = option(None, short="-m", help="Also compare the answers' tokens, with this model's tokenizer.")
     revision: str | None = option(None, help="The model's commit, branch or tag on the hub.")
@@ -43,11 +43,11 @@ def templates_command() -> None:
     """PromptSource's templates and your own: fetch, search, list, show, lint."""
 
 
-@templates_command.command("list", short_help="Names, kept or dropped and why, answers.")
+@templates_command.command("list", short_help="Names, answers, and reasons of dropped templates.")
 @click.argument("task")
 @options(DataOptions)
 def list_command(data: DataOptions, task: str) -> int:
-    """Each template of TASK: whether it is kept, why it is not, and its answers.
+    """List the templates of TASK with their answers, and the dropped templates with the reason.
 
     TASK is a dataset of the paper (`flip-flop tasks list`), `promptsource:SET`, a task file, or `demo`.
     """
@@ -68,9 +68,9 @@ def list_command(data: DataOptions, task: str) -> int:
 @click.argument("task")
 @options(ShowOptions, DataOptions)
 def show_command(show: ShowOptions, data: DataOptions, task: str) -> int:
-    """One instance of TASK under every template, with the answers; * is the gold one.
+    """Show one instance of TASK under every template, with its answers. * marks the gold answer.
 
-    A model's chat template, where it has one, comes around each prompt, with what the task says of the chat.
+    Scoring puts each prompt into the model's chat template, if it has one, with the task's additions to it.
     """
     found = data.open(task, show.templates)
     instances = found.instances(show.split, seed=show.seed, need_labels=False)
@@ -89,13 +89,13 @@ def show_command(show: ShowOptions, data: DataOptions, task: str) -> int:
     return 0
 
 
-@templates_command.command("lint", short_help="What is wrong with the templates of a task file.")
+@templates_command.command("lint", short_help="Errors and warnings about the templates of a task file.")
 @click.argument("tasks", nargs=-1, required=True, metavar="TASK...")
 @options(LintOptions, DataOptions)
 def lint_command(lint: LintOptions, data: DataOptions, tasks: tuple[str, ...]) -> int:
-    """What is wrong or doubtful about the templates of task files, on their rows; exit code 2 where one is wrong.
+    """Check the templates of task files on their rows. The exit code is 2 if there are errors.
 
-    A folder stands for the task files (.yaml, .yml) in it.
+    A folder means all task files (.yaml, .yml) in it.
     """
     encode = None if lint.model is None else _encoder(lint.model, lint.revision)
     failed = False
@@ -160,12 +160,12 @@ def _lines(findings: "Sequence[Finding]") -> list[tuple[str, str, str]]:
 
 
 def _encoder(model: str, revision: str | None) -> "Encode":
-    """Encodes a prompt and its answers as scoring does, to see what it refuses."""
+    """Return the encoding of prompts and answers for scoring, which raises the tokenizer's errors."""
     from flip_flop.prompts import RenderedInstance
     from flip_flop.scoring import PromptEncoder, load_tokenizer
 
     tokenizer = load_tokenizer(model, revision)
-    limit = tokenizer.model_max_length  # a very large number stands for none
+    limit = tokenizer.model_max_length  # a very large number if unknown
     encoder = PromptEncoder(tokenizer, max_length=limit if limit < 1_000_000 else None)
 
     return lambda prompt, choices: encoder.encode(RenderedInstance("", (prompt,), (choices,), None))

@@ -11,6 +11,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.method.instance import Instance
 from flip_flop.method.losses import cce_terms, f2c_terms, pulls_words
 from flip_flop.method.swarm import swarm_pulls_words, swarm_terms
+from flip_flop.plugins import PluginTable
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,12 @@ class Method:
 # What every method is compared with: the model before training. Okabe and Ito's colours, which differ for every kind of
 # colour vision; the base has none.
 BASE = Method("base", "Base", "#8c8c8c")
-METHODS = {
+_METHODS = {
     "swarm": Method("swarm", "Swarm", "#56b4e9", swarm_terms, needs_consensus=False, pulls_words=swarm_pulls_words),
     "cce": Method("cce", "CCE", "#e69f00", cce_terms),
     "f2c": Method("f2c", "F2C", "#009e73", f2c_terms, pulls_words=pulls_words),
 }
+METHODS = PluginTable("flip_flop.methods", _METHODS)
 
 
 def find_method(method: object) -> Method:

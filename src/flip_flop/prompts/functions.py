@@ -1,7 +1,7 @@
 """The filters, tests, functions and methods that templates may call, each within the limits.
 
-The lists cover PromptSource's templates. They exclude methods that change a value (``append``, ``update``, ``pop``), and
-the ``format`` filter, whose width makes a text of any length.
+The lists cover PromptSource's templates. They exclude methods that change a value (``append``, ``update``, ``pop``)
+and the ``format`` filter, whose width makes a text of any length.
 """
 
 import functools
@@ -26,10 +26,11 @@ from flip_flop.prompts.limits import (
     bounded_list,
     bounded_text,
     current_render,
+    printable,
     size_of,
     spend_on,
+    text_of,
 )
-from flip_flop.prompts.printing import printable, text_of
 
 
 def join_texts(separator: str, values: Iterable[Any]) -> str:

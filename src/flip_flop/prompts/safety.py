@@ -1,7 +1,7 @@
 """The allow-list of template syntax, checked on the tree before a template runs, and the guards added to the tree.
 
-The separator ``|||`` is split in the syntax of the template, so the text of a row cannot act as a separator. In a prompt
-it becomes a call that ends the render before the target. Between answer choices it becomes a secret token.
+The separator ``|||`` is split in the syntax of the template, so the text of a row cannot act as a separator. In a
+prompt it becomes a call that ends the render before the target. Between answer choices it becomes a secret token.
 """
 # ruff: noqa: N802, N815, D102 - a visitor finds its methods by the names of the node classes
 

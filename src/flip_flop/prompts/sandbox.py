@@ -27,13 +27,15 @@ from flip_flop.prompts.limits import (
     MAX_OUTPUT,
     MAX_SIZE,
     WORK_PER_STEP,
+    NotPrintable,
     RenderLimitExceeded,
     bounded,
     current_render,
+    not_printable_error,
     rendering,
     steps,
+    text_of,
 )
-from flip_flop.prompts.printing import NotPrintable, not_printable_error, text_of
 from flip_flop.prompts.safety import (
     CHOICE_BOUNDARY,
     MAX_SOURCE,

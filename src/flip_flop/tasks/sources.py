@@ -300,5 +300,5 @@ def _commit(repo: str, revision: str | None) -> str | None:
 
 
 def _digest(rows: Iterable[NumberedRow]) -> str:
-    """Return the digest of the rows' content, which is the same for the hub, its mirror, and all versions of parquet."""
+    """Digest the rows' content, which is the same for the hub, its mirror, and all versions of parquet."""
     return sha256_text("\n".join(json.dumps(row.fields, sort_keys=True, default=str) for row in rows))

@@ -28,8 +28,8 @@ F1_KINDS = ("auto", "binary", "macro")
 class Task:
     """A classification task and its templates.
 
-    Each split of ``data`` is a source, a ``datasets.Dataset``, a list of dicts, or the path of a file. ``templates`` may
-    be a list of templates.
+    Each split of ``data`` is a source, a ``datasets.Dataset``, a list of dicts, or the path of a file. ``templates``
+    may be a list of templates.
 
     Attributes:
         labels: The label field's values, in the order of the answer choices; None without gold labels.
@@ -147,8 +147,8 @@ class Task:
                 means an unlabelled row. Other labels are always checked.
 
         Raises:
-            InputError: An error of the source or the rendering, ``E-DATA-EMPTY``, ``E-DATA-COLUMN``, ``E-DATA-DUPID`` or
-                ``E-LABEL-UNDECLARED``.
+            InputError: An error of the source or the rendering, ``E-DATA-EMPTY``, ``E-DATA-COLUMN``, ``E-DATA-DUPID``
+                or ``E-LABEL-UNDECLARED``.
         """
         if limit is not None and limit < 1:
             raise InputError("E-TASK-KEY", f"the limit is {limit}.", "Take at least one instance.")

@@ -161,8 +161,8 @@ def catalog_data(request: TaskRequest) -> CatalogData:
     """Load a dataset, select its templates and divide its rows.
 
     Raises:
-        InputError: ``E-TASK-UNKNOWN``; ``E-TPL-FETCH``: PromptSource's templates are missing; ``E-DATA-HUB``,
-            ``E-DATA-FILE`` or ``E-DATA-STORYCLOZE``: the rows are missing; ``E-DATA-COLUMN``: a column is missing.
+        InputError: ``E-TASK-UNKNOWN``, ``E-TPL-FETCH`` (templates), ``E-DATA-HUB``, ``E-DATA-FILE``,
+            ``E-DATA-STORYCLOZE`` (rows) or ``E-DATA-COLUMN``.
     """
     name = request.name
     if request.fields:
@@ -219,7 +219,7 @@ class StoryClozeSource:
         """Read the file with the field names of the hub (``E-DATA-STORYCLOZE``)."""
         folder = self.folder or os.environ.get(STORY_CLOZE_VARIABLE)
         if not folder:
-            message = "StoryCloze is given out by its owners, to each user."
+            message = "StoryCloze must be requested from its owners."
             hint = f"Register at {STORY_CLOZE_OWNERS}, and give --story-cloze-dir the folder of the two 2016 CSV files."
             raise InputError("E-DATA-STORYCLOZE", message, hint)
         path = Path(folder) / self.file_name

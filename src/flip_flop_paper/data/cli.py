@@ -65,7 +65,7 @@ def show_command(data: RowOptions, task: str) -> int:
     return 0
 
 
-@tasks_command.command("check", short_help="Compare what is found with what is published.")
+@tasks_command.command("check", short_help="Compare the numbers with the published numbers.")
 @click.argument("tasks", nargs=-1)
 @options(DataOptions)
 @click.option("--protocol", type=click.Choice(get_args(Protocol)), help="By default both, one after the other.")
@@ -160,8 +160,8 @@ def _details(data: "CatalogData") -> str:
 def fetch_command(source: Path | None) -> int:
     """Put PromptSource's templates into the user's cache, once.
 
-    pip downloads promptsource 0.2.3 (Apache-2.0) from the package index. Its SHA-256 is checked, and only the YAML
-    files are read.
+    pip downloads promptsource 0.2.3 (Apache-2.0) from the package index. The program checks its SHA-256 and
+    reads only its YAML files.
     """
     from flip_flop_paper.data.promptsource import fetch, promptsource_names
 

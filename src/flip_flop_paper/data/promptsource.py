@@ -1,7 +1,7 @@
 """PromptSource's templates: their download, their files, and the templates that a dataset uses.
 
 The project ships no text of PromptSource (Apache-2.0). The user's pip downloads its source archive, pinned by SHA-256.
-Only the YAML files are read.
+Only the YAML files matter.
 """
 
 import os
@@ -152,7 +152,7 @@ def promptsource_names(folder: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SourceTemplate:
-    """A template of PromptSource's files. ``template`` is its compiled form, or the reason why it is refused."""
+    """A template in PromptSource's files. ``template`` is its compiled form, or the reason why it is refused."""
 
     name: str
     jinja: str

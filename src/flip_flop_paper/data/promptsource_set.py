@@ -18,7 +18,7 @@ from flip_flop.prompts import Template
 from flip_flop.prompts.sandbox import names_of
 from flip_flop.tasks import HubSource, Rows, Task, TaskRequest
 from flip_flop.tasks.plugins import COMPUTED_LABEL
-from flip_flop.tasks.readers import cell_text
+from flip_flop.tasks.readers import NumberedRow, cell_text
 from flip_flop.tasks.task import Label
 from flip_flop_paper.data.promptsource import FILE_NAME, filter_templates, read_promptsource, templates_folder
 
@@ -35,8 +35,8 @@ def load(request: TaskRequest) -> Task:
     """Load a set: the entry point ``promptsource``. Rows come from a task file, or from the hub's dataset of this name.
 
     Raises:
-        InputError: ``E-TPL-FETCH``, ``E-TPL-UNKNOWN`` or ``E-TPL-EMPTY``; ``E-TASK-KEY``: the labels of a given field
-            are unknown; or an error of the data.
+        InputError: ``E-TPL-FETCH``, ``E-TPL-UNKNOWN``, ``E-TPL-EMPTY``, ``E-TASK-KEY`` (unknown labels of a given
+            field), or an error of the data.
     """
     folder, name, given = templates_folder(), request.name, dict(request.fields)
     candidates = read_promptsource(folder, name)
@@ -58,7 +58,7 @@ def load(request: TaskRequest) -> Task:
         reasons = [f"{each.name!r}: {dict(dropped)[each.name]}" for each in candidates if each.is_usable]
         why = reasons[0] if reasons else "none has answers and asks for the dataset's own task"
         hint = "Name the columns as the templates do, or write your own templates."
-        raise InputError("E-TPL-EMPTY", f"{name}: no template of PromptSource's can be used; {why}.", hint)
+        raise InputError("E-TPL-EMPTY", f"{name}: no PromptSource template can be used; {why}.", hint)
     source = {"promptsource": name, "sha256": sha256_file(folder / name / FILE_NAME)}
     splits = {key: replace(each, provenance={**each.provenance, "templates": source}) for key, each in splits.items()}
     return Task(
@@ -113,7 +113,7 @@ def _find_labels(name: str, templates: Sequence[Template], splits: dict[str, Row
     sample = rows[:: max(1, len(rows) // _ROWS_FOR_TARGETS)]
     reads = {each.name: _reading(each, sample) for each in templates}
     targets = {each.name: [_target_index(each, reads[each.name](row)) for row in sample] for each in templates}
-    # A few templates order or count their answers differently: the most frequent targets are those of the set.
+    # A few templates order or count their answers differently: the set has the most frequent targets.
     ways = Counter(tuple(found) for found in targets.values() if any(each is not None for each in found))
     way = ways.most_common(1)[0][0] if ways else ()
     wrong = {
@@ -137,13 +137,13 @@ def _find_labels(name: str, templates: Sequence[Template], splits: dict[str, Row
         if labels:
             return _Labels(_without(splits, key, labels), labels, key, key, wrong)
     order = next((each.answer_choices for each in left), "")
-    words = f"{name}: no label field of the rows is known from the templates, so there is no gold label"
+    words = f"{name}: the templates do not determine a label field, so the rows have no gold labels"
     hint = f"Write label_field: and labels: in a task file, in the order of the answers {order}."
     for key, without in unanswered.items():
         message = f"{name}: the templates have no answer for {without} of the field {key!r}."
         raise InputError("E-TASK-KEY", message, hint)
     if label_field is not None:
-        words = f"{name}: the templates do not say which values of {label_field!r} are which answer"
+        words = f"{name}: the templates do not map the values of {label_field!r} to answers"
         if label_field not in fields:
             words, hint = f"{name}: the rows have no field {label_field!r}", nearest(label_field, fields)
         raise InputError("E-TASK-KEY", f"{words}.", hint)
@@ -237,18 +237,14 @@ def _by_words(values: Sequence[str | None], templates: Sequence[Template]) -> tu
 
 def _without(splits: dict[str, Rows], field: str, labels: Sequence[Label]) -> dict[str, Rows]:
     """Replace the hub's label of unlabelled rows by None."""
-    if _NO_LABEL not in map(str, labels):
-        splits = {
-            split: replace(
-                rows,
-                rows=tuple(
-                    row._replace(fields={**row.fields, field: None}) if str(row.fields.get(field)) == _NO_LABEL else row
-                    for row in rows.rows
-                ),
-            )
-            for split, rows in splits.items()
-        }
-    return splits
+    if _NO_LABEL in map(str, labels):
+        return splits
+
+    def unlabelled(row: NumberedRow) -> NumberedRow:
+        is_missing = str(row.fields.get(field)) == _NO_LABEL
+        return row._replace(fields={**row.fields, field: None}) if is_missing else row
+
+    return {split: replace(rows, rows=tuple(map(unlabelled, rows.rows))) for split, rows in splits.items()}
 
 
 def _labelled_test(splits: dict[str, Rows], field: str | None) -> dict[str, Rows]:
@@ -289,7 +285,7 @@ def _same_size(
 
     whole = {split: tuple(row for row in each.rows if is_whole(row.fields)) for split, each in splits.items()}
     if left_out := len(rows) - sum(map(len, whole.values())):
-        log.warning("%s: %d rows are left out: they have not %d different answers", name, left_out, size)
+        log.warning("%s: %d rows without %d different answers are excluded", name, left_out, size)
     return size, {
         split: replace(each, rows=whole[split], provenance={**each.provenance, "num_rows": len(whole[split])})
         for split, each in splits.items()

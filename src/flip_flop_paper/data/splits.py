@@ -25,7 +25,7 @@ RELEASE_SEED = 42
 
 @dataclass(frozen=True)
 class SplitPolicy:
-    """The sizes of splits: rows held out for validation (None: the size of test), and the maxima of train and test."""
+    """The size of validation (None: the size of test), and the maximum sizes of train and test."""
 
     validation: int | None = MAX_VALIDATION
     max_train: int = MAX_TRAIN
@@ -44,7 +44,7 @@ class SplitPolicy:
         """Describe the policy for two official splits of these names, and the splits of ``paper`` or ``release``."""
         size = f"as many as {test} has" if self.validation is None else f"{self.validation:,}"
         sample = "" if self.max_test is None else f", a sample of {self.max_test:,}"
-        alone = "" if splits == "paper" else "in each official split, rows that repeat a prompt are left out; "
+        alone = "" if splits == "paper" else "in each official split, rows that repeat a prompt are excluded; "
         return alone + (
             f"test: the official {test}{sample}; validation: {size}, out of the official {train}, stratified by label; "
             f"train: the rest of it, a sample of at most {self.max_train:,}"
