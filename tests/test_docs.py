@@ -55,7 +55,9 @@ def test_the_python_of_the_page_audits_and_answers(folder):
 
 def test_the_dataset_of_the_page_is_the_one_that_is_shipped():
     (text,) = re.findall(r"```yaml\n(.*?)```", EXTEND, flags=re.DOTALL)
-    assert yaml.safe_load(text) == yaml.safe_load((SOURCE / "tasks/catalog/rte.yaml").read_text(encoding="utf-8"))
+    assert yaml.safe_load(text) == yaml.safe_load(
+        (SOURCE.parent / "flip_flop_paper/data/datasets/rte.yaml").read_text(encoding="utf-8")
+    )
 
 
 def test_the_architecture_of_the_page_is_packed(folder):

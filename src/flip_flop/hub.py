@@ -89,7 +89,7 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
     if device.partition(":")[0] not in DEVICES:
         raise InputError("E-MODEL-DEVICE", f"Unknown device {device!r}.", "Use cpu, or cuda for a GPU.")
     if is_endpoint(name):
-        message = f"{name} is served, so its weights cannot be loaded."
+        message = f"{name} is served: its weights cannot be loaded."
         raise InputError("E-ENDPOINT", message, "Give it to audit or predict, or give a model's folder or name.")
     gguf = gguf_name(name)
     if is_local_name(name):
