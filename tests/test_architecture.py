@@ -15,15 +15,13 @@ COMPANIONS = ("flip_flop_paper", "flip_flop_phrasings")
 
 # Lowest first. A module imports from its own package and from floors below; nothing flows back.
 FLOORS = [
-    {"devices", "errors", "lazy", "options", "plugins", "provenance", "randomness", "text"},
-    {"files", "hub", "terminal"},
-    {"progress"},
-    {"strict_yaml", "run_record", "too_long"},
-    {"identity"},
+    {"errors", "plugins"},
+    {"files", "console"},
+    {"hub", "strict_yaml", "record"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},
     {"evaluation", "training"},
-    {"report", "demo"},
+    {"report"},
     {"cli"},
     {"__main__"},
     {*COMPANIONS},

@@ -12,7 +12,7 @@ from flip_flop import load_model, load_task
 from flip_flop.errors import InputError
 from flip_flop_paper.cli import study_command
 from flip_flop_paper.grid import expand
-from flip_flop_paper.study import load_study
+from flip_flop_paper.study_file import load_study
 
 FOLDER = Path(__file__).parents[1] / "evidence"
 STUDIES = ("biased", "default", "language", "sizes_of_data", "templates", "transfer")

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import TrainerState
 
+from flip_flop.console import track
 from flip_flop.evaluation.audit import audit
-from flip_flop.options import ScoringOptions
-from flip_flop.progress import track
+from flip_flop.scoring.options import ScoringOptions
 from flip_flop.training.callbacks import ShowProgress
 from tests.training.conftest import load_tiny, make_task
 

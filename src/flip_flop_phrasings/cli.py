@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, options
+from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, option, options
 from flip_flop.cli.plugin import AuditSection, SectionOptions
 from flip_flop.cli.templates import sample_rows
+from flip_flop.console import align_columns, count, echo, percent
 from flip_flop.errors import InputError
-from flip_flop.options import option
-from flip_flop.terminal import echo
-from flip_flop.text import align_columns, count, percent
 from flip_flop_phrasings import TaskKind
 
 if TYPE_CHECKING:

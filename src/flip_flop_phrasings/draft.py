@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from flip_flop.console import count, visible
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import Finding, LintRow, lint_templates
@@ -15,7 +16,6 @@ from flip_flop.tasks import Rows
 from flip_flop.tasks.readers import DELIMITERS, cell_text
 from flip_flop.tasks.sources import PARTS, load_file, parts_of
 from flip_flop.tasks.splits import holdout_size
-from flip_flop.text import count, visible
 from flip_flop_phrasings.columns import LABEL_NAMES, Ask, Columns, find_columns
 from flip_flop_phrasings.library import KINDS, choose_phrasings, guess_kind, make_templates
 

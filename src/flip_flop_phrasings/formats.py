@@ -15,9 +15,9 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from flip_flop.files import generator
 from flip_flop.prompts.safety import SEPARATOR
 from flip_flop.prompts.template import RESERVED_FIELD, Template
-from flip_flop.randomness import generator
 
 _ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xii")
 _MARKS = {

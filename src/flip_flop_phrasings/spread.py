@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from flip_flop.console import align_columns, count, percent, percent_interval
+from flip_flop.files import generator
 from flip_flop.metrics import bootstrap_interval, predicted
 from flip_flop.metrics.agreement import template_agreement_matrix
 from flip_flop.metrics.f1 import f1_per_template, resolve_average
-from flip_flop.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.prompts import RenderedInstance
-from flip_flop.randomness import generator
 from flip_flop.scoring import ModelGiven, Scorer, as_scorer
+from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
+from flip_flop.scoring.too_long import ids_of
 from flip_flop.tasks import Task
-from flip_flop.text import align_columns, count, percent, percent_interval
-from flip_flop.too_long import ids_of
 from flip_flop_phrasings.formats import apply_format, draw_format, draw_order
 
 RESAMPLES = 1000

@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 
 from flip_flop.errors import InputError
+from flip_flop.files import derive_seed, generator
 from flip_flop.metrics import majority_vote
 from flip_flop.prompts import Template
 from flip_flop.prompts.lint import LintRow, lint_templates
-from flip_flop.randomness import derive_seed, generator
 from flip_flop.scoring import LoadedModel, score
 from flip_flop.strict_yaml import read_yaml
 from flip_flop.tasks import Task

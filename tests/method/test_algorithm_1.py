@@ -204,5 +204,5 @@ def test_a_score_that_is_not_finite_is_refused(bad):
 
 
 def test_a_single_label_is_refused():
-    with pytest.raises(ValueError, match="one label"):
+    with pytest.raises(ValueError, match="at least two labels"):
         split_of([[-0.1], [-0.2], [-0.3]])

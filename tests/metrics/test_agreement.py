@@ -3,6 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
+from flip_flop.files import generator
 from flip_flop.metrics import (
     METRICS,
     instance_agreement,
@@ -11,7 +12,6 @@ from flip_flop.metrics import (
     template_agreement_matrix,
     vote_counts,
 )
-from flip_flop.randomness import generator
 from tests.metrics import oracle
 from tests.metrics.made_data import data_of
 

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
+from flip_flop.files import generator
 from flip_flop.metrics import (
     METRICS,
-    EvalData,
+    Scores,
     accuracy_per_template,
     bootstrap_interval,
     f1_per_template,
@@ -12,7 +13,6 @@ from flip_flop.metrics import (
     observed_agreement,
     paired_bootstrap_interval,
 )
-from flip_flop.randomness import generator
 from tests.metrics import oracle
 from tests.metrics.made_data import data_of
 
@@ -36,7 +36,7 @@ def table(num_instances=50, num_templates=4, num_labels=3, accuracy=0.6, *keys):
 def noisy(data):
     """The same predictions with scores of all sizes, so that probabilities matter."""
     noise = generator(0, "tests/metrics/noisy").normal(size=data.scores.shape)
-    return EvalData(data.scores + np.clip(noise, -1, 1), data.gold)
+    return Scores(data.scores + np.clip(noise, -1, 1), data.gold)
 
 
 SLOW = {

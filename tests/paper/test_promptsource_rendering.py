@@ -10,8 +10,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from flip_flop.files import sha256_file
-from flip_flop.randomness import generator
+from flip_flop.files import generator, sha256_file
 from flip_flop.tasks import TaskRequest
 from flip_flop_paper.data.catalog import catalog_entry, catalog_names
 from flip_flop_paper.data.promptsource import ARCHIVE_NAME, ARCHIVE_SHA256, VERSION, filter_templates, read_promptsource

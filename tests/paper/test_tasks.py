@@ -80,8 +80,8 @@ def test_a_dataset_by_name_is_audited(flip_flop, made, model, tmp_path):
 
 def test_a_dataset_by_name_is_trained_on(flip_flop, made, model, tmp_path):
     out = tmp_path / "run"
-    options = ["--hub-mirror", made.mirror, "--limit", 12, "--max-steps", 1, "--out", out, "-q"]
-    result = flip_flop("train", "-m", model, "-t", "cb", "--method", "swarm", "--keep-worse", *options)
+    options = ["--hub-mirror", made.mirror, "--limit", 12, "--max-steps", 1, "--keep-worse", "--out", out, "-q"]
+    result = flip_flop("train", "-m", model, "-t", "cb", "--method", "swarm", *options)
     assert result.code == 0, result.err
     assert PeftConfig.from_pretrained(str(out / "adapter")).r == 16
     assert json.loads((out / "run.json").read_text())["task"]["data"]["split_sizes"]["validation"] == 23

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flip_flop.files import generator
 from flip_flop.prompts import Template
-from flip_flop.randomness import generator
 from flip_flop_phrasings.formats import apply_format, draw_format, draw_order, format_choices
 
 NO_YES = "No ||| Yes"

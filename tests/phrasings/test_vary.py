@@ -5,12 +5,13 @@ import pytest
 import torch
 
 from flip_flop import audit, load_model, load_run, load_task
+from flip_flop.metrics import Scores
 from flip_flop.prompts import Template
 from flip_flop.prompts.lint import LintRow
-from flip_flop.run_record import ModelRecord
-from flip_flop.scoring import Scorer, ScoreTable
+from flip_flop.record import ModelRecord
+from flip_flop.scoring import Scorer
+from flip_flop.scoring.too_long import TooLong
 from flip_flop.tasks import Task
-from flip_flop.too_long import TooLong
 from flip_flop_phrasings.formats import apply_format
 from flip_flop_phrasings.paraphrase import instruction, sampler
 from flip_flop_phrasings.spread import format_spread, render_formats
@@ -123,7 +124,7 @@ class Stub(Scorer):
         answers = [[self.answer(prompt) for prompt in each.prompts] for each in left]
         scores = [[[0.0 if at == each else -np.inf for at in (0, 1)] for each in row] for row in answers]
         table = np.array(scores, np.float32)
-        return ScoreTable(table, np.ones(table.shape, np.int64), too_long=self.too_long)
+        return Scores.of(left, table, np.ones(table.shape, np.int64), too_long=self.too_long)
 
 
 def test_invalid_answers_disagree_and_random_choices_stay():

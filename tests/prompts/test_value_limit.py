@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flip_flop.errors import InputError
+from flip_flop.files import generator
 from flip_flop.prompts import Template, TemplateSet, render_instance
-from flip_flop.randomness import generator
 from flip_flop.tasks import load_task
 from flip_flop_paper.data.catalog import catalog_entry
 from flip_flop_paper.data.promptsource import filter_templates, read_promptsource

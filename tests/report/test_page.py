@@ -8,10 +8,10 @@ import re
 import numpy as np
 import pytest
 
+from flip_flop.console import DEMO_NOTE, percent
 from flip_flop.errors import InputError
 from flip_flop.report import load_run, report_groups, write_report
 from flip_flop.report.sections import example_section
-from flip_flop.text import DEMO_NOTE, percent
 from tests.report.made_runs import HOSTILE
 from tests.report.pages import Page
 

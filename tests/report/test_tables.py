@@ -152,7 +152,8 @@ def make_constant(run, labels):
     for template, label in labels.items():
         scores[:, template] = np.where(np.arange(2) == label, -0.1, -2.0)
     metrics = summarise(scores, found.gold, found.template_names)
-    replace(found, scores=scores, metrics=metrics, instances=[*found.instances]).write(run)
+    data = replace(found.data, scores=scores, instances=[*found.instances])
+    replace(found, data=data, metrics=metrics).write(run)
     return load_run(run)
 
 
@@ -198,6 +199,6 @@ def test_constant_templates_that_the_run_does_not_have_are_rejected(constant, ma
 def test_too_few_labelled_instances_for_intervals_are_counted_apart(make_run):
     run = load_run(make_run(num_instances=60))
     assert "too narrow" not in render_markdown(comparison_rows([run]))
-    few = replace(run, gold=np.where(np.arange(60) < 20, run.gold, -1))
+    few = replace(run, data=replace(run.data, gold=np.where(np.arange(60) < 20, run.gold, -1)))
     assert "Of 20 labelled instances 95% intervals are too narrow" in render_markdown(comparison_rows([few]))
     assert "Of 12 instances 95% intervals" in render_markdown(comparison_rows([load_run(make_run(num_instances=12))]))

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from flip_flop.files import sha256_json
-from flip_flop.randomness import generator
+from flip_flop.files import generator, sha256_json
 from flip_flop.tasks import load_task
 from flip_flop.tasks.embedded.reviews import SPLIT_SIZES, make_rows, stream_reviews
 

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flip_flop.cli.options import AuditCalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
+from flip_flop.cli.options import AuditCalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options
 from flip_flop.cli.plugin import SectionOptions, audit_sections
+from flip_flop.console import count, echo, is_first_process, percent
 from flip_flop.errors import InputError, nearest
-from flip_flop.options import ScoringOptions, option
-from flip_flop.terminal import echo, is_first_process
-from flip_flop.text import count, percent
+from flip_flop.scoring.options import ScoringOptions
 
 if TYPE_CHECKING:
-    from flip_flop.evaluation.run_directory import Audit
     from flip_flop.tasks import RenderedSplit
 
 ALIASES = {"agreement": "observed_agreement"}
@@ -37,7 +35,7 @@ class AuditOptions:
     compare_chat: bool = option(
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
     )
-    overwrite: bool = option(False, help="Replace a run that is there already.")
+    overwrite: bool = option(False, help="Replace an existing run.")
     quiet: bool = option(False, short="-q", help="Print the table only.")
 
 
@@ -56,14 +54,13 @@ def audit_command(
 
     Writes run.json, metrics.json, scores.npz and instances.jsonl.gz, with the prompts of all rows, into --out. A second
     row of the table shows the same scores after calibration, if there are 50 rows and a prediction changes.
-    --fail-under reads the first row, and warns if the result is within numerical noise of the threshold. --vary N
-    prints a second table, of the sensitivity to formatting: separators, spaces, casing, marks and the order of options.
-    Rows that are too long in one format are skipped in all. With --too-long skip, too_long.csv in --out lists the
-    skipped rows.
+    --fail-under reads the first row. --vary N prints a second table, of the sensitivity to formatting: separators,
+    spaces, casing, marks and the order of options. Rows that are too long in one format are skipped in all. With
+    --too-long skip, too_long.csv in --out lists the skipped rows.
     """
     from flip_flop.evaluation.run_directory import check_out
     from flip_flop.files import lock_output
-    from flip_flop.too_long import listed_beside
+    from flip_flop.scoring.too_long import listed_beside
 
     thresholds = [_threshold(text) for text in run.fail_under]
     variants = {run.out: scoring}
@@ -134,9 +131,8 @@ def audit_command(
         notes = "\n".join([legend(rows), *(note for group in rows.values() for note in table_caveats(group))])
         folders = " ".join(map(str, variants))
         echo(f"\n{notes}\n\n{run.out}: next, flip-flop report {folders} --out report.html")
-    gates = [(found, *threshold) for found in runs for threshold in thresholds]
-    missed = list(filter(None, (_missed(found.metrics, name, minimum) for found, name, minimum in gates)))
-    for text in [*missed, *filter(None, (_doubt(*gate) for gate in gates))]:
+    missed = [text for found in runs for gate in thresholds if (text := _missed(found.metrics, *gate))]
+    for text in missed:
         echo(text, err=True)
     return 1 if missed else 0
 
@@ -165,12 +161,12 @@ def _check_gate(name: str, split: "RenderedSplit") -> None:
     """Refuse a gate whose metric has no value on this split, before it is scored: here every label is answered."""
     import numpy as np
 
-    from flip_flop.metrics import METRICS, EvalData
+    from flip_flop.metrics import METRICS, Scores
 
     shape = (len(split.instances), len(split.task.templates), len(split.instances[0].choices[0]))
     instance, template, label = np.indices(shape)
     answers = ((instance + template) % shape[2] == label).astype(np.float32)
-    if METRICS[ALIASES.get(name, name)].value(EvalData(answers, split.gold)) is None:
+    if METRICS[ALIASES.get(name, name)].value(Scores(answers, split.gold)) is None:
         labelled, templates = int((split.gold >= 0).sum()), count(shape[1], "template")
         raise _no_value(name, f"split {split.split!r} has {count(labelled, 'gold label')} and {templates}")
 
@@ -178,25 +174,6 @@ def _check_gate(name: str, split: "RenderedSplit") -> None:
 def _no_value(name: str, why: str) -> InputError:
     hint = "It needs gold labels, or a second template."
     return InputError("E-FAIL-UNDER", f"--fail-under: {name} has no value here: {why}.", hint)
-
-
-def _doubt(found: "Audit", name: str, minimum: float) -> str | None:
-    """That the fragile answers, if they were other ones, might change whether the threshold is met.
-
-    The value is nearer to it than the share of instances that have a fragile answer. Agreement and accuracy cannot move
-    further; other metrics move by about as much.
-    """
-    from flip_flop.metrics import METRICS, fragile_instance_share
-
-    metric = METRICS[ALIASES.get(name, name)]
-    value, share = found.value(metric.name), fragile_instance_share(metric.judged(found.data))
-    if value is None or not share or not (value - share < minimum <= value + share):
-        return None
-    of_nats = f"a margin under {found.metrics['resolution']:.2g} nats"
-    return (
-        f"the gate hangs on fragile answers: {name} is {value:.4f}, the threshold {minimum:g}, and "
-        f"{100 * share:.1f} % of the instances have an answer with {of_nats}"
-    )
 
 
 def _missed(metrics: dict[str, Any], name: str, minimum: float) -> str | None:

@@ -1,4 +1,4 @@
-"""``flip-flop``: its commands, and what happens when one fails."""
+"""``flip-flop``: its commands and exit codes."""
 
 import importlib
 import io
@@ -14,21 +14,21 @@ from pathlib import Path
 import click
 
 from flip_flop.cli.plugin import PluginGroup
+from flip_flop.console import LogLines, align_columns, echo, hardware, is_first_process, versions
 from flip_flop.errors import InputError
-from flip_flop.terminal import LogLines, echo, is_first_process
 
 VERBS = {
     "demo": "Audit, train, audit and report on the embedded task; no network.",
-    "init": "Write a task file for your data, with four phrasings to begin with.",
-    "audit": "Measure how consistently a model answers over templates.",
+    "init": "Create a task file from a data file, with four starter templates.",
+    "audit": "Measure how consistently a model answers across templates.",
     "train": "Train an adapter without labels: f2c, cce or swarm.",
-    "predict": "Answer a file's rows: distribution per template, and the vote.",
+    "predict": "Predict labels for a data file, per template and by majority vote.",
     "templates": "PromptSource's templates and your own: fetch, list, show, lint.",
     "report": "One HTML page from audits.",
     "env": "Versions and hardware, for a bug report.",
 }
 
-# What all processes find, each finds within this of the others.
+# All processes of a launcher detect the same error within this time.
 SECONDS_FOR_THE_FIRST = 10.0
 
 
@@ -41,7 +41,7 @@ class Commands(PluginGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return ``<name>_command`` of our module, or the command of an installed package."""
-        if cmd_name not in VERBS:
+        if cmd_name not in VERBS or cmd_name in self.commands:
             return super().get_command(ctx, cmd_name)
         module = importlib.import_module(f"flip_flop.cli.{'plugin' if cmd_name == 'init' else cmd_name}")
         command: click.Command = vars(module)[f"{cmd_name}_command"]
@@ -55,20 +55,28 @@ class Commands(PluginGroup):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="flip-flop-consistency", prog_name="flip-flop")
 def cli() -> None:
-    """Measure how consistently a language model answers over phrasings, train it without labels, prove the change."""
+    """Measure and improve the consistency of a language model across prompt templates."""
+
+
+@cli.command("env")
+def env_command() -> int:
+    """Show versions and hardware, for a bug report."""
+    facts = versions() | hardware()
+    echo(align_columns([(name, "none" if value is None else str(value)) for name, value in facts.items()]))
+    return 0
 
 
 def main() -> None:
-    """Run a command; a user's mistake is one line on standard error and exit code 2."""
+    """Run a command. For invalid input, print a line to standard error and exit with 2."""
     _set_up_logging()
     try:
         code = cli.main(prog_name="flip-flop", standalone_mode=False)
     except InputError as error:
-        _let_the_first_speak(2)
+        _silence_other_processes(2)
         echo(error, err=True)
         sys.exit(2)
     except click.ClickException as error:
-        _let_the_first_speak(2)
+        _silence_other_processes(2)
         shown = io.StringIO()
         error.show(shown)
         echo(shown.getvalue().rstrip("\n"), err=True)
@@ -79,7 +87,7 @@ def main() -> None:
     except OSError as error:
         from flip_flop.files import WRITE_ERRORS, write_failure  # numpy, for which --help does not wait
 
-        _let_the_first_speak(2)
+        _silence_other_processes(2)
         where = f" {error.filename}" if error.filename else ""
         plain = InputError("E-OS", f"{error.strerror or error}{where}.", "Fix it and run the command again.")
         is_write = error.filename and error.errno in WRITE_ERRORS
@@ -88,18 +96,19 @@ def main() -> None:
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # of torch, which is not imported for its name
             raise
-        _let_the_first_speak(2)
+        _silence_other_processes(2)
         reason = " ".join(str(error).split(". ")[0].split()).rstrip(".")
-        hint = "docs/memory.md has what helps. A training goes on from its last checkpoint with --resume."
+        hint = "See docs/memory.md. --resume continues a training run from its last checkpoint."
         echo(InputError("E-MEMORY", f"{reason}.", hint), err=True)
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _let_the_first_speak(code: int) -> None:
-    """Of several processes that a launcher started, a mistake that all of them find is said by the first one alone.
+def _silence_other_processes(code: int) -> None:
+    """Wait in all processes except the first, so that an error of all processes is printed once.
 
-    The launcher ends the others when one has failed; a process that is not ended soon is the only one that knows.
+    The launcher stops the other processes when the first fails. A process that is not stopped has an error that the
+    first does not have.
     """
     if not is_first_process():
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -108,16 +117,16 @@ def _let_the_first_speak(code: int) -> None:
 
 
 def _set_up_logging() -> None:
-    """Our own notes as plain lines; of other libraries only errors."""
+    """Print our messages as plain lines, and of other libraries only errors."""
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # read when the library is imported, later
     handler = logging.StreamHandler()
     handler.setFormatter(LogLines("%(message)s"))
     sys.excepthook = lambda kind, error, trace: echo("".join(traceback.format_exception(error)).rstrip(), err=True)
     log = logging.getLogger("flip_flop")
-    log.handlers = [handler]  # one, however often a process calls this
-    # Of several processes that a launcher started, only the first one prints notes.
+    log.handlers = [handler]  # replaces the handler of an earlier call
+    # Only the first process of a launcher prints messages.
     log.setLevel(logging.INFO if is_first_process() else logging.ERROR)
-    # Imported where it is installed, it warns of kernels that it does without.
+    # It warns of missing kernels when it is imported.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flip_flop.console import echo
 from flip_flop.errors import InputError, nearest
-from flip_flop.options import ScoringOptions
 from flip_flop.plugins import load_plugins
-from flip_flop.terminal import echo
+from flip_flop.scoring.options import ScoringOptions
 
 if TYPE_CHECKING:
     from flip_flop.scoring import Scorer

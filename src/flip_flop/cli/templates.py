@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flip_flop.cli.options import DataOptions, TemplateOptions, options
+from flip_flop.cli.options import DataOptions, TemplateOptions, option, options
 from flip_flop.cli.plugin import PluginGroup
+from flip_flop.console import align_columns, count, echo, visible
 from flip_flop.errors import InputError
-from flip_flop.options import option
-from flip_flop.terminal import echo
-from flip_flop.text import align_columns, count, visible
 
 if TYPE_CHECKING:
     from flip_flop.prompts.lint import Encode, Finding, LintRow
@@ -135,8 +133,8 @@ def _lint(name: str, task: "Task", lint: LintOptions, encode: "Encode | None") -
 
 def sample_rows(task: "Task", split: str, limit: int, seed: int) -> "Iterator[LintRow]":
     """Yield a seeded uniform sample of the rows of a split."""
+    from flip_flop.files import derive_seed
     from flip_flop.prompts.lint import LintRow
-    from flip_flop.randomness import derive_seed
 
     rows = task.rows(split)
     gold = task.gold_labels(rows, need_labels=False)

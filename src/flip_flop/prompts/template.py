@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.files import sha256_json
+from flip_flop.files import generator, sha256_json
 from flip_flop.prompts.limits import MAX_SIZE, RenderLimitExceeded, size_of
 from flip_flop.prompts.safety import SEPARATOR, check_characters
 from flip_flop.prompts.sandbox import compile_source, render_text
-from flip_flop.randomness import generator
 
 RESERVED_FIELD = "answer_choices"
 CHAT_KEYS = ("system", "assistant_prefix", "chat_template_kwargs")

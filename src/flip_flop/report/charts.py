@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from flip_flop.text import percent, visible
+from flip_flop.console import percent, visible
 
 NUM_SERIES = 6
 NUM_LABEL_COLOURS = 7

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from flip_flop.console import count, point_interval, points, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit
-from flip_flop.identity import changed_parts, digests_of
 from flip_flop.metrics import METRICS
-from flip_flop.options import MODEL_PARTS
-from flip_flop.text import count, point_interval, points, visible
+from flip_flop.record import MODEL_PARTS, changed_parts, digests_of
 
 
 @dataclass(frozen=True)

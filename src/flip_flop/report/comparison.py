@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
+from flip_flop.console import percent
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.evaluation.views import SHOWN, html_table
 from flip_flop.metrics import METRICS
 from flip_flop.report.compare import Difference, Group, group_runs, mean_difference, require_comparable
 from flip_flop.report.tables import comparison_rows, render_text
-from flip_flop.text import percent
 
 
 @dataclass(frozen=True, repr=False)

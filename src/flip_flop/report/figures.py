@@ -8,11 +8,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from flip_flop.console import percent, visible
 from flip_flop.files import new_folder, write_text
 from flip_flop.report import charts
 from flip_flop.report.compare import Group
 from flip_flop.report.sections import matrix_section, share_section, strip_section
-from flip_flop.text import percent, visible
 
 _NAME, _CHART, _VALUE, _TOP = 190, 400, 62, 34  # widths of a figure's columns, and the height of its heading
 _DRAWN = (".axis", ".grid", ".reference", ".link", ".before", ".dot", ".share text", ".l0")

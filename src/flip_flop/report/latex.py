@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from flip_flop.console import MISSING, visible
 from flip_flop.report.compare import Group
 from flip_flop.report.verdict import metric_table
-from flip_flop.text import MISSING, visible
 
 _ESCAPES = str.maketrans(
     {character: rf"\{character}" for character in "{}&%$#_"}

@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from flip_flop.console import DEMO_NOTE, MISSING, count, percent, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.files import write_text
@@ -18,7 +19,6 @@ from flip_flop.report.compare import Group, group_runs, require_comparable
 from flip_flop.report.instances import PAGE_SIZE
 from flip_flop.report.sections import example_section, matrix_section, share_section, strip_section
 from flip_flop.report.verdict import badges, calibration_section, caveats, metric_table, more_metrics, tiles, verdict
-from flip_flop.text import DEMO_NOTE, MISSING, count, percent, visible
 
 
 def write_report(

@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
+from flip_flop.console import count, percent
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import template_agreement_matrix
 from flip_flop.prompts import RenderedInstance
@@ -13,7 +14,6 @@ from flip_flop.report import changes, charts
 from flip_flop.report.compare import Group
 from flip_flop.report.instances import Embedded, embed
 from flip_flop.report.tables import constant_count
-from flip_flop.text import count, percent
 
 _MAX_PROMPT = 4000
 _MOVES = (("wrong", "fixed"), ("broken", "right"))  # a single answer's, by whether it was right, and is

@@ -4,10 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import METRICS
-from flip_flop.report.compare import group_runs
-from flip_flop.text import (
+from flip_flop.console import (
     MISSING,
     align_columns,
     count,
@@ -17,6 +14,9 @@ from flip_flop.text import (
     spreadsheet_cell,
     visible,
 )
+from flip_flop.evaluation.run_directory import Audit
+from flip_flop.metrics import METRICS
+from flip_flop.report.compare import group_runs
 
 _HEADINGS = ("run", "P_o", "95% of P_o", "mean F1", "sigma_F1", "min..max F1", "accuracy", "vote F1", "collapsed")
 _CSV_HEADINGS = (

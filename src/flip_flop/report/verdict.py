@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from flip_flop.console import MISSING, count, percent, percent_interval, point_interval, points
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS
 from flip_flop.report import charts
 from flip_flop.report.compare import Group, difference_from_vote, mean_difference
 from flip_flop.report.tables import assumption, constant_count, range_words, table_caveats
-from flip_flop.text import MISSING, count, percent, percent_interval, point_interval, points
 
 _HEADLINE = ("observed_agreement", "mean_f1", "f1_std")
 _COLUMNS = (*_HEADLINE, "f1_range", "macro_f1", "accuracy", "vote_f1", "vote_accuracy")
@@ -109,7 +109,7 @@ def caveats(group: Group) -> list[str]:
     if len(group.base.template_names) == 1:
         notes.append("One template has nothing to agree with: agreement and spread need two.")
     for run in group.runs:
-        skipped = run.record.task.extra.get("num_too_long")
+        skipped = run.record.task.num_too_long
         if isinstance(skipped, int) and skipped:
             notes.append(f"{run.name} leaves out {count(skipped, 'instance')}: longer than the model's context.")
     return [*notes, *table_caveats(group.runs), *_vote_caveat(group), *_method_caveats(group)]

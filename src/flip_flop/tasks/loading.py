@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flip_flop.console import count
 from flip_flop.errors import InputError, nearest
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
 from flip_flop.tasks.embedded import EMBEDDED, embedded_task
@@ -15,7 +16,6 @@ from flip_flop.tasks.readers import cell_text
 from flip_flop.tasks.sources import RowsSource
 from flip_flop.tasks.task import RenderedSplit, Task
 from flip_flop.tasks.task_file import read_task_file
-from flip_flop.text import count
 
 log = logging.getLogger("flip_flop")
 

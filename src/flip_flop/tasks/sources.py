@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.files import sha256_file, sha256_text
+from flip_flop.files import derive_seed, sha256_file, sha256_text
 from flip_flop.hub import hub_answers, is_offline, unreachable
-from flip_flop.randomness import derive_seed
 from flip_flop.tasks.readers import NumberedRow, cell_text, read_rows
 
 log = logging.getLogger("flip_flop")

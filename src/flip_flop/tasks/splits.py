@@ -6,8 +6,8 @@ Splits depend on the ids of the rows and the seed. They do not depend on the ord
 from collections.abc import Mapping, Sequence
 
 from flip_flop.errors import InputError
+from flip_flop.files import derive_seed
 from flip_flop.prompts import RenderedInstance
-from flip_flop.randomness import derive_seed
 
 MAX_VALIDATION = 1000
 

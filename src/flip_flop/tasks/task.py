@@ -11,10 +11,9 @@ import numpy as np
 from jaxtyping import Int64
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.files import sha256_json
+from flip_flop.files import derive_seed, sha256_json
 from flip_flop.metrics import prior_of_labels, resolve_average
 from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instance
-from flip_flop.randomness import derive_seed
 from flip_flop.tasks.readers import cell_text
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from flip_flop.cli.options import DataOptions, RowOptions, options
+from flip_flop.console import align_columns, echo, visible
 from flip_flop.errors import InputError
-from flip_flop.options import Protocol
-from flip_flop.terminal import echo
-from flip_flop.text import align_columns, visible
+from flip_flop.method.settings import Protocol
 
 if TYPE_CHECKING:
     from flip_flop_paper.data.catalog import CatalogData, CatalogEntry, Comparison

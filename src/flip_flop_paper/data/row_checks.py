@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from flip_flop import prompts
+from flip_flop.console import track
 from flip_flop.files import sha256_file, sha256_json, write_json
-from flip_flop.progress import track
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.tasks import Rows
 from flip_flop_paper.data import promptsource, splits

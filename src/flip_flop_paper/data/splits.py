@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from flip_flop.errors import InputError
-from flip_flop.files import sha256_json, sha256_text
+from flip_flop.files import derive_seed, sha256_json, sha256_text
 from flip_flop.prompts import TemplateSet
-from flip_flop.randomness import derive_seed
 from flip_flop.tasks import Rows, draw_stratified
 from flip_flop.tasks.splits import MAX_VALIDATION, label_quotas
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flip_flop.randomness import generator
+from flip_flop.files import generator
 
 SPLIT_SIZES = {"train": 500, "validation": 200, "test": 300}
 MIN_STRENGTH = 0.5
