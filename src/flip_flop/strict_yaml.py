@@ -98,21 +98,3 @@ def validate(model: type[Model], content: Any, where: str, *, code: str) -> Mode
     place = f"{key}, entry {inside[0] + 1}," if inside and isinstance(inside[0], int) else key
     message = f"{where}: {place} is {reprlib.repr(first['input'])}."
     raise InputError(code, message, first["msg"].replace("Input should", "It should", 1) + ".")
-
-
-def mapping_of(value: Any, where: str, known: Any = None, *, code: str) -> dict[str, Any]:
-    """Return a mapping without unknown keys."""
-    if not isinstance(value, dict):
-        raise InputError(code, f"{where} does not hold keys and values.", "Write key: value lines.")
-    for key in value:
-        if known is not None and key not in known:
-            raise InputError(code, f"{where} has an unknown key {key!r}.", nearest(key, known))
-    return value
-
-
-def text_of(mapping: dict[str, Any], key: str, where: str, *, code: str) -> str | None:
-    """Return the text of a key, or None for an absent or empty key."""
-    value = mapping.get(key)
-    if value is not None and not isinstance(value, str):
-        raise InputError(code, f"{where}: {key} is {value!r}, not a text.", "Quote it.")
-    return value
