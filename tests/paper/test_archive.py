@@ -90,7 +90,7 @@ def test_pip_downloads_the_pinned_archive_and_only_its_yaml_files_are_unpacked(p
     assert asked == [f"promptsource==0.2.3 --hash=sha256:{promptsource.ARCHIVE_SHA256}\n"]
     assert templates_folder() == cache
     files = sorted(file.relative_to(cache).as_posix() for file in cache.rglob("*") if file.is_file())
-    assert files == ["drinks/templates.yaml", "food/hot/templates.yaml", ARCHIVE_NAME]
+    assert files == ["drinks/templates.yaml", "food/hot/templates.yaml", "manifest.json", ARCHIVE_NAME]
     assert promptsource_names(cache) == ("drinks", "food/hot")
     assert [source.name for source in read_promptsource(cache, "food/hot")] == ["plain"]
 
@@ -124,6 +124,17 @@ def test_a_failure_of_pip_is_reported_with_an_alternative(answer, code, words, m
     assert "\n" not in str(refusal.value)
     assert ("--from" in refusal.value.hint) == (code == "E-TPL-FETCH")
     assert not cache.exists()
+
+
+def test_a_changed_file_in_the_cache_is_rejected(pinned, cache):
+    fetch(pinned())
+    (cache / "drinks" / "templates.yaml").write_text(YAML.replace("No", "Nope"))
+    with pytest.raises(InputError, match=r"E-TPL-ARCHIVE: .*drinks/templates.yaml has changed"):
+        read_promptsource(cache, "drinks")
+    assert read_promptsource(cache, "food/hot")
+    (cache / "manifest.json").write_text("{")
+    with pytest.raises(InputError, match="E-TPL-ARCHIVE"):
+        read_promptsource(cache, "food/hot")
 
 
 def test_an_archive_with_another_digest_is_rejected(tmp_path, cache):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.files import new_folder, sha256_file, sha256_json, user_cache
+from flip_flop.files import new_folder, sha256_file, sha256_json, user_cache, write_json
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.template import check_rendering
 from flip_flop.strict_yaml import StrictLoader, StrictModel, read_yaml, validate
@@ -31,6 +31,7 @@ FILES_SHA256 = "1338a05d6b03ca4da5efd7b1953038fbacd7d5668ea652783f227ca9630ffdcb
 FOLDER_VARIABLE = "FLIP_FLOP_PROMPTSOURCE"
 FETCH_COMMAND = "flip-flop templates fetch"
 FILE_NAME = "templates.yaml"
+MANIFEST_NAME = "manifest.json"
 
 _PIP_SECONDS = 600
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)?"
@@ -85,6 +86,8 @@ def fetch(source: Path | None = None) -> Path:
             (fresh / name / FILE_NAME).write_bytes(content)
         if source.is_file():  # the archive holds the licence
             shutil.copyfile(source, fresh / ARCHIVE_NAME)
+        digests = {name: sha256(content).hexdigest() for name, content in sorted(files.items())}
+        write_json(fresh / MANIFEST_NAME, {"promptsource": VERSION, "source": source.name, "files": digests})
     return cache
 
 
@@ -197,12 +200,17 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
     """Read the templates of a dataset, sorted by name.
 
     Raises:
-        InputError: ``E-TPL-YAML``, ``E-TPL-UNKNOWN`` or ``E-TPL-NAME-DUP``.
+        InputError: ``E-TPL-YAML``, ``E-TPL-UNKNOWN``, ``E-TPL-NAME-DUP``, or ``E-TPL-ARCHIVE`` for a changed file in
+            the cache.
     """
-    path = folder / name / FILE_NAME
+    path, manifest = folder / name / FILE_NAME, folder / MANIFEST_NAME
     if not re.fullmatch(_NAME, name) or not path.is_file():
         hint = nearest(name, promptsource_names(folder))
         raise InputError("E-TPL-UNKNOWN", f"PromptSource has no templates for {name!r}.", hint)
+    # The text is enough, and an invalid manifest has no digest.
+    if manifest.is_file() and f'"{name}": "{sha256_file(path)}"' not in manifest.read_text(errors="replace"):
+        message = f"{path} has changed since it was downloaded."
+        raise InputError("E-TPL-ARCHIVE", message, f"Run `{FETCH_COMMAND}` again.")
     document = read_yaml(path, loader=_PromptSourceLoader, code="E-TPL-YAML", file_code="E-TPL-YAML")
     templates = document.get("templates") if isinstance(document, dict) else None
     if not isinstance(templates, dict):
