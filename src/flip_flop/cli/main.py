@@ -19,7 +19,7 @@ from flip_flop.errors import InputError
 
 VERBS = {
     "demo": "Audit, train, audit and report on the embedded task; no network.",
-    "init": "Create a task file from a data file, with four starter templates.",
+    "init": "Create a task file from a data file, or a package for a method or metric.",
     "audit": "Measure how consistently a model answers across templates.",
     "train": "Train an adapter without labels: f2c, cce or swarm.",
     "predict": "Predict labels for a data file, per template and by majority vote.",
