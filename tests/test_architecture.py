@@ -11,20 +11,20 @@ import flip_flop
 
 SOURCE = Path(flip_flop.__file__).parents[1]
 # Companion packages. The core never imports them.
-COMPANIONS = ("flip_flop_paper",)
+COMPANIONS = ("flip_flop_paper", "flip_flop_phrasings")
 
 # Lowest first. A module imports from its package and from lower floors only.
 FLOORS = [
-    {"errors"},
+    {"errors", "plugins"},
     {"files", "console"},
     {"hub", "strict_yaml", "record"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},
-    {"evaluation", "training", "drafting"},
+    {"evaluation", "training"},
     {"report"},
     {"cli"},
     {"__main__"},
-    {"flip_flop_paper"},
+    {*COMPANIONS},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -1,4 +1,4 @@
-"""The hub: whether it answers, told in a moment; and what can be told of a model's name before anything is loaded."""
+"""The hub's availability, and the kinds of model names."""
 
 import functools
 import http.client
@@ -21,28 +21,28 @@ DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "mlu", "musa", "mt
 # The libraries retry for half a minute.
 SECONDS_TO_ANSWER = 3.0
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-WAY_OUT = "fetch it where there is a network (`hf download`), or set HTTPS_PROXY or HF_ENDPOINT"
+WAY_OUT = "download it on a machine with a network (`hf download`), or set HTTPS_PROXY or HF_ENDPOINT"
 
 
 def hub_address() -> str:
-    """Return the address of the hub, or of the mirror in ``HF_ENDPOINT``."""
+    """The hub, or the mirror of it that ``HF_ENDPOINT`` names."""
     return os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co"
 
 
 def is_offline() -> bool:
-    """Return whether the user has switched off access to the hub."""
+    """Return whether the user forbids access to the hub."""
     return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in _OFFLINE)
 
 
 def hub_answers() -> bool:
-    """Return whether the hub may be used and answers, through a proxy if one is set. The answer is cached."""
+    """Return whether the hub is allowed and answers, through a proxy if one is set. It is tried once."""
     return not is_offline() and _answers(hub_address())
 
 
 def unreachable() -> str:
-    """Return the reason for not using the hub, in words."""
+    """Describe why the hub is not available."""
     if is_offline():
-        return "HF_HUB_OFFLINE switches off access to the hub"
+        return "HF_HUB_OFFLINE is set"
     return f"{urlsplit(hub_address()).hostname} does not answer"
 
 
@@ -87,7 +87,7 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
     if dtype not in ("auto", *DTYPES):
         raise InputError("E-MODEL-DTYPE", f"Unknown dtype {dtype!r}.", f"Use one of {', '.join(DTYPES)}.")
     if device.partition(":")[0] not in DEVICES:
-        raise InputError("E-MODEL-DEVICE", f"Unknown device {device!r}.", "Use cpu, or cuda if there is a GPU.")
+        raise InputError("E-MODEL-DEVICE", f"Unknown device {device!r}.", "Use cpu, or cuda for a GPU.")
     if is_endpoint(name):
         message = f"{name} is a served model: its weights cannot be loaded or trained."
         raise InputError("E-ENDPOINT", message, "Give it to audit or predict, or give a model's folder or name.")
@@ -105,34 +105,34 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
 
 
 class Endpoint(NamedTuple):
-    """The address of a server, such as ``http://127.0.0.1:8000/v1``, and the name of a model on it."""
+    """The address of a server, such as ``http://127.0.0.1:8000/v1``, and its name of the model."""
 
     url: str
     model: str
 
 
 def is_endpoint(name: str) -> bool:
-    """Return whether a name belongs to a served model, ``openai:URL#NAME``."""
+    """Return whether a model is served: ``openai:URL#NAME``."""
     return name.startswith(SERVED)
 
 
 def endpoint_of(name: str) -> Endpoint:
-    """Return the endpoint of ``openai:URL#NAME``.
+    """Parse ``openai:URL#NAME``.
 
     Raises:
-        InputError: ``E-ENDPOINT`` if it is invalid, contains a key, or the client library is not installed.
+        InputError: ``E-ENDPOINT`` if it is invalid or has a key, or if the client library is not installed.
     """
     url, _, model = name.removeprefix(SERVED).partition("#")
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # invalid port or brackets
+    except ValueError:  # an invalid port or bracket
         is_address = False
     if not is_address or not model:
-        hint = f"Write {SERVED}http://HOST:PORT/v1#NAME, with the name that the server has for the model."
+        hint = f"Write {SERVED}http://HOST:PORT/v1#NAME, with the server's name of the model."
         raise InputError("E-ENDPOINT", f"{name!r} is not an endpoint and model.", hint)
     if parts.username or parts.password or parts.query:
-        hint = "Set the variable OPENAI_API_KEY. It is never stored."
+        hint = "Set the variable OPENAI_API_KEY instead. The key is never written."
         raise InputError("E-ENDPOINT", "A key does not belong in an endpoint's address.", hint)
     if importlib.util.find_spec("openai") is None:
         hint = "Install it: pip install 'flip-flop-consistency[openai]'."
@@ -147,7 +147,7 @@ def is_cached(name: str, revision: str | None = None) -> bool:
     repository, file = gguf_name(name) or (name, "config.json")
     try:
         return isinstance(try_to_load_from_cache(repository, file, revision=revision), str)
-    except ValueError:  # not a name on the hub
+    except ValueError:  # not a name of the hub
         return False
 
 
@@ -156,14 +156,14 @@ def _answers(address: str) -> bool:
     parts = urlsplit(address)
     proxies = {} if urllib.request.proxy_bypass(parts.hostname or "") else urllib.request.getproxies()
     if any(proxy.startswith("socks") for proxy in proxies.values()):
-        return True  # urllib does not know such a proxy, the libraries do
+        return True  # only the libraries support such a proxy
     found = []
 
     def ask() -> None:
         try:
             urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=SECONDS_TO_ANSWER).close()
         except urllib.error.HTTPError as error:
-            found.append(error.code < 500 and error.code != 407)  # otherwise the proxy has answered
+            found.append(error.code < 500 and error.code != 407)  # otherwise the proxy answered
         except urllib.error.URLError as error:
             found.append(isinstance(error.reason, ssl.SSLError))  # the libraries may have other certificates
         except (OSError, ValueError, http.client.HTTPException):
@@ -171,7 +171,7 @@ def _answers(address: str) -> bool:
         else:
             found.append(True)
 
-    asking = threading.Thread(target=ask, daemon=True)  # resolving a name has no time limit
+    asking = threading.Thread(target=ask, daemon=True)  # resolving a host name has no timeout
     asking.start()
     asking.join(SECONDS_TO_ANSWER)
     return found == [True]

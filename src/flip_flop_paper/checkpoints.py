@@ -12,9 +12,8 @@ from flip_flop.console import MISSING, count, points
 from flip_flop.errors import InputError
 from flip_flop.metrics import share_drift
 from flip_flop.record import RunRecord
-from flip_flop.tasks.catalog import catalog_entry, catalog_names
-from flip_flop.tasks.protocols import row_protocols
 from flip_flop_paper import layout
+from flip_flop_paper.data.catalog import catalog_entry, catalog_names, row_protocols
 from flip_flop_paper.frame import average_seeds, in_setting, methods_of, task_order, task_title, tasks_of
 from flip_flop_paper.table import Column, Row, Table, TableCell
 

@@ -10,7 +10,7 @@ import pandas as pd
 from flip_flop.console import DEMO_NOTE, MISSING, count, percent, point_interval, points
 from flip_flop.method import BASE, METHODS
 from flip_flop.metrics import METRICS
-from flip_flop.tasks.catalog import catalog_entry
+from flip_flop_paper.data.catalog import catalog_entry
 from flip_flop_paper.frame import KEPT, Setting, average_seeds, in_setting, task_title, titles_of
 from flip_flop_paper.paper import PAPER_METRICS, dataset_names
 from flip_flop_paper.table import Column, Row, TableCell

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from flip_flop.console import align_columns
 from flip_flop.errors import InputError
-from flip_flop.tasks.catalog import catalog_names
+from flip_flop_paper.data.catalog import catalog_names
 from flip_flop_paper.digests import make_plan
 from flip_flop_paper.folder import StudyFolder
 from flip_flop_paper.grid import expand

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.tasks.catalog import catalog_names
 from flip_flop.tasks.embedded import embedded_task
+from flip_flop_paper.data.catalog import catalog_names
 from flip_flop_paper.grid import GridCell, expand
 from flip_flop_paper.study import Subsets, narrow
 from flip_flop_paper.study_file import load_study

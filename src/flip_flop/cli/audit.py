@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flip_flop.cli.options import AuditCalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options
+from flip_flop.cli.plugin import SectionOptions, audit_sections
 from flip_flop.console import count, echo, is_first_process, percent
 from flip_flop.errors import InputError, nearest
 from flip_flop.scoring.options import ScoringOptions
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from flip_flop.tasks import RenderedSplit
 
 ALIASES = {"agreement": "observed_agreement"}
+SECTIONS = audit_sections()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +32,6 @@ class AuditOptions:
         (), metavar="METRIC=VALUE", help="Exit with 1 below it, e.g. agreement=0.9. Repeatable."
     )
     seed: int = option(0, help="For the sample, the bootstrap, and templates that draw at random.")
-    vary: int | None = option(
-        None, min=2, help="Also score each template under this many formats drawn at random: how fragile it is."
-    )
     compare_chat: bool = option(
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
     )
@@ -49,6 +48,7 @@ def audit_command(
     calibration: AuditCalibrationOptions,
     scoring: ScoringOptions,
     data: RowOptions,
+    **values: Any,
 ) -> int:
     """Measure the consistency and accuracy of a model over the templates of a task.
 
@@ -83,7 +83,6 @@ def audit_command(
     quiet = run.quiet or not is_first_process()
     scorer = model.scorer(quiet=run.quiet)
     from flip_flop.evaluation.audit import audit
-    from flip_flop.evaluation.formats import format_spread, render_formats
     from flip_flop.report import comparison_rows, legend, render_text, table_caveats
 
     for each in variants.values():
@@ -101,24 +100,29 @@ def audit_command(
                 calibrate=calibration.calibrate,
                 label_prior=prior,
             )
-        runs.append(replace(found, path=out))
-        if is_first_process():
-            found.write(out)
-        if run.vary is not None:
+        found = replace(found, path=out)
+        how = SectionOptions(None, run.split, run.limit, run.seed, each, quiet)
+        try:
             with listed_beside(out, ()):
-                found.metrics["formats"] = format_spread(
-                    scorer, chosen, run.vary, split=run.split, limit=run.limit, scoring=each, seed=run.seed, quiet=quiet
-                )
+                computed = {
+                    name: section.compute(scorer, chosen, replace(how, value=value))
+                    for name, section in SECTIONS.items()
+                    if (value := values[section.option.name]) is not None
+                }
+            found = replace(found, metrics={**found.metrics, **computed})
+        finally:  # an error in a section does not lose the audit
             if is_first_process():
                 found.write(out)
+        runs.append(found)
     if not is_first_process():
         return 0
     rows = comparison_rows(runs)
     echo(render_text(rows))
     for found in runs:
         place = f"{found.path}: " if run.compare_chat else ""
-        if run.vary is not None:
-            echo(f"\n{place}{render_formats(found.metrics['formats'])}")
+        for name, section in SECTIONS.items():
+            if name in found.metrics:
+                echo(f"\n{place}{section.render(found.metrics[name])}")
         if found.value("unmapped_share"):
             listed = (f"{name} {percent(part)}" for name, part in found.metrics["unmapped_share_per_template"].items())
             share = percent(found.value("unmapped_share"))
@@ -131,6 +135,9 @@ def audit_command(
     for text in missed:
         echo(text, err=True)
     return 1 if missed else 0
+
+
+audit_command.params.extend(section.option for section in SECTIONS.values())
 
 
 def _threshold(text: str) -> tuple[str, float]:

@@ -1,6 +1,5 @@
 """``flip-flop``: its commands and exit codes."""
 
-import functools
 import importlib
 import io
 import logging
@@ -10,84 +9,50 @@ import sys
 import time
 import traceback
 import warnings
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import click
 
+from flip_flop.cli.plugin import PluginGroup
 from flip_flop.console import LogLines, align_columns, echo, hardware, is_first_process, versions
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError
 
 VERBS = {
     "demo": "Audit, train, audit and report on the embedded task; no network.",
-    "init": "Create a task file from a data file, with four starter templates.",
+    "init": "Create a task file from a data file, or a package for a method or metric.",
     "audit": "Measure how consistently a model answers across templates.",
     "train": "Train an adapter without labels: f2c, cce or swarm.",
     "predict": "Predict labels for a data file, per template and by majority vote.",
-    "tasks": "The paper's datasets by name: list, show, check.",
     "templates": "PromptSource's templates and your own: fetch, list, show, lint.",
     "report": "One HTML page from audits.",
     "env": "Versions and hardware, for a bug report.",
 }
 
-# Installed packages add commands in this entry-point group. A value is a click command.
-GROUP = "flip_flop.commands"
 # All processes of a launcher detect the same error within this time.
 SECONDS_FOR_THE_FIRST = 10.0
 
 
-class LazyGroup(click.Group):
+class Commands(PluginGroup):
     """Import a command when it is used, so that ``--help`` does not import torch."""
 
-    @functools.cached_property
-    def plugins(self) -> dict[str, EntryPoint]:
-        """The commands of installed packages, by name."""
-        return {each.name: each for each in entry_points(group=GROUP) if each.name not in VERBS}
-
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List our commands, then those of installed packages by name."""
-        return [*VERBS, *sorted(self.plugins)]
+        """List our commands, then the commands of installed packages by name."""
+        return [*VERBS, *sorted({*self.plugins} - {*VERBS})]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return ``<name>_command`` of ``flip_flop.cli.<name>``, or the command of an installed package."""
-        if cmd_name in self.plugins:
-            try:
-                plugin: click.Command = self.plugins[cmd_name].load()
-            except ImportError as error:
-                value = self.plugins[cmd_name].value
-                raise click.ClickException(f"Cannot import the command {cmd_name!r} ({value}): {error}") from error
-            return plugin
-        if cmd_name not in VERBS:
-            return None
-        if cmd_name in self.commands:
-            return self.commands[cmd_name]
-        command: click.Command = vars(importlib.import_module(f"flip_flop.cli.{cmd_name}"))[f"{cmd_name}_command"]
+        """Return ``<name>_command`` of our module, or the command of an installed package."""
+        if cmd_name not in VERBS or cmd_name in self.commands:
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module(f"flip_flop.cli.{'plugin' if cmd_name == 'init' else cmd_name}")
+        command: click.Command = vars(module)[f"{cmd_name}_command"]
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command, or fail with the nearest name."""
-        names = self.list_commands(ctx)
-        if args[0] not in names and not args[0].startswith("-"):
-            ctx.fail(f"No such command {args[0]!r}. {nearest(args[0], names)}")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List our commands without importing them."""
-        rows = list(VERBS.items())
-        for name in sorted(self.plugins):
-            try:
-                command = self.get_command(ctx, name)
-            except click.ClickException as error:  # the others can still be used
-                rows.append((name, error.message))
-            else:
-                rows.append((name, command.get_short_help_str(100) if command else ""))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+    def describe_command(self, ctx: click.Context, name: str) -> str:
+        """Describe a command without importing ours."""
+        return VERBS[name] if name in VERBS else super().describe_command(ctx, name)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="flip-flop-consistency", prog_name="flip-flop")
 def cli() -> None:
     """Measure and improve the consistency of a language model across prompt templates."""

@@ -1,8 +1,7 @@
 """The options of the command line as fields of dataclasses, and the objects that they describe."""
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -20,7 +19,6 @@ from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, Scorin
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel, Scorer
     from flip_flop.tasks import Task
-    from flip_flop.tasks.catalog import CatalogData
 
 Command = Callable[..., Any]
 CALIBRATE_HELP = (
@@ -83,21 +81,6 @@ def _click_type(kind: Any, minimum: int | None) -> dict[str, Any]:
     if kind is int and minimum is not None:
         return {"type": click.IntRange(min=minimum)}
     return {"type": kind if kind in (int, float) else str}
-
-
-@contextlib.contextmanager
-def check_task_out(out: Path, *, overwrite: bool) -> Iterator[None]:
-    """Lock a task file before it is written (``E-OUT-KIND``, ``E-OUT-BUSY``, ``E-OUT-PATH``, ``E-OUT-USED``)."""
-    from flip_flop.files import lock_output
-
-    if out.suffix not in (".yaml", ".yml"):
-        raise InputError("E-OUT-KIND", f"{out.name} is not a task file.", "End --out with .yaml.")
-    with lock_output(out):
-        if out.is_dir():
-            raise InputError("E-OUT-PATH", f"{out} is a folder.", "Give a file.")
-        if out.exists() and not overwrite:
-            raise InputError("E-OUT-USED", f"{out} already exists.", "Give another --out, or add --overwrite.")
-        yield
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,21 +222,6 @@ class DataOptions:
             hub_mirror=self.hub_mirror,
             story_cloze_dir=self.story_cloze_dir,
             protocol=protocol,
-        )
-
-    def open_paper(self, name: str, seed: int = 0, protocol: str = "paper") -> "CatalogData":
-        """Load a dataset of the paper, with the expected rows and dropped templates."""
-        from flip_flop.tasks.catalog import catalog_data
-        from flip_flop.tasks.protocols import row_protocol
-
-        rules = row_protocol(protocol)
-        return catalog_data(
-            name,
-            hub_mirror=self.hub_mirror,
-            story_cloze_dir=self.story_cloze_dir,
-            seed=seed,
-            splits=rules.splits,
-            prompt_value_limit=rules.prompt_value_limit,
         )
 
 

@@ -11,6 +11,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.method.instance import Instance
 from flip_flop.method.losses import cce_terms, f2c_terms, mixes_answer_vocabularies
 from flip_flop.method.swarm import swarm_mixes_answer_vocabularies, swarm_terms
+from flip_flop.plugins import PluginTable
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Method:
 # What every method is compared with: the model before training. Okabe and Ito's colours, which differ for every kind of
 # colour vision; the base has none.
 BASE = Method("base", "Base", "#8c8c8c")
-METHODS = {
+_METHODS = {
     "swarm": Method(
         "swarm",
         "Swarm",
@@ -63,6 +64,7 @@ METHODS = {
     "cce": Method("cce", "CCE", "#e69f00", cce_terms),
     "f2c": Method("f2c", "F2C", "#009e73", f2c_terms, mixes_answer_vocabularies=mixes_answer_vocabularies),
 }
+METHODS = PluginTable("flip_flop.methods", _METHODS)
 
 
 def find_method(method: object) -> Method:

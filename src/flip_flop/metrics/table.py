@@ -23,6 +23,7 @@ from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bo
 from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template
 from flip_flop.metrics.fragility import Resolution, fragile_share, fragile_share_per_template, fragile_vote_share
+from flip_flop.plugins import PluginTable
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], 
 
 _voted = attrgetter("voted")
 _macro = partial(replace, average="macro")
-METRICS = {
+_METRICS = {
     metric.name: metric
     for metric in (
         Metric("observed_agreement", "P_o", AGREEMENT, "Agreement Pₒ", "How likely two templates give the same label."),
@@ -179,6 +180,7 @@ METRICS = {
         ),
     )
 }
+METRICS = PluginTable("flip_flop.metrics", _METRICS)
 
 
 def summarise(
