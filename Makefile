@@ -115,8 +115,8 @@ bench-full: $(VENV)/.installed-dev  ## the shape of a 0.5B model, and memory; ab
 	$(KEEP_MEMORY) $(BIN)/python -m benchmarks.run --model 0.5b --part training --rounds 2 --no-padded --out out/bench/0.5b-training.json
 	$(BIN)/python -m benchmarks.run --model 0.5b --part memory --out out/bench/memory.json
 
-architectures: $(VENV)/.installed-dev ## docs/architectures.md: every causal language model of transformers, tiny; ten minutes
-	$(BIN)/python -m benchmarks.architectures --out docs/architectures.md
+architectures: $(VENV)/.installed-dev ## benchmarks/ARCHITECTURES.md: every causal language model of transformers, tiny; ten minutes
+	$(BIN)/python -m benchmarks.architectures --out benchmarks/ARCHITECTURES.md
 
 memory: $(VENV)/.installed-dev      ## docs/memory.md: which models train on which cards, from counted bytes; two minutes
 	$(BIN)/python -m benchmarks.saved_bytes --out docs/memory.md

@@ -19,12 +19,12 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from flip_flop.errors import InputError
-from flip_flop.files import write_text
-from flip_flop.scoring import EncodedAnswer, EncodedInstance, score_instances
+from flip_flop.files import write_json, write_text
+from flip_flop.scoring import EncodedAnswer, EncodedInstance, causal_lm, score_instances
 from flip_flop.scoring.answers import answer_states
 from flip_flop.scoring.support import choose_backend
 from flip_flop.training import F2CConfig
-from flip_flop.training.adapter import with_adapter
+from flip_flop.training.adapter import prepare_model
 
 VOCABULARY, LAYERS, LARGEST = 64, 2, 3_000_000
 # Every architecture takes from these what it knows; no default of a configuration may be large.
@@ -80,6 +80,12 @@ def tiny(kind: str) -> PreTrainedModel:
     return model.eval()
 
 
+def has_default_options(kind: str) -> bool:
+    """Whether the tested model has the default options of its architecture, apart from sizes."""
+    config = tiny(kind).config
+    return config.model_type == kind and not causal_lm.changed_options(config)
+
+
 def made_instances(count: int = 3) -> list[EncodedInstance]:
     """Prompts of 4 to 20 tokens, answers of one to three, some beginnings in common."""
     draw = torch.Generator().manual_seed(1)
@@ -110,7 +116,7 @@ def one_at_a_time(model: nn.Module, instances: list[EncodedInstance]) -> torch.T
 def training_step(model: nn.Module, instances: list[EncodedInstance]) -> str:
     """``yes``, or what went wrong in a step that raises the first label."""
     args = F2CConfig(lora_r=4, lora_dropout=0.0, select_by="last", use_cpu=True)
-    adapted = with_adapter(model, args)
+    adapted = prepare_model(model, args)
     backend = choose_backend(adapted, instances, "packed")
     answer_states(adapted, instances, backend=backend).scores(adapted).log_softmax(-1)[..., 0].mean().neg().backward()
     gradients = {name: value.grad for name, value in adapted.named_parameters() if "lora_B" in name}
@@ -135,7 +141,7 @@ def row(kind: str) -> list[str] | None:
         try:
             table = score_instances(candidate, instances, quiet=True)
             found = torch.from_numpy(table.scores).flatten().double()
-            cells["backend"].append(table.backend)
+            cells["backend"].append(table.settings["backend"])
             cells["audit"].append(f"{float((found - one_at_a_time(candidate, instances)).abs().max()):.1e}")
         except InputError as error:
             cells["audit"].append(f"refused: {error.code}")
@@ -167,6 +173,7 @@ def main() -> None:
     logging.basicConfig(format="%(message)s")
     logging.getLogger("transformers").setLevel(logging.CRITICAL)
     logging.getLogger("flip_flop").setLevel(logging.ERROR)
+    causal_lm.TESTED["packed"] = []  # no architecture is known before the test
     rows = []
     for kind in arguments.architectures or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
         found = row(kind)
@@ -191,6 +198,9 @@ def main() -> None:
     ]
     if arguments.out:
         write_text(arguments.out, "\n".join(lines) + "\n")
+        packed = [cells[0] for cells in rows if cells[1] == "packed" and has_default_options(cells[0])]
+        version = ".".join(__version__.split(".")[:2])
+        write_json(Path(causal_lm.__file__).with_name("tested.json"), {"transformers": version, "packed": packed})
 
 
 if __name__ == "__main__":

@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from flip_flop.files import generator
 from flip_flop.metrics import summarise
 from flip_flop.prompts import RenderedInstance
 from flip_flop.prompts.template import Template, TemplateSet, render_instance
-from flip_flop.randomness import generator
 from flip_flop.scoring import PromptEncoder, load_tokenizer
-from flip_flop.scoring.attention import COSTS
-from flip_flop.scoring.blocks import plan_blocks
-from flip_flop.scoring.models import EMBEDDED_MODEL
+from flip_flop.scoring.attention import COSTS, plan_blocks
+from flip_flop.scoring.loading import EMBEDDED_MODEL
 from flip_flop.scoring.trie import build_trie
 
 WORDS = [

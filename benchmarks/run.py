@@ -18,8 +18,8 @@ from benchmarks import MEMORY_MODEL
 from benchmarks.memory import VARIANTS, memory_part
 from benchmarks.parts import Settings, scoring_part, training_part
 from benchmarks.workload import SHAPES
+from flip_flop.console import command, hardware, now, versions
 from flip_flop.files import sha256_file, sha256_json, write_json
-from flip_flop.provenance import command, hardware, now, versions
 from flip_flop.scoring.attention import KERNELS
 
 ALL = tuple(SHAPES)

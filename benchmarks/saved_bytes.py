@@ -15,12 +15,11 @@ from torch import Tensor
 
 from benchmarks.models import MODELS, ModelShape, make_model
 from flip_flop.files import write_text
-from flip_flop.scoring import EncodedInstance
+from flip_flop.scoring import EncodedAnswer, EncodedInstance
 from flip_flop.scoring.answers import answer_states
 from flip_flop.scoring.attention import KERNELS, packed_attention
-from flip_flop.scoring.tokens import EncodedAnswer
 from flip_flop.training import F2CConfig
-from flip_flop.training.adapter import with_adapter
+from flip_flop.training.adapter import prepare_model
 
 SHAPES = {
     "0.5B": MODELS["0.5b"],
@@ -43,28 +42,27 @@ SETTINGS = (("bfloat16", False), ("bfloat16", True), ("4bit", True))
 HEAD = """\
 # Memory
 
-Which model trains on which card, and what to set. Written by `make memory`, which counts; **nothing here was measured
-on a card**. `python -m benchmarks.run --part memory` measures.
+Models, cards and settings. `make memory` writes this page from counted bytes; **no number was measured on a card**.
+`python -m benchmarks.run --part memory` measures.
 
-- **An audit** keeps one layer's states: the weights decide. `--load-in 4bit` or `8bit` where they do not fit, and
-  `--device-map auto` to put the layers on all GPUs, and then in the CPU's memory, which is slow (not tried on
-  several GPUs). A forward that does not fit is divided: `--batch-tokens` is where it begins.
-- **Training** keeps what the backward reads. A row of several instances that does not fit is divided (`W-MEMORY`).
-  One instance under all its templates is not, so its distinct tokens count: those of the packed pass, which computes
-  what prompts share once. `flip-flop study plan` prints them. It keeps the model on one device.
-  `--activation-checkpointing true` (with older transformers `--gradient-checkpointing`) keeps a layer's input alone
-  and computes each layer twice; a run may be resumed with it.
-- `--load-in 4bit` is QLoRA (NF4, double quantization, the base computes in `--dtype`); the adapter stays in float32. An
-  adapter belongs to the base as it was trained: audit it with the same `--load-in`. In `8bit` (LLM.int8()) activations
-  are rounded too, so scores differ between the packed and the padded pass, and the padded one is used.
-- bitsandbytes: `pip install 'flip-flop-consistency[quantized]'`. It works on a CPU too, slowly; there it is tested.
+- **An audit** keeps the states of one layer, so the weights decide. `--load-in 4bit` or `8bit` reduces them, and
+  `--device-map auto` spreads the layers over all GPUs and then the CPU, which is slow (not tried on several GPUs). A
+  forward that does not fit is divided; it starts at `--batch-tokens`.
+- **Training** keeps the tensors that the backward needs. A row of several instances that does not fit is divided
+  (`W-MEMORY`). An instance with all its templates is not, so its distinct tokens count; `flip-flop study plan` prints
+  them. The model stays on one device. `--activation-checkpointing true` keeps only the input of each layer and computes
+  the layer twice; a run can be resumed with it.
+- `--load-in 4bit` is QLoRA (NF4, double quantization, the base computes in `--dtype`); the adapter stays in float32.
+  Audit an adapter with the `--load-in` of its training. `8bit` (LLM.int8()) rounds activations too, so the padded pass
+  is used.
+- `pip install 'flip-flop-consistency[quantized]'` installs bitsandbytes. It also works on a CPU, slowly.
 
 | Qwen2.5 | weights, bfloat16 | 4bit | adapter (rank 16), gradient, Adam | a token of training | with checkpointing |
 |---|---|---|---|---|---|
 """
 ROOM = """
-Distinct tokens of the longest instance that fit, with a head over {rows} answer tokens, the mask of all pairs of tokens
-({mask} bytes a pair while it is made), and {reserved:.1f} GB set aside for all else. A dash: the weights alone do not
+Distinct tokens of the longest instance that fits. The head covers {rows} answer tokens, and the mask of all pairs takes
+{mask} bytes a pair during its construction. {reserved:.1f} GB are reserved for other uses. A dash: the weights do not
 fit.
 
 | Qwen2.5 | {cards} |
@@ -119,7 +117,7 @@ def weight_bytes(name: str, shape: ModelShape, size: float) -> float:
 def saved_bytes(shape: ModelShape) -> int:
     """What autograd keeps of a packed row of :data:`TOKENS` tokens, but for weights: each tensor counts once."""
     model = make_model(shape, dtype=torch.bfloat16)
-    adapted = with_adapter(model, F2CConfig(output_dir="unused", use_cpu=True)).train()
+    adapted = prepare_model(model, F2CConfig(output_dir="unused", use_cpu=True)).train()
     own = {parameter.untyped_storage().data_ptr() for parameter in adapted.parameters()}
     prompt = tuple(number % (shape.vocab - 2) for number in range(TOKENS - 2))
     instance = EncodedInstance("counted", ((EncodedAnswer(prompt, (62,)), EncodedAnswer(prompt, (63, 62))),))

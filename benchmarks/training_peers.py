@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import flip_flop.method.consensus
 from benchmarks.peers import mean_of_targets, naive_log_probs, naive_scores, strong_log_probs, strong_scores
-from flip_flop.method import Consensus, Reading, answer_distributions, f2c_loss, split_templates
+from flip_flop.method import Consensus, LossVariant, answer_distributions, f2c_loss, split_templates
 from flip_flop.scoring import EncodedAnswer, EncodedInstance
 from flip_flop.training import F2CConfig
 
@@ -84,6 +84,6 @@ def _loss(
         split,
         cce_weight=config.cce_weight,
         jsd_weight=config.jsd_weight,
-        reading=Reading.of(config),
+        variant=LossVariant.of(config),
     )
     return torch.stack(list(terms.values())).sum()

@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flip_flop.files import sha256_json
-from flip_flop.randomness import generator
+from flip_flop.files import generator, sha256_json
 from flip_flop.scoring import EncodedAnswer, EncodedInstance
 
 # Every model of these benchmarks has at least so many tokens: the same ids serve all of them.

@@ -9,10 +9,10 @@ from latex2mathml.converter import convert
 
 
 class Docstrings(griffe.Extension):
-    """What docstrings write in reStructuredText: formulas and references."""
+    """Formulas and references of docstrings, from reStructuredText to Markdown."""
 
     def on_instance(self, *, obj: griffe.Object, **more: Any) -> None:
-        """Rewrite the docstring of everything that is read."""
+        """Rewrite the docstring of an object."""
         if obj.docstring is not None:
             obj.docstring.value = as_markdown(obj.docstring.value)
 

@@ -1,20 +1,28 @@
-"""The site's pages that are not under docs/, its links, and its navigation: a hook of mkdocs, for `make docs`.
+"""A hook of mkdocs for `make docs`: generated pages and sections, links and navigation.
 
-README.md is the front page as it stands. The pages of metrics and methods are written from METRICS and METHODS; their
-formulas are those of the functions' docstrings.
+README.md is the front page. Comments such as ``<!-- generated: errors -->`` in a page are replaced by a table from the
+source. Metrics have a page each, and the pages of methods end with the formulas in the docstrings.
 """
 
 import posixpath
 import re
+import runpy
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import click
+
 from flip_flop import _MODULES
+from flip_flop.cli.main import cli
+from flip_flop.errors import error_table
 from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS
+from flip_flop.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[1]
-# Pages of the repository, by their place on the site; those in docs/ keep their names.
+# Paths in the repository and on the site. Pages in docs/ keep their paths.
 PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -22,9 +30,13 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks/how.md",
     "benchmarks/RESULTS.md": "benchmarks/results.md",
-    **{f"docs/{path.name}": path.name for path in sorted((ROOT / "docs").glob("*.md"))},
+    "benchmarks/ARCHITECTURES.md": "benchmarks/architectures.md",
+    **{
+        f"docs/{path}": path
+        for path in sorted(str(each.relative_to(ROOT / "docs")) for each in (ROOT / "docs").rglob("*.md"))
+    },
 }
-# The functions whose docstrings define a metric or a method: formula, source, an example.
+# Functions whose docstrings define a metric or a method: formula, source, example.
 _F1 = "metrics.f1.f1_per_template"
 METRIC_DEFINITIONS = {
     "observed_agreement": ["metrics.agreement.observed_agreement", "metrics.agreement.instance_agreement"],
@@ -53,70 +65,96 @@ METHOD_DEFINITIONS = {
 
 
 def written_pages() -> dict[str, str]:
-    """The pages that no file holds, by their place on the site: Markdown."""
+    """The Markdown of pages without a file, by their path on the site."""
     pages = {f"metrics/{name}.md": metric_page(name) for name in METRICS}
-    pages |= {f"methods/{name}.md": method_page(name) for name in METHODS}
-    rows = [f"| [{each.title}]({name}.md) | `{name}` | {each.meaning} |" for name, each in METRICS.items()]
-    pages["metrics/index.md"] = "\n".join(["# Metrics", "", "| metric | key | what it is |", "|---|---|---|", *rows])
-    rows = [f"- [{each.title}]({name}.md)" for name, each in METHODS.items()]
-    pages["methods/index.md"] = "\n".join(["# Methods", "", "`flip-flop train --method` takes:", "", *rows])
     names = [f"::: flip_flop.{module}.{name}" for module, names in _MODULES.items() for name in names]
-    pages["python.md"] = "\n\n".join(["# Python", "What `from flip_flop import ...` gives.", *names])
-    return pages
+    return pages | {
+        "python.md": "\n\n".join(["# Python", "The names that `from flip_flop import ...` provides.", *names])
+    }
 
 
 def metric_page(name: str) -> str:
-    """A metric's page, from its entry in METRICS."""
+    """The page of a metric, from its entry in METRICS."""
     metric = METRICS[name]
     facts = {
         "key": f"`{name}` in `metrics.json`" + (", `--fail-under`" if metric.higher_is_better else ""),
         "better": "higher" if metric.higher_is_better else "lower",
-        "shown": "in percent" if metric.in_percent else "as it is",
-        "of": "the instances with a gold label" if metric.needs_gold else "all instances",
-        "interval": "95 %, by the bootstrap over instances" if metric.has_interval else "none",
+        "shown": "in percent" if metric.in_percent else "as stored",
+        "instances": "those with a gold label" if metric.needs_gold else "all",
+        "interval": "95 %, bootstrap over instances" if metric.has_interval else "none",
     }
-    return _page(metric.title, metric.meaning, facts, METRIC_DEFINITIONS[name])
-
-
-def method_page(name: str) -> str:
-    """A method's page, from its entry in METHODS."""
-    method = METHODS[name]
-    facts = {
-        "setting": f"`--method {name}`",
-        "without a strict majority": "the loss is 0" if method.needs_consensus else "it learns all the same",
-    }
-    return _page(
-        method.title, "The loss of one instance, in nats; a step's is the mean.", facts, METHOD_DEFINITIONS[name]
-    )
-
-
-def _page(title: str, meaning: str, facts: dict[str, str], definitions: list[str]) -> str:
     listed = "\n".join(f"- **{key}**: {value}" for key, value in facts.items())
-    entries = [f"::: flip_flop.{definition}\n    options: {{heading_level: 3}}" for definition in definitions]
-    return "\n\n".join([f"# {title}", meaning, listed, "## Definition", *entries]) + "\n"
+    return f"# {metric.title}\n\n{metric.meaning}\n\n{listed}\n\n" + definitions(METRIC_DEFINITIONS[name])
+
+
+def definitions(names: list[str]) -> str:
+    """A section with the docstrings of functions."""
+    entries = [f"::: flip_flop.{name}\n    options: {{heading_level: 3}}" for name in names]
+    return "\n\n".join(["## Definition", *entries]) + "\n"
+
+
+def error_rows() -> str:
+    """The table of error and warning codes."""
+    rows = [f"| `{code}` | {entry['what']} | {entry['fix']} |" for code, entry in sorted(error_table().items())]
+    return "\n".join(["| code | meaning | fix |", "|---|---|---|", *rows]).replace("|||", r"\|\|\|")
+
+
+def setting_rows() -> str:
+    """The table of training settings, with the defaults of each protocol."""
+    rows = []
+    for item in fields(TrainingSettings):
+        bundles = [item.metadata.get(protocol, item.default) for protocol in ("recommended", "paper", "release")]
+        cells = [f"`{value}`" for value in bundles] if len(set(map(str, bundles))) > 1 else [f"`{bundles[0]}`", "", ""]
+        rows.append(f"| `{item.name}` | {item.metadata['help']} | {' | '.join(cells)} |".replace("||", r"\|\|"))
+    return "\n".join(["| setting | meaning | default | paper | release |", "|---|---|---|---|---|", *rows])
+
+
+def command_sections() -> str:
+    """The help of every command."""
+    sections = []
+    for name, command in commands("flip-flop", cli):
+        context = click.Context(command, info_name=name, terminal_width=100, help_option_names=["-h", "--help"])
+        sections.append(f"## {name}\n\n```text\n{command.get_help(context)}\n```")
+    return "\n\n".join(sections)
+
+
+def commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """A command and its subcommands, with their full names."""
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=name)
+        for each in command.list_commands(context):
+            found = command.get_command(context, each)
+            assert found is not None
+            yield from commands(f"{name} {each}", found)
+
+
+GENERATED = {"errors": error_rows, "settings": setting_rows, "commands": command_sections}
+NAVIGATION = {
+    "How-to": ["how-to/own-data", "how-to/models", "how-to/studies", "how-to/extend", "memory"],
+    "Methods": [f"methods/{name}" for name in ("f2c", "cce", "swarm")],
+    "Reference": [f"reference/{name}" for name in ("cli", "settings", "metrics", "files", "log_keys", "errors")],
+    "Explanation": ["architecture", "calibration", "decisions", "datasets", "release", "reliability"],
+    "Evidence": ["evidence", "benchmarks/results", "benchmarks/how", "benchmarks/architectures"],
+    "Project": ["contributing", "security", "changelog"],
+}
 
 
 def on_config(config: Any) -> Any:
-    """The navigation, from the tables."""
-    metrics = ["metrics/index.md", *({each.title: f"metrics/{name}.md"} for name, each in METRICS.items())]
-    methods = ["methods/index.md", *({each.title: f"methods/{name}.md"} for name, each in METHODS.items())]
-    own = [
-        "architecture.md",
-        "extend.md",
-        "decisions.md",
-        "log_keys.md",
-        "errors.md",
-        "contributing.md",
-        "changelog.md",
+    """Set the navigation."""
+    metrics = {"Metrics in detail": [{each.title: f"metrics/{name}.md"} for name, each in METRICS.items()]}
+    sections: dict[str, list[Any]] = {title: [f"{page}.md" for page in pages] for title, pages in NAVIGATION.items()}
+    sections["Reference"] += [metrics, {"Python": "python.md"}]
+    config.nav = [
+        {"Home": "index.md"},
+        {"Tutorial": "tutorial.md"},
+        *({title: pages} for title, pages in sections.items()),
     ]
-    others = [page for page in PAGES.values() if page not in (*own, "index.md")]
-    config.nav = [{"Home": "index.md"}, {"Metrics": metrics}, {"Methods": methods}, {"Python": "python.md"}]
-    config.nav += [{"How it works": own}, {"Evidence": others}]
     return config
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that are not under docs/."""
+    """Add the pages outside docs/."""
     from mkdocs.structure.files import File
 
     texts = {place: (ROOT / path).read_text(encoding="utf-8") for path, place in PAGES.items() if path[:5] != "docs/"}
@@ -126,14 +164,29 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **more: Any) -> str:
-    """Links between the repository's files, as links of the site."""
+    """Complete a page of the repository: generated sections, formulas, links."""
     place = page.file.src_uri
     path = next((path for path, at in PAGES.items() if at == place), None)
-    return markdown if path is None else site_links(markdown, path)
+    if path is None:
+        return markdown
+    mathml = runpy.run_path(str(ROOT / "docs" / "docstrings.py"))["mathml"] if "```math" in markdown else None
+    return complete(markdown, path, mathml)
+
+
+def complete(markdown: str, path: str, mathml: Any = None) -> str:
+    """The Markdown of a page with generated sections, MathML for formulas, and links of the site."""
+    text = site_links(markdown, path)
+    for name, section in GENERATED.items():
+        if (comment := f"<!-- generated: {name} -->") in text:
+            text = text.replace(comment, section())
+    if mathml:
+        text = re.sub(r"```math\n(.*?)```", lambda found: mathml(found[1], "block"), text, flags=re.DOTALL)
+    method = path.removeprefix("docs/methods/").removesuffix(".md")
+    return f"{text}\n\n{definitions(METHOD_DEFINITIONS[method])}" if method in METHODS else text
 
 
 def site_links(markdown: str, path: str) -> str:
-    """The Markdown of the repository's file ``path`` with links of the site; a link to no page becomes its text."""
+    """The Markdown of a file with links of the site. A link to a file outside the site becomes its text."""
     here = posixpath.dirname(PAGES[path])
 
     def link(found: re.Match[str]) -> str:

@@ -20,9 +20,9 @@ import torch
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from evidence.demo_model import END, train_tokenizer
 from evidence.prepare import OWN, templates_of
 from evidence.rows import Row, halves, movie_reviews, read_rows
-from flip_flop.demo.pretrain import END, train_tokenizer
 from flip_flop.errors import InputError
 from flip_flop.files import new_folder
 from flip_flop.prompts import Template

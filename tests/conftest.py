@@ -16,28 +16,28 @@ import numpy as np
 import peft  # noqa: F401  as transformers.trainer
 import pytest
 import torch
-import transformers.trainer  # noqa: F401  before our modules, whose own imports are compiled anew where types are checked
+import transformers.trainer  # noqa: F401  before our modules: their imports are compiled again for type checks
 from hypothesis import settings
 
 from flip_flop import method, metrics, prompts
 from flip_flop.cli.main import main
 from flip_flop.errors import InputError
-from flip_flop.prompts.archive import templates_folder
-from tests.tasks.made_datasets import make_datasets
+from flip_flop_paper.data.promptsource import templates_folder
+from tests.paper.made_datasets import make_datasets
 
 torch.set_num_threads(1)
-# How long an example takes says nothing on a machine that others use, too.
+# The time of an example is not informative on a shared machine.
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
 
 def pytest_collection_finish():
-    """What is imported stays: the collector, which each training calls, need not look through it again."""
+    """Exclude imported objects from garbage collection, which every training run calls."""
     gc.freeze()
 
 
 def pytest_collection_modifyitems(items):
-    """What takes minutes comes first: at the end no worker waits for another one's."""
+    """Run slow tests first, so that workers finish at about the same time."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
@@ -50,7 +50,7 @@ def _no_network(monkeypatch):
     connect = socket.socket.connect
 
     def refuse(self, address, *rest):
-        if self.family != socket.AF_UNIX and address[0] != "127.0.0.1":  # a server of the test's own
+        if self.family != socket.AF_UNIX and address[0] != "127.0.0.1":  # a server of the test
             raise AssertionError(f"a test wants to connect to {address}")
         return connect(self, address, *rest)
 
@@ -66,7 +66,7 @@ def _docstring_names(doctest_namespace):
 
 @pytest.fixture(scope="session")
 def hub_mirror():
-    """Real rows of the paper's datasets, where the folder is beside the project."""
+    """Real rows of the paper's datasets. Tests are skipped if the folder is missing."""
     if not SHARED_HUB.is_dir():
         pytest.skip("the folder of real rows, ../shared/hub, is not there")
     return SHARED_HUB
@@ -74,7 +74,7 @@ def hub_mirror():
 
 @pytest.fixture(scope="session")
 def language():
-    """Real sentences, and the base of docs/evidence.md, where the folder is beside the project."""
+    """Real sentences, and the base of docs/evidence.md. Tests are skipped if the folder is missing."""
     if not SHARED_LANGUAGE.is_dir():
         pytest.skip("the folder of real sentences, ../shared/language, is not there")
     return SHARED_LANGUAGE
@@ -82,7 +82,7 @@ def language():
 
 @pytest.fixture(scope="session")
 def promptsource_folder():
-    """PromptSource's templates, where `flip-flop templates fetch` has been run."""
+    """PromptSource's templates, from `flip-flop templates fetch`."""
     try:
         return templates_folder()
     except InputError:
@@ -91,7 +91,7 @@ def promptsource_folder():
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    """The paper's eleven datasets with made rows and made templates, and a cache of the test's own."""
+    """The paper's eleven datasets with made rows and made templates, and a temporary cache."""
     datasets = make_datasets(tmp_path / "made")
     monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(datasets.promptsource))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -108,7 +108,7 @@ class Result(NamedTuple):
 
 @pytest.fixture
 def flip_flop(monkeypatch, capsys):
-    """``flip-flop`` with these arguments: its exit status, and what it printed."""
+    """Run ``flip-flop`` and return its exit status and output."""
     monkeypatch.setattr(logging.getLogger("flip_flop"), "handlers", [])  # the command's holds this test's stderr
 
     def run(*arguments):

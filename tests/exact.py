@@ -1,4 +1,4 @@
-"""How near two computations of the same thing have to be, by arithmetic and whatever the processor."""
+"""Tolerances between two computations of the same number, from the arithmetic and for any processor."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from flip_flop.scoring.causal_lm import unwrap
 
 # Relative, in float64: thousands of roundings of 2**-53 each.
 EXACT = 1e-12
-# Relative, of what is computed in float64 and given in float32: rounded once.
+# Relative, of float64 results rounded once to float32.
 ROUNDED = 2.0**-23
 
 
@@ -35,6 +35,6 @@ def float32_bound(model, passes=1):
 
 
 def assert_scores(model, found, expected):
-    """Scores of a model in float64 are exact but for the table's rounding, those in float32 within its bound."""
+    """Scores of a model in float64 are exact up to the table's rounding, those in float32 within its bound."""
     double = unwrap(model).dtype == torch.float64
     np.testing.assert_allclose(found, expected, rtol=ROUNDED if double else float32_bound(model), atol=0)

@@ -1,7 +1,7 @@
-"""A device that is not the CPU and, for want of another, computes on it. It refuses most of what a GPU refuses.
+"""A device for tests that computes on the CPU and refuses most operations that a GPU refuses.
 
-PyTorch sees tensors of another device: two devices in one operation are refused, as are numbers that are read without a
-copy. What makes the CPU wait until a GPU has done its work is noted, with the function that asks for it.
+PyTorch sees tensors of another device: it refuses two devices in one operation, and numbers without a copy.
+It records each operation that would make the CPU wait for a GPU, with the function that calls it.
 """
 
 import traceback
@@ -38,7 +38,7 @@ def make_known():
     device, tensor = torch.device(NAME, 0), torch.tensor
     PartialState.default_device = property(lambda self: device)
     TrainingArguments.device = property(lambda self: self._setup_devices and device)
-    # It makes a tensor below what a mode sees.
+    # torch.tensor makes a tensor below the level of modes.
     torch.tensor = lambda data, *, device="cpu", **options: tensor(data, **options).to(device)
     return device
 

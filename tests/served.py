@@ -9,11 +9,11 @@ import torch
 
 
 class Served:
-    """What a test sees of its server: the requests, and switches for how it answers.
+    """The requests to a test server, and switches for its answers.
 
-    ``log_probs``: whether it knows a prompt's. ``fails``: statuses that the next requests get. ``dies_after``: so many
-    answers. ``writes``: what it generates, by prompt. ``changes``: what becomes of an answer. ``waits``: for so long.
-    ``sends``: writes the reply in place of the server, given the handler and the body.
+    ``log_probs``: return the prompt's log-probabilities. ``fails``: statuses of the next requests. ``dies_after``:
+    number of answers. ``writes``: generated texts by prompt. ``changes``: a function of an answer. ``waits``: seconds.
+    ``sends``: a function of handler and body that writes the reply.
     """
 
     def __init__(self, model, tokenizer):
@@ -49,7 +49,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(model, tokenizer):
-    """A server on a port of its own; gives its switches and ``openai:URL#NAME``."""
+    """Start a server on a free port and yield its switches and ``openai:URL#NAME``."""
     served = Served(model, tokenizer)
 
     class Handler(BaseHTTPRequestHandler):

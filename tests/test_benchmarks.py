@@ -1,4 +1,4 @@
-"""The benchmarks compare what they say they compare: equal instances, equal numbers, real templates' counts."""
+"""The benchmarks compare equal instances and equal numbers, with the counts of real templates."""
 
 import dataclasses
 import functools

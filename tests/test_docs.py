@@ -1,20 +1,30 @@
-"""The pages under docs/ are true: the extensions run, and every name of the architecture is where the page says."""
+"""The pages: links, commands, examples, packages and types."""
 
+import csv
 import importlib
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
 from flip_flop import audit, load_model, load_task
+from flip_flop.cli.main import cli
 from flip_flop.metrics import METRICS
+from tests.test_architecture import FLOOR_OF
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "flip_flop"
-EXTEND = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+SOURCE = ROOT / "src"
+EXTEND = (ROOT / "docs" / "how-to" / "extend.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", EXTEND, flags=re.DOTALL))
 
@@ -33,7 +43,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_the_method_of_the_page_trains_and_logs_its_term(folder, flip_flop):
     (line,) = re.findall(r"^    PYTHONPATH=. flip-flop (train .*)$", EXTEND, flags=re.MULTILINE)
-    assert flip_flop(*line.split(), "--limit", "24", "--logging-steps", "1", "--quiet").code == 0
+    assert flip_flop(*line.split(), "--limit", "24", "--logging-steps", "1", "--keep-worse").code == 0
     log = [json.loads(each) for each in (folder / "out/margin/log.jsonl").read_text().splitlines()]
     assert all(entry["margin"] > 0 for entry in log if "loss" in entry)
     assert json.loads((folder / "out/margin/run.json").read_text())["name"] == "margin"
@@ -53,26 +63,87 @@ def test_the_python_of_the_page_audits_and_answers(folder):
     assert door.votes[0] in ("bad", "good")
 
 
-def test_the_dataset_of_the_page_is_the_one_that_is_shipped():
+def test_the_dataset_of_the_page_is_the_one_in_the_catalog():
     (text,) = re.findall(r"```yaml\n(.*?)```", EXTEND, flags=re.DOTALL)
-    assert yaml.safe_load(text) == yaml.safe_load((SOURCE / "tasks/catalog/rte.yaml").read_text(encoding="utf-8"))
+    (path,) = SOURCE.rglob("rte.yaml")
+    assert yaml.safe_load(text) == yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def test_the_architecture_of_the_page_is_packed(folder):
     importlib.import_module("newest")
 
 
-NAMES = re.findall(r"`([\w/]+\.py): (\w+)(?:\.(\w+))?`", ARCHITECTURE)
+def test_the_architecture_page_has_every_package_in_the_order_of_imports():
+    listed = re.findall(r"^\| `(\w+)`.* \|.*\|$", ARCHITECTURE.split("## Six types")[0], flags=re.MULTILINE)
+    packages = {path.parent.name for path in SOURCE.glob("flip_flop/*/__init__.py")}
+    assert packages <= set(listed)
+    floors = [FLOOR_OF[name] for name in listed if name in FLOOR_OF]
+    assert floors == sorted(floors)
 
 
-@pytest.mark.parametrize(("path", "name", "member"), NAMES, ids=lambda part: part)
-def test_every_name_of_the_architecture_is_where_the_page_says(path, name, member):
-    text = (SOURCE / path).read_text(encoding="utf-8")
-    assert re.search(rf"^(class|def) {name}\b|^{name}\b.*=", text, flags=re.MULTILINE)
-    assert not member or re.search(rf"^    def {member}\(", text, flags=re.MULTILINE)
-
-
-def test_every_type_of_the_architecture_is_defined():
-    types = set(re.findall(r"`([A-Z][a-z]\w+)(?:\(.*?\))?`", ARCHITECTURE))
+def test_the_architecture_page_names_six_types_of_the_source():
+    types = re.findall(r"^\| `([A-Z]\w+)` \|", ARCHITECTURE, flags=re.MULTILINE)
     defined = {name for path in SOURCE.rglob("*.py") for name in re.findall(r"class (\w+)", path.read_text())}
-    assert types <= defined
+    assert len(types) == 6
+    assert set(types) <= defined
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_a_file_and_a_heading(path):
+    text = path.read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", text):
+        linked = (path.parent / target).resolve() if target else path
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), f"{target}#{anchor}"
+
+
+def anchors(path):
+    """The anchors of the headings of a page, as GitHub and mkdocs make them."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_linked_from_the_readme():
+    linked = {
+        (ROOT / target).resolve() for target in re.findall(r"\]\(([^)#:]+)", PAGES[0].read_text(encoding="utf-8"))
+    }
+    assert set(PAGES) - {PAGES[0]} <= linked
+
+
+COMMANDS = {
+    (
+        path.relative_to(ROOT),
+        re.split(r"\s#", line.split("flip-flop ", 1)[1])[0].strip(),
+    )
+    for path in PAGES
+    for line in path.read_text(encoding="utf-8").splitlines()
+    if re.match(r"    (\.venv/bin/|PYTHONPATH=\. )?flip-flop ", line)
+}
+
+
+@pytest.mark.parametrize(("path", "line"), sorted(COMMANDS, key=str), ids=str)
+def test_every_command_of_a_page_is_valid(path, line):
+    words = shlex.split(line)
+    command, context = cli, click.Context(cli)
+    while isinstance(command, click.Group):
+        name = words.pop(0) if words[0] in command.list_commands(context) else "data"  # init FILE is init data FILE
+        command = command.get_command(context, name)
+        context = click.Context(command, info_name=name, parent=context)
+    command.make_context(name, words, parent=context.parent)
+    files = [word for word in words if word.startswith(("examples/", "evidence/"))]
+    assert all((ROOT / file).exists() for file in files)
+
+
+@pytest.mark.slow
+def test_the_steps_of_the_tutorial_run(tmp_path, monkeypatch, flip_flop):
+    monkeypatch.chdir(tmp_path)
+    with (ROOT / "examples" / "reviews" / "labelled.csv").open(encoding="utf-8") as file:
+        rows = [{"text": row["review"], "label": int(row["verdict"] == "positive")} for row in csv.DictReader(file)]
+    rows += [{"text": row["text"] + " Fine.", "label": None} for row in rows]
+    Path("reviews.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    lines = [line for path, line in COMMANDS if path.name == "tutorial.md"]
+    order = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").index
+    for line in sorted(lines, key=order):
+        words = shlex.split(line.replace("models/SmolLM2-135M-Instruct", "demo"))
+        quick = ["--lr", "3e-4", "--keep-worse"] if words[0] == "train" else []
+        assert flip_flop(*words, *quick).code == 0, line

@@ -1,4 +1,4 @@
-"""The studies on real sentences: their files are read, their tasks are those of the base, and a cut of one runs."""
+"""The studies on real sentences load, have the tasks of the base model, and a small part of one runs."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ from flip_flop import load_model, load_task
 from flip_flop.errors import InputError
 from flip_flop_paper.cli import study_command
 from flip_flop_paper.grid import expand
-from flip_flop_paper.study import load_study
+from flip_flop_paper.study_file import load_study
 
 FOLDER = Path(__file__).parents[1] / "evidence"
 STUDIES = ("biased", "default", "language", "sizes_of_data", "templates", "transfer")

@@ -1,4 +1,4 @@
-"""The notebooks run as they stand, and are stored without outputs. Downloads are checked."""
+"""The notebooks run unchanged and are stored without outputs. Downloads are checked."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""Progress in a log without a terminal: a line each minute, with what is left."""
+"""Without a terminal, progress prints a line each minute with the remaining time."""
 
 import itertools
 import time
@@ -8,16 +8,16 @@ import pytest
 import torch
 from transformers import TrainerState
 
+from flip_flop.console import track
 from flip_flop.evaluation.audit import audit
-from flip_flop.options import ScoringOptions
-from flip_flop.progress import track
+from flip_flop.scoring.options import ScoringOptions
 from flip_flop.training.callbacks import ShowProgress
 from tests.training.conftest import load_tiny, make_task
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that passes when it is told to."""
+    """A clock that tests advance."""
     found = SimpleNamespace(now=1000.0)
     monkeypatch.setattr("time.monotonic", lambda: found.now)
     return found

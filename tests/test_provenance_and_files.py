@@ -1,4 +1,4 @@
-"""Files are whole or not there; a record says what was run, and keeps no secret; progress is bar or lines."""
+"""Files are written completely or not at all. A record describes the run and stores no secret."""
 
 import hashlib
 import json
@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from flip_flop.console import command, hardware, now, track, versions
 from flip_flop.files import (
     lock_output,
     new_folder,
@@ -22,8 +23,6 @@ from flip_flop.files import (
     write_json,
     write_text,
 )
-from flip_flop.progress import track
-from flip_flop.provenance import command, hardware, now, versions
 
 
 def names(folder):
@@ -156,13 +155,20 @@ def test_the_time_is_utc_to_the_second():
 
 
 @pytest.mark.parametrize("steps", [[3, 3, 3, 2], [11], [1] * 11])
-def test_a_log_has_at_most_four_lines_of_progress_and_the_last_says_all(capsys, steps):
+def test_a_log_has_a_progress_line_each_minute_and_none_for_shorter_work(capsys, monkeypatch, steps):
     with track("audit", 11, "instances") as advance:
         for done in steps:
             advance(done)
+    assert capsys.readouterr().err == ""
+    clock = iter(range(0, 10**6, 45))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    with track("audit", 11, "instances") as advance:
+        for done in [0, *steps]:
+            advance(done)
     lines = capsys.readouterr().err.splitlines()
-    assert 1 <= len(lines) <= 4
-    assert lines[-1] == "audit: 11 of 11 instances"
+    if len(steps) > 1:
+        assert 1 <= len(lines) <= len(steps)
+        assert lines[-1] == "audit: 11 of 11 instances"
 
 
 def test_quiet_work_says_nothing(capsys):

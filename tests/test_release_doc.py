@@ -1,4 +1,4 @@
-"""docs/release.md is true: every option that it names exists and takes the value, and no reading is left out."""
+"""docs/release.md: every option exists and accepts its value, and every loss variant has a row."""
 
 import re
 from dataclasses import fields
@@ -33,6 +33,6 @@ def test_the_defaults_of_the_page_are_the_defaults():
     block = PAGE.split("## Settings")[1]
     config = F2CConfig(protocol="release")
     for name, value in re.findall(r"`(\w+): ([\w.-]+)`", block):
-        if name != "seed":  # the release's own, not ours
+        if name != "seed":  # the release has its own
             default = getattr(config, name)
             assert str(getattr(default, "value", default)) == value or float(default) == float(value), name

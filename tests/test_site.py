@@ -1,15 +1,19 @@
-"""The site's own pages: one for each metric and method, with its formula; links that lead somewhere on the site."""
+"""The site: its pages of metrics and methods, generated reference, links and navigation."""
 
 import importlib
 import importlib.util
 import inspect
+import re
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS
+from flip_flop.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[1]
 spec = importlib.util.spec_from_file_location("site_pages", ROOT / "docs" / "site.py")
@@ -24,6 +28,32 @@ def test_every_metric_and_every_method_has_a_page():
     for name, page in site.written_pages().items():
         assert page.startswith("# "), name
     assert METRICS["posix"].meaning in site.metric_page("posix")
+    table = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in table for name in METRICS)
+    for name in METHODS:
+        path = f"docs/methods/{name}.md"
+        page = site.complete((ROOT / path).read_text(encoding="utf-8"), path)
+        assert all(
+            part in page for part in ("```math", "## Differences", "## Validation", "## Results", "## Definition")
+        )
+
+
+def test_the_navigation_has_every_page_once():
+    def places(nav):
+        for entry in nav.values() if isinstance(nav, dict) else nav:
+            yield from [entry] if isinstance(entry, str) else places(entry)
+
+    found = list(places(site.on_config(SimpleNamespace()).nav))
+    assert sorted(found) == sorted([*site.PAGES.values(), *site.written_pages()])
+
+
+def test_the_reference_has_every_command_and_setting():
+    commands = site.command_sections()
+    for words in ("audit", "templates vary", "study run"):
+        assert f"## flip-flop {words}\n\n```text\nUsage: flip-flop {words} [OPTIONS]" in commands
+    assert "--fail-under METRIC=VALUE" in commands
+    names = re.findall(r"^\| `(\w+)` \|(?:[^|]|\\\|)+\|[^|]+\|[^|]+\|[^|]+\|$", site.setting_rows(), flags=re.MULTILINE)
+    assert names == [item.name for item in fields(TrainingSettings)]
 
 
 @pytest.mark.parametrize("definitions", DEFINITIONS.values(), ids=DEFINITIONS)
@@ -39,9 +69,9 @@ def test_a_page_has_the_formula_of_what_defines_its_subject(definitions):
 @pytest.mark.parametrize(
     ("path", "text", "expected"),
     [
-        ("README.md", "[a](docs/extend.md#add-a-metric)", "[a](extend.md#add-a-metric)"),
+        ("README.md", "[a](docs/how-to/extend.md#add-a-metric)", "[a](how-to/extend.md#add-a-metric)"),
         ("README.md", "![a](docs/method.svg) [b](examples/reviews)", "![a](method.svg) b"),
-        ("docs/extend.md", "[task](../examples/reviews/task.yaml), [b](evidence.md)", "task, [b](evidence.md)"),
+        ("docs/how-to/extend.md", "[a](../../examples), [b](own-data.md)", "a, [b](own-data.md)"),
         (
             "docs/evidence.md",
             "[a](../README.md) [b](../benchmarks/RESULTS.md)",

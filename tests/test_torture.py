@@ -1,4 +1,4 @@
-"""A small part of `make torture`: what comes of an attack is the right result, or one line."""
+"""A small part of `make torture`: an attack ends in the right result or an error of one line."""
 
 import os
 import subprocess

@@ -31,7 +31,7 @@ CHAT_TEMPLATE = (
 
 @functools.cache
 def byte_bpe():
-    """GPT-2's kind: byte-level BPE, no BOS, no pad token."""
+    """GPT-2-like: byte-level BPE without BOS and pad tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -44,7 +44,7 @@ def byte_bpe():
 
 @functools.cache
 def metaspace():
-    """Sentencepiece's kind: a space is part of the word behind it, one stands before the text, and a BOS."""
+    """SentencePiece-like: a space belongs to the next word, the text begins with a space, and there is a BOS."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")

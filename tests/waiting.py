@@ -1,12 +1,12 @@
-"""Waiting for what another process or thread does."""
+"""Wait for another process or thread."""
 
 import time
 
 
 def wait_for(condition, seconds=180):
-    """What the condition gives, once that is true."""
+    """Return the value of ``condition()`` as soon as it is true."""
     over = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < over, "it never came"
+        assert time.monotonic() < over, "timed out"
         time.sleep(0.02)
     return found

@@ -5,21 +5,20 @@
 ('plain',)
 """
 
-from typing import TYPE_CHECKING
-
-from flip_flop.lazy import exports
+import importlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flip_flop.errors import InputError
     from flip_flop.evaluation.audit import audit
-    from flip_flop.evaluation.predict import predict
-    from flip_flop.evaluation.predictions import write_predictions
+    from flip_flop.evaluation.predict import predict, write_predictions
     from flip_flop.evaluation.run_directory import Audit, load_run
-    from flip_flop.options import ScoringOptions
     from flip_flop.prompts import RenderedInstance, Template, TemplateSet
     from flip_flop.report.compare import AuditComparison, compare
     from flip_flop.report.page import write_report
     from flip_flop.scoring import LoadedModel, PromptEncoder, load_model, score
+    from flip_flop.scoring.options import ScoringOptions
     from flip_flop.tasks import Task, load_task
     from flip_flop.training import F2CConfig, F2CTrainer, TrainingRun, train
 
@@ -48,13 +47,28 @@ __all__ = [
     "write_predictions",
     "write_report",
 ]
+
+
+def exports(
+    package: str, modules: Mapping[str, tuple[str, ...]]
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a package whose names are imported on first use."""
+    module_of = {name: module for module, names in modules.items() for name in names}
+
+    def get(name: str) -> Any:
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+
+    return list(module_of), get, lambda: list(module_of)
+
+
 _MODULES = {
     "errors": ("InputError",),
     "evaluation.audit": ("audit",),
-    "evaluation.predict": ("predict",),
-    "evaluation.predictions": ("write_predictions",),
+    "evaluation.predict": ("predict", "write_predictions"),
     "evaluation.run_directory": ("Audit", "load_run"),
-    "options": ("ScoringOptions",),
+    "scoring.options": ("ScoringOptions",),
     "prompts": ("RenderedInstance", "Template", "TemplateSet"),
     "report.compare": ("AuditComparison", "compare"),
     "report.page": ("write_report",),

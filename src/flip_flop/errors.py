@@ -1,4 +1,4 @@
-"""What the user did wrong, in one line: a stable code, what and where, and how to fix it."""
+"""Errors of the user, with a stable code, the wrong value and its place, and a fix."""
 
 import difflib
 import functools
@@ -8,27 +8,10 @@ from typing import Any
 
 MANY = 20  # names, above which a hint does not list them all
 
-_PAGE = """\
-# Errors
-
-Where the input is wrong, `flip-flop` prints one line and exits with 2: a code, what is wrong and where, and how to fix it.
-
-    E-TPL-UNDEFINED: template 'plain', tickets.csv line 2: there is no field 'txt'. Did you mean 'text'?
-
-In Python the same line is the text of `flip_flop.errors.InputError`, a `ValueError` with the fields `code`, `message` and `hint`.
-Codes do not change their meaning from one version to the next.
-
-`E-` is an error and ends the command; `W-` is a warning on standard error, and the work continues. Where the error is not
-the user's there is a traceback instead: please report it.
-
-| code | what is wrong | how to fix it |
-|---|---|---|
-"""  # noqa: E501
-
 
 @functools.cache
 def error_table() -> dict[str, dict[str, str]]:
-    """Each code's ``what`` and ``fix``, from ``errors.yaml``."""
+    """Return ``what`` and ``fix`` of each code, from ``errors.yaml``."""
     import yaml
 
     table: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -36,9 +19,9 @@ def error_table() -> dict[str, dict[str, str]]:
 
 
 class InputError(ValueError):
-    """The input is wrong: a stable code, what and where, and how to fix it; by default the code's own fix.
+    """Invalid input. The default of ``hint`` is the fix of the code in ``errors.yaml``.
 
-    The command line prints it as one line and exits with 2.
+    The command line prints it as a line and exits with 2.
 
     Example:
         >>> print(InputError("E-DATA-EMPTY", "tickets.csv has no rows."))
@@ -52,12 +35,12 @@ class InputError(ValueError):
         super().__init__(" ".join(f"{code}: {message} {self.hint}".split()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """It is sent from process to process."""
+        """Support pickling: processes send errors to each other."""
         return type(self), (self.code, self.message, self.hint)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Words that name the known word nearest to ``name``; where none is near, all of them, or of many the nearest few.
+    """Return a hint with the known word most similar to ``name``, or with the known words if none is similar.
 
     Example:
         >>> nearest("premis", ["premise", "hypothesis"])
@@ -73,21 +56,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def nearest_file(path: Path, suffixes: Collection[str] = ()) -> str:
-    """Words that name the file nearest to a path that is not there, of these suffixes, or list those in its folder."""
+    """Return a hint with the file most similar to a missing path, or with the files of its folder."""
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     names = [file.name for file in beside if not file.name.startswith(".") and file.is_file()]
     hint = nearest(path.name, [name for name in names if not suffixes or name.lower().endswith(tuple(suffixes))])
     return hint.replace("Known: ", "Files there: ", 1)
-
-
-def error_page() -> str:
-    """``docs/errors.md``."""
-    rows = [
-        f"| `{code}` | {entry['what']} | {entry['fix']} |".replace("|||", r"\|\|\|")
-        for code, entry in sorted(error_table().items())
-    ]
-    return _PAGE + "\n".join(rows) + "\n"
-
-
-if __name__ == "__main__":
-    print(error_page(), end="")

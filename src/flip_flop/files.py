@@ -1,4 +1,4 @@
-"""Files that are complete or absent: locked, written under a temporary name, flushed, renamed; and their digests."""
+"""Write files completely or not at all, lock them, hash them, and derive random seeds from digests."""
 
 import contextlib
 import errno
@@ -22,17 +22,19 @@ from flip_flop.errors import InputError
 
 log = logging.getLogger("flip_flop")
 
-# What a full, failing or read-only disk answers.
+# Errors of a full, failing or read-only disk.
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-# What a file system without locks, such as some of clusters, answers.
+# Errors of file systems without locks, which some clusters have.
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 MAX_JSON = 2**24  # bytes of a JSON file in a run; metrics of 100 templates and 100 labels need 0.2 MB
 MAX_ARRAYS = 2**28  # bytes of all arrays in a file; a large file may hold up to 100 times its size
+# Keys of configuration files that do not change a model. The chat template has a separate digest.
+NOT_DECIDING = ("_name_or_path", "base_model_name_or_path", "transformers_version", "peft_version", "chat_template")
 _held: set[Path] = set()  # outputs that this process has locked
 
 
 def write_failure(error: Exception, where: Path, hint: str = "") -> InputError:
-    """``E-OS`` for a write that failed: which file, or where, and the space that is left there."""
+    """Return ``E-OS`` for a failed write, with its file or folder and the free space."""
     path = Path(getattr(error, "filename", None) or where)
     folder = next(each for each in (path, *path.absolute().parents) if each.is_dir())
     free = shutil.disk_usage(folder).free / 1e6
@@ -43,7 +45,7 @@ def write_failure(error: Exception, where: Path, hint: str = "") -> InputError:
 
 @contextlib.contextmanager
 def _named(path: Path, temporary: Path) -> Iterator[None]:
-    """An error of the disk names the file or folder that is written, not the temporary one, nor none."""
+    """Put the name of the final file or folder into errors of the disk, instead of a temporary name."""
     try:
         yield
     except OSError as error:
@@ -69,7 +71,7 @@ def lock(file: Path, out: Path, *, wait: bool = False) -> Iterator[None]:
                 if error.errno not in NO_LOCKS:
                     raise
                 log.info("%s: its file system has no locks; make sure that no other run writes there", out)
-            # Its last holder may have removed it since it was opened here: then it locks nothing.
+            # If its last holder has removed the file since it was opened here, the lock has no effect.
             with contextlib.suppress(FileNotFoundError):
                 is_locked = os.path.samestat(os.fstat(handle.fileno()), file.stat())
             if is_locked:
@@ -109,8 +111,8 @@ def lock_output(path: Path, *, wait: bool = False) -> Iterator[None]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files and folders of writers that were killed; what one had moved away comes back."""
-    name = f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"  # as _temporary gives it, and of no longer name
+    """Remove the temporary files of killed writers, and restore a folder that a writer has moved."""
+    name = f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"  # as in _temporary
     for previous in path.parent.glob(f"{name}.old"):
         if not path.exists():
             previous.rename(path)
@@ -146,7 +148,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write a file, of parts where it need not be in memory, under a temporary name, flush it, and rename it."""
+    """Write a file, in one or several parts, under a temporary name, flush it, and rename it."""
     temporary = _temporary(path, "tmp")
     with _named(path, temporary):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,8 +164,8 @@ def write_bytes(path: Path, content: bytes | Iterable[bytes]) -> None:
 
 
 def compress(texts: Iterable[str]) -> Iterator[bytes]:
-    """Texts, one after the other, as gzip; the same texts are the same bytes."""
-    packer = zlib.compressobj(wbits=31)  # gzip's header, with no time in it
+    """Compress concatenated texts as gzip. Equal texts give equal bytes."""
+    packer = zlib.compressobj(wbits=31)  # a gzip header without the time
     for text in texts:
         if part := packer.compress(text.encode("utf-8")):
             yield part
@@ -176,7 +178,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON for people: indented, one newline at the end, and no NaN, which JSON does not have."""
+    """Write indented JSON with a final newline. NaN, which is not JSON, raises a ValueError."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -188,11 +190,11 @@ def write_arrays(path: Path, **arrays: np.ndarray) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays that :func:`write_arrays` wrote, by name; a pickled one, which would run code, is not read.
+    """Read the arrays that :func:`write_arrays` wrote, by name. Pickled arrays, which run code, are refused.
 
     Raises:
-        OSError: As for any file.
-        ValueError: The file is damaged, or asks for too much memory.
+        OSError: The file cannot be opened.
+        ValueError: The file is damaged, or needs too much memory.
     """
     content = path.read_bytes()
     try:  # the error of numpy, zipfile or zlib depends on the damaged bit
@@ -206,10 +208,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_json(path: Path) -> Any:
-    """Read a run's JSON file.
+    """Read a JSON file of a run.
 
     Raises:
-        OSError: As for any file.
+        OSError: The file cannot be opened.
         ValueError: It is not JSON, or has more than :data:`MAX_JSON` bytes.
     """
     if path.stat().st_size > MAX_JSON:
@@ -218,7 +220,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; ``None`` where it cannot be read, or is something else."""
+    """Return the JSON object in a file, or ``None`` if the file is missing, invalid or another JSON value."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -228,9 +230,9 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder that appears under its name when all that was written into it is on disk, or not at all.
+    """Yield a temporary folder, and rename it when all of its files are on disk. After an error, remove it.
 
-    An existing folder is replaced: it stays readable until the new one is complete.
+    An existing folder is replaced. It stays readable until the new folder is complete.
 
     Raises:
         InputError: As :func:`lock_output`.
@@ -264,16 +266,48 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def sha256_text(text: str) -> str:
-    """The SHA-256 of UTF-8 text, in hexadecimal."""
+    """Return the SHA-256 of UTF-8 text, in hexadecimal."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def sha256_json(value: Any) -> str:
-    """The SHA-256 of a JSON value in canonical form: sorted keys, no white space."""
+    """Return the SHA-256 of a JSON value in canonical form: sorted keys, no white space."""
     return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
+def config_digest(path: Path) -> str:
+    """Return the SHA-256 of a JSON configuration without the notes of libraries, or of a file of another kind."""
+    content = read_object(path)
+    if content is None:
+        return sha256_file(path)
+    return json_digest({key: value for key, value in content.items() if key not in NOT_DECIDING})
+
+
+def json_digest(value: Any) -> str:
+    """Return the SHA-256 of a JSON value with escaped characters, so that lone surrogates are valid."""
+    return sha256_text(json.dumps(value, sort_keys=True, default=str))
+
+
 def sha256_file(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def derive_seed(seed: int, purpose: str, *keys: int | str) -> int:
+    """Return a 63-bit seed for one random choice. It is the same on all machines and in any order of calls.
+
+    ``purpose`` names the choice, such as ``"order"``. ``keys`` are the objects of the choice, such as an epoch or an
+    instance id.
+
+    Example:
+        >>> derive_seed(0, "order", 1) == derive_seed(0, "order", 1) != derive_seed(0, "order", 2)
+        True
+    """
+    text = "\x1f".join([str(seed), purpose, *(f"{type(key).__name__}:{key}" for key in keys)])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def generator(seed: int, purpose: str, *keys: int | str) -> np.random.Generator:
+    """Return a numpy generator for one random choice, with the arguments of :func:`derive_seed`."""
+    return np.random.Generator(np.random.Philox(derive_seed(seed, purpose, *keys)))

@@ -1,4 +1,4 @@
-"""The hub: whether it answers, told in a moment; and what can be told of a model's name before anything is loaded."""
+"""The hub's availability, and the kinds of model names."""
 
 import functools
 import http.client
@@ -18,10 +18,10 @@ DEMO = "demo"  # the embedded model
 SERVED = "openai:"  # begins the name of a model that is served
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "mlu", "musa", "mtia", "xla", "meta")
-# The libraries ask again and again, and give up after half a minute.
+# The libraries retry for half a minute.
 SECONDS_TO_ANSWER = 3.0
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-WAY_OUT = "fetch it where there is a network (`hf download`), or set HTTPS_PROXY or HF_ENDPOINT"
+WAY_OUT = "download it on a machine with a network (`hf download`), or set HTTPS_PROXY or HF_ENDPOINT"
 
 
 def hub_address() -> str:
@@ -30,19 +30,19 @@ def hub_address() -> str:
 
 
 def is_offline() -> bool:
-    """Whether the user says that the hub is not to be asked."""
+    """Return whether the user forbids access to the hub."""
     return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in _OFFLINE)
 
 
 def hub_answers() -> bool:
-    """Whether the hub may be asked, and it answers, through a proxy where one is set; tried once."""
+    """Return whether the hub is allowed and answers, through a proxy if one is set. It is tried once."""
     return not is_offline() and _answers(hub_address())
 
 
 def unreachable() -> str:
-    """Why the hub is not asked, in words."""
+    """Describe why the hub is not available."""
     if is_offline():
-        return "HF_HUB_OFFLINE says not to ask the hub"
+        return "HF_HUB_OFFLINE is set"
     return f"{urlsplit(hub_address()).hostname} does not answer"
 
 
@@ -87,9 +87,9 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
     if dtype not in ("auto", *DTYPES):
         raise InputError("E-MODEL-DTYPE", f"Unknown dtype {dtype!r}.", f"Use one of {', '.join(DTYPES)}.")
     if device.partition(":")[0] not in DEVICES:
-        raise InputError("E-MODEL-DEVICE", f"Unknown device {device!r}.", "Use cpu, or cuda where there is a GPU.")
+        raise InputError("E-MODEL-DEVICE", f"Unknown device {device!r}.", "Use cpu, or cuda for a GPU.")
     if is_endpoint(name):
-        message = f"{name} is served: its weights are not here, to be trained or loaded."
+        message = f"{name} is a served model: its weights cannot be loaded or trained."
         raise InputError("E-ENDPOINT", message, "Give it to audit or predict, or give a model's folder or name.")
     gguf = gguf_name(name)
     if is_local_name(name):
@@ -105,38 +105,38 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
 
 
 class Endpoint(NamedTuple):
-    """Where a model is served, such as ``http://127.0.0.1:8000/v1``, and what it is called there."""
+    """The address of a server, such as ``http://127.0.0.1:8000/v1``, and its name of the model."""
 
     url: str
     model: str
 
 
 def is_endpoint(name: str) -> bool:
-    """Whether a model's name is that of a served one, ``openai:URL#NAME``."""
+    """Return whether a model is served: ``openai:URL#NAME``."""
     return name.startswith(SERVED)
 
 
 def endpoint_of(name: str) -> Endpoint:
-    """The endpoint that ``openai:URL#NAME`` is.
+    """Parse ``openai:URL#NAME``.
 
     Raises:
-        InputError: ``E-ENDPOINT`` where it is none, holds a key, or the client library is not installed.
+        InputError: ``E-ENDPOINT`` if it is invalid or has a key, or if the client library is not installed.
     """
     url, _, model = name.removeprefix(SERVED).partition("#")
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of a port, or of brackets
+    except ValueError:  # an invalid port or bracket
         is_address = False
     if not is_address or not model:
-        hint = f"Write {SERVED}http://HOST:PORT/v1#NAME, with the name that the server has for the model."
-        raise InputError("E-ENDPOINT", f"{name!r} is no endpoint and model.", hint)
+        hint = f"Write {SERVED}http://HOST:PORT/v1#NAME, with the server's name of the model."
+        raise InputError("E-ENDPOINT", f"{name!r} is not an endpoint and model.", hint)
     if parts.username or parts.password or parts.query:
-        hint = "It is read from the variable OPENAI_API_KEY, and written nowhere."
+        hint = "Set the variable OPENAI_API_KEY instead. The key is never written."
         raise InputError("E-ENDPOINT", "A key does not belong in an endpoint's address.", hint)
     if importlib.util.find_spec("openai") is None:
         hint = "Install it: pip install 'flip-flop-consistency[openai]'."
-        raise InputError("E-ENDPOINT", "A served model is asked by the package openai, which is not installed.", hint)
+        raise InputError("E-ENDPOINT", "Served models need the package openai, which is not installed.", hint)
     return Endpoint(url.rstrip("/"), model)
 
 
@@ -147,7 +147,7 @@ def is_cached(name: str, revision: str | None = None) -> bool:
     repository, file = gguf_name(name) or (name, "config.json")
     try:
         return isinstance(try_to_load_from_cache(repository, file, revision=revision), str)
-    except ValueError:  # no name of the hub's
+    except ValueError:  # not a name of the hub
         return False
 
 
@@ -156,14 +156,14 @@ def _answers(address: str) -> bool:
     parts = urlsplit(address)
     proxies = {} if urllib.request.proxy_bypass(parts.hostname or "") else urllib.request.getproxies()
     if any(proxy.startswith("socks") for proxy in proxies.values()):
-        return True  # the libraries know such a proxy, this look does not
+        return True  # only the libraries support such a proxy
     found = []
 
     def ask() -> None:
         try:
             urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=SECONDS_TO_ANSWER).close()
         except urllib.error.HTTPError as error:
-            found.append(error.code < 500 and error.code != 407)  # else it is the proxy that answers
+            found.append(error.code < 500 and error.code != 407)  # otherwise the proxy answered
         except urllib.error.URLError as error:
             found.append(isinstance(error.reason, ssl.SSLError))  # the libraries may have other certificates
         except (OSError, ValueError, http.client.HTTPException):
@@ -171,7 +171,7 @@ def _answers(address: str) -> bool:
         else:
             found.append(True)
 
-    asking = threading.Thread(target=ask, daemon=True)  # looking a name up has no limit of time of its own
+    asking = threading.Thread(target=ask, daemon=True)  # resolving a host name has no timeout
     asking.start()
     asking.join(SECONDS_TO_ANSWER)
     return found == [True]

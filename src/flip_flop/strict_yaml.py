@@ -1,69 +1,61 @@
-"""YAML read strictly: plain values only, no duplicate keys, no aliases, no tags, limited depth; and typed keys."""
+"""YAML without aliases, tags and duplicate keys, and its validation by pydantic."""
 
-from collections.abc import Collection, Hashable
+import reprlib
+from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from flip_flop.errors import InputError, nearest
 
-_MAX_BYTES = 5 * 1024 * 1024
-_MAX_DEPTH = 20
+Model = TypeVar("Model", bound="StrictModel")
 
 
 class StrictLoader(yaml.SafeLoader):
-    """The safe loader lets the last of two equal keys win, and nine lines of aliases stand for 9^9 items."""
-
-    _depth = 0
+    """The safe loader accepts duplicate keys, and nine lines of aliases that expand to 9^9 items."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node, unless it is an alias, has one of YAML's own tags or lies too deep."""
+        """Compose a node without an alias or a standard tag, whose constructor may raise any exception."""
         event: Any = self.peek_event()
+        tag = getattr(event, "tag", None) or ""
         if self.check_event(yaml.AliasEvent):
             raise yaml.MarkedYAMLError(problem="an alias (*name) is not allowed", problem_mark=event.start_mark)
-        # A tag forces a value through a constructor that it does not fit, which may raise any exception.
-        # A tag that nobody registered is refused when its node is constructed.
-        if event.tag is not None and (event.tag == "!" or event.tag in yaml.SafeLoader.yaml_constructors):
-            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
+        if tag == "!" or tag.startswith("tag:yaml.org,2002:"):
             raise yaml.MarkedYAMLError(problem=f"the tag {tag} is not allowed", problem_mark=event.start_mark)
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise yaml.MarkedYAMLError(problem="it is nested too deeply", problem_mark=event.start_mark)
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        """A mapping with texts as keys, each once."""
-        if isinstance(node, yaml.MappingNode):
-            seen = set()
-            for key_node, _ in node.value:
-                key = self.construct_object(key_node, deep=True)
-                problem = None
-                if not isinstance(key, str):
-                    problem = f"the key {key!r} is not a text; quote it"
-                elif key in seen:
-                    problem = f"duplicate key {key!r}"
-                if problem is not None:
-                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
-                seen.add(key)
+        """Construct a mapping with texts as keys, each once."""
+        seen = set()
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                problem = f"the key {key!r} is not a text; quote it"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+            if key in seen:
+                raise yaml.MarkedYAMLError(problem=f"duplicate key {key!r}", problem_mark=key_node.start_mark)
+            seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
 
 def read_yaml(
     path: Path, *, loader: type[StrictLoader] = StrictLoader, code: str = "E-TASK-YAML", file_code: str = "E-TASK-FILE"
 ) -> Any:
-    """Read one YAML document; ``loader`` may know more tags.
+    """Read one YAML document.
+
+    Args:
+        path: The file, in UTF-8.
+        loader: A subclass may know more tags.
+        code: The code of an error in the content.
+        file_code: The code of a file that cannot be read.
 
     Raises:
-        InputError: ``code``, with the file and the line; ``file_code`` where the file cannot be read.
+        InputError: With the file and the line.
     """
     try:
-        content = path.read_bytes()
-        if len(content) > _MAX_BYTES:
-            raise InputError(code, f"{path} is larger than {_MAX_BYTES:,} bytes.", "Keep data in data files.")
-        return yaml.load(content.decode("utf-8-sig"), Loader=loader)
+        return yaml.load(path.read_text(encoding="utf-8-sig"), Loader=loader)
     except OSError as error:
         raise InputError(file_code, f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
@@ -74,24 +66,35 @@ def read_yaml(
         problem = " ".join(str(error.problem or error.context).split())
         raise InputError(code, f"{path}{line}: {problem}.", "Fix the YAML at this line.") from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(code, f"{path}: {' '.join(str(error).split())[:200]}.", "Fix the YAML.") from None
 
 
-def mapping_of(value: Any, where: str, known: Collection[str] | None = None, *, code: str) -> dict[str, Any]:
-    """The value, where it is a mapping with no key but the ``known`` ones."""
-    if not isinstance(value, dict):
+class StrictModel(BaseModel):
+    """A model without unknown keys and without conversions: YAML reads ``no`` as false, not as a text."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def validate(model: type[Model], content: Any, where: str, *, code: str) -> Model:
+    """Validate a mapping. A key without a value has its default.
+
+    Raises:
+        InputError: ``code``, with the first wrong key and the nearest known key, or the error of a validator.
+    """
+    if not isinstance(content, dict):
         raise InputError(code, f"{where} does not hold keys and values.", "Write key: value lines.")
-    for key in value:
-        if known is not None and key not in known:
-            raise InputError(code, f"{where} has an unknown key {key!r}.", nearest(key, known))
-    return value
-
-
-def text_of(mapping: dict[str, Any], key: str, where: str, *, code: str) -> str | None:
-    """The text under a key, or None where the key is absent or empty."""
-    value = mapping.get(key)
-    if value is not None and not isinstance(value, str):
-        raise InputError(code, f"{where}: {key} is {value!r}, not a text.", "Quote it.")
-    return value
+    try:
+        return model.model_validate({key: value for key, value in content.items() if value is not None})
+    except ValidationError as error:
+        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    key, *inside = first["loc"]
+    reason = first.get("ctx", {}).get("error")
+    if first["type"] == "extra_forbidden":
+        raise InputError(code, f"{where} has an unknown key {key!r}.", nearest(str(key), model.model_fields))
+    if first["type"] == "missing":
+        raise InputError(code, f"{where} has no {key}.", f"Add {key}: to it.")
+    if isinstance(reason, InputError):
+        raise InputError(reason.code, f"{where}: {reason.message}", reason.hint)
+    place = f"{key}, entry {inside[0] + 1}," if inside and isinstance(inside[0], int) else key
+    message = f"{where}: {place} is {reprlib.repr(first['input'])}."
+    raise InputError(code, message, first["msg"].replace("Input should", "It should", 1) + ".")

@@ -1,1 +1,1 @@
-"""Studies: the paper's grids of runs, its tables and figures beside the paper's numbers."""
+"""Reproduction of the paper: grids of runs, with tables and figures that contain the published numbers."""

@@ -8,49 +8,50 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from flip_flop.cli.options import options
+from flip_flop.console import echo
 from flip_flop.errors import InputError
-from flip_flop.options import TrainingProtocol
-from flip_flop.terminal import echo
+from flip_flop.method.settings import TrainingProtocol
 from flip_flop_paper.study_options import GridOptions, RunOptions, model_path, out_option
 
 if TYPE_CHECKING:
     from flip_flop_paper.folder import StudyFolder
-    from flip_flop_paper.plan import Plan
-    from flip_flop_paper.tracker import Tracker
+    from flip_flop_paper.units import Plan
 
-# Workers and Slurm's tasks run this very installation, whatever is on the path.
+# Other processes run this installation, and not the first one on the path.
 PROGRAM = [sys.executable, "-m", "flip_flop", "study"]
 
-model_option = click.option("--model", "-m", help="As for `run`; needed where the study was run with several.")
+IN_QUEUE = "All units that are not done are in Slurm's queue already."
+
+model_option = click.option("--model", "-m", help="As for `run`. Required if the study was run with several.")
 protocol_option = click.option("--protocol", type=click.Choice(get_args(TrainingProtocol)), help="As for `run`.")
 
 
 @click.group("study", short_help="The paper's studies as grids: plan, run, status, tables.")
 def study_command() -> None:
-    """The paper's studies, and your own, as grids of trainings and audits.
+    """Run the paper's studies, or your studies, as grids of training runs and audits.
 
-    NAME is study1 (Table 1), study2 (Table 2 and heat maps), study3 (held-out templates), base_spread (the appendix's
-    box plot), smoke (the embedded model, minutes), or the path of a YAML file of your own.
+    NAME is a shipped study, or the path of a YAML file. Shipped: study1 (Table 1), study2 (Table 2 and heat maps),
+    study3 (held-out templates), base_spread (the appendix's box plot), smoke (the embedded model, minutes).
     """
 
 
-@study_command.command("plan", short_help="Cells with counts of rows, templates and tokens; no model is loaded.")
+@study_command.command("plan", short_help="List the cells; no model is loaded.")
 @click.argument("name")
 @options(GridOptions)
 @out_option
-@click.option("--timed", is_flag=True, help="Load the model, and time one instance of each split.")
-def plan_command(grid: GridOptions, name: str, out: Path, timed: bool) -> int:
-    """List a study's cells with their rows, templates and tokens, and the times of finished runs; no hub is asked."""
+def plan_command(grid: GridOptions, name: str, out: Path) -> int:
+    """List a study's cells, and whether each is done. No model is loaded, and the hub is not contacted."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported, below
     from flip_flop_paper.folder import StudyFolder
-    from flip_flop_paper.preview import Preview
+    from flip_flop_paper.preview import plan_lines
 
-    for line in Preview(*grid.study(name), StudyFolder(out), timed=timed).lines():
+    study, setup = grid.study(name)
+    for line in plan_lines(study, setup.with_dtype(on_gpu=_on_gpu(setup.device)), StudyFolder(out)):
         echo(line)
     return 0
 
 
-@study_command.command("run", short_help="Run what is not done yet, then write tables and figures.")
+@study_command.command("run", short_help="Run all open units, then write tables and figures.")
 @click.argument("name")
 @options(GridOptions, RunOptions)
 @out_option
@@ -58,91 +59,85 @@ def plan_command(grid: GridOptions, name: str, out: Path, timed: bool) -> int:
 def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet: bool) -> int:
     """Run every unit of a study that is not done, then write its tables and figures.
 
-    A unit is a training with its audits, or an audit of the base. Killed? Run the same command again: trainings go on
-    from their checkpoints, complete cells are not run again. Exit code 1: some failed; each is named with its log.
+    A unit is a training run with its audits, or an audit of the base. To continue an interrupted study, run the same
+    command again: training runs continue from their checkpoints, and completed cells are skipped. The exit code is 1 if
+    cells failed, and the output names each with its log. With --executor slurm the command submits units and returns.
     """
+    from flip_flop_paper.digests import make_plan
     from flip_flop_paper.folder import StudyFolder
-    from flip_flop_paper.keys import make_plan
     from flip_flop_paper.local import export_commands
-    from flip_flop_paper.slurm import SlurmExecutor, sbatch_directives
-    from flip_flop_paper.study import study_names
-    from flip_flop_paper.tracker import Tracker
+    from flip_flop_paper.slurm import SlurmArray, sbatch_directives
+    from flip_flop_paper.study_file import study_names
 
     _refuse_to_be_launched("Give the study the launcher: --launcher 'accelerate launch ...'.")
     launcher = how.launcher_words()
     study, setup = grid.study(name)
     gpus = 0 if how.gpus is None and setup.device == "cpu" else how.gpus
     directives = sbatch_directives(how.partition, how.time, gpus, how.mem, how.cpus, how.slurm)
-    on_gpu = setup.device == "cuda" or how.executor == "slurm" or _has_gpu() if gpus is None else gpus > 0
+    on_gpu = how.executor == "slurm" or _on_gpu(setup.device) if gpus is None else gpus > 0
     if how.export is not None and gpus is None and not on_gpu and setup.dtype == "auto":
-        message = "--export without --dtype or --device: there is no GPU here, and may be one where the commands run."
+        message = "--export without --dtype or --device: this machine has no GPU, but the commands may run on one."
         raise InputError("E-MODEL-DTYPE", message, "Give --device cpu or cuda, or --dtype.")
     folder, plan = StudyFolder(out), make_plan(study, setup.with_dtype(on_gpu=on_gpu))
-    path, tracker = folder.write_plan(plan), Tracker(plan, folder, quiet=quiet)
-    command = [*PROGRAM, "work", str(path)]
+    command = [*PROGRAM, "work", str(folder.write_plan(plan))]
+    named = name if name in study_names() else str(Path(name).resolve())
+    tables = [*PROGRAM, "tables", named, "--model", setup.model, "--protocol", study.protocol]
+    tables += ["--out", str(folder.root)]
     if how.export is not None:
-        named = name if name in study_names() else str(Path(name).resolve())
-        tables = [*PROGRAM, "tables", named, "--model", setup.model, "--protocol", study.protocol]
-        tables += ["--out", str(folder.root)]
-        echo(f"{how.export}: {export_commands(tracker, command, tables, how.export, launcher)} commands")
+        number = export_commands(folder, plan, command, tables, launcher, how.export)
+        echo(f"{how.export}: {number} commands")
         return 0
-    tracker.forget_failures()
-    if how.executor == "slurm":
-        with tracker.progress():
-            SlurmExecutor(tracker, command, directives, how.max_jobs, launcher).run()
-    else:
-        _run_here(tracker, command, how.workers)
-    _write_outputs(folder, folder.latest_plan(plan), quiet)
-    return _report(tracker)
+    units = folder.open_units(plan)
+    if not quiet:
+        echo(f"{study.name}: {len(plan.units)} units, {len(plan.units) - len(units)} of them done", err=True)
+    if how.executor == "slurm" and units:
+        numbers = SlurmArray(folder, plan, command, directives, how.max_jobs, launcher).submit(units, tables)
+        echo(f"submitted to Slurm: {', '.join(numbers)}; the last job writes the tables" if numbers else IN_QUEUE)
+        return 0
+    return _run_here(folder, plan, command, how.jobs, quiet)
 
 
-@study_command.command("work", short_help="Run units of a plan here: all that nobody is at work on, or one.")
+@study_command.command("work", short_help="Run one unit of a plan, or all that are not done.")
 @click.argument("plan", type=click.Path(path_type=Path))
-@click.option("--unit", help="This one; by default all, one after the other.")
-@click.option("--workers", type=click.IntRange(min=1), help="Without --unit: by default one per GPU, or one.")
-def work_command(plan: Path, unit: str | None, workers: int | None) -> int:
-    """Run units of a plan, OUT/<study>/plans/<digest>.json, as `run` does; other machines may do so, too.
+@click.option("--unit", help="The unit's name. By default all that are not done, one after the other.")
+def work_command(plan: Path, unit: str | None) -> int:
+    """Run units of a plan, OUT/<study>/plans/<digest>.json. `run`, its Slurm jobs and its exported commands use this.
 
-    A unit is a training with its audits, or an audit of the base. What is done, or has failed, is not run again.
+    The exit code is 1 if a cell failed, 75 if another process is running the unit, and 143 if a signal stopped it.
     """
     from flip_flop_paper.folder import StudyFolder, load_plan, root_of
-    from flip_flop_paper.tracker import Tracker
-    from flip_flop_paper.work import SUPERVISED, run_open_units, run_unit
+    from flip_flop_paper.run import run_unit
 
     found, folder = load_plan(plan), StudyFolder(root_of(plan))
-    if unit is not None:
-        return run_unit(found, folder, found.unit(unit))
-    _refuse_to_be_launched("Name one with --unit, or leave out the launcher.")
-    if SUPERVISED in os.environ:
-        return run_open_units(found, folder)
-    tracker = Tracker(found, folder)
-    _run_here(tracker, [*PROGRAM, "work", str(plan)], workers)
-    return _report(tracker)
+    if unit is None:
+        _refuse_to_be_launched("Name one with --unit, or leave out the launcher.")
+        return _run_here(folder, found, [*PROGRAM, "work", str(plan)], 1, quiet=False)
+    return run_unit(found, folder, found.unit(unit))
 
 
-@study_command.command("status", short_help="What is done, running, failed, waiting.")
+@study_command.command("status", short_help="Count done, failed and open cells.")
 @click.argument("name")
 @model_option
 @protocol_option
 @out_option
 def status_command(name: str, model: str | None, protocol: str | None, out: Path) -> int:
-    """How far the last run of a study is: done, running, failed and waiting cells, by task."""
+    """Count the cells of the last run of a study by task: done, failed and open. List failures with their logs."""
     from flip_flop_paper.folder import StudyFolder
-    from flip_flop_paper.tracker import Tracker
+    from flip_flop_paper.preview import status_lines
 
     folder = StudyFolder(out)
-    for line in Tracker(_last_run(folder, name, model, protocol), folder, quiet=True).status_lines():
+    for line in status_lines(_last_run(folder, name, model, protocol), folder):
         echo(line)
     return 0
 
 
-@study_command.command("tables", short_help="Write tables and figures of what is done.")
+@study_command.command("tables", short_help="Write tables and figures of completed cells.")
 @click.argument("name")
 @model_option
 @protocol_option
 @out_option
 def tables_command(name: str, model: str | None, protocol: str | None, out: Path) -> int:
-    """Write the tables and figures of the cells that are done in the last run of a study."""
+    """Write the tables and figures of the completed cells in the last run of a study."""
     from flip_flop_paper.folder import StudyFolder
 
     folder = StudyFolder(out)
@@ -151,47 +146,51 @@ def tables_command(name: str, model: str | None, protocol: str | None, out: Path
 
 
 def _refuse_to_be_launched(hint: str) -> None:
-    from flip_flop_paper.work import num_processes
+    from flip_flop_paper.run import num_processes
 
     if num_processes() > 1:
-        message = f"A launcher has started {num_processes()} processes, and a study's units are handed out by one."
+        message = f"A launcher has started {num_processes()} processes, but one process must run the study."
         raise InputError("E-DISTRIBUTED", message, hint)
 
 
-def _run_here(tracker: "Tracker", command: list[str], workers: int | None) -> None:
-    from flip_flop_paper.local import LocalExecutor, worker_environments
+def _run_here(folder: "StudyFolder", plan: "Plan", command: list[str], jobs: int | None, quiet: bool) -> int:
+    from flip_flop_paper.local import LocalRun, worker_devices
+    from flip_flop_paper.preview import error_lines
 
-    with tracker.progress():
-        LocalExecutor(tracker, command, worker_environments(tracker.plan.setup.device, workers)).run()
-
-
-def _report(tracker: "Tracker") -> int:
-    for line in tracker.error_lines():
+    busy = LocalRun(folder, command, worker_devices(plan.setup.device, jobs)).run(plan, quiet=quiet)
+    _write_outputs(folder, plan, quiet)
+    for unit in busy:
+        echo(f"skipped: another process is running {unit.name}", err=True)
+    errors = list(error_lines(plan, folder))
+    for line in errors:
         echo(line, err=True)
-    return 1 if tracker.failed else 0
+    if errors:
+        echo("Run the same command again to retry. Completed cells are skipped.", err=True)
+    return 1 if errors else 0
 
 
 def _last_run(folder: "StudyFolder", name: str, model: str | None, protocol: str | None) -> "Plan":
-    from flip_flop_paper.study import load_study, narrow
+    from flip_flop_paper.study import narrow
+    from flip_flop_paper.study_file import load_study
 
     return folder.read_study(narrow(load_study(name), protocol=protocol), model_path(model) if model else None)
 
 
-def _has_gpu() -> bool:
+def _on_gpu(device: str) -> bool:
     import torch
 
-    return torch.cuda.is_available()
+    return device == "cuda" or (device == "auto" and torch.cuda.is_available())
 
 
 def _write_outputs(folder: "StudyFolder", plan: "Plan", quiet: bool) -> None:
     from flip_flop_paper.frame import make_frame
     from flip_flop_paper.output import make_tables, write_outputs
-    from flip_flop_paper.tables.table import render_text
+    from flip_flop_paper.table import render_text
 
     frame = make_frame(folder, plan)
     is_done = frame.groupby("position")["is_done"].first()
     if not is_done.any():
-        echo("no audit is complete: there is nothing to show", err=True)
+        echo("no audit is complete yet, so no tables were written", err=True)
         return
     written = write_outputs(frame, plan.study, folder.study(plan))
     if not is_done.all():

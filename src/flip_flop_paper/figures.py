@@ -1,7 +1,7 @@
-"""The studies' plots, each as PDF, SVG and PNG: box plots, heat maps, curves. Only this module needs matplotlib.
+"""The plots of studies, each as PDF, SVG and PNG: box plots, heat maps, curves. Only this module needs matplotlib.
 
-In heat maps bluish green is better, vermillion is worse. The two arms of the scale differ in lightness as well as in
-hue, so that they stay apart in grey and for every kind of colour vision; and every cell has its number with its sign.
+In heat maps bluish green is better, vermillion is worse. The two arms of the scale also differ in lightness, which
+keeps them apart in grey and for every kind of colour vision. Every cell contains its signed number.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
+from flip_flop.console import points, visible
 from flip_flop.method import BASE
 from flip_flop.metrics import METRICS
-from flip_flop.text import points, visible
 from flip_flop_paper.frame import (
     average_seeds,
     colours_of,
@@ -59,7 +59,7 @@ _ABOVE: dict[str, Any] = {"loc": "outside upper center", "frameon": False}
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot and the words that go with it; ``alt`` says what it shows to whoever cannot see it."""
+    """A plot with its title and ``alt``, its text for screen readers."""
 
     name: str
     title: str
@@ -94,7 +94,7 @@ def symbol(metric: str) -> str:
 
 
 def axis_name(task: str, limit: int = 22) -> str:
-    """A task's name on an axis: nothing invisible in it, and not so long that it pushes the plot aside.
+    """Return a task's name on an axis, without invisible characters and of limited length.
 
     Example:
         >>> axis_name("anli_r1"), axis_name("a_task_with_a_rather_long_name")
@@ -118,7 +118,7 @@ def _faint_grid(axes: Axes, axis: Literal["x", "y"]) -> None:
 def draw_boxes(f1: pd.DataFrame) -> Plot:
     """One box for each task and method of :func:`~flip_flop_paper.frame.template_f1`, every template a dot.
 
-    Of the base alone as in the paper: tasks from top to bottom, whose names have room, in one column.
+    The base without methods has the paper's layout: tasks from top to bottom in one column.
     """
     methods, tasks, titles, colours = methods_of(f1), tasks_of(f1), titles_of(f1), colours_of(f1)
     names, step = [axis_name(task) for task in tasks], 0.84 / len(methods)
@@ -174,7 +174,7 @@ def _box(axes: Axes, values: list[float], colour: str, position: float, width: f
 
 
 def draw_heatmaps(frame: pd.DataFrame, method: str) -> list[Plot]:
-    """The change by source and target, a map for each metric that some pair has a change in."""
+    """Draw the change by source and target: a map for each metric with a change."""
     asked = in_setting(frame, "transfer", method)
     pairs, cells = pairs_of(asked), average_seeds(asked)
     maps = []
@@ -190,7 +190,7 @@ def draw_heatmaps(frame: pd.DataFrame, method: str) -> list[Plot]:
 
 def _heatmap(changes: Mapping[Any, float], pairs: Sequence[tuple[str, str]], metric: str) -> Figure:
     sources, targets = (list(dict.fromkeys(tasks)) for tasks in zip(*pairs, strict=True))
-    # Sources first, as the rows stand, so that the empty diagonal runs down; then those that are targets only.
+    # Sources come first and in the order of the rows, so that the empty diagonal runs down.
     targets = sorted(targets, key=lambda task: sources.index(task) if task in sources else len(sources))
     bound = float(max(1, math.ceil(max(map(abs, changes.values())))))
     width = max(2.7, 1.6 + 0.5 * len(targets))  # room for the title
@@ -249,7 +249,7 @@ def luminance(colour: Sequence[float]) -> float:
 
 
 def draw_curves(frame: pd.DataFrame) -> list[Plot]:
-    """Study 3, a column by task: F1 with its band over unseen templates, and agreement, over K; none without audits."""
+    """Draw study 3 with a column for each task: F1 with its band over unseen templates, and agreement, by K."""
     asked = in_setting(frame, "unseen")
     cells = average_seeds(asked)
     trained = cells[cells["method"] != BASE.name]

@@ -1,16 +1,17 @@
-"""The folder of all studies: where cells go, and what stands on disk."""
+"""The folder of all studies: run directories of cells, logs, and the plans of each study."""
 
-import json
 import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from flip_flop.errors import InputError
-from flip_flop.files import read_object, sha256_json, sha256_text, write_json
-from flip_flop_paper.leases import Leases
-from flip_flop_paper.plan import Cell, Plan, Unit, read_plan
-from flip_flop_paper.study import Study, study_names
+from flip_flop.files import read_json, read_object, sha256_json, sha256_text, write_json, write_text
+from flip_flop_paper.study import Study
+from flip_flop_paper.study_file import study_names
+from flip_flop_paper.units import Cell, Plan, Unit
 
 log = logging.getLogger("flip_flop")
 
@@ -18,22 +19,21 @@ CELL = "cell.json"
 
 
 class StudyFolder:
-    """``trainings/``, ``audits/``, ``logs/``, ``claims/`` (the leases), and a folder for each study and model."""
+    """``trainings/``, ``audits/``, ``logs/``, ``slurm/``, and a folder for each study and model."""
 
     def __init__(self, root: Path):
         self.root = root.resolve()
-        self.leases = Leases(self.root / "claims")
 
     def run(self, cell: Cell) -> Path:
-        """A cell's run directory."""
+        """Return the run directory of a cell."""
         return self.root / cell.folder
 
     def log(self, unit: Unit) -> Path:
-        """What a unit printed, each of its attempts after the other."""
+        """Return the log of a unit. Attempts are appended."""
         return self.root / "logs" / f"{unit.name}.log"
 
     def is_done(self, cell: Cell) -> bool:
-        """Whether a cell's record is complete, and this cell's; an audit's must be of the adapter that is there now."""
+        """Return whether a cell's record is complete. An audit must be of the current adapter."""
         folder = self.run(cell)
         record, own = _read(folder / "run.json"), _read(folder / CELL)
         if record.get("kind") != cell.kind or own.get("key") != cell.key:
@@ -43,38 +43,43 @@ class StudyFolder:
         measured, run = own.get("adapter"), own.get("trained_in")
         return bool(measured) and _adapter(self.root / str(run)) == measured
 
-    def seconds(self, cell: Cell) -> float:
-        """How long a cell that is done took."""
-        return float(_read(self.run(cell) / "run.json").get("seconds") or 0.0)
+    def open_units(self, plan: Plan) -> list[Unit]:
+        """Return the units with a cell that is not done."""
+        return [unit for unit in plan.units if not all(map(self.is_done, unit.cells))]
 
     def finish(self, cell: Cell, training: Cell | None = None) -> None:
-        """Put the key beside a complete run; beside an audit's, of a training, whose adapter was measured, too."""
+        """Mark a complete run as done: write its digest, and for an audit the adapter's digest, into its folder."""
         record = {"key": cell.key, "label": cell.label, "training": cell.training}
         if training is not None:
             record |= {"trained_in": str(training.folder), "adapter": _adapter(self.run(cell))}
         write_json(self.run(cell) / CELL, record)
 
-    def fail(self, cell: Cell, reason: str) -> None:
-        """Keep the line that says why a cell failed."""
-        write_json(self._failure(cell), {"key": cell.key, "reason": reason})
+    def write_failures(self, unit: Unit, lines: list[str]) -> None:
+        """Replace the failures of a unit's last attempt, one line for each cell."""
+        if lines:
+            write_text(self._failures(unit), "".join(f"{line}\n" for line in lines))
+        else:
+            self._failures(unit).unlink(missing_ok=True)
 
-    def forget_failure(self, cell: Cell) -> None:
-        """A new attempt begins."""
-        self._failure(cell).unlink(missing_ok=True)
+    def failures(self, unit: Unit) -> list[str]:
+        """Return one line for each cell of a unit that failed in its last attempt and is not done since."""
+        try:
+            lines = self._failures(unit).read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return []
+        names = tuple(f"{cell.kind} {cell.label}: " for cell in unit.cells if not self.is_done(cell))
+        return [line for line in lines if line.startswith(names)]
 
-    def failure(self, cell: Cell) -> str | None:
-        """Why the last attempt failed; None where it did not."""
-        return _read(self._failure(cell)).get("reason")
-
-    def _failure(self, cell: Cell) -> Path:
-        return self.root / "logs" / f"{cell.name}.failed.json"
+    def _failures(self, unit: Unit) -> Path:
+        return self.root / "logs" / f"{unit.name}.failed"
 
     # ---- the study ----
 
     def study(self, plan: Plan) -> Path:
-        """The folder of a study with a model: the study's name alone where its file names this model.
+        """Return the folder of a study with a model.
 
-        Else the model's last word follows, and six digits: two models may have one last word.
+        The folder has the study's name if the study file names this model. Otherwise the end of the model's name
+        follows, and six digits of a digest, as the names of two models may end alike.
         """
         study, model = plan.study, plan.setup.model
         name = study.name if study.protocol == "paper" else f"{study.name}-{study.protocol}"
@@ -84,89 +89,73 @@ class StudyFolder:
         return self.root / f"{name}-{word}-{sha256_text(model)[:6]}"
 
     def write_plan(self, plan: Plan) -> Path:
-        """Write the plan under its digest and as ``study.json``, and return the former.
+        """Write the plan under its digest and as ``study.json``, and return the former path.
 
-        Workers read the former: another run may start the same study with other seeds meanwhile.
+        Units read the former: another command may start the same study with other seeds meanwhile.
         """
         record, folder, now = asdict(plan), self.study(plan), plan.setup.revision
         was = _read(folder / "study.json").get("setup", {}).get("revision")
         if was and now and was != now:
             log.warning(
-                "W-STUDY-MODEL: %s is at commit %s, and was at %s in the study's last run, of which nothing serves "
-                "here. --revision %s goes on with that.",
+                "W-STUDY-MODEL: %s is at commit %s now. The last run used %s, and its cells are not used. "
+                "--revision %s continues that run.",
                 *(plan.setup.model, now, was, was),
             )
         path = folder / "plans" / f"{sha256_json(record)[:12]}.json"
-        if not path.is_file():
-            write_json(path, record)
+        write_json(path, record)
         write_json(folder / "study.json", record)
         return path
 
-    def latest_plan(self, plan: Plan) -> Plan:
-        """The plan that is on disk at the end of a run, or the run's own where the two share no audit.
-
-        Another run may have begun with another grid, or with another dtype, meanwhile.
-
-        Raises:
-            InputError: ``E-STUDY-BROKEN``.
-        """
-        found = load_plan(self.study(plan) / "study.json")
-        return found if {cell.key for cell in found.audits} & {cell.key for cell in plan.audits} else plan
-
     def read_study(self, study: Study, model: str | None = None) -> Plan:
-        """The plan of a study's last run; without a model, as a plan's setup names it, of the only one that there is.
+        """Read the plan of a study's last run. Without a model, there must be one plan.
 
         Raises:
-            InputError: ``E-STUDY-MISSING``; ``E-STUDY-MODEL``: there are several. ``E-STUDY-BROKEN``.
+            InputError: ``E-STUDY-MISSING``, or ``E-STUDY-MODEL`` if there are several models, or ``E-STUDY-BROKEN``.
         """
-        plans = self._plans(study)
+        plans = {}
+        for path in sorted(self.root.glob("*/study.json"), key=lambda path: path.stat().st_mtime_ns):
+            if not f"{path.parent.name}-".startswith(f"{study.name}-"):
+                continue
+            plan = load_plan(path)  # maybe of a study whose name begins alike
+            if (plan.study.name, plan.study.protocol) == (study.name, study.protocol):
+                plans[plan.setup.model] = plan
         if model is None and len(plans) > 1:
             message = f"{self.root} has study {study.name!r} with several models: {', '.join(sorted(plans))}."
             raise InputError("E-STUDY-MODEL", message, "Name one of them with --model.")
         found = plans.get(model) if model is not None else next(iter(plans.values()), None)
         if found is None:
-            began = sorted(plans) or sorted(entry.parent.name for entry in self.root.glob("*/study.json"))
-            there = f"There: {', '.join(began)}. " if began else ""
-            which, given = ("", "") if model is None else (f" with the model {model}", f" --model {model}")
-            if study.protocol != "paper":
-                which, given = f"{which} under protocol {study.protocol}", f"{given} --protocol {study.protocol}"
+            known = sorted(plans) or sorted(entry.parent.name for entry in self.root.glob("*/study.json"))
+            given = "" if model is None else f" --model {model}"
+            given += "" if study.protocol == "paper" else f" --protocol {study.protocol}"
+            there = f"There: {', '.join(known)}. " if known else ""
             name = study.name if study.name in study_names() else "FILE"
-            message = f"{self.root} has no study {study.name!r}{which}."
+            message = f"{self.root} has no study {study.name!r}{given and f' with{given}'}."
             raise InputError("E-STUDY-MISSING", message, f"{there}Run it: flip-flop study run {name}{given}.")
-        return found
-
-    def _plans(self, study: Study) -> dict[str, Plan]:
-        """The last plan of a study by model; a study's name may begin another's, so the plans say whose they are."""
-        folders = self.root.glob("*/study.json")
-        paths = [path for path in folders if f"{path.parent.name}-".startswith(f"{study.name}-")]
-        found = {}
-        for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
-            plan = load_plan(path)
-            if (plan.study.name, plan.study.protocol) == (study.name, study.protocol):
-                found[plan.setup.model] = plan
         return found
 
 
 def root_of(plan: Path) -> Path:
-    """The folder of all studies that a plan lies in: ``ROOT/<study>/plans/<digest>.json``."""
+    """Return the folder of all studies that holds a plan: ``ROOT/<study>/plans/<digest>.json``."""
     return plan.resolve().parents[2]
 
 
 def load_plan(path: Path) -> Plan:
-    """Read what :meth:`StudyFolder.write_plan` wrote.
+    """Read a plan that :meth:`StudyFolder.write_plan` wrote.
 
     Raises:
         InputError: ``E-STUDY-BROKEN``.
     """
     try:
-        return read_plan(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"{path} is not a study's plan ({type(error).__name__})."
-        raise InputError("E-STUDY-BROKEN", message, "Run the study again: complete cells stay.") from error
+        return TypeAdapter(Plan).validate_python(read_json(path))
+    except ValidationError as error:
+        reason = f"{'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
+    except (OSError, ValueError, RecursionError) as error:
+        reason = type(error).__name__
+    raise InputError("E-STUDY-BROKEN", f"{path} is not the plan of a study ({reason}).")
 
 
 def _adapter(run: Path) -> str | None:
-    """The digest of the adapter that a run left, or measured."""
+    """Return the digest of the adapter that a run saved or measured."""
     adapter = _read(run / "run.json").get("adapter")
     return adapter.get("digest") if isinstance(adapter, dict) else None
 

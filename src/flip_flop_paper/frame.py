@@ -1,19 +1,21 @@
-"""A study's results as one long frame, a row for each audit and metric: tables and plots are made of it alone.
+"""The results of a study as one long frame, with a row for each audit and metric. Tables and plots read only this.
 
-Its columns:
+Columns:
 
-- ``method``, with its ``method_title`` and ``method_colour``; ``task``, ``seed``; ``source``, the task trained on,
-  ``k``, the number of templates trained on, and ``training``, its directory: empty, 0 and ``None`` for the base;
-- ``template_names``: those audited; ``held_out``: none of them was trained on;
-- ``setting``: ``own``, audited on the task trained on; ``held_out``, on the templates that its file holds out;
-  ``transfer``, on another one; ``unseen``, on templates that some training of the study has not seen, with the base and
-  the trainings on all templates as the two ends of study 3;
-- ``position``: the audit's in the study's grid;
-- ``is_done``: an audit that is not complete has rows too, without values;
-- ``model``, ``is_demo``, ``split``, ``instances``, ``seconds``, ``collapsed``: of the audit's record;
-- ``metric``, ``value``: a fraction, NaN where there is no answer; for :data:`TEMPLATE_F1` under one ``template``;
-- ``base``: the base's value on the same instances and templates, NaN where there is none to compare with;
-- ``change_low``, ``change_high``: the 95% interval, paired over instances, of the mean over seeds less ``base``.
+- ``method``, ``method_title``, ``method_colour``, ``task``, ``seed``.
+- ``source``: the task trained on. Empty for the base.
+- ``k``: the number of templates trained on. 0 for the base.
+- ``training``: the directory of the training run. None for the base.
+- ``template_names``: the audited templates.
+- ``held_out``: whether the training run used none of them.
+- ``setting``: ``own``: audited on the task trained on. ``held_out``: on templates that the task file holds out.
+  ``transfer``: on a different task. ``unseen`` (study 3): on templates that some training run has not seen.
+- ``position``: the audit's index in the grid.
+- ``is_done``: whether the audit is complete. An incomplete audit has rows without values.
+- ``model``, ``is_demo``, ``split``, ``instances``, ``seconds``, ``collapsed``: from the record of the audit.
+- ``metric``, ``value``: a fraction, or NaN. :data:`TEMPLATE_F1` has one row for each ``template``.
+- ``base``: the base's value on the same instances and templates, or NaN.
+- ``change_low``, ``change_high``: the 95% interval of the mean over seeds minus ``base``, paired over instances.
 """
 
 import math
@@ -30,13 +32,13 @@ from flip_flop.metrics import METRICS
 from flip_flop.report import mean_difference, what_differs
 from flip_flop_paper.folder import StudyFolder
 from flip_flop_paper.paper import PAPER_METRICS, dataset_names
-from flip_flop_paper.plan import Cell, Plan
-from flip_flop_paper.variants import MethodVariant
+from flip_flop_paper.study import MethodVariant
+from flip_flop_paper.units import Cell, Plan
 
 Setting = Literal["own", "held_out", "transfer", "unseen"]
 KEPT = (*PAPER_METRICS, "vote_f1")
 TEMPLATE_F1 = "template_f1"
-# What the seeds of one method have in common.
+# Columns that the seeds of one method share.
 CELL = ["setting", "method", "source", "task", "k", "held_out", "template_names"]
 _METHOD = ["method", "method_title", "method_colour"]
 _OTHERS_COLOUR = "#cc79a7"
@@ -44,14 +46,14 @@ _INTERVAL = ["change_low", "change_high"]
 
 
 def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
-    """The long frame of a study's audits, sorted by method, task trained on, task audited, templates, K and seed.
+    """Return the frame of a study's audits, sorted by method, task trained on, task audited, templates, K and seed.
 
-    Methods: the base, then ours, then others by name; in a study with variants, as its ``methods`` are.
+    Methods: the base, then ours, then others by name. With variants, the order of the study's ``methods``.
 
     Raises:
         InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for an audit that cannot be read.
     """
-    # Numbers are compared within the same task and templates, and never across.
+    # Numbers are compared only within the same task and templates.
     unseen = {(cell.task_name, cell.templates) for cell in plan.audits if cell.training and cell.held_out}
 
     def setting_of(cell: Cell) -> Setting:
@@ -98,7 +100,7 @@ def make_frame(folder: StudyFolder, plan: Plan) -> pd.DataFrame:
 
 
 def _values(found: Audit | None, compared: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What differs between the rows of one audit."""
+    """Return the columns that differ between the rows of one audit."""
     if found is None:
         record = {"model": "", "is_demo": False, "split": "", "instances": 0, "collapsed": False, "template": ""}
         return [record | {"metric": m} | dict.fromkeys(["value", "base", "seconds", *_INTERVAL]) for m in KEPT]
@@ -118,7 +120,7 @@ def _values(found: Audit | None, compared: Mapping[str, Any]) -> list[dict[str, 
 
 
 def _compare(metric: str, base: Audit | None, runs: Sequence[Audit]) -> dict[str, float | None]:
-    """The base's value, and the interval of the change from it, where the runs are of the same instances."""
+    """Return the base's value and the interval of the change, if all runs have the same instances."""
     if base is None or not runs or any(what_differs(base, run) for run in runs):
         return dict.fromkeys(["base", *_INTERVAL])
     difference = mean_difference(metric, base, runs)
@@ -127,7 +129,7 @@ def _compare(metric: str, base: Audit | None, runs: Sequence[Audit]) -> dict[str
 
 
 def _methods_audited(plan: Plan) -> dict[str, Method | MethodVariant]:
-    """By name, in the order of tables; those that are neither ours nor variants have their name and share a colour."""
+    """Return the methods by name, in the order of tables. Other people's methods share a colour."""
     known: dict[str, Method | MethodVariant] = {BASE.name: BASE, **METHODS, **plan.study.variants}
     order = plan.study.methods if plan.study.variants else known
     names = sorted({cell.method for cell in plan.audits}, key=lambda name: _rank(name, order))
@@ -141,11 +143,11 @@ def _order(first: Mapping[str, Any], methods: Sequence[str]) -> Any:
 
 
 def average_seeds(frame: pd.DataFrame) -> pd.DataFrame:
-    """The seeds of each cell together: a row for each metric of each cell that has a complete audit.
+    """Average over seeds: a row for each metric of each cell with a complete audit.
 
-    Columns: those of a cell; metric; seeds, values (tuples), mean, std_over_seeds (NaN for one seed); base; change (of
-    the mean), change_low, change_high, improvement (its sign turned where less is better); split, instances, templates
-    (how many); collapsed.
+    Columns: :data:`CELL` and metric. The tuples seeds and values, mean, and std_over_seeds, which is NaN for one seed.
+    base, the change of the mean, change_low, change_high, and the improvement, which is positive if better. split,
+    instances, the number of templates, and collapsed.
     """
     done = frame[frame["is_done"] & (frame["metric"] != TEMPLATE_F1)]
     cells = done.groupby([*CELL, "metric"], sort=False).agg(
@@ -164,7 +166,7 @@ def average_seeds(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def template_f1(frame: pd.DataFrame) -> pd.DataFrame:
-    """F1 on the own task under each template, mean over seeds.
+    """Return F1 on the own task under each template, as the mean over seeds.
 
     Columns: method, method_title, method_colour, task, template, f1.
     """
@@ -173,53 +175,53 @@ def template_f1(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def sample_std(values: Sequence[float]) -> float:
-    """The sample standard deviation; NaN for a single value, or where one is missing."""
+    """Return the sample standard deviation, or NaN for a single or a missing value."""
     return stdev(values) if len(values) > 1 and not any(map(math.isnan, values)) else math.nan
 
 
 def direction(metric: str) -> int:
-    """1 where more is better, -1 where less is."""
+    """Return 1 if higher is better, else -1."""
     return 1 if METRICS[metric].higher_is_better else -1
 
 
 def in_setting(frame: pd.DataFrame, setting: Setting | Sequence[Setting], method: str | None = None) -> pd.DataFrame:
-    """The rows of one setting or of several, and of one method where it is given."""
+    """Select the rows of settings, and of a method if given."""
     found = frame[frame["setting"].isin([setting] if isinstance(setting, str) else setting)]
     return found if method is None else found[found["method"] == method]
 
 
 def methods_of(frame: pd.DataFrame) -> list[str]:
-    """The methods, in the order of tables."""
+    """Return the methods, in the order of tables."""
     return list(frame["method"].unique())
 
 
 def titles_of(frame: pd.DataFrame) -> dict[str, str]:
-    """The methods' titles by name."""
+    """Return the titles of methods by name."""
     return dict(zip(frame["method"], frame["method_title"], strict=True))
 
 
 def colours_of(frame: pd.DataFrame) -> dict[str, str]:
-    """The methods' colours in plots by name."""
+    """Return the colours of methods by name."""
     return dict(zip(frame["method"], frame["method_colour"], strict=True))
 
 
 def tasks_of(frame: pd.DataFrame) -> list[str]:
-    """The tasks audited, in the order of tables."""
+    """Return the audited tasks, in the order of tables."""
     return sorted(frame["task"].unique(), key=task_order)
 
 
 def pairs_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """The pairs of a task trained on and another one audited, in the order of tables."""
+    """Return the pairs of training task and audited task, in the order of tables."""
     return sorted({*zip(frame["source"], frame["task"], strict=True)}, key=lambda pair: [*map(task_order, pair)])
 
 
 def task_title(task: str) -> str:
-    """A task's name in tables: the paper's where it is one of its datasets."""
+    """Return the name of a task in tables. The paper's datasets have their published names."""
     return dataset_names().get(task, task)
 
 
 def task_order(task: str) -> tuple[int, tuple[str | int, ...]]:
-    """The paper's in its order, then others by name, numbers in it by size.
+    """Sort key: the paper's tasks in its order, then others by name, with numbers by size.
 
     Example:
         >>> sorted(["rows_1000", "rows_250", "rte"], key=task_order)
@@ -234,5 +236,5 @@ def _rank(name: str, known: Collection[str]) -> tuple[int, tuple[str | int, ...]
 
 
 def file_name(name: str, method: str) -> str:
-    """A file on transfer: the paper's is F2C's, another method's has its name."""
+    """Return a file name on transfer. Files of methods other than F2C end with the method."""
     return name if method == "f2c" else f"{name}_{re.sub('[^A-Za-z0-9._-]+', '_', method)}"

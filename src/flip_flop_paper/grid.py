@@ -1,4 +1,4 @@
-"""A study's grid: which trainings and which audits it is made of. Nothing is loaded here."""
+"""The grid of a study: its training runs and audits. This module loads no data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from flip_flop.method import BASE
 from flip_flop.tasks import Task
 from flip_flop_paper.study import Study
 
-# The templates that the task's file holds out, and none where it holds out none.
+# Audit the templates that the task file holds out, if any.
 HELD_OUT = "held_out"
 
 
 @dataclass(frozen=True)
 class GridCell:
-    """One training, or one audit of the base or of what a training leaves.
+    """One training run, or one audit of the base or of an adapter.
 
     Attributes:
         kind: ``"train"`` or ``"audit"``.
         method: As the study names it.
-        templates: To train on the first so many that the task does not hold out, or to audit the last so many of all,
-            or these, or :data:`HELD_OUT`; None is all that the task does not hold out.
+        templates: A training run uses the first N templates that are not held out. An audit uses the last N of all,
+            these names, or :data:`HELD_OUT`. None: all that the task does not hold out.
     """
 
     kind: str
@@ -31,11 +31,11 @@ class GridCell:
     training: "GridCell | None" = None
 
     def template_names(self, task: Task) -> tuple[str, ...]:
-        """The templates to train on or to audit; none, where a task holds out none, is no cell.
+        """Return the templates to train on or to audit. An empty result means that the task holds out no template.
 
         Raises:
-            InputError: ``E-STUDY-TEMPLATES``: the task has too few, or only a part of those to audit was trained on, so
-                that they are neither unseen nor seen. ``E-TPL-UNKNOWN``.
+            InputError: ``E-STUDY-TEMPLATES`` if the task has too few templates, or if only some of the audited ones
+                were trained on. ``E-TPL-UNKNOWN``.
         """
         own, every, wanted = task.training_templates.names, task.templates.names, self.templates
         if wanted is None:
@@ -61,21 +61,21 @@ class GridCell:
 
 
 def expand(study: Study) -> tuple[GridCell, ...]:
-    """Every training and every audit of a study, each once, a training before its audits.
+    """Return every training run and audit of a study once, each training run before its audits.
 
     Example:
         >>> from collections import Counter
-        >>> from flip_flop_paper.study import load_study
+        >>> from flip_flop_paper.study_file import load_study
         >>> Counter(cell.kind for cell in expand(load_study("study1")))
         Counter({'audit': 44, 'train': 33})
 
     Raises:
-        InputError: ``E-STUDY-VALUE``: a method is asked for and no task is left for it.
+        InputError: ``E-STUDY-VALUE`` if the methods have no task to train on.
     """
     cells = [cell for audit in _audits(study) for cell in (audit.training, audit) if cell is not None]
     if all(cell.kind == "audit" for cell in cells) and any(method != BASE.name for method in study.methods):
-        message = f"study {study.name}: of these tasks none is trained on while another one is audited."
-        raise InputError("E-STUDY-VALUE", message, "Name a task of its cross and another one, or the base alone.")
+        message = f"study {study.name}: none of these tasks is trained on and audited on a different task."
+        raise InputError("E-STUDY-VALUE", message, "Name a task of its cross and a different task, or only the base.")
     return tuple(dict.fromkeys(cells))
 
 

@@ -1,4 +1,4 @@
-"""What a study leaves for its readers: tables, figures, and one page with both."""
+"""Write the tables and figures of a study, and one page with both."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from flip_flop.console import DEMO_NOTE, markdown_cell
 from flip_flop.files import write_bytes, write_text
 from flip_flop.method import BASE
-from flip_flop.text import DEMO_NOTE, markdown_cell
+from flip_flop_paper import grids
+from flip_flop_paper.checkpoints import checkpoints_table, read_choices, read_sizes, sizes_table
 from flip_flop_paper.frame import in_setting, methods_of, template_f1
 from flip_flop_paper.study import Study
-from flip_flop_paper.tables import grids
-from flip_flop_paper.tables.checkpoints import checkpoints_table, read_choices
-from flip_flop_paper.tables.sizes import read_sizes, sizes_table
-from flip_flop_paper.tables.table import Table, render_csv, render_latex, render_markdown
+from flip_flop_paper.table import Table, render_csv, render_latex, render_markdown
 
 if TYPE_CHECKING:
     from flip_flop_paper.figures import Plot
@@ -27,10 +26,10 @@ FORMATS = ("pdf", "svg", "png")
 
 
 def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
-    """Write the tables and figures that a study's complete audits suffice for, and ``index.md`` with all of them.
+    """Write the tables and figures of complete audits, and ``index.md`` with all of them.
 
-    Tables and figures of an earlier time that are not written now are removed; audits that are not complete are named
-    below the tables. Returns the files written, ``index.md`` first; none where no audit is complete.
+    Outdated tables and figures are removed. Notes below the tables name incomplete audits. Returns the written files,
+    ``index.md`` first, or none if no audit is complete.
 
     Raises:
         InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a run that cannot be read.
@@ -54,7 +53,7 @@ def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
 
 
 def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
-    """The tables that apply."""
+    """Make the tables that apply."""
     own = in_setting(frame, "own")
     if set(methods_of(own)) - {BASE.name}:
         yield grids.methods_table(frame)
@@ -75,7 +74,7 @@ def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
 
 
 def make_plots(frame: pd.DataFrame) -> list["Plot"]:
-    """The plots that apply; none, and a line that says so, where matplotlib is not installed."""
+    """Make the plots that apply. Without matplotlib there are none, and a warning."""
     try:
         from flip_flop_paper.figures import draw_boxes, draw_curves, draw_heatmaps
     except ModuleNotFoundError as error:

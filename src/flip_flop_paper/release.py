@@ -1,4 +1,4 @@
-"""The settings that the authors' release has for each dataset and model, as settings of a study's trainings."""
+"""The settings that the authors' release has for each dataset and model, as settings of a study's training runs."""
 
 import csv
 import functools
@@ -17,8 +17,8 @@ TABLE = Path(__file__).parent / "paper" / "release_settings.csv"
 def release_settings(model: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
     """Fields of ``F2CConfig`` by (method, task).
 
-    The release ran Qwen2.5-3B-Instruct and Llama-3.2-3B-Instruct, and only WiC's settings differ: a model with "llama"
-    in its name has the second's, any other one the first's.
+    The release ran Qwen2.5-3B-Instruct and Llama-3.2-3B-Instruct. Only WiC's settings differ. A model with "llama" in
+    its name uses those of Llama, every other model those of Qwen.
 
     Example:
         >>> release_settings("meta-llama/Llama-3.2-3B-Instruct")["f2c", "wic"]["unanimous_margin"]
@@ -39,7 +39,7 @@ def release_settings(model: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
 
 
 def with_protocol(study: Study, model: str) -> Study:
-    """The study with its protocol, and the protocol's settings per dataset, below all settings that are given."""
+    """The study with its protocol, and the protocol's settings per dataset, below all other settings."""
     table = release_settings(model) if study.protocol == "release" else {}
     layer = {
         method: {

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from flip_flop.cli.options import DataOptions
+from flip_flop.cli.options import DataOptions, option
 from flip_flop.errors import InputError
-from flip_flop.options import option
 
 if TYPE_CHECKING:
-    from flip_flop_paper.plan import Setup
     from flip_flop_paper.study import Study
+    from flip_flop_paper.units import Setup
 
 
 class _List(click.ParamType):
@@ -34,7 +33,7 @@ NAMES, NUMBERS = _List(str, "NAME,NAME,..."), _List(int, "N,N,...")
 
 @dataclass(frozen=True, kw_only=True)
 class GridOptions(DataOptions):
-    """What makes a study's grid, and where its data are."""
+    """The grid of a study, and its data folders."""
 
     model: str | None = option(None, short="-m", help="A hub name, a folder, or `demo`; by default the study's own.")
     revision: str | None = option(None, help="The model's commit, branch or tag on the hub.")
@@ -50,9 +49,10 @@ class GridOptions(DataOptions):
     settings: tuple[str, ...] = option((), flag="set", metavar="FIELD=VALUE", help="Any field of F2CConfig.")
 
     def study(self, name: str) -> tuple["Study", "Setup"]:
-        """The study, and what it is run on."""
-        from flip_flop_paper.plan import Setup
-        from flip_flop_paper.study import load_study, narrow
+        """Return the study and its setup."""
+        from flip_flop_paper.study import narrow
+        from flip_flop_paper.study_file import load_study
+        from flip_flop_paper.units import Setup
 
         narrower = {key: getattr(self, key) for key in ("tasks", "methods", "seeds", "limit", "protocol")}
         study = narrow(load_study(name), **narrower, settings=dict(map(_setting, self.settings)))
@@ -70,29 +70,31 @@ class GridOptions(DataOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What runs the units, and what Slurm is asked for, for each of them."""
+    """The executor of the units, and the resources of each for Slurm."""
 
     executor: Literal["local", "slurm"] = option("local", help="Worker processes here, or an array of Slurm's.")
-    workers: int | None = option(None, min=1, help="Local workers; by default one per GPU, or one.")
+    jobs: int | None = option(
+        None, min=1, short="--workers", help="Local processes at a time; by default one per GPU, or one."
+    )
     partition: str | None = option(None, help="Slurm: the partition.")
     time: str = option("240", help="Slurm: minutes, or 4:00:00, or 1-12:00.")
     gpus: int | None = option(None, min=0, help="Slurm: GPUs; by default 1, or 0 with --device cpu.")
     launcher: str | None = option(
         None,
-        help="Slurm, --export: what starts a training in several processes, one for each of --gpus 4: "
+        help="Slurm, --export: the program that starts one process for each of --gpus 4: "
         "'accelerate launch --num_processes 4 --main_process_port 0'.",
     )
     mem: str | None = option(None, help="Slurm: memory, such as 32GB.")
     cpus: int | None = option(None, min=1, help="Slurm: cores.")
     max_jobs: int = option(64, min=1, help="Slurm: at a time, in each array.")
     slurm: tuple[str, ...] = option((), metavar="KEY=VALUE", help="Slurm: any other option of sbatch.")
-    export: Path | None = option(None, help="Write the commands into this file; run nothing.")
+    export: Path | None = option(None, help="Write the commands into this file, and do not run them.")
 
     def launcher_words(self) -> list[str]:
         """The words of ``--launcher``; a program of this very installation by its whole path."""
         if self.launcher is None:
             if self.gpus is not None and self.gpus > 1:
-                message = f"--gpus is {self.gpus}, and a training without --launcher is one process with one GPU."
+                message = f"--gpus is {self.gpus}, but without --launcher a unit is one process with one GPU."
                 hint = f"Give --launcher 'accelerate launch --num_processes {self.gpus} --main_process_port 0'."
                 raise InputError("E-DISTRIBUTED", message, hint)
             return []
@@ -119,7 +121,7 @@ out_option = click.option(
 
 
 def model_path(model: str) -> str:
-    """The model as a plan names it. Workers run elsewhere: a folder is named by its whole path."""
+    """The model as a plan names it. Units may run in other folders, so a path is absolute."""
     return str(Path(model).resolve()) if model != "demo" and Path(model).is_dir() else model
 
 

@@ -30,7 +30,7 @@ def errors_of(result):
 
 
 def one_line(result, code, *words):
-    """A mistake's one line, and nothing beside it."""
+    """Check that a mistake prints exactly one line."""
     assert (result.code, result.out) == (2, "")
     error = errors_of(result)
     assert error.count("\n") == 1, error

@@ -1,4 +1,4 @@
-"""The verbs: what they print, what they leave, and with what they exit."""
+"""The commands: their output, files and exit codes."""
 
 import json
 import os
@@ -41,11 +41,11 @@ def process(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not COMMAND.exists(), reason="the package is not installed beside this Python")
+@pytest.mark.skipif(not COMMAND.exists(), reason="the package is not installed for this Python")
 def test_the_installed_command_runs_and_refuses(project, model):
     shown = process("--version")
     assert (shown.returncode, shown.stdout.strip()) == (0, f"flip-flop, version {version('flip-flop-consistency')}")
-    # In a process of its own, where no test's checks of types come first.
+    # A separate process runs without the type checks of the tests.
     refused = process("train", "-m", model, "-t", "tickets.yaml", "-o", "out", "--divergence-space", "words")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == "E-CONFIG-VALUE: --divergence-space is 'words'. Use one of vocab, labels, both.\n"
@@ -72,9 +72,6 @@ def test_what_is_typed_wrong_is_told_before_torch_is_imported(project):
         ["audit", "-m", "owner/name", "-t", "tickets.yaml", "-o", "out"],
         ["audit", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--adapter", "none"],
         ["predict", "-m", "./none", "-t", "tickets.yaml", "-i", "test.csv", "-o", "out.csv"],
-        ["train", "-m", "demo", "-t", "dmo", "-o", "out"],
-        ["train", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--bf61"],
-        ["train", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--epochs", "few"],
         ["report", "none", "-o", "out.html"],
         ["audti"],
     ]
@@ -90,7 +87,7 @@ def test_what_is_typed_wrong_is_told_before_torch_is_imported(project):
     *lines, last = done.stderr.splitlines()
     assert [line.split(":")[0] for line in lines if line.startswith("E-")] == [
         *("E-TASK-FILE", "E-FAIL-UNDER", "E-MODEL-FILE", "E-ADAPTER-FILE", "E-MODEL-FILE"),
-        *("E-TASK-UNKNOWN", "E-CONFIG-KEY", "E-CONFIG-VALUE", "E-RUN-MISSING"),
+        "E-RUN-MISSING",
     ]
     assert last == "Error: No such command 'audti'. Did you mean 'audit'?"
     assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
@@ -235,7 +232,7 @@ def test_an_interrupt_exits_with_130_and_a_fault_of_our_own_is_no_users_mistake(
 def test_help_names_the_methods_that_there_are(flip_flop):
     shown = " ".join(flip_flop("train", "--help").out.split())
     names = shown.split("--method TEXT ")[1].split(", or package.module:name")[0]
-    assert set(names.split(", ")) == set(METHODS)
+    assert set(names.replace(" (default)", "").split(", ")) == set(METHODS)
 
 
 def test_a_threshold_may_be_under_each_metric_where_more_is_better(audit):
@@ -244,17 +241,3 @@ def test_a_threshold_may_be_under_each_metric_where_more_is_better(audit):
     assert audit("-q", *thresholds).code == 0
     for name in METRICS.keys() - set(better):
         assert "E-FAIL-UNDER: --fail-under takes no metric" in audit("-q", "--fail-under", f"{name}=0").err
-
-
-def test_a_gate_that_hangs_on_fragile_answers_says_so_and_decides_by_the_value(audit):
-    assert audit("-q", "--dtype", "bfloat16").code == 0
-    found = metrics("out")
-    assert found["fragile_share"] > 0
-    assert found["resolution_found"] == "measured"
-    agreement = found["observed_agreement"]
-    for threshold, code in ((agreement, 0), (agreement + 0.01, 1)):
-        result = audit("-q", "--dtype", "bfloat16", "--overwrite", "--fail-under", f"agreement={threshold!r}")
-        assert result.code == code
-        assert result.err.splitlines()[-1].startswith("the gate hangs on fragile answers: agreement is ")
-    assert "hangs" not in audit("-q", "--dtype", "bfloat16", "--overwrite", "--fail-under", "agreement=0").err
-    assert "hangs" not in audit("-q", "--overwrite", "--fail-under", f"agreement={agreement!r}").err

@@ -1,4 +1,4 @@
-"""Every mistake is one line on standard error that begins with its code, exit status 2, and nothing left behind."""
+"""Every mistake prints one line that begins with its code, exits with status 2 and leaves no files."""
 
 import contextlib
 import fcntl
@@ -118,7 +118,8 @@ MISTAKES = {
         "E-DATA-COLUMN", ["'urgent'"],
     ),
     "few labels without calibration": (
-        None, (*TRAIN, "--few-labels", "test.csv"), "E-CONFIG-VALUE", ["vote_calibration"],
+        None, (*TRAIN, "--few-labels", "test.csv", "--vote-calibration", "none"), "E-CONFIG-VALUE",
+        ["vote-calibration"],
     ),
     "report of no run": (None, ("report", "runs", "--out", "out.html"), "E-RUN-MISSING", ["runs"]),
     "report of a foreign folder": (None, ("report", ".", "--out", "out.html"), "E-RUN-MISSING", ["run.json"]),
@@ -170,7 +171,7 @@ def test_training_without_any_consensus_is_refused(run, project, method):
     result = run(TRAIN, "--method", method)
     assert result.code == 2
     *notes, last = result.err.splitlines()
-    assert last.startswith("E-NO-CONSENSUS: No instance of 6 ")
+    assert last.startswith("E-NO-CONSENSUS: none of the 6 instances ")
     assert all(note.startswith(("first votes: ", "W-")) for note in notes)
     assert files(project / "out") == {".lock": b""}
 

@@ -4,9 +4,9 @@ import hashlib
 
 import pytest
 
-from flip_flop.prompts import archive
+from flip_flop_paper.data import promptsource
 from tests.cli.project import TASK
-from tests.prompts.test_archive import unpack, write_archive
+from tests.paper.test_archive import unpack, write_archive
 from tests.tiny import metaspace, save_tiny
 
 
@@ -17,9 +17,9 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "flip-flop" / "promptsource-0.2.3"
 
 
-def test_fetch_says_where_the_templates_are(flip_flop, tmp_path, monkeypatch, cache):
+def test_fetch_prints_the_folder(flip_flop, tmp_path, monkeypatch, cache):
     path = write_archive(tmp_path / "promptsource-0.2.3.tar.gz")
-    monkeypatch.setattr(archive, "ARCHIVE_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+    monkeypatch.setattr(promptsource, "ARCHIVE_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
     result = flip_flop("templates", "fetch", "--from", path)
     assert (result.code, result.out) == (0, f"{cache}: the templates of 2 datasets\n")
 
@@ -32,14 +32,14 @@ def test_fetch_refuses_other_templates_in_one_line(flip_flop, tmp_path, cache):
     assert not cache.exists()
 
 
-def test_a_dataset_without_templates_says_the_command_that_fetches_them(flip_flop):
+def test_missing_templates_name_the_fetch_command(flip_flop):
     for verb in ("list", "show", "lint"):
         result = flip_flop("templates", verb, "rte")
         assert result.code == 2
         assert result.err.endswith("Run `flip-flop templates fetch`.\n")
 
 
-def test_list_shows_names_and_answers_and_what_is_held_out(flip_flop, project):
+def test_list_shows_answers_and_held_out_templates(flip_flop, project):
     (project / "tickets.yaml").write_text(TASK + "held_out_templates: [terse]\n")
     result = flip_flop("templates", "list", "tickets.yaml")
     assert result.code == 0
@@ -53,7 +53,7 @@ def test_list_shows_names_and_answers_and_what_is_held_out(flip_flop, project):
     ]
 
 
-def test_list_says_which_templates_of_a_dataset_are_dropped_and_why(flip_flop, made):
+def test_list_shows_dropped_templates_with_reasons(flip_flop, made):
     result = flip_flop("templates", "list", "copa", "--hub-mirror", made.mirror)
     assert result.code == 0, result.err
     assert result.out.startswith("copa: 2 templates kept, 1 dropped\n")
@@ -82,7 +82,7 @@ def test_show_prints_control_characters_as_escapes(flip_flop, project):
 
 
 @pytest.mark.parametrize("instance", ["0", "10", "test-10", "x"])
-def test_show_names_the_instances_that_there_are(instance, flip_flop, project):
+def test_show_rejects_an_unknown_instance(instance, flip_flop, project):
     result = flip_flop("templates", "show", "tickets.yaml", "--instance", instance)
     assert result.code == 2
     assert result.err == (
@@ -109,7 +109,7 @@ def test_lint_shows_warnings_and_errors_and_fails_for_errors(flip_flop, project,
     assert all(word in result.out for word in words)
 
 
-def test_lint_goes_on_after_a_broken_file_of_a_folder(flip_flop, project):
+def test_lint_continues_after_a_broken_file(flip_flop, project):
     (project / "other.yaml").write_text(TASK.replace("{{ text }}", "{{ text"))
     result = flip_flop("templates", "lint", project)
     assert result.code == 2
@@ -131,7 +131,7 @@ def test_lint_compares_answers_in_a_models_tokens(flip_flop, project, tmp_path):
     assert "train line 1 and 27 more: the answers 'No α' and 'No β' are the same tokens." in result.out
 
 
-def test_lint_looks_at_a_sample_that_the_seed_decides(flip_flop, project):
+def test_lint_samples_rows_by_seed(flip_flop, project):
     (project / "tickets.yaml").write_text(TASK.replace('"{{ text }}"', "\"{{ text[:9 * (not text.endswith('3'))] }}\""))
     runs = [flip_flop("templates", "lint", "tickets.yaml", "--limit", "3", "--seed", seed).out for seed in (0, 0, 1)]
     assert runs[0] == runs[1]

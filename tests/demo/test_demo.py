@@ -1,4 +1,4 @@
-"""How the embedded model is made, and the demo's main job, cut short: the folders that it leaves, and what they say."""
+"""The embedded model can be rebuilt, and a shortened demo writes its folders with the expected results."""
 
 import json
 import subprocess
@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from evidence.demo_model import ANNOTATORS, Annotator, rebuild_model, stream_examples
 
-from flip_flop.demo import run as demo_run
-from flip_flop.demo.pretrain import ANNOTATORS, Annotator, rebuild_model, stream_examples
+from flip_flop.cli import demo as demo_run
 from flip_flop.report import comparison_frame, load_run, write_report
-from flip_flop.scoring.models import EMBEDDED_MODEL
+from flip_flop.scoring.loading import EMBEDDED_MODEL
 from flip_flop.tasks import RowsSource, load_task
 from flip_flop.tasks.embedded.reviews import Clause, Review, make_rows
 
@@ -65,7 +65,7 @@ def demo(tmp_path_factory):
     short |= {"eval_on_start": False, "logging_steps": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo_run, "METHODS", {name: demo_run.METHODS[name] | short for name in ("cce", "f2c")})
-        patch.setattr(demo_run, "load_task", few_rows)
+        patch.setattr("flip_flop.tasks.load_task", few_rows)
         audits = demo_run.run_demo(out, quiet=True)
     return out, audits
 
@@ -77,7 +77,7 @@ def test_each_method_leaves_an_adapter_and_two_audits(demo):
     record = json.loads((out / "f2c" / "audit" / "run.json").read_text())
     assert record["name"] == "f2c"
     assert record["model"]["is_demo"] is True
-    assert record["training"]["divergence_space"] == "both"
+    assert record["training"]["divergence_space"] == "labels"
 
 
 def test_held_out_templates_are_audited_and_never_trained_on(demo):

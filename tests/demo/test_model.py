@@ -4,15 +4,15 @@ import logging
 
 import pytest
 import torch
+from evidence.demo_model import END
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from flip_flop.demo.pretrain import END
 from flip_flop.evaluation.audit import audit
 from flip_flop.files import sha256_file
 from flip_flop.scoring import load_model
-from flip_flop.scoring.models import EMBEDDED_MODEL
+from flip_flop.scoring.loading import EMBEDDED_MODEL
 from flip_flop.tasks import load_task
 
 TEMPLATES = load_task("demo", templates="all").templates

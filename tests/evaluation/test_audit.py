@@ -1,4 +1,4 @@
-"""An audit's figures are those of slow loops over naive scores, and its record says what was measured."""
+"""Metrics of an audit match slow loops over naive scores, and its record is complete."""
 
 import json
 
@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 
 from flip_flop.evaluation.audit import audit
 from flip_flop.metrics import Resolution, summarise
-from flip_flop.run_record import RunRecord, TaskRecord
+from flip_flop.record import RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder, load_model
 from tests.evaluation.conftest import make_rows, make_task
 from tests.scoring.oracle import naive_scores
@@ -26,7 +26,7 @@ def naive(loaded):
     return naive_scores(loaded.model, [encoder.encode(row) for row in make_task().instances("test")])
 
 
-def test_the_scores_are_the_naive_ones_in_the_order_of_rows_templates_and_labels(found, naive):
+def test_scores_match_naive_scores_in_order(found, naive):
     assert found.scores.shape == (5, 4, 3)
     assert found.scores.dtype == np.float32
     np.testing.assert_allclose(found.scores, naive, rtol=0, atol=2e-6)
@@ -34,7 +34,7 @@ def test_the_scores_are_the_naive_ones_in_the_order_of_rows_templates_and_labels
     assert found.template_names == ("plain", "truth", "long", "terse")
 
 
-def test_the_metrics_are_those_of_the_scores(found):
+def test_metrics_match_scores(found):
     resolution = Resolution(32 * 2**-23, "stated")
     mass = {name: found.metrics[f"{name}_per_template"] for name in ("own_label_mass", "preferred_tokens")}
     expected = summarise(found.scores, found.gold, found.template_names, resolution=resolution)
@@ -42,7 +42,7 @@ def test_the_metrics_are_those_of_the_scores(found):
     assert found.metrics["fragile_share"] == 0
 
 
-def test_the_record_has_what_it_takes_to_measure_again(found, loaded):
+def test_record_suffices_to_repeat_audit(found, loaded):
     record = found.record.to_json()
     assert (record["kind"], record["name"], record["adapter"], record["training"]) == ("audit", "base", None, None)
     assert record["flip_flop_version"] == record["versions"]["flip_flop"]
@@ -60,7 +60,7 @@ def test_the_record_has_what_it_takes_to_measure_again(found, loaded):
     json.dumps(found.metrics, allow_nan=False)
 
 
-def test_gold_labels_change_no_score_and_need_not_be_there(loaded, found):
+def test_gold_labels_are_optional_and_change_no_score(loaded, found):
     rows = [row | {"mood": (row["mood"] + 1) % 3} for row in make_rows()]
     assert np.array_equal(audit(loaded, make_task(rows), quiet=True).scores, found.scores)
     rows = [{"text": row["text"]} for row in make_rows()]
@@ -71,7 +71,7 @@ def test_gold_labels_change_no_score_and_need_not_be_there(loaded, found):
     assert unlabelled.record.task.has_gold is False
 
 
-def test_an_adapters_audit_takes_its_methods_name_and_its_training(loaded, folder, tmp_path):
+def test_adapter_audit_has_name_of_method_and_training(loaded, folder, tmp_path):
     adapted = get_peft_model(load_model(str(folder)).model, LoraConfig(task_type="CAUSAL_LM", r=2))
     adapted.save_pretrained(tmp_path / "run" / "adapter")
     task = TaskRecord.from_json(make_task().render("test").record)

@@ -1,4 +1,4 @@
-"""An audit's raw figures stay, the calibrated ones stand beside them; predictions are calibrated alike."""
+"""Audits add calibrated metrics to raw metrics, and predictions are calibrated alike."""
 
 import json
 import logging
@@ -11,9 +11,9 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.evaluation.predict import predict
 from flip_flop.evaluation.run_directory import load_run
-from flip_flop.metrics import Resolution, label_shares_per_template, summarise
-from flip_flop.options import DEFAULT_SCORING
+from flip_flop.metrics import Resolution, Scores, label_shares_per_template, summarise
 from flip_flop.prompts import Template
+from flip_flop.record import ModelRecord
 from flip_flop.report import (
     comparison_frame,
     render_csv,
@@ -22,8 +22,8 @@ from flip_flop.report import (
     table_caveats,
     write_report,
 )
-from flip_flop.run_record import ModelRecord
-from flip_flop.scoring import Scorer, ScoreTable, score
+from flip_flop.scoring import Scorer, score
+from flip_flop.scoring.options import DEFAULT_SCORING
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.metrics import calibration_oracle as oracle
 from tests.report.pages import Page
@@ -42,7 +42,7 @@ def found(loaded):
     return audit(loaded, TASK, quiet=True, calibrate="prior", label_prior=PRIOR)
 
 
-def test_the_raw_figures_stay_and_batch_calibration_is_that_of_slow_loops(loaded, raw):
+def test_batch_calibration_matches_slow_loops_and_keeps_raw_metrics(loaded, raw):
     metrics = audit(loaded, TASK, quiet=True, calibrate="batch").metrics
     assert {name: value for name, value in metrics.items() if name != "calibrated"} == raw.metrics
     after = metrics["calibrated"]
@@ -76,7 +76,7 @@ def test_calibration_that_changes_no_prediction_adds_no_row(loaded):
             gold = np.array([each.label for each in instances])
             scores = np.where(gold[:, None, None] == np.arange(3), -0.1, -3.0)
             scores = np.repeat(scores, len(instances[0].prompts), axis=1).astype(np.float32)
-            return ScoreTable(scores, np.ones(scores.shape, dtype=np.int64))
+            return Scores.of(instances, scores, np.ones(scores.shape, dtype=np.int64))
 
     assert "calibrated" not in audit(Balanced(), TASK, quiet=True).metrics
     assert "calibrated" in audit(Balanced(), TASK, quiet=True, calibrate="batch").metrics
@@ -101,7 +101,7 @@ def test_every_table_states_the_assumption_of_the_calibrated_row(loaded, tmp_pat
     assert "% calibrated" in found._repr_html_()
 
 
-def test_contextual_calibration_reads_the_first_row_with_its_texts_replaced(loaded, raw):
+def test_contextual_calibration_uses_first_row_without_content(loaded, raw):
     rows = [{"text": text, "mood": 0} for text in ("N/A", "[MASK]")]  # the fourth template needs a text
     content_free = score(loaded, make_task(rows).instances("test")).scores
     after = audit(loaded, TASK, quiet=True, calibrate="contextual").metrics["calibrated"]
@@ -109,13 +109,13 @@ def test_contextual_calibration_reads_the_first_row_with_its_texts_replaced(load
     np.testing.assert_allclose(list(after["offsets"].values()), offsets, atol=1e-5)
 
 
-def test_answers_that_are_a_rows_own_have_no_inputs_without_content(loaded):
+def test_contextual_calibration_rejects_answers_per_row(loaded):
     own = Template("own", "{{ text }}", "{{ text }} ||| Good ||| Neither")
     with pytest.raises(InputError, match=r"E-CONTENT-FREE: .* each row's own"):
         audit(loaded, make_task(templates=(own, *TEMPLATES)), quiet=True, calibrate="contextual")
 
 
-def test_a_run_reads_back_and_its_calibrated_scores_have_the_priors_shares(found, tmp_path):
+def test_loaded_calibrated_scores_have_shares_of_prior(found, tmp_path):
     run = load_run(found.write(tmp_path / "run"))
     assert run.calibrated.name == "base (calibrated)"
     shares = label_shares_per_template(run.calibrated.predictions, 3)
@@ -123,7 +123,7 @@ def test_a_run_reads_back_and_its_calibrated_scores_have_the_priors_shares(found
     assert run.calibrated.metrics["label_shares"] == pytest.approx(PRIOR)
 
 
-def test_tables_and_report_have_the_calibrated_figures_beside_the_raw_ones(found, raw, tmp_path):
+def test_tables_and_report_have_raw_and_calibrated_metrics(found, raw, tmp_path):
     runs = [load_run(found.write(tmp_path / "run")), load_run(raw.write(tmp_path / "raw"))]
     lines = render_text(comparison_frame(runs[:1])).splitlines()[3:]
     assert [line.split("  ")[0] for line in lines] == ["base", "base (calibrated)"]
@@ -141,14 +141,14 @@ def test_tables_and_report_have_the_calibrated_figures_beside_the_raw_ones(found
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"offsets": {"plain": [0, 0, 0]}}, "offset"),
-        ({"offsets": [1]}, "method or offsets"),
-        ({"label_prior": [1.0]}, "prior"),
+        ({"offsets": {"plain": [0, 0, 0]}}, "other templates"),
+        ({"offsets": [1]}, "offsets"),
+        ({"label_prior": [1.0]}, "other labels"),
         ({"votes_changed": "many"}, "changed"),
         ({"label_shares": None}, "share"),
     ],
 )
-def test_a_broken_calibration_is_refused(found, tmp_path, change, words):
+def test_invalid_calibration_is_rejected(found, tmp_path, change, words):
     path = found.write(tmp_path / "run") / "metrics.json"
     metrics = json.loads(path.read_text())
     path.write_text(json.dumps(metrics | {"calibrated": metrics["calibrated"] | change}))
@@ -156,7 +156,7 @@ def test_a_broken_calibration_is_refused(found, tmp_path, change, words):
         load_run(tmp_path / "run")
 
 
-def test_predictions_are_calibrated_as_an_audit_is(loaded, found, tmp_path, caplog):
+def test_predictions_are_calibrated_like_audit(loaded, found, tmp_path, caplog):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"text": row["text"]}) + "\n" for row in make_rows(60)))
     rows = predict(loaded, TASK.render_file(path), quiet=True, calibrate="prior", label_prior=PRIOR)
@@ -171,7 +171,7 @@ def test_predictions_are_calibrated_as_an_audit_is(loaded, found, tmp_path, capl
     assert "W-CALIBRATION-ROWS: batch calibration reads 5 instances" in caplog.text
 
 
-def test_a_few_labels_are_a_prior(tmp_path):
+def test_few_labels_estimate_prior(tmp_path):
     path = tmp_path / "few.csv"
     path.write_text("text,mood\n" + "good,1\n" * 5 + "bad,0\n" * 2)
     assert TASK.prior_from(path) == (0.3, 0.6, 0.1)

@@ -1,4 +1,4 @@
-"""Python names a model and its rows in as many ways as the command line, and each of them gives the same scores."""
+"""All kinds of models and rows give the same scores in Python."""
 
 import copy
 import json
@@ -42,7 +42,7 @@ def task_file(tmp_path_factory):
     return folder / "task.yaml"
 
 
-def test_a_model_is_a_name_a_path_a_loaded_one_a_pair_a_model_of_transformers_or_a_trainer(loaded, folder, expected):
+def test_all_kinds_of_models_are_accepted(loaded, folder, expected):
     task, model, tokenizer = make_task(), loaded.model, loaded.tokenizer
     trainer = SimpleNamespace(model=model, processing_class=tokenizer)
     for given in (str(folder), Path(folder), (model, tokenizer), model, trainer):
@@ -59,7 +59,7 @@ def test_a_model_is_a_name_a_path_a_loaded_one_a_pair_a_model_of_transformers_or
         (["x"], [[1, 2]]),
     ],
 )
-def test_rows_of_other_than_texts_are_refused(loaded, prompts, choices):
+def test_rows_without_texts_are_rejected(loaded, prompts, choices):
     with pytest.raises(InputError, match="E-ROW"):
         audit(loaded, [{"prompts": prompts, "choices": choices}], quiet=True)
 
@@ -70,7 +70,7 @@ def test_rendered_rows_have_no_inputs_without_content(loaded):
         audit(loaded, rows, quiet=True, calibrate="contextual")
 
 
-def test_predictions_are_not_written_beside_other_rows(loaded, tmp_path):
+def test_predictions_are_not_written_with_other_rows(loaded, tmp_path):
     task = make_task()
     split = task.render("test")
     found = predict(loaded, split, quiet=True)
@@ -79,7 +79,7 @@ def test_predictions_are_not_written_beside_other_rows(loaded, tmp_path):
             write_predictions(found[1:], [0, 1, 2], tmp_path / f"out.{suffix}", split.rows)
 
 
-def test_another_tokenizer_is_on_record(loaded):
+def test_other_tokenizer_is_recorded(loaded):
     other = copy.deepcopy(loaded.tokenizer)
     other.chat_template = "{% for message in messages %}<{{ message.content }}>{% endfor %}"
     digests = audit(loaded, other, make_task(), quiet=True).record.model.digests
@@ -87,7 +87,7 @@ def test_another_tokenizer_is_on_record(loaded):
     assert "tokenizer" not in digests
 
 
-def test_rows_are_a_task_its_file_a_rendered_split_or_rendered_rows(loaded, expected, task_file):
+def test_all_kinds_of_rows_are_accepted(loaded, expected, task_file):
     task = make_task()
     rows = [asdict(instance) for instance in task.instances("test")]
     for given in (task, task_file, str(task_file), task.render("test"), rows, datasets.Dataset.from_list(rows)):
@@ -97,7 +97,7 @@ def test_rows_are_a_task_its_file_a_rendered_split_or_rendered_rows(loaded, expe
         assert found.record.task.num_instances == 5
 
 
-def test_a_tasks_data_are_a_list_a_dataset_or_a_files_path(loaded, expected, task_file):
+def test_all_kinds_of_task_data_are_accepted(loaded, expected, task_file):
     rows = make_rows()
     for given in (rows, datasets.Dataset.from_list(rows), task_file.with_name("rows.jsonl"), iter(rows)):
         task = Task("moods", TemplateSet(TEMPLATES), {"test": given}, labels=[0, 1, 2], label_field="mood")
@@ -117,9 +117,9 @@ def test_predictions_take_rows_without_labels(loaded, task_file):
     assert [row["vote"] for row in from_file] == [row["vote"] for row in answers]
 
 
-def test_what_was_not_read_from_files_has_no_digests_and_no_others_training(loaded, folder, tmp_path, monkeypatch):
+def test_model_object_has_no_digests_or_training(loaded, folder, tmp_path, monkeypatch):
     adapted = get_peft_model(load_model(folder).model, LoraConfig(task_type="CAUSAL_LM", r=2))
-    (tmp_path / "run.json").write_text("{}")  # beside a folder that is no adapter's
+    (tmp_path / "run.json").write_text("{}")  # next to a folder without an adapter
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     record = audit(adapted, make_task(), quiet=True).record
@@ -133,7 +133,7 @@ def refused(code, *arguments):
     return str(caught.value)
 
 
-def test_what_cannot_be_scored_is_refused_in_one_line(loaded):
+def test_unsupported_models_and_rows_are_rejected(loaded):
     task, rows = make_task(), [asdict(instance) for instance in make_task().instances("test")]
     assert "task.with_rows(rows)" in refused("E-ROW", loaded, make_rows())
     assert "to_dict('records')" in refused("E-ROW", loaded, task.with_rows(pandas.DataFrame(make_rows())))
@@ -146,7 +146,7 @@ def test_what_cannot_be_scored_is_refused_in_one_line(loaded):
         audit(loaded)
 
 
-def test_an_audit_shows_itself_in_a_line_a_table_and_frames(expected, tmp_path):
+def test_audit_has_line_table_and_frames(expected, tmp_path):
     assert repr(expected).startswith("Audit(base, ")
     assert len(repr(expected)) < 400
     assert "95% interval" in expected._repr_html_()
@@ -162,7 +162,7 @@ def test_an_audit_shows_itself_in_a_line_a_table_and_frames(expected, tmp_path):
     assert scores.groupby(["id", "template"]).probability.sum().to_numpy() == pytest.approx(1)
 
 
-def test_flips_are_the_answers_that_are_not_the_majoritys(expected, tmp_path):
+def test_flips_are_answers_outside_majority(expected, tmp_path):
     flips = expected.to_pandas("flips")
     slow = []
     for row, name in enumerate(expected.instance_ids):

@@ -9,8 +9,8 @@ import torch
 
 from flip_flop import audit, load_run, write_report
 from flip_flop.errors import InputError
-from flip_flop.options import ScoringOptions
 from flip_flop.scoring import load_model
+from flip_flop.scoring.options import ScoringOptions
 from tests.evaluation.conftest import make_rows, make_task
 from tests.report.pages import Page
 from tests.served import serving
@@ -33,7 +33,7 @@ def next_token_probs(loaded, template):
     return torch.stack(logits).softmax(dim=-1).mean(dim=0)
 
 
-def test_mass_is_the_sum_of_the_label_probabilities_and_tokens_are_the_most_probable(loaded, found, caplog):
+def test_mass_is_sum_of_label_probabilities_with_preferred_tokens(loaded, found, caplog):
     mass = np.exp(found.scores.astype(float) * found.token_counts).sum(axis=2).mean(axis=0)
     assert found.metrics["own_label_mass_per_template"] == pytest.approx(
         dict(zip(found.template_names, mass, strict=True))
@@ -50,7 +50,7 @@ def test_mass_is_the_sum_of_the_label_probabilities_and_tokens_are_the_most_prob
     assert "prefers 'r', 'the', '\\x07'" in line
 
 
-def test_a_model_that_answers_in_the_templates_words_gets_no_warning(caplog):
+def test_high_mass_has_no_warning(caplog):
     caplog.set_level(logging.WARNING)
     metrics = audit("demo", "demo", quiet=True).metrics
     assert min(metrics["own_label_mass_per_template"].values()) > 0.5
@@ -58,9 +58,7 @@ def test_a_model_that_answers_in_the_templates_words_gets_no_warning(caplog):
     assert "W-LABEL-MASS" not in caplog.text
 
 
-def test_a_served_model_has_mass_without_tokens_and_generated_answers_have_neither(
-    loaded, found, caplog, tmp_path, monkeypatch
-):
+def test_served_model_has_mass_without_tokens(loaded, found, caplog, tmp_path, monkeypatch):
     pytest.importorskip("openai", reason="the package openai is not installed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     caplog.clear()
@@ -96,14 +94,14 @@ def test_the_report_shows_mass_and_escapes_tokens(found, tmp_path):
         {"preferred_tokens_per_template": {"other": ["a"]}},
     ],
 )
-def test_a_run_directory_with_invalid_mass_or_tokens_is_rejected(found, tmp_path, change):
+def test_invalid_mass_or_tokens_are_rejected(found, tmp_path, change):
     path = found.write(tmp_path / "run") / "metrics.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(InputError, match=r"E-RUN-BROKEN: .*own labels"):
+    with pytest.raises(InputError, match="E-RUN-BROKEN: "):
         load_run(tmp_path / "run")
 
 
-def test_preferred_tokens_are_those_of_the_prompts_as_the_model_reads_them(folder):
+def test_preferred_tokens_use_chat_template(folder):
     chat = load_model(str(folder))
     chat.tokenizer.chat_template = "{% for turn in messages %}<user>{{ turn.content }}</user>{% endfor %}"
     on, off = (

@@ -1,4 +1,4 @@
-"""Predictions: distributions that sum to one, the vote of the templates, and no look at a label."""
+"""Predictions: distributions that sum to one, the majority vote, and no use of labels."""
 
 import csv
 import json
@@ -7,8 +7,7 @@ import math
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.evaluation.predict import predict
-from flip_flop.evaluation.predictions import write_predictions
+from flip_flop.evaluation.predict import predict, write_predictions
 from flip_flop.prompts import Template
 from flip_flop.scoring import PromptEncoder
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
@@ -45,7 +44,7 @@ def predictions(loaded, task, source):
     return predict(loaded, task.render_file(source), quiet=True)
 
 
-def test_probabilities_are_those_of_naive_scores_and_the_vote_is_the_label_of_most_templates(loaded, predictions):
+def test_probabilities_match_naive_scores_and_vote_is_majority(loaded, predictions):
     encoder = PromptEncoder(byte_bpe())
     naive = naive_scores(loaded.model, [encoder.encode(row) for row in make_task().instances("test")])
     assert len(predictions) == 5
@@ -62,7 +61,7 @@ def test_probabilities_are_those_of_naive_scores_and_the_vote_is_the_label_of_mo
         assert row["consensus"] == (answers.count(row["vote"]) > 2)
 
 
-def test_a_label_column_is_neither_needed_nor_read(loaded, task, predictions, tmp_path):
+def test_label_column_is_ignored(loaded, task, predictions, tmp_path):
     for labels in (["angry", "calm", "glad", "glad", "calm"], ["wrong", "", "glad", "no label", "7"]):
         rows = [{"text": row["text"], "mood": label} for row, label in zip(make_rows(), labels, strict=True)]
         assert (
@@ -71,7 +70,7 @@ def test_a_label_column_is_neither_needed_nor_read(loaded, task, predictions, tm
 
 
 @pytest.mark.parametrize("labelled", [True, False])
-def test_a_template_that_reads_the_label_is_refused(loaded, tmp_path, labelled):
+def test_template_with_label_is_rejected(loaded, tmp_path, labelled):
     peeking = Template("peeking", "{{ text }} ({{ mood }})", "No ||| Yes ||| So")
     task = make_task(templates=(*TEMPLATES, peeking), labels=LABELS)
     rows = [row if labelled else {"text": row["text"]} for row in make_rows()]
@@ -79,14 +78,14 @@ def test_a_template_that_reads_the_label_is_refused(loaded, tmp_path, labelled):
         predict(loaded, task.render_file(write_rows(tmp_path / "rows.jsonl", rows)), quiet=True)
 
 
-def test_ids_are_the_rows_own_where_the_task_names_them(loaded, tmp_path):
+def test_ids_come_from_id_field(loaded, tmp_path):
     rows = [{"text": row["text"], "number": f"T-{number}"} for number, row in enumerate(make_rows())]
     task = make_task(labels=LABELS, id_field="number")
     found = predict(loaded, task.render_file(write_rows(tmp_path / "rows.csv", rows)), quiet=True)
     assert [row["id"] for row in found] == [f"T-{number}" for number in range(5)]
 
 
-def test_a_task_without_labels_answers_with_label_numbers(loaded, source):
+def test_task_without_labels_predicts_label_numbers(loaded, source):
     found = predict(loaded, make_task(labels=None, label_field=None).render_file(source), quiet=True)
     assert {row["vote"] for row in found} <= {0, 1, 2}
 
@@ -107,7 +106,7 @@ def test_csv_has_a_column_per_template_and_label(predictions, tmp_path):
         assert float(row["long: p(glad)"]) == found["templates"]["long"]["probs"][2]
 
 
-def test_the_columns_of_the_input_are_kept_and_one_of_a_taken_name_is_called_input(loaded, task, tmp_path):
+def test_input_columns_are_written_and_taken_names_renamed(loaded, task, tmp_path):
     more = {"vote": "theirs", "mood": "?", "tags": ["a", 1]}
     rows = [{"text": row["text"], **more} for row in make_rows()]
     answered = task.render_file(write_rows(tmp_path / "rows.jsonl", rows))
@@ -125,7 +124,7 @@ def test_the_columns_of_the_input_are_kept_and_one_of_a_taken_name_is_called_inp
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
-def test_no_cell_is_a_formula_to_a_spreadsheet(loaded, tmp_path, start):
+def test_cells_are_not_formulas(loaded, tmp_path, start):
     bad = f"{start}HYPERLINK(1)"
     rows = [{"text": row["text"], "number": bad + str(number)} for number, row in enumerate(make_rows())]
     templates = (Template(bad, "{{ text }}?", "No ||| Yes ||| So"), *TEMPLATES[1:])

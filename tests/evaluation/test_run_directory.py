@@ -1,4 +1,4 @@
-"""A run directory is complete, or it is not there."""
+"""A run directory is complete or absent."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ def names(folder):
     return sorted(os.listdir(folder))
 
 
-def test_a_run_has_four_files_and_they_read_back(found, tmp_path):
+def test_written_run_is_loaded(found, tmp_path):
     out = found.write(tmp_path / "runs" / "base")
     assert names(out) == FILES
     assert names(tmp_path / "runs") == ["base"]
@@ -45,7 +45,7 @@ def test_a_run_has_four_files_and_they_read_back(found, tmp_path):
     assert (arrays["token_counts"] >= 1).all()
 
 
-def test_every_instance_is_there_with_its_prompts_as_the_model_read_them(found, folder, tmp_path):
+def test_instances_are_stored_in_chat_template(found, folder, tmp_path):
     out = found.write(tmp_path / "base")
     with gzip.open(out / "instances.jsonl.gz", "rt", encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
@@ -61,7 +61,7 @@ def test_every_instance_is_there_with_its_prompts_as_the_model_read_them(found, 
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("existing", [False, True])
-def test_a_failure_in_the_middle_of_writing_leaves_nothing_or_the_old_run(found, tmp_path, monkeypatch, file, existing):
+def test_failed_write_keeps_previous_state(found, tmp_path, monkeypatch, file, existing):
     out = tmp_path / "base"
     if existing:
         found.write(out)
@@ -93,7 +93,7 @@ with new_folder(Path(sys.argv[1])) as folder:
 
 
 @pytest.mark.parametrize("existing", [False, True])
-def test_a_kill_in_the_middle_of_writing_leaves_nothing_or_the_old_run(tmp_path, existing):
+def test_killed_write_keeps_previous_state(tmp_path, existing):
     out = tmp_path / "base"
     if existing:
         out.mkdir()
@@ -107,7 +107,7 @@ def test_a_kill_in_the_middle_of_writing_leaves_nothing_or_the_old_run(tmp_path,
     assert [name for name in names(tmp_path) if not name.startswith(".")] == (["base"] if existing else [])
 
 
-def test_a_run_replaces_another_as_a_whole(found, tmp_path):
+def test_run_replaces_previous_run(found, tmp_path):
     out = tmp_path / "base"
     found.write(out)
     (out / "notes.txt").write_text("of the old run")
@@ -116,7 +116,7 @@ def test_a_run_replaces_another_as_a_whole(found, tmp_path):
     assert names(tmp_path) == ["base"]
 
 
-def test_the_report_reads_a_run_without_labels(loaded, tmp_path):
+def test_report_of_run_without_labels(loaded, tmp_path):
     rows = [{"text": row["text"]} for row in make_rows()]
     found = audit(loaded, make_task(rows, labels=None, label_field=None), quiet=True)
     run = load_run(found.write(tmp_path / "unlabelled"))

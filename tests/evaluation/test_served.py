@@ -1,4 +1,4 @@
-"""A served model is audited as one that is loaded here: through the same doors, with the same scores."""
+"""Served models have the scores and commands of local models."""
 
 import json
 import re
@@ -11,7 +11,8 @@ import pytest
 
 from flip_flop import ScoringOptions, audit, load_run, predict, write_predictions, write_report
 from flip_flop.errors import InputError
-from flip_flop.scoring import CausalLMScorer, EndpointScorer, Scorer, ScoreTable
+from flip_flop.metrics import Scores
+from flip_flop.scoring import CausalLMScorer, EndpointScorer, Scorer
 from tests.evaluation.conftest import make_rows, make_task
 from tests.served import serving
 from tests.tiny import metaspace, tiny_model, with_chat_template
@@ -33,7 +34,7 @@ def task():
     return make_task()
 
 
-def test_served_scores_are_those_of_the_same_weights_here(served, loaded, task):
+def test_served_scores_match_local_scores(served, loaded, task):
     ours, theirs = audit(loaded, task, quiet=True), audit(served[1], task, quiet=True)
     assert np.abs(theirs.scores - ours.scores).max() < 1e-5
     assert (theirs.token_counts == ours.token_counts).all()
@@ -45,7 +46,7 @@ def test_served_scores_are_those_of_the_same_weights_here(served, loaded, task):
     ]
 
 
-def test_the_benchmark_of_a_server_scores_the_same_rows_on_both(served, loaded, tmp_path, capsys):
+def test_benchmark_of_server_matches_local_scores(served, loaded, tmp_path, capsys):
     from benchmarks.served import main
 
     loaded.model.save_pretrained(tmp_path / "model")
@@ -56,7 +57,7 @@ def test_the_benchmark_of_a_server_scores_the_same_rows_on_both(served, loaded, 
     assert "the same label in 100.00% of answers" in said
 
 
-def test_tokens_that_span_the_join_are_cut_as_here(tmp_path, monkeypatch):
+def test_merged_tokens_are_cut_like_local_tokens(tmp_path, monkeypatch):
     """Sentencepiece's kind writes a prompt's last space into the answer's token, adds a BOS, and knows few words."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model, tokenizer = tiny_model("llama", vocab_size=len(metaspace())), metaspace()
@@ -73,7 +74,7 @@ def test_tokens_that_span_the_join_are_cut_as_here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("keys", [{}, {"system": "Be brief.", "assistant_prefix": "My answer:"}])
-def test_a_chat_template_is_that_of_the_tokenizer_that_is_given(served, loaded, task, keys):
+def test_chat_template_of_given_tokenizer_is_used(served, loaded, task, keys):
     task = replace(task, **keys)
     tokenizer = with_chat_template(loaded.tokenizer)
     ours, theirs = audit(loaded, tokenizer, task, quiet=True), audit(served[1], tokenizer, task, quiet=True)
@@ -83,7 +84,7 @@ def test_a_chat_template_is_that_of_the_tokenizer_that_is_given(served, loaded, 
         audit(served[1], task, quiet=True, scoring=ScoringOptions(chat_template="on"))
 
 
-def test_too_busy_and_failing_servers_are_asked_again_and_the_key_is_shown_to_none(served, task, tmp_path):
+def test_requests_are_retried_and_key_is_hidden(served, task, tmp_path):
     server, name = served
     server.fails = [429, 503, 500]
     found = audit(name, task, quiet=True)
@@ -99,11 +100,11 @@ def test_too_busy_and_failing_servers_are_asked_again_and_the_key_is_shown_to_no
     assert not [each for each in [*files, str(told.value).encode()] if b"a-secret" in each]
 
 
-def test_an_audit_goes_on_where_its_server_died_and_asks_again_only_ten_answers(served, task):
+def test_interrupted_audit_continues_with_stored_answers(served, task):
     server, name = served
     server.dies_after = 17
     one_by_one = ScoringOptions(concurrency=1)
-    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .* 17 of 60 answers are kept"):
+    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .* 17 of 60 answers are stored"):
         audit(EndpointScorer(name, retries=0), task, quiet=True, scoring=one_by_one)
     server.dies_after = None
     found = audit(name, task, quiet=True)
@@ -115,13 +116,13 @@ def test_an_audit_goes_on_where_its_server_died_and_asks_again_only_ten_answers(
         audit(name, task, quiet=True)
 
 
-def test_one_prompt_that_is_refused_is_named_and_no_hint_says_to_go_on(served, task):
+def test_rejected_prompt_is_named_without_hint_to_continue(served, task):
     served[0].fails = [400]
     with pytest.raises(
         InputError, match=r"E-ENDPOINT-ANSWER: Instance 'test-1', template 'plain': .*answers 400"
     ) as told:
         audit(served[1], task, quiet=True, scoring=ScoringOptions(concurrency=1))
-    assert "are kept" not in str(told.value)
+    assert "are stored" not in str(told.value)
 
 
 @pytest.mark.parametrize(
@@ -133,13 +134,13 @@ def test_one_prompt_that_is_refused_is_named_and_no_hint_says_to_go_on(served, t
         lambda content: re.sub(r'"choices": .*', '"choices": 3}', content),
     ],
 )
-def test_a_reply_of_another_shape_is_one_line(served, task, change):
+def test_reply_of_another_shape_is_rejected(served, task, change):
     served[0].changes = change
     with pytest.raises(InputError, match=r"E-ENDPOINT-(ANSWER|LOGPROBS): Instance .* tiny at http"):
         audit(served[1], task, quiet=True)
 
 
-def test_who_stops_waits_for_no_answer(served, task, monkeypatch):
+def test_interrupt_does_not_wait_for_replies(served, task, monkeypatch):
     """As by Ctrl-C: what interrupts the reading of answers ends it, while the server still thinks."""
     served[0].waits.clear()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process of the tests' ignores it
@@ -157,7 +158,7 @@ def test_who_stops_waits_for_no_answer(served, task, monkeypatch):
         served[0].waits.set()
 
 
-def test_another_model_of_the_same_name_is_found_out_by_several_of_its_generated_answers(served, task):
+def test_changed_model_is_detected_by_generated_answers(served, task):
     server, name = served
     audit(name, task, quiet=True, scoring=GENERATION)
     server.writes = lambda prompt: "Yes" if "Verdict" in prompt else "good"
@@ -165,19 +166,19 @@ def test_another_model_of_the_same_name_is_found_out_by_several_of_its_generated
         audit(name, task, quiet=True, scoring=GENERATION)
 
 
-def test_answers_that_a_text_cannot_tell_apart_are_refused(served):
+def test_indistinguishable_answers_are_rejected(served):
     rows = [{"id": "a", "prompts": ["Is it?"], "choices": [["Yes", "yes"]], "label": None}]
-    with pytest.raises(InputError, match=r"E-GENERATION: As texts, the answers 'Yes', 'yes' cannot be told apart"):
+    with pytest.raises(InputError, match=r"E-GENERATION: Generated texts cannot distinguish the answers 'Yes', 'yes'"):
         audit(served[1], rows, quiet=True, scoring=GENERATION)
 
 
-def test_without_log_probabilities_one_line_names_by_generation(served, task):
+def test_missing_log_probabilities_suggest_generation(served, task):
     served[0].log_probs = False
     with pytest.raises(InputError, match=r"E-ENDPOINT-LOGPROBS: .* Add --by generation"):
         audit(served[1], task, quiet=True)
 
 
-def test_generated_answers_are_labels_or_none_and_what_needs_probabilities_is_absent(served, task, tmp_path):
+def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
     server, name = served
     server.writes = lambda prompt: (
         "  good. It was" if "Good, bad" in prompt else "I do not know" if "false" in prompt
@@ -207,7 +208,7 @@ def test_generated_answers_are_labels_or_none_and_what_needs_probabilities_is_ab
         audit(name, task, quiet=True, scoring=GENERATION, calibrate="batch")
 
 
-def test_a_chat_is_generated_by_the_servers_own_template(served, task):
+def test_generation_uses_chat_template_of_server(served, task):
     audit(served[1], task, quiet=True, scoring=ScoringOptions(by="generation", chat_template="on"))
     assert all(request["messages"][0]["role"] == "user" for request in served[0].requests)
 
@@ -215,19 +216,25 @@ def test_a_chat_is_generated_by_the_servers_own_template(served, task):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["audit", "--model", "openai:http://HOST:PORT/v1#x"], "E-ENDPOINT: .* is no endpoint and model"),
-        (["audit", "--model", "openai:http://[::1/v1#x"], "E-ENDPOINT: .* is no endpoint and model"),
-        (["audit", "--model", "openai:localhost#x"], "E-ENDPOINT: .* is no endpoint and model. Write openai:http"),
+        (["audit", "--model", "openai:http://HOST:PORT/v1#x"], "E-ENDPOINT: .* is not an endpoint and model"),
+        (["audit", "--model", "openai:http://[::1/v1#x"], "E-ENDPOINT: .* is not an endpoint and model"),
+        (["audit", "--model", "openai:localhost#x"], "E-ENDPOINT: .* is not an endpoint and model. Write openai:http"),
         (["audit", "--model", "openai:http://me:pw@h/v1#x"], "E-ENDPOINT: A key does not belong .*OPENAI_API_KEY"),
-        (["audit", "--model", "openai:http://h/v1#x", "--dtype", "float32"], "E-ENDPOINT: --dtype is of a model"),
+        (
+            ["audit", "--model", "openai:http://h/v1#x", "--dtype", "float32"],
+            "E-ENDPOINT: --dtype applies",
+        ),
         (
             ["train", "--model", "openai:http://h/v1#x"],
-            "E-ENDPOINT: openai:http://h/v1#x is served: .* audit or predict",
+            "E-ENDPOINT: openai:http://h/v1#x is a served model: .* audit or predict",
         ),
-        (["audit", "--model", "demo", "--by", "generation"], "E-GENERATION: --by generation is of a served model"),
+        (
+            ["audit", "--model", "demo", "--by", "generation"],
+            "E-GENERATION: --by generation applies only to served",
+        ),
     ],
 )
-def test_what_a_served_model_is_not_for_is_one_line(flip_flop, tmp_path, arguments, words):
+def test_options_of_other_models_are_rejected(flip_flop, tmp_path, arguments, words):
     found = flip_flop(*arguments, "--task", "demo", "--out", tmp_path / "out")
     assert found.code == 2
     assert len(found.err.splitlines()) == 1
@@ -235,22 +242,22 @@ def test_what_a_served_model_is_not_for_is_one_line(flip_flop, tmp_path, argumen
 
 
 class Constant(Scorer):
-    """A scorer of one's own."""
+    """A custom scorer."""
 
     def __init__(self, record):
         self.record = record
 
     def scores(self, instances, options=None, **_):
         shape = (len(instances), len(instances[0].choices), len(instances[0].choices[0]))
-        return ScoreTable(np.log(np.full(shape, 1 / shape[2], np.float32)), np.ones(shape, np.int64))
+        return Scores.of(instances, np.log(np.full(shape, 1 / shape[2], np.float32)), np.ones(shape, np.int64))
 
 
-def test_an_audit_takes_any_scorer(loaded, task):
+def test_audit_accepts_custom_scorer(loaded, task):
     assert audit(Constant(loaded.record), task, quiet=True).metrics["label_shares"] == [1.0, 0.0, 0.0]
     assert (audit(CausalLMScorer(loaded), task, quiet=True).scores == audit(loaded, task, quiet=True).scores).all()
 
 
-def test_run_json_says_how_a_served_model_was_asked(served, task, tmp_path):
+def test_run_json_records_served_model(served, task, tmp_path):
     audit(served[1], task, quiet=True).write(tmp_path / "run")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["model"]["endpoint"] == served[1].removeprefix("openai:").partition("#")[0]

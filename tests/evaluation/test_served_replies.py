@@ -1,4 +1,4 @@
-"""Replies of a server are untrusted: they are valid, or the audit ends in one line."""
+"""Replies of a server are untrusted: invalid replies end the audit with an error."""
 
 import gzip
 import json
@@ -100,7 +100,7 @@ def test_log_probability_of_zero_may_be_rounded_up(served, task):
         lambda reply: reply["choices"][0].update(text=0),
     ],
 )
-def test_invalid_reply_is_one_line_and_loses_no_stored_answer(served, task, scoring, change):
+def test_invalid_reply_keeps_stored_answers(served, task, scoring, change):
     server, name = served
     kinds = iter([lambda content: content] * 6)
     server.changes = lambda content: next(kinds, changed(change))(content)
@@ -122,7 +122,7 @@ OLD_ROW = '{"score": -9.0, "tokens": 1, "merged": false, "read": 9, "written": 1
 
 @pytest.mark.parametrize("row", [OLD_ROW, "[]", "null", "{}", '{"text": "No"}', "{", "", None, b"\xff"])
 @pytest.mark.parametrize("scoring", [ScoringOptions(), GENERATION])
-def test_changed_or_old_rows_of_the_store_are_asked_again(served, task, tmp_path, row, scoring):
+def test_damaged_stored_answers_are_requested_again(served, task, tmp_path, row, scoring):
     expected = audit(served[1], task, quiet=True, scoring=scoring)
     store = store_of(tmp_path)
     keys = [key for (key,) in store.execute("SELECT key FROM answers ORDER BY key")]
@@ -136,7 +136,7 @@ def test_changed_or_old_rows_of_the_store_are_asked_again(served, task, tmp_path
     assert found.record.scoring["num_asked"] == len(keys) - 1
 
 
-def test_ten_stored_answers_are_asked_again(served, task):
+def test_ten_stored_answers_are_requested_again(served, task):
     server, name = served
     audit(name, task, quiet=True)
     num_requests = len(server.requests)
@@ -169,7 +169,7 @@ def test_slow_reply_ends_after_a_deadline(served, task, sends):
     server, name = served
     audit(name, make_task(make_rows(1)), quiet=True)
     server.sends, started = sends, time.monotonic()
-    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .* 1 seconds.* 12 of 60 answers are kept"):
+    with pytest.raises(InputError, match=r"E-ENDPOINT-ANSWER: .* 1 seconds.* 12 of 60 answers are stored"):
         audit(EndpointScorer(name, seconds=1), task, quiet=True, scoring=ScoringOptions(concurrency=2))
     assert time.monotonic() - started < 10
 
@@ -210,7 +210,7 @@ def test_large_or_compressed_reply_is_rejected_at_once(served, task, kind):
     assert time.monotonic() - started < 10
 
 
-def test_request_asks_for_no_compression(served, task):
+def test_request_refuses_compression(served, task):
     encodings = []
     served[0].sends = lambda handler, content: (
         encodings.append(handler.headers["Accept-Encoding"]) or handler.reply(content)

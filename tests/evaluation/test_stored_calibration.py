@@ -56,7 +56,7 @@ def test_audit_and_predict_apply_the_stored_offsets_by_template(trained, adapter
     assert [row["vote"] for row in rows] == found.calibrated.data.votes.tolist()
 
 
-def test_the_file_has_the_method_the_prior_and_the_digest_of_each_template(trained, adapter):
+def test_file_has_method_prior_and_template_digests(trained, adapter):
     store(trained, adapter)
     found = json.loads((adapter / "calibration.json").read_text())
     assert (found["method"], found["num_instances"], found["chat_template"]) == ("batch", 60, False)
@@ -77,7 +77,7 @@ def test_no_adapter_and_an_adapter_without_offsets_are_rejected(trained, loaded)
     rejected(loaded, "no adapter")
 
 
-def test_a_template_that_was_edited_is_rejected_by_name(trained, adapter):
+def test_edited_template_is_rejected_by_name(trained, adapter):
     store(trained, adapter)
     edited = Template("terse", "{{ text }} So?", "No ||| Yes ||| So")
     rejected(trained, "'terse'", make_task(templates=(*TEMPLATES[:3], edited)))

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import torch
 
-from flip_flop.randomness import generator
+from flip_flop.files import generator
 
 
 def random_of(*keys):

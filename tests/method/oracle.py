@@ -108,7 +108,7 @@ def f2c(nll, q, split, *, cce_weight, jsd_weight):
 
 
 def swarm(scores, teacher_scores, teachers):
-    """Teachers have scores of their own, so that a student's can be moved while its teachers' stand still."""
+    """Teachers have separate scores: a gradient check moves a student's scores and keeps its teachers' fixed."""
     total = []
     for student, its_teachers in enumerate(teachers):
         for teacher in its_teachers:

@@ -1,8 +1,8 @@
-"""Every reading of the losses by hand: slow loops over Python numbers, sharing no code with the package.
+"""Slow loops over Python numbers for every reading of the losses. They share no code with the package.
 
-Numbers may be complex. A derivative is then exact to rounding, not to the root of it: for a function that is analytic,
-f(x + ih) = f(x) + ih f'(x) + O(h^2), and with h = 1e-30 the rest is beyond every digit (Squire and Trapp, SIAM Review
-1998). What carries no gradient is given apart, as ``still``: the same logits without the imaginary part.
+Derivatives use complex steps (Squire and Trapp, SIAM Review 1998). For an analytic function
+f(x + ih) = f(x) + ih f'(x) + O(h^2). With h = 1e-30 the derivative is exact to rounding. Functions take ``still``, the
+logits without the imaginary part, for terms without gradient.
 """
 
 import cmath
@@ -39,7 +39,7 @@ def scores(logits, targets):
 
 
 def cells(logits, label, aggregation):
-    """Log-probabilities by template and position: position 0 alone where an answer's positions are made one."""
+    """Log-probabilities by template and position: only position 0 if the positions of an answer are aggregated."""
     found = []
     for answers in logits:
         rows = [log_softmax(position) for position in answers[label]]
@@ -109,7 +109,7 @@ def f2c(logits, still, targets, decided, reading):
 
 
 def swarm(logits, still, targets, reading):
-    """KL from the mixture of all templates, which stands still, to each of them; of every label's answer."""
+    """KL from the mixture of all templates, without gradient, to each template, for every label's answer."""
     everyone = range(len(logits))
     if reading["swarm_space"] == "labels":
         pairs = [(label_cells(logits, targets), label_cells(still, targets))]
@@ -120,7 +120,7 @@ def swarm(logits, still, targets, reading):
 
 
 def gradient(function, logits):
-    """The derivative by each logit, nested as they are; ``function`` gets (logits, the logits that stand still)."""
+    """Derivatives by the logits, with the same nesting; ``function`` gets the logits with and without gradient."""
     return [
         [
             [

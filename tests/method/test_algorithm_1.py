@@ -65,7 +65,7 @@ def test_algorithm_1_holds_for_random_scores_and_settings():
         if random.random() < 0.3:
             scores = scores.round(0)  # many ties
         if random.random() < 0.3:
-            scores *= 10 ** random.uniform(0, 4)  # where the sigmoid is 0 or 1
+            scores *= 10 ** random.uniform(0, 4)  # the sigmoid saturates at 0 or 1
         low = float(random.uniform(0, 1))
         settings_drawn = {
             "unanimous_margin": float(random.uniform(0, 3)),
@@ -204,5 +204,5 @@ def test_a_score_that_is_not_finite_is_refused(bad):
 
 
 def test_a_single_label_is_refused():
-    with pytest.raises(ValueError, match="one label"):
+    with pytest.raises(ValueError, match="at least two labels"):
         split_of([[-0.1], [-0.2], [-0.3]])

@@ -33,7 +33,7 @@ def test_equation_5_asks_for_a_strict_majority_so_an_exact_half_is_no_consensus(
     found = find_consensus(half)
     assert found.vote_counts.tolist() == [2, 1, 1]
     assert not found.exists
-    assert found.label == 0, "the label with the most votes is given even where it has no majority"
+    assert found.label == 0, "without a majority, label has the most votes"
 
 
 def test_instances_of_a_batch_do_not_influence_each_other():

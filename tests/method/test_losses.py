@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck
 
 from flip_flop.method import (
-    Reading,
+    LossVariant,
     SplitSettings,
     TemplateSplit,
     cce_loss,
@@ -19,7 +19,7 @@ from flip_flop.method import (
 from tests.method import oracle
 from tests.method.draws import log_distributions, random_of, scores_for_votes, vote_patterns
 
-MOVING = Reading(detach_cc_mixture=False)
+MOVING = LossVariant(detach_cc_mixture=False)
 WEIGHTS = {"cce_weight": 0.7, "jsd_weight": 1.3}
 
 
@@ -142,7 +142,7 @@ def test_detaching_the_mixture_changes_the_gradient_and_not_the_loss():
     nll, log_probs = instance("value")
     for split in (CONFIDENT, SPLIT):
         detached = f2c_loss(nll, log_probs, split, **WEIGHTS)
-        attached = f2c_loss(nll, log_probs, split, **WEIGHTS, reading=MOVING)
+        attached = f2c_loss(nll, log_probs, split, **WEIGHTS, variant=MOVING)
         assert total(detached).item() == total(attached).item()
 
 
@@ -165,7 +165,7 @@ def test_loss_gradients_equal_finite_differences(split):
 
     def whole(nll, logits):
         log_probs = logits.log_softmax(dim=-1)
-        return total(f2c_loss(nll, log_probs, split, **WEIGHTS, reading=MOVING))
+        return total(f2c_loss(nll, log_probs, split, **WEIGHTS, variant=MOVING))
 
     assert gradcheck(whole, (nll, logits))
     assert gradcheck(lambda x: cce_loss(x, weight=0.7), (nll,))

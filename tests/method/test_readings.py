@@ -1,4 +1,4 @@
-"""Each reading of the losses is the one written by hand, values and gradients, to the last digits of float64."""
+"""Each variant of the losses is the one written by hand, values and gradients, to the last digits of float64."""
 
 from dataclasses import asdict, dataclass
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flip_flop.method import METHODS, Reading, SplitSettings, find_consensus, split_templates
+from flip_flop.method import METHODS, LossVariant, SplitSettings, find_consensus, split_templates
 from tests.exact import EXACT
 from tests.method import readings_oracle as by_hand
 from tests.method.draws import random_of
@@ -22,7 +22,7 @@ RELEASE = {
     "swarm_pairs": "mixture",
     "swarm_space": "vocab",
 }
-# The paper's, each of the release's by itself, all of the release's, and what is a choice of ours.
+# The paper's reading, each reading of the release separately, all of them together, and our extensions.
 F2C_READINGS = [
     {},
     {"answer_aggregation": "per_position"},
@@ -48,7 +48,7 @@ SWARM_READINGS = [
 
 @dataclass
 class LogitInstance:
-    """An instance that is made of logits at its answers' positions: ``[template][label][position]``."""
+    """An instance with logits at its answers' positions: ``[template][label][position]``."""
 
     logits: list[list[torch.Tensor]]
     targets: list[list[list[int]]]
@@ -93,10 +93,10 @@ def made(number, num_templates):
     return logits, targets
 
 
-def assert_equal(method, logits, targets, reading, expected, limits=None):
-    """Terms and gradients of the package against the loops'; ``expected`` gets (logits, those that stand still)."""
+def assert_equal(method, logits, targets, variant, expected, limits=None):
+    """Compare terms and gradients with the loops; ``expected`` gets the logits with and without gradient."""
     leaves = [[torch.tensor(rows, dtype=torch.float64, requires_grad=True) for rows in answers] for answers in logits]
-    config = SimpleNamespace(cce_weight=0.7, jsd_weight=1.3, **SPACE_WEIGHTS, **asdict(reading))
+    config = SimpleNamespace(cce_weight=0.7, jsd_weight=1.3, **SPACE_WEIGHTS, **asdict(variant))
     instance = LogitInstance(leaves, targets, limits or SplitSettings(0.5, 3, 0.2, 0.9, 0.6))
     terms = METHODS[method].loss(instance, config)
     for found, value in zip(terms.values(), expected(logits, logits), strict=True):
@@ -113,49 +113,49 @@ def assert_equal(method, logits, targets, reading, expected, limits=None):
 @pytest.mark.parametrize("changes", F2C_READINGS, ids=str)
 @settings(max_examples=6, deadline=None)
 @given(number=st.integers(0, 2**31), num_templates=st.integers(3, 5))
-def test_f2c_under_each_reading_is_the_one_by_hand(changes, number, num_templates):
+def test_f2c_matches_the_loops_for_each_variant(changes, number, num_templates):
     bound = changes.get("bound", "templates")
-    reading = Reading(**{name: value for name, value in changes.items() if name != "bound"})
+    variant = LossVariant(**{name: value for name, value in changes.items() if name != "bound"})
     logits, targets = made(number, num_templates)
     decided = by_hand.split(logits, targets, bound, **LIMITS)
     limits = SplitSettings(0.5, 3, 0.2, 0.9, 0.6, cc_size_bound=bound)
 
     def expected(moved, still):
         # Algorithm 1 carries no gradient, and so is decided once.
-        spaces = ["vocab", "labels"] if reading.divergence_space == "both" else [reading.divergence_space]
+        spaces = ["vocab", "labels"] if variant.divergence_space == "both" else [variant.divergence_space]
         terms = []
         for space in spaces:
-            one = asdict(reading) | {"divergence_space": space}
+            one = asdict(variant) | {"divergence_space": space}
             cce, *divergences = by_hand.f2c(moved, still, targets, decided, one)
             terms += [each * SPACE_WEIGHTS[f"{space}_weight"] for each in divergences]
         return cce, *terms
 
-    assert_equal("f2c", logits, targets, reading, expected, limits)
+    assert_equal("f2c", logits, targets, variant, expected, limits)
 
 
 @pytest.mark.parametrize("changes", SWARM_READINGS, ids=str)
 @settings(max_examples=6, deadline=None)
 @given(number=st.integers(0, 2**31), num_templates=st.integers(3, 5))
 def test_swarm_toward_the_mixture_is_the_one_by_hand(changes, number, num_templates):
-    reading = Reading(**changes)
+    variant = LossVariant(**changes)
     logits, targets = made(number, num_templates)
 
     def expected(moved, still):
-        return (by_hand.swarm(moved, still, targets, asdict(reading)),)
+        return (by_hand.swarm(moved, still, targets, asdict(variant)),)
 
-    assert_equal("swarm", logits, targets, reading, expected)
+    assert_equal("swarm", logits, targets, variant, expected)
 
 
 @pytest.mark.parametrize("divide", [False, True])
-def test_cce_alone_is_divided_by_the_number_of_labels_where_the_reading_says_so(divide):
-    reading = Reading(divide_by_labels=divide)
+def test_cce_is_divided_by_the_number_of_labels_if_set(divide):
+    variant = LossVariant(divide_by_labels=divide)
     logits, targets = made(4, 4)
     decided = by_hand.split(logits, targets, "templates", **LIMITS)
 
     def expected(moved, still):
-        return by_hand.f2c(moved, still, targets, decided, asdict(reading))[:1]
+        return by_hand.f2c(moved, still, targets, decided, asdict(variant))[:1]
 
-    assert_equal("cce", logits, targets, reading, expected)
+    assert_equal("cce", logits, targets, variant, expected)
 
 
 def test_the_made_instances_have_all_cases_and_positions_that_not_all_templates_have():
@@ -172,7 +172,7 @@ def test_the_made_instances_have_all_cases_and_positions_that_not_all_templates_
 
 
 def test_the_bounds_of_line_10_differ_at_three_of_five_voters():
-    """The release's own example, StoryCloze at |G| = 3: k is 2 instead of 3, and one voter follows the others."""
+    """The example of the release, StoryCloze at |G| = 3: k is 2 instead of 3, and one voter follows the others."""
     scores = torch.tensor([[-1.0, -3.0], [-1.0, -2.0], [-1.0, -1.5], [-2.0, -1.0], [-2.0, -1.5]])
     sizes = {
         bound: int(split_templates(scores, SplitSettings(1.0, 3, 0.1, 1.0, 1.0, cc_size_bound=bound)).cc_mask.sum())

@@ -35,7 +35,7 @@ def fleiss_kappa(predictions):
 
 
 def posix(scores):
-    """The mean over instances of how much each template's answer changes in log-probability under each other one."""
+    """Mean change of the log-probability of each template's answer under every other template."""
     values = []
     for templates in scores:
         moves = []
@@ -66,7 +66,7 @@ def f1_of_label(predicted, gold, label):
 
 
 def f1(predicted, gold, num_labels):
-    """Of label 1 where there are two, else the mean over labels; instances without gold left out."""
+    """F1 of label 1 if there are two labels, else the mean over labels. Instances without gold are skipped."""
     known = [(p, g) for p, g in zip(predicted, gold, strict=True) if g != -1]
     predicted, gold = [p for p, _ in known], [g for _, g in known]
     if num_labels == 2:

@@ -3,6 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
+from flip_flop.files import generator
 from flip_flop.metrics import (
     METRICS,
     instance_agreement,
@@ -11,7 +12,6 @@ from flip_flop.metrics import (
     template_agreement_matrix,
     vote_counts,
 )
-from flip_flop.randomness import generator
 from tests.metrics import oracle
 from tests.metrics.made_data import data_of
 
@@ -55,7 +55,7 @@ def test_a_worked_example():
     predictions = np.array([[0, 0, 2, 0], [1, 2, 2, 1], [1, 1, 1, 1]])
     assert instance_agreement(predictions).tolist() == pytest.approx([6 / 12, 4 / 12, 1])
     assert observed_agreement(predictions) == pytest.approx(22 / 36)
-    assert no_consensus_share(predictions) == pytest.approx(1 / 3), "an exact half is no strict majority"
+    assert no_consensus_share(predictions) == pytest.approx(1 / 3), "an exact half is not a strict majority"
 
 
 def test_a_single_template_has_no_agreement_and_no_consensus():

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
+from flip_flop.files import generator
 from flip_flop.metrics import (
     METRICS,
-    EvalData,
+    Scores,
     accuracy_per_template,
     bootstrap_interval,
     f1_per_template,
@@ -12,7 +13,6 @@ from flip_flop.metrics import (
     observed_agreement,
     paired_bootstrap_interval,
 )
-from flip_flop.randomness import generator
 from tests.metrics import oracle
 from tests.metrics.made_data import data_of
 
@@ -36,7 +36,7 @@ def table(num_instances=50, num_templates=4, num_labels=3, accuracy=0.6, *keys):
 def noisy(data):
     """The same predictions with scores of all sizes, so that probabilities matter."""
     noise = generator(0, "tests/metrics/noisy").normal(size=data.scores.shape)
-    return EvalData(data.scores + np.clip(noise, -1, 1), data.gold)
+    return Scores(data.scores + np.clip(noise, -1, 1), data.gold)
 
 
 SLOW = {
@@ -91,7 +91,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
 
 
 def test_what_is_resampled_is_the_instance_and_not_the_cell():
-    # Copies of the templates are no new evidence: the interval of a mean over cells must not shrink.
+    # Copies of templates add no evidence: the interval of a mean over cells must not shrink.
     predictions, gold = table()
     once = metric_interval("accuracy", data_of(predictions, gold))
     copies = data_of(np.tile(predictions, (1, 25)), gold)
@@ -132,7 +132,7 @@ def test_of_many_instances_groups_are_drawn_and_the_interval_is_as_wide(name):
     predictions, gold = table(10 * few)
     low, high = metric_interval(name, data_of(predictions, gold))
     assert low < METRICS[name].value(data_of(predictions, gold)) < high
-    start, end = metric_interval(name, data_of(predictions[:few], gold[:few]))  # of instances, each by itself
+    start, end = metric_interval(name, data_of(predictions[:few], gold[:few]))  # resamples single instances
     assert high - low == pytest.approx((end - start) / 10**0.5, rel=0.1)
     mean = (predictions == gold[:, None]).mean(axis=1)
     expected = mean.mean() + 1.96 * mean.std() / len(gold) ** 0.5 * np.array([-1, 1])

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from flip_flop.files import generator
 from flip_flop.metrics import (
     constant_templates,
     is_collapsed,
@@ -9,12 +10,11 @@ from flip_flop.metrics import (
     observed_agreement,
     share_drift,
 )
-from flip_flop.randomness import generator
 from tests.metrics import oracle
 
 
 def predictions_of(*shares, num_templates=4, num_instances=200):
-    """Every template predicts the labels in these shares, each on instances of its own."""
+    """Every template predicts the labels in these shares, each template on different instances."""
     random = generator(0, "tests/metrics/collapse", *(str(share) for share in shares))
     counts = np.round(np.array(shares) * num_instances).astype(int)
     column = np.repeat(np.arange(len(shares)), counts)
@@ -124,7 +124,7 @@ def test_gold_labels_count_only_where_they_are():
 
 def test_nothing_has_not_collapsed():
     assert not is_collapsed(np.zeros((0, 3), dtype=int), 2)
-    with pytest.raises(ValueError, match="no predictions"):
+    with pytest.raises(ValueError, match="at least one prediction"):
         label_shares(np.zeros((0, 3), dtype=int), 2)
 
 

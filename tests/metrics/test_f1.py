@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
+from flip_flop.files import generator
 from flip_flop.metrics import METRICS, accuracy_per_template, f1_per_template, resolve_average
-from flip_flop.randomness import generator
 from tests.metrics import oracle
 from tests.metrics.made_data import data_of
 

@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
+from flip_flop.files import generator
 from flip_flop.metrics import METRICS, Resolution, bootstrap_interval, f1_per_template, summarise
-from flip_flop.randomness import generator
 from tests.metrics import oracle
 
 AGAINST_GOLD = [
@@ -135,9 +135,9 @@ def test_an_absent_label_and_a_probability_of_zero_give_no_warning():
 def test_names_that_do_not_fit_no_instances_or_a_nan_are_refused():
     scores, gold = run()
     for names in ("abc", "abcc", "abcde"):
-        with pytest.raises(ValueError, match="name of its own"):
+        with pytest.raises(ValueError, match="unique name"):
             summarise(scores, gold, names)
-    with pytest.raises(ValueError, match="no instances"):
+    with pytest.raises(ValueError, match="set of instances is empty"):
         summarise(scores[:0], gold[:0], NAMES)
     scores[0, 0, 0] = np.nan
     with pytest.raises(ValueError, match="NaN"):

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from flip_flop.metrics import METRICS, EvalData, label_probs, majority_vote
-from flip_flop.randomness import generator
+from flip_flop.files import generator
+from flip_flop.metrics import METRICS, Scores, label_probs, majority_vote
 from tests.metrics import oracle
 
 
@@ -18,13 +18,13 @@ def test_probabilities_and_the_ensemble_equal_the_loop(shape):
     gold = np.arange(40) % shape[2]
     assert label_probs(scores).tolist() == [[pytest.approx(oracle.softmax(row)) for row in rows] for rows in scores]
     answers = [oracle.ensemble(rows) for rows in scores.tolist()]
-    data = EvalData(scores, gold)
+    data = Scores(scores, gold)
     assert data.ensembled.predictions[:, 0].tolist() == answers
     assert METRICS["ensemble_f1"].value(data) == pytest.approx(oracle.f1(answers, gold.tolist(), shape[2]))
 
 
 def test_one_sure_template_outweighs_two_in_doubt_in_the_ensemble_but_not_in_the_vote():
-    data = EvalData(np.log([[[0.6, 0.4], [0.6, 0.4], [0.01, 0.99]]]), np.array([1]))
+    data = Scores(np.log([[[0.6, 0.4], [0.6, 0.4], [0.01, 0.99]]]), np.array([1]))
     assert data.votes.tolist() == [0]
     assert METRICS["ensemble_f1"].value(data) == 1.0
     assert METRICS["vote_f1"].value(data) == 0.0
@@ -44,7 +44,7 @@ def test_the_sum_decides_only_between_labels_that_are_tied():
 
 
 def test_a_tie_of_both_goes_to_the_lowest_index_in_any_order_of_the_templates():
-    # Every label wins once, with the same three probabilities: all sums are equal, whatever the rounding.
+    # Every label wins once, with the same three probabilities: all sums are equal in spite of rounding.
     random = generator(0, "tests/metrics/ties")
     for _ in range(50):
         row = random.dirichlet([1.0, 1.0, 1.0])
@@ -60,13 +60,13 @@ def test_extreme_scores_vote_like_any_others():
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_score_that_is_no_log_probability_is_refused(bad):
     with pytest.raises(ValueError, match="log-probabilities"):
-        EvalData(np.array([[[-1.0, bad]]]), np.array([0]))
+        Scores(np.array([[[-1.0, bad]]]), np.array([0]))
     with pytest.raises(ValueError, match="log-probabilities"):
         majority_vote(np.array([[[-1.0, bad]]]))
 
 
 def posix(scores):
-    return METRICS["posix"].value(EvalData(scores, np.full(len(scores), -1)))
+    return METRICS["posix"].value(Scores(scores, np.full(len(scores), -1)))
 
 
 @pytest.mark.parametrize("shape", [(9, 4, 3), (9, 2, 2), (1, 5, 4)])

@@ -1,5 +1,5 @@
-"""Templates that try to run code, read what is not theirs, or never end, each under what it tries."""
-# ruff: noqa: E501 - a template stands on one line
+"""Hostile templates by their attack: running code, reading other data, endless work."""
+# ruff: noqa: E501 - one template per line
 
 GROW = "{% set ns = namespace(x=START) %}{% for i in range(10000) %}{% set ns.x = STEP %}{% endfor %}{{ ns.x }}"
 

@@ -1,5 +1,5 @@
-"""Hostile templates of 28 families, many of each: what is refused must be the family, not one way to write it."""
-# ruff: noqa: E501, SIM905 - a template stands on one line
+"""Hostile templates of 28 families, with many variants of each attack."""
+# ruff: noqa: E501, SIM905 - one template per line
 
 DUNDERS = "class mro base bases subclasses dict doc init globals code builtins module reduce getattribute".split()
 VALUES = ["''", "text", "1", "1.5", "[]", "()", "{}", "none", "true", "items", "range", "namespace(a=1)", "text.upper"]

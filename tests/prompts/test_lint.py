@@ -5,9 +5,9 @@ import pytest
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import LONG, LintRow, lint_templates
-from flip_flop.prompts.promptsource import filter_templates, read_promptsource
-from flip_flop.tasks.catalog import catalog_entry
-from tests.prompts.test_promptsource_rendering import REAL, official_rows
+from flip_flop_paper.data.catalog import catalog_entry
+from flip_flop_paper.data.promptsource import filter_templates, read_promptsource
+from tests.paper.test_promptsource_rendering import REAL, official_rows
 
 PLAIN = Template("plain", "Is {{ x }} good? ||| {{ answer_choices[y] }}", "No ||| Yes")
 
@@ -25,7 +25,7 @@ def found(*templates, **more):
     return [(each.code, each.template, each.row, each.num_rows) for each in lint(*templates, **more)]
 
 
-def test_good_templates_are_left_in_peace():
+def test_valid_templates_have_no_findings():
     truth = Template("truth", "{{ x }} is good.", "False ||| True")
     assert found(PLAIN, truth, Template("t", "{{ x }}", "a ||| b")) == []
     assert found(PLAIN, on=[]) == []
@@ -56,7 +56,7 @@ def test_good_templates_are_left_in_peace():
         (Template("odd", "{{ x }}" + "a" * LONG, "No ||| Yes"), "W-TPL-LONG", "test line 2", 4),
     ],
 )  # fmt: skip
-def test_a_fault_is_named_with_its_template_and_first_row_and_counted(odd, code, row, count):
+def test_a_finding_has_its_template_first_row_and_count(odd, code, row, count):
     assert found(PLAIN, odd) == [(code, "odd", row, count)]
 
 
@@ -69,25 +69,25 @@ def test_errors_come_first_and_then_the_order_of_the_templates():
     assert listed[1].message == "there is no field 'drink'. Did you mean 'drinks'?"  # says the row once
 
 
-def test_a_reversed_order_that_both_targets_confirm_is_a_reversed_question_and_no_fault():
+def test_a_reversed_question_is_valid_if_targets_confirm_it():
     reversed_question = Template("odd", "Is {{ x }} bad? ||| {{ answer_choices[y] }}", "Yes ||| No")
     assert found(PLAIN, reversed_question) == []
     assert found(PLAIN, reversed_question, on=rows(1)) == [("W-TPL-LABEL-ORDER", "odd", "", 1)]
 
 
-def test_rows_without_a_gold_label_say_nothing_of_the_order():
+def test_unlabelled_rows_do_not_show_the_label_order():
     odd = Template("odd", "{{ x }}? ||| {{ answer_choices[1 - y] }}", "No ||| Yes")
     assert found(odd, on=[row._replace(gold=None) for row in rows()]) == []
 
 
-def test_a_field_that_stands_for_the_label_in_other_words_is_a_leak_by_another_name():
+def test_a_field_that_determines_the_label_is_a_leak():
     told = [row._replace(fields={**row.fields, "mood": "good" if row.gold else "bad"}) for row in rows(20)]
     leaky = Template("leaky", "{{ x }} was {{ mood }}?", "No ||| Yes")
     assert found(PLAIN, leaky, on=told) == [("W-TPL-LABEL-TWIN", "leaky", "", 1)]
     assert found(PLAIN, leaky, on=told[:10]) == []
 
 
-def test_what_the_tokenizer_refuses_is_a_finding():
+def test_tokenizer_errors_are_findings():
     def refuse(prompt, choices):
         raise InputError("E-TOO-LONG", "Instance '', template number 1 has 9 tokens.", "Shorten it.")
 

@@ -1,4 +1,4 @@
-"""A template may come from a stranger: it is not allowed, quickly, before it runs code or runs away."""
+"""The sandbox rejects hostile templates quickly and renders the others like Jinja."""
 
 import datetime
 import resource
@@ -48,19 +48,19 @@ def assert_refused(jinja, choices):
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("texts", [("{}", "No ||| Yes"), ("x", "{} ||| No")], ids=["prompt", "answer choices"])
-def test_a_hostile_template_is_refused_with_a_code_within_two_seconds(name, texts, two_gigabytes):
+def test_a_hostile_template_is_rejected_within_two_seconds(name, texts, two_gigabytes):
     assert_refused(*(text.replace("{}", HOSTILE[name]) for text in texts))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_so_is_every_template_of_its_family(family, two_gigabytes):
+def test_all_templates_of_hostile_families_are_rejected(family, two_gigabytes):
     for hostile in FAMILIES[family]:
         assert_refused(hostile, "No ||| Yes")
 
 
 @given(st.text(alphabet="{}%|'\"()[]._*+~ -=:,0123456789abtextringclsforniduqv\n", max_size=80))
 @settings(max_examples=300)
-def test_any_text_at_all_renders_or_is_refused_with_a_code(source):
+def test_any_text_renders_or_is_rejected_with_a_code(source):
     code = "E-TPL-"
     try:
         render(source)
@@ -198,7 +198,7 @@ def test_a_template_never_changes_the_row():
     assert fields == {"items": ["b", "a"], "map": {"k": 1}}
 
 
-def test_a_column_that_bears_the_name_of_a_function_is_still_a_column():
+def test_a_column_may_have_the_name_of_a_function():
     assert render("{{ choice }} {{ range }}", {"choice": "a", "range": "b"}) == "a b"
     with pytest.raises(InputError, match="E-TPL-UNSAFE"):
         render("{{ choice([1, 2]) }}", {"choice": "a"})

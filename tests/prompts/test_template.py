@@ -1,4 +1,4 @@
-"""Template, TemplateSet and what a row renders to."""
+"""Templates and rendered instances."""
 
 import pickle
 
@@ -52,14 +52,14 @@ def test_a_prompt_or_answers_that_read_the_gold_label_are_refused(jinja):
         Template("t", "x", f"{jinja.split('|||')[0]} ||| Yes").render({"text": "x", "label": 1}, "label")
 
 
-def test_a_loop_variable_may_bear_the_label_fields_name():
+def test_a_loop_variable_may_have_the_name_of_the_label_field():
     template = Template("t", "{% for label in answer_choices %}- {{ label }}\n{% endfor %}", "No ||| Yes")
     assert template.render({"label": 1}, "label")[0] == "- No\n- Yes"
 
 
 @given(st.text(alphabet="ab|\n \r%#}'", max_size=20))
 @settings(max_examples=300)
-def test_answers_without_jinja_are_what_jinja_would_make_of_them(choices):
+def test_answers_without_jinja_render_like_jinja(choices):
     plain, rendered = Template("t", "x", f"a{choices}"), Template("t", "x", f"a{choices}{{# #}}")
     assert plain.render({}, None)[1] == rendered.render({}, None)[1]
 
@@ -86,7 +86,7 @@ def test_a_separator_in_the_text_of_a_row_never_invents_a_label(endings):
         (("t", "a\n{{ '\\ud83d' ~ '\\ude00' }}", "No ||| Yes"), "E-TPL-UNSAFE", "template 't', line 2"),
     ],
 )
-def test_half_of_a_character_is_refused_when_the_template_is_made(texts, code, place):
+def test_a_lone_surrogate_is_rejected_in_a_template(texts, code, place):
     with pytest.raises(InputError, match=rf"^{code}: {place}: '\\u[0-9a-f]{{4}}' is half of a character"):
         Template(*texts)
 
@@ -99,7 +99,7 @@ def test_two_separators_in_one_text_are_refused_and_one_per_branch_is_not():
     Template("t", "{% if a %}a ||| b{% else %}c ||| d{% endif %}", "No ||| Yes")
 
 
-def test_a_random_choice_depends_on_the_instance_the_template_and_the_seed_alone():
+def test_a_random_choice_depends_on_instance_template_and_seed():
     jinja, choices = "{{ range(1000)|list|choice }} {{ choice(range(1000)) }}", "No ||| Yes"
     first = Template("t", jinja, choices)
 
@@ -183,7 +183,7 @@ def test_a_row_of_more_than_a_million_characters_is_too_big():
         instance({"text": "a" * (1 << 20)}, PLAIN)
 
 
-def test_templates_that_answer_in_other_words_are_noticed_but_not_row_dependent_choices():
+def test_templates_with_different_answer_words_are_detected():
     assert templates_differ_in_answer_words([instance({"text": "x"}, PLAIN, TERSE)])
     endings = [Template(name, name, "{{ a }} ||| {{ b }}") for name in ("t", "u", "v")]
     assert not templates_differ_in_answer_words([instance({"a": "x", "b": str(i)}, *endings) for i in range(3)])

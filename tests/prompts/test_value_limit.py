@@ -1,4 +1,4 @@
-"""``prompt_value_limit``: a printed value is cut as PromptSource cuts it, and nothing else is."""
+"""``prompt_value_limit`` shortens printed values like PromptSource."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from flip_flop.errors import InputError
+from flip_flop.files import generator
 from flip_flop.prompts import Template, TemplateSet, render_instance
-from flip_flop.prompts.promptsource import filter_templates, read_promptsource
-from flip_flop.randomness import generator
 from flip_flop.tasks import load_task
-from flip_flop.tasks.catalog import catalog_entry
-from tests.prompts.test_promptsource_rendering import Reference, official_rows
+from flip_flop_paper.data.catalog import catalog_entry
+from flip_flop_paper.data.promptsource import filter_templates, read_promptsource
+from tests.paper.test_promptsource_rendering import Reference, official_rows
 
 LIMIT = 2048
 
@@ -44,12 +44,12 @@ def test_a_value_is_compared_and_measured_whole() -> None:
     assert prompt == "one two three..."
 
 
-def test_a_name_that_is_not_there_is_refused_as_without_a_limit() -> None:
+def test_an_unknown_name_is_rejected_under_a_limit() -> None:
     with pytest.raises(InputError, match=r"E-TPL-UNDEFINED: .*'txt'.*Did you mean 'text'\?"):
         prompt_of("{{ txt }}", {"text": "tea"}, 20)
 
 
-def test_a_limit_without_room_for_a_word_is_refused() -> None:
+def test_a_tiny_limit_is_rejected() -> None:
     with pytest.raises(InputError, match="E-TASK-KEY: prompt_value_limit is 3"):
         TemplateSet((), 3)
 
@@ -62,7 +62,7 @@ def task_file(tmp_path: Path, line: str) -> Path:
     return path
 
 
-def test_a_task_file_sets_it_and_the_release_leaves_that_alone(tmp_path: Path) -> None:
+def test_the_limit_of_a_task_file_takes_precedence(tmp_path: Path) -> None:
     path = task_file(tmp_path, "prompt_value_limit: 20")
     for protocol in ("paper", "release"):
         rendered = load_task(path, protocol=protocol).render("test", need_labels=False)
@@ -70,7 +70,7 @@ def test_a_task_file_sets_it_and_the_release_leaves_that_alone(tmp_path: Path) -
         assert rendered.record["data"]["prompt_value_limit"] == 20
 
 
-def test_two_tasks_that_only_differ_in_the_limit_ask_the_same(tmp_path: Path) -> None:
+def test_the_digest_does_not_depend_on_the_limit(tmp_path: Path) -> None:
     path = task_file(tmp_path, "")
     paper, release = (load_task(path, protocol=protocol) for protocol in ("paper", "release"))
     assert paper.digest() == release.digest()
@@ -80,8 +80,8 @@ def test_two_tasks_that_only_differ_in_the_limit_ask_the_same(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("value", ["'20'", "true", "2.5", "0", "15"])
-def test_a_limit_that_is_no_whole_number_or_too_small_is_refused_with_its_file(value: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"E-TASK-KEY: .*task.yaml: prompt_value_limit is .* at least 16"):
+def test_an_invalid_limit_is_rejected_with_its_file(value: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"E-TASK-KEY: .*task.yaml: prompt_value_limit is .* It should be"):
         load_task(task_file(tmp_path, f"prompt_value_limit: {value}"))
 
 
@@ -91,7 +91,7 @@ def reference(promptsource_folder: Path) -> Reference:
 
 
 @pytest.mark.parametrize("name", ["rte", "wsc", "copa", "hellaswag"])
-def test_the_prompts_are_promptsources_own_where_it_cuts(
+def test_shortened_prompts_equal_those_of_promptsource(
     name: str, promptsource_folder: Path, hub_mirror: Path, reference: Reference
 ) -> None:
     entry, rows = catalog_entry(name), official_rows(name, hub_mirror)[1][:7]

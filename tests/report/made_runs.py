@@ -3,9 +3,9 @@
 import numpy as np
 
 from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import summarise
+from flip_flop.metrics import Scores, summarise
 from flip_flop.prompts import RenderedInstance
-from flip_flop.run_record import RunRecord
+from flip_flop.record import RunRecord
 
 TEMPLATES = (
     ("plain", "Review: {{ text }}\nIs this review positive?", "No ||| Yes"),
@@ -81,12 +81,8 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
     found = Audit(
         record=RunRecord.from_json(record),
         metrics=summarise(scores, gold, names),
-        scores=scores,
-        token_counts=np.ones(scores.shape, dtype=np.int64),
-        gold=gold,
-        instance_ids=ids,
+        data=Scores(scores, gold, token_counts=np.ones(scores.shape, dtype=np.int64), ids=ids, instances=instances),
         template_names=names,
-        instances=instances,
     )
     return found.write(folder)
 

@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
+from flip_flop.console import DEMO_NOTE, percent
 from flip_flop.report import write_report
-from flip_flop.text import DEMO_NOTE, percent
 from tests.report.made_runs import HOSTILE
 from tests.report.pages import Page
 

@@ -134,16 +134,6 @@ def test_untrusted_run_is_rejected_before_it_fills_memory(make_run, file, expand
         tracemalloc.stop()
 
 
-def test_a_run_of_an_earlier_version_has_its_first_instances(make_run, tmp_path):
-    runs = [make_run(num_instances=60), make_run("f2c", num_instances=60, pull=0.8)]
-    for run in runs:
-        with gzip.open(run / "instances.jsonl.gz") as file:
-            (run / "examples.jsonl").write_bytes(b"".join(file.readlines()[:20]))
-        (run / "instances.jsonl.gz").unlink()
-    assert [each.id for each in load_run(runs[0]).instances] == [f"test-{number:04d}" for number in range(20)]
-    assert "The runs kept the prompts of only 20 of these 60." in report_text(runs, tmp_path)
-
-
 def test_labels_use_their_names(make_run, tmp_path):
     run = make_run(labels=(0, 1), label_names=("sad", "glad"))
     assert load_run(run).label_names == ("sad", "glad")

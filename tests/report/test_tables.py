@@ -150,7 +150,8 @@ def make_constant(run, labels):
     for template, label in labels.items():
         scores[:, template] = np.where(np.arange(2) == label, -0.1, -2.0)
     metrics = summarise(scores, found.gold, found.template_names)
-    replace(found, scores=scores, metrics=metrics, instances=[*found.instances]).write(run)
+    data = replace(found.data, scores=scores, instances=[*found.instances])
+    replace(found, data=data, metrics=metrics).write(run)
     return load_run(run)
 
 
@@ -196,7 +197,7 @@ def test_unknown_constant_templates_are_rejected(constant, make_run):
 def test_few_labelled_instances_make_intervals_too_narrow(make_run):
     run = load_run(make_run(num_instances=60))
     assert "too narrow" not in render_markdown(comparison_frame([run]))
-    few = replace(run, gold=np.where(np.arange(60) < 20, run.gold, -1))
+    few = replace(run, data=replace(run.data, gold=np.where(np.arange(60) < 20, run.gold, -1)))
     assert "With 20 labelled instances, 95% intervals are too narrow" in render_markdown(comparison_frame([few]))
     assert "With 12 instances, 95% intervals" in render_markdown(
         comparison_frame([load_run(make_run(num_instances=12))])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flip_flop.text import align_columns, spreadsheet_cell, visible
+from flip_flop.console import align_columns, spreadsheet_cell, visible
 from tests.report.made_runs import HOSTILE
 
 

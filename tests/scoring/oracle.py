@@ -1,4 +1,4 @@
-"""Scores the slow way: one answer at a time, the model's own forward, full logits, float64."""
+"""Reference scores: one answer at a time, the forward pass of the whole model, all logits, float64."""
 
 import torch
 

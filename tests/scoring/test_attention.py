@@ -1,4 +1,4 @@
-"""Attention over a packed row is each node's softmax over itself and its ancestors, against a loop over nodes."""
+"""Attention over a packed row matches a loop over nodes."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def attended(states, layout, **options):
 
 
 def output_and_gradients(states, output, dtype=torch.float64):
-    """The gradients are those of the output weighted by numbers of this dtype."""
+    """Gradients of the output with random weights of this dtype."""
     weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(8), dtype=torch.float64).to(dtype)
     return [output, *torch.autograd.grad((output * weights.to(output.dtype)).sum(), states)]
 
@@ -43,7 +43,7 @@ def output_and_gradients(states, output, dtype=torch.float64):
 @pytest.mark.parametrize("call_cost", CALL_COSTS)
 @pytest.mark.parametrize(("heads", "key_heads"), [(3, 3), (6, 2), (4, 1)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_attention_and_its_gradients_are_those_of_each_node_alone(monkeypatch, heads, key_heads, call_cost, dtype):
+def test_block_attention_and_gradients_match_loop_over_nodes(monkeypatch, heads, key_heads, call_cost, dtype):
     set_call_cost(monkeypatch, call_cost)
     trie = made_trie()
     states = made_states(trie, heads, key_heads, dtype)
@@ -58,7 +58,7 @@ def test_attention_and_its_gradients_are_those_of_each_node_alone(monkeypatch, h
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_gradients_in_half_precision_are_those_of_the_rounded_inputs_not_of_rounded_logits(dtype):
+def test_half_precision_gradients_do_not_round_logits(dtype):
     draw = np.random.default_rng(0)
     prompt = tuple(draw.integers(1, 30, size=11).tolist())
     answers = [tuple(draw.integers(1, 30, size=3).tolist()) for _ in range(3)]
@@ -75,18 +75,18 @@ def test_gradients_in_half_precision_are_those_of_the_rounded_inputs_not_of_roun
 
 
 @pytest.mark.parametrize("name", attention.REFUSED)
-def test_what_is_not_a_scaled_dot_product_is_refused(name):
+def test_attention_rejects_other_than_scaled_dot_product(name):
     trie = made_trie()
     with pytest.raises(NotImplementedError, match=name):
         attended(made_states(trie, 3, 3), Layout(trie), **{name: 1.0})
 
 
-def test_attention_with_dropout_is_the_average_of_many_draws():
+def test_attention_dropout_averages_to_attention():
     trie = made_trie(count=1)
     states = [part.detach() for part in made_states(trie, 6, 2)]
     expected, draws = attended(states, Layout(trie)), 400
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         total = sum(attended(states, Layout(trie), dropout=0.2) for _ in range(draws))
-    # A weight is kept with probability .8, so a draw's deviation is half of the value at most, and falls as its root.
+    # A draw deviates by at most half of the value, and the mean by the inverse square root of the number of draws.
     assert relative(total / draws, expected) < 2 * 0.5 * draws**-0.5

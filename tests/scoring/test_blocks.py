@@ -1,4 +1,4 @@
-"""Attention in blocks: every node is computed once, sees its ancestors and itself, and the cut is the cheapest."""
+"""Attention in blocks: each node is computed once with its ancestors, and the division has minimum cost."""
 
 import itertools
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from flip_flop.scoring import blocks as blocks_module
-from flip_flop.scoring.blocks import PIECE, plan_blocks
+from flip_flop.scoring import attention as blocks_module
+from flip_flop.scoring.attention import PIECE, plan_blocks
 from flip_flop.scoring.trie import build_trie
 from tests.scoring.tries import batches, joined, path
 
@@ -55,7 +55,7 @@ def nodes_of(plan):
 
 
 @given(batches(), CALL_CELLS)
-def test_blocks_cut_the_nodes_and_show_each_its_ancestors_and_itself(batch, call_cells):
+def test_blocks_partition_nodes_and_mask_all_but_ancestors(batch, call_cells):
     trie = joined(batch)
     plan = plan_blocks(trie, call_cells)
     assert [node for run in nodes_of(plan) for node in run] == list(range(len(trie)))
@@ -71,7 +71,7 @@ def test_blocks_cut_the_nodes_and_show_each_its_ancestors_and_itself(batch, call
 
 
 @given(batches(most=2), CALL_CELLS)
-def test_no_cut_is_cheaper(batch, call_cells):
+def test_blocks_have_minimum_cost(batch, call_cells):
     trie = joined(batch)
     found = nodes_of(plan_blocks(trie, call_cells))
     cheapest = min(sum(cost(trie, run, call_cells) for run in cut) for cut in cuts(trie))
@@ -84,7 +84,7 @@ def long_prompt(length):
 
 
 @pytest.mark.parametrize(("length", "pieces"), [(128, [128]), (129, [128, 1]), (300, [128, 128, 44])])
-def test_a_long_chain_is_cut_into_pieces(length, pieces):
+def test_long_chain_is_divided_into_pieces(length, pieces):
     assert PIECE == 128
     prompt = tuple(range(length))
     chain = plan_blocks(build_trie([[(prompt, (1,)), (prompt, (2,))]]), 0.0)
@@ -92,7 +92,7 @@ def test_a_long_chain_is_cut_into_pieces(length, pieces):
     assert [block.keys for block in chain] == [((0, block.stop),) for block in chain]
 
 
-def test_a_mask_that_takes_much_memory_is_not_made_whatever_a_call_costs(monkeypatch):
+def test_mask_size_is_limited(monkeypatch):
     monkeypatch.setattr(blocks_module, "MAX_CELLS", 200 * 200)
     trie = long_prompt(600)
     for block in plan_blocks(trie, 1e9):

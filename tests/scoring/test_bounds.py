@@ -1,4 +1,4 @@
-"""A stranger's model, adapter or chat template asks for no more than its files can need, or is refused soon."""
+"""Untrusted models, adapters and chat templates have limits of size and time."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ from flip_flop.errors import InputError
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import PromptEncoder, load_model
 from flip_flop.training import F2CConfig
-from flip_flop.training.adapter import with_adapter
+from flip_flop.training.adapter import prepare_model
 from tests.tiny import byte_bpe, save_tiny, tiny_model
 
 SLOW = "(([a-z_.0-9]+)+)+X"
@@ -49,7 +49,7 @@ def refused_within_two_seconds(action):
 
 
 @pytest.mark.parametrize(("key", "value"), [*itertools.product(SIZES, (10**9, 1000_001, -1, "many", [3], 0.5))])
-def test_a_config_with_a_wrong_size_is_refused(base, tmp_path, key, value):
+def test_config_with_wrong_size_is_rejected(base, tmp_path, key, value):
     folder = changed(base, tmp_path / "model", "config.json", {key: value, "layer_types": None})
     assert refused_within_two_seconds(lambda: load_model(str(folder))).startswith("E-MODEL-FILE: ")
 
@@ -71,7 +71,7 @@ def test_a_config_with_a_wrong_size_is_refused(base, tmp_path, key, value):
     ],
     ids=lambda values: json.dumps(values)[:40],
 )
-def test_an_adapter_config_with_a_wrong_rank_or_a_slow_pattern_is_refused(base, adapter, tmp_path, values):
+def test_adapter_config_with_wrong_rank_or_slow_pattern_is_rejected(base, adapter, tmp_path, values):
     folder = changed(adapter, tmp_path / "adapter", "adapter_config.json", values)
     line = refused_within_two_seconds(lambda: load_model(str(base), adapter=folder))
     assert line.startswith("E-ADAPTER-KEYS: ")
@@ -90,7 +90,7 @@ LOOPS = "".join(f"{{% for {name} in range(99999) %}}" for name in "abcde") + "{%
     ],
     ids=["loops", "power", "constant", "length"],
 )
-def test_a_chat_template_that_takes_too_long_is_refused(chat_template, reason):
+def test_slow_chat_template_is_rejected(chat_template, reason):
     tokenizer = byte_bpe().__class__(tokenizer_object=byte_bpe().backend_tokenizer, eos_token="<|end|>")
     tokenizer.chat_template = chat_template
     row = RenderedInstance("7", ("Good?",), (("No", "Yes"),), None)
@@ -98,7 +98,7 @@ def test_a_chat_template_that_takes_too_long_is_refused(chat_template, reason):
     assert line.startswith(f"E-CHAT-TEMPLATE: The tokenizer's chat template fails on a user's turn: {reason}")
 
 
-def test_a_models_own_code_does_not_run_while_its_size_is_looked_at(base, tmp_path):
+def test_size_check_runs_no_remote_code(base, tmp_path):
     code = {"model_type": "vit", "auto_map": {"AutoModelForCausalLM": "own.Model"}}
     folder = changed(base, tmp_path / "model", "config.json", code)
     (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Model: ...\n")
@@ -106,13 +106,13 @@ def test_a_models_own_code_does_not_run_while_its_size_is_looked_at(base, tmp_pa
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_lora_rank_above_every_projections_is_refused():
+def test_lora_rank_above_all_projections_is_rejected():
     config = F2CConfig(output_dir="out", lora_r=100_000, lora_dropout=0.0)
-    line = refused_within_two_seconds(lambda: with_adapter(tiny_model("llama"), config))
+    line = refused_within_two_seconds(lambda: prepare_model(tiny_model("llama"), config))
     assert line.startswith("E-CONFIG-VALUE: lora_r is 100,000, but the widest projection of LlamaForCausalLM")
 
 
-def test_as_many_weights_as_the_files_hold_are_not_refused(tmp_path):
+def test_weights_of_exact_file_size_are_accepted(tmp_path):
     for architecture in ("gpt2", "qwen2"):  # of tied and of untied embeddings
         folder = save_tiny(tmp_path / architecture, architecture=architecture)
         with torch.random.fork_rng(devices=[]):

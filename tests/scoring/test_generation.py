@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flip_flop.scoring.generation import label_of
+from flip_flop.scoring.questions import label_of
 
 WORDS = ["no", "yes", "entailment", "Sci/Tech", "not sure", "是", "ไม่"]
 answers = st.lists(st.sampled_from(WORDS), min_size=2, max_size=4, unique=True)
@@ -63,7 +63,7 @@ def test_apostrophe_or_hyphen_continues_the_word(text, choices):
         *("**Yes** or **No**", '"Yes" or "No"', "(Yes) and/or (No)", "Yes, no doubt", "Yes oder No", "Yes ou no"),
     ],
 )
-def test_two_answers_are_no_label(text):
+def test_two_answers_have_no_label(text):
     assert label_of(text, ["No", "Yes"]) is None
 
 
@@ -79,7 +79,7 @@ def test_two_answers_are_no_label(text):
         ("是、否", ["是", "否"]),
     ],
 )
-def test_two_answers_of_any_kind_are_no_label(text, choices):
+def test_two_joined_answers_of_any_kind_have_no_label(text, choices):
     assert label_of(text, choices) is None
 
 
@@ -87,7 +87,7 @@ def test_two_answers_of_any_kind_are_no_label(text, choices):
     ("text", "choices", "label"),
     [
         ("Yes, and I think so.", ["No", "Yes"], 1),
-        ("Yes and nobody doubts it", ["No", "Yes"], 1),
+        ("Yes and everyone agrees", ["No", "Yes"], 1),
         ("Yes, yes", ["No", "Yes"], 1),
         ("Yes. No, wait", ["No", "Yes"], 1),
         ("No, positive things", ["No", "Yes"], 0),
@@ -102,7 +102,7 @@ def test_two_answers_of_any_kind_are_no_label(text, choices):
         ("No<think>?</think>thing", ["No", "Nothing"], 0),
     ],
 )
-def test_other_words_behind_an_answer_do_not_change_its_label(text, choices, label):
+def test_words_after_answer_do_not_change_its_label(text, choices, label):
     assert label_of(text, choices) == label
 
 
@@ -122,7 +122,7 @@ def test_scripts_without_spaces_have_no_whole_word_rule(text, choices, label):
 
 
 @given(answers, st.data(), st.text(st.sampled_from(string.punctuation + " "), max_size=3))
-def test_an_answer_alone_is_its_label(choices, data, space):
+def test_single_answer_is_its_label(choices, data, space):
     label = data.draw(st.integers(0, len(choices) - 1))
     assert label_of(choices[label], choices) == label
     assert label_of(f" {choices[label].upper()} \n{space}", choices) == label
@@ -142,7 +142,7 @@ def test_two_joined_answers_have_no_label(choices, data, joint):
 
 
 @given(st.text(max_size=50).filter(lambda text: "</think>" not in text), st.text(max_size=50), answers)
-def test_the_answer_is_read_behind_a_think_block(thought, text, choices):
+def test_think_block_is_skipped(thought, text, choices):
     assert label_of(f" <think>{thought}</think>\n\n{text}", choices) == label_of(text.lstrip(), choices)
 
 

@@ -1,4 +1,4 @@
-"""GGUF files: equal scores, exact identity, and one line for files that cannot be read."""
+"""GGUF files: equal scores, exact identity, and errors for invalid files."""
 
 import importlib.util
 import resource
@@ -16,12 +16,12 @@ from transformers import AutoModelForCausalLM
 from flip_flop import F2CConfig, audit, train
 from flip_flop.errors import InputError
 from flip_flop.files import lock, sha256_file
-from flip_flop.options import ScoringOptions
 from flip_flop.prompts import RenderedInstance
-from flip_flop.run_record import RunRecord
+from flip_flop.record import RunRecord
 from flip_flop.scoring import EndpointScorer, load_model, load_tokenizer, score
-from flip_flop.training.model_card import model_card
-from flip_flop_paper.plan import Setup
+from flip_flop.scoring.options import ScoringOptions
+from flip_flop.training.record import model_card
+from flip_flop_paper.units import Setup
 from tests.cli.project import make_project
 from tests.gguf_files import QUANTIZED, llama_tensors, write_gguf
 from tests.studies.plans import plan
@@ -202,18 +202,18 @@ def test_name_of_a_repository_and_a_file_is_found_in_the_cache_of_the_hub(file, 
     rejected("org/tiny-GGUF/other.gguf", "cannot download", "org/tiny-GGUF/other.gguf")
 
 
-def test_missing_file_is_one_line(tmp_path):
+def test_missing_file_is_rejected(tmp_path):
     rejected(tmp_path / "missing.gguf", "missing.gguf does not exist")
     rejected("missing.gguf", "missing.gguf does not exist")
 
 
-def test_missing_package_is_one_line(file, monkeypatch):
+def test_missing_package_is_reported(file, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "gguf" else find(name, *rest))
     rejected(file, "pip install 'flip-flop-consistency[gguf]'")
 
 
-def test_architecture_that_transformers_does_not_read_is_one_line(tmp_path):
+def test_unsupported_architecture_is_rejected(tmp_path):
     rejected(write_gguf(tmp_path / "other.gguf", architecture="grok"), "other.gguf", "grok")
 
 
@@ -252,25 +252,25 @@ def test_huge_header_is_rejected_before_anything_of_its_size_is_built(tmp_path, 
 
 
 @pytest.mark.parametrize("share", [0.0, 0.0005, 0.1, 0.5, 0.99])
-def test_truncated_file_is_one_line(file, share, cache):
+def test_truncated_file_is_rejected(file, share, cache):
     content = file.read_bytes()
     file.write_bytes(content[: int(share * len(content))])
     rejected(file, "tiny.gguf")
     assert not [*cache.glob("*/weights")]
 
 
-def test_other_file_is_one_line(tmp_path):
+def test_other_file_is_rejected(tmp_path):
     (tmp_path / "other.gguf").write_bytes(b"PK" * 3000)
     rejected(tmp_path / "other.gguf", "other.gguf", "GGUF")
 
 
-def test_cache_that_cannot_be_written_is_one_line(file, tmp_path, monkeypatch):
+def test_readonly_cache_is_reported(file, tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(InputError, match=r"E-OUT-PATH.*XDG_CACHE_HOME"):
         load_model(file)
 
 
-def test_full_disk_is_one_line_and_leaves_nothing(file, cache):
+def test_full_disk_is_reported_and_leaves_no_files(file, cache):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))

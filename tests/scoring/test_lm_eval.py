@@ -1,4 +1,4 @@
-"""The scores are those of lm-eval's HFLM, the peer that others measure with, in float64."""
+"""Scores match HFLM of lm-eval in float64."""
 
 import copy
 
@@ -28,7 +28,7 @@ def tokenizer(request):
 
 def ours(model, encoded, backend):
     table = score_instances(model, encoded, backend=backend, quiet=True)
-    assert table.backend == backend
+    assert table.settings["backend"] == backend
     return table
 
 
@@ -44,9 +44,7 @@ def assert_same(model, table, log_likelihoods):
 
 
 @pytest.mark.parametrize("logits_cache", [True, False])
-def test_the_same_texts_are_the_same_tokens_and_score_as_lm_eval_scores_them(
-    architecture, tokenizer, backend, logits_cache
-):
+def test_tokens_and_scores_match_lm_eval(architecture, tokenizer, backend, logits_cache):
     model = in_float64(tiny_model(architecture, len(tokenizer)))
     encoder = PromptEncoder(tokenizer)
     encoded = instances(tokenizer)

@@ -1,4 +1,4 @@
-"""What is no model, or no adapter of this model, is refused in one line; nothing runs on with random weights."""
+"""Loading of models and adapters. Invalid folders are rejected, and weights are never random."""
 
 import json
 import shutil
@@ -12,10 +12,10 @@ from transformers import BertConfig, Qwen2ForSequenceClassification, T5Config
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
-from flip_flop.options import ScoringOptions
 from flip_flop.prompts import RenderedInstance
-from flip_flop.run_record import RunRecord, TaskRecord
+from flip_flop.record import RunRecord, TaskRecord
 from flip_flop.scoring import PromptEncoder, load_model, score
+from flip_flop.scoring.options import ScoringOptions
 from tests.exact import assert_scores
 from tests.scoring.oracle import naive_scores
 from tests.tiny import byte_bpe, save_tiny, tiny_model
@@ -82,7 +82,7 @@ def instances():
     return [RenderedInstance("1", prompts, (("No", "Yes"), ("Never", "Maybe"), ("False", "True")), None)]
 
 
-def test_a_saved_model_gives_the_scores_of_the_model_that_was_saved(base):
+def test_loaded_model_scores_like_saved_model(base):
     loaded = load_model(str(base))
     expected = naive_scores(tiny_model("qwen2"), [PromptEncoder(byte_bpe()).encode(row) for row in instances()])
     assert_scores(loaded.model, score(loaded, instances()).scores, expected)
@@ -91,7 +91,7 @@ def test_a_saved_model_gives_the_scores_of_the_model_that_was_saved(base):
     assert loaded.adapter is None
 
 
-def test_the_digest_is_of_the_weights_and_nothing_else(base, copy, tmp_path):
+def test_digest_depends_only_on_weights(base, copy, tmp_path):
     (copy / "notes.txt").write_text("mine")
     digest = load_model(str(base)).record.digest
     assert load_model(str(copy)).record.digest == digest
@@ -144,7 +144,7 @@ def test_index_may_only_name_safetensors_files_inside_the_folder(copy, tmp_path,
 @pytest.mark.parametrize(
     "content", [[], {}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"metadata": {}, "weight_map": {"a": [["b"]]}}]
 )
-def test_damaged_index_is_one_line(copy, content):
+def test_damaged_index_is_rejected(copy, content):
     shard(copy, ["a.safetensors"], content)
     refused("E-MODEL-FILE", copy)
 
@@ -166,20 +166,20 @@ def test_model_folder_with_an_adapter_is_refused(copy, trained):
     assert "--adapter" in refused("E-MODEL-FILE", copy)
 
 
-def test_the_embedded_model_is_opened_by_its_name():
+def test_embedded_model_is_loaded_by_name():
     loaded = load_model("demo")
     assert (loaded.record.name, loaded.record.is_demo) == ("demo", True)
-    assert score(loaded, instances(), ScoringOptions("off", "padded", 50)).backend == "padded"
+    assert score(loaded, instances(), ScoringOptions("off", "padded", 50)).settings["backend"] == "padded"
 
 
-def test_a_missing_folder_is_refused():
+def test_missing_folder_is_rejected():
     assert "./models/tiny does not exist" in refused("E-MODEL-FILE", "./models/tiny")
     refused("E-MODEL-FILE", "/no/such/folder")
     refused("E-MODEL-FILE", "no-such-name-on-the-hub")
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "llama", "gpt2"])
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path, architecture):
+def test_folder_without_tokenizer_is_rejected(tmp_path, architecture):
     folder = save_tiny(tmp_path / architecture, architecture=architecture)
     for file in folder.glob("tokenizer*"):
         file.unlink()
@@ -231,13 +231,13 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_folder_that_is_no_causal_language_model_is_refused(copy, name):
+def test_folder_without_causal_lm_is_rejected(copy, name):
     damage, code, words = DAMAGES[name]
     damage(copy)
     assert words in refused(code, copy)
 
 
-def test_a_models_own_code_is_not_run(copy):
+def test_remote_code_is_not_run(copy):
     code = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
     change_config(copy, model_type="mine", auto_map=code)
     (copy / "mine.py").write_text(f"open({str(copy / 'ran')!r}, 'w')\n")
@@ -245,14 +245,14 @@ def test_a_models_own_code_is_not_run(copy):
     assert not (copy / "ran").exists()
 
 
-def test_an_unknown_dtype_and_an_unknown_device_are_refused(base):
+def test_unknown_dtype_and_device_are_rejected(base):
     assert "float32, bfloat16, float16" in refused("E-MODEL-DTYPE", base, dtype="int8")
     refused("E-MODEL-DEVICE", base, device="abacus")
     if not torch.cuda.is_available():
         refused("E-MODEL-DEVICE", base, device="cuda")
 
 
-def test_an_adapter_changes_the_scores_and_takes_its_runs_method(base, trained):
+def test_adapter_changes_scores_and_has_method_of_its_run(base, trained):
     loaded = load_model(str(base), adapter=trained / "adapter")
     assert loaded.adapter.method == "f2c"
     assert not np.allclose(score(loaded, instances()).scores, score(load_model(str(base)), instances()).scores)
@@ -260,13 +260,13 @@ def test_an_adapter_changes_the_scores_and_takes_its_runs_method(base, trained):
 
 
 @pytest.mark.parametrize("missing", ["adapter_config.json", "adapter_model.safetensors"])
-def test_a_folder_without_an_adapters_files_is_refused(base, run, missing):
+def test_folder_without_adapter_files_is_rejected(base, run, missing):
     (run / "adapter" / missing).unlink()
     assert missing in refused("E-ADAPTER-FILE", base, adapter=run / "adapter")
     refused("E-ADAPTER-FILE", base, adapter=run)
 
 
-def test_an_adapter_of_another_base_is_refused(tmp_path, run):
+def test_adapter_of_another_base_is_rejected(tmp_path, run):
     other = save_tiny(tmp_path / "other", seed=7)
     line = refused("E-ADAPTER-BASE", other, adapter=run / "adapter")
     assert "was trained on" in line
@@ -282,7 +282,7 @@ def test_an_adapter_of_another_base_is_refused(tmp_path, run):
     ],
     ids=["gone", "nan", "of another shape", "of a layer that is not there"],
 )
-def test_an_adapter_whose_tensors_do_not_fit_is_refused(base, run, damage):
+def test_adapter_with_other_tensors_is_rejected(base, run, damage):
     def change_one(weights):
         damage(weights, next(key for key in weights if "layers.1.self_attn.q_proj.lora_A" in key))
 
@@ -299,14 +299,14 @@ def test_an_adapter_whose_tensors_do_not_fit_is_refused(base, run, damage):
         ("MAGIC", "folder"),
     ],
 )
-def test_adapter_kind_that_may_read_other_files_is_refused(base, run, kind, key):
+def test_adapter_kind_with_other_files_is_rejected(base, run, kind, key):
     config = run / "adapter" / "adapter_config.json"
     config.write_text(json.dumps({"peft_type": kind, "task_type": "CAUSAL_LM", key: "../outside"}))
     (run / "run.json").unlink()
     assert kind in refused("E-ADAPTER-KIND", base, adapter=run / "adapter")
 
 
-def test_an_adapter_with_a_broken_config_or_cut_short_is_refused(base, run):
+def test_damaged_adapter_is_rejected(base, run):
     config = run / "adapter" / "adapter_config.json"
     whole = config.read_text()
     for content, code in (("{", "E-ADAPTER-KEYS"), ("[]", "E-ADAPTER-KEYS"), ("{}", "E-ADAPTER-KIND")):

@@ -1,4 +1,4 @@
-"""A packed row gives every token the state that it has in its own sequence; and the gradients that it has there."""
+"""Packed rows have the states and gradients of separate sequences."""
 
 import copy
 
@@ -47,7 +47,7 @@ def assert_same_states_and_gradients(model, found, expected):
 
 @pytest.mark.parametrize("call_cost", CALL_COSTS)
 @pytest.mark.parametrize("architecture", EVERY_ARCHITECTURE)
-def test_states_and_gradients_of_a_packed_row_are_those_under_a_dense_mask(monkeypatch, architecture, call_cost):
+def test_packed_states_and_gradients_match_dense_mask(monkeypatch, architecture, call_cost):
     set_call_cost(monkeypatch, call_cost)
     model, trie = exact_model(architecture), made_trie()
     assert_same_states_and_gradients(model, packed_states(model, trie), dense_states(model, trie))
@@ -55,19 +55,19 @@ def test_states_and_gradients_of_a_packed_row_are_those_under_a_dense_mask(monke
 
 @pytest.mark.parametrize("batch_tokens", [1, 60, 10_000])
 @pytest.mark.parametrize("architecture", EVERY_ARCHITECTURE)
-def test_states_and_gradients_of_padded_sequences_are_those_of_the_packed_row(architecture, batch_tokens):
+def test_padded_states_and_gradients_match_packed_row(architecture, batch_tokens):
     model, trie = exact_model(architecture), made_trie()
     assert_same_states_and_gradients(model, padded_states(model, trie, batch_tokens), packed_states(model, trie))
 
 
 @pytest.mark.parametrize("architecture", EVERY_ARCHITECTURE)
-def test_in_float32_the_states_are_as_near_as_its_products_are(architecture):
+def test_float32_states_match_within_rounding(architecture):
     model, trie = tiny_model(architecture), made_trie()
     bound = float32_bound(model)
     assert relative(packed_states(model, trie), dense_states(exact_model(architecture), trie)) < bound
 
 
-def test_a_prompt_of_several_pieces_is_one_prompt(monkeypatch):
+def test_prompt_may_span_several_pieces(monkeypatch):
     set_call_cost(monkeypatch, 0.0)
     draw = np.random.default_rng(1)
     prompt = tuple(draw.integers(1, 30, size=150).tolist())
@@ -76,7 +76,7 @@ def test_a_prompt_of_several_pieces_is_one_prompt(monkeypatch):
     assert relative(packed_states(model, trie), dense_states(model, trie)) < EXACT
 
 
-def test_bfloat16_runs_and_is_near():
+def test_bfloat16_states_are_close():
     model, trie = tiny_model("qwen2"), made_trie()
     exact = packed_states(model, trie)
     model = copy.deepcopy(model).to(torch.bfloat16)
@@ -86,7 +86,7 @@ def test_bfloat16_runs_and_is_near():
     assert all(gradient.isfinite().all() for gradient in gradients_of(model, found))
 
 
-def test_attention_that_drops_weights_does_so_in_training_alone():
+def test_attention_dropout_applies_only_in_training():
     trie, model = made_trie(), exact_model("gpt2")
     for name, part in model.named_modules():
         if isinstance(part, torch.nn.Dropout):
@@ -104,7 +104,7 @@ def test_attention_that_drops_weights_does_so_in_training_alone():
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_plain_forward_is_refused_inside_and_the_same_after(architecture):
+def test_plain_forward_is_rejected_inside_context_and_unchanged_after_it(architecture):
     model = exact_model(architecture)
     ids = torch.tensor([[1, 5, 2, 9, 4], [3, 3, 8, 1, 7]])
     with torch.no_grad():
@@ -118,7 +118,7 @@ def test_a_plain_forward_is_refused_inside_and_the_same_after(architecture):
 
 
 @pytest.mark.parametrize("own", ["sdpa", "eager"])
-def test_the_models_own_attention_is_restored_also_after_an_error(own):
+def test_attention_is_restored_after_error(own):
     model = tiny_model("qwen2")
     model.set_attn_implementation(own)
     with packed_attention(model):
@@ -132,8 +132,8 @@ def test_the_models_own_attention_is_restored_also_after_an_error(own):
     assert model.config._attn_implementation == own
 
 
-def test_a_kernel_that_gives_back_a_transposed_tensor_serves_as_well(monkeypatch):
-    """As those of GPUs do where there is a mask."""
+def test_kernel_may_return_transposed_tensor(monkeypatch):
+    """Like masked kernels of GPUs."""
     model, trie = exact_model("qwen2"), made_trie()
     with torch.no_grad():
         expected = packed_states(model, trie)

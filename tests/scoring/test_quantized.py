@@ -1,4 +1,4 @@
-"""A base in 4 or 8 bits is scored as its rounded weights say, and a run is bound to how its base was loaded."""
+"""Models in 4 or 8 bits: scores of the rounded weights, and runs that record the quantization."""
 
 import sys
 
@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from flip_flop.errors import InputError
-from flip_flop.options import ScoringOptions
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import load_model, score
-from flip_flop.scoring.given import as_loaded
+from flip_flop.scoring.options import ScoringOptions
+from flip_flop.scoring.scorer import as_loaded
 from tests.scoring.oracle import naive_scores
 from tests.tiny import save_tiny
 
@@ -26,7 +26,7 @@ def base(tmp_path_factory):
     return save_tiny(tmp_path_factory.mktemp("models") / "tiny")
 
 
-def test_four_bits_give_the_scores_of_the_weights_that_they_stand_for(base):
+def test_4bit_scores_match_dequantized_weights(base):
     from bitsandbytes.functional import dequantize_4bit
 
     loaded = load_model(base, quantization_config="4bit")
@@ -34,10 +34,10 @@ def test_four_bits_give_the_scores_of_the_weights_that_they_stand_for(base):
     plain = load_model(base)
     assert loaded.record.num_parameters == plain.record.num_parameters
     given = as_loaded((loaded.model, loaded.tokenizer)).record
-    for part in ("dtype", "num_parameters", "extra"):
+    for part in ("dtype", "num_parameters", "quantization"):
         assert getattr(given, part) == getattr(loaded.record, part)
     found = score(loaded, INSTANCES)
-    assert found.backend == "packed"
+    assert found.settings["backend"] == "packed"
     assert np.abs(found.scores - score(plain, INSTANCES).scores).max() > 1e-3
     with torch.no_grad():
         for name, module in loaded.model.named_modules():
@@ -46,16 +46,16 @@ def test_four_bits_give_the_scores_of_the_weights_that_they_stand_for(base):
                 plain.model.get_submodule(name).weight.copy_(weight)
     expected = naive_scores(plain.model.double(), plain.encoder().encode_all(INSTANCES)[0])
     np.testing.assert_allclose(found.scores, expected, atol=1e-4)
-    # Where a CPU has instructions for bfloat16, the library would compute in it; none of its layers may.
+    # bitsandbytes would compute in bfloat16 on CPUs that support it.
     assert {getattr(module, "support_avx512bf16_for_cpu", False) for module in loaded.model.modules()} == {False}
 
 
-def test_eight_bits_are_read_padded(base):
+def test_8bit_models_use_padded_backend(base):
     found = score(load_model(base, quantization_config="8bit"), INSTANCES, ScoringOptions(backend="padded"))
     np.testing.assert_allclose(found.scores, score(load_model(base), INSTANCES).scores, atol=0.5)
 
 
-def test_a_run_goes_on_with_a_base_that_is_loaded_as_it_was(flip_flop, tmp_path, caplog):
+def test_resume_needs_same_quantization(flip_flop, tmp_path, caplog):
     pytest.importorskip("bitsandbytes")
     command = ["train", "-m", "demo", "-t", "demo", "--limit", 16, "--eval-limit", 10, "--out", tmp_path / "run"]
     more = ["--max-steps", 1]
@@ -70,13 +70,13 @@ def test_a_run_goes_on_with_a_base_that_is_loaded_as_it_was(flip_flop, tmp_path,
     assert "model.dtype ('4bit, float32', now 'float32')" in found.err
 
 
-def test_without_the_library_one_line_says_how_to_install_it(base, monkeypatch):
+def test_missing_bitsandbytes_is_reported(base, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(InputError, match=r"E-MODEL-QUANT: .*flip-flop-consistency\[quantized\]"):
         load_model(base, quantization_config="8bit")
 
 
-def test_a_map_takes_the_place_of_a_device(flip_flop, tmp_path):
+def test_device_map_replaces_device(flip_flop, tmp_path):
     command = ["audit", "-m", "demo", "-t", "demo", "--limit", 5, "--device-map", "auto"]
     assert flip_flop(*command, "--out", tmp_path / "run").code == 0
     found = flip_flop(*command, "--device", "cpu", "--out", tmp_path / "other")

@@ -1,6 +1,7 @@
-"""The least margin that a dtype resolves: beyond it an answer is the one that float32 gives."""
+"""The smallest margin that a dtype resolves."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import torch
 from torch import nn
 
 from flip_flop.scoring import score_instances
-from flip_flop.scoring.resolution import SAMPLE_INSTANCES, find_resolution
+from flip_flop.scoring.checks import find_resolution
+from flip_flop.scoring.encoder import KEPT
 from tests.scoring.made import instances
 from tests.scoring.oracle import naive_scores
 from tests.tiny import byte_bpe, tiny_model
@@ -16,14 +18,24 @@ from tests.tiny import byte_bpe, tiny_model
 EPS = {torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float32: 2**-23}
 
 
+class Encoded(list):
+    first: list
+
+
+def scored(model, rows):
+    encoded = Encoded(rows)
+    encoded.first = rows[:KEPT]
+    return replace(score_instances(model, rows, quiet=True), encoded=encoded)
+
+
 def found(model, rows):
-    table = score_instances(model, rows, quiet=True)
-    return table.scores, find_resolution(model, rows, table, 512)
+    table = scored(model, rows)
+    return table.scores, find_resolution(model, table, 512)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt_neox"])
-def test_in_half_precision_it_is_the_largest_change_of_a_margin_from_float32(dtype, architecture):
+def test_half_precision_resolution_is_largest_change_of_margin(dtype, architecture):
     model, rows = tiny_model(architecture).to(dtype), instances(byte_bpe())
     before = copy.deepcopy(model.state_dict())
     scores, resolution = found(model, rows)
@@ -32,24 +44,24 @@ def test_in_half_precision_it_is_the_largest_change_of_a_margin_from_float32(dty
     margins = [np.take_along_axis(s, best, 2) - np.take_along_axis(s, other, 2) for s in (scores, exact)]
     assert resolution.found == "measured"
     assert resolution.nats == pytest.approx(np.abs(margins[0] - margins[1]).max(), abs=1e-5)
-    assert 0 < resolution.nats < 32 * EPS[dtype], "what is stated is more than what is measured"
+    assert 0 < resolution.nats < 32 * EPS[dtype]
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def test_the_sample_is_bounded_and_from_the_beginning():
+def test_resolution_sample_is_first_instances():
     model, rows = tiny_model().bfloat16(), instances(byte_bpe(), 5) * 8
-    table = score_instances(model, rows, quiet=True)
-    table.scores[SAMPLE_INSTANCES:] = 1e3  # not looked at
-    assert find_resolution(model, rows, table, 512).nats < 1
+    table = scored(model, rows)
+    table.scores[KEPT:] = 1e3  # not looked at
+    assert find_resolution(model, table, 512).nats < 1
 
 
-def test_in_float32_it_is_stated():
+def test_float32_resolution_is_stated():
     _, resolution = found(tiny_model(), instances(byte_bpe()))
     assert (resolution.nats, resolution.found) == (32 * EPS[torch.float32], "stated")
 
 
 class HalfOnly(nn.Module):
-    """Like a kernel of half precision alone."""
+    """Like a kernel that supports only half precision."""
 
     def __init__(self, inner):
         super().__init__()
@@ -64,10 +76,10 @@ class HalfOnly(nn.Module):
     refuses = False
 
 
-def test_where_float32_cannot_be_asked_it_is_stated(monkeypatch):
+def test_resolution_is_stated_if_float32_fails(monkeypatch):
     model, rows = tiny_model().bfloat16(), instances(byte_bpe())
     model.model.layers[0].mlp = HalfOnly(model.model.layers[0].mlp)
-    table = score_instances(model, rows, quiet=True)
+    table = scored(model, rows)
     monkeypatch.setattr(HalfOnly, "refuses", True)
-    resolution = find_resolution(model, rows, table, 512)
+    resolution = find_resolution(model, table, 512)
     assert (resolution.nats, resolution.found) == (32 * EPS[torch.bfloat16], "stated")

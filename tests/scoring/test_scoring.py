@@ -1,4 +1,4 @@
-"""Scores do not depend on how they were computed, and nothing larger than needed is computed."""
+"""Scores do not depend on batches, and the computation is minimal."""
 
 import functools
 import itertools
@@ -46,22 +46,20 @@ def model_instances_and_naive_scores(architecture, kind):
 @pytest.mark.parametrize("tokenizer_kind", TOKENIZERS)
 @both_backends
 @every_architecture
-def test_scores_are_the_mean_log_probability_of_the_answers_own_tokens_in_any_order_and_batch(
-    architecture, tokenizer_kind, backend
-):
+def test_scores_are_mean_log_probabilities_in_any_order_and_batch(architecture, tokenizer_kind, backend):
     model, encoded, expected = model_instances_and_naive_scores(architecture, tokenizer_kind)
     for batch_tokens, order in ((1, [3, 0, 4, 2, 1]), (150, [4, 2, 0, 1, 3]), (100_000, [0, 1, 2, 3, 4])):
         chosen = [encoded[number] for number in order]
         table = score_instances(model, chosen, backend=backend, batch_tokens=batch_tokens, quiet=True)
         assert table.scores.shape == (5, 3, 2)
         assert table.scores.dtype == np.float32
-        assert table.backend == backend
+        assert table.settings["backend"] == backend
         assert_scores(model, table.scores, expected[order])
 
 
 @both_backends
 @every_architecture
-def test_in_float32_scores_are_as_near_as_its_products_are(architecture, backend):
+def test_float32_scores_match_within_rounding(architecture, backend):
     _, encoded, expected = model_instances_and_naive_scores(architecture, "byte_bpe")
     model = tiny_model(architecture)
     scores = score_instances(model, encoded, backend=backend, quiet=True).scores
@@ -76,7 +74,7 @@ BRANCH_FIRST = [[((1,), (1, 2)), ((1,), (1, 3))], [((1, 2), (3,)), ((1, 2), (2,)
 @example([BRANCH_FIRST] * 2, Random(0))
 @given(batches() | batches_with_a_common_beginning(most=4), st.randoms(use_true_random=False))
 @both_backends
-def test_any_answers_in_any_order_score_as_each_instance_alone(backend, batch, random):
+def test_batched_scores_match_single_instances(backend, batch, random):
     model = model_instances_and_naive_scores("qwen2", "byte_bpe")[0]
     encoded = [
         EncodedInstance(str(number), tuple(tuple(EncodedAnswer(*pair) for pair in row) for row in answers))
@@ -88,12 +86,12 @@ def test_any_answers_in_any_order_score_as_each_instance_alone(backend, batch, r
 
 
 @pytest.mark.parametrize(("batch_tokens", "rows"), [(1, 5), (100_000, 1)])
-def test_a_packed_row_is_whole_instances_and_each_of_their_beginnings_once(batch_tokens, rows):
+def test_packed_row_has_whole_instances_and_distinct_beginnings(batch_tokens, rows):
     model, encoded, _ = model_instances_and_naive_scores("qwen2", "byte_bpe")
     shapes = []
     hook = model.model.layers[0].register_forward_pre_hook(lambda layer, given: shapes.append(given[0].shape))
     choose_backend(model, encoded, "packed")
-    shapes.clear()  # those of the trial
+    shapes.clear()  # without the shapes of the probe
     score_instances(model, encoded, batch_tokens=batch_tokens, quiet=True)
     hook.remove()
     distinct = [
@@ -108,11 +106,11 @@ def test_a_packed_row_is_whole_instances_and_each_of_their_beginnings_once(batch
 
 
 def inputs(instance):
-    """What the model reads: all but an answer's last token."""
+    """The inputs of the model, without the last token of an answer."""
     return {answer.context + answer.tokens[:-1] for template in instance.answers for answer in template}
 
 
-def test_the_log_softmax_is_float32_whatever_the_models_dtype():
+def test_log_softmax_is_float32_for_any_dtype():
     model = tiny_model("qwen2").to(torch.bfloat16)
     states = answer_states(model, instances(byte_bpe(), 1))
     assert states.hidden.dtype == torch.bfloat16
@@ -122,7 +120,7 @@ def test_the_log_softmax_is_float32_whatever_the_models_dtype():
 
 @pytest.mark.parametrize("batch_tokens", [1, 100_000])
 @both_backends
-def test_only_answer_rows_reach_the_head_each_once(backend, batch_tokens):
+def test_head_computes_answer_rows_once(backend, batch_tokens):
     model = tiny_model("qwen2")
     encoded = instances(byte_bpe())
     choose_backend(model, encoded, "packed")  # the rows of its trial, once for each model
@@ -142,7 +140,7 @@ def test_only_answer_rows_reach_the_head_each_once(backend, batch_tokens):
 
 
 @both_backends
-def test_an_audits_forward_holds_no_tensor_of_batch_sequence_vocabulary(backend):
+def test_forward_has_no_batch_sequence_vocabulary_tensor(backend):
     model = tiny_model("qwen2", vocab_size=3001)
     encoded = instances(byte_bpe())
     largest = 0
@@ -162,13 +160,13 @@ def test_an_audits_forward_holds_no_tensor_of_batch_sequence_vocabulary(backend)
     assert largest == min(num_rows, 64) < num_positions / 4
 
 
-def test_the_head_sees_its_rows_in_chunks_where_there_is_no_gradient(monkeypatch):
+def test_head_computes_chunks_without_gradient(monkeypatch):
     model, encoded, expected = model_instances_and_naive_scores("qwen2", "byte_bpe")
     monkeypatch.setattr("flip_flop.scoring.causal_lm.HEAD_ROWS", 4)
     assert_scores(model, score_instances(model, encoded, quiet=True).scores, expected)
 
 
-def test_a_soft_cap_that_is_not_known_is_noticed():
+def test_unknown_soft_cap_is_rejected():
     model = tiny_model("qwen2")
     model.get_output_embeddings().register_forward_hook(lambda head, arguments, output: 3 * output)
     plain = model.forward
@@ -182,16 +180,16 @@ def _scaled(output):
     return output
 
 
-def test_scores_that_are_not_finite_are_refused_with_the_instance():
+def test_nonfinite_scores_are_rejected_with_instance():
     model = tiny_model("qwen2")
-    check_head(model)  # it looks at a model once, and found nothing
+    check_head(model)  # checks a model once
     with torch.no_grad():
         model.get_output_embeddings().weight[5] = float("nan")
     with pytest.raises(InputError, match=r"E-NONFINITE: .*'row-"):
         score_instances(model, instances(byte_bpe()), quiet=True)
 
 
-def test_the_own_label_mass_is_the_probability_of_the_templates_answers():
+def test_own_label_mass_is_probability_of_all_answers():
     model, encoded, naive = model_instances_and_naive_scores("qwen2", "byte_bpe")
     table = score_instances(model, encoded, quiet=True)
     counts = np.array([[[len(a.tokens) for a in row] for row in instance.answers] for instance in encoded])
@@ -202,7 +200,7 @@ def test_the_own_label_mass_is_the_probability_of_the_templates_answers():
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt_neox"])
 @torch.no_grad()
-def test_one_mask_gives_the_scores_of_path_attention(monkeypatch, architecture):
+def test_mask_kernel_scores_match_path_attention(monkeypatch, architecture):
     model = in_float64(tiny_model(architecture))
     encoded = instances(byte_bpe(), 3)
     expected = answer_states(model, encoded).scores(model)
@@ -212,7 +210,7 @@ def test_one_mask_gives_the_scores_of_path_attention(monkeypatch, architecture):
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt_neox"])
-def test_one_mask_gives_the_gradients_of_path_attention(monkeypatch, architecture):
+def test_mask_kernel_gradients_match_path_attention(monkeypatch, architecture):
     model, encoded = in_float64(tiny_model(architecture)), instances(byte_bpe(), 3)
 
     def gradients():
@@ -236,8 +234,8 @@ class Count(TorchDispatchMode):
         return function(*given, **(named or {}))
 
 
-def test_on_a_gpu_a_layer_launches_hardly_more_than_that_of_a_padded_forward(monkeypatch):
-    """Counted where it is wanted for launches: of answers of several tokens, which make many blocks."""
+def test_mask_kernel_launches_about_as_many_operations_as_padded(monkeypatch):
+    """Answers of several tokens have many blocks."""
     encoded = instances(byte_bpe(), 3)
 
     def operations(backend, kernel):
@@ -260,7 +258,7 @@ def test_on_a_gpu_a_layer_launches_hardly_more_than_that_of_a_padded_forward(mon
     assert blocks > one_mask
 
 
-def test_a_forward_that_memory_does_not_hold_is_divided(caplog):
+def test_out_of_memory_divides_forward(caplog):
     model, encoded, expected = model_instances_and_naive_scores("qwen2", "byte_bpe")
     largest, forwards = max(len(each.trie) for each in encoded), []
 
@@ -302,7 +300,7 @@ def test_the_forward_size_never_rises_after_an_out_of_memory_error(caplog):
 
 @both_backends
 @pytest.mark.parametrize("beginning", ["", "You are a careful reader of reviews. Answer with one word.\n\n"])
-def test_what_all_instances_begin_with_is_read_once(backend, beginning):
+def test_shared_beginning_is_computed_once(backend, beginning):
     tokenizer = byte_bpe()
     model = in_float64(tiny_model("qwen2", len(tokenizer)))
     rows = [

@@ -6,9 +6,9 @@ import torch
 
 from flip_flop import Task, audit
 from flip_flop.errors import InputError
-from flip_flop.options import ScoringOptions
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.scoring import load_model
+from flip_flop.scoring.options import ScoringOptions
 from tests.tiny import save_tiny
 
 
@@ -35,7 +35,7 @@ def choices_task(count=12):
 
 @pytest.mark.parametrize("backend", ["packed", "padded"])
 @pytest.mark.parametrize("model", ["demo", "tiny"])
-def test_rows_with_one_shared_prompt_score_as_one_row_at_a_time(loaded, model, backend):
+def test_rows_with_shared_prompt_score_like_single_rows(loaded, model, backend):
     model, task = loaded if model == "tiny" else load_model(model), choices_task()
     together = audit(model, task, scoring=ScoringOptions(backend=backend), quiet=True)
     alone = audit(model, task, scoring=ScoringOptions(backend=backend, batch_tokens=1), quiet=True)
@@ -43,7 +43,7 @@ def test_rows_with_one_shared_prompt_score_as_one_row_at_a_time(loaded, model, b
     assert together.metrics["observed_agreement"] == alone.metrics["observed_agreement"]
 
 
-def test_the_record_has_the_number_of_checked_scores_and_their_largest_difference(loaded):
+def test_record_has_number_and_largest_difference_of_checked_scores(loaded):
     checked = audit(loaded, choices_task(), quiet=True).record.scoring["self_check"]
     assert checked["num_scores"] == 2 * 3 * 2  # rows, templates, labels
     assert 0 <= checked["largest_difference"] < 1e-5
@@ -52,14 +52,14 @@ def test_the_record_has_the_number_of_checked_scores_and_their_largest_differenc
 
 
 @pytest.mark.parametrize("error", [0.01, float("nan")])
-def test_an_audit_with_wrong_scores_stops_with_the_instance_and_template(loaded, error):
+def test_wrong_scores_stop_audit_with_instance_and_template(loaded, error):
     """A kernel that is wrong for rows longer than the sequences of this task."""
 
     def disturb(module, given, named, output):
         if output.last_hidden_state.shape[1] > 50:
             output.last_hidden_state[:, ::3] *= 1 + error
 
-    audit(loaded, choices_task(), quiet=True)  # the model's own probe is done
+    audit(loaded, choices_task(), quiet=True)  # the model is probed once
     hook = loaded.model.model.register_forward_hook(disturb, with_kwargs=True)
     try:
         with pytest.raises(InputError, match="E-NONFINITE" if error != error else r"E-SELF-CHECK: .*'test-.*'[abc]'"):
@@ -68,7 +68,7 @@ def test_an_audit_with_wrong_scores_stops_with_the_instance_and_template(loaded,
         hook.remove()
 
 
-def test_a_difference_that_the_dtype_explains_is_accepted(tmp_path):
+def test_difference_within_resolution_is_accepted(tmp_path):
     model = load_model(str(save_tiny(tmp_path / "tiny", seed=3)), dtype="bfloat16")
     checked = audit(model, choices_task(), quiet=True).record.scoring["self_check"]
     assert 1e-5 < checked["largest_difference"] < 0.5

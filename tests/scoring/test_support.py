@@ -1,4 +1,4 @@
-"""Which models are packed: those that it serves exactly. The others are padded, exactly too, and one line says why."""
+"""The packed backend scores models exactly or falls back to the padded backend with a warning."""
 
 import copy
 import logging
@@ -32,7 +32,8 @@ from transformers import (
 )
 
 from flip_flop.errors import InputError
-from flip_flop.scoring import score_instances, support
+from flip_flop.prompts import RenderedInstance
+from flip_flop.scoring import as_scorer, causal_lm, score_instances, support
 from flip_flop.scoring.causal_lm import InFloat32, check_head, decoder_of
 from flip_flop.scoring.support import choose_backend, packed_obstacle
 from tests.exact import assert_scores, in_float64
@@ -43,7 +44,7 @@ from tests.tiny import CONFIGS, SHAPE, byte_bpe, random_model, tiny_model
 TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
 GROUPED = SHAPE | TOKENS | {"num_key_value_heads": 2}
 MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
-# Whose own code computes in nothing wider.
+# Models whose code cannot compute in float64.
 FLOAT32_ONLY = (DeepseekV3Config, MambaConfig, RecurrentGemmaConfig)
 NOT_THE_SAME = "a packed row does not give it the scores of separate sequences"
 
@@ -119,12 +120,12 @@ SERVED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_model_that_cannot_be_packed_is_padded_exactly_and_one_line_says_why(name, caplog):
+def test_unsupported_model_is_padded_exactly_with_one_warning(name, caplog):
     config, words = REFUSED[name]
     model, encoded = made(config()), instances(byte_bpe())
     tables = [score_instances(model, encoded, quiet=True) for _ in range(2)]
     for table in tables:
-        assert table.backend == "padded"
+        assert table.settings["backend"] == "padded"
         assert_scores(model, table.scores, naive_scores(model, encoded))
     lines = [record.getMessage() for record in caplog.records if record.name == "flip_flop"]
     assert len(lines) == 1
@@ -135,15 +136,15 @@ def test_a_model_that_cannot_be_packed_is_padded_exactly_and_one_line_says_why(n
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_a_model_whose_attention_is_plain_within_the_length_is_packed_exactly(name, caplog):
+def test_supported_model_is_packed_exactly(name, caplog):
     model, encoded = made(SERVED[name]()), instances(byte_bpe())
     table = score_instances(model, encoded, quiet=True)
-    assert table.backend == "packed"
+    assert table.settings["backend"] == "packed"
     assert_scores(model, table.scores, naive_scores(model, encoded))
     assert not caplog.records
 
 
-def test_a_window_bites_from_the_first_token_that_it_hides():
+def test_window_matters_from_first_hidden_token():
     encoded = instances(byte_bpe())
     length = max(instance.longest for instance in encoded)
     model = made(sliding(length))
@@ -152,7 +153,7 @@ def test_a_window_bites_from_the_first_token_that_it_hides():
     assert_scores(model, score_instances(model, encoded, quiet=True).scores, naive_scores(model, encoded))
 
 
-def test_rotary_positions_that_change_with_the_length_are_refused_beyond_it():
+def test_length_dependent_positions_are_padded_beyond_limit():
     model = made(dynamic(64))
     assert packed_obstacle(model, 64) is None
     assert packed_obstacle(model, 65) == (
@@ -178,14 +179,14 @@ def longrope(original):
 
 @torch.no_grad()
 def score_of_answer_alone(model, answer):
-    """By a model that has read nothing else."""
+    """The score of a new copy of the model."""
     logits = copy.deepcopy(model)(input_ids=torch.tensor([answer.inputs])).logits[0, len(answer.context) - 1 :]
     picked = logits.double().log_softmax(-1)[torch.arange(len(answer.tokens)), list(answer.tokens)]
     return float(picked.mean())
 
 
 @pytest.mark.parametrize("config", [longrope, dynamic])
-def test_positions_that_change_with_the_length_never_depend_on_the_batch(config):
+def test_length_dependent_positions_do_not_depend_on_batch(config):
     encoded = instances(byte_bpe())
     lengths = [len(answer.inputs) for instance in encoded for template in instance.answers for answer in template]
     original = sorted(lengths)[len(lengths) // 2]  # some are longer, some shorter, one is as long
@@ -197,24 +198,61 @@ def test_positions_that_change_with_the_length_never_depend_on_the_batch(config)
     for batch_tokens, order in ((1, [0, 1, 2, 3, 4]), (100_000, [4, 3, 2, 1, 0])):
         chosen = [encoded[number] for number in order]
         table = score_instances(model, chosen, batch_tokens=batch_tokens, quiet=True)
-        assert table.backend == "padded"
+        assert table.settings["backend"] == "padded"
         assert_scores(model, table.scores, [expected[number] for number in order])
 
 
-def test_states_of_another_dtype_than_the_heads_are_read():
+def test_states_may_have_another_dtype_than_head():
     model = random_model(MambaConfig(**MAMBA, vocab_size=400)).bfloat16()
     assert choose_backend(model, instances(byte_bpe()), "packed") == "padded"
 
 
 @pytest.mark.parametrize("config", [ElectraConfig, RemBertConfig])
-def test_a_head_that_reads_other_states_is_refused(config):
+def test_head_with_other_input_is_rejected(config):
     model = random_model(config(**SHAPE, vocab_size=400, embedding_size=8, output_embedding_size=8, is_decoder=True))
     with pytest.raises(InputError, match=r"^E-MODEL-KIND: \w+ gives its head other states than its decoder's\."):
         check_head(model)
 
 
-def test_a_model_is_tried_once_whatever_the_instances(monkeypatch):
-    model, encoded = tiny_model("qwen2"), instances(byte_bpe())
+class Custom(nn.Module):
+    """A layer that is not a class of transformers, so that its model is probed."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, states):
+        return self.layer(states)
+
+
+def custom_model(**sizes):
+    model = tiny_model("qwen2", **sizes)
+    model.model.layers[1].mlp = Custom(model.model.layers[1].mlp)
+    return model
+
+
+def test_tested_architectures_are_not_probed(monkeypatch):
+    monkeypatch.setattr(support, "_probe", lambda *_: pytest.fail("probed"))
+    assert choose_backend(tiny_model("qwen2"), instances(byte_bpe()), "packed") == "packed"
+    monkeypatch.setattr(support, "_probe", lambda *_: "probed")
+    assert packed_obstacle(custom_model(), 10) == "probed"
+    monkeypatch.setitem(causal_lm.TESTED, "transformers", "5.0")
+    assert packed_obstacle(tiny_model("qwen2"), 10) == "probed"
+
+
+@pytest.mark.parametrize("name", ["falcon", "bloom"])
+def test_self_check_rejects_wrong_entry_of_tested_architectures(name, monkeypatch):
+    config = LEAKING[name]()
+    config.vocab_size = len(byte_bpe())
+    monkeypatch.setitem(causal_lm.TESTED, "packed", [name])
+    texts = ("Is the room clean? It is", "The staff was rude and the food", "A quiet room")
+    rows = [RenderedInstance(str(at), texts, (("No", "Yes, it was"),) * 3, None) for at in range(4)]
+    with pytest.raises(InputError, match="E-SELF-CHECK"):
+        as_scorer((random_model(config), byte_bpe())).scores(rows)
+
+
+def test_model_is_probed_once(monkeypatch):
+    model, encoded = custom_model(), instances(byte_bpe())
     calls = []
     probe = support._probe
     monkeypatch.setattr(support, "_probe", lambda tried, first: calls.append(tried) or probe(tried, first))
@@ -223,8 +261,8 @@ def test_a_model_is_tried_once_whatever_the_instances(monkeypatch):
     assert calls == [model]
 
 
-def test_the_trial_leaves_the_model_as_it_was():
-    model = tiny_model("qwen2").train()
+def test_probe_does_not_change_model():
+    model = custom_model().train()
     model.set_attn_implementation("eager")
     level = logging.getLogger("transformers").level
     assert packed_obstacle(model, 10) is None  # without a warning, too
@@ -261,13 +299,13 @@ def with_massive_activations(config):
 
 
 @pytest.mark.parametrize("name", [*LEAKING, *PLAIN])
-def test_massive_activations_hide_nothing_in_bfloat16(name):
+def test_massive_activations_do_not_hide_leaks_in_bfloat16(name):
     model = with_massive_activations((LEAKING | PLAIN)[name]())
     assert choose_backend(model, instances(byte_bpe()), "packed") == ("padded" if name in LEAKING else "packed")
 
 
 @torch.no_grad()
-def test_a_bfloat16_model_is_tried_with_the_numbers_of_its_weights_in_float32():
+def test_probe_computes_bfloat16_weights_in_float32():
     ids = torch.arange(9)[None]
     model = with_massive_activations(PLAIN["llama"]())
     with InFloat32():
@@ -276,12 +314,12 @@ def test_a_bfloat16_model_is_tried_with_the_numbers_of_its_weights_in_float32():
     assert torch.equal(found, model.float()(input_ids=ids).logits)
 
 
-def test_the_runs_own_first_instance_is_tried_too():
+def test_first_instance_is_probed():
     model, encoded = tiny_model("qwen2"), instances(byte_bpe())
     assert packed_obstacle(model, 10) is None
 
     class Rare(Mixing):
-        """Which leaks where a row is longer than those of the trial's own tokens."""
+        """It mixes neighbours only in rows that are longer than the probe's."""
 
         def forward(self, states):
             return super().forward(states) if states.shape[1] > 20 else self.layer(states)
@@ -304,7 +342,7 @@ NOT_CAUSAL = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", NOT_CAUSAL)
-def test_a_model_that_sees_what_comes_later_is_refused(name, dtype):
+def test_noncausal_model_is_rejected(name, dtype):
     config = NOT_CAUSAL[name]()
     config.vocab_size = len(byte_bpe())
     with pytest.raises(InputError, match=r"^E-MODEL-KIND: \w+ is not causal: a token's state changes with") as caught:
@@ -313,7 +351,7 @@ def test_a_model_that_sees_what_comes_later_is_refused(name, dtype):
 
 
 class Mixing(nn.Module):
-    """A layer that mixes neighbours: each token's state is also that of the token before it in the row."""
+    """A layer that mixes neighbours: it adds the state of the preceding token in the row."""
 
     def __init__(self, layer):
         super().__init__()
@@ -323,15 +361,15 @@ class Mixing(nn.Module):
         return self.layer(states + 0.1 * nn.functional.pad(states, (0, 0, 1, 0))[:, :-1])
 
 
-def test_a_layer_that_mixes_neighbours_is_found_by_the_trial():
+def test_probe_finds_layer_that_mixes_neighbours():
     model = in_float64(tiny_model("qwen2"))
     model.model.layers[1].mlp = Mixing(model.model.layers[1].mlp)
     assert packed_obstacle(model, 10) == NOT_THE_SAME
     encoded = instances(byte_bpe())
     table = score_instances(model, encoded, quiet=True)
-    assert table.backend == "padded"
+    assert table.settings["backend"] == "padded"
     assert_scores(model, table.scores, naive_scores(model, encoded))
 
 
-def test_a_vocabulary_that_is_too_small_to_try_is_padded():
-    assert packed_obstacle(tiny_model("qwen2", vocab_size=8), 5) == "its vocabulary is too small to try it"
+def test_too_small_vocabulary_is_padded():
+    assert packed_obstacle(custom_model(vocab_size=8), 5) == "its vocabulary is too small to try it"

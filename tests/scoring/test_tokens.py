@@ -1,4 +1,4 @@
-"""The boundary rule. The rule as prose is in ``flip_flop.scoring.tokens``; each sentence of it is a test here."""
+"""The boundary rule. The rule as prose is in ``flip_flop.scoring.encoder``; each sentence of it is a test here."""
 
 import copy
 from dataclasses import replace
@@ -45,7 +45,7 @@ def test_prompt_and_answer_are_tokenized_together(tokenizer):
     assert list(pair.context + pair.tokens) == whole
 
 
-def test_an_answer_is_the_token_that_carries_its_space():
+def test_answer_token_includes_space():
     pair = encode_pair(byte_bpe(), "Is it good?", " Yes")
     assert byte_bpe().decode(pair.tokens) == " Yes"
     assert not pair.merged
@@ -56,23 +56,23 @@ def test_trailing_spaces_of_the_prompt_move_to_the_answer(tokenizer):
     assert moved == encode_pair(tokenizer, "Is it good?", " Yes")
 
 
-def test_where_a_token_spans_the_join_the_cut_is_at_the_first_token_that_differs():
+def test_merged_token_is_cut_at_first_difference():
     pair = encode_pair(spanning_tokenizer(), "ca", "bc")
     assert (pair.context, pair.tokens, pair.merged) == ((4,), (2, 4), True)
 
 
-def test_a_context_has_at_least_one_token():
+def test_context_has_at_least_one_token():
     pair = encode_pair(spanning_tokenizer(), "a", "bc")
     assert (pair.context, pair.tokens, pair.merged) == ((5,), (2, 4), True)
 
 
 @given(prompt=TEXT, answer=TEXT, kind=st.sampled_from(sorted(TOKENIZERS)))
-def test_every_answer_has_at_least_one_token_and_nothing_is_lost(prompt, answer, kind):
+def test_every_answer_has_tokens_and_text_is_complete(prompt, answer, kind):
     tokenizer = TOKENIZERS[kind]()
     alone = tokenizer(prompt.rstrip(" "), add_special_tokens=False)["input_ids"]
     together = tokenizer(prompt + " " + answer, add_special_tokens=False)["input_ids"]
     if alone[: len(together)] == together:
-        # White space, or text that a tokenizer has no token for, leaves nothing: it is refused, never scored.
+        # White space and text without tokens are refused.
         with pytest.raises(InputError, match="E-LABEL-EMPTY"):
             encode_pair(tokenizer, prompt, " " + answer)
         return
@@ -83,7 +83,7 @@ def test_every_answer_has_at_least_one_token_and_nothing_is_lost(prompt, answer,
 
 
 @pytest.mark.parametrize("added", [[], ["not very good"]])
-def test_many_prompts_at_once_have_the_tokens_of_each_prompt_and_answer_read_whole(added):
+def test_batched_tokens_match_whole_texts(added):
     tokenizer = copy.deepcopy(byte_bpe())
     tokenizer.add_tokens(added)
     ends = ("Is it good?", "Answer:\n", "the room was dirty", "don't", "e", "not  very ", "It was not very")
@@ -100,7 +100,7 @@ def test_many_prompts_at_once_have_the_tokens_of_each_prompt_and_answer_read_who
         assert (len(pair.context), pair.merged) == (shared, shared < len(alone))
 
 
-def test_what_is_wrong_with_a_later_row_is_raised_where_rows_are_read():
+def test_error_of_later_row_is_raised_during_iteration():
     rows = [RenderedInstance(str(n), (f"Is it {n}?",), (("No", "Yes"),), None) for n in range(200)]
     encoded, _ = PromptEncoder(word_level()).encode_all(
         [*rows, RenderedInstance("bad", ("Is it?",), (("Xy", "Qu"),), 0)]
@@ -111,7 +111,7 @@ def test_what_is_wrong_with_a_later_row_is_raised_where_rows_are_read():
         list(encoded)
 
 
-def test_there_is_exactly_one_bos_if_the_tokenizer_wants_one():
+def test_exactly_one_bos_if_tokenizer_adds_one():
     tokenizer = metaspace()
     bos = tokenizer.bos_token_id
     instance = RenderedInstance("1", ("Is it good?", "<s>Is it good?"), (("No", "Yes"), ("No", "Yes")), None)
@@ -121,7 +121,7 @@ def test_there_is_exactly_one_bos_if_the_tokenizer_wants_one():
             assert answer.context[0] == bos
 
 
-def test_no_bos_is_invented_for_a_tokenizer_that_puts_none():
+def test_no_bos_if_tokenizer_adds_none():
     assert PromptEncoder(byte_bpe()).bos is None
 
 
@@ -129,7 +129,7 @@ def test_no_bos_is_invented_for_a_tokenizer_that_puts_none():
     ("chat_template", "texts"),
     [("auto", ("<|user|>\nIs it good?</s>\n<|assistant|>\n", "Yes")), ("off", ("Is it good?", " Yes"))],
 )
-def test_a_space_is_the_delimiter_but_after_a_chat_templates_generation_prompt(chat_template, texts):
+def test_delimiter_is_space_except_after_generation_prompt(chat_template, texts):
     tokenizer = with_chat_template(byte_bpe())
     instance = RenderedInstance("1", ("Is it good?",), (("No", "Yes"),), None)
     answer = PromptEncoder(tokenizer, chat_template).encode(instance).answers[0][1]
@@ -138,7 +138,7 @@ def test_a_space_is_the_delimiter_but_after_a_chat_templates_generation_prompt(c
 
 @pytest.mark.parametrize("kind", [byte_bpe, metaspace])
 @pytest.mark.parametrize("start", ["", "{{ bos_token }}"])
-def test_a_chat_prompt_is_the_tokens_that_the_tokenizers_own_chat_has(kind, start):
+def test_chat_prompt_tokens_match_tokenizer(kind, start):
     tokenizer = with_chat_template(kind())
     tokenizer.chat_template = start + tokenizer.chat_template
     turns = [{"role": "user", "content": "Is it good?"}]
@@ -149,7 +149,7 @@ def test_a_chat_prompt_is_the_tokens_that_the_tokenizers_own_chat_has(kind, star
     assert [list(answer.context) for answer in answers] == [own, own]
 
 
-def test_answers_of_the_same_tokens_are_refused():
+def test_answers_with_equal_tokens_are_rejected():
     instance = RenderedInstance("row-7", ("Is it good?", "Good?"), (("No", "Yes"), ("Xylem", "Quark")), None)
     with pytest.raises(
         InputError, match=r"E-LABEL-TOKENS: Instance 'row-7', template number 2: .* 'Xylem' and 'Quark'"
@@ -157,30 +157,30 @@ def test_answers_of_the_same_tokens_are_refused():
         PromptEncoder(word_level()).encode(instance)
 
 
-def test_a_context_of_minus_one_is_none():
+def test_context_of_minus_one_is_unlimited():
     model = random_model(XLNetConfig(vocab_size=400, d_model=32, n_layer=1, n_head=4, d_inner=48))
     assert PromptEncoder.of(model, byte_bpe()).max_length is None
 
 
-def test_a_chat_template_that_is_asked_for_must_be_there():
+def test_missing_chat_template_is_rejected():
     with pytest.raises(InputError, match="E-CHAT-TEMPLATE"):
         PromptEncoder(byte_bpe(), "on")
 
 
-def test_a_prompt_longer_than_the_context_is_refused_with_its_place():
+def test_too_long_prompt_is_rejected_with_place():
     encoder = PromptEncoder.of(tiny_model("qwen2", 400), byte_bpe())
     instance = RenderedInstance("row-7", ("short", "long " * 300), (("No", "Yes"), ("No", "Yes")), None)
     with pytest.raises(InputError, match=r"E-TOO-LONG: Instance 'row-7', template number 2: .* context is 256"):
         encoder.encode(instance)
 
 
-def test_a_tokenizer_of_another_model_is_refused():
+def test_tokenizer_of_another_model_is_rejected():
     encoder = PromptEncoder.of(tiny_model("qwen2", 50), byte_bpe())
     with pytest.raises(InputError, match=r"E-MODEL-TOKENIZER: .*vocabulary ends at 49"):
         encoder.encode(RenderedInstance("1", ("What?",), (("No", "Yes"),), None))
 
 
-def test_an_answer_without_tokens_is_refused():
+def test_answer_without_tokens_is_rejected():
     with pytest.raises(InputError, match="E-LABEL-EMPTY"):
         encode_pair(TOKENIZERS["word_level"](), "Is it good?", "  ")
 
@@ -192,7 +192,7 @@ def chat_of(tokenizer, chat, prompt="Is it good?"):
     return encoder.as_read(instance).prompts[0], tokenizer.decode(answer.context + answer.tokens)
 
 
-def test_a_chat_has_the_tasks_system_turn_its_values_and_the_beginning_of_the_answer():
+def test_chat_has_system_message_values_and_assistant_prefix():
     tokenizer = with_chat_template(byte_bpe())
     tokenizer.chat_template += "{% if not enable_thinking %}<think></think>{% endif %}"
     chat = Chat("Be brief.", "Answer:", {"enable_thinking": False})
@@ -202,7 +202,7 @@ def test_a_chat_has_the_tasks_system_turn_its_values_and_the_beginning_of_the_an
     assert chat_of(tokenizer, open_end)[1].endswith("<|assistant|>\nAnswer:\nYes")
 
 
-def test_a_template_that_is_not_told_whether_to_think_is_named_once(caplog):
+def test_unset_enable_thinking_warns_once(caplog):
     tokenizer = with_chat_template(byte_bpe())
     tokenizer.chat_template += "{% if enable_thinking %}<think>{% endif %}"
     for _ in range(2):
@@ -210,12 +210,12 @@ def test_a_template_that_is_not_told_whether_to_think_is_named_once(caplog):
     assert caplog.text.count("W-CHAT-THINKING") == 1
 
 
-def test_a_chat_that_has_no_place_is_refused():
-    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: The task has system: .* the tokenizer has none"):
+def test_chat_settings_without_template_are_rejected():
+    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: The task has system, .* the tokenizer does not have one"):
         chat_of(byte_bpe(), Chat("Be brief."))
     tokenizer = with_chat_template(byte_bpe())
     tokenizer.chat_template = "{% if messages[0].role == 'system' %}{{ raise_exception('No system role') }}{% endif %}"
-    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: .*with system: No system role\. Leave system out"):
+    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: .*with system: No system role\. Remove system"):
         chat_of(tokenizer, Chat("Be brief."))
-    with pytest.raises(InputError, match="E-CHAT-TEMPLATE: chat_template_kwargs has 'chat_template', which is not for"):
+    with pytest.raises(InputError, match="E-CHAT-TEMPLATE: 'chat_template' is reserved in chat_template_kwargs"):
         chat_of(tokenizer, Chat(chat_template_kwargs={"chat_template": "x"}))

@@ -1,4 +1,4 @@
-"""The trie holds each distinct beginning once, and knows of each where it stands; against a set of prefixes."""
+"""The trie has one node per distinct prefix, with positions and visibility checked against a set of prefixes."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from flip_flop.scoring.answers import AnswerStates
 from flip_flop.scoring.trie import build_trie, join, shared_beginning
 from tests.scoring.tries import batches, batches_with_a_common_beginning, expected_prefixes, joined, path, spelled
 
-# 2 templates, 3 labels; the second label of the second template has a prompt of its own.
+# 2 templates, 3 labels; the second label of the second template has another prompt.
 EXAMPLE = [
     [((1, 2, 3), (4,)), ((1, 2, 3), (5, 6)), ((1, 2, 3), (5, 7, 8))],
     [((1, 2), (3, 9)), ((1, 4, 4), (1,)), ((1, 2), (6, 1))],
@@ -21,9 +21,9 @@ def words(trie):
     return [word[1:] for word in spelled(trie)]
 
 
-def test_an_example_by_hand():
+def test_trie_of_example():
     trie = build_trie(EXAMPLE)
-    # (1, 2, 3) is also what the answer (3, 9) reads, and (1, 2, 6) what (6, 1) does.
+    # (1, 2, 3) is also the input of the answer (3, 9), and (1, 2, 6) of (6, 1).
     prompts = [(1,), (1, 2), (1, 2, 3), (1, 4), (1, 4, 4)]
     assert words(trie) == [*prompts, (1, 2, 3, 5), (1, 2, 3, 5, 7), (1, 2, 6)]
     assert trie.num_prompt == len(prompts)
@@ -36,7 +36,7 @@ def test_an_example_by_hand():
 
 
 @given(batches())
-def test_there_is_one_node_for_each_distinct_prefix_of_each_instance(batch):
+def test_one_node_per_distinct_prefix(batch):
     trie = joined(batch)
     assert sorted(words(trie)) == sorted(word for answers in batch for word in expected_prefixes(answers))
     assert all(trie.parent[node] < node for node in range(len(trie)))
@@ -46,7 +46,7 @@ def test_there_is_one_node_for_each_distinct_prefix_of_each_instance(batch):
 
 @settings(max_examples=500)
 @given(batches_with_a_common_beginning())
-def test_tries_joined_at_any_common_length_keep_visibility_positions_sequences_and_targets(batch):
+def test_joined_tries_keep_visibility_positions_and_targets(batch):
     tries = [build_trie(answers) for answers in batch]
     for shared in range(shared_beginning(tries) + 1):
         trie = join(tries, shared)
@@ -77,7 +77,7 @@ def answers_of(trie):
 
 
 @pytest.mark.parametrize("label", [None, 1])
-def test_the_answers_of_one_instance_are_its_own_alone(label):
+def test_answers_of_instance_exclude_others(label):
     trie = joined([OTHER, EXAMPLE])
     mine = answers_of(trie).of(1, label)
     spelt = words(trie)

@@ -1,4 +1,4 @@
-"""Instances in tokens, drawn or made, and what a trie must hold of them, spelled out as plain prefixes."""
+"""Random and fixed instances in tokens, and the expected contents of their tries as plain prefixes."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -8,12 +8,12 @@ from flip_flop.scoring.trie import build_trie, join
 
 # Few tokens, so that sequences share beginnings of every length.
 TOKEN = st.integers(1, 3)
-# Nanoseconds of an attention call: nothing gives one for each chain, very much as few as can be.
+# Nanoseconds of an attention call: 0 gives a call per chain, 1e12 the fewest calls.
 CALL_COSTS = [0.0, None, 1e12]
 
 
 def set_call_cost(monkeypatch, cost):
-    """``None`` is what is known of the device."""
+    """``None`` keeps the cost of the device."""
     if cost is not None:
         monkeypatch.setitem(COSTS, "cpu", (cost, *COSTS["cpu"][1:]))
 
@@ -64,12 +64,12 @@ def prefixes(sequence):
 
 
 def expected_prefixes(answers):
-    """What the model reads, without an answer's last token: each distinct beginning once."""
+    """The distinct beginnings of the inputs."""
     return {word for template in answers for prompt, answer in template for word in prefixes(prompt + answer[:-1])}
 
 
 def spelled(trie):
-    """What stands at each node and before it, by its parents, with the root's number in front."""
+    """The tokens up to each node, after the number of its root."""
     words = []
     for node in range(len(trie)):
         backwards, at = [], node

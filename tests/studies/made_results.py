@@ -1,4 +1,4 @@
-"""Results made up from a seed: a study's folder as trainings and audits leave it, and frames without any file."""
+"""Random results: a study folder with training runs and audits, and frames without files."""
 
 import json
 from pathlib import Path
@@ -11,8 +11,8 @@ from flip_flop.method import BASE, METHODS
 from flip_flop_paper.folder import StudyFolder
 from flip_flop_paper.frame import KEPT, TEMPLATE_F1, make_frame
 from flip_flop_paper.paper import dataset_names, table1, table2
-from flip_flop_paper.plan import Cell, Plan, Setup
 from flip_flop_paper.study import Study
+from flip_flop_paper.units import Cell, Plan, Setup
 from tests.report.made_runs import make_scores, write_run
 
 PULLS = {"base": 0.0, "swarm": 0.3, "cce": 0.7, "f2c": 0.8}
@@ -43,7 +43,7 @@ def evaluation(step: int, mean_f1: float, agreement: float, shares=(0.5, 0.5), v
 
 
 def evaluations() -> list[dict]:
-    """Agreement is highest at step 9, after a collapse; next at step 6; mean F1 at step 3, and again at step 6."""
+    """Agreement is highest at the collapsed step 9, then at step 6. Mean F1 is highest at steps 3 and 6."""
     return [
         evaluation(0, 0.60, 0.70, (0.55, 0.45), (0.50, 0.50)),
         {"step": 1, "loss": 0.7},
@@ -54,7 +54,7 @@ def evaluations() -> list[dict]:
 
 
 class Maker:
-    """A study's folder and plan, which grow by an audit, with its training, at each call."""
+    """A study's folder and plan, which grow by an audit, with its training run, at each call."""
 
     def __init__(self, root: Path, *, num_instances: int = 37, is_demo: bool = False):
         self.folder, self.num_instances, self.is_demo = StudyFolder(root), num_instances, is_demo
@@ -96,7 +96,7 @@ class Maker:
         return self.cells.setdefault(key, Cell(key, kind, label, *where, trained, {}))
 
     def lose(self, **which) -> None:
-        """Audits of these attributes are no longer complete."""
+        """Remove the records of audits with these attributes."""
         for cell in self._audits(**which):
             (self.folder.run(cell) / "run.json").unlink()
 
@@ -141,7 +141,7 @@ def study3(maker: Maker, task="rte") -> Maker:
 
 
 def made_frame(*audits: dict) -> pd.DataFrame:
-    """A frame of audits without files: ``values``, ``base`` and ``f1`` by template, and whatever else they name."""
+    """A frame of audits without files, from ``values``, ``base``, ``f1`` by template, and other columns."""
     rows = []
     for position, audit in enumerate(audits):
         is_base = audit["method"] == "base"
@@ -175,7 +175,7 @@ def paper_audits(**more) -> list[dict]:
 
 
 def transfer_audits() -> list[dict]:
-    """80 pairs whose means and signs by source are those of the paper's Table 2."""
+    """80 pairs with the means and signs of the paper's Table 2."""
     audits = []
     for source, rows in table2().groupby("source", sort=False):
         targets = [task for task in dataset_names() if task != source]

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from flip_flop_paper.keys import make_plan
-from flip_flop_paper.plan import Setup
+from flip_flop_paper.digests import make_plan
 from flip_flop_paper.study import Settings, Study
+from flip_flop_paper.units import Setup
 
 SHORT = {
     "max_steps": 2,
@@ -32,7 +32,7 @@ def keys(*arguments, **more) -> dict[str, str]:
 
 
 def write_task(path: Path, *, name="tickets", prompt="{{ text }}?", rows=12, shift=0, held_out=()) -> Path:
-    """A task file with its data beside it."""
+    """Write a task file and its data."""
     path.mkdir(parents=True, exist_ok=True)
     for split, count in (("train", rows), ("test", rows - 3)):
         lines = [f"number {shift + index} of {split},{index % 2}" for index in range(count)]

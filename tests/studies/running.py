@@ -5,11 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from flip_flop_paper.cli import study_command
-from flip_flop_paper.leases import Holder
 
 STUDY = """\
 name: small
@@ -26,9 +24,9 @@ settings:
   logging_steps: 1
 limit: 26
 """
-# Long enough for something to be killed in the middle of a training.
+# Long enough for something to be killed in the middle of a training run.
 LONG = STUDY.replace("max_steps: 6", "max_steps: 48").replace("_steps: 2", "_steps: 6")
-COMMAND = [sys.executable, "-m", "flip_flop.cli.main", "study"]
+COMMAND = [sys.executable, "-m", "flip_flop", "study"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -56,21 +54,12 @@ def start(*arguments, **more) -> subprocess.Popen:
 
 
 def here(*arguments) -> int:
-    """The command in this process, where nothing is to be killed: starting one takes seconds."""
+    """Run the command in this process: starting another takes seconds."""
     return study_command.main([str(word) for word in arguments], standalone_mode=False)
 
 
-def write_lease(folder: Path, name: str, generation: int = 0, age: float = 0.0, **changes) -> Path:
-    """A lease of this process, or of one that differs from it, last touched some seconds ago."""
-    folder.mkdir(exist_ok=True, parents=True)
-    path = folder / f"{name}.{generation}"
-    path.write_text(json.dumps(vars(Holder.of(os.getpid())) | changes))
-    os.utime(path, (time.time() - age, time.time() - age))
-    return path
-
-
 def has_ended(process: int) -> bool:
-    """Whether a process is gone; what nobody has waited for has ended, too."""
+    """Return whether a process has ended, also as a zombie."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8") as file:
             return file.read().rpartition(")")[2].split()[0] in "ZX"
@@ -79,17 +68,17 @@ def has_ended(process: int) -> bool:
 
 
 def whole_checkpoints(root: Path) -> list[Path]:
-    """The whole checkpoints of a study's trainings."""
+    """The whole checkpoints of a study's training runs."""
     return sorted(root.glob("trainings/*/checkpoints/checkpoint-*/MANIFEST.json"))
 
 
 def attempts(root: Path) -> dict[str, int]:
-    """How often a process has begun each unit."""
+    """Number of processes that have begun each unit."""
     return {log.stem: log.read_text().count("---- ") for log in (root / "logs").glob("*.log")}
 
 
 def outcome(root: Path) -> dict[str, str]:
-    """All that a study's tables are made of, by run directory."""
+    """The inputs of a study's tables, by run directory."""
     found = {}
     for record in sorted(root.glob("*/*/run.json")):
         files = ("metrics.json", "adapter/adapter_model.safetensors")

@@ -1,4 +1,4 @@
-"""A Slurm of two nodes on this machine: munge, a controller and two slurmd, each with files of its own."""
+"""A Slurm of two nodes on this machine: munge, a controller and two slurmd, each with separate files."""
 
 import contextlib
 import json
@@ -114,7 +114,11 @@ class Cluster:
         self._wait(lambda: self.states().count("idle") == len(self.nodes), "the nodes")
 
     def job_of(self, root: Path, unit: str) -> str:
-        return str(json.loads((root / "slurm" / f"{unit}.json").read_text())["job"])
+        for path in (root / "slurm").glob("*.json"):
+            units = json.loads(path.read_text())["units"]
+            if unit in units:
+                return f"{path.stem}_{units.index(unit)}"
+        raise AssertionError(f"{unit} is not submitted")
 
     def node_of(self, root: Path, unit: str) -> str:
         return self.ask("squeue", "-h", "-r", "-o", "%N", "-j", self.job_of(root, unit)).strip()
@@ -127,6 +131,12 @@ class Cluster:
         for job in found:
             self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
         return found
+
+    def is_idle(self) -> bool:
+        """Return whether the queue is empty. A controller without time does not answer."""
+        command = ["squeue", "-h", "-r"]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
+        return done.returncode == 0 and not done.stdout.strip()
 
     def states(self) -> list[str]:
         found = self.ask("sinfo", "-h", "-N", "--partition=main", "-o", "%T")
@@ -185,7 +195,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _step_daemons(tasks: list[int]) -> set[int]:
-    """The slurmstepd that each of these processes descends from: they are no children of their node's daemon."""
+    """The slurmstepd that each of these processes descends from: their parent is not the daemon of the node."""
     found = set()
     for task in tasks:
         process = task

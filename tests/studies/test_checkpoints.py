@@ -6,8 +6,8 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.training import train
-from flip_flop_paper.tables.checkpoints import checkpoints_table, choose, read_checkpoints, read_choices
-from flip_flop_paper.tables.table import render_markdown
+from flip_flop_paper.checkpoints import checkpoints_table, choose, read_checkpoints, read_choices
+from flip_flop_paper.table import render_markdown
 from tests.studies.made_results import Maker, evaluation, make_training, study2
 from tests.training.conftest import load_tiny, make_task, settings
 
@@ -19,7 +19,7 @@ def choice_of(path, log=None, **training):
     return choose(make_training(path / "training", "f2c", log, **training))
 
 
-def test_mean_f1_takes_the_first_of_the_best_and_agreement_the_best_that_has_not_collapsed(tmp_path):
+def test_rules_choose_first_best_uncollapsed_checkpoint(tmp_path):
     chosen = choice_of(tmp_path)
     assert (chosen["mean_f1_step"], chosen["mean_f1_value"], chosen["mean_f1_agreement"]) == (3, 0.80, 0.75)
     assert (chosen["agreement_step"], chosen["agreement_value"]) == (6, 0.85)
@@ -28,15 +28,15 @@ def test_mean_f1_takes_the_first_of_the_best_and_agreement_the_best_that_has_not
     assert choice_of(tmp_path / "b", **DRIFTED)["agreement_step"] is None
 
 
-def test_the_base_itself_is_no_candidate(tmp_path):
+def test_base_is_not_a_candidate(tmp_path):
     choice = choice_of(tmp_path, [evaluation(0, 0.99, 0.99), evaluation(4, 0.5, 0.5)])
     assert choice["mean_f1_step"] == choice["agreement_step"] == 4
 
 
-def test_where_votes_are_calibrated_the_guard_is_the_one_that_training_logged(tmp_path):
+def test_calibrated_runs_use_the_logged_drift(tmp_path):
     log = [
         evaluation(0, 0.6, 0.7, votes=(0.9, 0.1)),
-        evaluation(3, 0.7, 0.8) | {"eval_vote_drift": 0.05, "eval_selection": 0.8},  # moved by the calibration alone
+        evaluation(3, 0.7, 0.8) | {"eval_vote_drift": 0.05, "eval_selection": 0.8},  # moved only by the calibration
         evaluation(6, 0.7, 0.9) | {"eval_vote_drift": 0.3, "eval_selection": -1.0},
         evaluation(9, 0.7, 0.95) | {"eval_vote_drift": 0.1, "eval_selection": -1.0},
     ]
@@ -47,7 +47,7 @@ def test_where_votes_are_calibrated_the_guard_is_the_one_that_training_logged(tm
     assert choice_of(tmp_path / "b", log)["agreement_step"] is None
 
 
-def test_a_training_behind_several_audits_is_read_once(tmp_path):
+def test_training_run_with_several_audits_has_one_row(tmp_path):
     assert len(read_choices(study2(Maker(tmp_path)).frame())) == 2
 
 
@@ -58,21 +58,21 @@ def table_of(tmp_path, *trainings):
     return checkpoints_table(maker.frame(), read_choices(maker.frame()))
 
 
-def test_what_no_rule_can_choose_is_said(tmp_path):
+def test_notes_name_runs_without_a_choice(tmp_path):
     notes = table_of(tmp_path, {"log": NO_VOTES}, {"log": [{"step": 1, "loss": 0.7}]}, DRIFTED).notes
     assert "The log does not hold the base's votes, so the guard is unknown: 1 training." in notes
     assert "No checkpoint was scored on the validation split: 1 training." in notes
     assert "No checkpoint within max_share_drift: 1 training." in notes
 
 
-def test_the_table_says_what_choosing_without_labels_costs(tmp_path):
+def test_table_has_the_cost_of_label_free_selection(tmp_path):
     text = render_markdown(table_of(tmp_path, {}, {"log": [evaluation(0, 0.5, 0.5), evaluation(2, 0.6, 0.9)]}))
     assert "| F2C | RTE, 10 templates | 0 | 3 | 80.00 | 75.00 | 5.00 | 6 | 80.00 | 85.00 | 10.00 |" in text
     assert "the same checkpoint in 1 of 2 trainings; choosing without labels moves validation mean F1 by ±0.00" in text
 
 
 @pytest.mark.parametrize("file", ["run.json", "log.jsonl"])
-def test_a_training_whose_record_is_gone_or_broken_is_named(tmp_path, file):
+def test_broken_training_record_is_named(tmp_path, file):
     training = make_training(tmp_path / "training", "f2c")
     (training / file).write_text("{")
     with pytest.raises(InputError, match="E-RUN-BROKEN"):
@@ -82,7 +82,7 @@ def test_a_training_whose_record_is_gone_or_broken_is_named(tmp_path, file):
         choose(training)
 
 
-def test_the_log_alone_gives_the_value_that_training_selects_by(tmp_path):
+def test_log_reproduces_the_selection_value(tmp_path):
     out = tmp_path / "trained"
     config = settings(select_by="vote_agreement", learning_rate=1e-3, num_train_epochs=3)
     train(load_tiny(2), make_task(), config, out, quiet=True, keep_worse=True)

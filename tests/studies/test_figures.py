@@ -1,4 +1,4 @@
-"""The plots: every number in its place, nothing outside, and colours that more eyes than most can tell apart."""
+"""Plots: correct numbers, labels inside the figure, and colours for all kinds of colour vision."""
 
 import functools
 
@@ -30,7 +30,7 @@ def transfer_maps():
 
 
 def numbered_cells(plot):
-    """Each number of a heat map with the cell that it stands in."""
+    """Return each number of a heat map with its cell."""
     axes = plot.figure.axes[0]
     for text in axes.texts:
         x, y = text.get_position()
@@ -38,7 +38,7 @@ def numbered_cells(plot):
         yield text, cell
 
 
-def test_a_heat_map_holds_every_change_with_its_sign():
+def test_heat_map_shows_signed_changes():
     maps = transfer_maps()
     assert list(maps) == ["mean_f1", "f1_std", "observed_agreement"]
     for metric, plot in maps.items():
@@ -49,7 +49,7 @@ def test_a_heat_map_holds_every_change_with_its_sign():
 
 
 @pytest.mark.parametrize(("metric", "better"), [("mean_f1", "+"), ("f1_std", "−"), ("observed_agreement", "+")])
-def test_better_is_green_for_sigma_too_where_lower_is_better_and_numbers_have_contrast(metric, better):
+def test_heat_map_colours_improvements_green_with_readable_numbers(metric, better):
     for text, cell in numbered_cells(transfer_maps()[metric]):
         red, green, blue, _ = cell.get_facecolor()
         if abs(float(text.get_text().replace("−", "-"))) > 0.5:
@@ -58,7 +58,7 @@ def test_better_is_green_for_sigma_too_where_lower_is_better_and_numbers_have_co
         assert (max(light, ink) + 0.05) / (min(light, ink) + 0.05) >= 4.2  # WCAG asks 3 of large, 4.5 of small type
 
 
-def test_a_missing_pair_is_hatched_and_the_own_task_is_empty(tmp_path):
+def test_heat_map_hatches_missing_pairs(tmp_path):
     maker = study2(Maker(tmp_path))
     whole = draw_heatmaps(maker.frame(), "f2c")[0].figure.axes[0]
     assert not [patch for patch in whole.patches if patch.get_hatch()]
@@ -72,18 +72,20 @@ def test_a_missing_pair_is_hatched_and_the_own_task_is_empty(tmp_path):
 
 @pytest.mark.parametrize("kind", CONFUSIONS)
 @pytest.mark.parametrize("strength", [0.25, 0.5, 0.75, 1.0])
-def test_better_and_worse_of_equal_size_differ_for_eyes_that_confuse_red_and_green(kind, strength):
+def test_heat_map_colours_differ_in_lightness(kind, strength):
     colours = np.array([SCALE((1 + sign * strength) / 2)[:3] for sign in (1, -1)])
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
     confusion = np.array([row.split() for row in CONFUSIONS[kind].split(";")], dtype=float)
     seen = np.clip(linear @ confusion.T, 0, 1)
     better, worse = 116 * (seen @ [0.2126, 0.7152, 0.0722]) ** (1 / 3) - 16
     assert worse - better > 20 * strength  # CIE L*, in which 2.3 is just noticeable
-    hues = ((seen[:, 0] + seen[:, 1]) / 2 - seen[:, 2]) / seen.sum(axis=1)  # blue against yellow, what is left
+    hues = ((seen[:, 0] + seen[:, 1]) / 2 - seen[:, 2]) / seen.sum(
+        axis=1
+    )  # blue against yellow, the remaining contrast
     assert abs(hues[0] - hues[1]) > 0.05
 
 
-def test_the_boxes_are_the_quartiles_and_every_template_a_dot():
+def test_boxes_are_quartiles_with_a_dot_per_template():
     audits = with_f1(7, "cb") + with_f1(7, "rte")
     axes = draw_boxes(template_f1(made_frame(*audits))).figure.axes[0]
     dots = [line for line in axes.lines if line.get_marker() == "o"]
@@ -93,11 +95,11 @@ def test_the_boxes_are_the_quartiles_and_every_template_a_dot():
     assert any(np.allclose(line.get_ydata(), median) for line in axes.lines if line.get_marker() != "o")
 
 
-def test_without_gold_labels_there_is_no_box():
+def test_no_box_without_gold_labels():
     assert make_plots(made_frame(*paper_audits())) == []
 
 
-def test_study_3_draws_f1_with_its_band_and_agreement_over_k(tmp_path):
+def test_study_3_draws_f1_and_agreement_by_k(tmp_path):
     maker = study3(Maker(tmp_path))
     (plot,) = draw_curves(maker.frame())
     top, bottom = plot.figure.axes
@@ -115,7 +117,7 @@ def test_study_3_draws_f1_with_its_band_and_agreement_over_k(tmp_path):
     assert faces[-1] == "white" != faces[0]  # the last one has seen the templates that it is audited on
 
 
-def test_nothing_lies_outside_a_plot_or_on_another_label(tmp_path):
+def test_labels_do_not_overlap(tmp_path):
     paper = made_frame(*with_f1(), *transfer_audits())
     for plot in [*make_plots(paper), *draw_curves(study3(Maker(tmp_path)).frame())]:
         canvas = plot.figure.canvas
@@ -125,7 +127,7 @@ def test_nothing_lies_outside_a_plot_or_on_another_label(tmp_path):
         for axes in plot.figure.axes:
             for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
                 if any(label.get_rotation() for label in labels):
-                    labels = []  # the boxes of slanted words overlap where the words do not
+                    labels = []  # the boxes of slanted words overlap more than the words
                 boxes = [label.get_window_extent(renderer) for label in labels if label.get_text()]
                 inside = [box for box in boxes if box.width]
                 assert not any(a.overlaps(b) for n, a in enumerate(inside) for b in inside[n + 1 :]), plot.name
@@ -136,12 +138,12 @@ def test_nothing_lies_outside_a_plot_or_on_another_label(tmp_path):
                 assert box.x1 <= page.x1 + 1, (plot.name, drawn)
 
 
-def test_a_name_with_a_dollar_sign_or_of_any_length_is_only_a_name():
+def test_names_in_plots_are_literal():
     audits = [each | {"task": "$x^{broken" + 30 * "w"} for each in with_f1(task="rte")]
     assert draw_boxes(template_f1(made_frame(*audits))).render("png")
 
 
-def test_a_curve_that_does_not_move_gets_an_axis_of_a_few_points():
+def test_flat_curve_has_a_minimum_axis_range():
     values = {"mean_f1": 0.0, "f1_std": 0.0, "observed_agreement": 1.0}
     base = {"method": "base", "task": "rte", "setting": "unseen", "values": values}
     trained = base | {"method": "f2c", "k": 5, "held_out": True}

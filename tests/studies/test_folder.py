@@ -7,8 +7,8 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop_paper.folder import StudyFolder, load_plan, root_of
-from flip_flop_paper.local import LocalExecutor
-from flip_flop_paper.plan import Setup
+from flip_flop_paper.local import LocalRun
+from flip_flop_paper.units import Setup
 from tests.studies.plans import plan, small
 from tests.studies.running import STUDY, here, write_study
 
@@ -43,24 +43,23 @@ def two(tmp_path):
     return folder, made
 
 
-def test_a_study_has_a_folder_for_each_model(two):
+def test_each_model_has_a_folder(two):
     folder, made = two
     assert [folder.study(each).name for each in made] == ["small-some_model-21139d", "small-tiny-251167"]
     assert [load_plan(folder.study(each) / "study.json") for each in made] == list(made)
-    assert [folder.latest_plan(each) for each in made] == list(made)
     assert [root_of(folder.write_plan(each)) for each in made] == [folder.root] * 2
 
 
 @pytest.mark.parametrize(("was", "now", "warned"), [("1", "2", True), ("2", "2", False), (None, "2", False)])
-def test_a_name_that_stands_for_another_commit_than_in_the_last_run_is_told(tmp_path, caplog, was, now, warned):
+def test_changed_commit_of_a_model_warns(tmp_path, caplog, was, now, warned):
     folder, made = StudyFolder(tmp_path), of("owner/tiny")
     for revision in (was, now):
         folder.write_plan(replace(made, setup=Setup("owner/tiny", revision=revision)))
-    assert ("W-STUDY-MODEL: owner/tiny is at commit 2, and was at 1" in caplog.text) == warned
-    assert ("--revision 1 goes on with that" in caplog.text) == warned
+    assert ("W-STUDY-MODEL: owner/tiny is at commit 2 now. The last run used 1" in caplog.text) == warned
+    assert ("--revision 1 continues that run" in caplog.text) == warned
 
 
-def test_a_study_has_its_name_alone_as_folder_for_the_model_of_its_file_and_digits_for_others(tmp_path):
+def test_folder_of_the_files_model_has_the_studys_name(tmp_path):
     folder, named = StudyFolder(tmp_path), replace(BASE, model="demo")
     assert folder.study(of("demo", named)) == folder.root / "small"
     others = [of("a/tiny"), of("b/tiny"), of("/models/tiny"), of("tiny"), of("a/tiny", named)]
@@ -69,8 +68,8 @@ def test_a_study_has_its_name_alone_as_folder_for_the_model_of_its_file_and_digi
     assert all(name.startswith("small-tiny-") for name in names)
 
 
-def test_a_folder_is_one_model_however_it_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(LocalExecutor, "run", lambda self: None)
+def test_local_model_is_identified_by_its_path(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(LocalRun, "run", lambda self, plan, quiet: [])
     monkeypatch.chdir(tmp_path)
     tiny = write_model(tmp_path / "tiny")
     write_study(tmp_path, STUDY.replace("model: demo", "model: ./tiny"))
@@ -88,7 +87,7 @@ def test_a_folder_is_one_model_however_it_is_named(tmp_path, monkeypatch, capsys
         assert here(command, "small.yaml", "--out", "out", "--model", "other/tiny") == 0
 
 
-def test_a_study_with_several_models_is_read_by_its_models_name(two):
+def test_several_models_require_a_name(two):
     folder, (first, second) = two
     with pytest.raises(InputError) as error:
         folder.read_study(BASE)
@@ -96,11 +95,11 @@ def test_a_study_with_several_models_is_read_by_its_models_name(two):
     assert str(error.value) == f"E-STUDY-MODEL: {folder.root} {message}"
     assert folder.read_study(BASE, "owner/some model") == first
     assert folder.read_study(BASE, "another/tiny") == second
-    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .* with the model b\. There: another/tiny, owner/some mod"):
+    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .* with --model b\. There: another/tiny, owner/some mod"):
         folder.read_study(BASE, "b")
 
 
-def test_a_study_whose_name_begins_with_anothers_is_another_one(tmp_path):
+def test_studies_with_a_common_prefix_are_distinct(tmp_path):
     folder = StudyFolder(tmp_path)
     folder.write_plan(of("demo", replace(BASE, name="small-er", model="demo")))
     folder.write_plan(of("demo", replace(BASE, name="smaller", model="demo")))
@@ -109,19 +108,3 @@ def test_a_study_whose_name_begins_with_anothers_is_another_one(tmp_path):
     folder.write_plan(of("a/tiny"))
     (folder.root / "smaller" / "study.json").write_text("{")  # no matter of this study's
     assert folder.read_study(BASE) == of("a/tiny")
-
-
-def test_tables_are_those_of_the_grid_that_is_on_disk_at_the_end_if_they_share_an_audit(tmp_path, monkeypatch):
-    study, folder, shown = write_study(tmp_path), StudyFolder(tmp_path / "out"), []
-
-    def run_elsewhere(self):
-        own = self.tracker.plan
-        assert folder.read_study(own.study) == folder.latest_plan(own) == own
-        folder.write_plan(replace(own, cells=own.cells[:1]))  # as another run would: the base alone
-
-    monkeypatch.setattr(LocalExecutor, "run", run_elsewhere)
-    monkeypatch.setattr("flip_flop_paper.cli._write_outputs", lambda folder, found, quiet: shown.append(found))
-    here("run", study, "--out", folder.root)
-    assert [cell.method for cell in shown[0].cells] == ["base"]
-    other = replace(shown[0], cells=())
-    assert folder.latest_plan(other) == other

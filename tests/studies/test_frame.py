@@ -1,4 +1,4 @@
-"""From a study's folder to one frame: seeds together, each beside the base on the same instances and templates."""
+"""The frame of a study: averages over seeds, and the base on the same instances and templates."""
 
 from statistics import fmean
 
@@ -23,7 +23,7 @@ def cells_of(frame, setting, *columns):
     return list(found[list(columns)].itertuples(index=False, name=None))
 
 
-def test_the_seeds_of_a_method_stand_together_as_mean_and_sample_deviation(tmp_path):
+def test_seeds_are_averaged_with_sample_deviation(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("rte", "wsc"), seeds=(0, 1, 2))
     values = [metrics["mean_f1"] for metrics in maker.metrics(method="cce", task="wsc")]
     cell = averaged(maker, "cce", "wsc")["mean_f1"]
@@ -37,7 +37,7 @@ def test_the_seeds_of_a_method_stand_together_as_mean_and_sample_deviation(tmp_p
     assert sigma.change < 0 < sigma.improvement
 
 
-def test_the_interval_resamples_the_same_instances_in_the_base_and_in_every_seed(tmp_path):
+def test_interval_is_paired_over_instances(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("rte",), methods=("f2c",))
     before, *after = [load_run(run).predictions for run in maker.runs()]
     assert len(after) == 2
@@ -50,7 +50,7 @@ def test_the_interval_resamples_the_same_instances_in_the_base_and_in_every_seed
     assert (cell.change_low, cell.change_high) == pytest.approx(expected)
 
 
-def test_what_was_trained_on_another_task_is_transfer(tmp_path):
+def test_audits_on_a_different_task_are_transfer(tmp_path):
     frame = study2(Maker(tmp_path)).frame()
     pairs = [("rte", "copa"), ("rte", "wsc"), ("copa", "rte"), ("copa", "wsc")]
     assert sorted(cells_of(frame, "transfer", "source", "task")) == sorted(pairs)
@@ -59,14 +59,14 @@ def test_what_was_trained_on_another_task_is_transfer(tmp_path):
 
 
 @pytest.mark.parametrize("others", [lambda maker: maker, study2])
-def test_study_3_has_the_base_and_the_training_on_all_templates_at_its_ends(tmp_path, others):
+def test_study_3_includes_base_and_all_templates(tmp_path, others):
     frame = study3(others(Maker(tmp_path))).frame()
     expected = [("base", 0, False), ("f2c", 3, True), ("f2c", 6, True), ("f2c", 10, False)]
     assert cells_of(frame, "unseen", "method", "k", "held_out") == expected
     assert cells_of(frame, "own", "method") == [("base",)] * (3 if others is study2 else 0)
 
 
-def test_runs_on_other_instances_are_not_compared(tmp_path):
+def test_runs_on_different_instances_are_not_compared(tmp_path):
     maker = Maker(tmp_path)
     maker.audit("base", "rte")
     maker.num_instances = 31
@@ -75,7 +75,7 @@ def test_runs_on_other_instances_are_not_compared(tmp_path):
     assert np.isnan([cell.change, cell.change_low, cell.change_high]).all()
 
 
-def test_without_gold_labels_there_is_agreement_and_no_f1(tmp_path):
+def test_no_f1_without_gold_labels(tmp_path):
     maker = Maker(tmp_path)
     maker.audit("base", "mine", no_gold=True)
     maker.audit("f2c", "mine", seed=0, no_gold=True)
@@ -85,7 +85,7 @@ def test_without_gold_labels_there_is_agreement_and_no_f1(tmp_path):
     assert template_f1(maker.frame()).empty
 
 
-def test_an_audit_that_is_not_complete_has_rows_without_values(tmp_path):
+def test_incomplete_audit_has_rows_without_values(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("cb", "rte"), methods=("f2c",))
     maker.lose(method="f2c", task="cb", seed=0)
     maker.lose(method="f2c", task="rte", seed=1)
@@ -97,7 +97,7 @@ def test_an_audit_that_is_not_complete_has_rows_without_values(tmp_path):
     assert averaged(maker, "f2c", "rte")["mean_f1"].seeds == (0,)
 
 
-def test_each_template_has_its_mean_over_seeds(tmp_path):
+def test_template_f1_is_averaged_over_seeds(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("rte",))
     f1 = template_f1(maker.frame())
     f1 = f1[f1["method"] == "swarm"].set_index("template")["f1"]
@@ -106,6 +106,6 @@ def test_each_template_has_its_mean_over_seeds(tmp_path):
     assert f1["t02"] == pytest.approx(np.mean(per_seed))
 
 
-def test_the_base_comes_first_then_our_methods_then_others_by_name(tmp_path):
+def test_methods_are_sorted_base_ours_others(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("rte",), seeds=(0,), methods=("zeta", "f2c", "mine.losses:alpha", "swarm"))
     assert methods_of(maker.frame()) == ["base", "swarm", "f2c", "mine.losses:alpha", "zeta"]

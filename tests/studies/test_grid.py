@@ -1,4 +1,4 @@
-"""The paper's studies as grids: how many trainings and audits, of what, and what two studies share."""
+"""The paper's studies as grids: how many training runs and audits, of what, and what two studies share."""
 
 from collections import Counter
 from dataclasses import replace
@@ -6,21 +6,22 @@ from dataclasses import replace
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.tasks.catalog import catalog_names
 from flip_flop.tasks.embedded import embedded_task
+from flip_flop_paper.data.catalog import catalog_names
 from flip_flop_paper.grid import GridCell, expand
-from flip_flop_paper.study import Subsets, load_study, narrow
+from flip_flop_paper.study import Subsets, narrow
+from flip_flop_paper.study_file import load_study
 
 PAPERS_SOURCES = {"anli_r1", "anli_r2", "anli_r3", "rte", "copa", "hellaswag", "storycloze", "winogrande"}
 
 
 def grid(study):
-    """Its trainings and its audits."""
+    """Its training runs and its audits."""
     cells = expand(load_study(study) if isinstance(study, str) else study)
     return [[cell for cell in cells if cell.kind == kind] for kind in ("train", "audit")]
 
 
-def test_study_1_is_base_and_three_methods_on_eleven_datasets():
+def test_study_1_has_four_methods_on_eleven_datasets():
     trainings, audits = grid("study1")
     assert (len(trainings), len(audits)) == (33, 44)
     assert Counter(cell.method for cell in audits) == dict.fromkeys(("base", "swarm", "cce", "f2c"), 11)
@@ -30,7 +31,7 @@ def test_study_1_is_base_and_three_methods_on_eleven_datasets():
     assert (len(trainings), len(audits)) == (99, 110)
 
 
-def test_study_2_is_eight_sources_on_ten_other_targets_each():
+def test_study_2_has_eight_sources_with_ten_targets():
     trainings, audits = grid("study2")
     pairs = [(cell.training.task, cell.task) for cell in audits if cell.training is not None]
     assert (len(pairs), len(set(pairs)), len(trainings)) == (80, 80, 8)
@@ -40,7 +41,7 @@ def test_study_2_is_eight_sources_on_ten_other_targets_each():
     assert sum(cell.training is None for cell in audits) == 11
 
 
-def test_study_3_trains_on_the_first_k_templates_and_audits_the_last_five():
+def test_study_3_trains_on_k_templates_and_audits_five():
     trainings, audits = grid("study3")
     anli = {(f"anli_r{number}", k) for number in (1, 2, 3) for k in (5, 10, None)}
     assert {(cell.task, cell.templates) for cell in trainings} == {("rte", 5), ("rte", None)} | anli
@@ -48,7 +49,7 @@ def test_study_3_trains_on_the_first_k_templates_and_audits_the_last_five():
     assert Counter(cell.method for cell in audits) == {"base": 4, "f2c": 11}
 
 
-def test_an_adapter_that_studies_share_is_one_cell():
+def test_shared_adapter_is_one_cell():
     cell = GridCell("train", "f2c", "rte", seed=0)
     assert all(cell in grid(name)[0] for name in ("study1", "study2", "study3"))
     assert set(grid("study2")[0]) < set(grid("study1")[0])
@@ -57,7 +58,7 @@ def test_an_adapter_that_studies_share_is_one_cell():
     assert set(audits) < set(grid("study1")[1])
 
 
-def test_templates_are_chosen_in_the_tasks_order_and_are_seen_or_unseen_and_never_half():
+def test_audited_templates_are_all_seen_or_all_unseen():
     task = embedded_task()  # 11 templates, of which the last 3 are never trained on
     names = task.templates.names
     assert (len(names), task.held_out_templates) == (11, names[8:])
@@ -84,14 +85,14 @@ def test_templates_are_chosen_in_the_tasks_order_and_are_seen_or_unseen_and_neve
 
 
 @pytest.mark.parametrize("tasks", [["rte"], ["wsc", "cb"]])
-def test_pairs_that_leave_nothing_to_train_are_refused(tasks):
+def test_pairs_without_training_task_are_refused(tasks):
     study = narrow(load_study("study2"), tasks=tasks)
-    with pytest.raises(InputError, match=r"E-STUDY-VALUE: .*none is trained on"):
+    with pytest.raises(InputError, match=r"E-STUDY-VALUE: .*none of these tasks is trained on"):
         expand(study)
     assert len(expand(replace(study, methods=("base",)))) == len(tasks)
 
 
-def test_subsets_of_one_task_leave_the_others_whole():
+def test_subsets_apply_to_their_task():
     study = replace(load_study("study1"), methods=("base", "cce"), template_subsets={"cb": Subsets((4, 6), 2)})
     trainings, audits = grid(study)
     assert Counter(cell.task for cell in trainings)["cb"] == 2

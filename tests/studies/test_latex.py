@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from flip_flop_paper.output import make_tables
-from flip_flop_paper.tables.table import escape, render_latex
+from flip_flop_paper.table import escape, render_latex
 from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3
 
 HOSTILE = r"\input{x} $a_b$ 50% #1 & ~^ {[*]} <\\> \"q\" `c`"
@@ -36,7 +36,7 @@ def width(line: str) -> int:
     return sum(int(span.group(1)) if span else 1 for span in spans)
 
 
-def test_every_environment_closes_and_every_row_has_as_many_cells_as_there_are_columns(tables):
+def test_latex_is_well_formed(tables):
     for table in tables:
         text = render_latex(table)
         columns = re.search(r"\\begin\{tabular\}\{([lr]+)\}", text).group(1)
@@ -56,7 +56,7 @@ def test_every_environment_closes_and_every_row_has_as_many_cells_as_there_are_c
         assert bare.count("{") == bare.count("}")
 
 
-def test_best_is_bold_and_green_and_worst_is_red_as_in_the_paper(tables):
+def test_latex_marks_best_and_worst(tables):
     text = render_latex(tables[0])
     assert text.count("ForestGreen") == text.count("BrickRed") == 33
     assert r"\textbf{\textcolor{ForestGreen}{90.84}}" in text
@@ -64,14 +64,14 @@ def test_best_is_bold_and_green_and_worst_is_red_as_in_the_paper(tables):
     assert r"$\overline{F_1}$" in text
 
 
-def test_a_name_is_printed_letter_by_letter():
+def test_latex_escapes_names():
     assert escape("a_b & 50%") == r"a\_b \& 50\%"
     assert escape("[x]*") == "{[}x{]}{*}"
     assert escape("\\end{x}\u202e") == r"\textbackslash{}end\{x\}\textbackslash{}u202e"
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
-def test_a_real_latex_reads_every_table(tables, tmp_path):
+def test_pdflatex_compiles_every_table(tables, tmp_path):
     (tmp_path / "all.tex").write_text(DOCUMENT % "\n".join(map(render_latex, tables)), encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)

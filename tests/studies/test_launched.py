@@ -1,6 +1,5 @@
-"""One unit in several processes of a stock launcher: the same adapter, one that speaks, nobody who waits."""
+"""One unit in several processes of a launcher: the same adapter, and one process that reports."""
 
-import os
 import shlex
 import subprocess
 import sys
@@ -10,29 +9,26 @@ import pytest
 from safetensors.torch import load_file
 
 from flip_flop.errors import InputError
+from flip_flop.training.resume import lock
 from flip_flop_paper.folder import StudyFolder
+from flip_flop_paper.run import split_batch_across_ranks
 from flip_flop_paper.study import Settings
-from flip_flop_paper.work import split_batch_across_ranks
 from tests.studies.plans import SHORT, plan, small
-from tests.studies.running import ENVIRONMENT, here, write_lease, write_study
+from tests.studies.running import ENVIRONMENT, here, write_study
 from tests.training.conftest import settings
-from tests.waiting import wait_for
 
-# Four whole steps of an epoch; without dropout, whose masks go by what is computed together.
+# Four whole steps of an epoch, without dropout, whose masks depend on the batch.
 WHOLE = SHORT | {"max_steps": 4, "lora_dropout": 0.0, "eval_strategy": "steps", "eval_steps": 2}
 WHOLE |= {"save_strategy": "steps", "save_steps": 2}
 
 
-def launch(path, unit, lease=None):
-    """A unit's command in two processes: its exit status and output; a lease is stale when it is waited for."""
-    launcher = "-m torch.distributed.run --standalone --nproc-per-node 2 -m flip_flop.cli.main study work"
+def launch(path, unit):
+    """Run a unit's command in two processes: its exit code and output."""
+    launcher = "-m torch.distributed.run --standalone --nproc-per-node 2 -m flip_flop study work"
     command, said = [sys.executable, *launcher.split(), str(path), "--unit", unit.name], path.with_suffix(".txt")
     with said.open("w") as file:
-        process = subprocess.Popen(command, env=ENVIRONMENT, stdout=file, stderr=file)
-        if lease is not None:
-            wait_for(lambda: f"waiting for {unit.name}, held by process " in said.read_text())
-            os.utime(lease, (1, 1))
-        return process.wait(240), said.read_text()
+        process = subprocess.run(command, env=ENVIRONMENT, stdout=file, stderr=file, timeout=240)
+    return process.returncode, said.read_text()
 
 
 def adapter(folder, training):
@@ -47,16 +43,14 @@ def planned(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_train_what_one_does(planned, tmp_path):
+def test_two_processes_match_one(planned, tmp_path):
     made, folder, path = planned
     (unit,), (training, audit) = made.units, made.cells
-    # Their job was killed on another machine, and queued again before its lease was stale.
-    code, out = launch(path, unit, write_lease(folder.root / "claims", unit.name, boot_id="another"))
+    code, out = launch(path, unit)
     assert (code, out.count(f"train {training.label}: "), out.count(f"audit {audit.label}: ")) == (0, 1, 1), out
     assert (out.count("---- "), out.count("first votes over")) == (1, 1)
     assert folder.is_done(training)
     assert folder.is_done(audit)
-    assert not list(folder.root.glob("claims/*.*"))
 
     alone = StudyFolder(tmp_path / "alone")
     assert here("work", alone.write_plan(made), "--unit", unit.name) == 0
@@ -73,21 +67,20 @@ def test_two_processes_train_what_one_does(planned, tmp_path):
 
 
 @pytest.mark.slow
-def test_several_processes_do_not_wait_for_anothers_unit(planned):
+def test_launched_processes_skip_a_busy_unit(planned):
     made, folder, path = planned
     (unit,) = made.units
-    with folder.leases.acquire(unit.name):
+    with lock(folder.run(unit.training)):
         code, out = launch(path, unit)
-    words = f"not run: waiting for {unit.name}, held by process {os.getpid()} on "
-    assert (code != 0, out.count(words)) == (True, 1), out
-    assert not list(folder.root.glob("trainings/*"))
+    assert (code != 0, out.count("E-OUT-BUSY: ")) == (True, 1), out
+    assert not list(folder.root.glob("trainings/*/plan.json"))
 
 
 @pytest.mark.parametrize(
     ("batch", "accumulation", "processes", "shared"),
     [(8, 1, 4, (2, 1)), (1, 8, 4, (1, 2)), (4, 4, 2, (4, 2)), (4, 2, 8, (1, 1)), (6, 2, 4, (3, 1)), (8, 3, 1, (8, 3))],
 )
-def test_the_processes_share_the_instances_of_a_step(batch, accumulation, processes, shared):
+def test_processes_divide_a_step(batch, accumulation, processes, shared):
     config = settings(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation)
     split_batch_across_ranks(config, processes)
     assert (config.per_device_train_batch_size, config.gradient_accumulation_steps) == shared
@@ -96,22 +89,22 @@ def test_the_processes_share_the_instances_of_a_step(batch, accumulation, proces
         split_batch_across_ranks(settings(per_device_train_batch_size=6), 4)
 
 
-def test_exported_trainings_are_launched_and_audits_of_the_base_are_not(tmp_path):
+def test_export_launches_only_training_units(tmp_path):
     study, out = write_study(tmp_path), tmp_path / "list"
     launcher = ("--launcher", "my launch --name 'a b'")
     here("run", study, "--out", tmp_path / "out", "--device", "cpu", "--export", out, "--gpus", "2", *launcher)
     commands = [shlex.split(line) for line in out.read_text().splitlines() if not line.startswith("#")]
-    own = ["-m", "flip_flop.cli.main", "study", "work"]
+    own = ["-m", "flip_flop", "study", "work"]
     starts = [command[: command.index("-m")] for command in commands]
     assert starts == [[sys.executable], ["my", "launch", "--name", "a b"]]
     for command in commands:
         plan_path, flag, name, *redirect = command[command.index("-m") + len(own) :]
         assert (Path(plan_path).parent.name, flag) == ("plans", "--unit")
         assert redirect == [">>", str(tmp_path / "out" / "logs" / f"{name}.log"), "2>&1"]
-    name = Path(sys.executable).name  # a launcher of this installation is found beside its Python
+    name = Path(sys.executable).name  # a launcher of this installation is in the folder of its Python
     for launcher, program in ((name, sys.executable), ("no-such-program -x", "no-such-program -x")):
         here("run", study, "--out", tmp_path / "o", "--device", "cpu", "--export", out, "--launcher", launcher)
-        assert f"\n{program} -m flip_flop.cli.main" in out.read_text()
+        assert f"\n{program} -m flip_flop" in out.read_text()
 
 
 @pytest.mark.parametrize(
@@ -123,12 +116,12 @@ def test_exported_trainings_are_launched_and_audits_of_the_base_are_not(tmp_path
         (("--launcher", "", "--executor", "slurm"), "E-STUDY-VALUE: Invalid --launcher ''"),
     ],
 )
-def test_a_launcher_with_nothing_to_start_is_refused(tmp_path, options, expected):
+def test_unusable_launcher_is_refused(tmp_path, options, expected):
     with pytest.raises(InputError, match=expected):
         here("run", write_study(tmp_path), "--out", tmp_path / "out", *options)
 
 
-def test_a_study_that_is_itself_started_by_a_launcher_is_refused(planned, tmp_path, monkeypatch):
+def test_launched_study_is_refused(planned, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for arguments in (("run", write_study(tmp_path), "--out", tmp_path / "out"), ("work", planned[2])):
         with pytest.raises(InputError, match="E-DISTRIBUTED: A launcher has started 2 processes"):

@@ -1,4 +1,4 @@
-"""One call writes what the results give reason for, and one page with all of it."""
+"""One call writes the tables and figures that apply, and a page with all of them."""
 
 import logging
 import re
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from flip_flop_paper.output import make_tables, write_outputs
-from flip_flop_paper.tables.table import render_text
+from flip_flop_paper.table import render_text
 from tests.studies.made_results import Maker, study1, study2, study3
 
 SPREAD, BOXES = ["base_spread"], ["f1_over_templates_base"]
@@ -36,7 +36,7 @@ def base_alone(maker):
         (base_alone, SPREAD, BOXES),
     ],
 )
-def test_each_study_gives_its_tables_and_figures_the_same_bytes_each_time(tmp_path, study, tables, figures):
+def test_outputs_are_reproducible(tmp_path, study, tables, figures):
     maker = study(Maker(tmp_path / "runs", is_demo=True))
     files = write(maker, tmp_path / "out")
     assert (names(files, "tables"), names(files, "figures")) == (tables, figures)
@@ -45,7 +45,7 @@ def test_each_study_gives_its_tables_and_figures_the_same_bytes_each_time(tmp_pa
     assert sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file()) == sorted(files)
     content = {path: path.read_bytes() for path in files}
     assert all(found.startswith(STARTS[path.suffix]) for path, found in content.items() if path.stem != "index")
-    maker.cells = dict(reversed(maker.cells.items()))  # whatever the order
+    maker.cells = dict(reversed(maker.cells.items()))  # in any order
     assert write(maker, tmp_path / "out") == files
     assert {path: path.read_bytes() for path in files} == content
 
@@ -59,7 +59,7 @@ def test_each_study_gives_its_tables_and_figures_the_same_bytes_each_time(tmp_pa
             assert path.read_text(encoding="utf-8").rstrip() in page
 
 
-def test_the_main_table_stands_on_a_terminal_in_aligned_columns_with_its_notes(tmp_path):
+def test_text_table_is_aligned(tmp_path):
     table = next(make_tables(study1(Maker(tmp_path)).frame()))
     title, *lines = render_text(table).splitlines()
     assert title == table.title
@@ -69,7 +69,7 @@ def test_the_main_table_stands_on_a_terminal_in_aligned_columns_with_its_notes(t
     assert notes == [f"- {note}" for note in table.notes]
 
 
-def test_what_is_not_written_again_is_removed_and_nothing_else(tmp_path):
+def test_outdated_outputs_are_removed(tmp_path):
     out = tmp_path / "out"
     before = write(study1(Maker(tmp_path / "runs"), tasks=("rte", "cb"), seeds=(0,)), out)
     (out / "tables" / "notes.txt").write_text("mine")
@@ -78,14 +78,14 @@ def test_what_is_not_written_again_is_removed_and_nothing_else(tmp_path):
     assert {path for path in out.rglob("*") if path.is_file()} == {*after, out / "tables" / "notes.txt"}
 
 
-def test_where_nothing_is_complete_nothing_is_written(tmp_path):
+def test_no_output_without_complete_audits(tmp_path):
     maker = base_alone(Maker(tmp_path / "runs"))
     maker.lose()
     assert write(maker, tmp_path / "out") == []
     assert not (tmp_path / "out").exists()
 
 
-def test_without_matplotlib_there_are_tables_and_a_line_that_says_how_to_get_figures(tmp_path, monkeypatch, caplog):
+def test_tables_without_matplotlib(tmp_path, monkeypatch, caplog):
     for name in [name for name in sys.modules if name.startswith(("matplotlib", "flip_flop_paper.figures"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -1,4 +1,4 @@
-"""Studies 2 and 3 on real rows, with the embedded model: the way is whole, the figures say nothing."""
+"""Studies 2 and 3 on real rows with the embedded model, from the templates to the tables."""
 
 import csv
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flip_flop.text import DEMO_NOTE
+from flip_flop.console import DEMO_NOTE
 from flip_flop_paper.folder import StudyFolder, load_plan
 from tests.studies.plans import SHORT
 from tests.studies.running import here
@@ -52,7 +52,7 @@ def template_names(root, cell):
     return [template["name"] for template in record["task"]["templates"]]
 
 
-def test_study_3_on_rte_audits_what_five_templates_taught_on_the_last_five(root):
+def test_study_3_on_rte_audits_the_last_five_templates(root):
     plan = load_plan(place(root, "study3") / "study.json")
     five, every = plan.trainings
     names = template_names(root, every)
@@ -68,7 +68,7 @@ def test_study_3_on_rte_audits_what_five_templates_taught_on_the_last_five(root)
     assert (place(root, "study3") / "figures" / "unseen_templates.png").is_file()
 
 
-def test_a_corner_of_study_2_has_both_its_pairs(root):
+def test_part_of_study_2_has_both_pairs(root):
     with (place(root, "study2") / "tables" / "table2_pairs.csv").open() as file:
         pairs = {(row["source"], row["target"]) for row in csv.DictReader(file)}
     assert pairs == {("rte", "copa"), ("copa", "rte")}
@@ -77,13 +77,13 @@ def test_a_corner_of_study_2_has_both_its_pairs(root):
     assert "12 of test (the paper: 277 of test)" in text
 
 
-def test_what_was_trained_for_study_3_serves_study_2(root):
+def test_study_2_reuses_adapters_of_study_3(root):
     assert len(list(root.glob("trainings/*/adapter"))) == 3
 
 
 @pytest.mark.parametrize("study", ["study2", "study3"])
-def test_every_table_says_that_the_models_figures_say_nothing_about_the_paper(root, study):
+def test_demo_results_have_a_warning(root, study):
     pages = [place(root, study) / "index.md", *(place(root, study) / "tables").glob("*.md")]
     assert len(pages) > 2
-    assert "say nothing about the paper's claim" in DEMO_NOTE
+    assert "not evidence for the paper's claim" in DEMO_NOTE
     assert all(DEMO_NOTE in page.read_text() for page in pages)

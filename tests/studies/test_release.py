@@ -1,4 +1,4 @@
-"""The release's settings per dataset: a table, and the settings of a study's trainings under its protocol."""
+"""The release's settings per dataset: a table, and the settings of a study's training runs under its protocol."""
 
 import statistics
 from dataclasses import replace
@@ -7,15 +7,16 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.training import F2CConfig, make_config
-from flip_flop_paper.plan import Setup
 from flip_flop_paper.release import release_settings, with_protocol
-from flip_flop_paper.study import load_study, narrow
+from flip_flop_paper.study import narrow
+from flip_flop_paper.study_file import load_study
+from flip_flop_paper.units import Setup
 from tests.studies.plans import keys, plan, small
 
 QWEN, LLAMA = "Qwen/Qwen2.5-3B-Instruct", "meta-llama/Llama-3.2-3B-Instruct"
 
 
-def test_the_defaults_are_the_medians_of_the_releases_weights():
+def test_defaults_are_medians_of_the_releases_weights():
     of_f2c = [settings for (method, _), settings in release_settings(QWEN).items() if method == "f2c"]
     assert len(of_f2c) == 11
     config = F2CConfig(protocol="release")
@@ -23,7 +24,7 @@ def test_the_defaults_are_the_medians_of_the_releases_weights():
         assert getattr(config, name) == statistics.median(settings[name] for settings in of_f2c), name
 
 
-def test_the_defaults_are_what_the_release_shares_over_its_datasets():
+def test_defaults_match_shared_release_settings():
     config = F2CConfig(protocol="release")
     assert (config.learning_rate, config.lr_scheduler_type.value, config.warmup_steps) == (1e-5, "cosine", 0)
     assert (config.weight_decay, config.max_grad_norm, config.max_steps, config.eval_steps) == (0.01, 1.0, 150, 5)
@@ -31,13 +32,13 @@ def test_the_defaults_are_what_the_release_shares_over_its_datasets():
     assert (config.lora_r, config.lora_alpha, config.lora_dropout) == (16, 32, 0.05)
 
 
-def test_the_two_models_differ_in_wic_alone():
+def test_models_differ_only_in_wic():
     qwen, llama = release_settings(QWEN), release_settings(LLAMA)
     assert {key for key in qwen if qwen[key] != llama[key]} == {("f2c", "wic")}
     assert (qwen["f2c", "wic"]["unanimous_margin"], llama["f2c", "wic"]["unanimous_margin"]) == (12.0, 0.65)
 
 
-def test_study1_takes_the_releases_settings_for_each_dataset_and_method():
+def test_study1_uses_release_settings():
     study = with_protocol(narrow(load_study("study1"), protocol="release"), QWEN)
     cce, f2c = (make_config(study.settings.of(method, "rte") | {"method": method}) for method in ("cce", "f2c"))
     assert (cce.cce_weight, f2c.cce_weight, f2c.flip_temperature) == (0.1, 0.4, 2.2)
@@ -46,13 +47,13 @@ def test_study1_takes_the_releases_settings_for_each_dataset_and_method():
     assert study.settings.of("base", "rte") == {}
 
 
-def test_what_is_given_wins_over_the_protocol():
+def test_given_settings_override_the_protocol():
     study = narrow(load_study("study1"), protocol="release", settings={"jsd_weight": 0.2, "jsd": "mean"})
     config = make_config(with_protocol(study, QWEN).settings.of("f2c", "rte"))
     assert (config.jsd_weight, config.jsd, config.flip_direction) == (0.2, "mean", "reverse")
 
 
-def test_a_studys_file_names_its_protocol(tmp_path):
+def test_study_file_names_its_protocol(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\ntasks: [rte]\nprotocol: release\n")
     assert load_study(str(path)).protocol == "release"
@@ -63,17 +64,17 @@ def test_a_studys_file_names_its_protocol(tmp_path):
         narrow(load_study("study1"), settings={"protocol": "release"})
 
 
-def test_a_protocol_makes_keys_of_its_own_and_by_its_settings_alone():
+def test_protocol_changes_digests_through_its_settings():
     found, own = keys(with_protocol(small(protocol="release"), "demo")), keys()
     assert found.keys() == own.keys()
     assert not set(found.values()) & set(own.values())  # a prompt's values are cut, too
     spelt = {"vote_pass": "separate", "cc_size_bound": "group", "jsd": "symmetric", "flip_direction": "reverse"}
     spelt |= {"answer_aggregation": "per_position", "divide_by_labels": True, "swarm_pairs": "mixture"}
-    spelt |= {"swarm_space": "vocab"}  # its early stopping has nothing to read here: there is no evaluation
+    spelt |= {"swarm_space": "vocab"}  # without an evaluation there is no early stopping
     assert keys(small(protocol="release", settings=replace(small().settings, override=spelt))) == found
 
 
-def test_a_plan_with_a_protocol_is_read_as_it_was_written(tmp_path):
+def test_plan_with_protocol_round_trip(tmp_path):
     from flip_flop_paper.folder import StudyFolder, load_plan
 
     written = plan(with_protocol(small(protocol="release"), "demo"), Setup("demo", device="cpu"))
@@ -82,7 +83,7 @@ def test_a_plan_with_a_protocol_is_read_as_it_was_written(tmp_path):
     assert {cell.settings.get("protocol") for cell in written.trainings} == {"release"}
 
 
-def test_under_the_release_a_study_has_its_rows_too(made):
+def test_release_protocol_uses_its_rows(made):
     setup = Setup("owner/model", hub_mirror=str(made.mirror))
     study = narrow(load_study("study1"), tasks=["cb"], methods=["base"])
     paper, release = (plan(replace(study, protocol=name), setup) for name in ("paper", "release"))

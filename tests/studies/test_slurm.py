@@ -1,4 +1,4 @@
-"""A study through Slurm: the script, and two real nodes on this machine, one lost, jobs pre-empted and queued again."""
+"""A study through Slurm: the scripts, and two real nodes on this machine. One is lost, and jobs are requeued."""
 
 import os
 import re
@@ -10,14 +10,13 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop_paper.folder import StudyFolder
-from flip_flop_paper.slurm import SlurmExecutor, sbatch_directives
-from flip_flop_paper.tracker import Tracker
+from flip_flop_paper.slurm import SlurmArray, sbatch_directives
 from tests.studies.plans import plan
 from tests.studies.running import LONG, attempts, here, outcome, start, tables, whole_checkpoints, write_study
 from tests.studies.slurm_cluster import Cluster, missing_programs
 from tests.waiting import wait_for
 
-# What Slurm does takes seconds. Two trainings for two nodes, and one of them.
+# Slurm takes seconds. GRID has two training runs for two nodes, ONE has one of them.
 ONE = LONG.replace("max_steps: 48", "max_steps: 120").replace("_steps: 6", "_steps: 10")
 GRID = ONE.replace("[base, cce]", "[base, cce, f2c]")
 FAILING = ONE.replace("settings:\n", "settings:\n  methods: {f2c: {optim: galore_adamw}}\n")
@@ -27,7 +26,7 @@ OPTIONS = ("--executor", "slurm", "--device", "cpu", "--time", "30", "--cpus", "
 pytestmark = pytest.mark.xdist_group("slurm")  # one Slurm for all
 
 
-def test_slurm_is_asked_for_what_the_command_line_says():
+def test_options_of_sbatch_are_those_of_the_command_line():
     assert sbatch_directives("gpu", "1-02:30:00", 2, None, None, ["--qos=low", "nice=1=2"]) == {
         "partition": "gpu",
         "time": "1-02:30:00",
@@ -40,26 +39,76 @@ def test_slurm_is_asked_for_what_the_command_line_says():
             sbatch_directives(None, time, 0, None, None, more)
 
 
-def test_a_training_is_launched_and_an_audit_of_the_base_is_one_process_with_one_gpu(tmp_path, monkeypatch):
-    made, folder = plan(), StudyFolder(tmp_path / "out")
-    commands = {"sbatch": "echo 7", "srun": 'echo "$@"; exit 3', "squeue": ":"}
+@pytest.mark.parametrize(("time", "is_long_enough"), [("2", False), ("3", True), ("2:30", False), ("2:31", True)])
+def test_a_job_shorter_than_the_lead_of_the_signal_is_refused(time, is_long_enough):
+    if is_long_enough:
+        assert sbatch_directives(None, time, 0, None, None, [])["time"] == time
+    else:
+        with pytest.raises(InputError, match=rf"E-STUDY-SLURM: --time {time} is too short: .* at least three minutes"):
+            sbatch_directives(None, time, 0, None, None, [])
+    for long in ("0:3:00", "1-0", "0-0:03"):
+        assert sbatch_directives(None, long, 0, None, None, [])
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Slurm's programs as scripts: jobs get the numbers 7, 8, ...; ``queue`` holds those of squeue."""
+    (tmp_path / "queue").touch()
+    sbatch = f"echo job >> {tmp_path}/count; echo $(($(wc -l < {tmp_path}/count) + 6))"
+    commands = {"sbatch": sbatch, "srun": 'echo "$@"; exit 3', "squeue": f"cat {tmp_path}/queue"}
     for name, command in commands.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{command}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    executor = SlurmExecutor(Tracker(made, folder), ["py", "-m", "ff"], {"gpus-per-node": "4"}, 3, ["launch", "-n4"])
-    monkeypatch.setattr(executor, "_look", lambda: False)
-    executor.run()
+    return tmp_path
+
+
+def test_slurm_launches_only_training_units(programs, monkeypatch):
+    made, folder = plan(), StudyFolder(programs / "out")
+    array = SlurmArray(folder, made, ["py", "-m", "ff"], {"gpus-per-node": "4", "time": "9"}, 3, ["launch", "-n4"])
+    assert array.submit(made.units, ["py", "tables"]) == ["7", "8", "9"]
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
     expected = (("small.sh", "py -m ff", 1), ("small-launched.sh", "launch -n4 -m ff", 4))
     for unit, (name, started, gpus) in zip(made.units, expected, strict=True):
         script = folder.root / "slurm" / name
-        assert {"#SBATCH --array=0-0%3", f"#SBATCH --gpus-per-node={gpus}"} < set(script.read_text().splitlines())
+        options = {"#SBATCH --array=0-0%3", f"#SBATCH --gpus-per-node={gpus}", "#SBATCH --requeue"}
+        assert options < set(script.read_text().splitlines())
         assert subprocess.run(["bash", script]).returncode == 3
         assert folder.log(unit).read_text().endswith(f"step {started} --unit {unit.name}\n")
+    tables = (folder.root / "slurm" / "small-tables.sh").read_text()
+    assert "\n#SBATCH --dependency=afterany:7:8\n" in tables
+    assert "gpus" not in tables
+    assert tables.endswith("\nexec py tables\n")
 
 
-def test_where_there_is_no_slurm_one_line_says_so(tmp_path, monkeypatch):
+def test_units_in_the_queue_are_not_submitted_again(programs):
+    made, folder = plan(), StudyFolder(programs / "out")
+    array = SlurmArray(folder, made, ["py"], {}, 3)
+    assert array.submit(made.units, ["py"]) == ["7", "8"]
+    (programs / "queue").write_text("7_1\n8\n")
+    assert array.submit(made.units, ["py"]) == ["9", "10"]
+    assert f"units=(\n    {made.units[0].name}\n)" in (folder.root / "slurm" / "small.sh").read_text()
+    (programs / "queue").write_text("7_1\n9_0\n")
+    assert array.submit(made.units, ["py"]) == []
+
+
+def test_the_script_requeues_a_running_job_once(programs, monkeypatch):
+    """Slurm itself requeues a pre-empted job, whose state is not RUNNING."""
+    made, folder = plan(), StudyFolder(programs / "out")
+    SlurmArray(folder, made, ["py"], {}, 3).submit(made.units, ["py"])
+    for name, command in (("srun", "exit 143"), ("scontrol", f'echo "$2" >> {programs}/requeued; false')):
+        (programs / name).write_text(f"#!/bin/sh\n{command}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
+    for state, restarts, number in (("RUNNING", 0, 1), ("PREEMPTED", 0, 1), ("RUNNING", 100, 1), ("RUNNING", 99, 2)):
+        (programs / "queue").write_text(f"{state}\n")
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
+        assert subprocess.run(["bash", folder.root / "slurm" / "small.sh"]).returncode == 143
+        assert (programs / "requeued").read_text() == "7_0\n" * number
+
+
+def test_missing_slurm_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="E-STUDY-SLURM: --executor slurm"):
         here("run", write_study(tmp_path), "--out", tmp_path / "out", "--executor", "slurm")
@@ -81,32 +130,29 @@ def cluster():
 
 
 @pytest.fixture(scope="module")
-def begin(cluster, tmp_path_factory):
-    """Start a study through Slurm: its process and its folder."""
-    processes = []
+def submit(cluster, tmp_path_factory):
+    """Submit a study, and return its folder."""
 
-    def begin(text, root=None):
+    def submit(text, root=None):
         if root is None:
             cluster.revive()
             root = tmp_path_factory.mktemp("study") / "out"
-        processes.append(start("run", write_study(root.parent, text), "--out", root, *OPTIONS, **cluster.client))
-        return processes[-1], root
+        process = start("run", write_study(root.parent, text), "--out", root, *OPTIONS, **cluster.client)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, out + err
+        return root, out
 
-    yield begin
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    yield submit
     cluster.ask("scancel", "--user=root")
 
 
 @pytest.fixture(scope="module")
-def cancelled(cluster, begin):
-    """A study of which one unit fails and another one's job is cancelled: it takes a while until that is sure."""
-    process, root = begin(FAILING)
+def cancelled(cluster, submit):
+    """A study with a failing unit and a cancelled job."""
+    root, _ = submit(FAILING)
     unit = begun(root)
     cluster.ask("scancel", cluster.job_of(root, unit))
-    return process, unit
+    return root, unit
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +163,9 @@ def local(cancelled, tmp_path_factory):
     return outcome(folder / "out"), tables(folder / "out")
 
 
-def end(process, code=0):
-    out, err = process.communicate(timeout=600)
-    assert process.returncode == code, out + err
-    return err
+def end(cluster, seconds=600):
+    """Wait until the queue is empty: the last job has written the tables."""
+    wait_for(cluster.is_idle, seconds=seconds)
 
 
 def begun(root):
@@ -134,35 +179,32 @@ def newest_step(root):
 
 
 def run_out_of_time(cluster, root, unit):
-    """The signal before the end of a job's time."""
+    """Send the signal of the time limit."""
     cluster.ask("scancel", "--signal=TERM", cluster.job_of(root, unit))
 
 
 def pre_empt(cluster, root, unit):
-    """A job of a partition with a higher priority wants the node."""
+    """Submit a job of a partition with a higher priority for the same node."""
     node = cluster.node_of(root, unit)
     cluster.ask("sbatch", "--partition=urgent", f"--nodelist={node}", "--output=/dev/null", "--wrap=sleep 5")
 
 
 @pytest.mark.slow
-def test_a_study_that_loses_a_node_gives_the_results_of_the_local_executor(cluster, begin, local):
-    process, root = begin(GRID)
+def test_a_study_that_loses_a_node_has_the_results_of_a_local_run(cluster, submit, local):
+    root, _ = submit(GRID)
     unit = begun(root)
     cluster.kill_node(cluster.node_of(root, unit))
     wait_for(cluster.requeued, seconds=60)
-    assert "failed" not in end(process)
+    end(cluster)
     assert (outcome(root), tables(root)) == local
     assert attempts(root)[unit] == 2
     assert "resuming from checkpoint-" in (root / "logs" / f"{unit}.log").read_text()
 
 
 @pytest.mark.slow
-def test_a_job_that_slurm_stops_goes_on_from_its_checkpoint_and_a_study_that_was_killed_finds_it(cluster, begin, local):
-    process, root = begin(ONE)
+def test_a_stopped_job_continues_from_its_checkpoint(cluster, submit, local):
+    root, _ = submit(ONE)
     unit = begun(root)
-    process.kill()
-    process.communicate()
-    process, _ = begin(ONE, root)
     log, last = root / "logs" / f"{unit}.log", 0
     for stop in (run_out_of_time, pre_empt):
         wait_for(lambda before=last: newest_step(root) > before)
@@ -170,7 +212,7 @@ def test_a_job_that_slurm_stops_goes_on_from_its_checkpoint_and_a_study_that_was
         wait_for(cluster.requeued, seconds=120)
         stopped = re.findall(r"stopped by a signal at step (\d+)", log.read_text())
         last = int(stopped[-1])
-    assert "failed" not in end(process)
+    end(cluster)
     found = outcome(root)
     assert (len(found), found.items() <= local[0].items()) == (3, True)
     assert (len(stopped), re.findall(r"resuming from checkpoint-(\d+)\n", log.read_text())) == (2, stopped)
@@ -178,11 +220,12 @@ def test_a_job_that_slurm_stops_goes_on_from_its_checkpoint_and_a_study_that_was
 
 
 @pytest.mark.slow
-def test_a_unit_that_fails_is_named_with_its_log_and_a_job_that_is_cancelled_does_not_come_back(cancelled):
-    process, unit = cancelled
-    err = end(process, code=1)
-    failed = re.search(r"^failed: train f2c-clear_hotel_reviews-seed0: .*galore.* Log: (.*)$", err, re.M)
+def test_a_failed_unit_is_named_with_its_log_and_a_cancelled_job_is_not_requeued(cluster, cancelled, capsys):
+    root, unit = cancelled
+    end(cluster)
+    here("status", root.parent / "small.yaml", "--out", root)
+    out = capsys.readouterr().out
+    assert out.splitlines()[3].split() == ["all", "0", "1", "3"]
+    failed = re.search(r"^failed: train f2c-clear_hotel_reviews-seed0: .*galore.* Log: (.*)$", out, re.M)
     assert "E-CONFIG-VALUE: " in Path(failed[1]).read_text()
-    assert re.search(
-        rf"^failed: train cce-\S+: its job \d+_\d ended without a result; .* Log: .*{unit}\.log$", err, re.M
-    )
+    assert attempts(root)[unit] == 1

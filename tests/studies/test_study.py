@@ -1,10 +1,10 @@
-"""A study's file is read strictly: a mistake is one line, with the nearest name."""
+"""Study files are validated: errors have a code and suggest the nearest name."""
 
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop_paper.study import Settings, Subsets, load_study, narrow, study_names
-from flip_flop_paper.variants import COLOURS, MethodVariant
+from flip_flop_paper.study import MethodVariant, Settings, Subsets, narrow
+from flip_flop_paper.study_file import COLOURS, load_study, study_names
 
 
 def write(folder, text):
@@ -42,7 +42,7 @@ audit_held_out: true
 """
 
 
-def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
+def test_study_file_is_read(tmp_path):
     study = load_study(write(tmp_path, GOOD))
     own = str(tmp_path / "tasks" / "own.yaml")
     assert (study.name, study.tasks, study.methods, study.seeds) == ("mine", ("rte", own), ("base", "f2c"), (3, 5))
@@ -54,7 +54,7 @@ def test_a_users_file_has_the_keys_of_the_shipped_ones(tmp_path):
     assert narrow(study, tasks=["own"]).tasks == (own,)
 
 
-def test_a_variant_is_a_method_with_settings_over_its_methods_own(tmp_path):
+def test_variant_settings_override_those_of_its_method(tmp_path):
     study = load_study(write(tmp_path, ABLATION))
     assert study.variants["frozen"] == MethodVariant("f2c", "F2C, frozen", "#123456")
     assert study.variants["wide"] == MethodVariant("f2c", "wide", COLOURS[1])
@@ -75,17 +75,17 @@ def test_a_variant_is_a_method_with_settings_over_its_methods_own(tmp_path):
         ("frozen: {method: f2c", "a:b: {method: f2c", "E-STUDY-VALUE", "letters"),
         ("frozen: {method: f2c", "frozen: {method: base", "E-STUDY-VALUE", "swarm"),
         ("frozen: {method: f2c", "frozen: {method: f2", "E-STUDY-VALUE", "'f2c'"),
-        ("frozen: {method: f2c, title", "frozen: {title", "E-STUDY-KEY", "method: f2c"),
+        ("frozen: {method: f2c, title", "frozen: {title", "E-STUDY-KEY", "method is missing"),
         ("frozen, f2c, wide]", "frozn]", "E-STUDY-VALUE", "'frozen'"),
         ('"#123456"', "red", "E-STUDY-VALUE", "#0072b2"),
         ("lora-r: 4", "seed: 4", "E-STUDY-VALUE", "seeds"),
         ("tasks: {rte: {lora_dropout: 0}}", "tasks: {rt: {lora_dropout: 0}}", "E-STUDY-VALUE", "'rte'"),
-        ("eval_limit: 5", "eval_limit: 0", "E-STUDY-VALUE", "at least 1"),
-        ("audit_held_out: true", "audit_held_out: 1", "E-STUDY-KEY", "true or false"),
+        ("eval_limit: 5", "eval_limit: 0", "E-STUDY-VALUE", "greater than or equal to 1"),
+        ("audit_held_out: true", "audit_held_out: 1", "E-STUDY-KEY", "a valid boolean"),
         ("eval_limit: 5", "cross: [rte]", "E-STUDY-KEY", "two studies"),
     ],
 )
-def test_a_mistake_in_a_variant_is_one_line_with_a_code(tmp_path, old, new, code, hint):
+def test_invalid_variant_has_a_code(tmp_path, old, new, code, hint):
     assert old in ABLATION
     with pytest.raises(InputError) as error:
         load_study(write(tmp_path, ABLATION.replace(old, new)))
@@ -98,35 +98,35 @@ def test_a_mistake_in_a_variant_is_one_line_with_a_code(tmp_path, old, new, code
     ("old", "new", "code", "hint"),
     [
         ("name: mine", "nme: mine", "E-STUDY-KEY", "'name'"),
-        ("name: mine", "name: a/b", "E-STUDY-KEY", "letters"),
-        ("[rte, tasks/own.yaml]", "[]", "E-STUDY-KEY", "at least one"),
-        ("[rte, tasks/own.yaml]", "rte", "E-STUDY-KEY", "tasks: ["),
+        ("name: mine", "name: a/b", "E-STUDY-KEY", "should match"),
+        ("[rte, tasks/own.yaml]", "[]", "E-STUDY-KEY", "at least 1"),
+        ("[rte, tasks/own.yaml]", "rte", "E-STUDY-KEY", "a valid tuple"),
         ("[base, f2c]", "[base, f2d]", "E-STUDY-VALUE", "'f2c'"),
         ("[3, 5]", "[3, 3]", "E-STUDY-VALUE", "twice"),
-        ("[3, 5]", "[3, -5]", "E-STUDY-VALUE", "at least 0"),
-        ("[3, 5]", "[3, yes]", "E-STUDY-VALUE", "whole number"),
+        ("[3, 5]", "[3, -5]", "E-STUDY-VALUE", "equal to 0"),
+        ("[3, 5]", "[3, yes]", "E-STUDY-VALUE", "a valid integer"),
         ("rte: {train_first", "rt: {train_first", "E-STUDY-VALUE", "'rte'"),
-        ("train_first: [2, all]", "train_first: [1]", "E-STUDY-VALUE", "at least 2"),
+        ("train_first: [2, all]", "train_first: [1]", "E-STUDY-VALUE", "equal to 2"),
         ("train_first: [2, all]", "first: [2]", "E-STUDY-KEY", "train_first"),
-        ("[plain, terse]", "0", "E-STUDY-VALUE", "at least 1"),
+        ("[plain, terse]", "0", "E-STUDY-VALUE", "held_out is 0"),
         ("learning_rate: 1e-4", "seed: 4", "E-STUDY-VALUE", "seeds"),
         ("learning_rate: 1e-4", "method: cce", "E-STUDY-VALUE", "methods"),
         ("methods: {f2c", "methods: {base", "E-STUDY-VALUE", "swarm"),
-        ("{f2c: {learning_rate: 2e-4, jsd-weight: 0.5}}", "{f2c: 3}", "E-STUDY-KEY", "key: value"),
-        ("limit: 7", "limit: 0", "E-STUDY-VALUE", "at least 1"),
-        ("split: validation", "split: [a]", "E-STUDY-KEY", "not a text"),
+        ("{f2c: {learning_rate: 2e-4, jsd-weight: 0.5}}", "{f2c: 3}", "E-STUDY-KEY", "a valid dictionary"),
+        ("limit: 7", "limit: 0", "E-STUDY-VALUE", "equal to 1"),
+        ("split: validation", "split: [a]", "E-STUDY-KEY", "a valid string"),
         ("limit: 7", "cross: [rte]", "E-STUDY-KEY", "two studies"),
         ("limit: 7", "limit: 7\nlimit: 8", "E-STUDY-YAML", "Fix"),
-        ("limit: 7", "cross: [5]", "E-STUDY-KEY", "5, which is no name"),
+        ("limit: 7", "cross: [5]", "E-STUDY-KEY", "cross, 0 is 5"),
         ("limit: 7", "5: 7", "E-STUDY-YAML", "5"),
-        ("[2, all]", "[]", "E-STUDY-KEY", "at least one"),
-        ("[3, 5]", "[3, 4294967296]", "E-STUDY-VALUE", "at most 4294967295"),
+        ("[2, all]", "[]", "E-STUDY-KEY", "at least 1"),
+        ("[3, 5]", "[3, 4294967296]", "E-STUDY-VALUE", "equal to 4294967295"),
         ("name: mine", "name: trainings", "E-STUDY-VALUE", "another name"),
         ("name: mine", "name: Logs", "E-STUDY-VALUE", "all studies share"),
         ("name: mine", "name: study1", "E-STUDY-VALUE", "a shipped study has"),
     ],
 )
-def test_a_mistake_is_one_line_with_a_code(tmp_path, old, new, code, hint):
+def test_invalid_study_file_has_a_code(tmp_path, old, new, code, hint):
     assert old in GOOD
     path = write(tmp_path, GOOD.replace(old, new))
     with pytest.raises(InputError) as error:
@@ -137,14 +137,14 @@ def test_a_mistake_is_one_line_with_a_code(tmp_path, old, new, code, hint):
     assert "\n" not in str(error.value)
 
 
-def test_the_shipped_studies_are_named_and_a_name_that_is_none_gets_the_nearest():
+def test_unknown_study_has_a_suggestion():
     with pytest.raises(InputError, match=r"E-STUDY-UNKNOWN: .*Did you mean 'study1'\?"):
         load_study("stud1")
     assert {load_study(name).name for name in study_names()} == set(study_names())
     assert load_study("smoke").model == "demo"
 
 
-def test_the_command_line_wins_over_the_file():
+def test_command_line_overrides_the_file():
     study = narrow(load_study("study2"), tasks=["rte", "cb"], seeds=[2, 1, 2], limit=9, settings={"jsd-weight": "0"})
     assert (study.tasks, study.cross, study.seeds, study.limit) == (("rte", "cb"), ("rte",), (2, 1), 9)
     assert study.settings.of("f2c", "rte") == {"jsd_weight": "0"}
@@ -162,7 +162,7 @@ def test_the_command_line_wins_over_the_file():
     ],
     ids=str,
 )
-def test_a_mistake_on_the_command_line_is_one_line_too(wrong):
+def test_invalid_option_has_a_code(wrong):
     with pytest.raises(InputError, match="E-STUDY-VALUE") as error:
         narrow(load_study("study2"), **wrong)
     assert "\n" not in str(error.value)
@@ -170,7 +170,7 @@ def test_a_mistake_on_the_command_line_is_one_line_too(wrong):
     assert narrow(load_study("study2"), seeds=[0, 2**32 - 1]).seeds == (0, 2**32 - 1)
 
 
-def test_the_later_layer_of_settings_wins():
+def test_later_layers_of_settings_win():
     all_four = {"a": 1, "b": 1, "c": 1, "d": 1}
     layers = Settings(all_four, {"cce": {"b": 2, "c": 2, "d": 2}}, {"rte": {"c": 3, "d": 3}}, {"d": 4})
     assert layers.of("cce", "rte") == {"a": 1, "b": 2, "c": 3, "d": 4}

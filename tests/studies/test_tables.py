@@ -1,4 +1,4 @@
-"""The tables print what was measured beside what the paper printed, and count what is missing."""
+"""Tables contain measured and published numbers, and name missing audits."""
 
 import csv
 import io
@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from flip_flop.console import DEMO_NOTE
 from flip_flop.metrics import METRICS
-from flip_flop.text import DEMO_NOTE
+from flip_flop_paper import grids
+from flip_flop_paper.checkpoints import read_sizes, sizes_table
 from flip_flop_paper.frame import colours_of, make_frame
 from flip_flop_paper.output import make_tables
 from flip_flop_paper.paper import PAPER_METRICS, dataset_names, table1, table2
-from flip_flop_paper.tables import grids
-from flip_flop_paper.tables.sizes import read_sizes, sizes_table
-from flip_flop_paper.tables.table import render_csv, render_markdown
-from flip_flop_paper.variants import MethodVariant
+from flip_flop_paper.study import MethodVariant
+from flip_flop_paper.table import render_csv, render_markdown
 from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3, transfer_audits
 
 PAPER = made_frame(*paper_audits())
@@ -39,7 +39,7 @@ def notes_of(markdown: str) -> list[str]:
         ("Swarm", ["+1.40", "−0.47", "−0.38"], ["5/6", "4/7", "4/7"]),
     ],
 )
-def test_fed_with_the_papers_numbers_the_table_prints_its_headline(method, averages, better):
+def test_papers_numbers_give_its_headline_changes(method, averages, better):
     rows = rows_of(render_markdown(grids.changes_table(PAPER)))
     start = next(number for number, row in enumerate(rows) if row[0] == method)
     average, counts = rows[start + 11], rows[start + 12]
@@ -49,7 +49,7 @@ def test_fed_with_the_papers_numbers_the_table_prints_its_headline(method, avera
     assert [counts[2], counts[5], counts[7]] == better
 
 
-def test_best_and_worst_are_those_that_the_paper_marks():
+def test_best_and_worst_match_the_paper():
     rows = rows_of(render_markdown(grids.methods_table(PAPER)))
     assert rows[0] == ["", "", *dataset_names().values(), "average"]
     body = [row for row in rows[2:] if row[1] != "(paper)"]
@@ -63,7 +63,7 @@ def test_best_and_worst_are_those_that_the_paper_marks():
             assert text == f"{around}{100 * cell['paper']:.2f}{around}", (method, task, metric)
 
 
-def test_the_papers_number_stands_below_each_cell():
+def test_papers_number_is_below_each_cell():
     half = [a | {"values": {k: v / 2 for k, v in a["values"].items()}} for a in paper_audits() if a["task"] != "cb"]
     rows = rows_of(render_markdown(grids.methods_table(made_frame(*half, {"method": "base", "task": "mine"}))))
     column = rows[0].index("RTE")
@@ -72,7 +72,7 @@ def test_the_papers_number_stands_below_each_cell():
     assert printed[rows[0].index("mine")] == "–"
 
 
-def test_table_2_from_a_made_grid_prints_the_papers_counts_and_means():
+def test_table_2_matches_the_papers_counts_and_means():
     table = grids.transfer_table(TRANSFER, "f2c")
     assert table.records["improvement"].tolist() == pytest.approx(table.records["paper_improvement"].tolist(), abs=6e-6)
     rows = rows_of(render_markdown(table))
@@ -91,14 +91,14 @@ def test_table_2_from_a_made_grid_prints_the_papers_counts_and_means():
     assert sorted(best) == ["COPA", "Winogrande", "Winogrande"]  # as in the paper
 
 
-def test_a_change_of_zero_is_neither_better_nor_worse():
+def test_zero_change_counts_as_unchanged():
     shared = {"method": "f2c", "source": "rte", "setting": "transfer", "base": {"mean_f1": 0.5}}
     values = {"cb": 0.5, "wsc": 0.6, "copa": 0.7, "wic": 0.4}
     audits = [shared | {"task": task, "values": {"mean_f1": value}} for task, value in values.items()]
     assert rows_of(render_markdown(grids.transfer_table(made_frame(*audits), "f2c")))[2][1:3] == ["+5.00", "2/1"]
 
 
-def test_a_missing_cell_is_a_dash_and_is_counted_and_named():
+def test_missing_cell_is_a_dash_and_is_named():
     lost = {"is_done": False, "values": {}}
     frame = made_frame(*(a | (lost if (a["method"], a["task"]) == ("cce", "wsc") else {}) for a in paper_audits()))
     text = render_markdown(grids.methods_table(frame))
@@ -114,7 +114,7 @@ def test_a_missing_cell_is_a_dash_and_is_counted_and_named():
     assert averages[1][2] == averages[1][4].strip("()")  # the paper's average is over the same ten
 
 
-def test_a_transfer_table_names_the_missing_audits_of_its_own_method_and_of_the_base():
+def test_transfer_table_names_missing_audits():
     lost = {"task": "cb", "is_done": False, "values": {}}
     audits = [*transfer_audits(), {"method": "base"} | lost]
     audits += [{"method": m, "source": "rte", "setting": "transfer"} | lost for m in ("cce", "f2c")]
@@ -122,7 +122,7 @@ def test_a_transfer_table_names_the_missing_audits_of_its_own_method_and_of_the_
     assert "2 audits of this table not done yet: F2C trained on RTE on CB, seed 0; Base on CB." in notes
 
 
-def test_an_average_says_over_how_many_tasks_it_is_where_the_metrics_have_fewer():
+def test_average_over_fewer_tasks_is_labelled():
     labelled, unlabelled = {"mean_f1": 0.5, "f1_std": 0.1, "observed_agreement": 0.7}, {"observed_agreement": 0.6}
     audits = []
     for task, base in (("mine", labelled), ("yours", labelled), ("whose", unlabelled)):
@@ -137,7 +137,7 @@ def test_an_average_says_over_how_many_tasks_it_is_where_the_metrics_have_fewer(
     assert "2 cells without a number (a dash)." in notes_of(text)
 
 
-def test_other_instances_than_the_papers_are_said_with_their_split():
+def test_note_names_differing_instances():
     for split, instances in (("test", 50), ("validation", 277), ("test", 277)):
         audits = paper_audits(split=split, instances=instances, template_names=tuple("abcdefghij"))
         frame = made_frame(*(audit for audit in audits if audit["task"] == "rte"))
@@ -147,14 +147,14 @@ def test_other_instances_than_the_papers_are_said_with_their_split():
             assert f"Instances x templates, split {split}: RTE {instances} x 10." in table.notes
 
 
-def test_where_no_base_was_audited_there_is_no_change():
+def test_no_change_without_base():
     bare = [audit for audit in paper_audits(base={}) if audit["method"] == "f2c"]
     rows = rows_of(render_markdown(grids.changes_table(made_frame(*bare))))
     assert rows[2][2] == "–"
     assert rows[-2][1:3] == ["average, 0 of 11 tasks", "–"]
 
 
-def test_seeds_are_printed_as_mean_and_spread_and_said_below(tmp_path):
+def test_seeds_are_printed_as_mean_and_spread(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("rte", "my_task"), seeds=(3, 5))
     text = render_markdown(grids.methods_table(maker.frame()))
     values = [100 * metrics["f1_std"] for metrics in maker.metrics(method="cce", task="my_task")]
@@ -166,21 +166,21 @@ def test_seeds_are_printed_as_mean_and_spread_and_said_below(tmp_path):
     assert notes_of(text)[1] == "Instances x templates, split test: RTE 37 x 6, my\\_task 37 x 6."
 
 
-def test_the_bases_free_vote_stands_beside_its_mean_f1(tmp_path):
+def test_table_has_the_majority_vote_of_the_base(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("rte",))
     row = next(row for row in rows_of(render_markdown(grids.methods_table(maker.frame()))) if row[1] == "vote F1")
     assert row[2] == f"{100 * maker.metrics(method='base')[0]['vote_f1']:.2f}"
 
 
 @pytest.mark.parametrize("is_demo", [True, False])
-def test_a_toys_table_says_that_it_is_a_toys(tmp_path, is_demo):
+def test_demo_tables_have_a_warning(tmp_path, is_demo):
     maker = study3(study2(study1(Maker(tmp_path, is_demo=is_demo))), "cb")
     tables = list(make_tables(maker.frame()))
     assert len(tables) == 8
     assert all((DEMO_NOTE in table.notes) == is_demo for table in tables)
 
 
-def test_fewer_seeds_and_collapse_are_said(tmp_path):
+def test_notes_name_fewer_seeds_and_collapse(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("rte", "copa"))
     maker.lose(method="cce", task="copa", seed=1)
     frame = maker.frame()
@@ -190,7 +190,7 @@ def test_fewer_seeds_and_collapse_are_said(tmp_path):
     assert "Collapsed, one label nearly everywhere or for each template: F2C on RTE." in notes
 
 
-def test_study_3_prints_each_k_beside_the_base_and_all(tmp_path):
+def test_study_3_table_has_base_each_k_and_all(tmp_path):
     maker = study3(Maker(tmp_path))
     table = grids.unseen_table(maker.frame())
     rows = rows_of(render_markdown(table))[2:]
@@ -204,7 +204,7 @@ def test_study_3_prints_each_k_beside_the_base_and_all(tmp_path):
     assert line not in grids.unseen_table(maker.frame()).notes
 
 
-def test_the_bases_quartiles_and_their_mean_range_stand_beside_the_papers():
+def test_spread_table_has_quartiles_and_the_papers_range():
     f1 = {"rte": [0.1, 0.2, 0.3, 0.4, 0.5], "cb": [0.2, 0.25, 0.3, 0.7], "mine": [0.5, 0.5]}
     named = {task: {str(n): value for n, value in enumerate(values)} for task, values in f1.items()}
     audits = [{"method": "base", "task": task, "f1": values} for task, values in named.items()]
@@ -215,7 +215,7 @@ def test_the_bases_quartiles_and_their_mean_range_stand_beside_the_papers():
     assert (rows[4][0], rows[4][6:]) == ("above 15 points", ["2 of 3", "(5 of 11)"])
 
 
-def test_csv_has_fractions_in_full_and_empty_cells(tmp_path):
+def test_csv_has_unrounded_fractions(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("rte", "my_task"), seeds=(0,))
     lines = list(csv.DictReader(io.StringIO(render_csv(grids.methods_table(maker.frame())))))
     line_of = {"method": "f2c", "task": "rte", "metric": "mean_f1"}
@@ -228,7 +228,7 @@ def test_csv_has_fractions_in_full_and_empty_cells(tmp_path):
     assert own["paper"] == own["paper_change"] == ""
 
 
-def test_a_users_names_cannot_break_a_table():
+def test_untrusted_names_cannot_break_a_table():
     name = "a|b*[x](y)<b>_\u202e"
     audit = {"method": "base", "task": name, "values": dict.fromkeys(PAPER_METRICS, 0.5), "model": name}
     text = render_markdown(grids.methods_table(made_frame(audit, audit | {"method": "f2c"})))
@@ -239,7 +239,7 @@ def test_a_users_names_cannot_break_a_table():
     assert "=1+1" not in render_csv(table).replace("'=1+1", "")
 
 
-def test_without_the_papers_tasks_there_are_no_columns_for_its_numbers():
+def test_no_paper_columns_without_its_tasks():
     table = grids.changes_table(made_frame(*({**audit, "task": f"my_{audit['task']}"} for audit in paper_audits())))
     assert "paper" not in [column.text for column in table.columns]
     assert {len(row) for row in table.rows if row} == {len(table.columns)}
@@ -248,7 +248,7 @@ def test_without_the_papers_tasks_there_are_no_columns_for_its_numbers():
     assert headings == ["trained on", *["Δ", "P/N"] * 3]
 
 
-def test_another_methods_transfer_stands_in_its_own_file_without_the_papers_numbers():
+def test_other_methods_have_separate_transfer_files():
     frame = made_frame(*({**audit, "method": "cce"} for audit in transfer_audits()))
     table = grids.transfer_table(frame, "cce")
     assert (table.name, table.title) == ("table2_transfer_cce", "Transfer to other tasks under CCE")
@@ -259,7 +259,7 @@ def test_another_methods_transfer_stands_in_its_own_file_without_the_papers_numb
     assert line not in grids.pairs_table(frame, "cce").notes
 
 
-def test_rows_here_stand_beside_the_papers_and_the_releases_with_the_reported_hours(tmp_path):
+def test_sizes_table_has_published_rows_and_hours(tmp_path):
     frame = study1(Maker(tmp_path), tasks=("rte", "cb")).frame()
     text = render_markdown(sizes_table(frame, read_sizes(frame)))
     rows = rows_of(text)
@@ -274,7 +274,7 @@ def test_rows_here_stand_beside_the_papers_and_the_releases_with_the_reported_ho
     assert "061347c" in text
 
 
-def test_variants_have_the_titles_and_the_order_of_the_studys_file(tmp_path):
+def test_variants_keep_titles_and_order(tmp_path):
     maker = Maker(tmp_path)
     study1(maker, tasks=("rte",), seeds=(0,), methods=("f2c", "frozen", "cce"))
     variants = {"frozen": MethodVariant("f2c", "F2C, frozen", "#123456")}
@@ -288,7 +288,7 @@ def test_variants_have_the_titles_and_the_order_of_the_studys_file(tmp_path):
     assert of_others == ["Base", "CCE", "F2C", "frozen"]
 
 
-def test_templates_that_a_task_holds_out_have_rows_of_their_own(tmp_path):
+def test_held_out_templates_have_separate_rows(tmp_path):
     maker = Maker(tmp_path)
     study1(maker, tasks=("mine", "other"), seeds=(0,), methods=("f2c",))
     maker.audit("base", "mine", shown=(3, 10), held_out=True)

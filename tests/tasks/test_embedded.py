@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from flip_flop.files import sha256_json
-from flip_flop.randomness import generator
+from flip_flop.files import generator, sha256_json
 from flip_flop.tasks import load_task
 from flip_flop.tasks.embedded.reviews import SPLIT_SIZES, make_rows, stream_reviews
 
@@ -24,7 +23,7 @@ def test_the_rows_are_a_function_of_seed_and_split(split):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7])
-def test_no_text_stands_in_two_splits_or_twice_in_one_and_half_of_each_is_positive(seed):
+def test_texts_are_unique_and_splits_balanced(seed):
     splits = {split: make_rows(split, seed) for split in SPLIT_SIZES}
     assert len({row["text"] for rows in splits.values() for row in rows}) == sum(SPLIT_SIZES.values())
     for split, size in SPLIT_SIZES.items():
@@ -37,11 +36,11 @@ def test_the_english_reads_naturally(num_clauses):
     stream = stream_reviews(generator(3, "test english", num_clauses), num_clauses)
     for text in [next(stream).text for _ in range(700)]:
         assert all(re.fullmatch(r"[A-Z][A-Za-z,]*( [A-Za-z,]+)*\.", each) for each in re.split(r"(?<=\.) ", text)), text
-        # A verb agrees with its subject; nobody praises with "slightly".
+        # A verb agrees with its subject, and "slightly" is not praise.
         for subject, verb in re.findall(r"\b[Tt]he (\w+) (was|were)\b", text):
             assert (verb == "were") == (subject in {"towels", "staff", "neighbours"}), text
         assert not re.search(r"slightly (clean|good|friendly|quiet|fresh)", text), text
-        # "an" is never needed: no indefinite article stands before a vowel.
+        # "a" is never followed by a vowel.
         assert not re.search(r"\ba [aeiou]", text), text
 
 

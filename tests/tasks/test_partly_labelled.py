@@ -13,7 +13,7 @@ from flip_flop import load_task
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.tasks import Task, as_split, holdout, log_label_counts, sources
-from tests.tasks.test_promptsource_set import task_of  # noqa: F401 - a fixture
+from tests.paper.test_promptsource_set import task_of  # noqa: F401 - a fixture
 
 TEMPLATES = TemplateSet(
     (Template("plain", "{{ text }} Urgent?", "No ||| Yes"), Template("terse", "{{ text }}:", "0 ||| 1"))
@@ -112,7 +112,7 @@ def test_a_blank_label_of_a_rendered_row_means_unlabelled(blank):
 
 
 @pytest.mark.parametrize("value", ["yess", "nan", "None", "NA", 2, 0.5, True])
-def test_a_misspelt_label_is_an_error_beside_blank_ones(value):
+def test_a_misspelt_label_is_rejected_among_blank_labels(value):
     rows = [*rows_with(None), {"text": "late", "urgent": value}]
     task = Task("tickets", TEMPLATES, {"test": rows}, labels=("no", "yes"), label_field="urgent")
     with pytest.raises(InputError, match=r"E-LABEL-UNDECLARED: tickets, test, row 5: 'urgent' is "):
@@ -217,14 +217,14 @@ def test_validation_is_drawn_from_labelled_rows_if_there_are_enough():
 
 @pytest.mark.parametrize("more", ["", "label_field: label\n"])
 @pytest.mark.parametrize("blank", ["", "-1"])
-def test_a_target_is_no_label_of_a_row_without_one(blank, more, task_of):  # noqa: F811
+def test_a_target_does_not_label_an_unlabelled_row(blank, more, task_of):  # noqa: F811
     """A target such as ``"Yes" if label == 1 else "No"`` has text for a blank label too."""
     rows = f"text,label\nx,1\ny,0\nz,{blank}\nw,{blank}"
     task = task_of("No ||| Yes", "'Yes' if label == 1 else 'No'", rows, more)
     assert task.render("train").gold.tolist() == [1, 0, -1, -1]
 
 
-def test_a_target_of_a_blank_field_is_no_label_if_no_field_holds_the_labels(task_of):  # noqa: F811
+def test_a_target_of_a_blank_field_is_not_a_label(task_of):  # noqa: F811
     rows = "text,a,b,right\nx,p,q,q\ny,r,s,r\nz,q,t,q\nw,u,v,"
     task = task_of("'{{a}} ||| {{b}}'", "b if right == b else a", rows)
     assert task.render("train").gold.tolist() == [1, 0, 0, -1]

@@ -1,4 +1,4 @@
-"""Rows are read as they stand, from files and the hub, and a file at fault is refused with its place."""
+"""Sources and readers of rows, and errors with their places."""
 
 import csv
 import datetime
@@ -84,7 +84,7 @@ def test_json_values_keep_their_types(tmp_path):
     assert load(tmp_path, "a.jsonl", json.dumps(values)) == [values]
 
 
-def test_another_encoding_is_read_when_it_is_named_and_a_byte_order_mark_is_no_text(tmp_path):
+def test_encodings_and_byte_order_marks(tmp_path):
     assert load(tmp_path, "a.csv", b"\xef\xbb\xbfa,b\n1,2\n") == [{"a": "1", "b": "2"}]
     assert load(tmp_path, "a.csv", "a\nä\n".encode("latin-1"), encoding="latin-1") == [{"a": "ä"}]
     assert load(tmp_path, "b.csv", "a\nä\n".encode("utf-16"), encoding="utf-16") == [{"a": "ä"}]
@@ -103,13 +103,13 @@ def test_reading_a_csv_file_takes_time_linear_in_its_columns(tmp_path):
         load(tmp_path, "a.csv", f"{','.join([*columns, 'column 8', 'column 7', 'column 7'])}\n")
 
 
-def test_a_delimiter_that_is_named_separates_cells(tmp_path):
+def test_a_custom_delimiter_separates_cells(tmp_path):
     assert load(tmp_path, "a.csv", "a;b\nx, y;2\n", delimiter=";") == [{"a": "x, y", "b": "2"}]
     assert load(tmp_path, "a.csv", "a;b\n1\n", delimiter=",") == [{"a;b": "1"}]
     assert FileSource(tmp_path / "a.csv", delimiter=",").load().provenance["delimiter"] == ","
 
 
-# ruff: noqa: E501 - a case stands on one line
+# ruff: noqa: E501 - one case per line
 MISTAKES = [
     ("a.csv", "", "E-DATA-EMPTY", "has no rows"),
     ("a.csv", "a,b\n", "E-DATA-EMPTY", "has no rows"),
@@ -150,7 +150,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("name", "content", "code", "words"), MISTAKES)
-def test_a_file_at_fault_is_refused_in_one_line_with_its_place(tmp_path, name, content, code, words):
+def test_an_invalid_file_is_rejected_with_its_place(tmp_path, name, content, code, words):
     with pytest.raises(InputError, match=rf"\A{code}: [^\n]*\Z") as refusal:
         load(tmp_path, name, content)
     assert words in str(refusal.value)
@@ -166,7 +166,7 @@ def test_a_missing_file_is_named_with_its_nearest(tmp_path):
         FileSource(tmp_path / "no" / "folder.csv").load()
 
 
-def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
+def test_a_file_without_permission_is_rejected(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -211,13 +211,13 @@ def test_a_mirror_is_read_instead_of_the_hub(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["../../etc default x", "a/b .. x", "a/b/c default x", "a/b d /etc/x", "a/b x x[:10]"])
-def test_a_data_set_name_is_no_way_out_of_the_mirror(name):
+def test_a_dataset_name_cannot_leave_the_mirror(name):
     with pytest.raises(InputError, match="E-DATA-HUB"):
         HubSource(*name.split())
 
 
 class MadeHub:
-    """Stands in for the hub: what it is asked, and what it has."""
+    """A hub with made datasets, which records its requests."""
 
     def __init__(self, monkeypatch, main, converted):
         self.asked = []
@@ -239,7 +239,7 @@ class MadeHub:
         return list(found)
 
 
-def test_a_hub_that_does_not_answer_is_told_at_once_with_the_ways_out(monkeypatch):
+def test_an_unreachable_hub_is_reported_at_once(monkeypatch):
     hub = MadeHub(monkeypatch, [{"a": 1}], [])
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
 
@@ -247,22 +247,24 @@ def test_a_hub_that_does_not_answer_is_told_at_once_with_the_ways_out(monkeypatc
         raise URLError("no such host")
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
-    with pytest.raises(InputError, match=r"E-DATA-HUB: owner/repo .*hub\.invalid does not answer\. .*--hub-mirror DIR"):
+    with pytest.raises(
+        InputError, match=r"E-DATA-HUB: .*owner/repo \(train\): hub\.invalid does not answer\. .*--hub-mirror DIR"
+    ):
         HubSource("owner/repo", None, "train").load()
-    with pytest.raises(InputError, match=r"E-MODEL-FILE: owner/name .*hub\.invalid does not answer\. Give a folder"):
+    with pytest.raises(InputError, match=r"E-MODEL-FILE: .*owner/name: hub\.invalid does not answer\. Give a folder"):
         check_model_name("owner/name")
     assert hub.asked == []
 
 
 @pytest.mark.parametrize("revision", [None, "v1"])
-def test_the_commit_that_a_revision_stands_for_is_loaded_and_recorded(revision, monkeypatch):
+def test_the_commit_of_a_revision_is_loaded_and_recorded(revision, monkeypatch):
     hub = MadeHub(monkeypatch, [{"a": 1}], [])
     rows = HubSource("owner/repo", "rte", "train", revision).load()
     assert hub.asked == [("owner/repo", "rte", {"split": "train", "revision": COMMIT})]
     assert rows.provenance["revision"] == COMMIT
 
 
-def test_a_data_set_that_is_a_script_is_read_from_the_hubs_own_copy(monkeypatch):
+def test_a_dataset_with_a_script_is_read_from_the_hubs_copy(monkeypatch):
     script = RuntimeError("Dataset scripts are no longer supported, but found repo.py")
     hub = MadeHub(monkeypatch, script, [{"a": 1}, {"a": 2}])
     rows = HubSource("owner/repo", None, "train").load()
@@ -280,9 +282,7 @@ def test_a_data_set_that_is_a_script_is_read_from_the_hubs_own_copy(monkeypatch)
         (RuntimeError("script"), None, 2),
     ],
 )
-def test_without_a_network_at_a_pinned_revision_and_without_a_copy_the_first_error_is_told(
-    error, revision, asked, monkeypatch
-):
+def test_the_first_hub_error_is_reported_without_a_copy(error, revision, asked, monkeypatch):
     hub = MadeHub(monkeypatch, error, [{"a": 1}] if asked == 1 else ValueError("no such file"))
     words = r"^E-DATA-HUB: owner/repo \(train\) could not .*: (no network|script)\. Check"
     with pytest.raises(InputError, match=words):

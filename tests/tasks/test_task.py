@@ -32,7 +32,7 @@ def some(count):
     return [{"text": f"ticket {index}", "urgent": index % 2} for index in range(count)]
 
 
-def test_instances_carry_every_template_and_the_labels_index(tmp_path):
+def test_instances_have_all_templates_and_the_label_index(tmp_path):
     instances = csv_task(tmp_path, "text,urgent\nfire,1\ntea,0\n").instances("test")
     assert [instance.id for instance in instances] == ["test-1", "test-2"]
     assert [instance.label for instance in instances] == [1, 0]
@@ -62,7 +62,7 @@ def test_an_undeclared_label_is_rejected_with_its_row_and_value(value):
         task([*some(3), {"text": "x", "urgent": value}]).instances("test")
 
 
-def test_a_train_split_without_the_label_field_is_unlabelled_and_another_is_refused():
+def test_only_train_may_lack_the_label_field():
     rows = [{"text": "x"}, {"text": "y"}]
     assert [instance.label for instance in task(rows, "train").instances("train")] == [None, None]
     assert task(rows).instances("test", need_labels=False)[0].label is None
@@ -167,7 +167,7 @@ def test_the_digest_is_that_of_the_question_and_not_of_the_data():
         ({"labels": (1, "1")}, "E-LABEL-DUP"),
     ],
 )
-def test_a_task_that_makes_no_sense_is_refused(keys, code):
+def test_invalid_tasks_are_rejected(keys, code):
     with pytest.raises(InputError, match=code):
         Task(**{"name": "t", "templates": TEMPLATES, **keys})
 
@@ -187,7 +187,7 @@ def test_a_tenth_is_held_out_stratified_at_most_a_thousand_and_at_least_one():
 
 @given(st.lists(st.sampled_from([0, 1, 2]), min_size=2, max_size=60), st.integers(0, 5), st.randoms())
 @settings(max_examples=100)
-def test_what_is_held_out_depends_on_the_ids_and_not_on_their_order(labels, seed, shuffler):
+def test_holdout_depends_on_ids_and_not_on_their_order(labels, seed, shuffler):
     instances = rendered(labels)
     train, validation = holdout(instances, seed=seed)
     assert sorted(item.id for item in train + validation) == sorted(item.id for item in instances)
@@ -200,12 +200,12 @@ def test_what_is_held_out_depends_on_the_ids_and_not_on_their_order(labels, seed
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_nothing_left_to_train_on_is_refused(count):
+def test_holdout_needs_two_instances(count):
     with pytest.raises(InputError, match="E-DATA-TOO-FEW"):
         holdout(rendered([None] * count), seed=0)
 
 
-def test_instances_that_render_alike_are_dropped_but_for_the_first():
+def test_deduplicate_keeps_the_first_of_equal_instances():
     rows = [*some(3), {"text": "ticket 1", "urgent": 0}, {"text": "ticket 1 ", "urgent": 1}]
     kept, dropped = deduplicate(task(rows).instances("test"))
     assert [instance.id for instance in kept] == ["test-1", "test-2", "test-3", "test-5"]

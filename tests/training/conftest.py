@@ -1,4 +1,4 @@
-"""A tiny random model, a small task, a training that takes a second, and what it leaves behind."""
+"""A tiny random model, a small task, quick training settings, and readers of the results."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flip_flop.prompts import Template, TemplateSet
-from flip_flop.run_record import ModelRecord
+from flip_flop.record import ModelRecord
 from flip_flop.scoring import LoadedModel
 from flip_flop.tasks import RowsSource, Task
 from flip_flop.training import F2CTrainer, make_config

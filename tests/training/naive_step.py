@@ -1,4 +1,4 @@
-"""A training step the slow way: each pair alone, two passes, full logits, in float64; and instances to try it on."""
+"""A slow training step as an oracle: separate pairs, two passes, full logits, in float64; and test instances."""
 
 import copy
 import functools
@@ -101,7 +101,7 @@ def made_instances(longest=4):
         return choose(made_trainer(folder), longest)
 
 
-# ---- the slow way: each pair alone, the model's own forward and full logits, in float64 ----
+# ---- the slow way: separate pairs, the plain forward and full logits, in float64 ----
 
 
 def slow_scores(model, answers):
@@ -136,7 +136,7 @@ def slow_step(trainer, instances, voter=None):
 
 
 def _answer_log_probs(model, answer):
-    """The log-softmax at each position that predicts one of the answer's tokens, and those of the tokens."""
+    """The log-softmax at each position that predicts an answer token, and the tokens' log-probabilities."""
     ids = list(answer.context) + list(answer.tokens)
     rows = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].log_softmax(-1)
     rows = rows[len(answer.context) - 1 : len(ids) - 1]

@@ -1,6 +1,6 @@
-"""``python -m tests.training.on_other_device FOLDER``: scores, steps and a training on a device that is not the CPU.
+"""``python -m tests.training.on_other_device FOLDER``: scores, steps and training on a device that is not the CPU.
 
-``FOLDER/instances.pt`` are the instances; what is found, and what waited for the device, goes to ``found.pt``.
+Reads instances from ``FOLDER/instances.pt``; writes results and waits for the device to ``found.pt``.
 """
 
 import sys
@@ -28,7 +28,7 @@ def main(folder):
             score_instances(model, instances, backend=backend, quiet=True)  # a model is tried once
             device.waits.clear()
             table = score_instances(model, instances, backend=backend, batch_tokens=ROW_TOKENS, quiet=True)
-            assert table.backend == backend
+            assert table.settings["backend"] == backend
             found[name] = table.scores, list(device.waits)
         attention.KERNELS[NAME] = "mask"
         for name, settings in STEPS.items():

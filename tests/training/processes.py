@@ -1,7 +1,7 @@
 """``python -m tests.training.processes OUT``: a tiny training in one, two and four processes, in float64 and float32.
 
-Each has the same instances in a step, 4 of 37; what they share is imported and made once, before the processes are
-forked. Rank 0 leaves ``OUT/<dtype>-<processes>.pt``.
+Each has the same instances in a step, 4 of 37. The processes are forked after the
+imports. Rank 0 leaves ``OUT/<dtype>-<processes>.pt``.
 """
 
 import os
@@ -23,7 +23,7 @@ TRAININGS = [*(("float64", *shape) for shape in SHAPES), ("float32", *SHAPES[0])
 
 
 def train(rank, processes, batch, accumulation, model, rows, out):
-    """One process of a training."""
+    """Train in one process."""
     trainer = make_trainer(
         out / f"{model.dtype}-{processes}",
         rows,
@@ -48,7 +48,7 @@ def train(rank, processes, batch, accumulation, model, rows, out):
 
 
 def ask_all(rank):
-    """What a process is told where the last one has found a mistake."""
+    """Return the error of each process if the last one has found a mistake."""
 
     def work():
         if rank == world_size() - 1:
@@ -79,7 +79,7 @@ def start(rank, port, processes, *arguments):
 
 
 def main(out):
-    """Train once in each way; 1 where a process failed."""
+    """Train once in each way; return 1 if a process failed."""
     torch.set_num_threads(1)
     byte_bpe()  # kept for later calls
     for dtype, processes, *shape in TRAININGS:

@@ -92,7 +92,7 @@ def trained(out, config, dtype=torch.float32):
 
 
 def matrices(model):
-    """What the paper adapts, read from the names: all weights of a decoder's layers but norms, routers and biases."""
+    """The weights that the paper adapts, by name: all weights of a decoder's layers but norms, routers and biases."""
     return {
         name
         for name, value in model.named_parameters()
@@ -103,7 +103,7 @@ def matrices(model):
 
 
 @pytest.mark.parametrize("name", MIXTURES)
-def test_every_projection_and_every_fused_expert_learns_and_no_router_does(tmp_path, name):
+def test_all_projections_and_fused_experts_learn_but_routers_do_not(tmp_path, name):
     config = MIXTURES[name]()
     untouched = random_model(config)
     trainer = trained(tmp_path, config)
@@ -122,18 +122,18 @@ def save(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["Qwen3-MoE", "PhiMoE"])
-def test_dropout_on_fused_experts_is_refused_with_the_setting_that_works(tmp_path, name):
+def test_dropout_on_fused_experts_is_refused(tmp_path, name):
     with pytest.raises(InputError, match=r"^E-CONFIG-VALUE: lora_dropout is 0\.05, .* Set --lora-dropout 0\.$"):
         make_trainer(tmp_path, rows(3), model=random_model(MIXTURES[name]()))
 
 
-def test_fused_experts_in_bfloat16_are_packed_as_without_an_adapter(tmp_path):
+def test_fused_experts_in_bfloat16_use_the_packed_backend(tmp_path):
     assert trained(tmp_path, MIXTURES["Mixtral"](), torch.bfloat16).backend == "packed"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", STATE_SPACES)
-def test_a_state_space_model_trains_and_the_run_says_what_gets_no_adapter(tmp_path, name, dtype, caplog):
+def test_state_space_model_trains_with_a_warning_about_its_out_proj(tmp_path, name, dtype, caplog):
     trainer = trained(tmp_path, STATE_SPACES[name](), dtype)
     learned = {key: bool(value.any()) for key, value in trainer.adapted.named_parameters() if "lora_B" in key}
     assert learned
@@ -143,14 +143,14 @@ def test_a_state_space_model_trains_and_the_run_says_what_gets_no_adapter(tmp_pa
     assert "out_proj" in lines[0]
 
 
-def test_a_recurrence_whose_gates_have_three_axes_gets_no_adapter_on_them(tmp_path):
+def test_gates_of_a_recurrence_get_no_adapter(tmp_path):
     config = RecurrentGemmaConfig(**LOCAL, lru_width=32, block_types=["recurrent", "attention"])
     learned = {key for key, value in trained(tmp_path, config).adapted.named_parameters() if "lora_B" in key}
     assert any("linear_x" in key for key in learned)
     assert not any("rg_lru" in key for key in learned)
 
 
-def test_a_model_whose_projections_are_all_reached_says_nothing(tmp_path, caplog):
+def test_fully_adapted_model_has_no_warning(tmp_path, caplog):
     make_trainer(tmp_path, rows(3), model=tiny_model("qwen2"))
     assert "W-ADAPTER-SHARE" not in caplog.text
 
@@ -163,7 +163,7 @@ def test_a_model_whose_projections_are_all_reached_says_nothing(tmp_path, caplog
         (XLoraConfig(adapters={"0": "out"}, hidden_size=32), "XLoraConfig is not supported."),
     ],
 )
-def test_unsupported_adapters_are_refused_in_one_line(tmp_path, peft_config, reason):
+def test_unsupported_adapter_is_refused(tmp_path, peft_config, reason):
     from flip_flop.training import F2CTrainer
     from tests.training.conftest import settings
 
@@ -183,7 +183,7 @@ def test_unsupported_adapters_are_refused_in_one_line(tmp_path, peft_config, rea
     ("architecture", "dtype", "code"),
     [("deepseek_v4", torch.float32, "E-ADAPTER-KIND"), ("inkling2_text", torch.bfloat16, "E-MODEL-KIND")],
 )
-def test_a_model_that_cannot_take_a_step_is_refused_before_the_first_one(tmp_path, architecture, dtype, code):
+def test_model_without_a_backward_pass_is_refused_before_training(tmp_path, architecture, dtype, code):
     model = tiny(architecture)
     model.resize_token_embeddings(400, mean_resizing=False)
     with pytest.raises(InputError, match=f"^{code}: .* cannot .*Try --dtype float32"):

@@ -8,11 +8,11 @@ import pytest
 
 from flip_flop.tasks import RowsSource
 from flip_flop.training import train
-from flip_flop.training.collapse import drift_beyond_chance
+from flip_flop.training.selection import drift_beyond_chance
 from flip_flop.training.votes import VoteTable
 from tests.training.conftest import adapter_bytes, load_tiny, log_of, make_task, record_of, rows, settings, signal_in
 
-# The base's votes are 3 to 1; at this rate those of the model in training are all for one label after five steps.
+# The base's votes are 3 to 1. At this rate all votes are for one label after five steps.
 RUNAWAY = {
     "method": "cce",
     "votes": "online",
@@ -90,7 +90,7 @@ def test_collapse_without_evaluations_is_found_in_the_log_lines(out, caplog):
     assert run(out, eval_strategy="no", resume=True, keep_worse=True).adapter is not None
 
 
-def test_collapsed_model_is_withheld_whatever_selects_it(out, caplog):
+def test_collapsed_model_is_withheld_for_every_criterion(out, caplog):
     """The paper's criterion rewards label 1 for every row, and its protocol does not stop."""
     validation = [row | {"label": 1} for row in rows(30, 300)] + [row | {"label": 0} for row in rows(10, 400)]
     for select_by in ("mean_f1", "last"):
@@ -102,7 +102,7 @@ def test_collapsed_model_is_withheld_whatever_selects_it(out, caplog):
 
 
 @pytest.mark.parametrize("changes", [{"eval_on_start": False}, {"load_best_model_at_end": False}])
-def test_worse_model_is_withheld_whatever_is_evaluated_and_loaded(out, caplog, changes):
+def test_worse_model_is_withheld_for_all_evaluation_settings(out, caplog, changes):
     assert run(out, select_by="macro_f1", stop_on_collapse=False, **changes, learning_rate=3e-3, max_steps=12).withheld
     assert len(reasons(caplog)) == 1
 

@@ -23,7 +23,7 @@ ROWS = 37
 def task_file(tmp_path):
     rows = [{"text": f"The room was {'not ' * (number % 3 == 0)}good, {number}."} for number in range(ROWS)]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    # One row for two processes: one of them has nothing to score.
+    # One row for two processes: one of them is idle.
     (tmp_path / "validation.jsonl").write_text('{"text": "Fine stay 0"}\n')
     path = tmp_path / "task.yaml"
     path.write_text(
@@ -86,7 +86,7 @@ def test_two_processes_take_the_same_steps_as_one(tmp_path, task_file, flip_flop
 
 
 @pytest.mark.slow
-def test_two_processes_stop_at_one_step_on_a_signal_and_go_on_from_it(tmp_path, task_file):
+def test_two_processes_stop_at_one_step_on_a_signal_and_resume(tmp_path, task_file):
     out = tmp_path / "two"
     process = launch(2, task_file, out, "--num-train-epochs", "12", wait=False)
     log = out / "log.jsonl"
@@ -111,7 +111,7 @@ main()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGSTOP, signal.SIGKILL])
-def test_process_that_no_longer_answers_ends_the_others_in_one_line(tmp_path, task_file, sent):
+def test_unresponsive_process_ends_the_others_with_an_error(tmp_path, task_file, sent):
     out = tmp_path / "two"
     flags = ("--num-train-epochs", "200", "--eval-strategy", "no")
     with socket.socket() as free:
@@ -145,8 +145,8 @@ def test_process_that_no_longer_answers_ends_the_others_in_one_line(tmp_path, ta
 def test_one_two_and_four_processes_train_the_same_adapter(tmp_path):
     """50 steps of 4 instances over 37, so that every tenth step has one instance, and three of four processes none.
 
-    In float64 rounding is all that differs. In float32 AdamW divides a gradient by its own size: where that is near
-    its rounding, a step may differ by a part of the learning rate, 1e-3, of which 1e-5 is a hundredth.
+    In float64 only rounding differs. In float32 AdamW divides a gradient by its size. If the size is near the
+    rounding, a step may differ by a part of the learning rate, 1e-3, of which 1e-5 is a hundredth.
     """
     command = [sys.executable, "-m", "tests.training.processes", str(tmp_path)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -166,21 +166,21 @@ def test_one_two_and_four_processes_train_the_same_adapter(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_mistake_in_a_setting_is_said_once(tmp_path, task_file):
+def test_invalid_setting_is_reported_once(tmp_path, task_file):
     _, errors = launch(2, task_file, tmp_path / "two", "--learning-rat", "1", code=1)  # the launcher's own
     assert errors.count("E-CONFIG-KEY: Unknown setting '--learning-rat'") == 1
 
 
 @pytest.mark.slow
-def test_a_launcher_that_starts_fewer_processes_than_it_was_asked_for_is_named(tmp_path, task_file):
+def test_launcher_that_starts_too_few_processes_is_warned_about(tmp_path, task_file):
     accelerate = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
     _, errors = launch(1, task_file, tmp_path / "one", "--max-steps", "1", "--eval-strategy", "no", launcher=accelerate)
     assert errors.count("processes that train together: 1") == 1
-    assert errors.count("W-ONE-PROCESS: accelerate was asked for several processes and has started one") == 1
+    assert errors.count("W-ONE-PROCESS: accelerate started one of several requested processes") == 1
 
 
 @pytest.mark.slow
-def test_two_processes_audit_as_one_does(tmp_path, flip_flop):
+def test_audit_in_two_processes_has_the_same_scores(tmp_path, flip_flop):
     command = ["audit", "--model", "demo", "--task", "demo", "--limit", "7", "--device", "cpu", "--out"]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "flip_flop.cli.main"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -23,27 +23,27 @@ def data(eval_limit: int | None, **settings: object):
     return load_training_data(task, F2CConfig(use_cpu=True, **settings), eval_limit=eval_limit)
 
 
-def test_it_is_a_sample_in_the_shares_of_the_labels_and_in_the_order_of_the_rows():
+def test_sample_is_stratified_and_keeps_the_order_of_the_rows():
     whole, sample = data(None), data(20)
     assert Counter(instance.label for instance in sample.validation) == {0: 10, 1: 6, 2: 4}
     order = [instance.id for instance in whole.validation]
     places = [order.index(instance.id) for instance in sample.validation]
     assert places == sorted(places)
     assert sample.train == whole.train
-    assert sample.record.extra["num_validation"] == sample.record.extra["eval_limit"] == 20
-    assert "eval_limit" not in whole.record.extra
+    assert sample.record.num_validation == sample.record.eval_limit == 20
+    assert whole.record.eval_limit is None
 
 
-def test_it_is_a_function_of_the_seed():
+def test_sample_depends_on_the_seed():
     drawn = [{instance.id for instance in data(20, seed=seed).validation} for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_no_label_is_read_where_none_chooses_the_checkpoint():
-    samples = [data(20, seed=seed, select_by="agreement").validation for seed in range(6)]
+def test_sample_ignores_labels_if_they_do_not_select_the_checkpoint():
+    samples = [data(20, seed=seed, select_by="vote_agreement").validation for seed in range(6)]
     assert len({tuple(sorted(Counter(instance.label for instance in each).items())) for each in samples}) > 1
 
 
 @pytest.mark.parametrize("eval_limit", [60, 61])
-def test_a_limit_that_the_split_does_not_reach_changes_nothing(eval_limit: int):
+def test_limit_above_the_size_of_the_split_keeps_all_rows(eval_limit: int):
     assert data(eval_limit).validation == data(None).validation

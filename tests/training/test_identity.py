@@ -1,4 +1,4 @@
-"""A run is what it says: data, model and adapter are those of its record, or one line says which are not."""
+"""A resumed run and a loaded adapter must have the recorded data, model and adapter, or one line lists the changes."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.prompts import TemplateSet
-from flip_flop.run_record import RunRecord
+from flip_flop.record import RunRecord
 from flip_flop.scoring import load_model
 from flip_flop.tasks import RowsSource
 from flip_flop.training import train
@@ -112,7 +112,7 @@ def finished(made, tmp_path):
 
 @pytest.fixture
 def stopped(finished):
-    """The run, killed before its record was written."""
+    """The run, as if killed before its record was written."""
     (finished / "run.json").unlink()
     return finished
 
@@ -126,7 +126,7 @@ def refused(code, what, *arguments, **keywords):
 
 
 @pytest.mark.parametrize("change", MODEL_CHANGES | DATA_CHANGES)
-def test_a_run_is_not_resumed_with_another_model_or_other_data(base, stopped, change):
+def test_resume_rejects_changed_inputs(base, stopped, change):
     task = make_task()
     if change in MODEL_CHANGES:
         name, words, act = MODEL_CHANGES[change]
@@ -135,11 +135,11 @@ def test_a_run_is_not_resumed_with_another_model_or_other_data(base, stopped, ch
         name, words, act = DATA_CHANGES[change]
         task = act(task)
     error = refused("E-RESUME-CHANGED", run, base, stopped, task, resume=True)
-    assert error.message == f"Since {stopped} was started, these have changed: {words}."
-    assert error.hint.endswith(f" To go on all the same: --allow-changed {name}.")
+    assert error.message == f"cannot resume {stopped}, because these have changed: {words}."
+    assert error.hint.endswith(f" Or continue with --allow-changed {name}.")
 
 
-def test_several_changes_are_named_with_the_settings_that_differ(base, stopped):
+def test_several_changes_are_listed_with_the_settings(base, stopped):
     MODEL_CHANGES["normaliser"][2](base)
     task = DATA_CHANGES["validation labels"][2](make_task())
     config = settings(max_steps=1, num_train_epochs=1, learning_rate=0.1)
@@ -149,7 +149,7 @@ def test_several_changes_are_named_with_the_settings_that_differ(base, stopped):
     )
 
 
-def test_an_allowed_change_is_recorded_also_by_later_resumes(base, stopped):
+def test_allowed_change_is_recorded_in_later_resumes(base, stopped):
     task = DATA_CHANGES["validation rows"][2](make_task())
     refused("E-RESUME-CHANGED", run, base, stopped, task, resume=True, allow_changed=["config", "gold"])
     for allowed in (["validation", "config"], []):
@@ -157,20 +157,6 @@ def test_an_allowed_change_is_recorded_also_by_later_resumes(base, stopped):
         assert RunRecord.read(stopped).allowed_changes == ("validation",)
         (stopped / "run.json").unlink()
     refused("E-ALLOW-CHANGED", run, base, stopped, resume=True, allow_changed=["adapter"])
-
-
-def test_a_run_of_an_earlier_version_is_compared_by_what_it_recorded(base, stopped):
-    plan = json.loads((stopped / "plan.json").read_text())
-    digests = plan.pop("digests")
-    del plan["allowed_changes"]
-    plan["task"] = {"digest": digests["task"], "instances_digest": digests["rows"], "num_validation": 7}
-    plan["model"]["digest"] = digests["weights"]
-    plan["settings"]["ddp_timeout"] = 1800
-    (stopped / "plan.json").write_text(json.dumps(plan))
-    for change in ("training rows", "a template"):
-        refused("E-RESUME-CHANGED", run, base, stopped, DATA_CHANGES[change][2](make_task()), resume=True)
-    run(base, stopped, DATA_CHANGES["validation labels"][2](make_task()), resume=True)
-    assert RunRecord.read(stopped).allowed_changes == ()
 
 
 ADAPTER_CHANGES = {
@@ -181,7 +167,7 @@ ADAPTER_CHANGES = {
 
 
 @pytest.mark.parametrize("change", ADAPTER_CHANGES)
-def test_an_adapter_that_is_not_as_its_training_left_it_is_refused(base, finished, change):
+def test_changed_adapter_is_refused(base, finished, change):
     name, act = ADAPTER_CHANGES[change]
     assert load_model(str(base), adapter=finished / "adapter").allowed_changes == ()
     act(finished / "adapter")
@@ -194,12 +180,12 @@ def test_an_adapter_that_is_not_as_its_training_left_it_is_refused(base, finishe
         return
     loaded = load_model(str(base), adapter=finished / "adapter", allow_changed=[name, "config"])
     assert audit(loaded, make_task(), quiet=True).record.allowed_changes == (name,)
-    (finished / "run.json").unlink()  # an adapter of whomever
+    (finished / "run.json").unlink()  # an adapter without a record
     load_model(str(base), adapter=finished / "adapter")
 
 
 @pytest.mark.parametrize("change", [change for change in MODEL_CHANGES if change != "chat template"])
-def test_an_adapter_is_not_put_on_another_base_than_its_own(base, finished, change):
+def test_adapter_is_refused_on_another_base_model(base, finished, change):
     name, words, act = MODEL_CHANGES[change]
     act(base)
     error = refused("E-ADAPTER-BASE", load_model, str(base), adapter=finished / "adapter")
@@ -207,7 +193,7 @@ def test_an_adapter_is_not_put_on_another_base_than_its_own(base, finished, chan
     assert load_model(str(base), adapter=finished / "adapter", allow_changed=[name]).allowed_changes == (name,)
 
 
-def test_a_chat_template_matters_to_an_adapter_that_was_trained_with_one(base, finished):
+def test_changed_chat_template_is_refused_if_it_was_used_in_training(base, finished):
     MODEL_CHANGES["chat template"][2](base)
     assert not load_model(str(base), adapter=finished / "adapter").encoder().uses_chat_template
     record = json.loads((finished / "run.json").read_text())
@@ -216,7 +202,20 @@ def test_a_chat_template_matters_to_an_adapter_that_was_trained_with_one(base, f
     assert error.message.endswith(": chat template.")
 
 
-def test_what_decides_nothing_may_change(base, finished):
+def test_changed_system_message_of_a_task_gives_a_warning(base, tmp_path, caplog):
+    MODEL_CHANGES["chat template"][2](base)
+    brief, kind = (replace(make_task(), system=each) for each in ("Be brief.", "Be kind."))
+    config = settings(method="swarm", max_steps=1, num_train_epochs=1)
+    train(load_model(str(base)), brief, config, tmp_path / "run", quiet=True, keep_worse=True)
+    adapted = load_model(str(base), adapter=tmp_path / "run" / "adapter")
+    audit(adapted, brief, quiet=True)
+    assert "W-CHAT-CHANGED" not in caplog.text
+    audit(adapted, kind, quiet=True)
+    trained, now = ({"system": each.system} for each in (brief, kind))
+    assert f"W-CHAT-CHANGED: the adapter was trained with {trained}, the task has {now}." in caplog.text
+
+
+def test_irrelevant_changes_are_accepted(base, finished):
     edit_json(base / "config.json", transformers_version="0.1", _name_or_path="elsewhere")
     edit_json(base / "generation_config.json", temperature=0.5)
     edit_json(finished / "adapter" / "adapter_config.json", base_model_name_or_path="elsewhere")
@@ -226,7 +225,7 @@ def test_what_decides_nothing_may_change(base, finished):
     run(base, finished, resume=True)
 
 
-def test_the_names_in_an_adapters_config_do_not_follow_the_hash_seed(made):
+def test_names_in_an_adapters_config_have_a_fixed_order(made):
     config = json.loads((made / "run" / "adapter" / "adapter_config.json").read_text())
     assert config["target_modules"] == sorted(config["target_modules"])
     assert len(config["target_modules"]) == 14

@@ -1,17 +1,23 @@
-"""The adapter's model card says what the run's record says, leaks no path, and is what the hub is sent."""
+"""The model card of an adapter matches the run's record, has no local path, and is sent to the hub."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from huggingface_hub import HfApi, ModelCard
 
 from flip_flop import InputError, audit, load_model, train
-from flip_flop.run_record import RunRecord
-from flip_flop.training.model_card import model_card
+from flip_flop.record import RunRecord
+from flip_flop.training.record import model_card
 from tests.tiny import save_tiny
 from tests.training.conftest import adapter_bytes, load_tiny, make_task, settings, signal_in
 from tests.training.test_trainer import make_trainer, training_rows
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "card.md"
+# Metrics, digests and versions, which depend on the machine.
+NUMBERS = r"[−+±]?\b\d+\.[\d.]+\S*|[0-9a-f]{64}|value: .*"
 
 
 @pytest.fixture(scope="module")
@@ -26,30 +32,23 @@ def finished(base, tmp_path_factory):
     return out
 
 
-def test_the_card_has_the_hubs_metadata(finished):
-    data = ModelCard.load(finished / "adapter" / "README.md").data
+def test_card_matches_the_golden_one(finished):
+    """After an intended change, copy the card from the folder in the failure message."""
+    found = (finished / "adapter" / "README.md").read_text()
+    data = ModelCard(found).data
     assert (data.library_name, data.base_model, data.pipeline_tag) == ("peft", "tiny-lm", "text-generation")
-    assert {"flip-flop-consistency", "f2c", "lora"} <= set(data.tags)
     assert {result.metric_type for result in data.eval_results} == {"observed_agreement", "f1"}
+    assert re.sub(NUMBERS, "#", found) == re.sub(NUMBERS, "#", GOLDEN.read_text()), finished
 
 
-def test_the_card_says_what_the_record_says(finished):
-    card = (finished / "adapter" / "README.md").read_text()
-    record = RunRecord.read(finished)
+def test_card_has_the_numbers_of_the_record(finished):
+    card, record = (finished / "adapter" / "README.md").read_text(), RunRecord.read(finished)
     change = record.training["validation"]["observed_agreement"]
-    row = next(line for line in card.splitlines() if line.startswith("| P_o"))
-    assert f"| {100 * change['before']:.1f} | {100 * change['after']:.1f} |" in row
-    assert "95% interval" in card
-    assert "| learning_rate | 0.01 |" in card
-    assert "Trained on 12 instances of `made rows`" in card
+    assert f"| P_o | {100 * change['before']:.1f} | {100 * change['after']:.1f} | " in card
     assert all(template.jinja in card for template in record.task.templates)
-    assert "by mean F1, which reads labels" in card
-    assert 'AutoModelForCausalLM.from_pretrained("tiny-lm")' in card
-    for heading in ("Before and after", "Data", "Templates", "Method and settings", "Limits", "How to load it"):
-        assert f"\n## {heading}\n" in card
 
 
-def test_before_and_after_are_those_of_audits(finished, base):
+def test_metrics_before_and_after_match_audits(finished, base):
     change = json.loads((finished / "run.json").read_text())["training"]["validation"]
     task = make_task().with_templates(["plain", "truth", "long", "terse"])
     split = task.render("validation")
@@ -59,7 +58,7 @@ def test_before_and_after_are_those_of_audits(finished, base):
         assert change["mean_f1"][when] == found.value("mean_f1")
 
 
-def test_no_path_of_the_machine_is_in_the_card(finished, base, tmp_path):
+def test_card_has_no_local_path(finished, base, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "good", "label": 1}\n')
     record = RunRecord.read(finished)
     assert str(base) in json.dumps(record.to_json())
@@ -70,11 +69,11 @@ def test_no_path_of_the_machine_is_in_the_card(finished, base, tmp_path):
     assert not [line for line in card.splitlines() if str(base.parent) in line or str(tmp_path) in line]
 
 
-def test_folder_name_stays_in_its_code_span_and_in_the_python_code(finished):
+def test_names_cannot_break_out_of_code(finished):
     moved = RunRecord.read(finished).to_json()
     moved["model"] |= {"name": '/models/tiny`<b>"\n# now', "revision": 'a"b'}
     card = model_card(RunRecord.from_json(moved))
-    assert "lets `tiny'<b>\"\\n# now` give one answer to a question" in card
+    assert "makes `tiny'<b>\"\\n# now` give the same answer" in card
     blocks = card.split("```python\n")[1:]
     assert len(blocks) == 2
     for block in blocks:
@@ -82,9 +81,7 @@ def test_folder_name_stays_in_its_code_span_and_in_the_python_code(finished):
     assert r'from_pretrained("tiny`<b>\"\n# now", revision="a\"b")' in blocks[0]
 
 
-def test_a_killed_and_resumed_run_has_the_same_card_and_the_adapter_is_still_its_own(
-    finished, base, tmp_path, monkeypatch
-):
+def test_resumed_run_has_the_same_card_and_an_edited_card_is_accepted(finished, base, tmp_path, monkeypatch):
     out = tmp_path / "f2c"
     with monkeypatch.context() as patch:
         signal_in(patch, 2)
@@ -94,10 +91,10 @@ def test_a_killed_and_resumed_run_has_the_same_card_and_the_adapter_is_still_its
     card = "adapter/README.md"
     assert (out / card).read_bytes() == (finished / card).read_bytes()
     (out / card).write_text("edited")
-    load_model(base, adapter=out / "adapter")  # the card is no part of what the adapter is
+    load_model(base, adapter=out / "adapter")
 
 
-def test_the_hub_is_sent_the_adapters_folder_with_the_card_and_no_path_of_the_machine(base, tmp_path, monkeypatch):
+def test_hub_gets_the_adapter_folder_without_local_paths(base, tmp_path, monkeypatch):
     sent = []
 
     def upload(self, *, repo_id, folder_path, **keywords):
@@ -115,7 +112,7 @@ def test_the_hub_is_sent_the_adapters_folder_with_the_card_and_no_path_of_the_ma
     assert not any(str(base.parent).encode() in content for content in files.values())
 
 
-def test_labels_are_no_markdown_in_the_card(tmp_path):
+def test_labels_are_escaped(tmp_path):
     task = replace(make_task(), label_names=("<b>no</b>", "![x](y)"))
     run = train(load_tiny(), task, settings(num_train_epochs=1), tmp_path / "run", quiet=True, keep_worse=True)
     card = (run.adapter / "README.md").read_text()
@@ -123,13 +120,13 @@ def test_labels_are_no_markdown_in_the_card(tmp_path):
     assert "![x]" not in card
 
 
-def test_without_a_network_a_push_is_refused_before_the_training(tmp_path):
+def test_push_without_network_is_refused_before_training(tmp_path):
     config = settings(push_to_hub=True, hub_model_id="someone/tiny-f2c")
     with pytest.raises(InputError, match="E-CONFIG-VALUE: push_to_hub: "):
         train(load_tiny(), make_task(), config, tmp_path / "run", quiet=True)
 
 
-def test_a_push_that_fails_leaves_a_complete_run(tmp_path, monkeypatch, caplog):
+def test_failed_push_leaves_a_complete_run(tmp_path, monkeypatch, caplog):
     def fail(self, **keywords):
         raise ConnectionError("no route")
 
@@ -142,7 +139,7 @@ def test_a_push_that_fails_leaves_a_complete_run(tmp_path, monkeypatch, caplog):
     assert "W-PUSH" in caplog.text
 
 
-def test_the_trainers_own_card_tells_what_it_knows(tmp_path):
+def test_trainer_writes_a_card_without_a_task(tmp_path):
     trainer = make_trainer(tmp_path / "out", eval_rows=training_rows(count=6))
     trainer.train()
     trainer.save_model(str(tmp_path / "adapter"))

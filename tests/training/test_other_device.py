@@ -32,7 +32,7 @@ ROW_TOKENS = 60
 
 
 def train(folder, **settings):
-    """Two epochs with an evaluation after each; dropout is drawn."""
+    """Two epochs with dropout, and an evaluation after each."""
     trainer = made_trainer(
         folder, rows=training_rows(), eval_rows=training_rows(count=5), lora_dropout=0.2, **NOT_SAVED, **settings
     )
@@ -56,17 +56,17 @@ def found(tmp_path_factory, instances):
 
 
 @pytest.mark.parametrize("name", SCORINGS)
-def test_scores_are_those_of_the_cpu_and_a_window_waits_once(found, instances, name):
+def test_scores_match_the_cpu_with_one_wait_per_window(found, instances, name):
     model = tiny_model("qwen2")
     scores, waits = found[name]
     expected = score_instances(model, instances, backend=SCORINGS[name][0], quiet=True).scores
     np.testing.assert_allclose(scores, expected, rtol=float32_bound(model))
     if name != "padded":  # transformers' own masks wait
-        assert waits == ["scoring/scorer.py: score_instances"]
+        assert waits == ["scoring/scores.py: score_instances"]
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_gradients_are_those_of_the_cpu_and_a_row_waits_for_its_votes_alone(tmp_path, found, instances, name):
+def test_gradients_match_the_cpu_with_one_wait_per_row(tmp_path, found, instances, name):
     trainer = made_trainer(tmp_path, **STEPS[name])
     expected_loss, expected = step(trainer, instances)
     loss, gradients, waits = found[name]
@@ -76,13 +76,13 @@ def test_gradients_are_those_of_the_cpu_and_a_row_waits_for_its_votes_alone(tmp_
     assert waits == rows * ["training/trainer.py: _scores"]
 
 
-def test_an_audit_has_the_scores_of_the_cpu(found):
+def test_audit_matches_the_cpu(found):
     loaded = load_tiny()
     expected = audit(loaded, make_task(), quiet=True).scores
     np.testing.assert_allclose(found["audit"], expected, rtol=float32_bound(loaded.model))
 
 
-def test_a_training_leaves_the_adapter_and_the_evaluations_of_the_cpu(tmp_path, found):
+def test_training_matches_the_cpu(tmp_path, found):
     adapter, evaluations = found["training"]
     trainer = train(tmp_path, method="f2c", divergence_space="both")
     # AdamW's first steps divide a gradient by its own size, which spreads what rounding leaves of the small ones.

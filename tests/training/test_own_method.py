@@ -1,4 +1,4 @@
-"""A method of one's own: one function and one Method, given as an object or as module:name."""
+"""A custom method is a function and a Method, given as an object or as module:name."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ LOCAL = Method("local", "Local", "#000000", lambda instance, config: worst_templ
 
 
 @pytest.mark.parametrize("method", [WORST, NAMED, LOCAL], ids=str)
-def test_a_run_with_it_logs_its_terms_is_recorded_by_name_and_can_be_resumed(out, method):
+def test_custom_method_is_logged_recorded_and_resumed(out, method):
     for resume in (False, True):
         train(
             load_tiny(),
@@ -51,7 +51,7 @@ def test_a_run_with_it_logs_its_terms_is_recorded_by_name_and_can_be_resumed(out
     assert pickle.loads(pickle.dumps(settings(method=method))).method == plan["settings"]["method"]
 
 
-def test_a_run_with_another_method_is_not_resumed(tmp_path):
+def test_resume_with_another_method_is_refused(tmp_path):
     train(load_tiny(), make_task(), settings(method=WORST, max_steps=2), tmp_path, quiet=True, keep_worse=True)
     with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*settings.method \('worst_template', now 'cce'\)"):
         train(
@@ -65,7 +65,7 @@ def test_a_run_with_another_method_is_not_resumed(tmp_path):
         )
 
 
-def test_settings_say_it_by_name():
+def test_settings_store_the_method_by_name():
     assert json.loads(F2CConfig(method=LOCAL).to_json_string())["method"] == "local"
     assert F2CConfig(method=METHODS["cce"]).method == "cce"
 
@@ -82,19 +82,19 @@ def test_settings_say_it_by_name():
         (Method("mine", "Mine", "#000000"), "'mine' has no loss"),
     ],
 )
-def test_what_is_no_method_is_refused_in_one_line(method, words):
+def test_invalid_method_is_refused(method, words):
     with pytest.raises(InputError, match=f"E-CONFIG-VALUE: .*{words}") as caught:
         settings(method=method)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("method", [None, 3, ["f2c"]])
-def test_a_method_of_another_type_is_refused_with_the_names(method):
+def test_method_of_another_type_is_refused_with_the_known_names(method):
     with pytest.raises(InputError, match=r"E-CONFIG-VALUE: method is .* Use one of swarm, cce, f2c"):
         find_method(method)
 
 
-def test_an_answer_reads_the_same_whatever_was_read_before(tmp_path):
+def test_nll_does_not_depend_on_earlier_calls(tmp_path):
     """Own forward, column of all scores, or the vocabulary's distribution: equal in float64 to rounding."""
     read = {}
 
@@ -122,7 +122,7 @@ def test_an_answer_reads_the_same_whatever_was_read_before(tmp_path):
         torch.testing.assert_close(torch.stack(found), expected, rtol=1e-12, atol=0, msg=way)
 
 
-def test_random_draws_depend_on_seed_purpose_epoch_and_id_alone(tmp_path):
+def test_random_draws_depend_only_on_seed_purpose_epoch_and_id(tmp_path):
     drawn = []
 
     def loss(instance, config):

@@ -1,4 +1,4 @@
-"""A training step has the gradients of the slow way, two passes and full logits."""
+"""Gradients of a step match two slow passes with full logits."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def exact_trainer(folder, **settings):
 
 
 @pytest.mark.parametrize("kind", LOSSES)
-def test_the_gradients_are_those_of_two_naive_passes(tmp_path, kind):
+def test_gradients_match_two_naive_passes(tmp_path, kind):
     instances = made_instances()
     for backend in BACKENDS:
         trainer = exact_trainer(tmp_path / backend, backend=backend, **LOSSES[kind])
@@ -37,7 +37,7 @@ def test_the_gradients_are_those_of_two_naive_passes(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_float32_gradients_are_as_near_as_its_products_are(tmp_path, backend, kind):
+def test_float32_gradients_are_within_the_rounding_bound(tmp_path, backend, kind):
     instances = made_instances()
     trainer = made_trainer(tmp_path, backend=backend, **LOSSES[kind])
     (loss, gradients), (expected_loss, expected) = step(trainer, instances), slow_step(trainer, instances)
@@ -57,7 +57,7 @@ def test_votes_of_a_separate_pass_give_the_same_gradients_without_dropout(tmp_pa
 
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_layers_that_are_computed_again_in_the_backward_give_the_same_gradients(tmp_path, backend, reentrant):
+def test_activation_checkpointing_gives_the_same_gradients(tmp_path, backend, reentrant):
     instances = made_instances()
     plain = step(exact_trainer(tmp_path / "plain", backend=backend, **LOSSES["f2c"]), instances)
     trainer = exact_trainer(tmp_path / "again", backend=backend, **{CHECKPOINTING: True}, **LOSSES["f2c"])
@@ -67,7 +67,7 @@ def test_layers_that_are_computed_again_in_the_backward_give_the_same_gradients(
     assert distance(again[1], plain[1]) < EXACT
 
 
-def test_a_whole_training_with_layers_computed_again_gives_the_same_adapter(tmp_path):
+def test_activation_checkpointing_gives_the_same_adapter(tmp_path):
     weights = []
     for again in (False, True):
         trainer = exact_trainer(tmp_path / str(again), num_train_epochs=1, **{CHECKPOINTING: again}, **LOSSES["cce"])
@@ -77,7 +77,7 @@ def test_a_whole_training_with_layers_computed_again_gives_the_same_adapter(tmp_
     assert distance(*weights) < 1e3 * EXACT
 
 
-def test_dropout_is_drawn_for_the_step_and_the_instances(tmp_path):
+def test_dropout_depends_on_the_step_and_the_instances(tmp_path):
     instances = made_instances()
     trainer = made_trainer(tmp_path, **(LOSSES["cce"] | {"lora_dropout": 0.3}))
     first, again = step(trainer, instances), step(trainer, instances)

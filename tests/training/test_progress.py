@@ -11,8 +11,8 @@ import pytest
 from flip_flop.training import train
 from tests.training.conftest import load_tiny, make_task, settings
 
-PASSES = {"encoding train", "encoding validation", "base votes", "refreshed votes", "validation", "f2c"}
-REFRESHED = {"votes": "refreshed", "refresh_steps": 2, "vote_calibration": "batch", "max_steps": 3, "batch_tokens": 64}
+PASSES = {"encoding train", "encoding validation", "base votes", "validation", "f2c"}
+CALIBRATED = {"votes": "frozen", "vote_calibration": "batch", "max_steps": 3, "batch_tokens": 64}
 
 
 class Terminal(io.StringIO):
@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 
 def run(out, *, quiet):
-    train(load_tiny(), make_task(), settings(**REFRESHED), out, quiet=quiet, keep_worse=True)
+    train(load_tiny(), make_task(), settings(**CALIBRATED), out, quiet=quiet, keep_worse=True)
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ def slow_clock(monkeypatch):
     monkeypatch.setattr("time.monotonic", lambda: started + 30 * next(readings))
 
 
-def test_every_pass_of_a_training_has_lines_in_a_log(out, capsys, slow_clock):
+def test_log_has_lines_for_every_pass(out, capsys, slow_clock):
     run(out, quiet=False)
     lines = capsys.readouterr().err.splitlines()
     assert {line.partition(":")[0] for line in lines if " left" in line} == PASSES
     assert "base votes: 12 of 12 instances" in lines
 
 
-def test_every_pass_of_a_training_has_a_bar_on_a_terminal(out, monkeypatch):
+def test_terminal_has_a_bar_for_every_pass(out, monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     run(out, quiet=False)
     assert set(re.findall(r"([a-z0-9 ]+):\s+\d+%", sys.stderr.getvalue())) == PASSES

@@ -1,4 +1,4 @@
-"""A run that is stopped anywhere and resumed is the run that was not stopped, byte for byte."""
+"""A run that is killed at any point and resumed gives the same adapter, byte for byte."""
 
 import contextlib
 import json
@@ -13,18 +13,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers.trainer_pt_utils import safe_globals
 
 from flip_flop.errors import InputError
 from flip_flop.training import F2CConfig, F2CTrainer, train
-from flip_flop.training.checkpoint_choice import CheckpointCriterion
-from flip_flop.training.checkpoints import latest_valid, write_manifest
-from flip_flop.training.saved_state import read_state
+from flip_flop.training.checkpoints import latest_valid, rotate, write_manifest
+from flip_flop.training.selection import CheckpointCriterion
 from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, record_of, settings
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.slow
-# 12 instances in batches of 4: 3 steps an epoch, a checkpoint every 2, so that one lies within an epoch.
+# 12 instances in batches of 4 are 3 steps an epoch. A checkpoint every 2 steps also falls within an epoch.
 EVERY_TWO_STEPS = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+# Renamed in transformers 5.
+CHECKPOINTING = (
+    "activation_checkpointing" if hasattr(F2CConfig, "activation_checkpointing") else "gradient_checkpointing"
+)
+slow = pytest.mark.slow
 
 
 def run(out, resume=False, **changes):
@@ -39,7 +43,7 @@ def uninterrupted(tmp_path_factory):
     return adapter_bytes(out)
 
 
-def interrupted(out, monkeypatch, step):
+def interrupt(out, monkeypatch, step, **changes):
     """Fail at the given step, as a crash would."""
 
     def crash():
@@ -48,14 +52,34 @@ def interrupted(out, monkeypatch, step):
     with monkeypatch.context() as patch:
         before_step(patch, step, crash)
         with pytest.raises(RuntimeError, match="crash"):
-            run(out)
+            run(out, **changes)
 
 
-@pytest.mark.parametrize("step", [1, 4, 5, 8])
-def test_resume_goes_on_with_the_same_result_and_log_as_an_uninterrupted_run(out, monkeypatch, uninterrupted, step):
-    interrupted(out, monkeypatch, step)
+def flip_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "none": lambda checkpoint: None,
+    "missing": lambda checkpoint: (checkpoint / "optimizer.pt").unlink(),
+    "flipped": lambda checkpoint: flip_bit(checkpoint / "adapter_model.safetensors"),
+    "truncated": lambda checkpoint: os.truncate(checkpoint / "optimizer.pt", 100),
+    "no manifest": lambda checkpoint: (checkpoint / "MANIFEST.json").unlink(),
+    "survey": lambda checkpoint: (checkpoint.parents[1] / "survey.json").write_text('{"num_instances": 0}'),
+}
+
+
+@slow
+@pytest.mark.parametrize(
+    ("step", "damage"),
+    [(1, "none"), (3, "survey"), (4, "none"), (8, "none"), *((5, damage) for damage in DAMAGES)],
+)
+def test_interrupted_run_resumes_to_the_same_adapter_and_log(out, monkeypatch, uninterrupted, step, damage):
+    interrupt(out, monkeypatch, step)
     assert not (out / "run.json").exists()
-    (out / "survey.json").write_text('{"num_instances": 0}')  # it is for people, and is not read again
+    DAMAGES[damage](out / "checkpoints" / f"checkpoint-{step // 2 * 2}")
     run(out, resume=True)
     assert adapter_bytes(out) == uninterrupted
     assert record_of(out)["training"]["survey"] == json.loads((out / "survey.json").read_text())
@@ -70,164 +94,36 @@ def assert_all_steps_are_in_the_mean(out):
     assert log_of(out, "train_loss")[0]["train_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"max_steps": 5},  # within an epoch
-        {"max_steps": 9, "early_stopping_patience": 1, "early_stopping_start": 0, "jsd_weight": 0.0, "cce_weight": 0.0},
-    ],
-)
-def test_resumed_from_its_last_checkpoint_a_run_has_nothing_left_to_train(out, changes):
-    changes |= {"lr_scheduler_type": "constant"}
-    run(out, **changes)
-    before, steps = adapter_bytes(out), [entry["step"] for entry in log_of(out, "loss")]
-    (out / "run.json").unlink()
-    shutil.rmtree(out / "adapter")
-    run(out, resume=True, **changes)
-    assert adapter_bytes(out) == before
-    assert [entry["step"] for entry in log_of(out, "loss")] == steps
-    assert_all_steps_are_in_the_mean(out)
+# The run stays in its sixth step until it is killed.
+SCRIPT = """
+import sys, time, torch
+torch.set_num_threads(1)
+from pathlib import Path
+from tests.training.conftest import before_step
+from tests.training.test_resume import run
+import pytest
+before_step(pytest.MonkeyPatch(), 5, lambda: time.sleep(120))
+run(Path(sys.argv[1]))
+"""
 
 
-@pytest.mark.parametrize("damage", ["missing", "flipped", "truncated", "no manifest"])
-def test_a_damaged_checkpoint_is_passed_over(out, monkeypatch, uninterrupted, damage):
-    interrupted(out, monkeypatch, 5)
-    newest = out / "checkpoints" / "checkpoint-4"
-    file = newest / "optimizer.safetensors"
-    if damage == "missing":
-        file.unlink()
-    elif damage == "no manifest":
-        (newest / "MANIFEST.json").unlink()
-    else:
-        content = bytearray(file.read_bytes())
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content if damage == "flipped" else content[:-10])
+@slow
+def test_sigkill_then_resume_gives_the_same_adapter(out, uninterrupted):
+    command, environment = [sys.executable, "-c", SCRIPT, str(out)], os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment)
+    manifest = out / "checkpoints" / "checkpoint-4" / "MANIFEST.json"
+    wait_for(lambda: manifest.exists() or process.poll() is not None)
+    assert process.poll() is None, "the process ended before it could be killed"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "run.json").exists()
     run(out, resume=True)
     assert adapter_bytes(out) == uninterrupted
 
 
-def test_a_checkpoint_has_neither_pickles_nor_a_token(out):
-    run(out, num_train_epochs=1, hub_token="a token of no known shape")
-    files = [path for path in out.rglob("*") if path.is_file()]
-    assert {"optimizer.safetensors", "scheduler.json", "random_state_0.json"} <= {path.name for path in files}
-    assert not [
-        path for path in files if path.suffix in (".pt", ".pth", ".bin", ".pkl") or b"PK\x03" in path.read_bytes()
-    ]
-    assert not [path for path in files if b"a token of no known shape" in path.read_bytes()]
-
-
-def test_a_checkpoint_of_pickles_as_earlier_versions_wrote_is_read_once(out, monkeypatch, uninterrupted, caplog):
-    caplog.set_level("INFO")
-    interrupted(out, monkeypatch, 5)
-    former = out / "checkpoints" / "checkpoint-4"
-    for name in ("optimizer", "scheduler"):
-        torch.save(read_state(former, name), former / f"{name}.pt")
-    for path in [*former.glob("optimizer.[js]*"), former / "scheduler.json", *former.glob("random_state*")]:
-        path.unlink()
-    write_manifest(former)
-    run(out, resume=True)
-    assert "checkpoint-4: its optimizer is read from a pickle" in caplog.text
-    assert adapter_bytes(out) == uninterrupted
-    assert not [path for path in out.rglob("*.pt") if path.parent != former]
-
-
-@pytest.mark.parametrize("step", [5, 7])  # after a checkpoint within an epoch, and after one between two
-def test_all_random_generators_go_on_where_they_were(tmp_path, monkeypatch, step):
-    outs, draws, whole_step = (tmp_path / "whole", tmp_path / "resumed"), {}, F2CTrainer.training_step
-
-    def drawing(self, *arguments, **keywords):
-        if self.state.global_step == step and not draws.get("crashed", out == outs[0]):
-            draws["crashed"] = True
-            raise RuntimeError("crash")
-        drawn = (float(np.random.rand()), float(torch.rand(())))  # of Python's the type checker of the tests draws too
-        draws[out, self.state.global_step] = drawn
-        return whole_step(self, *arguments, **keywords)
-
-    monkeypatch.setattr(F2CTrainer, "training_step", drawing)
-    for out in outs:
-        with contextlib.suppress(RuntimeError):
-            run(out)
-    run(out, resume=True)
-    assert [draws[outs[0], number] for number in range(9)] == [draws[outs[1], number] for number in range(9)]
-
-
-def test_a_complete_run_is_not_run_again(out, uninterrupted):
-    run(out)
-    before = (out / "run.json").stat().st_mtime_ns
-    run(out, resume=True)
-    assert (out / "run.json").stat().st_mtime_ns == before
-    assert adapter_bytes(out) == uninterrupted
-
-
-def test_a_run_that_is_there_is_not_begun_again_unasked_nor_resumed_as_another_run(out, monkeypatch):
-    interrupted(out, monkeypatch, 3)
-    with pytest.raises(InputError, match=r"E-OUT-USED: .*Add --resume"):
-        run(out)
-    with pytest.raises(InputError, match=r"E-RESUME-CHANGED: .*settings\.learning_rate \(0.01, now 0.1\)"):
-        run(out, resume=True, learning_rate=0.1)
-    config = settings(**EVERY_TWO_STEPS, num_train_epochs=3)
-    with pytest.raises(
-        InputError, match=r"E-RESUME-CHANGED: .* have changed: training rows, gold labels of the training rows\. "
-    ):
-        train(load_tiny(), make_task(11), config, out, resume=True, quiet=True, keep_worse=True)
-    for content in ("{", "null", "[]", '{"settings": []}'):
-        (out / "plan.json").write_text(content)
-        with pytest.raises(InputError, match=r"E-RUN-BROKEN: .*plan\.json"):
-            run(out, resume=True)
-
-
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_run_without_a_checkpoint_is_begun_anew_with_other_settings(out, monkeypatch, uninterrupted, resume):
-    with monkeypatch.context() as patch:
-        before_step(patch, 1, lambda: pytest.fail("killed here"))
-        with pytest.raises(pytest.fail.Exception):
-            run(out, learning_rate=0.1)
-    run(out, resume=resume)
-    assert adapter_bytes(out) == uninterrupted
-
-
-# Its name changed in transformers 5.
-CHECKPOINTING = (
-    "activation_checkpointing" if hasattr(F2CConfig, "activation_checkpointing") else "gradient_checkpointing"
-)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"lr_scheduler_kwargs": {"waves": 3}},
-        {"lr_scheduler_type": "cosine_with_min_lr"},
-        {"optim_args": "beta"},
-        {"optim": "galore_adamw"},
-        {"torch_compile_backend": "wavy"},
-        {"dataloader_persistent_workers": True},
-        {CHECKPOINTING: True, f"{CHECKPOINTING}_kwargs": {"waves": 3}},
-        {CHECKPOINTING: True, f"{CHECKPOINTING}_kwargs": [3]},
-    ],
-)
-def test_what_cannot_be_built_of_the_settings_is_refused_before_the_folder_is_taken(out, changes):
-    named = "optim or lr_scheduler|torch_compile_backend|activation_checkpointing|dataloader_persistent_workers"
-    with pytest.raises(InputError, match=rf"E-CONFIG-VALUE: .*({named})"):
-        run(out, **changes)
-    assert {item.name for item in out.rglob("*")} <= {".lock", "checkpoints"}
-
-
-def test_the_best_checkpoint_lost_is_replaced_by_the_next_best(out, monkeypatch, caplog):
-    values = iter([0.1, 0.9, 0.7, 0.5, 0.2, 0.3])  # at steps 0, 2, 4, 6, 8, 9
-    monkeypatch.setattr(CheckpointCriterion, "judge", lambda *_: {"selection": next(values), "vote_drift": 0.0})
-    with monkeypatch.context() as patch:
-        before_step(patch, 7, lambda: pytest.fail("killed here"))
-        with pytest.raises(pytest.fail.Exception):
-            run(out, save_total_limit=None)
-    (out / "checkpoints" / "checkpoint-2" / "adapter_model.safetensors").write_bytes(b"")
-    run(out, resume=True, save_total_limit=None)
-    assert "checkpoint-2, cannot be used (adapter_model.safetensors is damaged): it is now checkpoint-4" in caplog.text
-    training = record_of(out)["training"]
-    assert (training["selected_checkpoint"], training["selected_value"]) == ("checkpoint-4", 0.7)
-
-
-@pytest.mark.parametrize("limit", [1_000, 10_000, 30_000])  # bytes of a file: of the log, an adapter, an optimizer
-def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(out, monkeypatch, uninterrupted, limit):
+@slow
+@pytest.mark.parametrize("limit", [1_000, 10_000, 30_000])  # bytes of a file: below a log, an adapter, an optimizer
+def test_full_disk_is_one_line_and_keeps_the_last_checkpoint(out, monkeypatch, uninterrupted, limit):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with monkeypatch.context() as patch:
         before_step(patch, 3, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard)))
@@ -242,44 +138,171 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(out, monkeypatch
     assert adapter_bytes(out) == uninterrupted
 
 
-def test_a_run_that_wanted_memory_goes_on_with_smaller_batches(out, monkeypatch):
-    interrupted(out, monkeypatch, 3)
+@slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_steps": 5},  # within an epoch
+        {"max_steps": 9, "early_stopping_patience": 1, "early_stopping_start": 0, "jsd_weight": 0.0, "cce_weight": 0.0},
+    ],
+)
+def test_run_resumed_from_its_last_checkpoint_trains_no_further(out, changes):
+    changes |= {"lr_scheduler_type": "constant"}
+    run(out, **changes)
+    before, steps = adapter_bytes(out), [entry["step"] for entry in log_of(out, "loss")]
+    (out / "run.json").unlink()
+    shutil.rmtree(out / "adapter")
+    run(out, resume=True, **changes)
+    assert adapter_bytes(out) == before
+    assert [entry["step"] for entry in log_of(out, "loss")] == steps
+    assert_all_steps_are_in_the_mean(out)
+
+
+@slow
+@pytest.mark.parametrize("step", [5, 7])  # after a checkpoint within an epoch, and after one between two
+def test_random_generators_continue_after_a_resume(tmp_path, monkeypatch, step):
+    outs, draws, whole_step = (tmp_path / "whole", tmp_path / "resumed"), {}, F2CTrainer.training_step
+
+    def drawing(self, *arguments, **keywords):
+        if self.state.global_step == step and not draws.get("crashed", out == outs[0]):
+            draws["crashed"] = True
+            raise RuntimeError("crash")
+        drawn = (float(np.random.rand()), float(torch.rand(())))  # beartype draws from Python's generator
+        draws[out, self.state.global_step] = drawn
+        return whole_step(self, *arguments, **keywords)
+
+    monkeypatch.setattr(F2CTrainer, "training_step", drawing)
+    for out in outs:
+        with contextlib.suppress(RuntimeError):
+            run(out)
+    run(out, resume=True)
+    assert [draws[outs[0], number] for number in range(9)] == [draws[outs[1], number] for number in range(9)]
+
+
+@slow
+def test_complete_run_is_not_repeated(out, uninterrupted):
+    run(out)
+    before = (out / "run.json").stat().st_mtime_ns
     plan = json.loads((out / "plan.json").read_text())
-    assert "batch_tokens" not in plan["settings"]
-    plan["settings"] |= {"batch_tokens": 4096, "fast_linear": True}  # as earlier versions wrote
+    del plan["format"]  # as older versions wrote it
     (out / "plan.json").write_text(json.dumps(plan))
-    less = {"per_device_eval_batch_size": 1, "torch_empty_cache_steps": 1, CHECKPOINTING: True}
+    run(out, resume=True)
+    assert (out / "run.json").stat().st_mtime_ns == before
+    assert adapter_bytes(out) == uninterrupted
+
+
+@slow
+@pytest.mark.parametrize("resume", [False, True])
+def test_run_without_a_checkpoint_restarts_with_other_settings(out, monkeypatch, uninterrupted, resume):
+    interrupt(out, monkeypatch, 1, learning_rate=0.1)
+    run(out, resume=resume)
+    assert adapter_bytes(out) == uninterrupted
+
+
+@slow
+def test_unsuitable_resume_is_refused(out, monkeypatch):
+    interrupt(out, monkeypatch, 3)
+    with pytest.raises(InputError, match=r"E-OUT-USED: .*Add --resume"):
+        run(out)
+    plan = json.loads((out / "plan.json").read_text())
+    changed, broken = r"E-RESUME-CHANGED: .*", r"E-RUN-BROKEN: .*plan\.json"
+    for content, changes, words in (
+        (json.dumps(plan), {"learning_rate": 0.1}, changed + r"settings\.learning_rate \(0.01, now 0.1\)"),
+        (json.dumps(plan | {"format": 1}), {}, changed + "another version of flip-flop"),
+        *((content, {}, broken) for content in ("{", "null", "[]", '{"settings": []}')),
+    ):
+        (out / "plan.json").write_text(content)
+        with pytest.raises(InputError, match=words):
+            run(out, resume=True, **changes)
+
+
+@slow
+def test_execution_settings_may_change_after_an_out_of_memory_error(out, monkeypatch):
+    interrupt(out, monkeypatch, 3)
+    less = {"per_device_eval_batch_size": 1, "torch_empty_cache_steps": 1, CHECKPOINTING: True, "ddp_timeout": 9}
     run(out, resume=True, batch_tokens=256, **less)
     assert (out / "run.json").exists()
     assert [entry["step"] for entry in log_of(out, "loss")] == list(range(1, 10))
 
 
-# It stays in its sixth step until it is killed.
-SCRIPT = """
-import sys, time, torch
-torch.set_num_threads(1)
-from pathlib import Path
-from flip_flop.training.trainer import F2CTrainer
-from tests.training.test_resume import run
-whole_step = F2CTrainer.training_step
-def step(self, *arguments, **keywords):
-    if self.state.global_step == 5:
-        time.sleep(120)
-    return whole_step(self, *arguments, **keywords)
-F2CTrainer.training_step = step
-run(Path(sys.argv[1]))
-"""
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"waves": 3}},
+        {"optim": "galore_adamw"},
+        {CHECKPOINTING: True, f"{CHECKPOINTING}_kwargs": {"waves": 3}},
+        {CHECKPOINTING: True, f"{CHECKPOINTING}_kwargs": [3]},
+    ],
+)
+def test_invalid_settings_leave_the_folder_free(out, changes):
+    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: .*(optim or lr_scheduler|activation_checkpointing)"):
+        run(out, **changes)
+    assert {item.name for item in out.rglob("*")} <= {".lock", "checkpoints"}
 
 
-def test_kill_9_in_the_middle_then_resume_gives_the_same_adapter(out, uninterrupted):
-    command, environment = [sys.executable, "-c", SCRIPT, str(out)], os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment)
-    manifest = out / "checkpoints" / "checkpoint-4" / "MANIFEST.json"
-    wait_for(lambda: manifest.exists() or process.poll() is not None)
-    assert manifest.exists()
-    assert process.poll() is None, "it was over before it could be killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (out / "run.json").exists()
-    run(out, resume=True)
-    assert adapter_bytes(out) == uninterrupted
+@slow
+def test_lost_best_checkpoint_is_replaced_by_the_next_best(out, monkeypatch, caplog):
+    values = iter([0.1, 0.9, 0.7, 0.5, 0.2, 0.3])  # at steps 0, 2, 4, 6, 8, 9
+    monkeypatch.setattr(CheckpointCriterion, "judge", lambda *_: {"selection": next(values), "vote_drift": 0.0})
+    interrupt(out, monkeypatch, 7, save_total_limit=None)
+    (out / "checkpoints" / "checkpoint-2" / "adapter_model.safetensors").write_bytes(b"")
+    run(out, resume=True, save_total_limit=None)
+    assert "checkpoint-2, cannot be used (adapter_model.safetensors is damaged): it is now checkpoint-4" in caplog.text
+    training = record_of(out)["training"]
+    assert (training["selected_checkpoint"], training["selected_value"]) == ("checkpoint-4", 0.7)
+
+
+@slow
+def test_checkpoint_is_safe_to_load_and_has_no_token(out):
+    run(out, num_train_epochs=1, hub_token="a token of no known shape")
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert {"optimizer.pt", "scheduler.pt", "rng_state.pth"} <= {path.name for path in files}
+    with safe_globals():
+        for path in files:
+            if path.suffix in (".pt", ".pth", ".bin", ".pkl"):
+                torch.load(path, weights_only=True)
+    assert not [path for path in files if b"a token of no known shape" in path.read_bytes()]
+
+
+# ---- the files of a checkpoint ----
+
+
+def make_checkpoint(folder, step):
+    checkpoint = folder / f"checkpoint-{step}"
+    checkpoint.mkdir()
+    (checkpoint / "weights").write_text(str(step))
+    write_manifest(checkpoint)
+    return checkpoint
+
+
+def test_checkpoint_is_on_disk_before_an_older_one_is_deleted(tmp_path, monkeypatch):
+    flushed, flush = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (flushed.append(os.readlink(f"/proc/self/fd/{file}")), flush(file)))
+    make_checkpoint(tmp_path, 1)
+    assert flushed[-1] == str(tmp_path)
+
+
+MANIFESTS = ["{", "null", "[]", "{}", '{"weights": 3}', '{"weights": {"size": 1}}', '{"\\u0000": {}}']
+
+
+@pytest.mark.parametrize("manifest", [*MANIFESTS, '{"%s": {}}' % ("x" * 300)])
+def test_checkpoint_with_an_invalid_manifest_is_skipped(tmp_path, manifest):
+    expected = make_checkpoint(tmp_path, 2)
+    make_checkpoint(tmp_path, "\u00b2")
+    (tmp_path / "checkpoint-99").write_text("a file")
+    newest = make_checkpoint(tmp_path, 3)
+    (newest / "MANIFEST.json").write_text(manifest)
+    valid, corrupt = latest_valid(tmp_path)
+    assert (valid, list(corrupt)) == (expected, [newest])
+
+
+def test_rotation_keeps_the_newest_complete_and_the_best_checkpoint(tmp_path):
+    for step in (1, 2, 3, 4):
+        make_checkpoint(tmp_path, step)
+    (tmp_path / "checkpoint-5").mkdir()
+    rotate(tmp_path, 2, best=str(tmp_path / "checkpoint-1"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-4", "checkpoint-5"]
+    assert latest_valid(tmp_path) == (
+        tmp_path / "checkpoint-4",
+        {tmp_path / "checkpoint-5": "it was not finished"},
+    )

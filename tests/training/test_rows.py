@@ -1,4 +1,4 @@
-"""Rows of a training that the device's memory does not hold are divided; without dropout nothing else changes."""
+"""Rows that exceed the device's memory are split, with the same results if there is no dropout."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def refuse_beyond(trainer, limit, *, backward):
-    """Memory for rows of so many tokens alone; the backward's ends when all layers but the first have a gradient."""
+    """Simulate memory for rows up to this size; a backward fails when all layers but the first have a gradient."""
     seen = []
 
     def before(module, given, named):
@@ -29,7 +29,7 @@ def refuse_beyond(trainer, limit, *, backward):
 
 
 def steps(trainer, instances):
-    """Two micro-batches of one optimizer step: their losses, its gradients, and what the log would say."""
+    """Losses, gradients and statistics of two micro-batches of one optimizer step."""
     trainer.adapted.zero_grad()
     losses = [
         float(trainer.training_step(trainer.adapted, {"instances": part}, num_items_in_batch=len(instances)))
@@ -39,7 +39,7 @@ def steps(trainer, instances):
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_a_row_that_memory_does_not_hold_is_divided(tmp_path, caplog, backward):
+def test_row_that_exceeds_the_memory_is_split(tmp_path, caplog, backward):
     instances = made_instances()
     longest = max(len(each.trie) for each in instances)
     plain, short = (made_trainer(tmp_path / name, **LOSSES["f2c over both"]) for name in ("plain", "short"))
@@ -56,7 +56,7 @@ def test_a_row_that_memory_does_not_hold_is_divided(tmp_path, caplog, backward):
     assert log == pytest.approx(expected_log, rel=EXACT)
 
 
-def test_one_instance_that_memory_does_not_hold_is_not_tried_again(tmp_path, caplog):
+def test_single_instance_that_exceeds_the_memory_fails(tmp_path, caplog):
     trainer, instances = made_trainer(tmp_path, **LOSSES["cce"]), made_instances()[:1]
     refuse_beyond(trainer, len(instances[0].trie) - 1, backward=True)
     with pytest.raises(torch.OutOfMemoryError):

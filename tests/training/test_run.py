@@ -11,9 +11,9 @@ from flip_flop.tasks import RowsSource
 from flip_flop.training import F2CTrainer, train
 from flip_flop.training import run as run_module
 from flip_flop.training.callbacks import StopOnSignal
-from flip_flop.training.checkpoint_choice import CheckpointCriterion
 from flip_flop.training.checkpoints import latest_valid
 from flip_flop.training.checks import SAMPLE_SIZE, initial_vote_stats
+from flip_flop.training.selection import CheckpointCriterion
 from tests.tiny import byte_bpe, tiny_model
 from tests.training.conftest import (
     adapter_bytes,
@@ -28,7 +28,7 @@ from tests.training.conftest import (
 )
 
 
-def test_gold_labels_replaced_by_poison_change_nothing_in_a_whole_run(tmp_path):
+def test_gold_labels_do_not_affect_a_whole_run(tmp_path):
     results = []
     for number, labels in enumerate([[0, 1], [1, 1], [None, None]]):
         made = [row | {"label": labels[index % 2]} for index, row in enumerate(rows(15))]
@@ -49,9 +49,7 @@ def chosen(out):
 
 # Of 9 steps, of which 3 and 6 are an epoch's last.
 @pytest.mark.parametrize(("strategies", "steps"), [({}, (2, 3, 5)), (BY_STEPS, (3, 6)), (APART, (6,)), (ONE, (5,))])
-def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapter(
-    tmp_path, monkeypatch, strategies, steps
-):
+def test_signal_stops_after_the_step_and_resume_gives_the_same_adapter(tmp_path, monkeypatch, strategies, steps):
     def run(out, resume=False):
         config = settings(num_train_epochs=3, learning_rate=3e-3, **strategies)
         return train(load_tiny(), make_task(), config, out, resume=resume, quiet=True, keep_worse=True)
@@ -73,8 +71,8 @@ def test_a_signal_stops_after_the_step_and_resume_gives_the_uninterrupted_adapte
         assert evaluated[0] == evaluated[1]
 
 
-def test_a_signal_in_the_last_step_leaves_the_run_as_it_is(tmp_path, monkeypatch):
-    """Step 5 of 5 lies within an epoch, and is a candidate all the same."""
+def test_signal_in_the_last_step_has_no_effect(tmp_path, monkeypatch):
+    """Step 5 of 5 lies within an epoch, and can still be selected."""
     outs = tmp_path / "whole", tmp_path / "signalled"
     for out in outs:
         with monkeypatch.context() as patch:
@@ -90,7 +88,7 @@ def test_a_signal_in_the_last_step_leaves_the_run_as_it_is(tmp_path, monkeypatch
     assert chosen(outs[0]) == chosen(outs[1])
 
 
-def test_a_training_that_fails_gives_the_signals_back(out, monkeypatch):
+def test_failed_training_restores_the_signal_handlers(out, monkeypatch):
     def failing():
         assert signal.getsignal(signal.SIGTERM) != before[0]
         raise RuntimeError("out of memory")
@@ -104,7 +102,7 @@ def test_a_training_that_fails_gives_the_signals_back(out, monkeypatch):
 
 
 @pytest.mark.parametrize(("processes", "then"), [(1, signal.SIG_DFL), (2, signal.SIG_IGN)])
-def test_a_second_signal_stops_a_lone_process_at_once_and_is_a_launchers_echo_else(monkeypatch, processes, then):
+def test_second_signal_kills_a_single_process_only(monkeypatch, processes, then):
     monkeypatch.setattr("flip_flop.training.callbacks.world_size", lambda: processes)
     before, stop = signal.getsignal(signal.SIGTERM), StopOnSignal()
     stop.on_train_begin(None, None, None)
@@ -114,7 +112,7 @@ def test_a_second_signal_stops_a_lone_process_at_once_and_is_a_launchers_echo_el
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_run_that_was_moved_before_its_record_was_written_still_ships_the_best_checkpoint(tmp_path, monkeypatch):
+def test_moved_run_still_saves_the_best_checkpoint(tmp_path, monkeypatch):
     out, moved = tmp_path / "run", tmp_path / "elsewhere" / "run"
     values = iter([0.1, 0.9, 0.2])  # before the first step, after the first epoch, after the second
 
@@ -142,7 +140,7 @@ def test_model_no_better_than_constant_predictions_is_saved_only_with_keep_worse
     assert (training["selected_by"], training["selected_value"], training["base_value"]) == ("vote_agreement", 0, 0)
 
 
-def test_a_mistake_that_is_fixed_leaves_the_folder_free_and_what_a_killed_writer_left_is_removed(out):
+def test_folder_stays_free_after_a_mistake_and_leftovers_are_removed(out):
     with pytest.raises(InputError, match="E-CHAT-TEMPLATE"):
         train(load_tiny(), make_task(), settings(chat_template="on"), out, quiet=True, keep_worse=True)
     (out / ".plan.json.1234.tmp").write_text("{")
@@ -152,15 +150,15 @@ def test_a_mistake_that_is_fixed_leaves_the_folder_free_and_what_a_killed_writer
     assert not list(out.glob(".*.tmp"))
 
 
-def test_scores_that_are_not_finite_stop_the_training_by_name(out):
+def test_scores_that_are_not_finite_stop_training(out):
     with pytest.raises(InputError, match=r"E-NONFINITE: Step \d+: .*instance .*lower --learning-rate"):
         train(load_tiny(), make_task(), settings(learning_rate=1e30, max_grad_norm=0), out, quiet=True, keep_worse=True)
 
 
-def test_the_initial_votes_are_of_a_sample(out):
+def test_first_votes_of_online_training_use_a_sample(out):
     instances = make_task(SAMPLE_SIZE + 60).with_templates(["plain", "truth"]).instances("train")
     config = settings(method="swarm", votes="online", output_dir=str(out))
     trainer = F2CTrainer(tiny_model("qwen2"), config, train_dataset=instances, processing_class=byte_bpe())
-    found = initial_vote_stats(trainer.base.first, config)
+    found = initial_vote_stats(trainer.first_votes, config)
     assert found["num_instances"] == SAMPLE_SIZE
     assert sum(found["case_shares"]) == pytest.approx(1)

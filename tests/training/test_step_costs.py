@@ -1,4 +1,4 @@
-"""What a training step costs: tokens forwarded, tokens that carry a backward, rows of the head; and how it is cut."""
+"""Costs of a step: tokens of forward and backward, rows of the head; and its split into rows."""
 
 import itertools
 
@@ -51,7 +51,7 @@ def pairs(instance, label=None):
 
 
 def rows_of(answers):
-    """What stands before each answer's tokens: a row of the head each."""
+    """The prefixes of all answer tokens, each a row of the head."""
     return {answer.context + answer.tokens[:j] for answer in answers for j in range(len(answer.tokens))}
 
 
@@ -67,7 +67,7 @@ def consensus_of(trainer, instance):
 
 @pytest.mark.parametrize("number", range(5))
 @pytest.mark.parametrize("kind", ["cce", "f2c", "swarm"])
-def test_a_step_computes_each_beginning_once_and_derives_what_its_loss_reads_once(tmp_path, kind, number):
+def test_step_computes_each_prefix_once(tmp_path, kind, number):
     instance = made_instances()[number]
     trainer = made_trainer(tmp_path, **LOSSES[kind])
     label = consensus_of(trainer, instance)
@@ -79,7 +79,7 @@ def test_a_step_computes_each_beginning_once_and_derives_what_its_loss_reads_onc
     assert counter.found() == (tokens, tokens if derived else 0, rows, derived)
 
 
-def test_instances_without_a_consensus_cost_no_backward_where_each_has_its_own_row(tmp_path):
+def test_instances_without_a_consensus_need_no_backward_in_separate_rows(tmp_path):
     instances = made_instances()
     sizes = [len(inputs_of(pairs(instance))) for instance in instances]
     for row_tokens, derived in ((1, sum(sizes) - sizes[NO_CONSENSUS]), (100_000, sum(sizes))):
@@ -90,7 +90,7 @@ def test_instances_without_a_consensus_cost_no_backward_where_each_has_its_own_r
         assert counter.found()[:2] == (sum(sizes), derived)
 
 
-def test_a_separate_vote_pass_costs_a_forward_and_no_backward(tmp_path):
+def test_separate_vote_pass_costs_one_forward(tmp_path):
     instance = made_instances()[0]
     trainer = made_trainer(tmp_path, vote_pass="separate", **LOSSES["cce"])
     counter = Counter(trainer.adapted)
@@ -100,7 +100,7 @@ def test_a_separate_vote_pass_costs_a_forward_and_no_backward(tmp_path):
 
 
 @pytest.mark.parametrize("row_tokens", [1, 130, 100_000])
-def test_a_micro_batch_is_cut_into_rows_and_never_through_an_instance(tmp_path, monkeypatch, row_tokens):
+def test_micro_batch_is_split_between_instances(tmp_path, monkeypatch, row_tokens):
     instances = made_instances()
     trainer = made_trainer(tmp_path, **LOSSES["cce"])
     trainer._row_tokens = row_tokens
@@ -117,7 +117,7 @@ def test_a_micro_batch_is_cut_into_rows_and_never_through_an_instance(tmp_path, 
 
 
 @given(st.lists(st.integers(1, 20), max_size=8), st.integers(1, 60), st.booleans())
-def test_groups_hold_every_size_largest_first_and_are_full(sizes, most, padded):
+def test_rows_are_full_and_sorted_by_size(sizes, most, padded):
     groups = list(pack(sizes, most, padded=padded))
     ordered = [[sizes[index] for index in group] for group in groups]
     assert sorted(index for group in groups for index in group) == list(range(len(sizes)))

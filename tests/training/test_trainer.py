@@ -1,4 +1,4 @@
-"""What training must never do, must always do, and must do the same however it is cut."""
+"""Invariants of training: no labels in losses, base weights unchanged, batch size irrelevant."""
 
 from dataclasses import asdict
 
@@ -37,7 +37,7 @@ def make_trainer(out, rows=None, model=None, eval_rows=None, **changes):
 
 
 def make_exact_trainer(out, rows=None, **changes):
-    """In float64 and without dropout: what is equal in the formulas is equal to many digits."""
+    """In float64 and without dropout, so that equal formulas agree to many digits."""
     trainer = make_trainer(out, rows, model=tiny_model("qwen2").double(), **({"lora_dropout": 0.0} | changes))
     trainer.adapted.double()
     return trainer
@@ -48,7 +48,7 @@ def adapter_weights(trainer):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_gold_labels_replaced_by_poison_change_nothing(tmp_path, method):
+def test_gold_labels_do_not_affect_training(tmp_path, method):
     trainers = [
         make_trainer(tmp_path / str(number), rows, method=method)
         for number, rows in enumerate([training_rows(), training_rows(label=97)])
@@ -60,7 +60,7 @@ def test_gold_labels_replaced_by_poison_change_nothing(tmp_path, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_each_method_lowers_its_own_loss_and_moves_the_adapters_alone(tmp_path, method):
+def test_each_method_lowers_its_loss_and_changes_only_the_adapter(tmp_path, method):
     model = tiny_model("qwen2")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     trainer = make_trainer(tmp_path, model=model, method=method, num_train_epochs=8, lora_dropout=0.0)
@@ -93,8 +93,8 @@ def test_one_batch_of_eight_equals_eight_of_one(tmp_path, method):
             torch.testing.assert_close(other[name], value, rtol=0, atol=1e-9)
 
 
-def test_the_loss_averages_over_all_instances_those_without_consensus_count_as_zeros(tmp_path):
-    # Four templates; those of the last two instances vote 2 to 2.
+def test_instances_without_consensus_count_as_zeros_in_the_mean_loss(tmp_path):
+    # Four templates, which vote 2 to 2 on the last two instances.
     rows = [_doubled(row, reverse=number >= 3) for number, row in enumerate(training_rows(count=5))]
     trainer = make_exact_trainer(tmp_path, rows, method="cce")
     encoded = list(trainer.train_instances)
@@ -117,7 +117,7 @@ def _doubled(row, reverse):
     return row | {"prompts": row["prompts"][:2] * 2, "choices": choices + copies}
 
 
-def test_an_example_without_consensus_has_no_loss_and_moves_nothing(tmp_path):
+def test_instances_without_consensus_change_no_weight(tmp_path):
     rows = [_doubled(row, reverse=True) for row in training_rows(count=4)]
     trainer = make_trainer(tmp_path, rows, method="f2c")
     before = adapter_weights(trainer)
@@ -127,7 +127,7 @@ def test_an_example_without_consensus_has_no_loss_and_moves_nothing(tmp_path):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_a_separate_vote_pass_has_no_dropout(tmp_path):
+def test_separate_vote_pass_has_no_dropout(tmp_path):
     trainer = make_exact_trainer(tmp_path, vote_pass="separate", lora_dropout=0.5)
     for name, value in trainer.adapted.named_parameters():
         if "lora_B" in name:
@@ -152,7 +152,7 @@ def test_the_log_has_terms_cases_pseudo_labels_and_own_label_mass(tmp_path):
     assert any("pseudo_label_accuracy" in entry for entry in trainer.state.log_history)
 
 
-def test_own_label_mass_in_the_log_is_the_mass_of_the_whole_answers(tmp_path):
+def test_own_label_mass_in_the_log_covers_whole_answers(tmp_path):
     trainer = make_exact_trainer(tmp_path)
     encoded = list(trainer.train_instances)
     trainer.compute_loss(trainer.adapted, {"instances": encoded})
@@ -166,7 +166,7 @@ def assert_mass_is_logged(trainer, encoded):
     assert trainer.statistics.means()["own_label_mass"] == pytest.approx(table.own_label_mass.mean(), rel=rounding)
 
 
-def test_rows_may_be_a_datasets_dataset_and_the_tokenizer_needs_no_pad_token(tmp_path):
+def test_rows_can_be_a_dataset_and_the_tokenizer_needs_no_pad_token(tmp_path):
     import datasets
 
     assert byte_bpe().pad_token is None
@@ -175,7 +175,7 @@ def test_rows_may_be_a_datasets_dataset_and_the_tokenizer_needs_no_pad_token(tmp
     assert trainer.state.global_step == 1
 
 
-def test_without_settings_the_folder_is_named_after_the_model(tmp_path, monkeypatch):
+def test_default_folder_is_named_after_the_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = tiny_model("qwen2")
     model.config._name_or_path = "someone/tiny-lm"
@@ -184,24 +184,24 @@ def test_without_settings_the_folder_is_named_after_the_model(tmp_path, monkeypa
     assert trainer.args.report_to == []
 
 
-def test_one_template_alone_is_refused(tmp_path):
+def test_single_template_is_refused(tmp_path):
     row = {"id": "1", "prompts": ["Good?"], "choices": [["No", "Yes"]], "label": None}
     with pytest.raises(InputError, match="E-TOO-FEW-TEMPLATES"):
         make_trainer(tmp_path, [row])
 
 
-def test_a_row_of_another_shape_is_refused_with_its_number(tmp_path):
+def test_row_of_another_shape_is_refused_with_its_number(tmp_path):
     with pytest.raises(InputError, match="E-ROW: Row 8"):
         make_trainer(tmp_path, [*training_rows(), {"prompts": ["a", "b"]}])
 
 
-def test_a_checkpoint_by_f1_needs_labels(tmp_path):
+def test_selection_by_f1_needs_labels(tmp_path):
     rows = [row | {"label": None} for row in training_rows()]
     with pytest.raises(InputError, match="E-SELECT-LABELS"):
         make_trainer(tmp_path, training_rows(), eval_rows=rows, select_by="mean_f1")
 
 
-def test_lora_is_on_all_attention_and_mlp_projections_and_nowhere_else(tmp_path):
+def test_lora_adapts_all_attention_and_mlp_projections(tmp_path):
     trainer = make_trainer(tmp_path)
     adapted = {name.split(".")[-1] for name, module in trainer.adapted.named_modules() if hasattr(module, "lora_A")}
     assert adapted == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}

@@ -1,4 +1,4 @@
-"""What users of TRL and of transformers are used to works in the trainer, or is refused in one line."""
+"""Habits of TRL and transformers users work, or are refused with an error."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def base(tmp_path_factory):
     return save_tiny(tmp_path_factory.mktemp("base") / "tiny-lm")
 
 
-def test_metrics_of_ones_own_are_of_scores_and_label_indices(tmp_path):
+def test_compute_metrics_gets_scores_and_label_indices(tmp_path):
     def compute_metrics(prediction):
         shape = prediction.predictions.shape
         return {"values": shape[0] * shape[1] * shape[2], "label_sum": int(prediction.label_ids.sum())}
@@ -34,7 +34,7 @@ def test_metrics_of_ones_own_are_of_scores_and_label_indices(tmp_path):
     assert "eval_observed_agreement" in found
 
 
-def test_several_evaluation_sets_are_named_in_the_log_and_the_first_chooses_the_checkpoint(tmp_path):
+def test_evaluation_sets_are_logged_by_name_and_the_first_selects_the_checkpoint(tmp_path):
     sets = {"own": ROWS, "other": training_rows(count=4)}
     trainer = make_trainer(tmp_path / "two", eval_rows=sets)
     alone = make_trainer(tmp_path / "one", eval_rows=ROWS)
@@ -61,14 +61,14 @@ def test_a_prediction_has_scores_labels_and_metrics(tmp_path):
     np.testing.assert_array_equal(audited.scores, found.predictions)
 
 
-def test_plain_training_arguments_count_where_they_are_not_the_librarys_defaults(tmp_path):
+def test_changed_values_of_plain_training_arguments_are_taken_over(tmp_path):
     plain = TrainingArguments(str(tmp_path), max_steps=3, per_device_train_batch_size=2, use_cpu=True, seed=7)
     trainer = F2CTrainer(tiny_model("qwen2"), plain, train_dataset=ROWS, processing_class=byte_bpe())
     assert (trainer.args.max_steps, trainer.args.per_device_train_batch_size, trainer.args.seed) == (3, 2, 7)
     assert trainer.args.learning_rate == F2CConfig(use_cpu=True).learning_rate
 
 
-def test_a_model_given_by_name_is_loaded_as_its_settings_say(base, tmp_path):
+def test_model_given_by_name_is_loaded_with_its_settings(base, tmp_path):
     args = settings(output_dir=str(tmp_path), model_init_kwargs={"dtype": torch.bfloat16})
     trainer = F2CTrainer(Path(base), args, train_dataset=ROWS)
     assert trainer.loaded.record.dtype == "bfloat16"
@@ -76,20 +76,13 @@ def test_a_model_given_by_name_is_loaded_as_its_settings_say(base, tmp_path):
     assert F2CTrainer(str(base), settings(output_dir=str(tmp_path)), train_dataset=ROWS).adapted.device.type == "cpu"
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"model_init_kwargs": {"device_map": "auto"}}, "'device_map', which is not passed on"),
-        ({"metric_for_best_model": "eval_mean_f1"}, "select_by chooses the checkpoint"),
-    ],
-)
-def test_habits_that_are_not_ours_are_refused_in_one_line(base, tmp_path, given, message):
-    with pytest.raises(InputError, match="E-CONFIG-VALUE") as caught:
-        F2CTrainer(str(base), settings(output_dir=str(tmp_path), **given), train_dataset=ROWS)
-    assert message in str(caught.value)
+def test_unknown_key_of_model_init_kwargs_is_refused(base, tmp_path):
+    args = settings(output_dir=str(tmp_path), model_init_kwargs={"device_map": "auto"})
+    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: .*'device_map', which is not passed on"):
+        F2CTrainer(str(base), args, train_dataset=ROWS)
 
 
-def test_what_a_model_is_loaded_with_is_refused_for_one_that_is_loaded(tmp_path):
+def test_loading_options_are_refused_for_a_loaded_model(tmp_path):
     with pytest.raises(InputError, match="E-CONFIG-VALUE: dtype: the model is loaded already"):
         make_trainer(tmp_path, model_init_kwargs={"dtype": "float32"})
     with pytest.raises(InputError, match="E-CONFIG-VALUE: quantization_config: the model is loaded already"):
@@ -101,7 +94,7 @@ def test_what_a_model_is_loaded_with_is_refused_for_one_that_is_loaded(tmp_path)
         )
 
 
-def test_training_takes_names_and_texts_as_the_command_line_does(base, tmp_path):
+def test_train_accepts_names_and_texts(base, tmp_path):
     run = train(
         str(base), make_task(), settings(num_train_epochs=1), str(tmp_path / "run"), quiet=True, keep_worse=True
     )

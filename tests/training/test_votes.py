@@ -1,17 +1,25 @@
-"""Votes taken once, or refreshed: whose they are, that they cannot run away, and that a resumed run has them."""
+"""Frozen pseudo-labels: they are the base model's, calibrated or not, and a resumed run keeps them."""
 
 import copy
+import json
+import logging
 
 import numpy as np
 import pytest
+import torch
 
+from flip_flop import audit, load_model
 from flip_flop.errors import InputError
-from flip_flop.training import train
-from flip_flop.training.batches import KeyedSampler
+from flip_flop.metrics import label_shares_per_template
+from flip_flop.scoring import score
+from flip_flop.tasks import RowsSource
+from flip_flop.training import make_config, train
+from flip_flop.training.data import KeyedSampler
 from flip_flop.training.votes import VoteTable
 from tests.exact import ROUNDED, in_float64
-from tests.tiny import tiny_model
-from tests.training.conftest import adapter_bytes, load_tiny, make_task, record_of, settings, signal_in
+from tests.metrics import calibration_oracle as oracle
+from tests.tiny import save_tiny, tiny_model
+from tests.training.conftest import adapter_bytes, load_tiny, log_of, make_task, record_of, settings, signal_in
 from tests.training.naive_step import WEIGHTS, distance, slow_step, step
 from tests.training.test_trainer import make_trainer, training_rows
 
@@ -20,17 +28,13 @@ def run(out, resume=False, **changes):
     return train(load_tiny(), make_task(), settings(**changes), out, resume=resume, quiet=True, keep_worse=True)
 
 
-def is_same(one, other):
-    return adapter_bytes(one) == adapter_bytes(other)
-
-
 @pytest.mark.parametrize("space", ["labels", "both"])
-def test_frozen_votes_and_all_of_algorithm_1_are_the_models_before_training(tmp_path, space):
+def test_frozen_votes_and_algorithm_1_use_the_model_before_training(tmp_path, space):
     trainer = make_trainer(
         tmp_path, model=in_float64(tiny_model("qwen2")), votes="frozen", divergence_space=space, **WEIGHTS
     )
     trainer.adapted.double()
-    trainer.votes.take()
+    _ = trainer.votes.table  # before the weights change
     before = copy.deepcopy(trainer.adapted)
     for name, value in trainer.adapted.named_parameters():
         if "lora_B" in name:
@@ -38,12 +42,12 @@ def test_frozen_votes_and_all_of_algorithm_1_are_the_models_before_training(tmp_
     instances = trainer.train_instances.instances
     loss, gradients = step(trainer, instances)
     expected, slow = slow_step(trainer, instances, voter=before)
-    assert loss == pytest.approx(expected, rel=ROUNDED)  # the votes' scores are kept in float32
+    assert loss == pytest.approx(expected, rel=ROUNDED)  # scores are float32
     assert distance(gradients, slow) < ROUNDED
     assert slow_step(trainer, instances)[0] != pytest.approx(expected, rel=1e-5)  # by its own votes now
 
 
-def test_a_frozen_run_keeps_its_votes_and_says_their_digest(out):
+def test_frozen_run_stores_its_votes_and_records_their_digest(out):
     run(out, votes="frozen")
     ids = [instance.id for instance in make_task().with_templates(["plain"]).instances("train")]
     table = VoteTable.read(out / "votes.npz", ids)
@@ -52,36 +56,23 @@ def test_a_frozen_run_keeps_its_votes_and_says_their_digest(out):
     assert record_of(out)["training"]["votes_digest"] == table.digest
 
 
-@pytest.mark.parametrize("votes", ["frozen", "refreshed"])
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_resumed_run_has_the_votes_of_the_unbroken_one(tmp_path, monkeypatch, votes, lost):
-    changes = {"votes": votes, "refresh_steps": 2, "max_share_drift": 1.0}
-    run(tmp_path / "whole", **changes)
+def test_resumed_run_has_the_votes_of_the_unbroken_one(tmp_path, monkeypatch, lost):
+    changes = {"votes": "frozen", "vote_calibration": "batch", "early_stopping_patience": 9}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run(whole, **changes)
     with monkeypatch.context() as patch:
         signal_in(patch, 3)
-        assert run(tmp_path / "broken", **changes).adapter is None
+        assert run(broken, **changes).adapter is None
     if lost:
-        (tmp_path / "broken" / "votes.npz").write_bytes(b"PK")
-    run(tmp_path / "broken", resume=True, **changes)
-    assert is_same(tmp_path / "whole", tmp_path / "broken")
+        (broken / "votes.npz").write_bytes(b"PK")
+    run(broken, resume=True, **changes)
+    assert adapter_bytes(whole) == adapter_bytes(broken)
+    losses = [[entry["eval_loss"] for entry in log_of(out, "eval_loss")] for out in (whole, broken)]
+    assert losses[0] == losses[1]
 
 
-def test_refreshed_votes_follow_the_model_and_no_further_than_the_bound(tmp_path, caplog):
-    for name, changes in {
-        "late": {"refresh_steps": 100},
-        "free": {"refresh_steps": 2, "max_share_drift": 1.0},
-    }.items():
-        run(tmp_path / name, votes="refreshed", learning_rate=0.1, **changes)
-    run(tmp_path / "frozen_fast", votes="frozen", learning_rate=0.1)
-    assert is_same(tmp_path / "late", tmp_path / "frozen_fast")
-    assert not is_same(tmp_path / "free", tmp_path / "frozen_fast")
-    caplog.clear()
-    run(tmp_path / "bound", votes="refreshed", learning_rate=0.1, refresh_steps=2, max_share_drift=0.0)
-    assert any("the votes stay as they were" in text for text in caplog.messages)
-    assert not is_same(tmp_path / "bound", tmp_path / "free")
-
-
-def test_votes_are_taken_on_the_instances_that_a_short_run_sees(out):
+def test_short_run_has_votes_only_for_the_instances_that_it_sees(out):
     run(out, votes="frozen", max_steps=2)
     with np.load(out / "votes.npz") as file:
         taken = set(file["ids"].tolist())
@@ -90,16 +81,100 @@ def test_votes_are_taken_on_the_instances_that_a_short_run_sees(out):
     assert taken == {ids[index] for index in order[:8]}
 
 
-def test_two_rows_of_one_id_are_refused_where_votes_are_kept_by_id(tmp_path):
+def test_two_rows_with_one_id_are_refused_for_frozen_votes(tmp_path):
     rows = training_rows(count=3)
     rows[2]["id"] = rows[0]["id"] = "a"
     with pytest.raises(InputError, match="E-ROW: Two rows have the id 'a'"):
         make_trainer(tmp_path, rows, votes="frozen")
 
 
-def test_the_evaluations_loss_follows_the_same_votes(tmp_path):
+def test_evaluation_loss_uses_the_frozen_votes(tmp_path):
     rows = training_rows(count=6)
     trainer = make_trainer(tmp_path, rows, eval_rows=rows, votes="frozen", early_stopping_patience=3, lora_dropout=0.0)
-    trainer.votes.take()
+    _ = trainer.votes.table  # before the weights change
     expected = step(trainer, trainer.train_instances.instances)[0]
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+# ---- calibration ----
+
+CALIBRATED = {"votes": "frozen", "num_train_epochs": 1}
+
+
+def base_scores(task):
+    return score(load_tiny(), task.instances("train")).scores
+
+
+def made_task():
+    return make_task().with_templates(["plain", "truth", "long", "terse"])
+
+
+def votes_of(out):
+    with np.load(out / "votes.npz", allow_pickle=False) as file:
+        return {name: file[name] for name in file}
+
+
+def test_batch_calibrated_votes_match_slow_loops_and_the_survey_has_their_changes(out, caplog):
+    caplog.set_level(logging.INFO)
+    run(out, vote_calibration="batch", **CALIBRATED)
+    raw, found = base_scores(made_task()), votes_of(out)
+    offsets = np.array(oracle.batch_offsets(raw.astype(float).tolist()))
+    np.testing.assert_allclose(found["offsets"], offsets, atol=1e-5)
+    np.testing.assert_allclose(found["scores"], raw + offsets, atol=1e-5)
+    survey = json.loads((out / "survey.json").read_text())
+    assert survey["calibration"].keys() == {"votes_changed", "vote_share_drift"}
+    assert "batch calibration changes " in caplog.text
+    assert record_of(out)["training"]["vote_calibration"] == "batch"
+
+
+@pytest.mark.parametrize(("num_train", "calibration"), [(60, "batch"), (60, "none"), (12, "batch")])
+def test_calibration_offsets_are_stored_with_the_adapter(out, tmp_path, num_train, calibration):
+    folder = str(save_tiny(tmp_path / "tiny"))
+    task, changes = make_task(num_train), {"vote_calibration": calibration, "max_steps": 2, **CALIBRATED}
+    run = train(load_model(folder), task, settings(**changes), out, quiet=True, keep_worse=True)
+    is_stored = (run.adapter / "calibration.json").exists()
+    assert is_stored == (num_train == 60 and calibration == "batch")
+    if is_stored:
+        model = load_model(folder, adapter=run.adapter)
+        found = audit(model, made_task(), calibrate="stored", quiet=True)
+        task = task.with_templates(found.template_names)
+        offsets = oracle.batch_offsets(score(model, task.instances("train")).scores.astype(float).tolist())
+        np.testing.assert_allclose([*found.metrics["calibrated"]["offsets"].values()], offsets, atol=1e-4)
+
+
+def test_predictions_calibrated_to_a_prior_have_its_shares(out):
+    run(out, vote_calibration="prior", label_prior=[0.25, 0.75], **CALIBRATED)
+    scores = votes_of(out)["scores"]
+    np.testing.assert_allclose(label_shares_per_template(scores.argmax(2), 2), [[0.25, 0.75]] * 4)
+
+
+def test_contextual_offsets_use_the_templates_without_content(out):
+    run(out, vote_calibration="contextual", **CALIBRATED)
+    rows = RowsSource([{"text": text, "label": 0} for text in ("N/A", "[MASK]")], "content-free")
+    task = made_task()
+    content_free = score(load_tiny(), type(task)(**{**vars(task), "data": {"test": rows}}).instances("test")).scores
+    offsets = oracle.batch_offsets(content_free.astype(float).tolist())
+    np.testing.assert_allclose(votes_of(out)["offsets"], offsets, atol=1e-5)
+
+
+def test_contextual_calibration_needs_rows_without_content(tmp_path):
+    changes = {"vote_calibration": "contextual", **CALIBRATED}
+    with pytest.raises(InputError, match=r"E-CONTENT-FREE: .* give F2CTrainer content_free"):
+        make_trainer(tmp_path, **changes)
+
+
+def test_validation_votes_are_calibrated_like_the_training_votes(tmp_path):
+    trainer = make_trainer(tmp_path, vote_calibration="batch", eval_rows=training_rows()[:5], **CALIBRATED)
+    first = trainer.votes.table
+    found = first.scores_for(trainer.train_instances.instances[:3])
+    assert torch.equal(found, torch.from_numpy(first.scores[:3]))
+    np.testing.assert_allclose(trainer.validation_votes.scores, first.scores[:5], atol=1e-5)
+    assert np.abs(first.offsets).max() > 0.01
+
+
+def test_prior_with_another_number_of_labels_is_refused(out):
+    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .*'0\.5,0\.6'"):
+        make_config({"vote_calibration": "batch", "label_prior": "0.5,0.6"})
+    config = make_config({"vote_calibration": "batch", "label_prior": "0.2,0.3,0.5", "use_cpu": True})
+    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* is not of 2 labels"):
+        train(load_tiny(), make_task(), config, out, quiet=True, keep_worse=True)

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flip_flop.cli.options import AuditCalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
+from flip_flop.cli.options import AuditCalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options
+from flip_flop.cli.plugin import SectionOptions, audit_sections
+from flip_flop.console import count, echo, is_first_process, percent
 from flip_flop.errors import InputError, nearest
-from flip_flop.options import ScoringOptions, option
-from flip_flop.terminal import echo, is_first_process
-from flip_flop.text import count, percent
+from flip_flop.scoring.options import ScoringOptions
 
 if TYPE_CHECKING:
-    from flip_flop.evaluation.run_directory import Audit
     from flip_flop.tasks import RenderedSplit
 
 ALIASES = {"agreement": "observed_agreement"}
+SECTIONS = audit_sections()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +32,10 @@ class AuditOptions:
         (), metavar="METRIC=VALUE", help="Exit with 1 below it, e.g. agreement=0.9. Repeatable."
     )
     seed: int = option(0, help="For the sample, the bootstrap, and templates that draw at random.")
-    vary: int | None = option(
-        None, min=2, help="Also score each template under this many formats drawn at random: how fragile it is."
-    )
     compare_chat: bool = option(
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
     )
-    overwrite: bool = option(False, help="Replace a run that is there already.")
+    overwrite: bool = option(False, help="Replace an existing run.")
     quiet: bool = option(False, short="-q", help="Print the table only.")
 
 
@@ -51,19 +48,19 @@ def audit_command(
     calibration: AuditCalibrationOptions,
     scoring: ScoringOptions,
     data: RowOptions,
+    **values: Any,
 ) -> int:
     """Measure the consistency and accuracy of a model over the templates of a task.
 
     Writes run.json, metrics.json, scores.npz and instances.jsonl.gz, with the prompts of all rows, into --out. A second
     row of the table shows the same scores after calibration, if there are 50 rows and a prediction changes.
-    --fail-under reads the first row, and warns if the result is within numerical noise of the threshold. --vary N
-    prints a second table, of the sensitivity to formatting: separators, spaces, casing, marks and the order of options.
-    Rows that are too long in one format are skipped in all. With --too-long skip, too_long.csv in --out lists the
-    skipped rows.
+    --fail-under reads the first row. --vary N prints a second table, of the sensitivity to formatting: separators,
+    spaces, casing, marks and the order of options. Rows that are too long in one format are skipped in all. With
+    --too-long skip, too_long.csv in --out lists the skipped rows.
     """
     from flip_flop.evaluation.run_directory import check_out
     from flip_flop.files import lock_output
-    from flip_flop.too_long import listed_beside
+    from flip_flop.scoring.too_long import listed_beside
 
     thresholds = [_threshold(text) for text in run.fail_under]
     variants = {run.out: scoring}
@@ -86,7 +83,6 @@ def audit_command(
     quiet = run.quiet or not is_first_process()
     scorer = model.scorer(quiet=run.quiet)
     from flip_flop.evaluation.audit import audit
-    from flip_flop.evaluation.formats import format_spread, render_formats
     from flip_flop.report import comparison_frame, legend, render_text, table_caveats
 
     for each in variants.values():
@@ -104,24 +100,29 @@ def audit_command(
                 calibrate=calibration.calibrate,
                 label_prior=prior,
             )
-        runs.append(replace(found, path=out))
-        if is_first_process():
-            found.write(out)
-        if run.vary is not None:
+        found = replace(found, path=out)
+        how = SectionOptions(None, run.split, run.limit, run.seed, each, quiet)
+        try:
             with listed_beside(out, ()):
-                found.metrics["formats"] = format_spread(
-                    scorer, chosen, run.vary, split=run.split, limit=run.limit, scoring=each, seed=run.seed, quiet=quiet
-                )
+                computed = {
+                    name: section.compute(scorer, chosen, replace(how, value=value))
+                    for name, section in SECTIONS.items()
+                    if (value := values[section.option.name]) is not None
+                }
+            found = replace(found, metrics={**found.metrics, **computed})
+        finally:  # an error in a section does not lose the audit
             if is_first_process():
                 found.write(out)
+        runs.append(found)
     if not is_first_process():
         return 0
     frame = comparison_frame(runs)
     echo(render_text(frame))
     for found in runs:
         place = f"{found.path}: " if run.compare_chat else ""
-        if run.vary is not None:
-            echo(f"\n{place}{render_formats(found.metrics['formats'])}")
+        for name, section in SECTIONS.items():
+            if name in found.metrics:
+                echo(f"\n{place}{section.render(found.metrics[name])}")
         if found.value("unmapped_share"):
             listed = (f"{name} {percent(part)}" for name, part in found.metrics["unmapped_share_per_template"].items())
             share = percent(found.value("unmapped_share"))
@@ -131,11 +132,13 @@ def audit_command(
         notes = "\n".join([legend(frame), *(note for block in blocks for note in table_caveats(block))])
         folders = " ".join(map(str, variants))
         echo(f"\n{notes}\n\n{run.out}: next, flip-flop report {folders} --out report.html")
-    gates = [(found, *threshold) for found in runs for threshold in thresholds]
-    missed = list(filter(None, (_missed(found.metrics, name, minimum) for found, name, minimum in gates)))
-    for text in [*missed, *filter(None, (_doubt(*gate) for gate in gates))]:
+    missed = [text for found in runs for gate in thresholds if (text := _missed(found.metrics, *gate))]
+    for text in missed:
         echo(text, err=True)
     return 1 if missed else 0
+
+
+audit_command.params.extend(section.option for section in SECTIONS.values())
 
 
 def _threshold(text: str) -> tuple[str, float]:
@@ -159,12 +162,12 @@ def _check_gate(name: str, split: "RenderedSplit") -> None:
     """Refuse a gate whose metric has no value on this split, before it is scored: here every label is answered."""
     import numpy as np
 
-    from flip_flop.metrics import METRICS, EvalData
+    from flip_flop.metrics import METRICS, Scores
 
     shape = (len(split.instances), len(split.task.templates), len(split.instances[0].choices[0]))
     instance, template, label = np.indices(shape)
     answers = ((instance + template) % shape[2] == label).astype(np.float32)
-    if METRICS[ALIASES.get(name, name)].value(EvalData(answers, split.gold)) is None:
+    if METRICS[ALIASES.get(name, name)].value(Scores(answers, split.gold)) is None:
         labelled, templates = int((split.gold >= 0).sum()), count(shape[1], "template")
         raise _no_value(name, f"split {split.split!r} has {count(labelled, 'gold label')} and {templates}")
 
@@ -172,25 +175,6 @@ def _check_gate(name: str, split: "RenderedSplit") -> None:
 def _no_value(name: str, why: str) -> InputError:
     hint = "It needs gold labels, or a second template."
     return InputError("E-FAIL-UNDER", f"--fail-under: {name} has no value here: {why}.", hint)
-
-
-def _doubt(found: "Audit", name: str, minimum: float) -> str | None:
-    """That the fragile answers, if they were other ones, might change whether the threshold is met.
-
-    The value is nearer to it than the share of instances that have a fragile answer. Agreement and accuracy cannot move
-    further; other metrics move by about as much.
-    """
-    from flip_flop.metrics import METRICS, fragile_instance_share
-
-    metric = METRICS[ALIASES.get(name, name)]
-    value, share = found.value(metric.name), fragile_instance_share(metric.judged(found.data))
-    if value is None or not share or not (value - share < minimum <= value + share):
-        return None
-    of_nats = f"a margin under {found.metrics['resolution']:.2g} nats"
-    return (
-        f"the gate hangs on fragile answers: {name} is {value:.4f}, the threshold {minimum:g}, and "
-        f"{100 * share:.1f} % of the instances have an answer with {of_nats}"
-    )
 
 
 def _missed(metrics: dict[str, Any], name: str, minimum: float) -> str | None:

@@ -1,32 +1,24 @@
-"""The command line's options: fields of dataclasses, each declared once, and what their values stand for."""
+"""The options of the command line as fields of dataclasses, and the objects that they describe."""
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, dataclass, fields
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
 
+from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
-from flip_flop.options import (
-    DEFAULT_SCORING,
-    LOADED_PARTS,
-    CalibrationChoice,
-    DeviceMap,
-    LoadIn,
-    Protocol,
-    ScoringOptions,
-    option,
-)
-from flip_flop.terminal import echo, is_first_process
+from flip_flop.method.settings import Protocol
+from flip_flop.metrics.calibration import CalibrationChoice
+from flip_flop.record import LOADED_PARTS
+from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, ScoringOptions
 
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel, Scorer
     from flip_flop.tasks import Task
-    from flip_flop.tasks.catalog import CatalogData
 
 Command = Callable[..., Any]
 CALIBRATE_HELP = (
@@ -35,13 +27,18 @@ CALIBRATE_HELP = (
 )
 
 
-def options(*groups: type) -> Callable[[Command], Command]:
-    """Give a command the options of dataclasses; it gets an object of each, in this order, by position.
+def option(default: Any = MISSING, *, help: str | None = None, **details: Any) -> Any:
+    """Return a dataclass field that :func:`options` turns into an option of the command line."""
+    return field(default=default, metadata={"help": help, **details})
 
-    A field without a default is required, and comes first in the help. A field's type makes the option: ``bool`` a
-    flag, ``Literal`` a choice, ``tuple[str, ...]`` one that may be repeated. Its metadata, from
-    :func:`flip_flop.options.option`, may hold ``help``; ``short`` (``-m``); ``flag`` where that is not the field's
-    name; ``min`` of a whole number; and click's own ``metavar``, ``envvar`` and ``type``.
+
+def options(*groups: type) -> Callable[[Command], Command]:
+    """Add the fields of dataclasses as options of a command, which gets an object of each class by position.
+
+    Fields without a default are required, and are first in the help. The type of a field determines the option:
+    ``bool`` is a flag, ``Literal`` a choice, ``tuple[str, ...]`` a repeatable option. The arguments of :func:`option`
+    are ``help``, ``short`` (``-m``), ``flag`` (if it differs from the field's name), ``min`` (of an integer), and
+    ``metavar``, ``envvar`` and ``type`` of click.
     """
 
     def decorate(function: Command) -> Command:
@@ -86,21 +83,6 @@ def _click_type(kind: Any, minimum: int | None) -> dict[str, Any]:
     return {"type": kind if kind in (int, float) else str}
 
 
-@contextlib.contextmanager
-def check_task_out(out: Path, *, overwrite: bool) -> Iterator[None]:
-    """Hold the lock of a task file that is to be written (``E-OUT-KIND``, ``E-OUT-BUSY``, ``-PATH``, ``-USED``)."""
-    from flip_flop.files import lock_output
-
-    if out.suffix not in (".yaml", ".yml"):
-        raise InputError("E-OUT-KIND", f"{out.name} is no task file.", "End --out with .yaml.")
-    with lock_output(out):
-        if out.is_dir():
-            raise InputError("E-OUT-PATH", f"{out} is a folder.", "Give a file.")
-        if out.exists() and not overwrite:
-            raise InputError("E-OUT-USED", f"{out} is there already.", "Give another --out, or add --overwrite.")
-        yield
-
-
 @dataclass(frozen=True, kw_only=True)
 class BaseModelOptions:
     """A model without an adapter."""
@@ -108,17 +90,17 @@ class BaseModelOptions:
     model: str = option(short="-m", help="A hub name, a folder, a GGUF file, or `demo`.")
     revision: str | None = option(None, help="The model's commit, branch or tag on the hub.")
     dtype: str = option("auto", help="float32, bfloat16 or float16; auto: bfloat16 on a GPU.")
-    device: str = option("auto", help="cpu, cuda, cuda:1, ...; auto: a GPU where there is one.")
+    device: str = option("auto", help="cpu, cuda, cuda:1, ...; auto: a GPU if available.")
     load_in: LoadIn | None = option(None, help="Quantize the weights, with bitsandbytes (docs/memory.md).")
 
     def check(self) -> None:
-        """Refuse what cannot be loaded, before the seconds that torch's import takes."""
+        """Refuse an invalid model name, revision, dtype or device before torch is imported."""
         from flip_flop.hub import check_model_name
 
         check_model_name(self.model, self.revision, dtype=self.dtype, device=self.device)
 
     def load(self, *, quiet: bool = False) -> "LoadedModel":
-        """Load the model, with an adapter where there is one, and say so on standard error."""
+        """Load the model and its adapter, if any, and report it on standard error."""
         from flip_flop.hub import DEMO, is_cached, is_local_name
 
         if not quiet:
@@ -136,29 +118,29 @@ class BaseModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(BaseModelOptions):
-    """A model, with an adapter or without."""
+    """A model with or without an adapter."""
 
-    adapter: Path | None = option(None, help="An adapter/ folder of a training run.")
+    adapter: Path | None = option(None, help="The adapter/ folder of a training run.")
     device_map: DeviceMap | None = option(None, help="auto: over all GPUs, then the CPU's memory (docs/memory.md).")
     allow_changed: tuple[str, ...] = option(
         (),
         metavar="PART",
-        help=f"Go on where this part is not as the adapter's training had it: {', '.join(LOADED_PARTS)}. Repeatable.",
+        help=f"Accept that this part changed since the adapter's training: {', '.join(LOADED_PARTS)}. Repeatable.",
     )
 
     tokenizer: str | None = option(
-        None, help="Of a served model: a tokenizer's folder or hub name, for its chat template."
+        None, help="Served models: a folder or hub name of a tokenizer, for its chat template."
     )
 
     def __post_init__(self) -> None:
-        from flip_flop.identity import check_parts
+        from flip_flop.record import check_parts
 
         check_parts(self.allow_changed, LOADED_PARTS)
 
     def check(self, scoring: ScoringOptions = DEFAULT_SCORING) -> None:
-        """As for any model; the adapter's files come first. A served model has none of a loaded one's options."""
+        """Refuse missing adapter files, options that exclude each other, and options of the other kind of model."""
         from flip_flop.hub import check_model_name, endpoint_of, is_endpoint
-        from flip_flop.identity import check_adapter_folder
+        from flip_flop.record import check_adapter_folder
 
         if is_endpoint(self.model):
             endpoint_of(self.model)
@@ -168,7 +150,7 @@ class ModelOptions(BaseModelOptions):
             )
             if other := next((item.name for item in given if item.name not in own), None):
                 flag = f"--{other.replace('_', '-')}"
-                raise InputError("E-ENDPOINT", f"{flag} is of a model that is loaded here, and {self.model} is served.")
+                raise InputError("E-ENDPOINT", f"{flag} applies only to local models, but {self.model} is served.")
             if self.tokenizer is not None:
                 check_model_name(self.tokenizer)
             return
@@ -176,14 +158,14 @@ class ModelOptions(BaseModelOptions):
             check_adapter_folder(self.adapter)
         if self.device_map is not None and self.device != "auto":
             message = f"--device {self.device} and --device-map {self.device_map} are both given."
-            raise InputError("E-MODEL-DEVICE", message, "Leave one of them out.")
+            raise InputError("E-MODEL-DEVICE", message, "Remove one of them.")
         super().check()
         if scoring.by == "generation" or self.tokenizer is not None:
             flag = "--by generation" if self.tokenizer is None else "--tokenizer"
-            raise InputError("E-GENERATION", f"{flag} is of a served model, and {self.model} is loaded here.")
+            raise InputError("E-GENERATION", f"{flag} applies only to served models, but {self.model} is local.")
 
     def scorer(self, *, quiet: bool = False) -> "Scorer":
-        """The model as audits and predictions take it, loaded or served; loaded in each process of a launcher."""
+        """Return the scorer of a local or served model. Each process of a launcher loads the model."""
         from flip_flop.hub import is_endpoint
         from flip_flop.scoring import CausalLMScorer, EndpointScorer
         from flip_flop.scoring.distributed import join_processes
@@ -196,7 +178,7 @@ class ModelOptions(BaseModelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateOptions:
-    """Which templates of a task."""
+    """The templates of a task."""
 
     templates: str | None = option(
         None, help="NAME,NAME,... or `all` or `held_out`; by default all but the held-out ones."
@@ -214,7 +196,7 @@ class TaskOptions(TemplateOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Where the paper's datasets are read from."""
+    """The sources of the paper's datasets."""
 
     hub_mirror: Path | None = option(
         None,
@@ -224,14 +206,13 @@ class DataOptions:
     story_cloze_dir: Path | None = option(
         None,
         envvar="FLIP_FLOP_STORY_CLOZE",
-        help="The folder of StoryCloze's two CSV files, which its owners give out.",
+        help="The folder with the two CSV files of StoryCloze, which its owners provide.",
     )
 
     def open(self, task: str, templates: str | None, protocol: str = "paper") -> "Task":
-        """Load a task with the templates that ``--templates`` asks for, with the rows and prompts of a protocol.
+        """Load a task with the given templates, and with the rows and prompts of a protocol.
 
-        A dataset's rows are divided with seed 0, whatever ``--seed`` is: what one run trains on must not be what
-        another run is chosen by.
+        Datasets are always split with seed 0, so that no run trains on the validation rows of another run.
         """
         from flip_flop.tasks import load_task
 
@@ -243,29 +224,12 @@ class DataOptions:
             protocol=protocol,
         )
 
-    def open_paper(self, name: str, seed: int = 0, protocol: str = "paper") -> "CatalogData":
-        """Load a dataset of the paper, with what is known of its rows and its dropped templates."""
-        from flip_flop.tasks.catalog import catalog_data
-        from flip_flop.tasks.protocols import row_protocol
-
-        rules = row_protocol(protocol)
-        return catalog_data(
-            name,
-            hub_mirror=self.hub_mirror,
-            story_cloze_dir=self.story_cloze_dir,
-            seed=seed,
-            splits=rules.splits,
-            prompt_value_limit=rules.prompt_value_limit,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions(DataOptions):
-    """Where the paper's datasets are read from, and by which protocol they are divided and rendered."""
+    """The sources of the paper's datasets, and the protocol of their splits and prompts."""
 
-    protocol: Protocol = option(
-        "paper", help="Rows and prompts as the paper's text has them, or as the authors' release has them."
-    )
+    protocol: Protocol = option("paper", help="Rows and prompts of the paper, or of the authors' code release.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,7 +257,7 @@ class CalibrationOptions:
 
         if self.label_prior is not None and self.few_labels is not None:
             message = "--label-prior and --few-labels are both given."
-            raise InputError("E-LABEL-PRIOR", message, "Leave one of them out.")
+            raise InputError("E-LABEL-PRIOR", message, "Remove one of them.")
         prior = None if self.few_labels is None else task.prior_from(self.few_labels)
         if self.label_prior is not None:
             prior = check_prior(self.label_prior, None if task.labels is None else len(task.labels))
@@ -303,6 +267,6 @@ class CalibrationOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditCalibrationOptions(CalibrationOptions):
-    """Calibration of an audit: by default added to the raw figures."""
+    """Calibration of an audit, by default in addition to the raw metrics."""
 
     calibrate: CalibrationChoice = option("auto", help=CALIBRATE_HELP)

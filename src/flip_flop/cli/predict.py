@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, options
-from flip_flop.options import ScoringOptions, option
-from flip_flop.terminal import echo, is_first_process
+from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options
+from flip_flop.console import echo, is_first_process
+from flip_flop.scoring.options import ScoringOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ def predict_command(
     prediction's own, one of the same name as `input: NAME`; in JSONL as the object `input`. With --too-long skip, a row
     that is longer than the model's context has no answer, and a note that says so.
     """
-    from flip_flop.evaluation.predictions import check_target, write_predictions
+    from flip_flop.evaluation.run_directory import check_target
     from flip_flop.files import lock_output
-    from flip_flop.too_long import listed_beside
+    from flip_flop.scoring.too_long import listed_beside
 
     check_target(run.out, run.source)
     # The data's errors come before the model's minutes, and those of all that is typed before the seconds of torch.
@@ -50,7 +50,7 @@ def predict_command(
         click.get_current_context().with_resource(lock_output(run.out))
     scorer, calibrate = model.scorer(quiet=run.quiet), calibration.calibrate
     quiet = run.quiet or not is_first_process()
-    from flip_flop.evaluation.predict import predict
+    from flip_flop.evaluation.predict import predict, write_predictions
 
     with listed_beside(run.out, rows.task.templates.names):
         predictions = predict(scorer, rows, scoring=scoring, quiet=quiet, calibrate=calibrate, label_prior=prior)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
+from flip_flop.console import echo
 from flip_flop.errors import InputError
-from flip_flop.terminal import echo
 
 SUFFIXES = (".html", ".md", ".csv", ".txt")
 

@@ -7,51 +7,53 @@ from typing import Any, get_args
 
 import click
 
-from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, options
+from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, option, options
+from flip_flop.console import echo
 from flip_flop.errors import InputError
-from flip_flop.options import TRAINING_PARTS, TrainingProtocol, option, row_protocol_of
-from flip_flop.terminal import echo
+from flip_flop.method.settings import TrainingProtocol, row_protocol_of
+from flip_flop.record import TRAINING_PARTS
 
-# Settings that the command sets by itself, and the flag that sets them.
+# Settings that the command owns, and the flags that set them.
 OWNED = {"output_dir": "--out", "resume_from_checkpoint": "--resume", "use_cpu": "--device", "do_train": "the verb"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """A training's own options."""
+    """Options of a training."""
 
-    method: str | None = option(None, help="f2c, cce, swarm, or package.module:name of your own; by default f2c.")
-    out: Path = option(short="-o", help="The run's folder.")
-    config: Path | None = option(None, help="Settings in a YAML file; flags win over it.")
-    limit: int | None = option(None, min=1, help="Take a seeded uniform sample of this many instances.")
+    method: str | None = option(
+        None, help="f2c, cce, swarm, or package.module:name of a custom method; by default f2c."
+    )
+    out: Path = option(short="-o", help="Folder of the run.")
+    config: Path | None = option(None, help="YAML file with settings. Flags override it.")
+    limit: int | None = option(None, min=1, help="Use a seeded uniform sample of this many instances.")
     eval_limit: int | None = option(
         None,
         min=1,
-        help="Choose checkpoints on a seeded sample of this many validation instances, in the labels' shares.",
+        help="Select the checkpoint on a seeded, stratified sample of this many validation instances.",
     )
-    few_labels: Path | None = option(None, help="Take label_prior from these labelled rows: CSV, JSONL or parquet.")
-    resume: bool = option(False, help="Continue from the last valid checkpoint in --out.")
+    few_labels: Path | None = option(None, help="Estimate label_prior from these labelled rows: CSV, JSONL or parquet.")
+    resume: bool = option(False, help="Continue from the last complete checkpoint in --out.")
     allow_changed: tuple[str, ...] = option(
         (),
         metavar="PART",
-        help=f"With --resume, go on where this part has changed: {', '.join(TRAINING_PARTS)}. Repeatable.",
+        help=f"With --resume, accept a change of this part: {', '.join(TRAINING_PARTS)}. Repeatable.",
     )
     keep_worse: bool = option(False, help="Save the adapter even if it has collapsed or is worse than the base.")
     quiet: bool = option(False, short="-q", help="Show no progress.")
 
     def __post_init__(self) -> None:
-        from flip_flop.identity import check_parts
+        from flip_flop.record import check_parts
 
         check_parts(self.allow_changed, TRAINING_PARTS)
 
 
 class TrainCommand(click.Command):
-    """Its help lists the method's settings, from the dataclass that holds them."""
+    """Adds the settings of ``F2CConfig`` to the help."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Every field of F2CConfig that is ours, or has another default than the library's."""
-        from flip_flop.training.names import ALIASES, as_flag
-        from flip_flop.training.settings import TrainingSettings
+        """List every field of F2CConfig that is ours, or has another default than the library's."""
+        from flip_flop.training.settings import ALIASES, TrainingSettings, as_flag
 
         short = {name: f"{alias}, " for alias, name in ALIASES.items()}
         rows = [
@@ -69,15 +71,15 @@ class TrainCommand(click.Command):
 def train_command(
     ctx: click.Context, model: BaseModelOptions, task: TaskOptions, run: TrainOptions, data: DataOptions
 ) -> int:
-    """Train a LoRA adapter without labels, and leave it in OUT/adapter.
+    """Train a LoRA adapter without labels and save it in OUT/adapter.
 
     Any field of F2CConfig or of transformers' TrainingArguments is a flag: --learning-rate 1e-4,
     --divergence-space labels, --epochs 5, --report-to wandb. Short: --lr, --epochs, --batch-size.
     """
+    from flip_flop.scoring.distributed import rank
     from flip_flop.tasks import require_templates_for_training
-    from flip_flop.training.data import load_training_data
-    from flip_flop.training.names import check_settings
-    from flip_flop.training.output import check_out
+    from flip_flop.training import load_training_data, make_config, train
+    from flip_flop.training.resume import check_out
 
     settings = _read_settings(run.config) | _parse_flags(ctx.args)
     for name in settings:
@@ -87,24 +89,20 @@ def train_command(
         settings["method"] = run.method
     if run.few_labels is not None:
         if {"label_prior", "--label-prior", "--label_prior"} & settings.keys():
-            raise InputError("E-LABEL-PRIOR", "label_prior and --few-labels are both given.", "Leave one of them out.")
+            raise InputError("E-LABEL-PRIOR", "label_prior and --few-labels are both given.", "Remove one of them.")
         settings["label_prior"] = list(data.open(task.task, task.templates).prior_from(run.few_labels))
     if model.device not in ("auto", "cpu", "cuda"):
-        message = f"Training takes no --device {model.device}."
+        message = f"Training does not support --device {model.device}."
         raise InputError("E-MODEL-DEVICE", message, "Set CUDA_VISIBLE_DEVICES, and use cuda or auto.")
     source = f"{run.config} and the command line" if run.config else "the command line"
-    # All that is typed, and the data, come before the seconds of torch and the minutes of the model.
     flags = [flag for param in ctx.command.params for flag in param.opts if flag.startswith("--")]
-    checked = check_settings(settings, source, flags)
+    # Everything typed and the data are checked before the model is loaded.
+    config = make_config(settings | {"use_cpu": model.device == "cpu"}, source, flags)
     check_out(run.out, resume=run.resume)
-    chosen = data.open(task.task, task.templates, row_protocol_of(checked.protocol))
+    chosen = data.open(task.task, task.templates, row_protocol_of(config.protocol))
     require_templates_for_training(chosen)
-    rows = load_training_data(chosen, checked, limit=run.limit, eval_limit=run.eval_limit)
+    rows = load_training_data(chosen, config, limit=run.limit, eval_limit=run.eval_limit)
     model.check()
-    from flip_flop.scoring.distributed import rank
-    from flip_flop.training import make_config, train
-
-    config = make_config(settings | {"use_cpu": model.device == "cpu"}, source)
     loaded = model.load(quiet=run.quiet or rank() > 0)
     result = train(
         loaded,
@@ -121,7 +119,7 @@ def train_command(
     if result.withheld:
         return 1
     if rank() == 0:
-        adapter = run.out / "adapter"  # as typed
+        adapter = run.out / "adapter"
         protocol = " --protocol release" if config.protocol == "release" else ""
         mirror = "" if data.hub_mirror is None else f" --hub-mirror {data.hub_mirror}"
         audit = f"flip-flop audit --model {model.model} --adapter {adapter} --task {task.task}{protocol}{mirror}"
@@ -143,7 +141,7 @@ def _read_settings(path: Path | None) -> dict[str, Any]:
         raise InputError("E-CONFIG-FILE", f"No file {path}.", "Give --config an existing YAML file.")
     settings = read_yaml(path)
     if not isinstance(settings, dict):
-        raise InputError("E-CONFIG-FILE", f"{path} does not hold settings.", "Write `name: value` lines.")
+        raise InputError("E-CONFIG-FILE", f"{path} has no settings.", "Write `name: value` lines.")
     return settings
 
 
@@ -162,7 +160,7 @@ def _parse_flags(arguments: Sequence[str]) -> dict[str, str]:
             settings[name] = value if separator else "true"
             name = None if separator else name
         elif name is None:
-            raise InputError("E-CONFIG-KEY", f"{argument!r} follows no flag.", "Write --name value.")
+            raise InputError("E-CONFIG-KEY", f"{argument!r} does not follow a flag.", "Write --name value.")
         else:
             settings[name], name = argument, None
     return settings

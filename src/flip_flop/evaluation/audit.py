@@ -1,21 +1,21 @@
-"""The audit: how consistently a model answers a task over its templates, and how well."""
+"""The audit: consistency and accuracy of a model across the templates of a task."""
 
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from transformers import PreTrainedTokenizerBase
 
+from flip_flop.console import versions
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.evaluation.views import LOW_MASS
 from flip_flop.metrics import (
+    Scores,
     calibrated,
     check_calibration,
     find_offsets,
@@ -24,13 +24,13 @@ from flip_flop.metrics import (
     uniform_prior,
     vote_changes,
 )
-from flip_flop.options import DEFAULT_SCORING, CalibrationChoice, ScoringOptions
-from flip_flop.provenance import versions
-from flip_flop.run_record import AdapterRecord, RunRecord, TaskRecord, this_process
-from flip_flop.scoring import ModelGiven, Scorer, ScoreTable, as_scorer
+from flip_flop.metrics.calibration import CalibrationChoice
+from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
+from flip_flop.scoring import ModelGiven, Scorer, as_scorer
+from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.stored_calibration import stored_calibration
+from flip_flop.scoring.too_long import ids_of
 from flip_flop.tasks import Data, RenderedSplit, as_split, log_label_counts
-from flip_flop.too_long import ids_of
 
 log = logging.getLogger("flip_flop")
 
@@ -51,94 +51,69 @@ def audit(
     ``calibrated``.
 
     Args:
-        model: A hub's name, a folder or ``"demo"``; what :func:`~flip_flop.load_model` gave; a model of transformers or
-            PEFT, also in a pair with its tokenizer; a trainer; ``"openai:URL#NAME"``, a served model (its tokenizer
-            is for its chat template); or a :class:`~flip_flop.scoring.Scorer` of your own.
-        data: A :class:`~flip_flop.Task`, its name or file, which stand for the test split; a rendered split; or rows
-            ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int | None}``, a ``datasets.Dataset`` of
-            them too. Other rows need a task: ``task.with_rows(rows)``. The tokenizer may stand before the data:
-            ``audit(model, tokenizer, data)``; a model that has a name needs none.
-        scoring: How prompts are put to the model.
-        name: The run's name in tables; by default the adapter's method, or ``base``.
-        seed: For the bootstrap, and for the templates of a task that draw at random.
+        model: A name on the hub, a folder, ``"demo"``, a :class:`~flip_flop.LoadedModel`, a model of transformers or
+            PEFT, a pair of model and tokenizer, a trainer, or a custom :class:`~flip_flop.scoring.Scorer`.
+            ``"openai:URL#NAME"`` is a served model. Its tokenizer supplies the chat template.
+        data: A :class:`~flip_flop.Task`, its name or its file, for the test split; a rendered split; or rows
+            ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int | None}``, for example a
+            ``datasets.Dataset``. Other rows need a task: ``task.with_rows(rows)``. A tokenizer may precede the data:
+            ``audit(model, tokenizer, data)``. Models with a name do not need it.
+        scoring: The scoring options.
+        name: The run's name in tables. The default is the method of the adapter, or ``base``.
+        seed: The seed of the bootstrap and of random templates.
         quiet: Show no progress.
         calibrate: The method of calibration (docs/calibration.md), or ``"none"``.
         label_prior: The label frequencies that calibration assumes, by default equal.
 
     Raises:
-        InputError: For anything wrong with the model, the rows, the templates or the model's context.
+        InputError: The model, the rows or the templates are invalid, or prompts exceed the model's context.
     """
     started = time.monotonic()
     scorer, split = resolve(model, data, seed=seed)
-    scored = score_calibrated(
+    scores = score_calibrated(
         scorer, log_label_counts(split), scoring, calibrate, label_prior, label="audit", quiet=quiet
     )
-    split, table = scored.data, scored.table
-    resolution = scorer.resolution(split.instances, table, scoring)
+    if skipped := ids_of(scores.too_long):
+        split = replace(split, instances=[each for each in split.instances if each.id not in skipped])
+    resolution = scorer.resolution(scores, scoring, quiet=quiet)
     adapter = scorer.adapter
-    num_too_long = {"num_too_long": len(ids_of(table.too_long))}
     record = RunRecord(
         kind="audit",
         flip_flop_version=versions()["flip_flop"],
         name=name or (adapter and adapter.method) or ("adapter" if adapter else "base"),
-        task=TaskRecord.from_json(split.record | num_too_long),
+        task=TaskRecord(**split.record, num_too_long=len(skipped)),
         model=scorer.record,
         adapter=adapter,
-        scoring={**table.settings, "num_answers": int(table.scores.size)},
+        scoring={**scores.settings, "num_answers": int(scores.scores.size)},
         training=_training(adapter),
         seed=seed,
         **this_process(started),
         allowed_changes=scorer.allowed_changes,
     )
+    scores = replace(scores, average=record.task.f1, resolution=None if resolution is None else resolution.nats)
     names = tuple(split.task.templates.names)
-    summary = partial(
-        summarise, gold=split.gold, template_names=names, f1=record.task.f1, seed=seed, resolution=resolution
-    )
-    metrics = summary(table.scores)
-    if table.token_counts.all():
-        mass = table.own_label_mass.mean(axis=0)
+    metrics = summarise(scores.scores, scores.gold, names, f1=scores.average, seed=seed, resolution=resolution)
+    if scores.token_counts is not None and scores.token_counts.all():
+        mass = scores.own_label_mass.mean(axis=0)
         low = np.flatnonzero(mass < LOW_MASS).tolist()
-        tokens = scorer.preferred_tokens(split.instances, low, scoring) if low else []
+        tokens = scorer.preferred_tokens(scores, low, scoring) if low else []
         metrics["own_label_mass_per_template"] = dict(zip(names, mass.tolist(), strict=True))
         metrics["preferred_tokens_per_template"] = {names[at]: each for at, each in zip(low, tokens, strict=False)}
-    if scored.offsets is not None:
-        after = calibrated(table.scores, scored.offsets)
+    if scores.calibration is not None:
+        offsets = scores.calibration["offsets"]
+        after = calibrated(scores.scores, offsets)
         metrics["calibrated"] = {
-            **scored.calibration,
-            "offsets": dict(zip(names, scored.offsets.tolist(), strict=True)),
-            **vote_changes(table.scores, after),
-            **summary(after),
+            **scores.calibration,
+            "offsets": dict(zip(names, offsets.tolist(), strict=True)),
+            **vote_changes(scores.scores, after),
+            **summarise(after, scores.gold, names, f1=scores.average, seed=seed, resolution=resolution),
         }
-    found = Audit(
-        record=record,
-        metrics=metrics,
-        scores=table.scores,
-        token_counts=table.token_counts,
-        gold=split.gold,
-        instance_ids=tuple(instance.id for instance in split.instances),
-        template_names=names,
-        instances=[scorer.as_read(instance, scoring) for instance in split.instances],
-        too_long=table.too_long,
-    )
+    scores = replace(scores, instances=scores.instances or split.instances, encoded=None)
+    found = Audit(record, metrics, scores, names)
     if found.low_mass:
         hint = "List the labels in the prompt, use the model's words as labels, or change --chat-template."
         log.warning("W-LABEL-MASS: %s. %s", found.low_mass, hint)
     return found
-
-
-@dataclass(frozen=True, eq=False)
-class Scored:
-    """The scores of a split, without the instances that were skipped as too long.
-
-    Attributes:
-        offsets: Added to the scores by calibration, in nats, or None.
-        calibration: The method and the assumed label frequencies, for ``metrics.json``.
-    """
-
-    data: RenderedSplit
-    table: ScoreTable
-    offsets: Float[np.ndarray, "templates labels"] | None = None
-    calibration: Mapping[str, Any] = field(default_factory=dict)
 
 
 def score_calibrated(
@@ -150,7 +125,7 @@ def score_calibrated(
     *,
     label: str,
     quiet: bool,
-) -> Scored:
+) -> Scores:
     """Score a split and compute the offsets of its calibration. Inputs are checked before scoring, which takes long."""
     num_labels = len(data.instances[0].choices[0])
     check_calibration(calibrate, label_prior, num_labels)
@@ -162,31 +137,31 @@ def score_calibrated(
     if calibrate not in ("auto", "none") and scoring.by == "generation":
         message = f"--calibrate {calibrate} needs probabilities, and generated answers have none."
         raise InputError("E-GENERATION", message, "Remove one of the two options.")
-    table = scorer.scores(data.instances, scoring, names=data.task.templates.names, label=label, quiet=quiet)
-    if skipped := ids_of(table.too_long):
-        data = replace(data, instances=[instance for instance in data.instances if instance.id not in skipped])
+    scores = scorer.scores(data.instances, scoring, names=data.task.templates.names, label=label, quiet=quiet)
     if calibrate == "none":
-        return Scored(data, table)
+        return scores
     if calibrate == "auto":
-        calibrate, offsets = "batch", offsets_that_change(table.scores)
+        calibrate, offsets = "batch", offsets_that_change(scores.scores)
     elif calibrate == "stored":
         assert stored is not None
         offsets, label_prior, uses_chat_template = stored
-        if uses_chat_template != table.settings.get("chat_template"):
+        if uses_chat_template != scores.settings.get("chat_template"):
             message = f"the stored offsets were computed {'with' if uses_chat_template else 'without'} a chat template."
             raise InputError("E-CALIBRATION-STORED", message, "Change --chat-template.")
     else:
-        offsets = find_offsets(calibrate, table.scores, label_prior, lambda: scorer.scores(empty, scoring).scores)
+        offsets = find_offsets(calibrate, scores.scores, label_prior, lambda: scorer.scores(empty, scoring).scores)
+    if offsets is None:
+        return scores
     prior = list(label_prior or uniform_prior(num_labels))
-    return Scored(data, table, offsets, {"method": calibrate, "label_prior": prior})
+    return replace(scores, calibration={"method": calibrate, "label_prior": prior, "offsets": offsets})
 
 
 def resolve(
     model: ModelGiven | Scorer, data: Sequence[Any], *, seed: int = 0, need_labels: bool | None = None
 ) -> tuple[Scorer, RenderedSplit]:
-    """The model and the rows that a call names: ``(model, data)`` or ``(model, tokenizer, data)``.
+    """Return the scorer and the rows of ``(model, data)`` or ``(model, tokenizer, data)``.
 
-    The rows' errors come before a model is loaded.
+    The rows are checked before the model is loaded.
     """
     if not 1 <= len(data) <= 2:
         raise TypeError(f"Give a model and data, or a model, its tokenizer and data: {len(data)} follow the model.")
@@ -194,14 +169,14 @@ def resolve(
     if tokenizer and not isinstance(tokenizer[0], PreTrainedTokenizerBase):
         kind = type(tokenizer[0]).__name__
         raise TypeError(
-            f"Between model and data stands a tokenizer, not a {kind}; options are given by name: scoring=."
+            f"The second of three arguments is a tokenizer, not a {kind}. Pass options by name, such as scoring=."
         )
     split = as_split(rows, seed=seed, need_labels=need_labels)
     return as_scorer(model, *tokenizer), split
 
 
 def _training(adapter: AdapterRecord | None) -> Mapping[str, Any] | None:
-    """How an adapter was trained, where its run's record stands beside it."""
+    """Return the training settings of an adapter, if its run's record is known."""
     run = RunRecord.of_adapter(Path(adapter.path)) if adapter and adapter.path else None
     if run is None:
         return None

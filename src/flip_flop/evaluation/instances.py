@@ -1,4 +1,4 @@
-"""A run directory's instances: every prompt as the model read it, one at a time in memory."""
+"""The instances of a run directory: prompts as the model read them, with a single instance in memory."""
 
 import gzip
 import io
@@ -7,13 +7,12 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from flip_flop.evaluation.reading import reading
 from flip_flop.files import compress, write_bytes
 from flip_flop.prompts import RenderedInstance
+from flip_flop.record import reading
 
 INSTANCES_FILE = "instances.jsonl.gz"
-FIRST_INSTANCES_FILE = "examples.jsonl"  # what 0.1.0 wrote: the first 200
-MAX_LINE = 2**26  # bytes of one instance, which a stranger's file must not exceed
+MAX_LINE = 2**26  # the maximum number of bytes of an instance
 
 
 def write_instances(folder: Path, instances: Iterable[RenderedInstance]) -> None:
@@ -24,7 +23,7 @@ def write_instances(folder: Path, instances: Iterable[RenderedInstance]) -> None
 
 @dataclass(frozen=True)
 class StoredInstances:
-    """The instances of a folder, read anew whenever they are asked for; an old folder has the first ones, or none.
+    """The instances of a folder. Each iteration loads them from disk. A folder without the file has no instances.
 
     Attributes:
         ids: The ids of the scores, whose order the file has.
@@ -39,12 +38,12 @@ class StoredInstances:
         return (instance for _, instance in self.chosen(range(len(self.ids))))
 
     def chosen(self, wanted: Container[int]) -> Iterator[tuple[int, RenderedInstance]]:
-        """The instances with these places in the scores, each with its place, in order.
+        """Yield the instances at these places of the scores, with their places, in order.
 
         Raises:
             InputError: ``E-RUN-BROKEN``.
         """
-        if not self._path.exists():  # a report without the prompts is still a report
+        if not self._path.exists():  # reports work without prompts
             return
         with reading(self._path, "readable JSON Lines of the instances in scores.npz"):
             for index, line in enumerate(self._lines()):
@@ -52,7 +51,7 @@ class StoredInstances:
                     yield index, self._read(line, self.ids[index])
 
     def sizes(self) -> list[int]:
-        """The bytes of each instance that is there, by its place (``E-RUN-BROKEN``)."""
+        """Return the number of bytes of each instance (``E-RUN-BROKEN``)."""
         if not self._path.exists():
             return []
         with reading(self._path, "readable JSON Lines"):
@@ -60,13 +59,11 @@ class StoredInstances:
 
     @property
     def _path(self) -> Path:
-        new, old = self.folder / INSTANCES_FILE, self.folder / FIRST_INSTANCES_FILE
-        return old if old.exists() and not new.exists() else new
+        return self.folder / INSTANCES_FILE
 
     def _lines(self) -> Iterator[bytes]:
-        path = self._path
-        with gzip.open(path) if path.name == INSTANCES_FILE else path.open("rb") as raw:
-            file = io.BufferedReader(raw, 2**20)  # whose lines are read faster
+        with gzip.open(self._path) as raw:
+            file = io.BufferedReader(raw, 2**20)  # faster at reading lines
             for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b"")):
                 if number == len(self.ids) or not line.endswith(b"\n"):
                     raise ValueError("more lines than instances, or a line without an end")

@@ -1,16 +1,27 @@
-"""Predictions: the label distribution under each template, and the vote of all."""
+"""Predictions: the label distribution under each template, the majority vote, and their files."""
 
-from collections.abc import Sequence
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from flip_flop.console import spreadsheet_cell
+from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import resolve, score_calibrated
+from flip_flop.evaluation.run_directory import check_target
+from flip_flop.files import write_text
 from flip_flop.metrics import calibrated, label_probs, majority_vote, predicted, vote_counts
-from flip_flop.options import DEFAULT_SCORING, CalibrationChoice, ScoringOptions
+from flip_flop.metrics.calibration import CalibrationChoice
 from flip_flop.scoring import ModelGiven, Scorer
-from flip_flop.tasks import Data
-from flip_flop.too_long import words
+from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
+from flip_flop.scoring.too_long import words
+from flip_flop.tasks import Data, Rows
 
 
 def predict(
@@ -35,16 +46,16 @@ def predict(
         ``vote``, ``vote_share`` and ``consensus`` are None, and ``templates`` is empty.
     """
     scorer, split = resolve(model, data, need_labels=False)
-    scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
-    scores = scored.table.scores if scored.offsets is None else calibrated(scored.table.scores, scored.offsets)
+    found = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
+    scores = found.scores if found.calibration is None else calibrated(found.scores, found.calibration["offsets"])
     labels, names = split.task.label_values(scores.shape[-1]), split.task.templates.names
     probs = None if scoring.by == "generation" else label_probs(scores).round(6).tolist()
     predictions = predicted(scores)
     counts = vote_counts(predictions, len(labels))
-    labels_of = [*labels, None]  # an answer that is no label is -1
+    labels_of = [*labels, None]  # index -1: the answer does not match a label
     answered = {
-        instance.id: {
-            "id": instance.id,
+        identifier: {
+            "id": identifier,
             "vote": labels_of[vote],
             "vote_share": float(counts[row].max() / len(names)),
             "consensus": bool(2 * counts[row].max() > len(names)),
@@ -53,15 +64,90 @@ def predict(
                 for column, name in enumerate(names)
             },
         }
-        for row, (instance, vote) in enumerate(zip(scored.data.instances, majority_vote(scores), strict=True))
+        for row, (identifier, vote) in enumerate(zip(found.ids, majority_vote(scores), strict=True))
     }
     if scoring.too_long == "refuse":
         return [*answered.values()]
     notes: dict[str, str] = {}
-    for each in scored.table.too_long:
+    for each in found.too_long:
         notes.setdefault(each.id, f"too long: {words(each, names)}, the model's context is {each.limit}")
     empty: dict[str, Any] = {"vote": None, "vote_share": None, "consensus": None, "templates": {}}
     return [
         {"id": instance.id, **answered.get(instance.id, empty), "note": notes.get(instance.id, "")}
         for instance in split.instances
     ]
+
+
+OWN = ("id", "vote", "vote_share", "consensus")
+
+
+def write_predictions(
+    predictions: Sequence[Mapping[str, Any]],
+    labels: Sequence[Any],
+    out: str | os.PathLike[str],
+    rows: Rows | None = None,
+) -> None:
+    """Write predictions as JSONL, or as CSV with a column per template and label.
+
+    The columns of the predicted ``rows`` are added: in JSONL as the object ``input``, in CSV after the other columns.
+    If a name is taken, the CSV column is ``input: NAME``.
+
+    Raises:
+        InputError: ``E-OUT-KIND`` for an unknown suffix, ``E-ROW`` if ``rows`` and predictions differ in number.
+    """
+    out = Path(out)
+    check_target(out)
+    if rows is not None and len(rows) != len(predictions):
+        message = f"There are {len(predictions)} predictions and {len(rows)} rows."
+        raise InputError("E-ROW", message, "Give all predicted rows in their order, or no rows.")
+    inputs = (
+        None if rows is None else [{name: _finite(value) for name, value in row.fields.items()} for row in rows.rows]
+    )
+    buffer = io.StringIO()
+    if out.suffix == ".jsonl":
+        kept = [{}] * len(predictions) if inputs is None else [{"input": fields} for fields in inputs]
+        buffer.writelines(
+            json.dumps({**row, **more}, ensure_ascii=False, default=str) + "\n"
+            for row, more in zip(predictions, kept, strict=True)
+        )
+    else:
+        # The writer does not quote a text with a carriage return, which ends a row, so all texts are quoted.
+        writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+        own = list(_table(predictions, labels))
+        writer.writerows(own if rows is None else map(list.__add__, own, _input_cells(rows, own[0])))
+    write_text(out, buffer.getvalue())
+
+
+def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any]) -> Iterator[list[Any]]:
+    first: Mapping[str, Any] = next((row["templates"] for row in predictions if row["templates"]), {})
+    generated = any(each["probs"] is None for each in first.values())
+    columns = [f"{name}: p({label})" for name in first for label in labels]
+    if generated:
+        columns = [f"{name}: label" for name in first]
+    notes = [name for name in ("note",) if predictions and name in predictions[0]]
+    yield [*OWN, *map(spreadsheet_cell, columns), *notes]
+    for row in predictions:
+        answers = row["templates"].values()
+        cells = [
+            cell for each in answers for cell in ([spreadsheet_cell(each["label"])] if generated else each["probs"])
+        ]
+        own = [spreadsheet_cell(row[name]) for name in OWN]
+        yield [*own, *(cells or [None] * len(columns)), *(row[name] for name in notes)]
+
+
+def _input_cells(rows: Rows, taken: Sequence[str]) -> Iterator[list[Any]]:
+    columns = rows.columns()
+    yield [spreadsheet_cell(f"input: {name}" if name in taken else name) for name in columns]
+    for row in rows.rows:
+        values = (row.fields.get(name) for name in columns)
+        yield [spreadsheet_cell(_cell(value)) for value in values]
+
+
+def _finite(value: Any) -> Any:
+    """Return None for NaN, the missing value in a table of floats."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cell(value: Any) -> Any:
+    is_plain = value is None or isinstance(value, str | int | float)
+    return value if is_plain else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,4 +1,4 @@
-"""An audit as tables of pandas, and what it looks like in a notebook."""
+"""Views of an audit: tables of pandas, notebooks, and a line of text."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -7,28 +7,28 @@ from typing import Any, Literal
 
 import numpy as np
 
+from flip_flop.console import count, percent, percent_interval, visible
 from flip_flop.metrics import METRICS, label_probs
-from flip_flop.text import count, percent, percent_interval, visible
 
 Table = Literal["metrics", "scores", "flips"]
 # Threshold of low own-label mass; maximum templates and tokens to print.
 LOW_MASS, MAX_NAMED, MAX_TOKENS = 0.1, 8, 3
-# Metrics that one line has.
+# The metrics of a notebook.
 SHOWN = ("observed_agreement", "mean_f1", "f1_std", "accuracy", "vote_f1", "fleiss_kappa")
 
 
 class AuditViews:
-    """What :class:`~flip_flop.evaluation.run_directory.Audit` shows of itself: the part of it that computes nothing."""
+    """The methods of :class:`~flip_flop.evaluation.run_directory.Audit` that format its values."""
 
     def to_pandas(self: Any, table: Table = "metrics") -> Any:
-        """A ``pandas.DataFrame``.
+        """Return a ``pandas.DataFrame``.
 
         Args:
-            table: ``"metrics"``: a row for each metric, with ``value``, ``low`` and ``high`` (of its 95% interval),
-                fractions from 0 to 1. ``"scores"``: a row for each instance, template and label, with ``score`` (mean
-                log-probability of the answer's tokens, in nats), ``probability`` (over the labels) and ``tokens``.
-                ``"flips"``: a row for each answer that is not its instance's majority vote, with ``margin``, the nats
-                between the two labels, and ``prompt``, where it is known.
+            table: ``"metrics"`` has a row per metric with ``value``, ``low`` and ``high``, the ends of its 95%
+                interval. All are fractions. ``"scores"`` has a row per instance, template and label with ``score``
+                (mean log-probability of the answer's tokens, in nats), ``probability`` (over the labels) and
+                ``tokens``. ``"flips"`` has a row per answer that differs from the majority vote of its instance, with
+                ``margin`` (nats between the two labels) and ``prompt``.
         """
         import pandas
 
@@ -56,7 +56,7 @@ class AuditViews:
 
     @property
     def low_mass(self: Any) -> str:
-        """The templates with a low own-label mass and the preferred tokens, in words; or an empty text."""
+        """A sentence about templates with a low own-label mass and their preferred tokens, or an empty text."""
         mass, tokens = (
             self.metrics.get(f"{name}_per_template") or {} for name in ("own_label_mass", "preferred_tokens")
         )
@@ -73,7 +73,7 @@ class AuditViews:
 
     @property
     def heading(self: Any) -> str:
-        """The run, its model and its data in one line of plain text."""
+        """The run, its model and its data as plain text."""
         instances, templates, _ = self.scores.shape
         task = self.record.task
         parts = [task.name, task.split, count(templates, "template"), count(instances, "instance")]
@@ -81,7 +81,7 @@ class AuditViews:
 
 
 def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table for a notebook; all texts are escaped."""
+    """Return an HTML table with escaped texts."""
     cells = "".join(f"<th>{escape(each)}</th>" for each in head)
     lines = "".join(f"<tr>{''.join(f'<td>{escape(visible(each))}</td>' for each in row)}</tr>" for row in rows)
     return (

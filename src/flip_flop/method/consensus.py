@@ -1,4 +1,4 @@
-"""The consensus label: what a strict majority of an instance's templates predicts."""
+"""The consensus label: the prediction of a strict majority of an instance's templates."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ from flip_flop.method.divergences import at_least_float32
 
 @dataclass(frozen=True, eq=False)
 class Consensus:
-    r"""The templates' votes on each instance of a batch; nothing here carries a gradient.
+    r"""The templates' votes on each instance of a batch, without gradient.
 
-    ``predictions`` are :math:`\hat y_{i,v}` and ``vote_counts`` :math:`n_{i,c}`. ``label`` has the most votes, *also
-    where it has no strict majority*: read it together with ``exists``, :math:`n_{i,c^\star} > V/2`.
+    ``predictions`` are :math:`\hat y_{i,v}` and ``vote_counts`` :math:`n_{i,c}`. ``label`` has the most votes, *even
+    without a strict majority*. Read it together with ``exists``, :math:`n_{i,c^\star} > V/2`.
     """
 
     predictions: Int[Tensor, "*batch templates"]

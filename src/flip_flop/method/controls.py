@@ -9,15 +9,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from flip_flop.method.consensus import find_consensus
-from flip_flop.options import SplitSettings
+from flip_flop.method.settings import SplitSettings
 
 
 @dataclass(frozen=True, eq=False)
 class TemplateSplit:
-    r"""What Algorithm 1 decides for one instance; nothing here carries a gradient.
+    r"""The result of Algorithm 1 for one instance, without gradient.
 
-    Case 1 is no strict majority, 2 unanimous and confident, 3 a consensus with a split. Too few templates for a split
-    (lines 9 and 12) are Case 3 with both sets empty, so that only the consensus cross-entropy is left. ``cc_mask``
+    Case 1 has no majority, Case 2 is unanimous and confident, Case 3 has a split consensus. With too few templates
+    for a split (lines 9 and 12), Case 3 has empty sets, so only the cross-entropy remains. ``cc_mask``
     are the consensus-confident templates :math:`T_i`, ``nc_mask`` the non-confident or non-consensus ones
     :math:`S_i`; ``flip_weight`` is :math:`w_{\text{flip}}`, 0 where ``nc_mask`` is empty.
     """
@@ -55,7 +55,7 @@ def split_templates(scores: Float[Tensor, "templates labels"], settings: SplitSe
     """
     num_templates, num_labels = scores.shape
     if num_labels < 2:
-        raise ValueError("With one label there is no other to compare it with: two or more are needed.")
+        raise ValueError("A margin needs at least two labels.")
     scores = scores.detach().to("cpu", torch.float64)
     if not scores.isfinite().all():
         raise ValueError("A score is not finite: its margin, and so the split, is not defined.")

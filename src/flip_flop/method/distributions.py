@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from flip_flop.devices import to_device
-from flip_flop.method.divergences import aggregate_answer_log_probs, kl_divergence, mixture_log_probs
-from flip_flop.options import Aggregation
+from flip_flop.method.divergences import aggregate_answer_log_probs, kl_divergence, mixture_log_probs, to_device
+from flip_flop.method.settings import Aggregation
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
 
@@ -20,8 +19,8 @@ class Distributions:
 
     Templates and positions are on the CPU, the log-probabilities on any device.
 
-    All are at position 0 where there is one distribution per template: over the labels, or over the vocabulary with an
-    answer's positions made one. With ``per_position`` there is one for each position of each answer.
+    With one distribution per template, all are at position 0: over the labels, or over the vocabulary with an answer's
+    positions aggregated. With ``per_position`` there is one for each position of each answer.
     """
 
     log_probs: Float[Tensor, "rows outcomes"]
@@ -35,7 +34,7 @@ class Distributions:
 
 
 def as_distributions(log_probs: Float[Tensor, "templates outcomes"] | Distributions) -> Distributions:
-    """One distribution per template, all at position 0; what is distributions already stays as it is."""
+    """One distribution per template, all at position 0; ``Distributions`` are returned unchanged."""
     if isinstance(log_probs, Distributions):
         return log_probs
     template = torch.arange(log_probs.shape[0])

@@ -6,7 +6,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from flip_flop.options import Aggregation
+from flip_flop.method.settings import Aggregation
+
+
+# Indices and masks are made on the CPU, and copied to the device that computes.
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device, without waiting until the device has done what it was given before.
+
+    Apple's devices alone may still read the memory of such a copy when it is used again: there it is waited for.
+    """
+    return tensor.to(device, non_blocking=device.type != "mps")
 
 
 def at_least_float32(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -89,7 +98,7 @@ def aggregate_answer_log_probs(
         tensor([0.7000, 0.3000])
     """
     if token_log_probs.shape[0] == 0:
-        raise ValueError("An answer has at least one token; this one has none.")
+        raise ValueError("An answer needs at least one token.")
     if reading == "mean_prob":
         return mixture_log_probs(token_log_probs)
     if reading == "mean_log_prob":

@@ -1,4 +1,4 @@
-"""What a method may read of one training instance."""
+"""The interface of one training instance for a method."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from flip_flop.method.consensus import Consensus
 from flip_flop.method.controls import TemplateSplit
-from flip_flop.options import Reduction
+from flip_flop.method.settings import Reduction
 
 
 @runtime_checkable
@@ -23,8 +23,8 @@ class DrawsPermutations(Protocol):
 class Instance(Protocol):
     """One instance under all its templates. Its gold label is not here.
 
-    ``split`` is what Algorithm 1 makes of the votes, and ``token_counts`` the number of tokens of each answer. What
-    the methods of this class return is computed when it is asked for; scores, nll and distributions carry gradient.
+    ``split`` is the result of Algorithm 1, and ``token_counts`` the number of tokens of each answer. Methods compute
+    their results on demand. Scores, nll and distributions carry gradient.
     Consensus and split are decided on the CPU, and their tensors are there; all others are on the model's device.
     """
 
@@ -46,5 +46,5 @@ class Instance(Protocol):
         ...
 
     def random(self, purpose: str) -> DrawsPermutations:
-        """A generator that depends on the run's seed, the purpose, the epoch and the id, and on nothing else."""
+        """Return a generator that depends only on the run's seed, the purpose, the epoch and the id."""
         ...

@@ -22,10 +22,10 @@ from flip_flop.method.distributions import (
 )
 from flip_flop.method.divergences import at_least_float32
 from flip_flop.method.instance import Instance
-from flip_flop.method.reading import Reading
-from flip_flop.options import FlipDirection, JsdForm
+from flip_flop.method.settings import FlipDirection, JsdForm
+from flip_flop.method.variant import LossVariant
 
-PAPER = Reading()
+PAPER = LossVariant()
 
 
 def cce_loss(consensus_nll: Float[Tensor, " templates"], *, weight: float) -> Float[Tensor, ""]:
@@ -119,7 +119,7 @@ def f2c_loss(
     *,
     cce_weight: float,
     jsd_weight: float,
-    reading: Reading = PAPER,
+    variant: LossVariant = PAPER,
 ) -> dict[str, Float[Tensor, ""]]:
     r"""Flip-Flop Consistency of one instance.
 
@@ -133,7 +133,7 @@ def f2c_loss(
     Eq. 10 of the F2C paper, as its terms, weights included: ``cce`` (Eq. 6), ``jsd`` (Eq. 8) and ``flip`` (Eq. 9).
     A term that a case leaves out is exactly 0, and so is its gradient; it stays part of the graph, so ``backward``
     works on every instance. The outcomes are the vocabulary, on the consensus answer's tokens (the paper), or the
-    labels. Of ``reading``, the forms of the two divergences are read here.
+    labels. Of ``variant``, only the settings of the two divergences are used here.
 
     Example:
         >>> split = TemplateSplit(2, torch.tensor([True, True]), torch.tensor([False, False]), 0.0)
@@ -145,66 +145,66 @@ def f2c_loss(
     if split.case == 1:
         zero = _zero(distributions.log_probs)
         return {"cce": _zero(consensus_nll), "jsd": zero, "flip": zero}
-    detached, direction = reading.detach_cc_mixture, reading.flip_direction
+    detached, direction = variant.detach_cc_mixture, variant.flip_direction
     return {
         "cce": cce_loss(consensus_nll, weight=cce_weight),
-        "jsd": jsd_loss(distributions[split.cc_mask], weight=jsd_weight, form=reading.jsd),
+        "jsd": jsd_loss(distributions[split.cc_mask], weight=jsd_weight, form=variant.jsd),
         "flip": flip_loss(distributions, split, direction=direction, detach_cc_mixture=detached),
     }
 
 
 def cce_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
-    """The method ``cce``: consensus cross-entropy alone, Eq. 6."""
-    reading = Reading.of(config)
-    nll = _consensus_nll(instance, reading)
-    return _scaled({"cce": cce_loss(nll, weight=config.cce_weight)}, instance, reading)
+    """The method ``cce``: only the consensus cross-entropy, Eq. 6."""
+    variant = LossVariant.of(config)
+    nll = _consensus_nll(instance, variant)
+    return _scaled({"cce": cce_loss(nll, weight=config.cce_weight)}, instance, variant)
 
 
 def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     """The method ``f2c``: Flip-Flop Consistency, Eq. 10, over the vocabulary, over the labels (Eq. 14), or over both.
 
-    Over both, each space has divergence terms of its own; the consensus cross-entropy is there once.
+    Over both, each space has its divergence terms, and the consensus cross-entropy is counted once.
     """
-    label, reading = int(instance.consensus.label), Reading.of(config)
+    label, variant = int(instance.consensus.label), LossVariant.of(config)
     spaces: dict[str, tuple[float, Distributions]] = {}
-    if reading.divergence_space != "labels":
+    if variant.divergence_space != "labels":
         answers = instance.answer_log_probs(label)
-        spaces["vocab"] = config.vocab_weight, answer_distributions(answers, reading.answer_aggregation)
-    if reading.divergence_space != "vocab":
+        spaces["vocab"] = config.vocab_weight, answer_distributions(answers, variant.answer_aggregation)
+    if variant.divergence_space != "vocab":
         spaces["labels"] = config.labels_weight, as_distributions(label_log_probs(instance.scores()))
-    nll = _consensus_nll(instance, reading)
+    nll = _consensus_nll(instance, variant)
     terms: dict[str, Tensor] = {}
     for space, (weight, distributions) in spaces.items():
         weights = {"cce_weight": config.cce_weight, "jsd_weight": config.jsd_weight}
-        found = f2c_loss(nll, distributions, instance.split, **weights, reading=reading)
+        found = f2c_loss(nll, distributions, instance.split, **weights, variant=variant)
         suffix = f"_{space}" if len(spaces) > 1 else ""
         terms |= {"cce": found["cce"], f"jsd{suffix}": weight * found["jsd"], f"flip{suffix}": weight * found["flip"]}
-    return _scaled(terms, instance, reading)
+    return _scaled(terms, instance, variant)
 
 
-def pulls_words(config: Any) -> bool:
+def mixes_answer_vocabularies(config: Any) -> bool:
     """Whether ``f2c`` has a divergence over the vocabulary, which pulls each template toward the others' words."""
     is_used = config.divergence_space != "labels" and config.vocab_weight > 0
     return is_used and (config.jsd_weight > 0 or config.flip_weight_max > 0)
 
 
-def _consensus_nll(instance: Instance, reading: Reading) -> Float[Tensor, " templates"]:
+def _consensus_nll(instance: Instance, variant: LossVariant) -> Float[Tensor, " templates"]:
     """The negative log-likelihood of the consensus label in Eq. 6, over the vocabulary, over the labels, or both."""
     label = int(instance.consensus.label)
     parts = []
-    if reading.cce_space != "labels":
-        parts.append(instance.nll(label, reading.cce_reduction))
-    if reading.cce_space != "vocab":
+    if variant.cce_space != "labels":
+        parts.append(instance.nll(label, variant.cce_reduction))
+    if variant.cce_space != "vocab":
         parts.append(-label_log_probs(instance.scores())[:, label])
     return torch.stack(parts).sum(dim=0)
 
 
-def _scaled(terms: dict[str, Tensor], instance: Instance, reading: Reading) -> dict[str, Tensor]:
-    # Release, row "Objective's scale": an answer is a micro-batch, and those of the other labels add nothing.
-    num_labels = instance.token_counts.shape[1] if reading.divide_by_labels else 1
+def _scaled(terms: dict[str, Tensor], instance: Instance, variant: LossVariant) -> dict[str, Tensor]:
+    # Release, row "Objective's scale": each answer is a micro-batch, and other labels' answers have zero loss.
+    num_labels = instance.token_counts.shape[1] if variant.divide_by_labels else 1
     return {name: term / num_labels for name, term in terms.items()}
 
 
 def _zero(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, ""]:
-    # The sum of nothing: in the graph, and unlike 0 * x exactly 0 whatever x holds (-inf, NaN).
+    # An empty sum stays in the graph and, unlike 0 * x, is exactly 0 even if x has -inf or NaN.
     return at_least_float32(tensor[:0]).sum()

@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from flip_flop.devices import to_device
 from flip_flop.method.consensus import label_log_probs
 from flip_flop.method.distributions import (
     Distributions,
@@ -16,9 +15,9 @@ from flip_flop.method.distributions import (
     divergence_from_mixture,
     reverse_kl,
 )
-from flip_flop.method.divergences import at_least_float32
+from flip_flop.method.divergences import at_least_float32, to_device
 from flip_flop.method.instance import DrawsPermutations, Instance
-from flip_flop.method.reading import Reading
+from flip_flop.method.variant import LossVariant
 
 
 def swarm_teachers(
@@ -27,16 +26,15 @@ def swarm_teachers(
     pairs: Literal["derangement", "all"] = "derangement",
     seed_generator: DrawsPermutations | None = None,
 ) -> Int[Tensor, "templates teachers"]:
-    r"""Which templates teach which, for one instance.
+    r"""Assign teachers to the templates of one instance.
 
     Row v lists the indices of template v's teachers. ``"derangement"``: every template learns from one other and
     teaches one other; ``seed_generator`` draws it, every derangement with the same probability. ``"all"``: every
-    template learns from all of them with equal weight, *itself included*, as in the uniform case of the F2C paper's
-    Theorem A.1: every student then has the same target, the mean.
+    template learns from all of them with equal weight, *itself included*. This is the uniform case of the F2C paper's
+    Theorem A.1, in which every student has the same target, the mean.
 
     Raises:
-        ValueError: There are fewer than two templates, there is no generator for a derangement, or ``pairs``
-            is neither of the two.
+        ValueError: For fewer than two templates, a derangement without generator, or unknown ``pairs``.
 
     Example:
         >>> swarm_teachers(3, pairs="all")
@@ -115,21 +113,21 @@ def swarm_mixture_loss(answers: Sequence[Distributions]) -> Float[Tensor, ""]:
 
 def swarm_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     """The method ``swarm``: each template learns from others' predictions, right or wrong."""
-    reading = Reading.of(config)
-    if reading.swarm_pairs == "mixture":
-        return {"swarm": swarm_mixture_loss(_distributions(instance, reading))}
+    variant = LossVariant.of(config)
+    if variant.swarm_pairs == "mixture":
+        return {"swarm": swarm_mixture_loss(_distributions(instance, variant))}
     scores = instance.scores()
-    teachers = swarm_teachers(scores.shape[0], pairs=reading.swarm_pairs, seed_generator=instance.random("teachers"))
+    teachers = swarm_teachers(scores.shape[0], pairs=variant.swarm_pairs, seed_generator=instance.random("teachers"))
     return {"swarm": swarm_loss(scores, to_device(teachers, scores.device))}
 
 
-def swarm_pulls_words(config: Any) -> bool:
+def swarm_mixes_answer_vocabularies(config: Any) -> bool:
     """Whether ``swarm`` has a mixture over the vocabulary, which pulls each template toward the others' words."""
     return config.swarm_pairs == "mixture" and config.swarm_space == "vocab"
 
 
-def _distributions(instance: Instance, reading: Reading) -> list[Distributions]:
-    if reading.swarm_space == "labels":
+def _distributions(instance: Instance, variant: LossVariant) -> list[Distributions]:
+    if variant.swarm_space == "labels":
         return [as_distributions(label_log_probs(instance.scores()))]
     answers = [instance.answer_log_probs(label) for label in range(instance.token_counts.shape[1])]
-    return [answer_distributions(answer, reading.answer_aggregation) for answer in answers]
+    return [answer_distributions(answer, variant.answer_aggregation) for answer in answers]

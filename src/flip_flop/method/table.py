@@ -1,4 +1,4 @@
-"""The methods, one table: what each is called, what it needs, and its loss."""
+"""The table of methods."""
 
 import importlib
 from collections.abc import Callable
@@ -9,19 +9,20 @@ from torch import Tensor
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.method.instance import Instance
-from flip_flop.method.losses import cce_terms, f2c_terms, pulls_words
-from flip_flop.method.swarm import swarm_pulls_words, swarm_terms
+from flip_flop.method.losses import cce_terms, f2c_terms, mixes_answer_vocabularies
+from flip_flop.method.swarm import swarm_mixes_answer_vocabularies, swarm_terms
+from flip_flop.plugins import PluginTable
 
 
 @dataclass(frozen=True)
 class Method:
-    """A training method: its name in settings, records and files, its title in tables, its colour in plots.
+    """A method: its name in settings, records and files, its title in tables, its colour in plots.
 
     Attributes:
         loss: From an instance and the settings (an ``F2CConfig``) to the loss's terms, weights included. Their sum is
             the instance's loss, and the log has each under its name. ``None`` for the base, which is not trained.
         needs_consensus: Without a strict majority an instance's loss is 0, and the instance is counted (Eq. 7).
-        pulls_words: Whether, with these settings, templates learn each other's answer words: there is a warning.
+        mixes_answer_vocabularies: Whether templates learn each other's answer words under these settings.
 
     Example:
         >>> def confidence(instance, config):
@@ -35,7 +36,7 @@ class Method:
     colour: str
     loss: Callable[[Instance, Any], dict[str, Tensor]] | None = None
     needs_consensus: bool = True
-    pulls_words: Callable[[Any], bool] | None = None
+    mixes_answer_vocabularies: Callable[[Any], bool] | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -51,18 +52,26 @@ class Method:
 # What every method is compared with: the model before training. Okabe and Ito's colours, which differ for every kind of
 # colour vision; the base has none.
 BASE = Method("base", "Base", "#8c8c8c")
-METHODS = {
-    "swarm": Method("swarm", "Swarm", "#56b4e9", swarm_terms, needs_consensus=False, pulls_words=swarm_pulls_words),
+_METHODS = {
+    "swarm": Method(
+        "swarm",
+        "Swarm",
+        "#56b4e9",
+        swarm_terms,
+        needs_consensus=False,
+        mixes_answer_vocabularies=swarm_mixes_answer_vocabularies,
+    ),
     "cce": Method("cce", "CCE", "#e69f00", cce_terms),
-    "f2c": Method("f2c", "F2C", "#009e73", f2c_terms, pulls_words=pulls_words),
+    "f2c": Method("f2c", "F2C", "#009e73", f2c_terms, mixes_answer_vocabularies=mixes_answer_vocabularies),
 }
+METHODS = PluginTable("flip_flop.methods", _METHODS)
 
 
 def find_method(method: object) -> Method:
     """The method of this name, the one at ``package.module:name``, or the method itself.
 
     Raises:
-        InputError: ``E-CONFIG-VALUE`` where there is none, or where it has no loss or the name of another method.
+        InputError: ``E-CONFIG-VALUE`` if it does not exist, has no loss, or has the name of another method.
     """
     if not isinstance(method, str | Method):
         raise InputError("E-CONFIG-VALUE", f"method is {method!r}.", f"Use one of {', '.join(METHODS)}.")
@@ -76,11 +85,11 @@ def find_method(method: object) -> Method:
 def _imported(reference: str) -> Method:
     module, colon, name = reference.partition(":")
     if not colon:
-        hint = f"{nearest(reference, METHODS)} Or give a Method of your own as MODULE:NAME."
+        hint = f"{nearest(reference, METHODS)} Or give a custom Method as MODULE:NAME."
         raise InputError("E-CONFIG-VALUE", f"method is {reference!r}.", hint)
     try:
         found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever the user's module raises
+    except Exception as error:  # a module can raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
         hint = "Name a Method in a module that Python finds (PYTHONPATH=. for the current folder)."
         raise InputError("E-CONFIG-VALUE", f"method is {reference!r}: {reason}.", hint) from error

@@ -35,17 +35,17 @@ from flip_flop.metrics.calibration import (
     uniform_prior,
     vote_changes,
 )
-from flip_flop.metrics.data import EvalData
+from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import Average, accuracy_per_template, f1_per_template, resolve_average
-from flip_flop.metrics.fragility import Resolution, fragile_answers, fragile_instance_share, fragile_votes
+from flip_flop.metrics.fragility import Resolution, fragile_answers, fragile_votes
 from flip_flop.metrics.table import METRICS, Metric, summarise
 
 __all__ = [
     "METRICS",
     "Average",
-    "EvalData",
     "Metric",
     "Resolution",
+    "Scores",
     "SumStatistic",
     "accuracy_per_template",
     "batch_offsets",
@@ -58,7 +58,6 @@ __all__ = [
     "f1_per_template",
     "find_offsets",
     "fragile_answers",
-    "fragile_instance_share",
     "fragile_votes",
     "instance_agreement",
     "instance_posix",

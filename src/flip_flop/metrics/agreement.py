@@ -1,4 +1,4 @@
-"""How far an instance's templates agree, what they vote for, and whether agreement is bought with one label."""
+"""Agreement of an instance's templates, their majority vote, and collapse to one label."""
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -17,7 +17,7 @@ def predicted(scores: Float[np.ndarray, "instances templates labels"]) -> Int[np
 def vote_counts(
     predictions: Int[np.ndarray, "instances templates"], num_labels: int
 ) -> Int[np.ndarray, "instances labels"]:
-    r"""How many templates predict each label of each instance; they sum to V, less the answers that are no label, -1.
+    r"""Count the templates that predict each label of each instance. Predictions of -1 do not count.
 
     .. math:: n_{i,c} = \sum_v \mathbf 1[\hat y_{i,v} = c] \qquad \text{(Eq. 4 of the F2C paper)}
 
@@ -57,8 +57,8 @@ def instance_agreement(
 def observed_agreement(predictions: Int[np.ndarray, "instances templates"]) -> float | None:
     r"""Observed agreement :math:`P_o`: the mean of Eq. 11 over instances.
 
-    Equal to the *consistency rate* of Zhao et al. 2024 for discrete labels. High agreement is no success in
-    itself: see :func:`~flip_flop.metrics.is_collapsed`. None for a single template, or without instances.
+    Equal to the *consistency rate* of Zhao et al. 2024 for discrete labels. A collapsed model also has a high
+    agreement, see :func:`~flip_flop.metrics.is_collapsed`. None for a single template, or without instances.
 
     Example:
         >>> round(observed_agreement(np.array([[0, 0, 1], [2, 2, 2]])), 4)
@@ -71,12 +71,12 @@ def observed_agreement(predictions: Int[np.ndarray, "instances templates"]) -> f
 def template_agreement_matrix(
     predictions: Int[np.ndarray, "instances templates"],
 ) -> Float[np.ndarray, "templates templates"]:
-    """The share of instances on which each two templates predict the same label: symmetric, ones on the diagonal.
+    """Compute the share of instances on which each two templates predict the same label.
 
-    The mean of its off-diagonal entries is :func:`observed_agreement`: it shows which templates break it.
+    The matrix is symmetric with ones on the diagonal. The mean of the other entries is :func:`observed_agreement`.
 
     Raises:
-        ValueError: There are no instances.
+        ValueError: The set of instances is empty.
 
     Example:
         >>> template_agreement_matrix(np.array([[0, 0, 1], [2, 2, 2]])).tolist()
@@ -201,17 +201,17 @@ def label_shares(predictions: Int[np.ndarray, "instances templates"], num_labels
 def label_shares_per_template(
     predictions: Int[np.ndarray, "instances templates"], num_labels: int
 ) -> Float[np.ndarray, "templates labels"]:
-    """The share of each label among each template's predictions; they sum to 1 for each template.
+    """Compute the share of each label among the predictions of each template.
 
     Raises:
-        ValueError: There are no instances, or a prediction is no label's index.
+        ValueError: The set of instances is empty, or a prediction is not a label index.
 
     Example:
         >>> label_shares_per_template(np.array([[0, 0], [0, 2]]), 3).tolist()
         [[1.0, 0.0, 0.0], [0.5, 0.0, 0.5]]
     """
     if len(predictions) == 0:
-        raise ValueError("There are no predictions to take shares of.")
+        raise ValueError("Label shares need at least one prediction.")
     return vote_counts(predictions.T, num_labels) / len(predictions)
 
 
@@ -298,7 +298,7 @@ def _kappa(sums: Float[np.ndarray, "samples features"]) -> Float[np.ndarray, " s
     return ratio(agreement - by_chance, 1 - by_chance, otherwise=np.nan)
 
 
-# Of EvalData.
+# Of Scores.
 AGREEMENT = mean_statistic(
     lambda data: instance_agreement(data.predictions), plain=lambda data: observed_agreement(data.predictions)
 )

@@ -1,7 +1,7 @@
 """Intervals by the bootstrap over instances.
 
-What is resampled is the instance with all its templates: its templates are no independent draws, and an
-interval over the cells of instances x templates would be too narrow. The templates are taken as given.
+An instance is resampled with all its templates, which are fixed. Its templates are not independent, so that an interval
+over the cells of instances x templates would be too narrow.
 """
 
 import functools
@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, UInt16
 
-from flip_flop.randomness import generator
+from flip_flop.files import generator
 
 BLOCK = 2**20  # indices drawn at a time
-# More instances than this are put into so many groups, at random, and whole groups are drawn: what a resample costs
-# does not grow with them. The variance between so many groups is known to 1%; that of 2000 resamples, to 3%.
+# More instances are divided into this number of random groups, and groups are resampled, which limits the cost of a
+# resample. The variance between the groups has an error of 1%, the variance of 2000 resamples an error of 3%.
 GROUPS = 2**14
 
 
@@ -24,13 +24,13 @@ GROUPS = 2**14
 class SumStatistic:
     r"""A statistic of the form :math:`f(\sum_i g(x_i))`, where g looks at one instance at a time.
 
-    A resample of the instances changes only how often each :math:`g(x_i)` is counted, so
-    :func:`~flip_flop.metrics.bootstrap_interval` needs no loop over resamples. Calling the statistic gives
-    its value on the instances as they are.
+    A resample of the instances changes only the count of each :math:`g(x_i)`, so that
+    :func:`~flip_flop.metrics.bootstrap_interval` needs no loop over resamples. A call returns the value without
+    resampling.
 
-    ``contributions`` is g, from the data to an array of any shape for each instance. ``value`` is f, from one sum or
-    more, stacked on the first axis, to one value each, NaN for none. ``plain`` is the value on the instances as they
-    are, where sums in another order would not agree with its definition to the last bit.
+    ``contributions`` is g, from the data to an array of any shape for each instance. ``value`` is f, from sums stacked
+    on the first axis to one value each, NaN without a value. ``plain`` computes the value without resampling, if sums
+    in another order would change its last bit.
 
     Example:
         >>> mean = SumStatistic(
@@ -46,13 +46,13 @@ class SumStatistic:
     plain: Callable[..., float | None] | None = None
 
     def __call__(self, *data: Any) -> float | None:
-        """The statistic of the instances in ``data``, each counted once."""
+        """Compute the statistic of the instances in ``data``, without resampling."""
         if self.plain is not None:
             return self.plain(*data)
         return float(self.value(self.contributions(*data).sum(axis=0)[None])[0])
 
     def of(self, view: Callable[[Any], Any]) -> "SumStatistic":
-        """The statistic of ``view(data)``, such as that of the votes in place of the templates."""
+        """Return the statistic of ``view(data)``, for example of the votes instead of the templates."""
         plain = self.plain
         return SumStatistic(
             lambda data: self.contributions(view(data)),
@@ -62,7 +62,7 @@ class SumStatistic:
 
 
 def row_counts(values: Int[np.ndarray, "rows cells"], num_values: int) -> Int[np.ndarray, "rows values"]:
-    """How often each row holds each of 0 to ``num_values - 1``."""
+    """Count the values 0 to ``num_values - 1`` in each row."""
     cells = values + num_values * np.arange(len(values))[:, None]
     return np.bincount(cells.ravel(), minlength=len(values) * num_values).reshape(len(values), num_values)
 
@@ -70,7 +70,7 @@ def row_counts(values: Int[np.ndarray, "rows cells"], num_values: int) -> Int[np
 def ratio(
     numerators: Float[np.ndarray, "*shape"], denominators: Float[np.ndarray, "*shape"], *, otherwise: float
 ) -> Float[np.ndarray, "*shape"]:
-    """The quotient, and ``otherwise`` where the denominator is 0; no warning."""
+    """Return the quotient, or ``otherwise`` for a denominator of 0, without a warning."""
     out = np.full(numerators.shape, otherwise)
     return np.divide(numerators, denominators, out=out, where=denominators != 0)
 
@@ -79,7 +79,7 @@ def mean_statistic(
     per_instance: Callable[..., Float[np.ndarray, " instances"] | None],
     plain: Callable[..., float | None] | None = None,
 ) -> SumStatistic:
-    """The mean over instances of one number for each; NaN where ``per_instance`` gives None.
+    """Return the mean over instances of a number per instance. It is NaN if ``per_instance`` returns None.
 
     Example:
         >>> mean_statistic(lambda x: x**2)(np.array([1.0, 3.0]))
@@ -99,20 +99,25 @@ Statistic = SumStatistic | Callable[..., float | None]
 def bootstrap_interval(
     statistic: Statistic, *data: Any, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of a statistic, over instances: the lower and the upper end.
+    """Compute the percentile bootstrap interval of a statistic over instances: the lower and the upper end.
 
-    Each resample draws as many instances as there are, with replacement; the interval is what the middle
-    ``confidence`` of the statistic's values spans. Resamples on which it has no value are left out. Efron and
-    Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13. Of more than 16,384 instances, a
-    :class:`~flip_flop.metrics.SumStatistic` is resampled by groups of them.
+    Each resample has the same number of instances, sampled with replacement. The interval spans the middle
+    ``confidence`` of the values. Resamples without a value are ignored. Efron and Tibshirani, "An Introduction to the
+    Bootstrap", 1993, chapter 13.
 
-    ``statistic`` goes from ``data`` to a number, or to None or NaN where it has no value: a
-    :class:`~flip_flop.metrics.SumStatistic` takes one matrix product for all resamples, any other is called once for
-    each. ``data`` are arrays with instances on the first axis, or an :class:`~flip_flop.metrics.EvalData`; all are
-    resampled alike. Nothing but ``seed`` and the number of instances fixes the resamples.
+    Args:
+        statistic: A function from ``data`` to a number, None or NaN. A :class:`~flip_flop.metrics.SumStatistic` needs
+            one matrix product for all resamples, and resamples groups of more than 16,384 instances. Any other
+            function is called once per resample.
+        data: Arrays with instances on the first axis, or :class:`~flip_flop.metrics.Scores`. All have the same
+            resamples.
+        confidence: The share of the values in the interval.
+        resamples: The number of resamples.
+        seed: The seed. Seed and number of instances determine the resamples.
 
     Raises:
-        ValueError: No instances, arrays that differ in how many, a setting out of range, or no resample with a value.
+        ValueError: An empty set of instances, arrays of different lengths, an invalid setting, or resamples without
+            values.
 
     Example:
         >>> predictions = np.array([[0, 0, 0], [0, 0, 1], [1, 1, 1], [1, 0, 1], [0, 0, 0]])
@@ -131,14 +136,13 @@ def paired_bootstrap_interval(
     resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of a statistic's change, after less before, over the same instances.
+    """Compute the percentile bootstrap interval of a statistic's change from ``before`` to ``after``.
 
-    Every resample draws the same instances on both sides, so what makes an instance hard cancels out: the
-    interval is narrower than those of the two values suggest.
+    Each resample has the same instances on both sides. The difficulty of an instance cancels out, so that the interval
+    is narrower than the intervals of the two values suggest.
 
-    The arguments and errors are those of :func:`bootstrap_interval`, with the statistic's data ``before`` and
-    ``after``: the same instances in the same order; the templates may differ. Of several runs after, one sequence
-    each, it is the change of their mean.
+    Arguments and errors are explained in :func:`bootstrap_interval`. ``before`` and ``after`` have the same instances
+    in the same order. Their templates may differ. With several runs ``after``, the change is that of their mean.
 
     Example:
         >>> before, after = np.array([[0, 1], [0, 0], [1, 0]]), np.array([[1, 1], [0, 0], [0, 0]])
@@ -168,7 +172,7 @@ def _resampled(statistic: Statistic, data: Sequence[Any], resamples: int, seed: 
 
 
 def _grouped(contributions: Float[np.ndarray, "instances features"]) -> Float[np.ndarray, "groups features"]:
-    """The sums over each group; a group is an instance where there are no more than :data:`GROUPS`."""
+    """Return the sums over each group. Up to :data:`GROUPS` instances, each instance is a group."""
     num_instances = len(contributions)
     if num_instances <= GROUPS:
         return contributions.astype(np.float64)

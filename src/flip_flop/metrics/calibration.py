@@ -6,13 +6,18 @@ frequencies, the prior.
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from flip_flop.errors import InputError
 from flip_flop.metrics.agreement import label_shares, majority_vote, predicted, share_drift
-from flip_flop.options import Calibration, CalibrationChoice
+
+# See the table in docs/calibration.md.
+Calibration = Literal["batch", "contextual", "prior"]
+# auto: batch, if it changes a prediction; stored: the offsets in the adapter's folder.
+CalibrationChoice = Literal["auto", "none", Calibration, "stored"]
 
 log = logging.getLogger("flip_flop")
 
@@ -27,11 +32,11 @@ PRIOR_HINT = "Give one positive share per label, in the labels' order, that sum 
 
 
 def check_prior(prior: str | Sequence[float], num_labels: int | None = None) -> tuple[float, ...]:
-    """The shares of a prior, numbers or a text with commas between them, made to sum to 1 exactly.
+    """Return the shares of a prior, numbers or a comma-separated text, scaled to sum to 1.
 
     Raises:
-        InputError: ``E-LABEL-PRIOR`` where one is not positive, they do not sum to 1 to within 0.01, or there are not
-            ``num_labels`` of them.
+        InputError: ``E-LABEL-PRIOR`` for a share that is not positive, a sum that differs from 1 by more than 0.01, or
+            another number of labels.
 
     Example:
         >>> check_prior("0.2,0.8", 2), round(check_prior([0.19, 0.8])[0], 4)
@@ -65,12 +70,12 @@ def check_calibration(method: CalibrationChoice, prior: Sequence[float] | None, 
 
 
 def uniform_prior(num_labels: int) -> tuple[float, ...]:
-    """Equal shares: what is assumed where no prior is given."""
+    """Return equal shares, the default prior."""
     return (1 / num_labels,) * num_labels
 
 
 def prior_of_labels(labels: Int[np.ndarray, " instances"], num_labels: int) -> tuple[float, ...]:
-    """The shares of a handful of gold labels, one added to each count: a label that none of them has is not ruled out.
+    """Estimate the label frequencies from a few gold labels. Each count is increased by 1 (Laplace smoothing).
 
     Example:
         >>> prior_of_labels(np.array([1, 1, 0, 1, 1, 1, 1, 1]), 2)
@@ -105,7 +110,7 @@ def batch_offsets(
 def contextual_offsets(
     content_free: Float[np.ndarray, "inputs templates labels"], prior: Sequence[float] | None = None
 ) -> Float[np.ndarray, "templates labels"]:
-    """Contextual calibration: :func:`batch_offsets` of inputs without content, such as "N/A", in place of instances.
+    """Contextual calibration: :func:`batch_offsets` of inputs without content, such as "N/A", instead of instances.
 
     Zhao et al., "Calibrate Before Use: Improving Few-Shot Performance of Language Models", ICML 2021.
     """
@@ -115,14 +120,14 @@ def contextual_offsets(
 def prior_offsets(
     scores: Float[np.ndarray, "instances templates labels"], prior: Sequence[float]
 ) -> Float[np.ndarray, "templates labels"]:
-    r"""Offsets with which each label's share of a template's answers *is* its share of the prior.
+    r"""Compute the offsets for which the label shares of a template's answers equal the prior.
 
     .. math:: \sum_i \mathbf 1[\arg\max_{c'} (\mathrm{LL}_i[v, c'] + b_{v,c'}) = c] = N \rho_c
 
-    to the nearest whole numbers, and but for instances with equal scores. For two labels this is a cut at a quantile.
-    Unlike mean probabilities, answers do not depend on how confident a model is: matching its *mean probability* to a
-    skewed prior gives the rare labels away where the model is unsure (docs/calibration.md). Scores whose answers have
-    these shares already get offsets of 0. To be *added* to the scores, in nats, with mean 0 over the labels.
+    to the nearest integers, except for instances with equal scores. With two labels, the offset is a quantile of the
+    margins. Answers do not depend on the confidence of a model, unlike mean probabilities. Matching the mean
+    probability of an uncertain model to a skewed prior would suppress rare labels (docs/calibration.md). If the shares
+    already match, the offsets are 0. Offsets are *added* to the scores, in nats. Their mean over the labels is 0.
 
     Raises:
         InputError: ``E-LABEL-PRIOR``.
@@ -142,7 +147,7 @@ def prior_offsets(
 def _cut(
     log_probs: Float[np.ndarray, "instances labels"], counts: Float[np.ndarray, " labels"]
 ) -> Float[np.ndarray, " labels"]:
-    """One template's offsets: ever sharper probabilities are matched to the counts, until the answers are."""
+    """Return the offsets of a template: match increasingly sharp probabilities to the counts, until answers match."""
     offsets = np.zeros(len(counts))
     for temperature in TEMPERATURES:
         if (np.bincount((log_probs + offsets).argmax(axis=1), minlength=len(counts)) == counts).all():
@@ -156,7 +161,7 @@ def _matched(
     target: Float[np.ndarray, " labels"],
     offsets: Float[np.ndarray, " labels"],
 ) -> Float[np.ndarray, " labels"]:
-    """Offsets whose mean probabilities are the target's: Newton's method from some offsets, on a convex function."""
+    """Return the offsets whose mean probabilities are the target: Newton's method on a convex function."""
 
     def objective(offsets: Float[np.ndarray, " labels"]) -> float:
         return float(np.logaddexp.reduce(scores + offsets, axis=1).mean() - target @ offsets)
@@ -184,12 +189,12 @@ def find_offsets(
     prior: Sequence[float] | None,
     content_free: Callable[[], Float[np.ndarray, "inputs templates labels"]],
 ) -> Float[np.ndarray, "templates labels"]:
-    """The offsets of a method; ``content_free`` is called for scores of inputs without content where it needs them.
+    """Compute the offsets of a method. ``content_free`` returns the scores of inputs without content.
 
-    Fewer than 50 instances are too few for ``batch`` and ``prior``: ``W-CALIBRATION-ROWS``.
+    For fewer than 50 instances, ``batch`` and ``prior`` warn: ``W-CALIBRATION-ROWS``.
 
     Raises:
-        InputError: ``E-LABEL-PRIOR`` for a bad prior, or none where the method needs one.
+        InputError: ``E-LABEL-PRIOR`` for an invalid or missing prior.
     """
     if method == "contextual":
         return contextual_offsets(content_free(), prior)
@@ -216,17 +221,17 @@ def offsets_that_change(
 def calibrated(
     scores: Float[np.ndarray, "instances templates labels"], offsets: Float[np.ndarray, "templates labels"]
 ) -> Float[np.ndarray, "instances templates labels"]:
-    """The scores with their offsets added, in the scores' own precision."""
+    """Add offsets to scores, in the precision of the scores."""
     return (scores + offsets).astype(scores.dtype)
 
 
 def vote_changes(
     before: Float[np.ndarray, "instances templates labels"], after: Float[np.ndarray, "instances templates labels"]
 ) -> dict[str, float]:
-    """What calibration changes in the majority votes: ``votes_changed``, a share, and ``vote_share_drift``.
+    """Return the changes of the majority votes: ``votes_changed``, a share, and ``vote_share_drift``.
 
-    The drift is :func:`~flip_flop.metrics.share_drift` of the labels' shares. Where it is large and the prior is only
-    assumed, the votes may have been right before: a few labelled rows tell.
+    The drift is :func:`~flip_flop.metrics.share_drift` of the label shares. If it is large and the prior is only an
+    assumption, the votes may have been correct before. A few labelled rows show which.
     """
     votes, now = majority_vote(before), majority_vote(after)
     drift = share_drift(*(label_shares(each[:, None], before.shape[2]) for each in (votes, now)))

@@ -1,6 +1,7 @@
-"""What the metrics are computed from: scores or generated answers, and gold labels."""
+"""Scores and gold labels: the one type between scorers and metrics."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,20 +13,33 @@ from flip_flop.metrics.f1 import Average, resolve_average
 
 
 @dataclass(frozen=True, eq=False)
-class EvalData:
-    """One model's scores on instances under templates, and their gold labels.
+class Scores:
+    """The scores of one model on instances under templates, with their gold labels.
 
-    ``len(data)`` and ``data[rows]`` count and take instances, as for an array: so the bootstrap resamples it.
+    ``len(data)`` is the number of instances, and ``data[rows]`` the scores and gold labels of some instances.
 
-    ``scores`` are the mean log-probabilities of each answer's tokens, in nats; ``gold`` is -1 where there is none;
-    ``average`` is which F1 the task is measured by; ``resolution`` is the least margin that the scores' arithmetic
-    resolves, in nats, where that is known; ``resampled`` keeps statistics' values on the bootstrap's resamples.
+    Attributes:
+        scores: Mean log-probability of each answer's tokens, in nats. For a generated answer 0, and ``-inf`` for the
+            other labels.
+        gold: Label indices, -1 without a gold label.
+        average: The F1 by which the task is measured.
+        resolution: The smallest margin that the arithmetic resolves, in nats, or None if unknown.
+        token_counts: The number of tokens of each answer, 0 for generated answers.
+        ids: The ids of the instances.
+        instances: The instances as the model reads them, for example in a chat template.
+        too_long: Prompts that exceed the model's context, :class:`~flip_flop.scoring.too_long.TooLong`. Their
+            instances have no scores.
+        settings: ``scoring`` in ``run.json``.
+        calibration: ``method``, ``label_prior`` and ``offsets``, ``[templates, labels]`` in nats. The offsets are not
+            added to ``scores``.
+        encoded: The instances in tokens, if a local model scored them.
+        resampled: Values of statistics on the bootstrap's resamples.
 
     Raises:
-        ValueError: A score is NaN or +inf, or there are more or fewer gold labels than instances.
+        ValueError: A score is NaN or +inf, or the number of gold labels is not the number of instances.
 
     Example:
-        >>> data = EvalData(np.log([[[0.9, 0.1], [0.4, 0.6]], [[0.3, 0.7], [0.2, 0.8]]]), np.array([0, -1]))
+        >>> data = Scores(np.log([[[0.9, 0.1], [0.4, 0.6]], [[0.3, 0.7], [0.2, 0.8]]]), np.array([0, -1]))
         >>> data.predictions.tolist(), data.votes.tolist(), len(data.labelled)
         ([[0, 1], [1, 1]], [0, 1], 1)
     """
@@ -34,6 +48,13 @@ class EvalData:
     gold: Int[np.ndarray, " instances"]
     average: Average = "auto"
     resolution: float | None = None
+    token_counts: Int[np.ndarray, "instances templates labels"] | None = None
+    ids: tuple[str, ...] = ()
+    instances: Iterable[Any] = ()
+    too_long: tuple[Any, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Mapping[str, Any] | None = None
+    encoded: Any = None
     resampled: dict[Any, np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -42,11 +63,24 @@ class EvalData:
         if self.scores.size and not self.scores.max() < np.inf:
             raise ValueError("A score is NaN or +inf; scores are log-probabilities.")
 
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[Any],
+        scores: Float[np.ndarray, "instances templates labels"],
+        token_counts: Int[np.ndarray, "instances templates labels"],
+        **more: Any,
+    ) -> "Scores":
+        """Return scores with the ids and gold labels of their instances, ``rows``."""
+        gold = np.array([-1 if each.label is None else each.label for each in rows], dtype=np.int64)
+        ids = tuple(each.id for each in rows)
+        return cls(scores, gold, token_counts=token_counts, ids=ids, **more)
+
     def __len__(self) -> int:
         return len(self.scores)
 
-    def __getitem__(self, rows: Any) -> "EvalData":
-        return replace(self, scores=self.scores[rows], gold=self.gold[rows])
+    def __getitem__(self, rows: Any) -> "Scores":
+        return Scores(self.scores[rows], self.gold[rows], self.average, self.resolution)
 
     @property
     def num_labels(self) -> int:
@@ -55,17 +89,23 @@ class EvalData:
 
     @property
     def is_binary(self) -> bool:
-        """Whether F1 is of label 1 alone."""
+        """Whether F1 is the F1 of label 1 only."""
         return resolve_average(self.average, self.num_labels) == "binary"
+
+    @property
+    def own_label_mass(self) -> Float[np.ndarray, "instances templates"]:
+        """Probability of all labels of a template together: sum over labels of p(y_c | x)."""
+        assert self.token_counts is not None
+        return np.exp(self.scores.astype(np.float64) * self.token_counts).sum(axis=-1)
 
     @cached_property
     def predictions(self) -> Int[np.ndarray, "instances templates"]:
-        """The label with the highest score; ties go to the lowest index; -1 where an answer is none of the labels."""
+        """The label with the highest score. Ties resolve to the lowest index. -1: the answer does not match a label."""
         return predicted(self.scores)
 
     @cached_property
     def is_generated(self) -> bool:
-        """Whether the scores are answers (0, the others ``-inf``), and there are no probabilities."""
+        """Whether the scores are of generated answers, which have no probabilities."""
         return bool(((self.scores == 0) | (self.scores == -np.inf)).all())
 
     @cached_property
@@ -74,20 +114,20 @@ class EvalData:
         return majority_vote(self.scores)
 
     @cached_property
-    def labelled(self) -> "EvalData":
-        """The instances that have a gold label."""
+    def labelled(self) -> "Scores":
+        """The instances with a gold label."""
         return self[self.gold >= 0]
 
     @cached_property
-    def voted(self) -> "EvalData":
-        """The majority vote as if it were one template's answers."""
+    def voted(self) -> "Scores":
+        """The majority vote as the answer of a single template."""
         return self._answered(self.votes)
 
     @cached_property
-    def ensembled(self) -> "EvalData":
-        """The label with the largest mean probability over templates, as if it were one template's answer."""
+    def ensembled(self) -> "Scores":
+        """The label with the largest mean probability over templates, as the answer of a single template."""
         return self._answered(label_probs(self.scores).mean(axis=1).argmax(axis=1))
 
-    def _answered(self, answers: Int[np.ndarray, " instances"]) -> "EvalData":
+    def _answered(self, answers: Int[np.ndarray, " instances"]) -> "Scores":
         certain = np.where(answers[:, None] == np.arange(self.num_labels), 0.0, -np.inf)
-        return replace(self, scores=certain[:, None])
+        return Scores(certain[:, None], self.gold, self.average, self.resolution)

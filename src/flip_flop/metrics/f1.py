@@ -1,4 +1,4 @@
-"""F1 and accuracy of each template, and their mean over templates; instances without a gold label are left out."""
+"""F1 and accuracy of each template, and their mean over templates, on instances with a gold label."""
 
 from typing import Literal
 
@@ -11,10 +11,10 @@ Average = Literal["auto", "binary", "macro"]
 
 
 def resolve_average(average: str, num_labels: int) -> Average:
-    """What ``"auto"`` means: binary for two labels, else macro.
+    """Resolve ``"auto"``: binary for two labels, else macro.
 
     Raises:
-        ValueError: There is no such F1, as ``"binary"`` of three labels.
+        ValueError: The F1 is not defined, for example ``"binary"`` for three labels.
     """
     if average == "macro" or (average == "auto" and num_labels != 2):
         return "macro"
@@ -92,7 +92,7 @@ def _f1(counts: Float[np.ndarray, "*samples templates labels 3"]) -> Float[np.nd
     return ratio(2 * hits, predicted + occurring, otherwise=0.0).mean(axis=-1)
 
 
-# Of EvalData, whose instances all have a gold label.
+# Of Scores, whose instances all have a gold label.
 MEAN_F1 = SumStatistic(
     contributions=lambda data: _counts(data.predictions, data.gold, data.num_labels, data.average),
     value=lambda sums: _f1(sums).mean(axis=-1),

@@ -64,7 +64,7 @@ def fragile_votes(
     return ((leads > 0) | ((leads == 0) & breaks_tie)).any(axis=1)
 
 
-# Of EvalData; None where its resolution is not known.
+# Of Scores; None where its resolution is not known.
 
 
 def fragile_share(data: Any) -> float | None:
@@ -75,11 +75,6 @@ def fragile_share(data: Any) -> float | None:
 def fragile_vote_share(data: Any) -> float | None:
     """The share of fragile votes."""
     return None if data.resolution is None else float(fragile_votes(data.scores, data.resolution).mean())
-
-
-def fragile_instance_share(data: Any) -> float | None:
-    """The share of instances with a fragile answer: agreement and accuracy cannot move further by them."""
-    return None if data.resolution is None else float(fragile_answers(data.scores, data.resolution).any(axis=1).mean())
 
 
 def fragile_share_per_template(data: Any) -> Float[np.ndarray, " templates"] | None:

@@ -1,4 +1,4 @@
-"""The metrics, one table: what each is called, which direction is better, and how it is computed."""
+"""The table of metrics: names, directions and statistics."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,29 +20,32 @@ from flip_flop.metrics.agreement import (
     label_shares_per_template,
 )
 from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
-from flip_flop.metrics.data import EvalData
+from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template
 from flip_flop.metrics.fragility import Resolution, fragile_share, fragile_share_per_template, fragile_vote_share
+from flip_flop.plugins import PluginTable
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number about one run. Its entry in :data:`METRICS` puts it into ``metrics.json``, reports and ``--fail-under``.
+    """A number about a run. Metrics in :data:`METRICS` are in ``metrics.json``, reports and ``--fail-under``.
 
     Attributes:
-        name: Its key in ``metrics.json``; ``title`` is its name in plain text, ``label`` in the HTML report.
-        statistic: From :class:`~flip_flop.metrics.EvalData` to the number, or to None or NaN where it has no
-            value. The intervals resample a :class:`~flip_flop.metrics.SumStatistic` in one matrix product;
-            they call any other function once for each resample.
-        meaning: What it is, in a sentence of the report.
-        needs_gold: Whether it is of the instances with a gold label only, and has no value without any.
-        in_percent: Whether it is a fraction, which tables print in percent.
-        decimals: In tables of studies.
-        needs_probabilities: Whether it reads more of the scores than which label has the highest; it has no value where
-            answers were generated.
-        has_interval: Whether resampling tells its uncertainty. It adds noise to each template's F1 and so to their
-            spread: around a spread of 0.01 the percentile interval misses, in simulations with 300 instances
-            and 8 templates, the very value that it is drawn around half of the time.
+        name: The key in ``metrics.json``.
+        title: The name in plain text.
+        label: The name in the HTML report.
+        statistic: A function from :class:`~flip_flop.metrics.Scores` to a number, None or NaN. Intervals need one
+            matrix product for a :class:`~flip_flop.metrics.SumStatistic`, and a call per resample for any other
+            function.
+        meaning: A sentence for the report.
+        needs_gold: Only instances with a gold label count. Without gold labels, the metric has no value.
+        in_percent: The number is a fraction. Tables print it in percent.
+        decimals: The number of decimals in tables of studies.
+        needs_probabilities: The metric depends on scores, and not only on predictions. It has no value for generated
+            answers.
+        has_interval: The bootstrap interval is valid. It is not valid for spreads, because resampling adds noise to the
+            F1 of each template. In simulations with 300 instances, 8 templates and a spread of 0.01, half of the
+            intervals miss the value.
     """
 
     name: str
@@ -57,30 +60,30 @@ class Metric:
     has_interval: bool = True
     needs_probabilities: bool = False
 
-    def value(self, data: EvalData) -> float | None:
-        """The number; None where there is none."""
+    def value(self, data: Scores) -> float | None:
+        """Return the number, or None without a value."""
         if self.needs_probabilities and data.is_generated:
             return None
         data = self.judged(data)
         found = self.statistic(data) if len(data) else None
         return None if found is None or np.isnan(found) else float(found)
 
-    def interval(self, data: EvalData, *, seed: int = 0) -> tuple[float, float] | None:
-        """Its 95% bootstrap interval over instances."""
+    def interval(self, data: Scores, *, seed: int = 0) -> tuple[float, float] | None:
+        """Return the 95% bootstrap interval over instances."""
         if not self.has_interval or self.value(data) is None:
             return None
         return bootstrap_interval(self.statistic, self.judged(data), seed=seed)
 
-    def change_interval(self, before: EvalData, *after: EvalData) -> tuple[float, float] | None:
-        """The paired 95% interval of its mean over the runs ``after`` less its value ``before``."""
+    def change_interval(self, before: Scores, *after: Scores) -> tuple[float, float] | None:
+        """Return the paired 95% interval of the change from ``before`` to the mean of the runs ``after``."""
         if not self.has_interval or any(self.value(data) is None for data in (before, *after)):
             return None
         return paired_bootstrap_interval(
             self.statistic, [self.judged(before)], *([self.judged(data)] for data in after)
         )
 
-    def judged(self, data: EvalData) -> EvalData:
-        """The instances that it is of."""
+    def judged(self, data: Scores) -> Scores:
+        """Return the instances that count."""
         return data.labelled if self.needs_gold else data
 
 
@@ -89,13 +92,13 @@ _against_gold = partial(Metric, needs_gold=True)
 
 
 def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], label: str, meaning: str) -> Metric:
-    r"""A metric of the templates' F1, of two or more: their standard deviation, or the best less the worst.
+    r"""Return a metric of the F1 of two or more templates: their standard deviation, or their range.
 
     .. math:: \sigma_{F_1} = \sqrt{\frac{1}{V} \sum_v \left( F_{1,v} - \bar F_1 \right)^2}, \qquad
         \max_v F_{1,v} - \min_v F_{1,v}
     """
 
-    def statistic(data: EvalData) -> float | None:
+    def statistic(data: Scores) -> float | None:
         f1 = f1_per_template(data.predictions, data.gold, num_labels=data.num_labels, average=data.average)
         return None if f1 is None or len(f1) < 2 else float(spread(f1))
 
@@ -104,7 +107,7 @@ def _spread(name: str, title: str, spread: Callable[[np.ndarray], np.floating], 
 
 _voted = attrgetter("voted")
 _macro = partial(replace, average="macro")
-METRICS = {
+_METRICS = {
     metric.name: metric
     for metric in (
         Metric("observed_agreement", "P_o", AGREEMENT, "Agreement Pₒ", "How likely two templates give the same label."),
@@ -148,7 +151,7 @@ METRICS = {
             in_percent=False,
             needs_probabilities=True,
         ),
-        _spread("f1_spread", "F1 spread", np.ptp, "F1 spread", "F1 of the best template less that of the worst."),
+        _spread("f1_spread", "F1 spread", np.ptp, "F1 spread", "F1 of the best template minus F1 of the worst."),
         _against_gold(
             "ensemble_f1",
             "ensemble F1",
@@ -162,7 +165,7 @@ METRICS = {
             "fragile answers",
             fragile_share,
             "Fragile answers",
-            "Answers whose margin over the second label is under what the data type resolves.",
+            "Answers whose margin over the second label is within numerical noise.",
             higher_is_better=False,
             has_interval=False,
         ),
@@ -177,6 +180,7 @@ METRICS = {
         ),
     )
 }
+METRICS = PluginTable("flip_flop.metrics", _METRICS)
 
 
 def summarise(
@@ -189,20 +193,23 @@ def summarise(
     seed: int = 0,
     resolution: Resolution | None = None,
 ) -> dict[str, Any]:
-    """Every metric of one model on one task, ready for JSON.
+    """Compute all metrics of one model on one task, as JSON values.
 
-    ``scores`` are mean log-probabilities of answers' tokens, in nats; ``gold`` is -1 where there is none; ``f1`` is
-    which F1 is meant, wherever it is not called macro; ``intervals``: whether to add bootstrap intervals of 95 %, over
-    instances, with resamples fixed by ``seed``. Without a ``resolution`` nothing is known of fragile answers.
+    Args:
+        scores: Mean log-probabilities of answers' tokens, in nats.
+        gold: Label indices, -1 without a gold label.
+        template_names: A name per template.
+        f1: The F1 of the metrics that are not named macro.
+        intervals: Add 95% bootstrap intervals over instances.
+        seed: The seed of the bootstrap.
+        resolution: The resolution of the scores. Without it, fragile answers are unknown.
 
     Returns:
-        Plain Python values: each of :data:`METRICS` by name, fractions not percent, None where it has no value;
-        what tells templates and labels apart; of generated answers the share that is no label; and ``intervals``:
-            ``[low, high]`` or None for each metric that
-        has them, empty if not asked for.
+        Each of :data:`METRICS` by name, as a fraction or None; values per template and per label; for generated
+        answers the share that matches no label; and ``intervals`` with ``[low, high]`` or None per metric.
 
     Raises:
-        ValueError: There are no instances, the names do not fit, a gold label is no label's index, or a score
+        ValueError: The set of instances is empty, the names do not fit, a gold label is not a label index, or a score
             is NaN or +inf.
 
     Example:
@@ -213,10 +220,10 @@ def summarise(
     """
     names, (num_instances, num_templates, num_labels) = list(template_names), scores.shape
     if not len(names) == len(set(names)) == num_templates:
-        raise ValueError(f"Each of {num_templates} templates needs a name of its own; the names are {names}.")
+        raise ValueError(f"Each of {num_templates} templates needs a unique name. The names are {names}.")
     if num_instances == 0:
-        raise ValueError("There are no instances to summarise.")
-    data = EvalData(scores, gold, f1, None if resolution is None else resolution.nats)
+        raise ValueError("The set of instances is empty.")
+    data = Scores(scores, gold, f1, None if resolution is None else resolution.nats)
     predictions = data.predictions
 
     def by_template(values: np.ndarray | None) -> dict[str, Any] | None:
@@ -244,7 +251,7 @@ def summarise(
 
 
 def _of_generated(predictions: Int[np.ndarray, "instances templates"], names: Sequence[str]) -> dict[str, Any]:
-    """The share of answers that are none of the labels, and why metrics that need probabilities have no value."""
+    """Return the share of answers that match no label, and the reason why some metrics have no value."""
     unmapped = predictions < 0
     return {
         "unmapped_share": float(unmapped.mean()),

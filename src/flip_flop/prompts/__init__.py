@@ -1,4 +1,4 @@
-"""Templates, and what they render to: one phrasing of the task with its answers, per row of data."""
+"""Templates and rendered instances."""
 
 from flip_flop.prompts.template import (
     CHAT_KEYS,

@@ -1,7 +1,7 @@
-"""What a template may call: filters, tests, functions and methods, each within the limits.
+"""The filters, tests, functions and methods that templates may call, each within the limits.
 
-The lists cover what the templates of PromptSource use, apart from those that change a value in place
-(``append``, ``update``, ``pop``) and the ``format`` filter, whose width makes a text of any length.
+The lists cover PromptSource's templates. They exclude methods that change a value (``append``, ``update``, ``pop``)
+and the ``format`` filter, whose width makes a text of any length.
 """
 
 import functools
@@ -26,10 +26,11 @@ from flip_flop.prompts.limits import (
     bounded_list,
     bounded_text,
     current_render,
+    printable,
     size_of,
     spend_on,
+    text_of,
 )
-from flip_flop.prompts.printing import printable, text_of
 
 
 def join_texts(separator: str, values: Iterable[Any]) -> str:
@@ -78,7 +79,7 @@ def _choose(context: Context, items: Any) -> Any:
 
 
 def choose(items: Any) -> Any:
-    """One item, drawn by the instance, the template and the seed: never by what was drawn before."""
+    """Return a random item. The sequence of choices depends on the instance, the template and the seed."""
     return items[current_render().draw(len(items))]
 
 
@@ -100,7 +101,7 @@ def _namespace(*args: Any, **kwargs: Any) -> Namespace:
 
 
 def _metered(filter_function: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter, paying for what it reads."""
+    """Meter the arguments of a filter."""
 
     @functools.wraps(filter_function)
     def paying(*args: Any, **kwargs: Any) -> Any:
@@ -112,7 +113,7 @@ def _metered(filter_function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_printable(function: Any) -> Any:
-    """The filter or test, which reads its value as a text or a number: not a missing one, nor an object."""
+    """Reject missing values and objects for a filter or test that reads a text or a number."""
 
     @functools.wraps(function)
     def reading(value: Any, *args: Any, **kwargs: Any) -> Any:

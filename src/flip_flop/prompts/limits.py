@@ -1,27 +1,33 @@
-"""How much one render may do: the size of every value it makes, and the work it spends.
+"""Limits of one render, and the values that a template may print.
 
-A template may come from a stranger, and a sandbox does not bound work. Two rules do, without killing a
-process: no value is ever made whose size, written out, is over :data:`MAX_SIZE` (so ``str`` of it is
-harmless), and every loop step, call, filter and operator pays, out of one budget per render, for the sizes
-of what it reads.
+A sandbox does not bound the work of untrusted templates. Two rules bound it without ending a process. First, no value
+may be larger than :data:`MAX_SIZE` when written out, so ``str`` of it is harmless. Second, every loop step, call,
+filter and operator pays for the sizes of its arguments, from one budget per render.
+
+A missing value is never printed as "None", and a function never as its address.
 """
 
 import contextlib
+import datetime
+import numbers
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from jinja2.exceptions import SecurityError
+from jinja2.runtime import Undefined
 from jinja2.utils import Namespace
+
+from flip_flop.errors import InputError
 
 MAX_SIZE = 1 << 20
 """The largest value, by :func:`size_of`, that a row may hold or a template may make."""
 
 ITEM = 8
-"""What an item costs beside its characters: about as long to walk over as that many characters."""
+"""The size of an item without its characters: a walk over it takes about as long as over eight characters."""
 
 MAX_OUTPUT = 256 * 1024
 """The longest prompt, in characters."""
@@ -33,6 +39,8 @@ WORK_PER_STEP = 128
 SECONDS = 0.5
 """Processor time of one render: the backstop of the budget, which stops at the same step on every machine."""
 
+_NUMBERS = (numbers.Number, np.bool_)
+_DATES = (datetime.date, datetime.time, datetime.timedelta)  # printable, but not inside a list
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))
 
 
@@ -73,7 +81,7 @@ def size_of(value: Any) -> int:
 
 @dataclass
 class Render:
-    """One render: its budget, the longest value it prints, and the source of its random choices, made on demand."""
+    """One render: its budget, its value limit and its random generator, made on demand."""
 
     make_generator: Callable[[], np.random.Generator]
     value_limit: int | None = None
@@ -119,12 +127,12 @@ def rendering(make_generator: Callable[[], np.random.Generator], value_limit: in
 
 
 def spend_on(*values: Any) -> None:
-    """Pay for reading values; an iterator pays as it is read, so it costs one here."""
+    """Pay for reading values. An iterator costs one item here, and pays later for each item."""
     current_render().spend(WORK_PER_STEP + sum(size_of(value) for value in values))
 
 
 def bounded(value: Any) -> Any:
-    """The value, where its size is within the limit."""
+    """Return a value within the limit."""
     spend_on(value)
     return value
 
@@ -146,15 +154,78 @@ def bounded_list(values: Iterable[Any]) -> list[Any]:
 
 
 def bounded_text(length: int) -> None:
-    """Pay for a text about to be made, or refuse it before it is."""
+    """Pay for a text before it is made, or reject it."""
     if length > MAX_SIZE:
         raise RenderLimitExceeded(f"a text of {length:,} characters")
     current_render().spend(WORK_PER_STEP + length)
 
 
 def steps(values: Iterable[Any]) -> Iterator[Any]:
-    """The items of a ``for`` loop; each step pays, also those that the loop's own ``if`` leaves out."""
+    """Yield the items of a ``for`` loop. Each step pays, also a step that the loop's ``if`` skips."""
     render = current_render()
     for item in values:
         render.spend(WORK_PER_STEP + size_of(item))
         yield item
+
+
+class NotPrintable(Exception):  # noqa: N818 - turned into E-TPL-NULL or E-TPL-RENDER
+    """A printed value, or a part of it, is not a text or a number."""
+
+    def __init__(self, item: Any):
+        super().__init__(type(item).__name__)
+        self.item = item
+
+
+def printable(value: Any) -> Any:
+    """Return the value, unless its text would have "None", "nan", "Undefined" or "<...>".
+
+    Printing, ``~``, filters, tests and methods check the values that they read as texts or numbers.
+    """
+    if isinstance(value, str | Undefined) or (isinstance(value, _DATES) and value == value):
+        return value
+    if isinstance(value, list | tuple | dict):
+        bounded(value)  # the walk, and the text
+    for item in _parts(value):
+        if isinstance(item, Undefined):
+            str(item)  # raises the error that names it
+        elif not isinstance(item, str | list | tuple | dict) and (_is_missing(item) or not isinstance(item, _NUMBERS)):
+            raise NotPrintable(item)
+    return value
+
+
+def text_of(value: Any) -> str:
+    """``str`` of a value that is :func:`printable`."""
+    return str(printable(value))
+
+
+def not_printable_error(item: Any, fields: Mapping[str, Any], read: Collection[str], location: str) -> InputError:
+    """Return ``E-TPL-NULL`` or ``E-TPL-RENDER`` with the names of the fields that hold the item."""
+    owner = getattr(item, "__self__", item)
+    names = [repr(name) for name, value in fields.items() if name in read and any(p is owner for p in _parts(value))]
+    of = f" of {' or '.join(names)}" if names else ""
+    if _is_missing(item):
+        message = f"{location}: a missing value{of} is printed."
+        return InputError("E-TPL-NULL", message, "Fill in the field or remove the row.")
+    kind = type(item).__name__ if owner is item else f"method .{item.__name__}"
+    message = f"{location}: a {kind}{of} is printed instead of a text."
+    return InputError("E-TPL-RENDER", message, "Call a method with (); end a list of filters with |join or |list.")
+
+
+def _is_missing(item: Any) -> bool:
+    return item is None or (isinstance(item, (*_NUMBERS, *_DATES)) and bool(item != item))
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield the value and its parts, each once. A list may hold itself."""
+    stack, seen = [value], set[int]()
+    while stack:
+        item = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        yield item
+        if isinstance(item, dict):
+            stack.extend(item.keys())
+            stack.extend(item.values())
+        elif isinstance(item, list | tuple):
+            stack.extend(item)

@@ -1,4 +1,4 @@
-"""What is wrong or doubtful about a set of templates on real rows: found before a model spends hours on it."""
+"""Errors and warnings about templates on real rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ Rendering = tuple[str, tuple[str, ...]]
 
 
 class LintRow(NamedTuple):
-    """One row: the words that name it, its fields, and its gold label's index where it has one."""
+    """One row: its location for messages, its fields, and its gold label's index or None."""
 
     location: str
     fields: Mapping[str, Any]
@@ -31,9 +31,9 @@ class LintRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong (``E-``) or doubtful (``W-``) about a template, in ``num_rows`` rows.
+    """An error (``E-``) or warning (``W-``) about a template, in ``num_rows`` rows.
 
-    ``row`` names the first row where it was seen; it is empty where it is about no row.
+    ``row`` names the first of these rows. It is empty for a finding about all rows.
     """
 
     code: str
@@ -44,7 +44,7 @@ class Finding:
 
     @property
     def is_error(self) -> bool:
-        """Whether the template cannot be used as it is."""
+        """Whether the template must be changed."""
         return self.code.startswith("E-")
 
 
@@ -57,10 +57,15 @@ def lint_templates(
     seed: int = 0,
     encode: Encode | None = None,
 ) -> list[Finding]:
-    """Check templates on rows; errors come first, then by template.
+    """Check templates on rows. Errors come first, in the order of the templates.
 
-    Where ``num_labels`` is None, the first rendering's number of answers counts. ``encode`` takes a prompt
-    and its answers, and raises what a model's tokenizer has against them.
+    Args:
+        templates: The templates.
+        rows: The rows.
+        label_field: The field that templates must not read.
+        num_labels: The number of answers; by default that of the first rendering.
+        seed: The seed of random choices.
+        encode: Encodes a prompt with its answers, and raises the errors of a model's tokenizer.
     """
     lint = _Lint(templates, rows, label_field, num_labels, seed)
     for number, row in enumerate(rows):
@@ -86,7 +91,7 @@ def lint_templates(
 
 @dataclass
 class _Lint:
-    """The findings by code and template: the first row's message is kept, the other rows are counted."""
+    """The findings by code and template, each with the message of its first row and the number of its rows."""
 
     templates: TemplateSet
     rows: Sequence[LintRow]
@@ -132,14 +137,14 @@ class _Lint:
                 self.add("W-TPL-CHOICE-PREFIX", template.name, row.location, message)
 
     def check_tokens(self, template: Template, row: LintRow, rendering: Rendering, encode: Encode) -> None:
-        """Whether a model can read the prompt, and tell the answers apart."""
+        """Check that the model's tokens distinguish the answers."""
         try:
             encode(*rendering)
         except InputError as error:
             self.add_error(error, template, row)
 
     def check_target(self, template: Template, row: LintRow, choices: tuple[str, ...], gold: int) -> None:
-        """Whether the template's own target is the gold label's answer, in the order of the task's labels."""
+        """Check that the template's target is the answer of the gold label."""
         try:
             target = template.target(row.fields, choices, seed=self.seed, row=row.location)
         except InputError as error:
@@ -154,7 +159,7 @@ class _Lint:
                 self.add("E-TPL-LABEL-ORDER", template.name, row.location, message)
 
     def check_draws(self, template: Template) -> None:
-        """Whether another seed gives another text."""
+        """Check whether the text depends on the seed."""
         for row, rendering in zip(self.rows[:_ROWS_FOR_DRAWS], self.renderings[template.name], strict=False):
             for seed in range(self.seed + 1, self.seed + 4):
                 try:
@@ -167,14 +172,14 @@ class _Lint:
                     return
 
     def check_constant(self, template: Template) -> None:
-        """Whether the template says the same of rows that differ."""
+        """Check whether the prompt is the same for different rows."""
         found = self.renderings[template.name]
         is_constant = len(set(found)) == 1 and found[0] is not None
         if is_constant and any(row.fields != self.rows[0].fields for row in self.rows):
             self.add("W-TPL-CONSTANT", template.name, "", "the prompt is the same for every row.")
 
     def check_label_twins(self) -> None:
-        """Whether a prompt reads a field that stands for the gold label in other words."""
+        """Check whether a prompt reads a field that determines the gold label."""
         rows = [row for row in self.rows if row.gold is not None]
         golds = {row.gold for row in rows}
         if len(rows) < _ROWS_FOR_LABEL_TWINS or len(golds) < 2:
@@ -192,14 +197,14 @@ class _Lint:
                         self.add("W-TPL-LABEL-TWIN", template.name, "", f"it reads the field {name!r}, {what}.")
 
     def check_duplicates(self) -> None:
-        """Whether two templates are one, which would have two votes."""
+        """Check whether two templates are equal, which would count twice in the vote."""
         first: dict[tuple[Rendering | None, ...], str] = {}
         for name, renderings in self.renderings.items():
             if any(renderings) and (earlier := first.setdefault(tuple(renderings), name)) != name:
                 self.add("E-TPL-DUP", name, "", f"it renders every row as the template {earlier!r} does.")
 
     def check_word_order(self) -> None:
-        """Whether the answers are in another order than another template's, where no target says which is right."""
+        """Check whether two templates have reversed answers, and lack targets that confirm their order."""
         confirmed = {name for name, found in self.targets.items() if len(found) == self.num_labels}
         seen = {name: {each[1] for each in found if each} for name, found in self.renderings.items()}
         answers = {name: found.pop() for name, found in seen.items() if len(found) == 1}
@@ -210,7 +215,7 @@ class _Lint:
 
 
 def _reversed_words(answers: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
-    """Templates whose answers are in another order than those of the first with the same words, or a yes and a no."""
+    """Yield pairs of templates with the same words in another order, or with yes and no reversed."""
     folded = [(name, tuple(choice.casefold().rstrip(".!") for choice in each)) for name, each in answers.items()]
     for index, (name, ours) in enumerate(folded):
         for other, theirs in folded[:index]:
@@ -222,7 +227,7 @@ def _reversed_words(answers: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[st
 
 
 def _signs(choices: Sequence[str]) -> tuple[bool, bool] | None:
-    """Which of two answers is the yes, or None."""
+    """Return for each of two answers whether it means yes; None for other answers."""
     if len(choices) != 2 or not all(choice in _YES | _NO for choice in choices):
         return None
     signs = choices[0] in _YES, choices[1] in _YES

@@ -1,8 +1,7 @@
-"""What a template may be made of, decided on its syntax tree before any of it runs; and the guards put into the tree.
+"""The allow-list of template syntax, checked on the tree before a template runs, and the guards added to the tree.
 
-The separator ``|||`` is cut in the template's own syntax, so text out of a row can never act as one: in a
-prompt it becomes a call that ends the render, and the target behind it is never run; between answer choices
-it becomes a token that no row can know.
+The separator ``|||`` is split in the syntax of the template, so the text of a row cannot act as a separator. In a
+prompt it becomes a call that ends the render before the target. Between answer choices it becomes a secret token.
 """
 # ruff: noqa: N802, N815, D102 - a visitor finds its methods by the names of the node classes
 
@@ -19,8 +18,7 @@ from flip_flop.prompts.functions import FILTERS, FUNCTIONS, METHODS, TESTS
 from flip_flop.prompts.limits import MAX_RANGE
 
 SEPARATOR = "|||"
-# A boundary, not a draw: it has to be unknown to every row, and no result depends on it.
-# Digits and private-use characters, which no filter changes.
+# Rows must not know it, and results do not depend on it. Filters do not change digits and private-use characters.
 CHOICE_BOUNDARY = f"\ue000{secrets.randbits(128)}\ue000"
 MAX_SOURCE = 64 * 1024
 MAX_NODES = 2_000
@@ -33,7 +31,7 @@ _ALLOWED = (  # noqa: SIM905 - words, not punctuation
     "Keyword List Mod Mul NSRef Name Neg Not Operand Or Output Pair Pos Slice Sub TemplateData Test Tuple"
 ).split()
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-_JINJA_NAMES = ("self", "super")  # Jinja gives them the template itself, and a block's parent.
+_JINJA_NAMES = ("self", "super")  # the template and the parent of a block
 _HINT = "Write the template without it: a template may only print, compare and reshape a row's fields."
 
 
@@ -76,7 +74,7 @@ def check_parts(tree: nodes.Template, where: str) -> None:
 
 
 def _problem(node: nodes.Node) -> str | None:
-    """What is wrong with one node by itself, in words."""
+    """Describe the problem of one node, or return None."""
     kind = type(node).__name__
     if kind not in _ALLOWED:
         return f"{kind} is not allowed"

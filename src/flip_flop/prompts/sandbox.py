@@ -27,13 +27,15 @@ from flip_flop.prompts.limits import (
     MAX_OUTPUT,
     MAX_SIZE,
     WORK_PER_STEP,
+    NotPrintable,
     RenderLimitExceeded,
     bounded,
     current_render,
+    not_printable_error,
     rendering,
     steps,
+    text_of,
 )
-from flip_flop.prompts.printing import NotPrintable, not_printable_error, text_of
 from flip_flop.prompts.safety import (
     CHOICE_BOUNDARY,
     MAX_SOURCE,
@@ -50,7 +52,7 @@ class EndOfPrompt(Exception):  # noqa: N818 - control flow: the prompt is comple
 
 
 class MissingNameError(UndefinedError):
-    """A name that is neither a field of the row nor set by the template."""
+    """An unknown name: the row has no such field, and the template does not set it."""
 
     def __init__(self, message: str | None, name: Any, owner: Any):
         super().__init__(message)
@@ -59,7 +61,7 @@ class MissingNameError(UndefinedError):
 
 
 class StrictName(StrictUndefined):
-    """An undefined name that says, when used, which name it was."""
+    """An undefined name whose error has the name."""
 
     def __init__(
         self, hint: str | None = None, obj: Any = missing, name: Any = None, exc: Any = UndefinedError
@@ -78,13 +80,13 @@ def _concatenate(*values: Any) -> str:
 
 
 def _held(value: Any) -> Any:
-    """A value that a namespace keeps, within the limits and not itself a namespace."""
+    """Limit a value in a namespace, and reject another namespace."""
     return value if isinstance(value, int | float) else bounded(value)
 
 
 @pass_environment
 def _finalize(environment: jinja2.Environment, value: Any) -> str:
-    """What is printed; where the render has a limit, cut as PromptSource cuts it: at a space, with three dots."""
+    """Print a value. If the render has a limit, shorten it like PromptSource, at a space and with three dots."""
     text, limit = text_of(value), current_render().value_limit
     return text if limit is None else JINJA_FILTERS["truncate"](environment, text, limit)
 
@@ -121,7 +123,7 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         return apply_operator(operator, left, right)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Every call of a template comes here, whatever name it was made under."""
+        """Check every call of a template. A template may give a function another name."""
         kwargs.pop("_loop_vars", None)
         kwargs.pop("_block_vars", None)
         try:

@@ -1,4 +1,4 @@
-"""Templates of a task, and one row rendered under each of them: what is scored, voted on and trained on."""
+"""Templates, and rows rendered under each of them."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.files import sha256_json
+from flip_flop.files import generator, sha256_json
 from flip_flop.prompts.limits import MAX_SIZE, RenderLimitExceeded, size_of
 from flip_flop.prompts.safety import SEPARATOR, check_characters
-from flip_flop.prompts.sandbox import compile_source, names_of, render_text
-from flip_flop.randomness import generator
+from flip_flop.prompts.sandbox import compile_source, render_text
 
 RESERVED_FIELD = "answer_choices"
 CHAT_KEYS = ("system", "assistant_prefix", "chat_template_kwargs")
@@ -19,15 +18,15 @@ MIN_VALUE_LIMIT = 16  # room for a word and the three dots
 
 @dataclass(frozen=True)
 class Template:
-    r"""A template, with the keys of PromptSource's.
+    r"""A template with PromptSource's keys, compiled by the constructor.
 
     Attributes:
         name: Unique within a task.
-        jinja: The prompt's text; what stands behind a ``|||`` is the target, kept but not rendered.
+        jinja: The text of the prompt. A text after ``|||`` is the target, which a prompt does not render.
         answer_choices: A Jinja text with ``|||`` between the answers, in the order of the task's labels.
 
     Raises:
-        InputError: ``E-TPL-SYNTAX``, ``E-TPL-PARTS``, ``E-TPL-UNSAFE``: it is compiled when it is made.
+        InputError: ``E-TPL-SYNTAX``, ``E-TPL-PARTS`` or ``E-TPL-UNSAFE``.
 
     Example:
         >>> plain = Template("plain", "{{ text }}\nUrgent? ||| {{ answer_choices[urgent] }}", "No ||| Yes")
@@ -73,11 +72,15 @@ class Template:
         row: str | None = None,
         value_limit: int | None = None,
     ) -> tuple[str, tuple[str, ...]]:
-        """The prompt and the answer choices for one row, both stripped of outer white space.
+        """Render the prompt and the answer choices of one row, without outer white space.
 
-        The template does not see the ``label_field``. A random ``choice`` in it depends on ``instance_id``, ``seed``
-        and the template's name. ``row`` names the row in an error. Each value that the prompt prints is cut to
-        ``value_limit`` characters; the answers are not.
+        Args:
+            fields: The row.
+            label_field: A field that the template must not read.
+            instance_id: Random choices depend on it, on the seed and on the template's name.
+            seed: The seed of random choices.
+            row: The name of the row in an error.
+            value_limit: The longest value that the prompt prints, in characters. Answers are not shortened.
 
         Raises:
             InputError: ``E-TPL-UNDEFINED``, ``E-TPL-LABEL-LEAK``, ``E-TPL-NOCHOICES``, and those of
@@ -85,7 +88,7 @@ class Template:
         """
         row = row or f"instance {instance_id!r}"
         if self.answer_choices is None or not self.answer_choices.strip():
-            raise InputError("E-TPL-NOCHOICES", f"{self._where} has no answer_choices, so there is nothing to score.")
+            raise InputError("E-TPL-NOCHOICES", f"{self._where} has no answer_choices, so no answer can be scored.")
         if RESERVED_FIELD in fields:
             message = f"{row} has a field named {RESERVED_FIELD!r}, which templates need for the answers."
             raise InputError("E-DATA-COLUMN", message, "Rename the field.")
@@ -112,11 +115,11 @@ class Template:
         return prompt, tuple(choices)
 
     def target(self, fields: Mapping[str, Any], choices: Sequence[str], *, seed: int = 0, row: str = "") -> str | None:
-        """What stands behind the ``|||``, rendered with the gold label; None without one, or an error of the row's."""
+        """Render the text after ``|||`` with the gold label. Return None for a template without a target."""
         parts = render_text(
             self.jinja,
             {**fields, RESERVED_FIELD: list(choices)},
-            is_prompt=False,  # the target behind the separator is rendered too
+            is_prompt=False,  # renders the target, too
             hidden=None,
             where=f"{self._where}, target",
             row=row,
@@ -124,43 +127,15 @@ class Template:
         )
         return parts[1] if len(parts) > 1 else None
 
-    @functools.cached_property
-    def names(self) -> frozenset[str]:
-        """The fields that the prompt or its target may read."""
-        return names_of(self.jinja)
-
-    def answers(self, fields: Mapping[str, Any]) -> tuple[str, ...] | None:
-        """The answers alone, or None where they do not render."""
-        try:
-            return replace(self, jinja="-").render(fields, None)[1]
-        except InputError:
-            return None
-
-    def renders(self, fields: Mapping[str, Any], hidden: str) -> bool:
-        """Whether prompt and answers render without a field."""
-        try:
-            return bool(self.render(fields, hidden)[0])
-        except InputError:
-            return False
-
-    def target_index(self, fields: Mapping[str, Any]) -> int | None:
-        """The place of the target among the answers; None where it is none of them, or does not render."""
-        choices = self.answers(fields)
-        try:
-            target = self.target(fields, choices) if choices else None
-        except InputError:
-            return None
-        return choices.index(target) if choices and target in choices else None
-
 
 @dataclass(frozen=True)
 class TemplateSet:
     """Templates with unique names, in the order given.
 
     Attributes:
-        value_limit: The longest value that a prompt prints, in characters: a longer one ends at a space, with three
-            dots. PromptSource's default is 2,048; None prints all of it. It is no part of the digest: whether it
-            changes a prompt depends on the rows, and stands in their record.
+        value_limit: The longest value that a prompt prints, in characters. A longer value ends at a space, with three
+            dots. PromptSource's default is 2,048. None prints all of it. The digest does not depend on it: the record
+            of the rows has it.
 
     Raises:
         InputError: ``E-TPL-NAME-DUP`` or ``E-TASK-KEY``.
@@ -208,12 +183,12 @@ class TemplateSet:
 
 @dataclass(frozen=True)
 class Chat:
-    """What a chat template gets beside the prompt.
+    """Additions to a chat template.
 
     Attributes:
-        system: The text of a system turn before the user's.
-        assistant_prefix: What the assistant's turn begins with; the answer follows it, after a space.
-        chat_template_kwargs: Further values that the chat template reads, such as ``{"enable_thinking": False}``.
+        system: The text of a system turn before the user's turn.
+        assistant_prefix: The beginning of the assistant's turn. The answer follows it, after a space.
+        chat_template_kwargs: Further values for the chat template, such as ``{"enable_thinking": False}``.
     """
 
     system: str | None = None
@@ -222,7 +197,7 @@ class Chat:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What is set, by its name."""
+        """The fields that are set, by name."""
         return {key: value for key, value in vars(self).items() if value}
 
 
@@ -233,9 +208,9 @@ class RenderedInstance:
     Attributes:
         id: Unique within a split.
         prompts: One per template.
-        choices: One answer per label, per template: answers are compared by index, whatever their words.
+        choices: One answer per label, per template. Answers are compared by index.
         label: The gold label's index, or None.
-        chat: What a chat template gets beside each prompt.
+        chat: Additions to the chat template.
     """
 
     id: str
@@ -258,9 +233,15 @@ def render_instance(
 ) -> RenderedInstance:
     """Render one row under every template.
 
-    The templates do not see the ``label_field``; their random choices depend on ``id`` and ``seed``. Where
-    ``num_labels`` is None, the first template's number of answers counts. ``row`` names the row in an error, such as
-    ``tickets.csv line 3``.
+    Args:
+        fields: The row.
+        templates: The templates.
+        id: The id of the instance. Random choices depend on it and on the seed.
+        label: The index of the gold label, or None.
+        num_labels: The number of answers; by default that of the first template.
+        label_field: The field that templates must not read.
+        seed: The seed of random choices.
+        row: The name of the row in an error, such as ``tickets.csv line 3``.
 
     Raises:
         InputError: ``E-ROW-TOO-BIG``, or an error of :meth:`Template.render` or :func:`check_rendering`.
@@ -290,7 +271,7 @@ def render_instance(
 
 
 def check_rendering(template: Template, prompt: str, choices: Sequence[str], num_labels: int, row: str) -> None:
-    """Refuse an empty prompt, and answers that are not one for each label, all different.
+    """Reject an empty prompt, and answers that are not one per label and different.
 
     Raises:
         InputError: ``E-TPL-EMPTY``, ``E-TPL-LABELCOUNT``, ``E-LABEL-EMPTY`` or ``E-LABEL-DUP``.

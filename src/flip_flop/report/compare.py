@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from flip_flop.console import count, percent, point_interval, points, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.evaluation.views import SHOWN, html_table
-from flip_flop.identity import changed_parts, digests_of
 from flip_flop.metrics import METRICS
-from flip_flop.options import MODEL_PARTS
+from flip_flop.record import MODEL_PARTS, changed_parts, digests_of
 from flip_flop.report.tables import metrics_frame, render_text
-from flip_flop.text import count, percent, point_interval, points, visible
 
 
 @dataclass(frozen=True)

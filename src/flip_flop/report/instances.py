@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from flip_flop.console import visible
 from flip_flop.evaluation.instances import StoredInstances
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.files import compress
 from flip_flop.prompts import RenderedInstance
 from flip_flop.report import changes
 from flip_flop.report.compare import AuditComparison
-from flip_flop.text import visible
 
 PAGE_SIZE = 4_000_000  # characters of a page's instances, compressed and in Base64
 READ_SIZE = 24_000_000  # bytes of prompts to try

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import jinja2
 from markupsafe import Markup
 
+from flip_flop.console import DEMO_NOTE, count, percent, percent_interval, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.files import new_folder, write_text
@@ -21,7 +22,6 @@ from flip_flop.report.compare import AuditComparison, group_runs, require_compar
 from flip_flop.report.instances import PAGE_SIZE
 from flip_flop.report.sections import chart_section, report_section
 from flip_flop.report.tables import assumption, constant_count, table_caption
-from flip_flop.text import DEMO_NOTE, count, percent, percent_interval, visible
 
 
 def write_report(

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import METRICS
-from flip_flop.text import (
+from flip_flop.console import (
     MISSING,
     align_columns,
     count,
@@ -20,6 +18,8 @@ from flip_flop.text import (
     spreadsheet_cell,
     visible,
 )
+from flip_flop.evaluation.run_directory import Audit
+from flip_flop.metrics import METRICS
 
 if TYPE_CHECKING:
     from flip_flop.report.compare import AuditComparison
@@ -115,7 +115,7 @@ def shown(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def style(name: str) -> dict[str, Any]:
-    """The arguments of :func:`~flip_flop.text.percent` and its siblings that print a metric."""
+    """The arguments of :func:`~flip_flop.console.percent` and its siblings that print a metric."""
     return {} if METRICS[name].in_percent else {"decimals": 2, "scale": 1}
 
 

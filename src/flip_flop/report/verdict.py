@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+from flip_flop.console import count, percent
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import METRICS, Metric
 from flip_flop.report.compare import AuditComparison, Difference, difference_from_vote, mean_difference
 from flip_flop.report.tables import HEADLINE, HEADLINE_WITHOUT_GOLD, table_caveats
-from flip_flop.text import count, percent
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def caveats(group: AuditComparison) -> list[str]:
     if len(group.base.template_names) == 1:
         notes.append("Agreement and spread need at least two templates; this task has one.")
     for run in group.runs:
-        skipped = run.record.task.extra.get("num_too_long")
+        skipped = run.record.task.num_too_long
         if isinstance(skipped, int) and skipped:
             notes.append(f"{run.name} leaves out {count(skipped, 'instance')}: longer than the model's context.")
     return [*notes, *table_caveats(group.runs), *_vote_caveat(group), *_method_caveats(group)]

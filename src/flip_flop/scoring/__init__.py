@@ -1,30 +1,30 @@
-"""Scoring: the boundary rule, answer rows, back ends, and the scores that all else is computed from."""
+"""Scoring: prompts in tokens, one pass of the decoder, and the scores of all answers. Names are imported on first use.
 
-from flip_flop.scoring.boundary import EncodedAnswer
-from flip_flop.scoring.endpoint import EndpointScorer
-from flip_flop.scoring.given import ModelGiven, as_loaded
-from flip_flop.scoring.interface import Scorer
-from flip_flop.scoring.local import CausalLMScorer, as_scorer
-from flip_flop.scoring.models import LoadedModel, load_model, load_tokenizer
-from flip_flop.scoring.scorer import ScoreTable, score, score_instances
-from flip_flop.scoring.stored_calibration import store_calibration
-from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
+The modules ``options`` and ``too_long`` need no torch.
+"""
 
-__all__ = [
-    "CausalLMScorer",
-    "EncodedAnswer",
-    "EncodedInstance",
-    "EndpointScorer",
-    "LoadedModel",
-    "ModelGiven",
-    "PromptEncoder",
-    "ScoreTable",
-    "Scorer",
-    "as_loaded",
-    "as_scorer",
-    "load_model",
-    "load_tokenizer",
-    "score",
-    "score_instances",
-    "store_calibration",
-]
+from typing import TYPE_CHECKING
+
+from flip_flop import exports
+
+if TYPE_CHECKING:
+    from flip_flop.scoring.boundary import EncodedAnswer, EncodedInstance
+    from flip_flop.scoring.encoder import PromptEncoder
+    from flip_flop.scoring.endpoint import EndpointScorer
+    from flip_flop.scoring.loading import LoadedModel, load_model, load_tokenizer
+    from flip_flop.scoring.scorer import CausalLMScorer, ModelGiven, Scorer, as_loaded, as_scorer
+    from flip_flop.scoring.scores import score, score_instances
+    from flip_flop.scoring.stored_calibration import store_calibration
+
+__all__, __getattr__, __dir__ = exports(
+    __name__,
+    {
+        "boundary": ("EncodedAnswer", "EncodedInstance"),
+        "encoder": ("PromptEncoder",),
+        "endpoint": ("EndpointScorer",),
+        "loading": ("LoadedModel", "load_model", "load_tokenizer"),
+        "scorer": ("CausalLMScorer", "ModelGiven", "Scorer", "as_loaded", "as_scorer"),
+        "scores": ("score", "score_instances"),
+        "stored_calibration": ("store_calibration",),
+    },
+)

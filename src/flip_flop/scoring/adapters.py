@@ -1,9 +1,8 @@
-"""An adapter in PEFT's format: checked, put on its model, and described for the run's record."""
+"""Check an adapter in PEFT's format, load it onto its model, and record it."""
 
 import logging
 import warnings
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,20 @@ from safetensors import safe_open
 from torch import nn
 
 from flip_flop.errors import InputError
-from flip_flop.files import sha256_file
-from flip_flop.identity import changed_parts, config_digest, digests_of, refuse_changed
-from flip_flop.options import ADAPTER_CONFIG, ADAPTER_PARTS, ADAPTER_WEIGHTS, MODEL_PARTS
+from flip_flop.files import config_digest, sha256_file
 from flip_flop.prompts import CHAT_KEYS
-from flip_flop.run_record import AdapterRecord, ModelRecord, RunRecord
+from flip_flop.record import (
+    ADAPTER_CONFIG,
+    ADAPTER_PARTS,
+    ADAPTER_WEIGHTS,
+    MODEL_PARTS,
+    AdapterRecord,
+    ModelRecord,
+    RunRecord,
+    changed_parts,
+    digests_of,
+    refuse_changed,
+)
 from flip_flop.scoring.bounds import check_adapter_size
 from flip_flop.scoring.causal_lm import as_input_error
 
@@ -26,7 +34,7 @@ OTHER_MODEL = "Give --model the model it was trained on."
 
 
 def describe_adapter(adapter: Path, **more: Any) -> AdapterRecord:
-    """The record of an adapter's files, by digest."""
+    """Return the record of an adapter, with the digests of its files."""
     digests = {"adapter_config": config_digest(adapter / ADAPTER_CONFIG)}
     return AdapterRecord(digest=sha256_file(adapter / ADAPTER_WEIGHTS), digests=digests, **more)
 
@@ -34,46 +42,45 @@ def describe_adapter(adapter: Path, **more: Any) -> AdapterRecord:
 def identify_adapter(
     adapter: Path, base: ModelRecord, allowed: Collection[str] = ()
 ) -> tuple[AdapterRecord, tuple[str, ...]]:
-    """The adapter's record, and which of the allowed parts have changed since its training, where that is recorded.
+    """Return the record of an adapter, and the allowed parts that have changed since its training.
 
     Raises:
-        InputError: ``E-ADAPTER-CHANGED`` where its files are not those that its training wrote; ``E-ADAPTER-BASE``
-            where the base is not the one that it was trained on; ``E-RUN-BROKEN`` from its run's record.
+        InputError: ``E-ADAPTER-CHANGED`` if its files have changed since its training, ``E-ADAPTER-BASE`` if it was
+            trained on another base model, or ``E-RUN-BROKEN`` from the record of its run.
     """
     trained = RunRecord.of_adapter(adapter)
     if trained is None:
         return describe_adapter(adapter, path=str(adapter)), ()
     in_chat = trained.scoring.get("chat_template")
-    method, known = (trained.training or {}).get("method"), {"chat_template": in_chat}
-    record = describe_adapter(adapter, path=str(adapter), method=method, extra=known)
-    if in_chat and (chat := {key: trained.task.extra[key] for key in CHAT_KEYS if key in trained.task.extra}):
-        record = replace(record, extra={**record.extra, "chat": chat})
+    chat = {key: value for key in CHAT_KEYS if (value := getattr(trained.task, key)) is not None} if in_chat else {}
+    method = (trained.training or {}).get("method")
+    record = describe_adapter(adapter, path=str(adapter), method=method, chat_template=in_chat, chat=chat or None)
     before, now = (
         digests_of(model=run[0], adapter=run[1]) for run in ((trained.model, trained.adapter), (base, record))
     )
     parts = dict(MODEL_PARTS)
     if bool(trained.model.revision) != bool(base.revision):  # a hub's commit and files cannot be compared
         del parts["weights"]
-    if in_chat is False:  # nor was it used
+    if in_chat is False:  # the training did not use it
         del parts["chat_template"]
     own, models = changed_parts(before, now, ADAPTER_PARTS), changed_parts(before, now, parts)
     message, hint = f"{adapter} is not as its training left it", "Restore it, or train it again."
     refuse_changed("E-ADAPTER-CHANGED", message, own, allowed, hint)
     message = f"{adapter} was trained on {trained.model.name}, this model differs from it in"
     refuse_changed("E-ADAPTER-BASE", message, models, allowed, OTHER_MODEL)
-    bits = [model.extra.get("quantization") and model.dtype for model in (trained.model, base)]
+    bits = [model.quantization and model.dtype for model in (trained.model, base)]
     if bits[0] != bits[1]:
-        was, now_is = (f"a base in {each}" if each else "a base as it was stored" for each in bits)
-        log.warning("W-ADAPTER-BITS: the adapter was trained on %s, and is now on %s.", was, now_is)
+        trained_on, loaded_on = (f"a base in {each}" if each else "an unquantized base" for each in bits)
+        log.warning("W-ADAPTER-BITS: the adapter was trained on %s, and is now on %s.", trained_on, loaded_on)
     return record, (*own, *models)
 
 
 def load_adapter(model: nn.Module, adapter: Path) -> nn.Module:
-    """The base model with the adapter on it.
+    """Load an adapter onto its base model.
 
     Raises:
-        InputError: ``E-ADAPTER-KEYS`` where its tensors do not fit or are not finite, ``E-ADAPTER-KIND`` for virtual
-            tokens, and for a kind that may read other files.
+        InputError: ``E-ADAPTER-KEYS`` for tensors that do not fit or are not finite, ``E-ADAPTER-KIND`` for virtual
+            tokens and for kinds that may load other files.
     """
     from peft import PeftModel
 
@@ -88,7 +95,7 @@ def load_adapter(model: nn.Module, adapter: Path) -> nn.Module:
 
 
 def _check_tensors(peft_model: nn.Module, adapter: Path) -> None:
-    """Refuse tensors that the model lacks, which PEFT passes over, and tensors that are not finite."""
+    """Refuse tensors that the model does not have, which PEFT ignores, and tensors that are not finite."""
     from peft import get_peft_model_state_dict
 
     with safe_open(adapter / ADAPTER_WEIGHTS, "pt") as file:

@@ -1,4 +1,4 @@
-"""One pass of the decoder over a batch of instances, and which of its states predict which tokens of which answers."""
+"""One pass of the decoder over a batch of instances, and the states that predict the tokens of each answer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,23 +8,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from flip_flop.devices import to_device
-from flip_flop.options import DEFAULT_SCORING, Backend
+from flip_flop.method.divergences import to_device
 from flip_flop.scoring.attention import Layout, packed_attention
+from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.causal_lm import decoder_of, head_logits, token_log_probs, unwrap
-from flip_flop.scoring.tokens import EncodedInstance
+from flip_flop.scoring.options import DEFAULT_SCORING, Backend
 from flip_flop.scoring.trie import TokenTrie, join
 
-# Floating-point operations of a forward that is worth what it costs to start one; an order of magnitude, by device.
+# Floating-point operations above which the fixed cost of a forward pass is small: an order of magnitude by device.
 WORTHWHILE_FLOPS = {"cpu": 2e9, "cuda": 2e13}
 
 
 @dataclass(frozen=True)
 class AnswerStates:
-    """The decoder's hidden state of each node of a batch's tries, and the answers to read from them.
+    """The decoder's hidden states of a batch, one per node of its trie, and the tokens that they predict.
 
-    ``token_node``, ``token_target`` and ``token_counts`` are those of :class:`~flip_flop.scoring.trie.TokenTrie`, on
-    the CPU; the states are on the model's device.
+    ``token_node``, ``token_target`` and ``token_counts`` are explained in :class:`~flip_flop.scoring.trie.TokenTrie`.
+    They are on the CPU, and the states on the model's device.
     """
 
     hidden: Float[Tensor, "nodes width"]
@@ -34,12 +34,12 @@ class AnswerStates:
 
     @property
     def token_owner(self) -> Int[Tensor, " tokens"]:
-        """The answer of each token, counted over the flattened ``[instances, templates, labels]``."""
+        """The answer of each token, as an index into the flattened ``[instances, templates, labels]``."""
         counts = self.token_counts.flatten()
         return torch.repeat_interleave(torch.arange(counts.numel()), counts)
 
     def of(self, instance: int, label: int | None = None) -> "AnswerStates":
-        """The answers of one instance of the batch alone, or those of one label."""
+        """Return only the answers of one instance, or only its answers with one label."""
         labels = slice(None) if label is None else slice(label, label + 1)
         wanted = torch.zeros_like(self.token_counts, dtype=torch.bool)
         wanted[instance, :, labels] = True
@@ -52,14 +52,14 @@ class AnswerStates:
         )
 
     def scores(self, model: nn.Module) -> Float[Tensor, "instances templates labels"]:
-        """Mean log-probability of each answer's tokens (Eq. 13), in float32, with gradient where it is enabled."""
+        """Return the mean log-probability of each answer's tokens (Eq. 13) in float32, with gradient if enabled."""
         picked = token_log_probs(model, self.hidden, self.token_node, self.token_target)
         sums = torch.zeros(self.token_counts.numel(), dtype=picked.dtype, device=picked.device)
         owner, counts = (to_device(part, picked.device) for part in (self.token_owner, self.token_counts))
         return sums.index_add(0, owner, picked).view(counts.shape) / counts
 
     def token_log_softmax(self, model: nn.Module) -> Float[Tensor, "tokens vocab"]:
-        """The distribution over the vocabulary that each answer token is drawn from, as log-probabilities."""
+        """Return the log-probabilities of the vocabulary at each answer token."""
         nodes, row = self.token_node.unique(return_inverse=True)
         nodes, row = (to_device(part, self.hidden.device) for part in (nodes, row))
         return head_logits(model, self.hidden[nodes]).log_softmax(dim=-1)[row]
@@ -73,12 +73,11 @@ def answer_states(
     batch_tokens: int = DEFAULT_SCORING.batch_tokens,
     shared: int = 0,
 ) -> AnswerStates:
-    """One pass of the decoder over a batch of whole instances, with gradient where it is enabled.
+    """Run one pass of the decoder over a batch of instances, with gradient if enabled.
 
-    All have the same numbers of templates and labels. ``packed`` forwards them as one row, whatever its length;
-    ``padded`` in batches of sequences, of at most ``batch_tokens`` with padding. Where a sequence is as long as
-    :func:`rotary_limit` or longer, all are read for each answer alone. The ``shared`` beginning of the instances is
-    read once.
+    All instances have the same numbers of templates and labels. ``packed`` computes them as one row of any length.
+    ``padded`` computes batches of sequences with at most ``batch_tokens``, padding included. If a sequence reaches
+    :func:`rotary_limit`, each answer has its own sequence. The ``shared`` beginning of the instances is computed once.
     """
     trie = join([instance.trie for instance in instances], shared)
     token_node, limit = trie.token_node.astype(np.int64), rotary_limit(model)
@@ -93,7 +92,7 @@ def answer_states(
 
 
 def packed_states(model: nn.Module, trie: TokenTrie) -> Float[Tensor, "nodes width"]:
-    """The decoder's hidden state at each node of a trie: all distinct tokens as one row, in one forward."""
+    """Return the decoder's hidden state at each node of a trie, from one forward pass of all distinct tokens."""
     decoder = decoder_of(model)
     device = next(decoder.parameters()).device
     parts = (torch.from_numpy(part.astype(np.int64))[None] for part in (trie.ids, trie.depth))
@@ -104,10 +103,10 @@ def packed_states(model: nn.Module, trie: TokenTrie) -> Float[Tensor, "nodes wid
 
 
 def padded_states(model: nn.Module, trie: TokenTrie, batch_tokens: int) -> Float[Tensor, "nodes width"]:
-    """The decoder's hidden state at each node of a trie, from one of the sequences that it is in, each computed alone.
+    """Return the decoder's hidden state at each node of a trie, from separate sequences.
 
-    Right-padded sequences need no mask in a causal model: a real token never sees what stands behind it. Padding is
-    token 0, whatever the tokenizer calls its pad token, as nothing reads it. It counts among the ``batch_tokens``.
+    Sequences are padded on the right with token 0. A causal model needs no mask, because a token never attends to
+    later tokens. Padding counts towards ``batch_tokens``.
     """
     decoder = decoder_of(model)
     device = next(decoder.parameters()).device
@@ -130,7 +129,7 @@ def padded_states(model: nn.Module, trie: TokenTrie, batch_tokens: int) -> Float
 
 
 def rotary_limit(model: nn.Module) -> int | None:
-    """The number of tokens beyond which rotary positions change with the length of what is read; ``None``: never."""
+    """Return the number of tokens above which rotary positions depend on the input's length, or ``None``."""
     config = unwrap(model).config.get_text_config()
     rope = getattr(config, "rope_parameters", None) or {}
     limits = [
@@ -144,10 +143,10 @@ def rotary_limit(model: nn.Module) -> int | None:
 def separate_states(
     model: nn.Module, instances: Sequence[EncodedInstance], batch_tokens: int
 ) -> Float[Tensor, "tokens width"]:
-    """The decoder's hidden state before each token of each answer, from that answer's own sequence.
+    """Return the decoder's hidden state before each token of each answer, from the answer's sequence.
 
-    A forward holds sequences of one length, so that positions that change with it are those of each sequence alone;
-    a token before it takes back what a longer one has changed.
+    Each batch has sequences of one length, so that positions that depend on the length are exact. A pass over a single
+    token resets positions that a longer sequence has changed.
     """
     decoder = decoder_of(model)
     device = next(decoder.parameters()).device
@@ -168,9 +167,9 @@ def separate_states(
 
 
 def pack(sizes: Sequence[int], max_tokens: int, *, padded: bool = False) -> Iterator[list[int]]:
-    """Indices of the sizes, largest first, in groups of at most ``max_tokens``; a larger one goes alone.
+    """Yield the indices of the sizes, largest first, in groups of at most ``max_tokens``. A larger size has its group.
 
-    A group takes the sum of its sizes or, where it is padded, their number times the largest.
+    The size of a group is the sum of its sizes, or with padding their number times the largest.
     """
     group: list[int] = []
     total = 0
@@ -186,14 +185,14 @@ def pack(sizes: Sequence[int], max_tokens: int, *, padded: bool = False) -> Iter
 
 
 def training_row_tokens(model: nn.Module, max_tokens: int) -> int:
-    """How many nodes a row of training should have: no more than it takes to be worth a forward.
+    """Return the number of nodes for a row of training: the fewest that make a forward pass efficient.
 
-    All of a row goes through the backward, also an instance without a consensus, which needs none. So rows are short
-    where the model is large: one instance each.
+    The backward pass computes the whole row, including instances without a consensus. Rows of large models are
+    therefore short: one instance each.
     """
     decoder = decoder_of(model)
     device = next(decoder.parameters()).device.type
-    # Every token is multiplied with all of the decoder's weights but the embeddings.
+    # Every token is multiplied with all weights of the decoder except the embeddings.
     embeddings = {id(module.weight) for module in decoder.modules() if isinstance(module, nn.Embedding)}
     weights = sum(parameter.numel() for parameter in decoder.parameters() if id(parameter) not in embeddings)
     worthwhile = WORTHWHILE_FLOPS.get(device, WORTHWHILE_FLOPS["cuda"]) / (2 * max(weights, 1))

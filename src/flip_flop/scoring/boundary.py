@@ -1,26 +1,26 @@
-"""The boundary rule: where a prompt ends and its answer begins, in tokens. Nothing else knows it.
+"""The boundary rule: the token at which a prompt ends and its answer begins. Only this module implements it.
 
-An answer is scored on its own tokens only, given prompt and delimiter:
+Only the tokens of the answer are scored, given prompt and delimiter:
 
-1. Prompt and answer are tokenized *together*, because a tokenizer reads the answer differently on its own
-   (``" Yes"`` is one token, ``"Yes"`` another).
-2. Spaces at the end of the prompt move to the answer: most vocabularies glue a space to the word behind it.
-3. The cut is at the prompt's own length in tokens. Where a token spans the join, the cut is at the first token
-   that differs, so that the answer still has its first letters, and the pair is counted as *merged*.
-4. Every answer has at least one token and every context at least one; there is exactly one BOS token where the
-   tokenizer wants one. A chat template writes its own, or has none: its text is tokenized as it stands.
+1. Prompt and answer are tokenized *together*, because tokens depend on the text before them: ``" Yes"`` and ``"Yes"``
+   are different tokens.
+2. Spaces at the end of the prompt move to the answer, because most vocabularies join a space to the following word.
+3. The cut is after the tokens of the prompt. If a token spans prompt and answer, the cut is before the first token
+   that differs. The answer then includes all of its letters, and the pair counts as *merged*.
+4. Every answer and every context has at least one token. There is exactly one BOS token if the tokenizer adds one. The
+   text of a chat template is tokenized without an additional BOS.
 
-A prompt is tokenized once, whatever the number of its answers. They are tokenized behind its *tail*, its last word,
-which most instances of a template share. That is exact where what stands before the tail cannot change with an
-answer:
+Each prompt is tokenized once. Its answers are tokenized after its *tail*, the last word, which most instances of a
+template share. This is exact if the text before the tail has the same tokens with every answer:
 
-- The tokenizer is BPE, WordPiece or WordLevel, without dropout: its tokens are a function of words that are cut by what
-  stands next to the cut, or of pairs of neighbours. BPE of a text is valid where each two neighbours are.
-- The prompt's tokens end with the tail's own, none of them unknown; with each answer the tail keeps its first token.
+- The tokenizer is BPE, WordPiece or WordLevel, without dropout. Its tokens depend on words, or on pairs of neighbours.
+- The tokens of the prompt end with the tokens of the tail, and none is unknown. With each answer, the first token of
+  the tail is unchanged.
 
-Else the tail is the whole prompt, which is the rule itself. The first prompt of each encoder is read in both ways.
+Otherwise the tail is the whole prompt, as in the rule. The first prompt of each encoder is tokenized in both ways.
 """
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast, overload
@@ -30,16 +30,17 @@ from jaxtyping import Int32
 from transformers import PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
+from flip_flop.scoring.trie import TokenTrie, build_trie
 
-KEPT_TAILS = 4096  # of which answers' tokens are kept
+KEPT_TAILS = 4096  # the maximum size of the cache
 LOCAL_MODELS = ("BPE", "WordPiece", "WordLevel")
 
 
 @dataclass(frozen=True)
 class EncodedAnswer:
-    """The token ids of one answer, at least one, and of all that stands before it, at least one.
+    """The token ids of one answer and of its context, at least one each.
 
-    ``merged`` says that a token spanned the join of the two.
+    ``merged``: a token spans both texts.
     """
 
     context: tuple[int, ...]
@@ -48,18 +49,19 @@ class EncodedAnswer:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """What the model reads: all but the answer's last token, which is only ever a target."""
+        """The input of the model. The last token of the answer is only a target."""
         return self.context + self.tokens[:-1]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Continuations:
-    """The answers that follow a tail, in tokens: many prompts share them.
+    """The tokens of all answers after a tail. Many prompts share them.
 
     Attributes:
-        tokens: Those of all answers, one after the other; ``ends`` is where each ends.
-        dropped: How many of the context's last tokens are not before the answer, as a token spans the join.
-        same: Two answers whose tokens are the same, with all that stands before them.
+        tokens: The concatenated tokens of all answers.
+        ends: The end of each answer in ``tokens``.
+        dropped: The number of tokens at the end of the context that an answer replaces, because it is merged.
+        same: Two answers with equal tokens, if any.
     """
 
     tokens: Int32[np.ndarray, " tokens"]
@@ -70,9 +72,9 @@ class Continuations:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class AnswerRow(Sequence[EncodedAnswer]):
-    """The answers of one prompt; an :class:`EncodedAnswer` is made when it is read.
+    """The answers of one prompt. Indexing builds an :class:`EncodedAnswer`.
 
-    ``start`` stands before an answer that has no other token before it.
+    ``start`` is the context of an answer that replaces all tokens of the prompt.
     """
 
     context: Int32[np.ndarray, " tokens"]
@@ -87,7 +89,7 @@ class AnswerRow(Sequence[EncodedAnswer]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[EncodedAnswer]: ...
     def __getitem__(self, index: int | slice) -> EncodedAnswer | Sequence[EncodedAnswer]:
-        """One answer, or some."""
+        """Return one answer, or a part of them."""
         return tuple(self)[index]
 
     def __iter__(self) -> Iterator[EncodedAnswer]:
@@ -99,12 +101,12 @@ class AnswerRow(Sequence[EncodedAnswer]):
 
     @property
     def num_merged(self) -> int:
-        """How many answers' first token spans the join."""
+        """The number of merged answers."""
         return int((self.answers.dropped > 0).sum())
 
     @property
     def longest(self) -> int:
-        """The number of tokens of the longest context with its answer."""
+        """The number of tokens of the longest context and answer."""
         contexts = np.maximum(len(self.context) - self.answers.dropped, 1)
         return int((contexts + np.diff(self.answers.ends, prepend=0)).max())
 
@@ -114,25 +116,63 @@ class AnswerRow(Sequence[EncodedAnswer]):
         return int(max(self.context.max(initial=0), self.answers.tokens.max()))
 
 
-# The tail of a prompt, the answers that follow it, and whether it is the whole prompt.
+@dataclass(frozen=True)
+class EncodedInstance:
+    """The tokens of one instance under every template.
+
+    Attributes:
+        answers: ``[templates][labels]``.
+        label: The index of the gold label, if known. Evaluation and logs read it, losses do not.
+    """
+
+    id: str
+    answers: Sequence[Sequence[EncodedAnswer]]
+    label: int | None = None
+
+    @functools.cached_property
+    def trie(self) -> TokenTrie:
+        """The token trie, built once."""
+        return build_trie([[(answer.context, answer.tokens) for answer in template] for template in self.answers])
+
+    @property
+    def longest(self) -> int:
+        """The number of tokens of the longest input."""
+        return max(longest_tokens(row) for row in self.answers) - 1
+
+    @property
+    def num_merged(self) -> int:
+        """The number of merged answers, whose first token spans prompt and answer."""
+        return sum(
+            row.num_merged if isinstance(row, AnswerRow) else sum(each.merged for each in row) for row in self.answers
+        )
+
+
+def longest_tokens(row: Sequence[EncodedAnswer]) -> int:
+    """Return the number of tokens of the longest context with its answer."""
+    if isinstance(row, AnswerRow):
+        return row.longest
+    return max(len(each.context) + len(each.tokens) for each in row)
+
+
+# The tail of a prompt, its answers, and whether the tail is the whole prompt.
 _Key = tuple[str, tuple[str, ...], bool]
 
 
 @dataclass
 class Boundary:
-    """Tokenizes prompts with their answers, and cuts them. ``bos`` goes before a text that does not begin with it."""
+    """Tokenize prompts with their answers and cut them. ``bos`` is added to texts that do not begin with it."""
 
     tokenizer: PreTrainedTokenizerBase
     bos: int | None = None
     _kept: dict[_Key, tuple[list[int], Continuations | None]] = field(default_factory=dict)
-    _tail_starts: tuple[int, ...] | None = None  # where a tail may begin, behind its first space; None: not tried yet
+    _tail_starts: tuple[int, ...] | None = None  # exact starts of a tail, after its first space; None before the test
 
     def encode(self, prompts: Sequence[tuple[str, Sequence[str]]]) -> list[AnswerRow]:
-        """The answers of each prompt; an answer's text begins with the delimiter.
+        """Return the answers of each prompt. The text of an answer begins with the delimiter.
 
         Raises:
-            InputError: ``E-LABEL-EMPTY`` where an answer has no token, ``E-MODEL-TOKENIZER`` where nothing can stand
-                before it.
+            InputError: ``E-LABEL-EMPTY`` for an answer without tokens, ``E-MODEL-TOKENIZER`` for an answer without a
+                context.
         """
         moved = []
         for prompt, answers in prompts:
@@ -146,14 +186,14 @@ class Boundary:
         return self._rows(moved, own, self._tail_starts[0] if self._tail_starts else None)
 
     def _ends(self, own: Mapping[str, list[int]], prompt: str, start: int) -> bool:
-        """Whether a prompt's tokens end with its tail's own, when it begins there."""
+        """Return whether the tokens of a prompt end with the tokens of the tail that begins at ``start``."""
         tail = _tail(prompt, start)
         tokens = self._tokenize([tail])[tail]
         return own[prompt][len(own[prompt]) - len(tokens) :] == tokens
 
     @property
     def _is_local(self) -> bool:
-        """Whether a token depends on its word, or on its neighbours, alone."""
+        """Whether a token depends only on its word or on its neighbours."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         model = getattr(backend, "model", None)
         kind = type(model).__name__
@@ -165,7 +205,7 @@ class Boundary:
     def _rows(
         self, moved: Sequence[tuple[str, tuple[str, ...]]], own: Mapping[str, list[int]], start: int | None
     ) -> list[AnswerRow]:
-        """The prompts' answers, read behind tails; behind whole prompts without ``start``, or where not exact."""
+        """Return the answers of prompts, tokenized after tails, or after whole prompts if tails are not exact."""
         keys: list[_Key] = []
         for text, answers in moved:
             tail = text if start is None else _tail(text, start)
@@ -187,14 +227,14 @@ class Boundary:
         return rows
 
     def _read(self, keys: Sequence[_Key]) -> None:
-        """Tokenize what follows tails, all in one call, and keep it; None where a tail is not exact."""
+        """Tokenize the answers after tails in one call, and cache them; None for a tail that is not exact."""
         keys = [key for key in dict.fromkeys(keys) if key not in self._kept]
         ids = self._tokenize([text for tail, answers, _ in keys for text in (tail, *(tail + each for each in answers))])
         for key in keys:
             self._kept[key] = (ids[key[0]], self._cut(ids[key[0]], ids, key))
 
     def _cut(self, context: list[int], ids: Mapping[str, list[int]], key: _Key) -> Continuations | None:
-        """Cut where the tail ends, or at the first token that differs."""
+        """Cut after the tail, or before the first token that differs."""
         tail, answers, is_whole = key
         texts = [ids[tail + answer] for answer in answers]
         if is_whole:
@@ -207,7 +247,7 @@ class Boundary:
             differing = (index for index, (a, b) in enumerate(zip(context, text, strict=False)) if a != b)
             cut = len(context) if text[: len(context)] == context else next(differing, len(text))
             if cut == len(text):
-                # The tokenizer writes the whole as it writes the prompt: the answer left no token of its own.
+                # The tokens of prompt and answer are the tokens of the prompt.
                 if not is_whole:
                     return None
                 raise InputError(
@@ -226,18 +266,18 @@ class Boundary:
         return Continuations(arrays[0], arrays[1], arrays[2], next(twice, None))
 
     def _start(self, prompt: str) -> int:
-        """The token before an answer that has no other before it."""
+        """Return the context of an answer that replaces all tokens of the prompt."""
         first = self.tokenizer.bos_token_id if self.tokenizer.bos_token_id is not None else self.tokenizer.eos_token_id
         if first is None:
             raise InputError(
                 "E-MODEL-TOKENIZER",
-                f"The prompt {prompt[:20]!r} and its answer are one token, and there is no BOS or EOS to go before it.",
+                f"The prompt {prompt[:20]!r} and its answer are one token, and the tokenizer has no BOS or EOS.",
                 "Write a longer prompt.",
             )
         return first
 
     def _tokenize(self, texts: Sequence[str]) -> dict[str, list[int]]:
-        """Each text's own tokens, without special ones; a fast tokenizer leaves Python free meanwhile."""
+        """Return the tokens of each text without special tokens. Fast tokenizers release the interpreter lock."""
         texts = list(dict.fromkeys(texts))
         if not texts:
             return {}
@@ -247,7 +287,7 @@ class Boundary:
 
 
 def _tail(prompt: str, start: int) -> str:
-    """The last word of a prompt, with the space before it, or from ``start`` 1 on without."""
+    """Return the last word of a prompt, with the space before it if ``start`` is 0."""
     at = prompt.rfind(" ")
     return prompt if at <= 0 else prompt[at + start :]
 

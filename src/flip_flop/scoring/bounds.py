@@ -1,4 +1,4 @@
-"""What a stranger's model or adapter may ask for, checked before anything of its size is built."""
+"""Size and time limits of untrusted models and adapters, checked before they are built."""
 
 import contextlib
 import json
@@ -16,13 +16,13 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
 from flip_flop.errors import InputError
-from flip_flop.options import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from flip_flop.record import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 MAX_LAYERS = 1000
 """The largest number of layers; published models have up to 130."""
 
 SECONDS = 0.5
-"""Processor time of a stranger's code, such as a regular expression or one prompt in a chat template."""
+"""Processor time of untrusted code, such as a regular expression or a prompt in a chat template."""
 
 # Kinds that change weights. PEFT reads only the adapter's two files for them.
 ADAPTER_KINDS = (  # noqa: SIM905 - quotes round twenty words hide the words
@@ -32,14 +32,14 @@ ADAPTER_KINDS = (  # noqa: SIM905 - quotes round twenty words hide the words
 
 
 class TimeLimitExceeded(Exception):  # noqa: N818 - turned into an InputError
-    """A stranger's code took more than its time."""
+    """Untrusted code exceeded its time limit."""
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float = SECONDS) -> Iterator[None]:
-    """Stop what runs inside after so many seconds of this process's processor time, by :class:`TimeLimitExceeded`.
+    """Raise :class:`TimeLimitExceeded` in the context after this processor time.
 
-    Python stops its main thread alone: in another one, and where there are no interval timers, nothing is limited.
+    Python can only interrupt its main thread. In other threads, and without interval timers, time is not limited.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,38 +1,47 @@
-"""The parts of a causal language model of transformers, with an adapter or without: its decoder, and its head.
+"""The decoder and the head of a causal language model of transformers, with or without an adapter.
 
-The head sees the rows that predict an answer's token, and nothing else: the logits of a whole sequence over a
-vocabulary of 151,936 are the largest tensor that a naive implementation makes.
+The head computes only the rows that predict a token of an answer. The logits of whole sequences over a vocabulary of
+151,936 would be the largest tensor of an audit.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, cast
 from weakref import WeakSet
 
 import torch
+import transformers
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from flip_flop.devices import to_device
 from flip_flop.errors import InputError
-from flip_flop.method.divergences import at_least_float32
+from flip_flop.method.divergences import at_least_float32, to_device
 
-# Rows of one pass through the head where no gradient is kept: 39 MB of logits at 64 rows of 151,936.
+# Rows of one pass through the head without gradient: 39 MB of logits at 64 rows of 151,936.
 HEAD_ROWS = 64
 HALF = (torch.bfloat16, torch.float16)
+# Architectures with exact packed scores, from benchmarks/architectures.py.
+# Options without effect on positions and attention.
+HARMLESS = {
+    *("tie_word_embeddings", "use_cache", "attention_bias", "mlp_bias", "hidden_act", "hidden_activation"),
+    *("activation_function", "dtype", "model_type", "_name_or_path", "transformers_version"),
+}
+TESTED = json.loads(Path(__file__).with_name("tested.json").read_text(encoding="utf-8"))
 
 
 def unwrap(model: nn.Module) -> PreTrainedModel:
-    """The causal LM inside a ``PeftModel``, its adapter still in effect; any other model itself."""
+    """Return the causal LM of a ``PeftModel``, with its adapter active, or the model itself."""
     get_base_model = getattr(model, "get_base_model", None)
     return cast(PreTrainedModel, get_base_model() if get_base_model else model)
 
 
 def decoder_of(model: nn.Module) -> nn.Module:
-    """The model without its head; raises ``E-MODEL-KIND`` where it does not come apart."""
+    """Return the model without its head; raises ``E-MODEL-KIND`` if they cannot be separated."""
     causal_lm = unwrap(model)
     named = (getattr(causal_lm, name, None) for name in (causal_lm.base_model_prefix, "model"))  # Llama 4's differ
     decoder = next((part for part in named if isinstance(part, nn.Module)), None)
@@ -43,7 +52,7 @@ def decoder_of(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Without dropout; afterwards the model is in the mode that it was in."""
+    """Switch to evaluation mode, without dropout, and restore the mode afterwards."""
     was_training = model.training
     model.eval()
     try:
@@ -70,7 +79,7 @@ def as_input_error(code: str, what: str, hint: str = "", kind: type[Exception] =
 
 @contextmanager
 def without_adapter(model: nn.Module) -> Iterator[None]:
-    """The base model alone; afterwards the adapter is as it was."""
+    """Disable the adapter, and enable it afterwards."""
     disable = getattr(model, "disable_adapter", None)
     if disable is None:
         yield
@@ -83,14 +92,14 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
 
 
 class InFloat32(TorchDispatchMode):
-    """While it is open a model of half precision computes in float32: what a check asks, rounding cannot hide then.
+    """Compute models of half precision in float32, so that rounding cannot hide the result of a check.
 
-    The weights stay as they are; each is made float32 for the one operation that reads it. Adapters of fused experts
-    insist on the weights' dtype, so adapters are left out.
+    The stored weights do not change. Each is converted for the operation that uses it. Callers disable adapters,
+    because adapters of fused experts require the dtype of the weights.
     """
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is not torch.ops.aten.embedding.default:  # it reads few rows of a large table
+        if function is not torch.ops.aten.embedding.default:  # converting the whole table would be slow
             args, kwargs = tree_map(_in_float32, (args, kwargs or {}))
         return function(*args, **(kwargs or {}))
 
@@ -102,10 +111,10 @@ def _in_float32(value: Any) -> Any:
 
 
 def head_logits(model: nn.Module, hidden: Float[Tensor, "rows width"]) -> Float[Tensor, "rows vocab"]:
-    """The model's own logits of some rows, in float32, with its soft cap or scale where it has one."""
+    """Return the model's logits of these rows in float32, with its soft cap or scale if it has one."""
     causal_lm = unwrap(model)
     head = causal_lm.get_output_embeddings()
-    if head.weight.dtype in HALF:  # Mamba's states are float32, whatever its weights are
+    if head.weight.dtype in HALF:  # Mamba's states are always float32
         hidden = hidden.to(head.weight.dtype)
     logits = at_least_float32(head(hidden))
     config = causal_lm.config.get_text_config()
@@ -125,11 +134,10 @@ def token_log_probs(
     token_node: Int[Tensor, " tokens"],
     token_target: Int[Tensor, " tokens"],
 ) -> Float[Tensor, " tokens"]:
-    """The log-probability of each target at its node, in nats; the head runs once per node that a token names.
+    """Return the log-probability of each target at its node, in nats. The head computes each named node once.
 
-    Nodes and targets are on the CPU, the states on any device.
-
-    Where no gradient is kept, the nodes go through the head in chunks, and no chunk's logits outlive it.
+    Nodes and targets are on the CPU, the states on any device. Without gradient, the head computes the nodes in chunks,
+    and the logits of a chunk are released after it.
     """
     device = hidden.device
     nodes, row = token_node.unique(return_inverse=True)
@@ -144,16 +152,42 @@ def token_log_probs(
     return torch.cat(picked)[to_device(torch.argsort(torch.cat(order)), device)]
 
 
-_CHECKED: "WeakSet[nn.Module]" = WeakSet()  # decoders that were found to fit
+def is_tested(model: nn.Module) -> bool:
+    """Return whether ``benchmarks/architectures.py`` found packed scores exact for this kind of model.
+
+    The test is valid for the same version of transformers, for unmodified classes on one device, and for the default
+    options of the architecture. Sizes may differ.
+    """
+    causal_lm = unwrap(model)
+    config = causal_lm.config
+    return (
+        config.model_type in TESTED["packed"]
+        and transformers.__version__.startswith(f"{TESTED['transformers']}.")
+        and not changed_options(config)
+        and len(set(getattr(causal_lm, "hf_device_map", {}).values())) <= 1
+        and all(type(each).__module__.startswith(("transformers.", "torch.", "peft.")) for each in model.modules())
+    )
+
+
+def changed_options(config: PreTrainedConfig) -> list[str]:
+    """Return the options that differ from the architecture's defaults and may change its attention."""
+    given, default = config.to_dict(), type(config)().to_dict()
+    options = (name for name, value in given.items() if isinstance(value, bool | str) or "softcap" in name)
+    changed = [name for name in options if name not in HARMLESS and given[name] != default.get(name)]
+    return changed + [name for name in ("quantization_config",) if name in given]
+
+
+_CHECKED: "WeakSet[nn.Module]" = WeakSet()  # decoders that passed check_head
 
 
 @torch.no_grad()
 def check_head(model: nn.Module) -> None:
-    """Compare decoder and head, called apart, with the model's own forward on three tokens; once for each model.
+    """Compare the decoder and head, called separately, with the forward pass of the whole model on three tokens.
+
+    Each model is checked once. Models that are not :func:`is_tested` must also be causal.
 
     Raises:
-        InputError: ``E-NONFINITE``; ``E-MODEL-KIND`` where they differ: the model does something between the two that
-            is not known here, and its scores would be wrong; and where a state depends on a token behind it.
+        InputError: ``E-NONFINITE``, or ``E-MODEL-KIND`` if the logits differ or a state depends on a later token.
     """
     causal_lm, decoder = unwrap(model), decoder_of(model)
     if decoder in _CHECKED:
@@ -174,22 +208,23 @@ def check_head(model: nn.Module) -> None:
     tolerance = float(own.abs().max().clamp(min=1.0)) * (2e-2 if hidden.dtype in HALF else 1e-3)
     if ours.shape != own.shape or not torch.allclose(ours, own, rtol=0.0, atol=tolerance):
         raise _unknown_kind(causal_lm, "gives other logits than its decoder and head, called apart")
-    # Kernels of half precision alone (FlashAttention, some quantized weights) cannot be asked.
-    with evaluation_mode(causal_lm), without_adapter(model), suppress(RuntimeError), InFloat32():
-        other_end = torch.cat([ids[:, :-1], ids[:, -1:] + 1], dim=1) % causal_lm.config.get_text_config().vocab_size
-        states = decoder(input_ids=torch.cat([ids, other_end]), use_cache=False).last_hidden_state[:, :-1]
-        if bool((states[0] - states[1]).abs().max() > 1e-5 * states.abs().max()):
-            raise _unknown_kind(causal_lm, "is not causal: a token's state changes with the tokens behind it")
+    if not is_tested(model):
+        # Kernels that need half precision (FlashAttention, some quantized weights) cannot be checked.
+        with evaluation_mode(causal_lm), without_adapter(model), suppress(RuntimeError), InFloat32():
+            other_end = torch.cat([ids[:, :-1], ids[:, -1:] + 1], dim=1) % causal_lm.config.get_text_config().vocab_size
+            states = decoder(input_ids=torch.cat([ids, other_end]), use_cache=False).last_hidden_state[:, :-1]
+            if bool((states[0] - states[1]).abs().max() > 1e-5 * states.abs().max()):
+                raise _unknown_kind(causal_lm, "is not causal: a token's state changes with later tokens")
     _CHECKED.add(decoder)
 
 
 def require_finite(
     scores: Float[Tensor, "instances templates labels"], ids: Sequence[str], what: str = "The model's scores"
 ) -> Float[Tensor, "instances templates labels"]:
-    """The scores, on the CPU, if all are finite.
+    """Return the scores, which are on the CPU, if all are finite.
 
     Raises:
-        InputError: ``E-NONFINITE``, with the id of the first instance of which one is not.
+        InputError: ``E-NONFINITE`` with the id of the first instance that has another score.
     """
     for each, is_finite in zip(ids, scores.isfinite().flatten(1).all(dim=1).tolist(), strict=True):
         if not is_finite:
@@ -198,7 +233,7 @@ def require_finite(
 
 
 def not_finite(what: str) -> InputError:
-    """The error for numbers of a model that are not finite."""
+    """Return the error for numbers of a model that are not finite."""
     hint = (
         "Check the weights and the dtype (bfloat16 or float32 instead of float16); in training, lower --learning-rate."
     )

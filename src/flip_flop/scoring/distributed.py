@@ -1,8 +1,7 @@
-"""Several processes, started by accelerate or torchrun: what they share.
+"""Communication of several processes that accelerate or torchrun started.
 
-In training the loss calls decoder and head separately, and a process runs several backwards a step, so
-DistributedDataParallel's own synchronisation never starts. It is not needed: an adapter's gradients are few, and are
-summed once a step.
+In training, the loss calls decoder and head separately, and a process runs several backward passes per step, so that
+DistributedDataParallel does not synchronize gradients. An adapter has few gradients, which are summed once per step.
 """
 
 import os
@@ -27,21 +26,21 @@ _answered = as_input_error(
 
 
 def world_size() -> int:
-    """How many processes work together."""
+    """Return the number of processes."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """This process's rank; rank 0 writes."""
+    """Return the rank of this process. Rank 0 writes."""
     return dist.get_rank() if world_size() > 1 else 0
 
 
 def join_processes(device: str) -> None:
-    """Begin to work together, where a launcher has started several processes; a training does so by itself."""
+    """Initialize communication if a launcher started several processes. The trainer does this in training."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from accelerate import PartialState
 
-        PartialState(cpu=device == "cpu", timeout=timedelta(hours=2))  # a process may get rows that take much longer
+        PartialState(cpu=device == "cpu", timeout=timedelta(hours=2))  # the rows of a process may take much longer
 
 
 @_answered
@@ -52,22 +51,22 @@ def _sum(value: Tensor) -> Tensor:
 
 @_answered
 def wait_for_all() -> None:
-    """A barrier."""
+    """Wait until all processes call this function."""
     if world_size() > 1:
         dist.barrier()
 
 
 def all_reduce_sum(count: int, device: torch.device) -> int:
-    """The sum of a number over all processes."""
+    """Return the sum of a number over all processes."""
     if world_size() == 1:
         return count
     return int(_sum(torch.tensor(count, device=device)))
 
 
 def sum_gradients(parameters: Iterable[Tensor]) -> None:
-    """Add up each parameter's gradient over all processes; where one has none, it counts as zero.
+    """Sum the gradient of each parameter over all processes. A missing gradient counts as zero.
 
-    A process's loss is divided by the number of all processes' instances: the sum is the whole step's gradient.
+    Losses are divided by the number of instances of all processes, so that the sum is the gradient of the step.
     """
     if world_size() == 1:
         return
@@ -83,18 +82,18 @@ def sum_gradients(parameters: Iterable[Tensor]) -> None:
 
 
 def any_rank(flag: bool, device: torch.device) -> bool:
-    """Whether the flag is set in any process."""
+    """Return whether the flag is set in any process."""
     return bool(all_reduce_sum(int(flag), device))
 
 
 def shard(items: Sequence[Any]) -> Sequence[Any]:
-    """This process's part of a list: every n-th item."""
+    """Return the part of this process: every n-th item of a list."""
     return items[rank() :: world_size()]
 
 
 @_answered
 def all_gather(value: T) -> list[T]:
-    """Every process's value, by rank."""
+    """Return the values of all processes, by rank."""
     values = [value] * world_size()
     if world_size() > 1:
         dist.all_gather_object(values, value)
@@ -102,10 +101,10 @@ def all_gather(value: T) -> list[T]:
 
 
 def all_results(work: Callable[[], T]) -> list[T]:
-    """What the work of every process gives, by rank. What the user did wrong in one of them is raised in all.
+    """Run a function in all processes and return the results by rank.
 
     Raises:
-        InputError: The first process's that has one; so with memory that runs out.
+        InputError: The first error of any process, in all processes. Also for memory that runs out.
     """
     try:
         own: tuple[T | None, Exception | None] = (work(), None)

@@ -1,7 +1,7 @@
-"""The second scorer: a model behind an OpenAI-compatible completions endpoint, such as vLLM's, SGLang's or llama.cpp's.
+"""Served models with an OpenAI-compatible completions endpoint, such as vLLM, SGLang or llama.cpp.
 
-The text that is scored is prompt, delimiter and answer, as in :mod:`flip_flop.scoring.tokens`; the server's tokenizer
-reads it. It gives back the tokens with their log-probabilities (``echo``), and the answer's are those at the end.
+The text is prompt, delimiter and answer, as in :mod:`flip_flop.scoring.encoder`. The server returns its tokens with
+their log-probabilities (``echo``). The last tokens are the answer.
 """
 
 import itertools
@@ -12,23 +12,28 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from flip_flop.console import count, echo, track
 from flip_flop.errors import InputError
-from flip_flop.files import sha256_json, user_cache
+from flip_flop.files import json_digest, sha256_json, user_cache
 from flip_flop.hub import endpoint_of
-from flip_flop.identity import json_digest
-from flip_flop.options import DEFAULT_SCORING, ScoringOptions
-from flip_flop.progress import track
+from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance
-from flip_flop.run_record import ModelRecord
-from flip_flop.scoring.answer_store import AnswerStore
-from flip_flop.scoring.interface import Scorer
-from flip_flop.scoring.models import load_tokenizer
-from flip_flop.scoring.questions import Question, UnreachableError, in_threads, require_different, same
-from flip_flop.scoring.replies import counts_of, echoed_tokens, end_with
-from flip_flop.scoring.scorer import ScoreTable
-from flip_flop.scoring.tokens import PromptEncoder
-from flip_flop.terminal import echo
-from flip_flop.text import count
+from flip_flop.record import ModelRecord
+from flip_flop.scoring.encoder import PromptEncoder
+from flip_flop.scoring.loading import load_tokenizer
+from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
+from flip_flop.scoring.questions import (
+    AnswerStore,
+    Question,
+    UnreachableError,
+    counts_of,
+    echoed_tokens,
+    end_with,
+    in_threads,
+    require_different,
+    same,
+)
+from flip_flop.scoring.scorer import Scorer
 
 # Retries begin after 0.5 s, 1 s, 2 s, ... up to 8 s. They span about a minute, in which a server can restart.
 RETRIES, SECONDS = 10, 300.0
@@ -62,7 +67,7 @@ class EndpointScorer(Scorer):
         self.endpoint = endpoint_of(name)
         self.tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
         digests = {"chat_template": json_digest(self.tokenizer.chat_template)} if self.tokenizer else {}
-        self.record = ModelRecord(name=self.endpoint.model, digests=digests, extra={"endpoint": self.endpoint.url})
+        self.record = ModelRecord(name=self.endpoint.model, digests=digests, endpoint=self.endpoint.url)
         self.store = user_cache() / "answers" / f"{sha256_json(self.endpoint)[:16]}.sqlite"
         import openai
 
@@ -85,7 +90,7 @@ class EndpointScorer(Scorer):
             raise InputError("E-ENDPOINT", f"{name} cannot be asked: {self._plain(error)}.") from None
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
-        """In the chat template of the tokenizer that was given; what only a template can take needs one."""
+        """Return the instance in the chat template of the tokenizer. Chat settings of a task need one."""
         return self._as_read(instance, self._encoder(options))
 
     def _encoder(self, options: ScoringOptions) -> PromptEncoder | None:
@@ -95,8 +100,8 @@ class EndpointScorer(Scorer):
         if encoder is not None:
             return encoder.as_read(instance)
         for key in instance.chat.given:
-            message = f"The task has {key}: for the chat template, and a served model's is on its server."
-            raise InputError("E-CHAT-TEMPLATE", message, "Give --tokenizer, whose chat template it is.")
+            message = f"The task has {key}, which needs a chat template."
+            raise InputError("E-CHAT-TEMPLATE", message, "Give the served model's tokenizer with --tokenizer.")
         return instance
 
     def scores(
@@ -107,26 +112,27 @@ class EndpointScorer(Scorer):
         names: Sequence[str] = (),
         label: str = "scoring",
         quiet: bool = True,
-    ) -> ScoreTable:
-        """Ask the server, ``options.concurrency`` requests at a time; an answer that is kept is not asked again.
+    ) -> Scores:
+        """Send ``options.concurrency`` requests at a time. Stored answers are not requested again.
 
-        By generation an answer's score is 0, the others' are ``-inf``; all are where the answer is none of them.
+        With generated answers, the label of the answer has the score 0, and other labels have ``-inf``.
 
         Raises:
             InputError: ``E-ENDPOINT-ANSWER``, ``E-ENDPOINT-LOGPROBS``, ``E-ENDPOINT-CHANGED``, ``E-ENDPOINT-STORE``;
                 ``E-ENDPOINT`` for an option of loaded models.
         """
         if options.too_long == "skip":
-            raise InputError("E-ENDPOINT", "How long a prompt is, a server tells only by refusing it: none is skipped.")
+            raise InputError("E-ENDPOINT", "--too-long skip applies only to local models.", "Remove the option.")
         encoder = self._encoder(options)
         in_chat = encoder is None and options.chat_template == "on"
         if in_chat and options.by == "probability":
-            hint = "Give --tokenizer, whose chat template it is."
-            raise InputError("E-CHAT-TEMPLATE", "A served model's chat template is on its server.", hint)
+            hint = "Give the served model's tokenizer with --tokenizer."
+            raise InputError("E-CHAT-TEMPLATE", "--chat-template on needs a tokenizer.", hint)
         shape = (len(instances), len(instances[0].choices), len(instances[0].choices[0]))
         if options.by == "generation":
             require_different(instances)
-        questions = [question for each in instances for question in self._questions(each, encoder, options, names)]
+        read = [self._as_read(instance, encoder) for instance in instances]
+        questions = [question for each in read for question in self._questions(each, encoder, options, names)]
         answers, asked = self._answers(questions, options.concurrency, label, quiet)
         if options.by == "probability":
             scores = np.array([each["score"] for each in answers], dtype=np.float32).reshape(shape)
@@ -145,7 +151,7 @@ class EndpointScorer(Scorer):
             "boundary_merged": merged,
             **asked,
         }
-        return ScoreTable(scores, counts, merged, settings=settings)
+        return Scores.of(instances, scores, counts, instances=read, settings=settings)
 
     def _questions(
         self,
@@ -155,10 +161,9 @@ class EndpointScorer(Scorer):
         names: Sequence[str],
     ) -> Iterator[Question]:
         in_chat = encoder is None and options.chat_template == "on"
-        # The BOS that a chat template writes is left out where the server's tokenizer writes it too.
+        # Without this, the text would have the BOS of the chat template and the BOS of the server's tokenizer.
         bos = encoder.tokenizer.bos_token if encoder and encoder.uses_chat_template and encoder.starts_with_bos else ""
-        prompts = self._as_read(instance, encoder).prompts
-        for at, (read, choices) in enumerate(zip(prompts, instance.choices, strict=True)):
+        for at, (read, choices) in enumerate(zip(instance.prompts, instance.choices, strict=True)):
             prompt = read.removeprefix(str(bos))
             place = f"Instance {instance.id!r}, template {names[at] if names else at + 1!r}"
             if options.by == "generation":
@@ -172,7 +177,7 @@ class EndpointScorer(Scorer):
     def _answers(
         self, questions: Sequence[Question], concurrency: int, label: str, quiet: bool
     ) -> tuple[list[Any], dict[str, int]]:
-        """Return the answers and counts of new ones. Some stored answers are compared with new ones."""
+        """Return all answers, and counts of the requested answers. Some stored answers are requested again."""
         by_key = {question.key: question for question in questions}
         with AnswerStore(self.store) as store:
             kept = store.found(by_key)
@@ -184,7 +189,7 @@ class EndpointScorer(Scorer):
                 advance(len(kept))
                 for question, answer in itertools.chain.from_iterable(asked_now):
                     if isinstance(answer, UnreachableError) and found:
-                        hint = f"{len(found):,} of {total:,} answers are kept: the same command goes on from there."
+                        hint = f"{len(found):,} of {total:,} answers are stored. To continue, run the command again."
                         raise InputError(answer.code, answer.message, hint) from answer
                     if type(answer) is InputError:
                         raise InputError(answer.code, f"{question.place}: {answer.message}", answer.hint) from answer
@@ -233,7 +238,7 @@ class EndpointScorer(Scorer):
         lengths = itertools.accumulate(map(len, reversed(tokens)))
         number = next((at for at, length in enumerate(lengths, 1) if length >= len(answer)), len(tokens))
         merged = False
-        # A server may show a character of several tokens with its last one, the others as nothing.
+        # A server may return the text of a character with its last token, and empty texts for its other tokens.
         if "".join(tokens[-number:]) != answer or (number < len(tokens) and not tokens[-number - 1]):
             context, _, more = self._echo(prompt)
             pairs = zip(context, tokens, strict=False)
@@ -285,7 +290,7 @@ class EndpointScorer(Scorer):
             raise kind("E-ENDPOINT-ANSWER", f"{self._what} does not answer: {self._plain(error)}.") from None
 
     def _plain(self, error: Exception) -> str:
-        """An error's text in one line, without the key, which some servers repeat."""
+        """Return the text of an error without line breaks and without the key, which some servers repeat."""
         text = str(error).replace(self._key, "***") if self._key else str(error)
         return " ".join(text.split())[:200].rstrip(".")
 

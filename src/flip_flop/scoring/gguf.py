@@ -16,7 +16,7 @@ from flip_flop.files import lock_output, new_folder, sha256_file, user_cache, wr
 from flip_flop.hub import gguf_name
 from flip_flop.scoring.bounds import check_model_size, check_num_layers
 from flip_flop.scoring.causal_lm import as_input_error
-from flip_flop.scoring.pretrained import ModelSource, in_one_line, load_weights
+from flip_flop.scoring.loading import ModelSource, in_one_line, load_weights
 
 log = logging.getLogger("flip_flop")
 
@@ -24,15 +24,14 @@ WEIGHTS_PER_BYTE = 6
 """The most that a type of quantization stores; IQ1_S stores 5.1."""
 
 
-def converted(name: str, revision: str | None, part: Literal["weights", "tokenizer"]) -> ModelSource | None:
-    """Return the folder of a GGUF file's weights or tokenizer, or ``None`` for a model in another format.
+def converted(name: str, revision: str | None, part: Literal["weights", "tokenizer"]) -> ModelSource:
+    """Return the folder of a GGUF file's weights or tokenizer, which is converted once.
 
     Raises:
         InputError: ``E-MODEL-FILE``: the file is damaged, or transformers does not read its architecture.
     """
     gguf = gguf_name(name)
-    if gguf is None:
-        return None
+    assert gguf is not None
     file = Path(in_one_line("file", name, cached_file, *gguf, **ModelSource(name, gguf.place, revision).hub))
     digest = sha256_file(file)
     # Another version of transformers may convert the file in another way.

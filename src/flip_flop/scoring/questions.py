@@ -1,17 +1,176 @@
-"""Questions for a served model, asked in threads."""
+"""Questions for a served model: asked in threads, stored, and read as labels or log-probabilities."""
 
+import contextlib
 import itertools
+import json
+import re
+import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring.generation import label_of
 
-SAME_NATS = 0.1  # how near an answer that is asked again has to be; servers of half precision are no nearer
+THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+# A word or number that continues behind its first character.
+CONTINUED = re.compile(r"[^\W_](?:[^\W_]|['’_‐‑-]\w)|\d[.,:/–]\d")
+NO_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+# Between two answers: words, symbols, or only space.
+JOINT = re.compile(
+    r"\A(?:[\W_]*(?:\b(?:and/or|or|and|nor|oder|und|ou|et|o|y)\b|或者?|和)|[\s*_\"'”’]*[,;/&|、，；／])?[\s*_\"'“‘(\[]*"
+)
+
+
+def label_of(text: str, choices: Sequence[str]) -> int | None:
+    """Return the index of the answer that a text begins with as whole words, or None.
+
+    The longest answer counts. A text that joins it to another answer ("Yes or No", "Yes, no doubt") has no label.
+    A `<think>` block at the beginning is skipped. As many lines count as the answers have. Case and
+    white space do not count. If no answer is found, punctuation and symbols around text and answers are removed.
+
+    Example:
+        >>> label_of(" Yes, I think.", ["No", "Yes"]), label_of("Notably so", ["No", "Yes"]), label_of("B)", ["A", "B"])
+        (1, None, 1)
+        >>> label_of("C++.", ["C", "C++"]), label_of("-1", ["1", "-1"]), label_of("1.5", ["1", "2"])
+        (1, 1, None)
+        >>> label_of("can't", ["can", "cannot"]), label_of("Yes or no", ["No", "Yes"]), label_of("是的", ["是", "否"])
+        (None, None, 0)
+    """
+    num_lines = 1 + max(each.strip().count("\n") for each in choices)
+    written = " ".join(" ".join(THOUGHT.sub("", text, 1).strip().split("\n")[:num_lines]).split()).casefold()
+    plain = [" ".join(each.split()).casefold() for each in choices]
+    bare = [_bare(each) for each in plain]
+    found, rest = _first(written, plain)
+    if found is None:
+        found, rest = _first(_bare(written), bare)
+    others = {_first(JOINT.sub("", rest, 1), each)[0] for each in (plain, bare)} - {None, found}
+    return None if others else found
+
+
+def _first(text: str, answers: Sequence[str]) -> tuple[int | None, str]:
+    """The answer at the beginning of a text, and the rest."""
+    begun = [each for each in answers if each and text.startswith(each) and not _goes_on(each[-1], text[len(each) :])]
+    longest = max(begun, key=len, default="")
+    # Equal answers cannot be told apart.
+    return (answers.index(longest), text[len(longest) :]) if answers.count(longest) == 1 and longest else (None, "")
+
+
+def _goes_on(last: str, rest: str) -> bool:
+    """Whether a word or number is longer than the answer."""
+    has_spaces = not any(unicodedata.name(each, "").startswith(NO_SPACES) for each in last + rest[:1])
+    return has_spaces and bool(CONTINUED.match(last + rest[:2]))
+
+
+def _bare(text: str) -> str:
+    def is_around(at: int) -> bool:
+        is_sign = text[at] in "+-−" and text[at + 1 : at + 2].isdigit()
+        return unicodedata.category(text[at])[0] in "PSZ" and not is_sign
+
+    first = next((at for at in range(len(text)) if not is_around(at)), len(text))
+    last = next((at for at in range(len(text) - 1, first - 1, -1) if not is_around(at)), first - 1)
+    return text[first : last + 1]
+
+
+# Rounding in a server's softmax may give slightly more than 0. Below the lower bound, float32 results may overflow.
+MIN, MAX = -1e6, 1e-5
+
+
+def counts_of(reply: dict[str, Any]) -> tuple[int, int]:
+    """Return the tokens of prompt and completion, or zeros if the server does not count.
+
+    Raises:
+        ValueError: One is not a count.
+    """
+    usage = reply.get("usage") or {"prompt_tokens": 0, "completion_tokens": 0}
+    counts = usage["prompt_tokens"], usage["completion_tokens"]
+    if not all(type(each) is int and 0 <= each < 2**31 for each in counts):
+        raise ValueError("usage without counts")
+    return counts
+
+
+def echoed_tokens(reply: dict[str, Any], text: str) -> tuple[list[str], list[float | None], int]:
+    """Return the tokens of an echoed text, their log-probabilities and the number of tokens read.
+
+    Generated tokens are dropped. A server may count a BOS token that it does not show.
+
+    Raises:
+        ValueError: Log-probabilities are missing, or the reply contradicts itself.
+    """
+    choice, (read, written) = reply["choices"][0], counts_of(reply)
+    shown: Any = choice.get("logprobs") or {}
+    tokens, log_probs = shown.get("tokens"), shown.get("token_logprobs")
+    if not (
+        choice["text"].startswith(text)
+        and isinstance(tokens, list)
+        and isinstance(log_probs, list)
+        and all(isinstance(each, str) for each in tokens)
+        and all(type(each) in (int, float) and MIN <= each <= MAX for each in log_probs if each is not None)
+        and len(tokens) == len(log_probs) == len(shown.get("text_offset") or tokens)
+        and 0 <= read + written - len(tokens) <= 1
+    ):
+        raise ValueError("missing or inconsistent")
+    return tokens[: -written or None], log_probs[: -written or None], read
+
+
+def end_with(tokens: Sequence[str], answer: str) -> bool:
+    """Return whether the text of the last tokens is the answer, apart from white space.
+
+    A server may show parts of a character as an empty token or as U+FFFD. Such an answer passes.
+    """
+    shown, wanted = ("".join(text.split()) for text in ("".join(tokens), answer))
+    is_partial = not answer.isascii() and any(not each.strip(" \ufffd") for each in tokens[-len(answer.encode()) :])
+    return is_partial or shown.endswith(wanted)
+
+
+class AnswerStore:
+    """Answers by the digest of their question, in an SQLite file.
+
+    A row has the digest of key and answer before the answer. Rows without the right digest are ignored and later
+    replaced. Older versions wrote no digest, so their rows are replaced too.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        with self._in_one_line():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = sqlite3.connect(path, timeout=60.0, isolation_level=None)  # several processes may share it
+            self._file.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT) WITHOUT ROWID")
+
+    def __enter__(self) -> "AnswerStore":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def found(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Return the stored answers by key."""
+        with self._in_one_line():
+            rows = (self._file.execute("SELECT key, answer FROM answers WHERE key = ?", (key,)) for key in keys)
+            split = ((key, *str(stored).partition(" ")) for row in rows for key, stored in row)
+            return {key: json.loads(answer) for key, digest, _, answer in split if digest == sha256_json([key, answer])}
+
+    def put(self, key: str, answer: Any) -> None:
+        """Store an answer on disk."""
+        text = json.dumps(answer)
+        with self._in_one_line():
+            row = (key, f"{sha256_json([key, text])} {text}")
+            self._file.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", row)
+
+    @contextlib.contextmanager
+    def _in_one_line(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError, ValueError) as error:
+            message = f"cannot use {self.path}, which stores a served model's answers: {error}."
+            raise InputError("E-ENDPOINT-STORE", message) from error
+
+
+SAME_NATS = 0.1  # tolerance of a repeated score, for servers in half precision
 
 
 class UnreachableError(InputError):
@@ -33,24 +192,24 @@ class Question(NamedTuple):
 
     @property
     def key(self) -> str:
-        """By which its answer is kept."""
-        return sha256_json(["2" if self.answer is None else "1", *self[:4]])  # of the first kind, "1" was a line alone
+        """The key of the stored answer."""
+        return sha256_json(["2" if self.answer is None else "1", *self[:4]])
 
     def means(self, given: dict[str, Any]) -> Any:
-        """What was given: a score in nats, or a label's index, None where it is no label."""
+        """Return a score in nats, or a label index, or None if the text does not match a label."""
         return given["score"] if "score" in given else label_of(given["text"], self.choices)
 
 
 def require_different(instances: Sequence[RenderedInstance]) -> None:
-    """Refuse answers that a text could not be told to be (``E-GENERATION``)."""
+    """Refuse answers that a generated text cannot distinguish (``E-GENERATION``)."""
     for group in dict.fromkeys(group for each in instances for group in each.choices):
         if [label_of(each, group) for each in group] != list(range(len(group))):
-            message = f"As texts, the answers {', '.join(map(repr, group))} cannot be told apart."
-            raise InputError("E-GENERATION", message, "Write them in other words.")
+            message = f"Generated texts cannot distinguish the answers {', '.join(map(repr, group))}."
+            raise InputError("E-GENERATION", message, "Use other words.")
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two meanings of one question's answers are those of one model."""
+    """Return whether two answers to a question have the same meaning."""
     return abs(one - other) <= SAME_NATS if isinstance(one, float) else one == other
 
 

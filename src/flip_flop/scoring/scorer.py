@@ -1,186 +1,190 @@
-"""Scores of every label under every template: mean log-probability of the answer's tokens, in nats (Eq. 13)."""
+"""Scorers, which score answers of a model, and the kinds of models that they accept."""
 
-import contextlib
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+import abc
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-import torch
-from jaxtyping import Float, Float32, Int64
 from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from flip_flop.options import DEFAULT_SCORING, Backend, ScoringOptions
-from flip_flop.progress import track
+from flip_flop.errors import InputError
+from flip_flop.files import json_digest
+from flip_flop.hub import is_endpoint
+from flip_flop.metrics import Resolution, Scores
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import distributed
-from flip_flop.scoring.answers import AnswerStates, answer_states, pack
-from flip_flop.scoring.attention import packed_attention
-from flip_flop.scoring.causal_lm import evaluation_mode, require_finite
-from flip_flop.scoring.models import LoadedModel
-from flip_flop.scoring.support import choose_backend
-from flip_flop.scoring.tokens import EncodedInstance
-from flip_flop.scoring.trie import shared_beginning
-from flip_flop.too_long import TooLong, refuse_or_skip
+from flip_flop.record import AdapterRecord, ModelRecord
+from flip_flop.scoring.causal_lm import check_head, unwrap
+from flip_flop.scoring.checks import check_scores, find_resolution, preferred_tokens
+from flip_flop.scoring.loading import (
+    DEMO,
+    EMBEDDED_MODEL,
+    LoadedModel,
+    compute_in_its_dtype,
+    describe_weights,
+    load_model,
+    load_tokenizer,
+)
+from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
+from flip_flop.scoring.scores import score
 
-log = logging.getLogger("flip_flop")
 
-WINDOW = 8  # forwards whose instances are put in the order of their lengths
+@runtime_checkable
+class TrainerLike(Protocol):
+    """A ``transformers.Trainer``, whose import takes seconds."""
+
+    model: Any
+    processing_class: Any
 
 
-@dataclass(frozen=True)
-class ScoreTable:
-    """Scores of a set of instances.
+ModelGiven = LoadedModel | nn.Module | tuple[nn.Module, PreTrainedTokenizerBase] | TrainerLike | str | os.PathLike[str]
+
+
+class Scorer(abc.ABC):
+    """A model as a source of scores. A subclass defines ``record`` and ``scores``. The rest has defaults.
 
     Attributes:
-        scores: Mean log-probability of each answer's tokens, in nats.
-        token_counts: The tokens of each answer; 0 where answers were generated.
-        num_merged: How many answers' first token spanned the join of prompt and answer.
-        too_long: What was left out as too long for the model.
-        settings: What ``run.json`` says of how prompts were put to the model.
+        record: The model in ``run.json``.
+        adapter: The adapter in ``run.json``.
+        allowed_changes: Changed parts of the adapter's training that ``--allow-changed`` accepted.
     """
 
-    scores: Float32[np.ndarray, "instances templates labels"]
-    token_counts: Int64[np.ndarray, "instances templates labels"]
-    num_merged: int = 0
-    backend: Backend = "packed"
-    too_long: tuple[TooLong, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    record: ModelRecord
+    adapter: AdapterRecord | None = None
+    allowed_changes: tuple[str, ...] = ()
 
-    @property
-    def own_label_mass(self) -> Float[np.ndarray, "instances templates"]:
-        """Probability that a template's answer is one of its own labels, whole: sum over labels of p(y_c | x)."""
-        return np.exp(self.scores.astype(np.float64) * self.token_counts).sum(axis=-1)
+    @abc.abstractmethod
+    def scores(
+        self,
+        instances: Sequence[RenderedInstance],
+        options: ScoringOptions = DEFAULT_SCORING,
+        *,
+        names: Sequence[str] = (),
+        label: str = "scoring",
+        quiet: bool = True,
+    ) -> Scores:
+        """Score every label of every instance under every template.
 
+        All instances have the same numbers of templates and labels. Instances that are too long are refused, or left
+        out of the scores and listed in their ``too_long``, as the options say. ``names`` are template names, for
+        errors. ``label`` names the progress bar.
 
-def score(
-    loaded: LoadedModel,
-    instances: Sequence[RenderedInstance],
-    options: ScoringOptions = DEFAULT_SCORING,
-    *,
-    names: Sequence[str] = (),
-    label: str = "scoring",
-    quiet: bool = True,
-    shared: bool = False,
-) -> ScoreTable:
-    """Score rendered instances, all with the same numbers of templates and labels; ``label`` names the progress bar.
+        Raises:
+            InputError: The instances cannot be scored. No part of them is returned.
+        """
 
-    The table is of the instances that are not skipped as too long. ``names`` are the templates', for errors. Where the
-    work is ``shared``, all processes of a launcher call this, each scores its part, and all have the whole table.
-    """
-    encoder = loaded.encoder(options.chat_template)
-    encoded, too_long = encoder.encode_all(instances)
-    refuse_or_skip(too_long, len(instances), options.too_long, names)
-    # By all instances: the processes score in one way.
-    backend = choose_backend(loaded.model, encoded, options.backend) if shared else options.backend
+    def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
+        """Return the instance as the model reads it, for example in a chat template."""
+        return instance
 
-    def score_part() -> ScoreTable:
-        part = (distributed.shard(encoded) or encoded[:1]) if shared else encoded
-        return score_instances(
-            loaded.model, part, backend=backend, batch_tokens=options.batch_tokens, label=label, quiet=quiet
-        )
+    def preferred_tokens(self, scores: Scores, templates: Sequence[int], options: ScoringOptions) -> list[list[str]]:
+        """Return the most probable first tokens of the answer under each of these templates, or an empty list."""
+        return []
 
-    table = join_tables(distributed.all_results(score_part), len(encoded)) if shared else score_part()
-    settings = {
-        "delimiter": encoder.delimiter_of(instances[0].chat),
-        "chat_template": encoder.uses_chat_template,
-        "bos": encoder.bos is not None,
-        "backend": table.backend,
-        "batch_tokens": options.batch_tokens,
-        "boundary_merged": table.num_merged,
-    }
-    return replace(table, too_long=tuple(too_long), settings=settings)
+    def resolution(self, scores: Scores, options: ScoringOptions, *, quiet: bool = True) -> Resolution | None:
+        """Return the smallest margin between two scores that the arithmetic resolves, or ``None`` if unknown."""
+        return None
 
 
-@torch.no_grad()
-def score_instances(
-    model: nn.Module,
-    instances: Sequence[EncodedInstance],
-    *,
-    backend: Backend = "packed",
-    batch_tokens: int = DEFAULT_SCORING.batch_tokens,
-    label: str = "scoring",
-    quiet: bool = False,
-    visit: Callable[[Sequence[EncodedInstance], AnswerStates, torch.Tensor], None] | None = None,
-) -> ScoreTable:
-    """Score every label of every instance under every template.
+class CausalLMScorer(Scorer):
+    """A local model, scored by the packed or the padded backend. ``shared`` as in :func:`~flip_flop.score`."""
 
-    The result does not depend on the order of the instances, nor, but for rounding, on ``batch_tokens``, the tokens of
-    one forward; an instance is never divided. The model is read in evaluation mode. ``packed`` gives way to ``padded``
-    for models that it cannot serve exactly. ``visit`` gets the instances, states and scores of each forward,
-    those on the CPU: what else is read of them takes no second one.
+    def __init__(self, loaded: LoadedModel, *, shared: bool = False):
+        self.loaded, self.shared = loaded, shared
+        self.record, self.adapter, self.allowed_changes = loaded.record, loaded.adapter, loaded.allowed_changes
+
+    def scores(
+        self,
+        instances: Sequence[RenderedInstance],
+        options: ScoringOptions = DEFAULT_SCORING,
+        *,
+        names: Sequence[str] = (),
+        label: str = "scoring",
+        quiet: bool = True,
+    ) -> Scores:
+        """Call :func:`~flip_flop.score`, then :func:`~flip_flop.scoring.checks.check_scores`."""
+        if options.by == "generation":
+            raise InputError("E-GENERATION", f"{self.record.name} is loaded here, and has probabilities.")
+        found = score(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
+        checked = check_scores(self.loaded.model, found, names, quiet=quiet)
+        return replace(found, settings={**found.settings, "self_check": checked})
+
+    def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
+        """Return the instance in the tokenizer's chat template, if it is used."""
+        return self.loaded.encoder(options.chat_template).as_read(instance)
+
+    def preferred_tokens(self, scores: Scores, templates: Sequence[int], options: ScoringOptions) -> list[list[str]]:
+        """:func:`~flip_flop.scoring.checks.preferred_tokens`."""
+        return preferred_tokens(self.loaded, scores, templates, options)
+
+    def resolution(self, scores: Scores, options: ScoringOptions, *, quiet: bool = True) -> Resolution | None:
+        """:func:`~flip_flop.scoring.checks.find_resolution`."""
+        return find_resolution(self.loaded.model, scores, options.batch_tokens, quiet=quiet)
+
+
+def as_scorer(given: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | None = None) -> Scorer:
+    """Return a scorer as it is, and a scorer for any other model, local or served.
 
     Raises:
-        InputError: ``E-NONFINITE`` where the model's output is not finite, with the instance's id.
+        InputError: ``E-ENDPOINT``, or as :func:`as_loaded`.
     """
-    backend = choose_backend(model, instances, backend)
-    scores: list[np.ndarray] = []
-    counts: list[np.ndarray] = []
-    merged = 0
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(evaluation_mode(model))
-        if backend == "packed":
-            stack.enter_context(packed_attention(model))
-        advance = stack.enter_context(track(label, len(instances), "instances", quiet=quiet))
-        for window in _windows(instances, WINDOW * batch_tokens):
-            scores += [np.empty(0)] * len(window)
-            counts += [np.empty(0)] * len(window)
-            merged += sum(instance.num_merged for instance in window)
-            shared = shared_beginning([instance.trie for instance in window])
-            sizes = [len(instance.trie) - shared for instance in window]
-            waiting = list(pack(sizes, batch_tokens - shared))[::-1]
-            order: list[int] = []
-            found: list[tuple[torch.Tensor, torch.Tensor]] = []
-            while waiting:
-                indices = waiting.pop()
-                members = [window[index] for index in indices]
-                try:
-                    states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens, shared=shared)
-                    answers = states.scores(model)
-                except torch.OutOfMemoryError:
-                    if len(indices) == 1:
-                        raise
-                    tokens = sum(sizes[index] for index in indices)
-                    batch_tokens = shared + tokens // 2
-                    log.warning("W-MEMORY: %d tokens do not fit; forwards now have %d", shared + tokens, batch_tokens)
-                    left = [index for group in [*waiting, indices] for index in group]
-                    parts = pack([sizes[index] for index in left], tokens // 2)
-                    waiting = [[left[at] for at in part] for part in parts][::-1]
-                    continue
-                if visit is not None:
-                    answers = require_finite(answers.cpu(), [instance.id for instance in members])
-                    visit(members, states, answers)
-                order += indices
-                found.append((answers, states.token_counts))
-                advance(len(indices))
-            # Only now, and at once: while a device computes a forward, the CPU prepares the next.
-            batch, batch_counts = (torch.cat(parts) for parts in zip(*found, strict=True))
-            batch = require_finite(batch.float().cpu(), [window[index].id for index in order])
-            for index, of_it, its_counts in zip(order, batch.numpy(), batch_counts.numpy(), strict=True):
-                scores[index - len(window)], counts[index - len(window)] = of_it, its_counts
-    return ScoreTable(np.stack(scores), np.stack(counts), merged, backend)
+    if isinstance(given, Scorer):
+        return given
+    if isinstance(given, str | os.PathLike) and is_endpoint(os.fspath(given)):
+        from flip_flop.scoring.endpoint import EndpointScorer  # needs openai, and imports Scorer
+
+        return EndpointScorer(os.fspath(given), tokenizer)
+    return CausalLMScorer(as_loaded(given, tokenizer))
 
 
-def join_tables(parts: Sequence[ScoreTable], length: int) -> ScoreTable:
-    """The whole table from the parts that :func:`~flip_flop.scoring.distributed.shard` gave to the processes."""
-    scores = np.empty((length, *parts[0].scores.shape[1:]), dtype=parts[0].scores.dtype)
-    counts = np.empty((length, *parts[0].token_counts.shape[1:]), dtype=parts[0].token_counts.dtype)
-    own = parts[:length]  # beyond, a process had nothing of its own to score
-    for number, part in enumerate(own):
-        scores[number :: len(parts)], counts[number :: len(parts)] = part.scores, part.token_counts
-    return ScoreTable(scores, counts, sum(part.num_merged for part in own), parts[0].backend)
+def as_loaded(given: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = None) -> LoadedModel:
+    """Return a :class:`LoadedModel` for a name, a folder, a model of transformers or PEFT, or a trainer.
+
+    Without a tokenizer, the tokenizer of the model's name is loaded. Models that are not loaded from files have no
+    digests, so that changes since an adapter's training are not detected.
+
+    Raises:
+        InputError: ``E-MODEL-TOKENIZER`` without a tokenizer, ``E-MODEL-KIND`` for another kind of model, or as
+            :func:`load_model`.
+    """
+    if isinstance(given, tuple):
+        return as_loaded(*given)
+    if isinstance(given, TrainerLike):
+        return as_loaded(given.model, tokenizer or given.processing_class)  # type: ignore[arg-type]  # as modules have both
+    if isinstance(given, str | os.PathLike):
+        given = load_model(given)
+    if isinstance(given, LoadedModel):
+        return given if tokenizer is None or tokenizer is given.tokenizer else _with_tokenizer(given, tokenizer)
+    return _describe(given, tokenizer)
 
 
-def _windows(instances: Iterable[EncodedInstance], max_nodes: int) -> Iterator[list[EncodedInstance]]:
-    """The instances in order, in groups of so many nodes: what is encoded where it is read is not all kept."""
-    window: list[EncodedInstance] = []
-    total = 0
-    for instance in instances:
-        if window and total + len(instance.trie) > max_nodes:
-            yield window
-            window, total = [], 0
-        window.append(instance)
-        total += len(instance.trie)
-    if window:
-        yield window
+def _with_tokenizer(loaded: LoadedModel, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
+    digests = {name: digest for name, digest in loaded.record.digests.items() if name != "tokenizer"}
+    digests["chat_template"] = json_digest(tokenizer.chat_template)
+    return replace(loaded, tokenizer=tokenizer, record=replace(loaded.record, digests=digests))
+
+
+def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel:
+    if not isinstance(model, PreTrainedModel) and not hasattr(model, "get_base_model"):
+        hint = "Give a causal language model of transformers, its name, or a pair of model and tokenizer."
+        raise InputError("E-MODEL-KIND", f"{type(model).__name__} is not a model of transformers.", hint)
+    causal_lm = unwrap(model)
+    compute_in_its_dtype(causal_lm)
+    check_head(causal_lm)
+    name = causal_lm.config._name_or_path
+    if tokenizer is None:
+        if not name:
+            message = f"{type(causal_lm).__name__} comes without a tokenizer, and without a name to find one by."
+            raise InputError("E-MODEL-TOKENIZER", message, "Give the tokenizer too.")
+        tokenizer = load_tokenizer(name, getattr(causal_lm.config, "_commit_hash", None))
+    is_demo = Path(name) == EMBEDDED_MODEL
+    record = ModelRecord(
+        name=DEMO if is_demo else name or type(causal_lm).__name__,
+        revision=getattr(causal_lm.config, "_commit_hash", None),
+        is_demo=is_demo,
+        digests={"chat_template": json_digest(tokenizer.chat_template)},
+        **describe_weights(causal_lm, str(causal_lm.dtype).removeprefix("torch.")),
+    )
+    return LoadedModel(model, tokenizer, record, AdapterRecord() if hasattr(model, "peft_config") else None)

@@ -1,4 +1,4 @@
-"""Which models the packed back end serves exactly, and the one line for those that it does not."""
+"""Choose the packed backend for models whose packed scores are exact, and the padded backend for others."""
 
 import functools
 import logging
@@ -9,16 +9,23 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from flip_flop.options import Backend
 from flip_flop.scoring.answers import answer_states, rotary_limit
-from flip_flop.scoring.boundary import EncodedAnswer
-from flip_flop.scoring.causal_lm import InFloat32, check_head, decoder_of, evaluation_mode, unwrap, without_adapter
-from flip_flop.scoring.tokens import EncodedInstance
+from flip_flop.scoring.boundary import EncodedAnswer, EncodedInstance
+from flip_flop.scoring.causal_lm import (
+    InFloat32,
+    check_head,
+    decoder_of,
+    evaluation_mode,
+    is_tested,
+    unwrap,
+    without_adapter,
+)
+from flip_flop.scoring.options import Backend
 
 log = logging.getLogger("flip_flop")
 
 
-# Kinds of layers in which a token's state depends on the tokens before it through attention alone.
+# Kinds of layers in which tokens interact only by attention to earlier tokens.
 ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 # The probe: branches at several depths, answers of one to three tokens, two roots.
 PROBE = EncodedInstance(
@@ -29,24 +36,24 @@ PROBE = EncodedInstance(
         (EncodedAnswer((3, 2, 1, 4, 4), (7, 1)), EncodedAnswer((3, 2, 1, 4, 4), (2,))),
     ),
 )
-# How near a packed row's scores have to be in float32, in nats and relative: its rounding is some 1e-7 of the logits.
+# Tolerance of packed scores in float32, absolute in nats and relative. Rounding is about 1e-7 of the logits.
 SAME_NATS, SAME_SHARE = 1e-3, 1e-5
 PROBE_TOKENS = 1000  # of one forward of separate sequences
 
-# What the probe found, by decoder: it costs as much as reading the weights a few times.
+# Results of the probe by decoder.
 _PROBED: "WeakKeyDictionary[nn.Module, str | None]" = WeakKeyDictionary()
 
 
 def choose_backend(model: nn.Module, instances: Sequence[EncodedInstance], wanted: Backend) -> Backend:
-    """``wanted``, or ``padded`` with one line that says why.
+    """Return ``wanted``, or ``padded`` with a warning ``W-PADDED``.
 
     Raises:
-        InputError: ``E-MODEL-KIND`` where neither would be exact.
+        InputError: ``E-MODEL-KIND`` if both backends would be wrong.
     """
     check_head(model)
     if wanted == "padded" or not instances:
         return wanted
-    longest = max(instance.longest for instance in instances) if any(_limits(model)) else 0  # all are encoded for it
+    longest = max(instance.longest for instance in instances) if any(_limits(model)) else 0  # encodes all instances
     obstacle = packed_obstacle(model, longest, instances[0])
     if obstacle is None:
         return "packed"
@@ -60,11 +67,11 @@ def _say(line: str) -> None:
 
 
 def packed_obstacle(model: nn.Module, longest: int, first: EncodedInstance = PROBE) -> str | None:
-    """Why the packed back end would not be exact for a model, or ``None``.
+    """Return the reason why the packed backend is not exact for a model, or ``None``.
 
-    What a configuration tells is read; the rest is tried on a few tokens, and on the first templates of the run's
-    ``first`` instance: positions that are not per token, attention that does not go through transformers' interface,
-    layers that mix neighbours. ``longest``: the longest sequence's number of tokens.
+    The configuration has the kinds of layers and the limits of length. Models that are not tested are also probed: a
+    few tokens, and the first templates of the ``first`` instance, are scored packed and separately. ``longest`` is the
+    number of tokens of the longest sequence.
     """
     config = unwrap(model).config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - ATTENTION_LAYERS
@@ -73,6 +80,8 @@ def packed_obstacle(model: nn.Module, longest: int, first: EncodedInstance = PRO
     for limit, what in _limits(model):
         if longest > limit:
             return f"{what} ends at {limit} tokens, and the longest prompt with its answer is read in {longest}"
+    if is_tested(model):
+        return None
     decoder = decoder_of(model)
     if decoder not in _PROBED:
         with evaluation_mode(model):
@@ -81,7 +90,7 @@ def packed_obstacle(model: nn.Module, longest: int, first: EncodedInstance = PRO
 
 
 def _limits(model: nn.Module) -> Iterator[tuple[int, str]]:
-    """Up to which length a model's attention is plain causal attention with fixed positions."""
+    """Yield the lengths above which attention is more than causal attention with fixed positions."""
     config = unwrap(model).config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)
@@ -96,7 +105,7 @@ def _limits(model: nn.Module) -> Iterator[tuple[int, str]]:
 
 @torch.no_grad()
 def _probe(model: nn.Module, first: EncodedInstance) -> str | None:
-    # transformers warns where a model cannot switch its attention: the probe says it in our own line.
+    # transformers warns if a model cannot switch its attention. W-PADDED reports it.
     library = logging.getLogger("transformers")
     level = library.level
     library.setLevel(logging.CRITICAL)
@@ -109,7 +118,7 @@ def _probe(model: nn.Module, first: EncodedInstance) -> str | None:
                 separate = answer_states(model, [instance], backend="padded", batch_tokens=PROBE_TOKENS).scores(model)
                 if not torch.allclose(packed, separate, atol=SAME_NATS, rtol=SAME_SHARE):
                     return "a packed row does not give it the scores of separate sequences"
-    except torch.OutOfMemoryError:  # the padded back end would not have it either
+    except torch.OutOfMemoryError:  # the padded backend needs as much memory
         raise
     except (NotImplementedError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         return f"it cannot be given a packed row ({' '.join(str(error).split())[:80] or type(error).__name__})"

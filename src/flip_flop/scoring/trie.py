@@ -1,8 +1,8 @@
-"""The token trie: every sequence of an instance, with what they have in common kept once.
+"""The token trie: the sequences of an instance with shared beginnings stored once.
 
-An instance under V templates with L labels is V x L sequences, and most of their tokens are the same: the labels of a
-template share its prompt, templates share their first words. A causal model's state at a token depends on the tokens
-before it and on nothing else, so each distinct beginning has to be computed once. The trie holds one *node* for each.
+An instance under V templates with L labels has V x L sequences. The labels of a template share its prompt, and
+templates share their first words. The state of a causal model at a token depends only on earlier tokens, so that each
+distinct beginning is computed once. It is one *node* of the trie.
 """
 
 import struct
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 from numpy import ndarray
 
-STORED = np.int32  # a trie is kept for each instance of a training set
+STORED = np.int32  # the tries of a training set stay in memory
 TOKEN = np.dtype(">u4")
 
 # Prompt and answer of one label under one template, in tokens.
@@ -23,18 +23,18 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True, eq=False)
 class TokenTrie:
-    """Distinct tokens of one instance, or of several: all that prompts are made of, then what only answers have.
+    """Distinct tokens of one or several instances. The nodes of prompts precede those that only answers have.
 
-    Parents stand before children. Node ``a`` is ``b`` or an ancestor of it iff ``enter[a] <= enter[b] < leave[a]``.
+    Parents precede their children. Node ``a`` is ``b`` or one of its ancestors iff ``enter[a] <= enter[b] < leave[a]``.
 
     Attributes:
-        ids: The node's token.
-        parent: The node before it; -1 where it is a sequence's first.
-        depth: The number of its ancestors: its position for the model.
-        enter, leave: Its number in depth-first order, and the first number behind its descendants.
-        num_prompt: How many nodes prompts are made of.
-        token_node: The node that predicts an answer's token; tokens in the order (instance, template, label).
-        token_target: The token's id.
+        ids: The token of each node.
+        parent: The preceding node, -1 for the first node of a sequence.
+        depth: The number of ancestors, which is the position for the model.
+        enter, leave: The number in depth-first order, and the first number after the descendants.
+        num_prompt: The number of nodes of prompts.
+        token_node: The node that predicts each token of the answers, in the order (instance, template, label).
+        token_target: The id of each token of the answers.
         token_counts: The number of tokens of each answer.
     """
 
@@ -52,7 +52,7 @@ class TokenTrie:
         return len(self.ids)
 
     def sequences(self) -> tuple[list[list[int]], Int[ndarray, " nodes"]]:
-        """The sequences that are not the beginning of another, and for each node one of those that it is in."""
+        """Return the sequences that are not the beginning of another sequence, and a sequence of each node."""
         leaves = np.flatnonzero(self.leave == self.enter + 1)
         leaves = leaves[np.argsort(self.enter[leaves])]
         ids, parent = self.ids.tolist(), self.parent.tolist()
@@ -63,16 +63,16 @@ class TokenTrie:
                 backwards.append(ids[node])
                 node = parent[node]
             sequences.append(backwards[::-1])
-        # In depth-first order the next leaf, or the node itself, is a descendant.
+        # In depth-first order, the next leaf is the node or one of its descendants.
         return sequences, np.searchsorted(self.enter[leaves], self.enter)
 
 
 def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
-    """The trie of one instance.
+    """Build the trie of one instance.
 
     Args:
-        answers: ``[templates][labels]`` pairs of a prompt and an answer, at least one token each. The model reads all
-            but the answer's last token, which is only ever a target.
+        answers: ``[templates][labels]`` pairs of prompt and answer, with at least one token each. The last token of an
+            answer is only a target, so that it has no node.
     """
     pairs = [pair for template in answers for pair in template]
     prompts = {id(prompt): prompt for prompt, _ in pairs}  # labels share theirs
@@ -84,7 +84,7 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
     leave: list[int] = []
     paths: dict[bytes, list[int]] = {}
     before, path = b"", list[int]()
-    # In sorted order, what a sequence shares with any earlier one it shares with the one right before it.
+    # In sorted order, the longest shared beginning with any earlier sequence is that with the preceding sequence.
     for read in sorted(set(reads)):
         common, start = _common_prefix(before, read), len(parent)
         for node in path[common:]:
@@ -119,9 +119,9 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
 
 
 def join(tries: Sequence[TokenTrie], shared: int = 0) -> TokenTrie:
-    """Several instances side by side, none of which sees another; all with the same templates and labels.
+    """Join the tries of instances with the same numbers of templates and labels. Instances do not see each other.
 
-    Their first ``shared`` nodes, as :func:`shared_beginning` counts them, are there once.
+    The first ``shared`` nodes of all tries, see :func:`shared_beginning`, become one.
     """
     starts = list(accumulate((len(trie) - shared for trie in tries[:-1]), initial=0))
 
@@ -148,7 +148,7 @@ def join(tries: Sequence[TokenTrie], shared: int = 0) -> TokenTrie:
 
 
 def shared_beginning(tries: Sequence[TokenTrie]) -> int:
-    """The number of tokens that start every sequence of all these instances, such as those of a long instruction."""
+    """Return the number of tokens with which all sequences of these instances begin, for example an instruction."""
     first, *others = tries
     if not others:
         return 0
@@ -160,7 +160,7 @@ def shared_beginning(tries: Sequence[TokenTrie]) -> int:
 
 
 def _trunk(trie: TokenTrie) -> int:
-    """The number of prompt nodes before the first branch: the first in depth-first order, above all other nodes."""
+    """Return the number of prompt nodes before the first branch."""
     first = slice(trie.num_prompt)
     # Nodes are numbered prompts first, so an answer's branch has a higher number than the nodes that it precedes.
     is_trunk = (trie.enter[first] == np.arange(trie.num_prompt)) & (trie.leave[first] == len(trie))
@@ -169,7 +169,7 @@ def _trunk(trie: TokenTrie) -> int:
 
 def _prompts_first(trie: TokenTrie, in_prompt: Bool[ndarray, " nodes"]) -> TokenTrie:
     order = np.argsort(~in_prompt, kind="stable")
-    new_number = np.append(np.argsort(order), -1).astype(STORED)  # the last stands for "no parent"
+    new_number = np.append(np.argsort(order), -1).astype(STORED)  # -1: no parent
     return replace(
         trie,
         ids=trie.ids[order],
@@ -183,12 +183,12 @@ def _prompts_first(trie: TokenTrie, in_prompt: Bool[ndarray, " nodes"]) -> Token
 
 
 def _as_bytes(tokens: Sequence[int]) -> bytes:
-    """Tokens so that sequences of them have the order of their bytes, by which they are sorted and told apart fast."""
+    """Return tokens as bytes in the same order, which are sorted and compared faster."""
     return struct.pack(f">{len(tokens)}I", *tokens)
 
 
 def _common_prefix(a: bytes, b: bytes) -> int:
-    """With how many tokens both begin."""
+    """Return the number of tokens with which both begin."""
     size = min(len(a), len(b))
     differing = int.from_bytes(a[:size], "big") ^ int.from_bytes(b[:size], "big")
     return (8 * size - differing.bit_length()) // (8 * TOKEN.itemsize)

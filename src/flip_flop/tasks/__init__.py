@@ -1,7 +1,17 @@
 """Tasks: the rows of a data source, their gold labels and their templates, as rendered instances."""
 
-from flip_flop.tasks.loading import Data, as_split, as_task, load_task, log_label_counts, require_templates_for_training
-from flip_flop.tasks.rendered_rows import RenderedRows, render_rows, template_name
+from flip_flop.tasks.loading import (
+    Data,
+    RenderedRows,
+    as_split,
+    as_task,
+    load_task,
+    log_label_counts,
+    render_rows,
+    require_templates_for_training,
+    template_name,
+)
+from flip_flop.tasks.plugins import TaskRequest
 from flip_flop.tasks.sources import FileSource, HubSource, Rows, RowsSource, Source, as_source
 from flip_flop.tasks.splits import deduplicate, draw_stratified, holdout
 from flip_flop.tasks.task import RenderedSplit, Task
@@ -16,6 +26,7 @@ __all__ = [
     "RowsSource",
     "Source",
     "Task",
+    "TaskRequest",
     "as_source",
     "as_split",
     "as_task",

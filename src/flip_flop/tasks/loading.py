@@ -1,23 +1,28 @@
-"""A task by its name or its file, with the templates that are asked for."""
+"""A task by its name or file, or from rendered rows."""
 
 import logging
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from flip_flop.console import count
 from flip_flop.errors import InputError, nearest
-from flip_flop.tasks.catalog import catalog_data, catalog_names
+from flip_flop.prompts import RenderedInstance, Template, TemplateSet
 from flip_flop.tasks.embedded import EMBEDDED, embedded_task
-from flip_flop.tasks.promptsource_set import PREFIX, set_task
-from flip_flop.tasks.protocols import row_protocol
-from flip_flop.tasks.rendered_rows import RenderedRows, split_of_rows
+from flip_flop.tasks.plugins import TaskRequest, find_loader, plugin_tasks
+from flip_flop.tasks.readers import cell_text
+from flip_flop.tasks.sources import RowsSource
 from flip_flop.tasks.task import RenderedSplit, Task
 from flip_flop.tasks.task_file import read_task_file
-from flip_flop.text import count
 
 log = logging.getLogger("flip_flop")
 
-# A task, its name or its file; a split of one; or rows that are rendered, a datasets.Dataset of them too.
+# The longest value that a prompt prints, in characters. The release has PromptSource's default.
+VALUE_LIMITS = {"paper": None, "release": 2048}
+RenderedRows = Iterable[RenderedInstance | Mapping[str, Any]]
+# A task, its name or its file; a split; or rendered rows, such as a datasets.Dataset.
 Data = Task | RenderedSplit | str | os.PathLike[str] | RenderedRows
 
 
@@ -32,14 +37,18 @@ def load_task(
     splits: str | None = None,
     prompt_value_limit: int | None = None,
 ) -> Task:
-    """Load a dataset of the paper (``rte``), a PromptSource set (``promptsource:ag_news``), ``demo``, or a task file.
+    """Load a task file, ``demo``, a dataset of the paper (``rte``) or a PromptSource set (``promptsource:ag_news``).
 
-    ``templates`` is ``"NAME,NAME,..."``, ``"all"`` or ``"held_out"``; None takes all but the held-out ones.
-    ``hub_mirror`` is a folder to read instead of the hub, ``story_cloze_dir`` that of StoryCloze's two CSV files.
-    ``seed`` divides a dataset's rows: not a run's seed, as one run must not train on what another is chosen by.
-    ``protocol``, ``"paper"`` or ``"release"``, says which rows one of the paper's datasets has (``splits``: the
-    release's are drawn by a seed of its own) and how long a value in a prompt may be (``prompt_value_limit``); each of
-    the two can be given by itself. A task file's own limit stays.
+    Args:
+        name_or_path: A name or a file. Installed packages may add names (:mod:`flip_flop.tasks.plugins`).
+        templates: ``"NAME,NAME,..."``, ``"all"`` or ``"held_out"``. None selects all templates that are not held out.
+        hub_mirror: A folder to read instead of the hub.
+        story_cloze_dir: The folder of StoryCloze's two CSV files.
+        seed: The seed of a dataset's splits. Use one seed for all runs: otherwise one run trains on the rows that
+            select the checkpoints of another run.
+        protocol: ``"paper"`` or ``"release"``: the rows of the paper's datasets, and the length of values in prompts.
+        splits: The rows of this protocol only.
+        prompt_value_limit: The length of values only. The limit of a task file takes precedence.
 
     Raises:
         InputError: ``E-TASK-UNKNOWN``, ``E-TASK-FILE``, ``E-TPL-UNKNOWN``, or an error of the data or a template.
@@ -48,31 +57,36 @@ def load_task(
         >>> load_task("demo", templates="held_out").templates.names
         ('happy', 'overall', 'thumbs')
     """
-    name, rules = os.fspath(name_or_path), row_protocol(protocol)
-    mirror = None if hub_mirror is None else Path(hub_mirror)
-    limit = rules.prompt_value_limit if prompt_value_limit is None else prompt_value_limit
+    for key, value in (("protocol", protocol), ("splits", splits or protocol)):
+        if value not in VALUE_LIMITS:
+            raise InputError("E-TASK-KEY", f"{key} is {value!r}.", nearest(value, VALUE_LIMITS))
+    name = os.fspath(name_or_path)
+    limit = VALUE_LIMITS[protocol] if prompt_value_limit is None else prompt_value_limit
+    request = TaskRequest(
+        name=name.partition(":")[2] or name,
+        hub_mirror=None if hub_mirror is None else Path(hub_mirror),
+        story_cloze_dir=None if story_cloze_dir is None else Path(story_cloze_dir),
+        seed=seed,
+        splits=splits or protocol,
+        value_limit=limit,
+    )
     if name in EMBEDDED:
         task = embedded_task(name, seed)
-    elif name.startswith(PREFIX):
-        task, _ = set_task(name.removeprefix(PREFIX), hub_mirror=mirror)
-    elif name in catalog_names():
-        task = catalog_data(
-            name,
-            hub_mirror=mirror,
-            story_cloze_dir=None if story_cloze_dir is None else Path(story_cloze_dir),
-            seed=seed,
-            splits=splits or rules.splits,
-            prompt_value_limit=limit,
-        ).task
+    elif loader := find_loader(name):
+        task = loader(request)
     elif Path(name).name == name and not Path(name).suffix and not Path(name).exists():
-        known = sorted([*EMBEDDED, *catalog_names()])
+        known = sorted([*EMBEDDED, *plugin_tasks()])
         near, listed = nearest(name, known), f"Known: {', '.join(known)}."
         hint = near if near == listed else f"{near} {listed}"
         raise InputError("E-TASK-UNKNOWN", f"there is no task {name!r}, and no file of this name.", hint)
     else:
-        task = read_task_file(Path(name), mirror)
+        task = read_task_file(Path(name), request.hub_mirror)
     if task.templates.value_limit is None:
         task = replace(task, templates=replace(task.templates, value_limit=limit))
+    return _with_chosen_templates(task, templates)
+
+
+def _with_chosen_templates(task: Task, templates: str | None) -> Task:
     if templates is None:
         return task.with_templates(task.training_templates.names)
     if templates == "all":
@@ -83,20 +97,20 @@ def load_task(
             raise InputError("E-TPL-UNKNOWN", message, "Name some in the task file.")
         return task.with_templates(task.held_out_templates)
     named = task.with_templates([part.strip() for part in templates.split(",") if part.strip()])
-    return replace(named, held_out_templates=())  # templates that are named are all used
+    return replace(named, held_out_templates=())
 
 
 def require_templates_for_training(task: Task) -> None:
-    """Refuse to train on fewer than two templates (``E-TOO-FEW-TEMPLATES``): nothing could agree."""
-    count = len(task.training_templates)
-    if count < 2:
+    """Refuse to train on fewer than two templates (``E-TOO-FEW-TEMPLATES``)."""
+    number = len(task.training_templates)
+    if number < 2:
         held_out = f" ({len(task.held_out_templates)} held out)" if task.held_out_templates else ""
-        message = f"task {task.name!r} has {count} template to train on{held_out}."
+        message = f"task {task.name!r} has {number} template to train on{held_out}."
         raise InputError("E-TOO-FEW-TEMPLATES", message)
 
 
 def as_task(given: Task | str | os.PathLike[str]) -> Task:
-    """A task, or the one of this name or file (:func:`load_task`)."""
+    """Return a task, or load it by its name or file."""
     return given if isinstance(given, Task) else load_task(given)
 
 
@@ -115,14 +129,83 @@ def log_label_counts(split: RenderedSplit) -> RenderedSplit:
 
 
 def as_split(given: Data, *, seed: int = 0, need_labels: bool | None = None) -> RenderedSplit:
-    """What Python hands over to be scored, rendered: see :data:`Data`. A task stands for its test split.
+    """Render the data of a Python call (:data:`Data`). A task means its test split.
 
     Raises:
-        InputError: ``E-DATA-EMPTY``, ``E-ROW``, or an error of the task's or the rendering's.
+        InputError: ``E-DATA-EMPTY``, ``E-ROW``, or an error of the task or its rendering.
     """
     if isinstance(given, str | os.PathLike | Task):
         given = as_task(given).render("test", seed=seed, need_labels=need_labels)
-    split = given if isinstance(given, RenderedSplit) else split_of_rows(given)
+    split = given if isinstance(given, RenderedSplit) else _split_of_rows(given)
     if not split.instances:
         raise InputError("E-DATA-EMPTY", f"Split {split.split!r} of {split.task.name!r} has no rows.", "Add rows.")
     return split
+
+
+def render_rows(rows: RenderedRows) -> list[RenderedInstance]:
+    """Return rows as instances of one shape: V templates with L labels each.
+
+    Raises:
+        InputError: ``E-ROW``.
+    """
+    instances = [_render_row(row, number) for number, row in enumerate(rows)]
+    shapes = sorted({tuple(len(choices) for choices in instance.choices) for instance in instances})
+    if len(shapes) > 1:
+        message = f"The rows differ in their numbers of choices under each template: {shapes[:3]}."
+        raise InputError("E-ROW", message, "Give every row the same templates and labels.")
+    if shapes and (len(set(shapes[0])) > 1 or min(shapes[0]) < 2):
+        message = f"The templates of a row offer {shapes[0]} choices."
+        raise InputError("E-ROW", message, "Give every template the same labels, at least two.")
+    return instances
+
+
+def _render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> RenderedInstance:
+    if isinstance(row, RenderedInstance):
+        return row
+    given: Mapping[str, Any] = row if isinstance(row, Mapping) else {}
+    prompts: Any = given.get("prompts")
+    choices: Any = given.get("choices")
+    are_texts = _is_list_of(str, prompts) and _is_list_of(list | tuple, choices) and len(prompts) == len(choices)
+    if not are_texts or not all(_is_list_of(str, labels) for labels in choices):
+        message = f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template."
+        hint = (
+            'A row is {"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int or None}. '
+            "For rows of fields give a task's templates: task.with_rows(rows)."
+        )
+        raise InputError("E-ROW", message, hint)
+    return RenderedInstance(
+        id=str(number if given.get("id") is None else given["id"]),
+        prompts=tuple(prompts),
+        choices=tuple(tuple(labels) for labels in choices),
+        label=given["label"] if cell_text(given.get("label")) else None,
+    )
+
+
+def _is_list_of(kind: Any, value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(each, kind) for each in value)
+
+
+def _split_of_rows(rows: RenderedRows) -> RenderedSplit:
+    """Return rendered rows as the test split of a task whose templates are numbered."""
+    instances = render_rows(rows)
+    seen = set[str]()
+    for instance in instances:
+        if instance.id in seen:
+            raise InputError("E-DATA-DUPID", f"Two rows have the id {instance.id!r}.", "Give every row its own id.")
+        last = len(instance.choices[0]) - 1
+        if instance.label is not None and not (type(instance.label) is int and 0 <= instance.label <= last):
+            message = f"Row {instance.id!r}: the label is {instance.label!r}."
+            raise InputError("E-ROW", message, f"It is an index from 0 to {last}, or None.")
+        seen.add(instance.id)
+    fields = [{key: value for key, value in vars(each).items() if key != "chat"} for each in instances]
+    source = RowsSource(fields, "rows").load()
+    templates = [
+        Template(template_name(number), f"{{{{ prompts[{number}] }}}}", f"{{{{ choices[{number}] | join(' ||| ') }}}}")
+        for number in range(len(instances[0].prompts))
+    ]
+    return RenderedSplit(Task("rows", TemplateSet(tuple(templates)), {"test": source}), "test", source, instances)
+
+
+def template_name(number: int) -> str:
+    """Return the name of a template of rendered rows, counted from 0."""
+    return f"template_{number + 1}"

@@ -1,4 +1,4 @@
-"""One reader per kind of file: rows as they are written, each with its number.
+"""One reader per kind of file: unconverted rows with their line numbers.
 
 The usual CSV readers guess types ("NA" is missing, "007" is seven) and shift the columns of a row with a cell too many.
 """
@@ -79,7 +79,7 @@ def _read_text(path: Path, encoding: str) -> str:
     content = b""
     try:
         content = path.read_bytes()
-        # A byte order mark is how spreadsheets write UTF-8: it is no part of the first column's name.
+        # Spreadsheets begin UTF-8 with a byte order mark, which does not belong to the first column's name.
         text = content.decode("utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding)
     except OSError as error:
         raise InputError("E-DATA-FILE", f"{path} cannot be read: {error.strerror}.") from None
@@ -106,8 +106,8 @@ def _check_columns(columns: Sequence[str], where: str) -> None:
 def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".csv") -> list[tuple[int, dict[str, str]]]:
     r"""The rows under a header line, each with the line at which it begins; blank lines are skipped.
 
-    No type is guessed: a cell is the text between its delimiters, by default those of the file's kind. ``where`` names
-    the file in an error.
+    A cell is a text: types are not guessed. The default delimiter is that of the file's suffix. ``where`` names the
+    file in an error.
 
     Raises:
         InputError: ``E-DATA-DELIMITER``, ``E-DATA-PARSE``, ``E-DATA-RAGGED``, ``E-DATA-DUPCOL`` or ``E-ROW-TOO-BIG``.

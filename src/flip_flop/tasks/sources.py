@@ -1,4 +1,4 @@
-"""Where a split's rows come from: a file, the hub (or a folder laid out like it), or memory."""
+"""Sources of rows: a file, the hub or its mirror, and memory."""
 
 import json
 import logging
@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.files import sha256_file, sha256_text
+from flip_flop.files import derive_seed, sha256_file, sha256_text
 from flip_flop.hub import hub_answers, is_offline, unreachable
-from flip_flop.randomness import derive_seed
 from flip_flop.tasks.readers import NumberedRow, cell_text, read_rows
 
 log = logging.getLogger("flip_flop")
@@ -59,9 +58,9 @@ class Rows:
 
     Attributes:
         source: The file's path, or the dataset's name.
-        unit: What the rows' numbers count: ``"line"`` of a text file, or ``"row"``.
+        unit: The unit of row numbers: ``"line"`` of a text file, or ``"row"``.
         provenance: For the run's record: ``source``, ``sha256``, ``num_rows``, and more for the hub.
-        ids: Each row's name within the task, where it has one that is not its number.
+        ids: The names of the rows; by default rows are numbered.
     """
 
     source: str
@@ -139,10 +138,10 @@ class FileSource:
 
 
 def load_file(path: Path, delimiters: Iterable[str]) -> tuple[Rows, str | None]:
-    """A file's rows, and the one of these delimiters that parts its columns where it is no comma.
+    """Read a file, and find its delimiter: a comma (None) or one of ``delimiters``.
 
     Raises:
-        InputError: Also ``E-DATA-DELIMITER``, where it is none of them.
+        InputError: ``E-DATA-DELIMITER`` for another delimiter, or an error of the file.
     """
     refusal = None
     for delimiter in (None, *delimiters):
@@ -165,7 +164,7 @@ class RowsSource:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Rows:
-        """The rows, numbered from one; ``E-ROW`` for what is no mapping from fields to values."""
+        """Number the rows from one (``E-ROW`` for a row that is not a mapping)."""
         rows = tuple(NumberedRow(number, _fields(row, self.name, number)) for number, row in enumerate(self.fields, 1))
         if not rows:
             raise InputError("E-DATA-EMPTY", f"{self.name} has no rows.")
@@ -181,9 +180,9 @@ def _fields(row: object, name: str, number: int) -> dict[str, Any]:
 
 
 def as_source(given: "Source | str | os.PathLike[str] | Iterable[Mapping[str, Any]]", name: str = "rows") -> Source:
-    """A source of what Python hands over: a file's path, a ``datasets.Dataset``, a list of dicts, or a source itself.
+    """Return a source for a file's path, a ``datasets.Dataset`` or a list of dicts; return a source unchanged.
 
-    ``name`` is what rows in memory are called in records and errors.
+    ``name`` is the name of rows in memory, for records and errors.
     """
     if isinstance(given, Source):
         return given
@@ -196,7 +195,7 @@ def as_source(given: "Source | str | os.PathLike[str] | Iterable[Mapping[str, An
 class HubSource:
     """A split of a dataset on the hub, such as ``aps/super_glue``, ``rte``, ``validation``.
 
-    ``mirror``, or the variable ``FLIP_FLOP_HUB_MIRROR``, names a folder that is read instead:
+    ``mirror``, or the variable ``FLIP_FLOP_HUB_MIRROR``, is a folder to read instead:
     ``MIRROR/<repo>/<config>/<split>.parquet``, with ``default`` for no config.
     """
 
@@ -220,7 +219,7 @@ class HubSource:
         return f"{self.repo} ({self.config}, {self.split})" if self.config else f"{self.repo} ({self.split})"
 
     def of_any_owner(self) -> "HubSource":
-        """The source with the owner under whom a mirror has this repository; the hub itself knows the old names."""
+        """Find the owner of a repository in a mirror. The hub knows old names without an owner."""
         mirror = self.mirror or os.environ.get(MIRROR_VARIABLE)
         if not mirror or "/" in self.repo or (Path(mirror) / self.repo).is_dir():
             return self
@@ -229,10 +228,10 @@ class HubSource:
         return replace(self, repo=f"{owners[0]}/{self.repo}") if owners else self
 
     def load(self) -> Rows:
-        """Read the split from the mirror where there is one, and from the hub otherwise.
+        """Read the split from the mirror, if one is set, or from the hub.
 
         Raises:
-            InputError: ``E-DATA-FILE``: there is no such split. ``E-DATA-HUB``: the hub does not give it.
+            InputError: ``E-DATA-FILE``: the split does not exist. ``E-DATA-HUB``: it cannot be downloaded.
         """
         mirror = self.mirror or os.environ.get(MIRROR_VARIABLE)
         return self._load_from_mirror(Path(mirror)) if mirror else self._load_from_hub()
@@ -249,15 +248,15 @@ class HubSource:
 
     def _load_from_hub(self) -> Rows:
         if not is_offline() and not hub_answers():
-            message = f"{self.name} is read from the hub, and {unreachable()}."
-            hint = "Give --hub-mirror DIR; or set HF_HUB_OFFLINE=1, to read what was fetched before."
+            message = f"cannot download {self.name}: {unreachable()}."
+            hint = "Give --hub-mirror DIR; or set HF_HUB_OFFLINE=1, to read the cache of earlier downloads."
             raise InputError("E-DATA-HUB", message, hint)
         import datasets  # seconds of import, needed for the hub only
 
         commit = _commit(self.repo, self.revision)
         try:
             found = datasets.load_dataset(self.repo, self.config, split=self.split, revision=commit or self.revision)
-        except Exception as error:  # the library raises whatever its transports raise
+        except Exception as error:  # its transports raise many kinds of errors
             first_line = str(error).strip().split("\n")[0][:200].rstrip(".")
             message = f"{self.name} could not be loaded: {type(error).__name__}: {first_line}."
             is_missing = first_line.startswith("Unknown split")
@@ -274,7 +273,7 @@ class HubSource:
         return RowsSource(found, self.name, {"revision": commit or self.revision}).load()
 
     def _load_converted(self) -> Rows:
-        """The hub's own copy in parquet, for a dataset that is a script, which ``datasets`` 4 refuses to run."""
+        """Load the hub's copy in parquet: ``datasets`` 4 does not run the scripts of older datasets."""
         import datasets
 
         commit = _commit(self.repo, _CONVERTED)
@@ -287,18 +286,18 @@ _CONVERTED = "refs/convert/parquet"
 
 
 def _commit(repo: str, revision: str | None) -> str | None:
-    """The commit that a revision stands for now; None where the hub does not say."""
+    """Return the current commit of a revision, or None for an unknown one."""
     if is_offline():
         return None
     from huggingface_hub import HfApi
 
     try:
         return HfApi().dataset_info(repo, revision=revision, timeout=20).sha
-    except Exception as error:  # loading says what is wrong, or finds the data in the cache of `datasets`
+    except Exception as error:  # loading raises a better error, or reads the cache of `datasets`
         log.info("%s: the hub does not give its commit (%s); loading it anyway", repo, type(error).__name__)
         return None
 
 
 def _digest(rows: Iterable[NumberedRow]) -> str:
-    """Of the rows' content: the same for the hub, its mirror, and another version of parquet."""
+    """Digest the rows' content, which is the same for the hub, its mirror, and all versions of parquet."""
     return sha256_text("\n".join(json.dumps(row.fields, sort_keys=True, default=str) for row in rows))

@@ -1,4 +1,4 @@
-"""A task: what its rows are, what its labels are, how its templates ask for them; and a split of it, rendered."""
+"""A task: rows, labels and templates; and a rendered split."""
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,15 +11,14 @@ import numpy as np
 from jaxtyping import Int64
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.files import sha256_json
+from flip_flop.files import derive_seed, sha256_json
 from flip_flop.metrics import prior_of_labels, resolve_average
 from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instance
-from flip_flop.randomness import derive_seed
 from flip_flop.tasks.readers import cell_text
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file
 
 Label = int | str
-# What stands for a text in an input without content (Zhao et al. 2021, "Calibrate Before Use").
+# Texts of inputs without content (Zhao et al. 2021, "Calibrate Before Use").
 CONTENT_FREE = ("N/A", "", "[MASK]")
 F1_KINDS = ("auto", "binary", "macro")
 
@@ -28,15 +27,16 @@ F1_KINDS = ("auto", "binary", "macro")
 class Task:
     """A classification task and its templates.
 
-    Each split of ``data`` is a source, a ``datasets.Dataset``, a list of dicts, or the path of a file;
-    ``templates`` may also be a list of them.
+    Each split of ``data`` is a source, a ``datasets.Dataset``, a list of dicts, or the path of a file. ``templates``
+    may be a list of templates.
 
     Attributes:
         labels: The label field's values, in the order of the answer choices; None without gold labels.
-        label_names: What reports call the labels, in their order; by default the values.
+        label_names: The names of the labels in reports, in their order; by default the values.
         f1: ``"binary"`` (F1 of label 1), ``"macro"``, or ``"auto"``: binary for two labels.
-        id_field: The field that names an instance; without it a row is named by its split and number.
-        system, assistant_prefix, chat_template_kwargs: As :class:`flip_flop.prompts.Chat` has them.
+        id_field: The field with the ids of instances; by default an id is the split and the number of the row.
+        system, assistant_prefix, chat_template_kwargs: The fields of :class:`flip_flop.prompts.Chat`.
+        dropped_templates: Name and reason of each template of the source that the task does not use.
 
     Raises:
         InputError: ``E-TASK-KEY``, ``E-TPL-UNKNOWN`` or ``E-LABEL-DUP``.
@@ -63,6 +63,7 @@ class Task:
     system: str | None = None
     assistant_prefix: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    dropped_templates: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         task = f"task {self.name!r}"
@@ -106,21 +107,21 @@ class Task:
     def with_rows(
         self, rows: str | PathLike[str] | Iterable[Mapping[str, Any]] | Source, split: str = "test"
     ) -> "Task":
-        """The task asked on these rows alone: a ``datasets.Dataset``, a list of dicts, a source or a file's path."""
+        """Replace the data by these rows: a ``datasets.Dataset``, a list of dicts, a source or a file's path."""
         return replace(self, data={split: as_source(rows)})
 
     def digest(self) -> str:
-        """The SHA-256 of what the task asks, whatever data it is asked on."""
+        """Return the SHA-256 of the task without its data."""
         content = {key: getattr(self, key) for key in ("name", "labels", "label_field", "f1", "held_out_templates")}
         return sha256_json(content | {"templates": self.templates.digest()} | self.chat.given)
 
     @property
     def chat(self) -> Chat:
-        """What a chat template gets beside each prompt."""
+        """The task's additions to chat templates."""
         return Chat(self.system, self.assistant_prefix, self.chat_template_kwargs)
 
     def label_values(self, num_labels: int) -> tuple[Label, ...]:
-        """What the labels are called: the declared values, or their indices in a task without gold labels."""
+        """Return the declared labels, or their indices in a task without gold labels."""
         return tuple(range(num_labels)) if self.labels is None else tuple(self.labels)
 
     def rows(self, split: str) -> Rows:
@@ -136,14 +137,17 @@ class Task:
     ) -> "RenderedSplit":
         """A split under every template, checked.
 
-        ``limit`` takes a uniform sample of that size, by ids and ``seed``: a smaller one lies within a larger one, and
-        the order stays that of the rows. ``seed`` is also for templates that draw. ``need_labels`` rejects a split
-        without the label field, by default every split but ``train``. A blank label means an unlabelled row. Other
-        labels are always checked.
+        Args:
+            split: A key of ``data``.
+            limit: The size of a uniform sample by ids and ``seed``, in the order of the rows. A larger sample includes
+                a smaller one.
+            seed: The seed of the sample, and of templates with random choices.
+            need_labels: Whether the label field must exist; by default in every split except ``train``. A blank label
+                means an unlabelled row. Other labels are always checked.
 
         Raises:
-            InputError: An error of the source's or of the rendering's, ``E-DATA-EMPTY``, ``E-DATA-COLUMN``,
-                ``E-DATA-DUPID`` or ``E-LABEL-UNDECLARED``.
+            InputError: An error of the source or the rendering, ``E-DATA-EMPTY``, ``E-DATA-COLUMN``, ``E-DATA-DUPID``
+                or ``E-LABEL-UNDECLARED``.
         """
         if limit is not None and limit < 1:
             raise InputError("E-TASK-KEY", f"the limit is {limit}.", "Take at least one instance.")
@@ -180,7 +184,7 @@ class Task:
         return self.render(split, limit=limit, seed=seed, need_labels=need_labels).instances
 
     def render_file(self, path: str | PathLike[str], *, seed: int = 0) -> "RenderedSplit":
-        """A file's rows under every template, as the split ``input``; gold labels in it are not read."""
+        """Render a file as the split ``input``, without reading gold labels."""
         rows = self._read(Path(path))
         unlabelled = tuple(
             row._replace(fields={key: value for key, value in row.fields.items() if key != self.label_field})
@@ -193,10 +197,10 @@ class Task:
         """Compute label shares from the labelled rows of a file, with one added to the count of each label.
 
         Raises:
-            InputError: ``E-LABEL-PRIOR`` if the task has no labels or no row is labelled, or an error of the file's.
+            InputError: ``E-LABEL-PRIOR`` if the task has no labels or no row is labelled, or an error of the file.
         """
         if self.labels is None or self.label_field is None:
-            message = f"task {self.name!r} has no label_field, so {path} cannot say how frequent its labels are."
+            message = f"task {self.name!r} has no label_field, so the label frequencies of {path} are unknown."
             raise InputError("E-LABEL-PRIOR", message, "Add label_field and labels, or give --label-prior.")
         gold = [label for label in self.gold_labels(self._read(Path(path))) if label is not None]
         if not gold:
@@ -204,7 +208,7 @@ class Task:
         return prior_of_labels(np.array(gold, dtype=np.int64), len(self.labels))
 
     def _read(self, path: Path) -> Rows:
-        """A file's rows: one without commas is separated as the task's own files are."""
+        """Read a file, with a comma or a delimiter of the task's files."""
         own = (source.delimiter for source in self.data.values() if isinstance(source, FileSource))
         return load_file(path, dict.fromkeys(filter(None, own)))[0]
 
@@ -218,7 +222,7 @@ class Task:
             return [None] * len(rows)
         if need_labels:
             rows.require_columns([self.label_field], "the task's label_field")
-        # Cells of a CSV file are text, whatever they look like: a label is compared as it is written.
+        # Cells of a CSV file are texts, so labels are compared as texts.
         index_of = {str(label): index for index, label in enumerate(self.labels)}
         gold: list[int | None] = []
         for row in rows.rows:
@@ -234,7 +238,7 @@ class Task:
 
 @dataclass(frozen=True)
 class RenderedSplit:
-    """A split of a task under every template: all its ``rows``, and the ``instances`` in use, rendered."""
+    """A split under every template: all ``rows``, and the rendered ``instances`` in use."""
 
     task: Task
     split: str
@@ -243,16 +247,16 @@ class RenderedSplit:
 
     @property
     def gold(self) -> Int64[np.ndarray, " instances"]:
-        """The label indices, -1 where there is none."""
+        """The label indices, -1 for an unlabelled instance."""
         return np.array([-1 if each.label is None else each.label for each in self.instances], dtype=np.int64)
 
     def content_free(self) -> list[RenderedInstance]:
-        """The first row with "N/A", nothing, and "[MASK]" in place of its texts, under every template.
+        """Render the first row with its texts replaced by "N/A", "" and "[MASK]".
 
-        A text that leaves some prompt empty is passed over.
+        A text that makes a prompt empty is skipped.
 
         Raises:
-            InputError: ``E-CONTENT-FREE`` where answers are of a row's own, or none of the texts can be rendered.
+            InputError: ``E-CONTENT-FREE`` if the answers depend on the row, or no text can be rendered.
         """
         task, row, found, why = self.task, self.rows.rows[0], [], ""
         for text in CONTENT_FREE:
@@ -302,7 +306,7 @@ class RenderedSplit:
 
 
 def instances_digest(instances: Iterable[RenderedInstance]) -> str:
-    """The SHA-256 of ids, prompts and answers, and of what a chat has beside them."""
+    """Return the SHA-256 of ids, prompts, answers and additions to the chat."""
     return sha256_json(
         [[each.id, each.prompts, each.choices, *([each.chat.given] if each.chat.given else [])] for each in instances]
     )

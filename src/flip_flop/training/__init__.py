@@ -1,8 +1,8 @@
-"""Training: settings, trainer, runs that can be killed and resumed."""
+"""Training: settings, trainer, and runs that can be killed and resumed."""
 
 from typing import TYPE_CHECKING
 
-from flip_flop.lazy import exports
+from flip_flop import exports
 
 if TYPE_CHECKING:
     from flip_flop.training.config import F2CConfig, make_config

@@ -1,11 +1,11 @@
-"""The model that is trained, and its adapter, with weights in float32."""
+"""The model to train and its adapter, whose weights are float32."""
 
 import logging
 import os
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
@@ -17,24 +17,23 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.randomness import derive_seed
+from flip_flop.files import derive_seed
 from flip_flop.scoring.bounds import ADAPTER_KINDS
 from flip_flop.scoring.causal_lm import HALF, as_input_error, check_head, decoder_of, unwrap
-from flip_flop.scoring.given import ModelGiven, as_loaded
-from flip_flop.scoring.models import LoadedModel, load_model
+from flip_flop.scoring.loading import LoadedModel, load_model
+from flip_flop.scoring.scorer import ModelGiven, as_loaded
 from flip_flop.training.config import F2CConfig, setting_errors
 
 log = logging.getLogger("flip_flop")
 
-# What model_init_kwargs may hold.
+# Keys of model_init_kwargs.
 INIT_SETTINGS = ("revision", "dtype", "device", "quantization_config")
-# A part that chooses experts, or the tokens that are attended to, by its class or its own name: an adapter on it would
-# change who answers, not the answer, and most have no gradient. RecurrentGemma's recurrence has gates of three axes, as
-# experts have; in PEFT's module it would keep its state from one forward to the next.
+# Routers select experts or attended tokens. They get no adapter, because most have no gradient. The gates of
+# RecurrentGemma's recurrence have three axes, as experts have. PEFT's module would keep their state between forwards.
 _ROUTER_CLASS, _ROUTER_NAME = re.compile("Router|Gating|Gate$|Indexer$|Rglru$"), re.compile("router|expert_gate")
-# Here PEFT refuses `out_proj`, whose weight the layers' kernels read by themselves.
+# PEFT refuses `out_proj` of these models, because their kernels read its weight directly.
 _STATE_SPACE = {"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"}
-# Beside fused experts PEFT takes these names for those of single experts, as transformers 4 had them.
+# In a model with fused experts, PEFT takes these names for the single experts of transformers 4.
 _EXPERT_NAMES = {"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
 
 
@@ -45,9 +44,9 @@ class Projections:
     Attributes:
         modules: Linear layers.
         experts: Tensors ``[experts, ., .]`` that hold the projections of a layer's experts.
-        left_out: Other weights with two axes or more that are neither embeddings nor routers, and their sizes; also
-            projections whose weight a layer reads without calling them, as an adapter would have no effect there.
-        share: Of all these weights, those in ``modules`` and ``experts``.
+        left_out: Sizes of other weights with two or more axes, except embeddings and routers. Projections
+            whose weight a layer reads without calling them are here too: an adapter would have no effect on them.
+        share: Share of ``modules`` and ``experts`` in all these weights.
     """
 
     modules: list[str]
@@ -57,7 +56,7 @@ class Projections:
 
     @classmethod
     def of(cls, causal_lm: PreTrainedModel) -> "Projections":
-        """Those of a causal LM without an adapter."""
+        """Find the projections of a causal LM without an adapter."""
         inside = {id(parameter) for parameter in decoder_of(causal_lm).parameters()}
         state_space = causal_lm.config.model_type in _STATE_SPACE
         called = _called(causal_lm)
@@ -83,7 +82,7 @@ class Projections:
 
 @torch.no_grad()
 def _called(causal_lm: PreTrainedModel) -> set[nn.Module]:
-    """The modules that are called when the model reads three tokens in training."""
+    """Return the modules that are called in a forward pass of three tokens."""
     called = set[nn.Module]()
     was_training = causal_lm.training
     hook = register_module_forward_pre_hook(lambda module, given: called.add(module))
@@ -104,17 +103,26 @@ def _is_router(causal_lm: nn.Module, path: str) -> bool:
     return any(map(_ROUTER_CLASS.search, owners)) or bool(_ROUTER_NAME.search(parts[-1]))
 
 
-def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None = None) -> PeftModel:
-    """The model with an adapter to train: its own, the one that is asked for, or the paper's LoRA.
+def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None = None) -> PeftModel:
+    """Return the model with an adapter to train: its own, the given one, or the paper's LoRA.
 
     Raises:
-        InputError: ``E-ADAPTER-KIND`` for an unsupported kind, and for what PEFT cannot put on this model;
-            ``E-CONFIG-VALUE`` for dropout on fused experts; ``E-MODEL-KIND`` where the model cannot be read.
+        InputError: ``E-ADAPTER-KIND`` for an unsupported kind or model; ``E-CONFIG-VALUE`` for dropout on fused
+            experts; ``E-MODEL-KIND`` if the model cannot be read.
     """
     if peft_config is not None and peft_config.peft_type not in ADAPTER_KINDS:
         raise InputError("E-ADAPTER-KIND", f"{type(peft_config).__name__} is not supported.")
     if isinstance(model, PeftModel):
-        return _settled(model)
+        adapted = prepare_for_saving(model)
+    else:
+        adapted = prepare_for_saving(_with_adapter(model, args, peft_config))
+        _try_step(adapted)
+    if args.gradient_checkpointing:
+        _checkpoint_activations(adapted, args.gradient_checkpointing_kwargs)
+    return adapted
+
+
+def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None) -> PeftModel:
     check_head(model)
     config = peft_config or _lora(unwrap(model), args)
     what = f"PEFT cannot put the adapter on {type(model).__name__}"
@@ -123,21 +131,17 @@ def with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | No
         torch.random.fork_rng(devices=[]),
     ):
         torch.manual_seed(derive_seed(args.seed, "lora"))
-        adapted = get_peft_model(model, config)
-    assert isinstance(adapted, PeftModel)
-    _settled(adapted)
-    _try_step(adapted)
-    return adapted
+        return cast(PeftModel, get_peft_model(model, config))
 
 
-def checkpoint_activations(adapted: PeftModel, given: Any) -> None:
-    """Compute activations again in the backward; the library does so only when the training starts.
+def _checkpoint_activations(adapted: PeftModel, given: Any) -> None:
+    """Recompute activations in the backward pass. The library enables this only when the training starts.
 
     Raises:
         InputError: ``E-CONFIG-VALUE`` for options that torch or this model does not take.
     """
     model = unwrap(adapted)
-    # Its name changed in transformers 5.
+    # Renamed in transformers 5.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     hint = "Correct activation_checkpointing_kwargs, or leave activation_checkpointing out."
     with setting_errors("activation checkpointing", hint):
@@ -149,7 +153,7 @@ def checkpoint_activations(adapted: PeftModel, given: Any) -> None:
 
 
 def _try_step(adapted: PeftModel) -> None:
-    """One backward pass over three tokens: what PEFT puts on a model cannot always be computed there.
+    """Compute a backward pass over three tokens, which fails for some pairs of model and adapter.
 
     Raises:
         InputError: ``E-ADAPTER-KIND``.
@@ -169,7 +173,7 @@ def _try_step(adapted: PeftModel) -> None:
 
 
 def _lora(causal_lm: PreTrainedModel, args: F2CConfig) -> LoraConfig:
-    """The paper's LoRA: on all attention and MLP projections, those of fused experts included."""
+    """The paper's LoRA: on all attention and MLP projections, fused experts included."""
     found = Projections.of(causal_lm)
     kind = type(causal_lm).__name__
     if found.experts and args.lora_dropout:
@@ -200,16 +204,14 @@ def _full_rank(layer: nn.Module) -> int:
     return int(min(sizes))  # type: ignore[arg-type]
 
 
-def _settled(adapted: PeftModel) -> PeftModel:
-    """The adapter as it is trained and saved.
-
-    Half-precision weights that are trained are made float32: at a rate of 1e-5 a bfloat16 weight does not move. Sets of
-    names are sorted: a file that PEFT writes them to would follow the hash seed.
-    """
+def prepare_for_saving(adapted: PeftModel) -> PeftModel:
+    """Make trainable weights float32, and the order of names in the adapter's configuration fixed."""
+    # PEFT writes sets of names in an order that depends on the hash seed.
     for config in adapted.peft_config.values():
         for name, value in vars(config).items():
             if isinstance(value, set):
                 setattr(config, name, sorted(value))
+    # Updates of 1e-5 are lost in bfloat16.
     for parameter in adapted.parameters():
         if parameter.requires_grad and parameter.dtype in HALF:
             parameter.data = parameter.data.float()
@@ -222,11 +224,10 @@ def load_trained(
     args: F2CConfig | None = None,
     quantization_config: QuantizationConfigMixin | None = None,
 ) -> LoadedModel:
-    """The model to train, read where a name or a folder is given: as ``model_init_kwargs`` say, in TRL's way.
+    """Return the model to train; load a named model with ``model_init_kwargs``, as in TRL.
 
     Raises:
-        InputError: ``E-CONFIG-VALUE`` where they are given for a model that is loaded already, or are none of
-            :func:`load_model`'s.
+        InputError: ``E-CONFIG-VALUE`` for keys unknown to :func:`load_model`, or any keys with a loaded model.
     """
     settings = dict((args and args.model_init_kwargs) or {})
     if quantization_config is not None:

@@ -1,6 +1,7 @@
-"""Checkpoints that are complete or do not count: a manifest, written last, has the digest of every file."""
+"""Checkpoints with a manifest of digests, written last. A folder without a valid manifest is not used."""
 
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -9,16 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer import TRAINING_ARGS_NAME
 
 from flip_flop.files import WRITE_ERRORS, fsync_folder, read_object, sha256_file, write_failure, write_json
+from flip_flop.scoring.distributed import rank, wait_for_all
+
+log = logging.getLogger("flip_flop")
 
 MANIFEST = "MANIFEST.json"
 
 
 def write_manifest(checkpoint: Path) -> None:
-    """Flush every file of a checkpoint, then write its manifest. Without one the folder is no checkpoint.
+    """Flush every file of a checkpoint to disk, then write its manifest.
 
-    The folder of checkpoints is flushed too: only then is this one certain to outlive those that are deleted for it.
+    The parent folder is flushed too, so that the new checkpoint is on disk before an older one is deleted.
     """
     digests = {}
     for file in sorted(checkpoint.rglob("*")):
@@ -36,7 +42,7 @@ def _entry(file: Path) -> dict[str, Any]:
 
 
 def find_corruption(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint; ``None`` where every file is as the manifest has it."""
+    """Return the damage of a checkpoint; ``None`` if every file matches the manifest."""
     if not (checkpoint / MANIFEST).exists():
         return "it was not finished"
     manifest = read_object(checkpoint / MANIFEST)
@@ -52,18 +58,18 @@ def find_corruption(checkpoint: Path) -> str | None:
 
 
 def checkpoint_step(checkpoint: Path) -> int:
-    """The optimizer steps done."""
+    """The optimizer step of a checkpoint."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint folders, with a manifest or without, newest first."""
+    """List checkpoint folders, newest first, complete or not."""
     found = [path for path in folder.glob("checkpoint-*") if re.fullmatch("checkpoint-[0-9]+", path.name)]
     return sorted((path for path in found if path.is_dir()), key=lambda path: -checkpoint_step(path))
 
 
 def latest_valid(folder: Path) -> tuple[Path | None, dict[Path, str]]:
-    """The newest complete checkpoint, and what is wrong with each newer one."""
+    """Return the newest complete checkpoint, and the damage of each newer one."""
     corrupt: dict[Path, str] = {}
     for checkpoint in list_checkpoints(folder):
         reason = find_corruption(checkpoint)
@@ -74,7 +80,7 @@ def latest_valid(folder: Path) -> tuple[Path | None, dict[Path, str]]:
 
 
 def rotate(folder: Path, keep: int | None, best: str | None) -> None:
-    """Delete the oldest checkpoints down to ``keep``; never the newest complete one, nor the best."""
+    """Delete the oldest checkpoints down to ``keep``, but never the newest complete one or the best."""
     if not keep or keep < 1:
         return
     protected = {Path(best).name} if best else set()
@@ -88,14 +94,14 @@ def rotate(folder: Path, keep: int | None, best: str | None) -> None:
         if len(complete) <= max(keep, len(protected)):
             return
         if checkpoint.name not in protected:
-            (checkpoint / MANIFEST).unlink()  # first, so that a half-deleted folder does not count
+            (checkpoint / MANIFEST).unlink()  # first: a folder that is deleted in part is not used
             shutil.rmtree(checkpoint)
             complete.remove(checkpoint)
 
 
 @contextlib.contextmanager
 def named_write_errors(folder: Path) -> Iterator[None]:
-    """Name the folder where a write fails, as on a full disk: not every library raises an ``OSError`` then.
+    """Report a failed write, as on a full disk, with the folder. Some libraries raise no ``OSError``.
 
     Raises:
         InputError: ``E-OS``.
@@ -107,4 +113,53 @@ def named_write_errors(folder: Path) -> Iterator[None]:
         by_library = "while serializing" in reason or "inline_container.cc" in reason  # safetensors, torch
         if not by_library and getattr(error, "errno", None) not in WRITE_ERRORS:
             raise
-        raise write_failure(error, folder, "Make room, and go on with --resume.") from error
+        raise write_failure(error, folder, "Free some space, then continue with --resume.") from error
+
+
+class Checkpoints(TrainerCallback):
+    """Completes each checkpoint with its manifest, deletes old ones, and finds the best one on resume."""
+
+    def __init__(self, keep: int | None):
+        self.keep = keep
+
+    def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
+        """On resume, find the best checkpoint by its step, because the folder may have been moved."""
+        if not (state.best_global_step and args.load_best_model_at_end):
+            return
+        folder, found = Path(args.output_dir or ""), state.best_global_step
+        lost = find_corruption(folder / f"checkpoint-{found}")
+        if lost is not None:
+            logged = [entry for entry in state.log_history if "eval_selection" in entry]
+            values = {entry["step"]: entry["eval_selection"] for entry in logged}
+            whole = [
+                checkpoint_step(path)
+                for path in reversed(list_checkpoints(folder))
+                if checkpoint_step(path) in values and find_corruption(path) is None
+            ]
+            best = max(whole, key=values.__getitem__, default=None)
+            state.best_global_step, state.best_metric = best, None if best is None else values[best]
+            then = "one to come" if best is None else f"checkpoint-{best}"
+            log.warning("the best checkpoint, checkpoint-%d, cannot be used (%s): it is now %s", found, lost, then)
+        step = state.best_global_step
+        state.best_model_checkpoint = None if step is None else str(folder / f"checkpoint-{step}")
+
+    def on_step_end(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """Always evaluate the last step, so that its checkpoint can become the best one."""
+        if state.global_step >= state.max_steps and args.eval_strategy == "steps":
+            control.should_evaluate = True
+        self.on_epoch_end(args, state, control)
+
+    def on_epoch_end(self, args, state, control: TrainerControl, **kwargs) -> None:
+        """Log before each checkpoint, which stores no statistics since the last log line, and at the end."""
+        control.should_log = control.should_log or control.should_save or control.should_training_stop
+
+    def on_save(self, args, state: TrainerState, control, **kwargs) -> None:
+        """Write the manifest after all processes have written their files."""
+        wait_for_all()
+        if rank() == 0:
+            folder = Path(args.output_dir)
+            checkpoint = folder / f"checkpoint-{state.global_step}"
+            (checkpoint / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # an unused pickle
+            write_manifest(checkpoint)
+            rotate(folder, self.keep, state.best_model_checkpoint)
+        wait_for_all()

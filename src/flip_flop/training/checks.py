@@ -1,4 +1,4 @@
-"""What a training needs, and what the model's votes say of it, before it begins."""
+"""Checks and warnings before training starts."""
 
 import logging
 import math
@@ -10,65 +10,66 @@ import torch
 from torch import nn
 
 from flip_flop.errors import InputError
+from flip_flop.files import generator
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.metrics import vote_changes
 from flip_flop.prompts import RenderedInstance, templates_differ_in_answer_words
-from flip_flop.randomness import generator
+from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.distributed import world_size
-from flip_flop.scoring.tokens import EncodedInstance
 from flip_flop.training.config import F2CConfig
+from flip_flop.training.data import instances_per_step
 from flip_flop.training.votes import VoteTable
 
 log = logging.getLogger("flip_flop")
 
-# Enough to see a share to within a few points, cheap beside an epoch.
+# Instances of a sample: enough to estimate shares to within a few points.
 SAMPLE_SIZE = 200
 # On CB, the smallest of the paper's datasets, 150 steps of 32 instances are 21 passes over 194 rows.
 MANY_PASSES = 25
 
 
 def require_one_device_each(args: F2CConfig) -> None:
-    """Refuse several devices in one process, and a model that is divided (``E-DISTRIBUTED``)."""
+    """Refuse several devices in one process, and a model split over devices (``E-DISTRIBUTED``)."""
     if args.n_gpu > 1:
         hint = "Start a process per GPU with `accelerate launch` or `torchrun`, or set CUDA_VISIBLE_DEVICES to one."
         raise InputError("E-DISTRIBUTED", f"{args.n_gpu} GPUs are visible to one process.", hint)
     if args.fsdp or args.deepspeed or args.parallelism_config:
-        message = "fsdp, deepspeed and parallelism_config divide the model, and training keeps it whole on each device."
+        message = "fsdp, deepspeed and parallelism_config are not supported: each device holds the whole model."
         raise InputError("E-DISTRIBUTED", message, "Leave them out; LoRA's optimizer state is small.")
 
 
 def require_dtype(args: F2CConfig, dtype: torch.dtype) -> None:
-    """Refuse another dtype than the weights' (``E-CONFIG-VALUE``): the loss calls decoder and head, not the model."""
+    """Refuse a mixed precision that would have no effect (``E-CONFIG-VALUE``)."""
     if args.fp16 or (args.bf16 and dtype != torch.bfloat16):
         name, found = "fp16" if args.fp16 else "bf16", str(dtype).removeprefix("torch.")
-        message = f"{name} is set, but the model's weights are {found}: they stay so."
-        hint = "Load it in bfloat16 (--dtype bfloat16) and leave the setting out; the adapter stays in float32."
+        message = f"{name} has no effect: the model's weights are {found}."
+        hint = "Load the model with --dtype bfloat16 and leave the setting out. The adapter stays in float32."
         raise InputError("E-CONFIG-VALUE", message, hint)
 
 
 def log_processes() -> None:
-    """Say how many processes train together, and warn where a launcher was asked for several and started one."""
-    by_accelerate = "ACCELERATE_USE_CPU" in os.environ  # its launcher of one process sets this
+    """Log the number of processes, and warn if a launcher started one of several requested processes."""
+    by_accelerate = "ACCELERATE_USE_CPU" in os.environ  # set by its launcher of one process
     if by_accelerate or "WORLD_SIZE" in os.environ:
         log.info("processes that train together: %d", world_size())
-    if by_accelerate and "MASTER_PORT" in os.environ and world_size() == 1:  # and this, where asked for several
+    if by_accelerate and "MASTER_PORT" in os.environ and world_size() == 1:  # set if several were requested
         log.warning(
-            "W-ONE-PROCESS: accelerate was asked for several processes and has started one, as it does with --cpu and "
-            "without several GPUs. Start them with torchrun --nproc-per-node N."
+            "W-ONE-PROCESS: accelerate started one of several requested processes, because of --cpu or missing GPUs. "
+            "Start them with torchrun --nproc-per-node N."
         )
 
 
 def has_dropout(model: nn.Module) -> bool:
-    """Whether anything of a training step is drawn: by a layer, or by attention itself."""
+    """Whether a layer or the attention has dropout."""
     in_attention = getattr(getattr(model, "config", None), "attention_dropout", 0.0)
     return bool(in_attention) or any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in model.modules())
 
 
 def log_passes(num_instances: int, config: F2CConfig) -> None:
-    """Say how often a training of so many instances sees each of them, at most, and warn where that is unusual."""
-    step = config.per_device_train_batch_size * config.gradient_accumulation_steps * world_size()
+    """Log the number of passes over the instances, and warn if it is unusual."""
+    step = instances_per_step(config)
     if config.max_steps > 0:
-        in_a_pass = math.ceil(num_instances / step)  # steps, of which the last may have fewer instances
+        in_a_pass = math.ceil(num_instances / step)  # steps; the last may have fewer instances
         is_whole = config.max_steps >= in_a_pass
         passes = config.max_steps / in_a_pass if is_whole else config.max_steps * step / num_instances
         counted = f"{config.max_steps} steps of {step} instances"
@@ -78,7 +79,7 @@ def log_passes(num_instances: int, config: F2CConfig) -> None:
     log.info("at most %.3g passes over %d training instances, in %s", passes, num_instances, counted)
     if passes < 1:
         log.warning(
-            "W-PASSES: %d of the %d training instances are never seen. For all of them, set %s.",
+            "W-PASSES: %d of the %d training instances are never seen. To use all of them, set %s.",
             round(num_instances * (1 - passes)),
             num_instances,
             all_seen,
@@ -92,47 +93,43 @@ def log_passes(num_instances: int, config: F2CConfig) -> None:
 
 
 def warn_of_answer_words(instances: Sequence[RenderedInstance], config: F2CConfig) -> None:
-    """Warn where the method pulls a template toward other templates' answer words."""
-    pulls_words = find_method(config.method).pulls_words
-    if pulls_words and pulls_words(config) and templates_differ_in_answer_words(instances[:SAMPLE_SIZE]):
+    """Warn if a divergence over the vocabulary mixes the answer words of different templates."""
+    mixes = find_method(config.method).mixes_answer_vocabularies
+    if mixes and mixes(config) and templates_differ_in_answer_words(instances[:SAMPLE_SIZE]):
         log.warning(
-            "W-ANSWER-WORDS: the templates answer in different words, and divergences over the vocabulary pull "
-            "each toward the others' words. Watch own_label_mass, or use --divergence-space labels (swarm: "
-            "--swarm-space labels)."
+            "W-ANSWER-WORDS: templates use different answer words, so a vocabulary-level divergence mixes them. "
+            "Use --divergence-space labels (swarm: --swarm-space labels), or watch own_label_mass."
         )
 
 
 def warn_of_two_templates(instances: Sequence[RenderedInstance], config: F2CConfig) -> None:
-    """Warn where there are two templates: where they disagree, neither has a majority."""
+    """Warn if there are only two templates, because a tie has no majority."""
     if instances and len(instances[0].prompts) == 2:
         needs_consensus = find_method(config.method).needs_consensus
-        rest = "these flips get no loss" if needs_consensus else "nothing says which of the two is right"
-        log.warning(
-            "W-TWO-TEMPLATES: a pair of templates cannot out-vote itself: a strict majority is both of them. Where "
-            "they disagree, %s. Write a third template.",
-            rest,
-        )
+        effect = "these instances get no loss" if needs_consensus else "both count equally"
+        message = "W-TWO-TEMPLATES: two templates cannot break a tie: if they disagree, %s. Add a third template."
+        log.warning(message, effect)
 
 
 def draw_sample(instances: Sequence[EncodedInstance], seed: int) -> list[EncodedInstance]:
-    """A seeded sample of the instances, in their order."""
+    """Draw a seeded sample of the instances, in their order."""
     chosen = generator(seed, "survey").permutation(len(instances))[:SAMPLE_SIZE]
     return [instances[number] for number in sorted(chosen)]
 
 
 def initial_vote_stats(votes: VoteTable, config: F2CConfig) -> dict[str, Any]:
-    """Shares over the instances of these votes: of those with a consensus, of each case, of each label voted for.
+    """Compute and log shares of the first votes: of a consensus, of each case, and of each label.
 
-    Where the votes are calibrated, what that changed is said too. Without labels, a label bias that all templates share
-    looks like data with few of the other labels: the user, who may know better, is shown the shares.
+    Without labels, a label bias that all templates share cannot be distinguished from class imbalance, so the user sees
+    the label frequencies. For calibrated votes, the effect of the calibration is included.
 
     Raises:
-        InputError: ``E-NO-CONSENSUS`` where no instance has one and the method needs it.
+        InputError: ``E-NO-CONSENSUS`` if no instance has a consensus and the method needs it.
     """
     scores = torch.from_numpy(votes.scores)
     num_with_consensus = int(find_consensus(scores).exists.sum())
     if num_with_consensus == 0 and find_method(config.method).needs_consensus:
-        message = f"No instance of {len(scores)} has a label that more than half of the templates predict."
+        message = f"none of the {len(scores)} instances has a strict majority."
         raise InputError("E-NO-CONSENSUS", message)
     cases = [split_templates(votes, config.split_settings).case for votes in scores]
     consensus_share = num_with_consensus / len(scores)
@@ -146,17 +143,17 @@ def initial_vote_stats(votes: VoteTable, config: F2CConfig) -> dict[str, Any]:
         " / ".join(f"{100 * share:.0f} %" for share in shares),
     )
     if case_shares[1] == 1.0:
-        log.warning("W-NOTHING-TO-FLIP: every instance is unanimous and confident: there is next to nothing to train.")
+        log.warning("W-NOTHING-TO-FLIP: every instance is unanimous and confident, so training has almost no effect.")
     if max(shares) > 0.9:
         log.warning(
-            "W-COLLAPSE: the votes give one label to %.0f %% of the instances. Where the data are not like that, "
-            "training will make it worse.",
+            "W-COLLAPSE: one label has %.0f %% of the votes. If the data are not that imbalanced, training amplifies "
+            "the bias.",
             100 * max(shares),
         )
     calibration = None if votes.offsets is None else vote_changes(votes.uncalibrated.scores, votes.scores)
     if calibration is not None:
         log.info(
-            "%s calibration changes %.0f %% of these votes and moves their label shares by %.2f",
+            "%s calibration changes %.0f %% of these votes; label drift %.2f",
             config.vote_calibration,
             100 * calibration["votes_changed"],
             calibration["vote_share_drift"],

@@ -1,80 +1,182 @@
-"""The settings of a training run: ``transformers.TrainingArguments`` and what the methods add to it."""
+"""``F2CConfig``: ``transformers.TrainingArguments`` with the settings of the methods, from Python, YAML and flags."""
 
+import contextlib
 import copy
 import functools
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import torch
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.utils import is_liger_kernel_available
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, nearest
 from flip_flop.method import METHODS, find_method
+from flip_flop.metrics import check_prior
 from flip_flop.scoring.causal_lm import as_input_error
-from flip_flop.training.names import find_names, in_given_spelling
-from flip_flop.training.settings import TrainingSettings
-from flip_flop.training.values import check_value, convert
+from flip_flop.training.settings import ALIASES, MAX_STEPS, TrainingSettings, as_flag
+
+# Ranges of numbers, which must also be finite.
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "at least 0": (
+        lambda value: value >= 0,
+        "cce_weight jsd_weight vocab_weight labels_weight max_share_drift early_stopping_patience early_stopping_start "
+        "learning_rate weight_decay max_grad_norm warmup_steps logging_steps seed data_seed dataloader_num_workers "
+        "neftune_noise_alpha",
+    ),
+    "at least 1": (
+        lambda value: value >= 1,
+        "per_device_train_batch_size gradient_accumulation_steps batch_tokens lora_r lora_alpha",
+    ),
+    "at least 0 and below 1": (lambda value: 0 <= value < 1, "lora_dropout adam_beta1 adam_beta2"),
+    "above 0": (lambda value: value > 0, "eval_steps adam_epsilon"),
+    "above 0, or -1 for the default": (lambda value: value > 0 or value == -1, "max_steps num_train_epochs save_steps"),
+}
+_PARSERS: dict[Any, Callable[[str], Any]] = {
+    bool: {"true": True, "false": False}.__getitem__,
+    NoneType: {"none": None, "null": None}.__getitem__,
+    int: int,
+    float: float,
+    list[float]: lambda text: [float(part) for part in text.split(",")],
+}
+_TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 @dataclass
 class F2CConfig(TrainingSettings, TrainingArguments):
     r"""Settings of :class:`~flip_flop.training.trainer.F2CTrainer`.
 
-    :class:`~flip_flop.training.settings.TrainingSettings` has the settings of the methods, and those with another
-    default than in ``TrainingArguments``; every other field is as there. ``method`` is a name of
-    :data:`~flip_flop.method.METHODS`, ``module:name``, or a :class:`~flip_flop.method.Method`. A batch is counted in
+    :class:`~flip_flop.training.settings.TrainingSettings` lists the settings of the methods and the changed defaults.
+    Every other field is inherited from ``TrainingArguments``. ``method`` is a name of
+    :data:`~flip_flop.method.METHODS`, ``module:name``, or a :class:`~flip_flop.method.Method`. Batch sizes count
     *instances*: ``per_device_train_batch_size=8`` is 8 instances under all their templates. ``save_strategy="best"`` is
-    refused: the best checkpoint is kept anyway.
+    refused, because the best checkpoint is always stored.
 
-    ``protocol`` is a bundle of settings, over which a value that is given wins: ``recommended`` is what does least harm
-    on data of one's own (docs/evidence.md); ``paper`` is the paper's text with our decisions, and ``release`` has the
-    readings of the authors' release (docs/release.md). The numbers of these two are what the release shares over its
-    datasets, and the medians of its weights per dataset.
+    ``protocol`` selects a bundle of defaults: ``recommended`` was chosen for robustness on new data
+    (docs/evidence.md), ``paper`` follows the paper's text with our decisions, and ``release`` follows the authors'
+    code (docs/release.md). The numbers of the last two are those that the release shares over its datasets, and the
+    medians of its weights per dataset.
 
     Raises:
-        InputError: ``E-CONFIG-VALUE`` where a value is out of its range.
+        InputError: ``E-CONFIG-VALUE`` if a value has the wrong type or range.
     """
 
     @classmethod
     def of(cls, args: TrainingArguments) -> "F2CConfig":
-        """The settings of plain ``TrainingArguments``: those that are not the library's defaults count as given."""
+        """Take over those settings of plain ``TrainingArguments`` that differ from the library's defaults."""
         default = vars(TrainingArguments(output_dir=args.output_dir, use_cpu=args.use_cpu))
         names = [item.name for item in fields(TrainingArguments) if item.init]
         given = {name: value for name in names if (value := getattr(args, name)) != default[name]}
         return cls(**{"output_dir": args.output_dir, "use_cpu": args.use_cpu} | given)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         method = find_method(self.method)
         self.method = method.name if METHODS.get(method.name) is method else self.method
-        TrainingSettings.__post_init__(self)
+        self._resolve_protocol()
+        for item in fields(self):
+            check_value(item.name, getattr(self, item.name), item.type)
+        self._check_ranges()
+        self._check_calibration()
+        self._resolve_schedule()
+        self._check_supported()
+        TrainingArguments.__post_init__(self)
+        self._check_optimizer()
+        if self.load_best_model_at_end and self.save_strategy == "steps":
+            # The best state of an evaluation without a checkpoint would be lost.
+            self._require("save_steps", self.save_steps == self.eval_steps, f"eval_steps, {self.eval_steps}")
+
+    def _resolve_protocol(self) -> None:
+        """Fill in the settings that ``protocol`` decides."""
+        check_value("protocol", self.protocol, TrainingSettings.__dataclass_fields__["protocol"].type)
+        if self.votes == "online" and self.vote_calibration is None:
+            self.vote_calibration = "none"  # a step has too few rows to calibrate
+        for item in fields(TrainingSettings):
+            if self.protocol in item.metadata and getattr(self, item.name) is None:
+                setattr(self, item.name, item.metadata[self.protocol])
+
+    def _check_ranges(self) -> None:
+        try:
+            _ = self.split_settings
+        except ValueError as error:
+            raise InputError("E-CONFIG-VALUE", str(error)) from error
+        for range_, (holds, names) in RANGES.items():
+            for name in names.split():
+                value = getattr(self, name)
+                self._require(name, value is None or holds(value), range_)
+        self._require("save_strategy", self.save_strategy != "best", "no, steps or epoch")
+
+    def _check_calibration(self) -> None:
+        calibrates = self.vote_calibration != "none"
+        self._require("votes", not calibrates or self.votes == "frozen", "frozen if they are calibrated")
+        if self.label_prior is not None:
+            self.label_prior = list(check_prior(self.label_prior))
+            self._require("vote_calibration", calibrates, "batch, contextual or prior with label_prior")
+        needs_prior = self.vote_calibration == "prior" and self.label_prior is None
+        self._require("label_prior", not needs_prior, "one share per label, with sum 1, for vote_calibration prior")
+
+    def _resolve_schedule(self) -> None:
+        """Fill in the number of steps, and the steps of evaluations and checkpoints."""
+        if self.num_train_epochs < 0:
+            self.num_train_epochs = 3.0  # the library's default, which max_steps overrides
+            self.max_steps = self.max_steps if self.max_steps > 0 else MAX_STEPS
+        if self.eval_steps is None and self.eval_strategy == "steps":
+            self.eval_steps = 5
+            if self.protocol == "recommended":
+                # The library rounds a share of all steps up; their number is not known yet.
+                self.eval_steps = max(self.max_steps // 12, 1) if self.max_steps > 0 else 1 / 13
+        every = self.eval_steps if self.eval_steps is not None and self.eval_strategy == "steps" else 500
+        if self.save_strategy == "auto":
+            self.save_strategy = self.eval_strategy
+            if self.eval_strategy == "no":
+                self.save_strategy, every = "steps", 5
+        if self.save_steps < 0:
+            self.save_steps = every
+        if self.eval_strategy == "no":
+            self.eval_on_start, self.early_stopping_patience = False, 0
+        if self.select_by == "last" or self.eval_strategy == "no":
+            self.load_best_model_at_end = False
+        if self.load_best_model_at_end:
+            hint = f"{self.eval_strategy}, as eval_strategy is, or with select_by: last"
+            self._require("save_strategy", self.save_strategy == self.eval_strategy, hint)
+
+    def _check_supported(self) -> None:
+        """Refuse features of ``TrainingArguments`` that have no effect here or break a training."""
         own = self.metric_for_best_model in (None, "loss", "selection")
         self._require("metric_for_best_model", own, "left out: select_by chooses the checkpoint")
         if self.load_best_model_at_end:
             self.metric_for_best_model, self.greater_is_better = "selection", True
         self._require("enable_jit_checkpoint", not self.enable_jit_checkpoint, "false: a signal writes a checkpoint")
         liger = not self.use_liger_kernel or is_liger_kernel_available()
-        self._require("use_liger_kernel", liger, "false where liger-kernel is not installed")
+        self._require("use_liger_kernel", liger, "false if liger-kernel is not installed")
         for name in ("torch_compile", "torch_compile_backend", "torch_compile_mode"):
             left_out = "left out: it compiles the model's forward, which training does not call"
             self._require(name, not getattr(self, name), left_out)
-        self._require("label_smoothing_factor", not self.label_smoothing_factor, "0: no loss here smooths a label")
+        self._require("label_smoothing_factor", not self.label_smoothing_factor, "0: no loss smooths labels")
         waits = bool(self.dataloader_num_workers) or not self.dataloader_persistent_workers
-        self._require("dataloader_persistent_workers", waits, "false where dataloader_num_workers is 0")
-        TrainingArguments.__post_init__(self)
-        # Checked before the weights are loaded. A machine that only plans a study may lack the optimizer's package.
+        self._require("dataloader_persistent_workers", waits, "false if dataloader_num_workers is 0")
+
+    def _check_optimizer(self) -> None:
+        """Build optimizer and schedule before the weights are loaded.
+
+        A machine that only plans a study may lack the optimizer's package, so this check uses plain SGD.
+        """
         plain, kwargs = copy.copy(self), cast(Any, self.lr_scheduler_kwargs)
         plain.optim = "sgd"
         with optimizer_errors():
             Trainer.get_optimizer_cls_and_kwargs(plain)
             get_scheduler(self.lr_scheduler_type, torch.optim.SGD([torch.zeros(1)], self.learning_rate), 0, 1, kwargs)
-        if self.load_best_model_at_end and self.save_strategy == "steps":
-            # The best state of an evaluation that saves nothing would be lost.
-            self._require("save_steps", self.save_steps == self.eval_steps, f"eval_steps, {self.eval_steps}")
+
+    def _require(self, name: str, holds: bool, range_: str) -> None:
+        if not holds:
+            raise InputError("E-CONFIG-VALUE", f"{name} is {getattr(self, name)!r}.", f"It must be {range_}.")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the token: the library pickles settings into folders, and sends them to the hub."""
+        """Leave the token out: the library pickles settings into folders and sends them to the hub."""
         return vars(self) | {"hub_token": None}
 
     def __copy__(self) -> "F2CConfig":
@@ -83,7 +185,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         return copied
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as plain values, the method by name."""
+        """Return the settings as plain values, the method by name."""
         return super().to_dict() | {"method": str(self.method)}
 
 
@@ -93,26 +195,83 @@ optimizer_errors = functools.partial(
 )
 
 
-def make_config(settings: dict[str, Any], source: str = "the settings") -> F2CConfig:
-    """An :class:`F2CConfig` from a YAML file's or the command line's values; texts are converted to the field's type.
+def make_config(
+    settings: Mapping[str, Any], source: str = "the settings", other_flags: Sequence[str] = ()
+) -> F2CConfig:
+    """Make an :class:`F2CConfig` from values of a YAML file or the command line, converting texts to the field's type.
 
-    A name may be a flag's (``--learning-rate``, ``--lr``), and messages name it as it is given; dashes in a name count
-    as underscores. Messages say that the settings come from ``source``.
+    Args:
+        settings: Values by name. A name may be a flag (``--learning-rate``, ``--lr``); dashes count as underscores.
+        source: Origin of the settings, for messages.
+        other_flags: More flags of the command, as candidates for the correction of a typo.
 
     Raises:
         InputError: ``E-CONFIG-KEY`` for an unknown field, with the nearest one; ``E-CONFIG-VALUE`` for a bad value.
     """
     known = {item.name: item for item in fields(F2CConfig) if item.init}
-    given = find_names(settings, known, source)
-    with in_given_spelling(given):
-        values = {name: convert(settings[key], known[name].type) for name, key in given.items()}
-        for name, value in values.items():
-            check_value(name, value, known[name].type)
-        with setting_errors(source):
-            config = F2CConfig(**values)
-            config.get_process_log_level()
+    given = _find_names(settings, known, source, other_flags)
+    with _in_given_spelling(given), setting_errors(source):
+        config = F2CConfig(**{name: _convert(settings[key], known[name].type) for name, key in given.items()})
+        config.get_process_log_level()
     for name in config.report_to:
         if name not in get_available_reporting_integrations():
             message = f"report_to is {name!r}, which is not installed."
             raise InputError("E-CONFIG-VALUE", message, f"pip install {name}.")
     return config
+
+
+def _find_names(
+    settings: Iterable[str], known: Iterable[str], source: str, other_flags: Sequence[str]
+) -> dict[str, str]:
+    """Map each field to the last key that names it."""
+    names, found = set(known), {}
+    for key in map(str, settings):
+        name = ALIASES.get(key) or key.removeprefix("--").replace("-", "_")
+        if name not in names:
+            candidates = [*map(as_flag, names), *ALIASES, *other_flags] if key.startswith("--") else names
+            raise InputError("E-CONFIG-KEY", f"Unknown setting {key!r} in {source}.", nearest(key, candidates))
+        found[name] = key
+    return found
+
+
+@contextlib.contextmanager
+def _in_given_spelling(given: Mapping[str, str]) -> Iterator[None]:
+    """Name a setting by its flag in the message, if it was given as one."""
+    try:
+        yield
+    except InputError as error:
+        name, space, rest = error.message.partition(" ")
+        if not given.get(name, "").startswith("--"):
+            raise
+        raise InputError(error.code, given[name] + space + rest, error.hint) from error
+
+
+def _convert(value: Any, annotation: Any) -> Any:
+    """Parse a text as the field's type if possible: YAML reads ``3e-4`` as text, and flags are always text."""
+    kinds = get_args(annotation) or (annotation,)
+    if isinstance(value, str) or (type(value) is int and float in kinds and int not in kinds):
+        for kind in (kind for kind in _PARSERS if kind in kinds):
+            with contextlib.suppress(KeyError, ValueError):
+                return _PARSERS[kind](str(value).strip().lower())
+    return value
+
+
+def check_value(name: str, value: Any, annotation: Any) -> None:
+    """Check choices, numbers, switches and texts by type; the library checks other types."""
+    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+    if choices and value not in choices:
+        raise InputError("E-CONFIG-VALUE", f"{name} is {value!r}.", f"Use one of {', '.join(choices)}.")
+    alternatives = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    kinds = {get_origin(kind) or kind for kind in alternatives}
+    if choices or kinds & {Any, Literal} or not (kinds <= {*_PARSERS, str} or isinstance(value, int | float)):
+        return
+    expected = next((text for kind, text in _TYPE_NAMES.items() if kind in kinds), "of another type")
+    classes = {bool} if isinstance(value, bool) else {*type(value).__mro__}
+    is_path = str in kinds and isinstance(value, os.PathLike)
+    fits = bool(classes & kinds) or (int in classes and float in kinds) or is_path
+    if fits and classes & {int, float} and name != "unanimous_margin":  # infinity means no Case 2
+        bound, words = (2**32, f"below {2**32}") if int in classes else (math.inf, "finite")
+        expected, fits = f"{expected}, {words}", -bound < value < bound  # false for NaN
+    if not fits:
+        given = "has no value" if value is None else f"is {value!r}"
+        raise InputError("E-CONFIG-VALUE", f"{name} {given}.", f"It must be {expected}.")

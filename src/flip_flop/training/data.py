@@ -1,23 +1,35 @@
-"""From a task to the rows to train on and those to choose checkpoints by. No torch: their mistakes are told at once."""
+"""Training data: rows of a task, encoded instances, and their order."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+from jaxtyping import Int64
+from torch.utils.data import Dataset, Sampler
+
+from flip_flop.console import track
 from flip_flop.errors import InputError
+from flip_flop.files import generator
 from flip_flop.metrics import check_prior
 from flip_flop.prompts import RenderedInstance
-from flip_flop.run_record import TaskRecord
-from flip_flop.tasks import Task, deduplicate, draw_stratified, holdout, log_label_counts
+from flip_flop.record import TaskRecord
+from flip_flop.scoring.boundary import EncodedInstance
+from flip_flop.scoring.distributed import world_size
+from flip_flop.scoring.encoder import PromptEncoder
+from flip_flop.scoring.options import TooLongPolicy
+from flip_flop.scoring.too_long import refuse_or_skip
+from flip_flop.tasks import RenderedRows, Task, deduplicate, draw_stratified, holdout, log_label_counts, render_rows
 from flip_flop.tasks.task import gold_digest, instances_digest
-from flip_flop.training.settings import TrainingSettings
+from flip_flop.training.config import F2CConfig
 
 log = logging.getLogger("flip_flop")
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The unlabelled pool, the split that checkpoints are chosen on, and inputs without content for the votes."""
+    """The unlabelled training rows, the validation split, and inputs without content for contextual calibration."""
 
     train: list[RenderedInstance]
     validation: list[RenderedInstance]
@@ -26,14 +38,19 @@ class TrainingData:
 
 
 def load_training_data(
-    task: Task, config: TrainingSettings, *, limit: int | None = None, eval_limit: int | None = None
+    task: Task, config: F2CConfig, *, limit: int | None = None, eval_limit: int | None = None
 ) -> TrainingData:
     """Read, render and deduplicate a task's data, under the templates that are not held out.
 
-    Validation are the instances of the task's ``validation`` split; without one, a tenth of ``train`` is held out,
-    stratified by labels only where labels choose the checkpoint. Of each split a uniform sample of ``limit`` is taken.
-    ``eval_limit`` then keeps so many validation instances, in the shares of the labels where these choose the
-    checkpoint: evaluation during training is cheaper, and no longer the paper's.
+    The validation rows are the task's ``validation`` split. Without one, a tenth of ``train`` is held out, stratified
+    by labels if labels select the checkpoint.
+
+    Args:
+        task: The task.
+        config: The settings of the training.
+        limit: Size of a uniform sample of each split.
+        eval_limit: Number of validation instances to keep, in the label frequencies if labels select the checkpoint.
+            Evaluation during training is then cheaper, and differs from the paper.
 
     Raises:
         InputError: ``E-DATA-TOO-FEW``, or an error of the task's data.
@@ -58,12 +75,120 @@ def load_training_data(
         validation = [instance for instance in validation if instance.id in kept]
         sampled = {"eval_limit": eval_limit}
     if dropped:
-        log.info("%d training instances were dropped: they render like another one", dropped)
+        log.info("%d training instances were dropped: they render like another row", dropped)
     if not train:
-        raise InputError("E-DATA-TOO-FEW", "No training instance is left.", "Add rows that differ from the others.")
+        raise InputError(
+            "E-DATA-TOO-FEW",
+            "The training split is empty after deduplication.",
+            "Add rows that differ from the others.",
+        )
     record = TaskRecord.from_json(replace(rendered, instances=train).record)
     more = {"validation": instances_digest(validation), "validation_gold": gold_digest(validation)}
-    extra = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
-    return TrainingData(
-        train, validation, replace(record, digests={**record.digests, **more}, extra=extra), content_free
-    )
+    extra: dict[str, Any] = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
+    record = replace(record, digests={**record.digests, **more}, **extra)
+    return TrainingData(train, validation, record, content_free)
+
+
+class InstanceDataset(Dataset[EncodedInstance]):
+    """Encoded instances. Those longer than the model's context are listed in ``too_long`` and left out.
+
+    A row is a rendered instance or a mapping ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label"}``
+    with optional ``id`` and ``label``.
+
+    Raises:
+        InputError: ``E-ROW`` for a row of another shape.
+    """
+
+    def __init__(self, rows: RenderedRows, encoder: PromptEncoder, split: str = "", *, quiet: bool = True):
+        rendered = render_rows(rows)
+        self.num_rows = len(rendered)
+        encoded, too_long = encoder.encode_all(rendered)
+        self.instances: list[EncodedInstance] = []
+        with track(f"encoding {split}", len(encoded), "instances", quiet=quiet) as advance:
+            for instance in encoded:
+                self.instances.append(instance)
+                advance(1)
+        self.too_long = [replace(each, split=split) for each in too_long]
+
+    def __len__(self) -> int:
+        return len(self.instances)
+
+    @property
+    def gold(self) -> Int64[np.ndarray, " instances"]:
+        """Label indices, -1 for rows without a label."""
+        return np.array([-1 if each.label is None else each.label for each in self.instances], dtype=np.int64)
+
+    def __getitem__(self, index: int) -> EncodedInstance:
+        return self.instances[index]
+
+    def __getitems__(self, indices: Sequence[int | None]) -> list[EncodedInstance]:
+        """Return a micro-batch without the padding of :class:`KeyedSampler`; it may be empty."""
+        return [self.instances[index] for index in indices if index is not None]
+
+
+def encode_rows(
+    encoder: PromptEncoder, policy: TooLongPolicy, *splits: tuple[str, RenderedRows | None], quiet: bool | None = True
+) -> list[InstanceDataset]:
+    """Encode splits, given by name and rows; refuse or skip the long rows of all of them together.
+
+    Raises:
+        InputError: ``E-TOO-LONG``, also if a split would be empty.
+    """
+    datasets = [
+        InstanceDataset(() if rows is None else rows, encoder, split, quiet=bool(quiet)) for split, rows in splits
+    ]
+    too_long = [each for dataset in datasets for each in dataset.too_long]
+    if any(dataset.too_long and not len(dataset) for dataset in datasets):
+        policy = "refuse"
+    refuse_or_skip(too_long, sum(dataset.num_rows for dataset in datasets), policy)
+    return datasets
+
+
+def collate(batch: Sequence[EncodedInstance]) -> dict[str, list[EncodedInstance]]:
+    """Keep instances whole: they differ in the length of their prompts."""
+    return {"instances": list(batch)}
+
+
+def instances_per_step(config: F2CConfig) -> int:
+    """Instances of an optimizer step, over all processes."""
+    return config.per_device_train_batch_size * config.gradient_accumulation_steps * world_size()
+
+
+class KeyedSampler(Sampler[int | None]):
+    """A random order of the instances as a function of seed and epoch, so that a resumed run continues in it.
+
+    The processes take turns: each gets up to ``batch_size`` of the next instances, and no process gets two more than
+    another. Free places are None. So no instance is repeated to fill a batch, and the instances of a step do not
+    depend on the number of processes. ``drop_last`` omits the last instances if they do not fill all batches.
+    """
+
+    def __init__(self, dataset: Sized, seed: int, batch_size: int = 1, *, drop_last: bool = False):
+        self.dataset = dataset
+        self.seed = seed
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the trainer before each epoch."""
+        self.epoch = epoch
+
+    def first(self, count: int) -> list[int]:
+        """Return the indices of the first ``count`` draws in ascending order."""
+        order = generator(self.seed, "order", 0).permutation(len(self.dataset))[:count]
+        return sorted(order.tolist())
+
+    def __iter__(self) -> Iterator[int | None]:
+        order = generator(self.seed, "order", self.epoch).permutation(len(self.dataset)).tolist()
+        processes = world_size()
+        together = processes * self.batch_size
+        for start in range(0, len(self), together):
+            for process in range(processes):
+                share = order[start : start + together][process::processes]
+                yield from share
+                yield from [None] * (self.batch_size - len(share))
+
+    def __len__(self) -> int:
+        together = world_size() * self.batch_size
+        batches, rest = divmod(len(self.dataset), together)
+        return (batches + (rest > 0 and not self.drop_last)) * together

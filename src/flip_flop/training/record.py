@@ -1,57 +1,80 @@
-"""What a run's record says of a training: its settings, how it went, and what it changed on the validation split.
+"""The record of a training run in ``run.json``, and the model card, which is filled from this record.
 
-A ``trainer`` here is an :class:`~flip_flop.training.trainer.F2CTrainer`, whose module imports this one.
+A ``trainer`` is an :class:`~flip_flop.training.trainer.F2CTrainer`, whose module imports this module.
 """
 
-from collections.abc import Iterable
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jinja2
+from huggingface_hub import EvalResult, ModelCardData
 from torch import Tensor
 
-from flip_flop.metrics import METRICS, EvalData
-from flip_flop.provenance import versions
-from flip_flop.run_record import RunRecord, TaskRecord, TemplateRecord
+from flip_flop.console import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, versions, visible
+from flip_flop.hub import gguf_name, is_local_name
+from flip_flop.metrics import METRICS, Scores
+from flip_flop.record import ModelRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring.distributed import world_size
 from flip_flop.tasks import template_name
-from flip_flop.training.checkpoint_choice import base_value
 from flip_flop.training.checks import has_dropout
-from flip_flop.training.plan import recorded_settings
+from flip_flop.training.resume import recorded_settings
+from flip_flop.training.selection import base_value
 
-# What the model card has of a run before and after.
+CARD = "README.md"
+PROJECT = "flip-flop-consistency"
+# Metrics before and after training.
 SHOWN = ("observed_agreement", "mean_f1", "f1_std", "vote_f1")
+# Recorded settings that the card shows.
+SETTINGS = (
+    *("protocol", "votes", "vote_calibration", "label_prior", "divergence_space", "cce_weight", "jsd_weight"),
+    *("vocab_weight", "labels_weight", "flip_weight_min", "flip_weight_max", "unanimous_margin", "max_cc_size"),
+    *("learning_rate", "lr_scheduler_type", "weight_decay", "per_device_train_batch_size"),
+    *("gradient_accumulation_steps", "num_processes", "steps", "lora_r", "lora_alpha", "lora_dropout"),
+)
+SELECTED_BY = {
+    "mean_f1": "by mean F1, which reads labels",
+    "macro_f1": "by macro-F1, which reads labels",
+    "vote_agreement": "by agreement with the base model's votes, without labels",
+}
+# The hub's names of metrics.
+_METRIC_TYPES = {"observed_agreement": "observed_agreement", "mean_f1": "f1"}
+_FILES = re.compile(r"\.(csv|tsv|jsonl?|parquet)$", re.IGNORECASE)
 
 
 def training_record(trainer: Any, change: dict[str, Any] | None, survey: Any = None) -> dict[str, Any]:
-    """The ``training`` of ``run.json``: settings, steps, what chose the checkpoint, first votes, ``validation``."""
+    """Return the ``training`` of ``run.json``: settings, steps, selection, first votes, and ``validation``."""
     best = trainer.state.best_model_checkpoint
     states = trainer.optimizer.state.values() if trainer.optimizer is not None else ()
     return recorded_settings(trainer.args) | {
         "num_processes": world_size(),
         "dropout_depends_on_processes": world_size() > 1 and has_dropout(trainer.adapted),
         "steps": trainer.state.global_step,
-        "collapsed_at_step": trainer.collapsed_at,
+        "collapsed_at_step": trainer.stop_on_collapse.step(trainer.state),
         "stopped_early": trainer.state.global_step < trainer.state.max_steps,
         "adapter_dtype": _dtypes(value for value in trainer.adapted.parameters() if value.requires_grad),
         "optimizer_dtype": _dtypes(
             value
             for state in states
             for value in state.values()
-            if isinstance(value, Tensor) and value.dim() > 0  # a step count has no axis
+            if isinstance(value, Tensor) and value.dim() > 0  # without step counts
         ),
         "selected_by": trainer.criterion.by,
         "selected_checkpoint": None if best is None else Path(best).name,
         "selected_value": trainer.state.best_metric,
         "base_value": base_value(trainer.state.log_history),
         "survey": survey,
-        "votes_digest": trainer.votes.first.digest if trainer.votes and trainer.votes.first else None,
+        "votes_digest": trainer.votes.table.digest if trainer.votes else None,
         "validation": change,
         "evaluation_seconds": round(trainer.evaluation_seconds, 2),  # part of the run's seconds
     }
 
 
 def change_on_validation(trainer: Any) -> dict[str, Any] | None:
-    """Metrics of the base and of the trained state on the validation split; None where nothing is evaluated.
+    """Compute metrics of the base and the trained model on the validation split; ``None`` without evaluations.
 
     By name: ``before`` and ``after``, fractions, and ``interval``, the paired 95% interval of their difference. All
     processes take part in the scoring.
@@ -59,8 +82,8 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
     dataset = trainer.eval_instances
     if dataset is None or trainer.args.eval_strategy == "no":
         return None
-    before = EvalData(trainer.base.validation.uncalibrated.scores, dataset.gold, trainer.f1)
-    after = EvalData(trainer.scores(dataset.instances, "validation"), dataset.gold, trainer.f1)
+    before = Scores(trainer.validation_votes.uncalibrated.scores, dataset.gold, trainer.f1)
+    after = Scores(trainer.scores(dataset.instances, "validation"), dataset.gold, trainer.f1)
     found: dict[str, Any] = {"num_instances": len(dataset)}
     for name in SHOWN:
         metric = METRICS[name]
@@ -71,7 +94,7 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
 
 
 def describe(trainer: Any, change: dict[str, Any] | None) -> RunRecord:
-    """A record of what a trainer knows by itself: its rows have no task, and their templates no texts."""
+    """Make a record from a trainer whose rows have no task and whose templates have no texts."""
     instances = trainer.train_instances.instances
     num_templates, num_labels = (len(instances[0].answers), len(instances[0].answers[0])) if instances else (0, 0)
     names = trainer.template_names or [template_name(number) for number in range(num_templates)]
@@ -99,3 +122,120 @@ def describe(trainer: Any, change: dict[str, Any] | None) -> RunRecord:
 
 def _dtypes(tensors: Iterable[Tensor]) -> str:
     return ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors}))
+
+
+def model_card(
+    record: RunRecord, *, model_name: str | None = None, tags: Iterable[str] | str | None = None, **metadata: Any
+) -> str:
+    """Fill the model card from the record of a training run. The same run gives the same card on every machine.
+
+    Args:
+        record: The record.
+        model_name: The title; by default made of base model, task and method.
+        tags: Further tags.
+        metadata: Further keys of ``huggingface_hub.ModelCardData``, such as ``license``.
+    """
+    task, training, model = record.task, record.training or {}, record.model
+    base, validation = base_name(model), training.get("validation") or {}
+    title = model_name or f"{base.rpartition('/')[2]}-{task.name}-{record.name}"
+    own = [PROJECT, str(record.name), "lora", "consistency", *([tags] if isinstance(tags, str) else tags or [])]
+    changes = {
+        name: values
+        for name, values in validation.items()
+        if name in METRICS and values["before"] is not None and values["after"] is not None
+    }
+    results = _results(task, changes)
+    data = ModelCardData(
+        **{
+            "library_name": "peft",
+            "pipeline_tag": "text-generation",
+            "base_model": "/".join(base.split("/")[:2]),  # without the name of a GGUF file
+            "tags": list(dict.fromkeys(own)),
+            "model_name": title if results else None,
+            "eval_results": results or None,
+        }
+        | metadata
+    )
+    sizes = ("steps", "per_device_train_batch_size", "gradient_accumulation_steps", "num_processes")
+    before, after = training.get("base_value"), training.get("selected_value")
+    return _card_template().render(
+        metadata=data.to_yaml().strip(),
+        title=title,
+        base=base,
+        project=PROJECT,
+        demo_note=DEMO_NOTE,
+        record=record,
+        task=task,
+        training=training,
+        labels=task.label_names or task.labels,
+        validation=validation,
+        changes=[(METRICS[name], values) for name, values in changes.items()],
+        selected_by=SELECTED_BY.get(str(training.get("selected_by")), "the last one was used"),
+        source=_source(str(task.data.get("source", "rows in memory"))),
+        seen=math.prod(training.get(name) or 0 for name in sizes),
+        settings=SETTINGS,
+        is_worse=before is not None and after is not None and after < before,
+        name=json.dumps("demo" if model.is_demo else base),
+        load_from=_load_from(model, base),
+        revision=f", revision={json.dumps(model.revision)}" if model.revision else "",
+    )
+
+
+def _card_template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("flip_flop.training", "."),
+        autoescape=False,  # Markdown: the filters escape
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "count": count,
+        "percent": percent,
+        "points": points,
+        "point_interval": lambda ends: point_interval(tuple(ends)),
+        "visible": visible,
+        "cell": markdown_cell,
+        "line": _line,
+        "escaped": lambda text: markdown_cell(visible(str(text), one_line=True)),
+    }
+    return environment.get_template("card.md.jinja")
+
+
+def base_name(model: ModelRecord) -> str:
+    """Return the base's name on the hub, or the last part of its path on this machine."""
+    return Path(model.name).name if is_local_name(model.name) else model.name
+
+
+def _load_from(model: ModelRecord, base: str) -> str:
+    """The arguments of ``from_pretrained`` that load the base model."""
+    gguf = gguf_name(model.name)
+    if gguf is None:
+        return json.dumps(base)
+    folder = "path/to/its/folder" if is_local_name(model.name) else gguf.place
+    return f"{json.dumps(folder)}, gguf_file={json.dumps(gguf.file)}"
+
+
+def _results(task: TaskRecord, changes: Mapping[str, Any]) -> list[EvalResult]:
+    return [
+        EvalResult(
+            task_type="text-classification",
+            dataset_type=_source(str(task.data.get("source", task.name))).partition(" (")[0],
+            dataset_name=task.name,
+            dataset_split="validation",
+            metric_type=_METRIC_TYPES[name],
+            metric_name=METRICS[name].title,
+            metric_value=round(100 * values["after"], 2),
+        )
+        for name, values in changes.items()
+        if name in _METRIC_TYPES
+    ]
+
+
+def _source(source: str) -> str:
+    """A file's name without its folder; a dataset's name unchanged."""
+    return _line(Path(source).name if _FILES.search(source) or Path(source).is_absolute() else source)
+
+
+def _line(text: Any) -> str:
+    """The text on one line, safe inside a code span."""
+    return visible(str(text), one_line=True).replace("`", "'")

@@ -1,4 +1,4 @@
-"""A training run: from a task and a model to an adapter in a folder, killable at any moment."""
+"""Training runs: from a task and a model to an adapter in a folder. They can be killed and resumed at any time."""
 
 import copy
 import json
@@ -18,46 +18,56 @@ from transformers.trainer_utils import HubStrategy
 
 from flip_flop.errors import InputError
 from flip_flop.files import new_folder, write_json, write_text
-from flip_flop.identity import check_parts, digests_of
 from flip_flop.method import find_method
+from flip_flop.metrics import Scores
 from flip_flop.metrics.calibration import MIN_INSTANCES
-from flip_flop.options import ADAPTER_CONFIG, MODEL_PARTS, TRAINING_PARTS
 from flip_flop.prompts import Template
-from flip_flop.run_record import RUN_FILE, RunRecord, TaskRecord, this_process
+from flip_flop.record import (
+    ADAPTER_CONFIG,
+    MODEL_PARTS,
+    RUN_FILE,
+    TRAINING_PARTS,
+    RunRecord,
+    TaskRecord,
+    check_parts,
+    digests_of,
+    this_process,
+)
 from flip_flop.scoring.adapters import describe_adapter
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.distributed import rank, wait_for_all, world_size
-from flip_flop.scoring.given import ModelGiven
-from flip_flop.scoring.models import LoadedModel
+from flip_flop.scoring.loading import LoadedModel
+from flip_flop.scoring.scorer import ModelGiven
 from flip_flop.scoring.stored_calibration import store_calibration
+from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
 from flip_flop.tasks import Task, as_task
-from flip_flop.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
 from flip_flop.training.adapter import load_trained
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
-from flip_flop.training.checkpoint_choice import base_value
 from flip_flop.training.checkpoints import latest_valid, named_write_errors
 from flip_flop.training.checks import initial_vote_stats, log_processes, warn_of_answer_words, warn_of_two_templates
 from flip_flop.training.config import F2CConfig, optimizer_errors
 from flip_flop.training.data import TrainingData, load_training_data
-from flip_flop.training.model_card import CARD, base_name, model_card
-from flip_flop.training.output import PLAN, lock
-from flip_flop.training.plan import check_plan, resume_settings
-from flip_flop.training.record import change_on_validation, training_record
+from flip_flop.training.record import CARD, base_name, change_on_validation, model_card, training_record
+from flip_flop.training.resume import FORMAT, PLAN, check_plan, lock, resume_settings
+from flip_flop.training.selection import reason_to_withhold
 from flip_flop.training.trainer import F2CTrainer
 from flip_flop.training.votes import VOTES
 
 log = logging.getLogger("flip_flop")
 SURVEY = "survey.json"
-# The parts that the base's votes depend on: after a change of one, they are taken anew.
+# A change of one of these parts changes the base model's votes.
 VOTES_FOLLOW = {*MODEL_PARTS, "templates", "task", "rows"}
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What :func:`train` leaves in ``out``: the adapter in PEFT's format, or why there is none.
+    """The result of :func:`train`.
 
-    ``stopped_by`` is the signal that stopped the training before its end; ``withheld`` says that the adapter has
-    collapsed or is worse than its base model.
+    Attributes:
+        out: The run's folder.
+        adapter: The adapter in PEFT's format, or ``None``.
+        stopped_by: The signal that stopped the training before its end.
+        withheld: Whether the adapter was not saved because it has collapsed or is worse than the base model.
     """
 
     out: Path
@@ -77,25 +87,25 @@ def train(
     keep_worse: bool = False,
     allow_changed: Collection[str] = (),
 ) -> TrainingRun:
-    """Train an adapter and leave a complete run in ``out``.
+    """Train an adapter and write a complete run to ``out``.
 
-    ``run.json`` is written last: a folder without it can be resumed and nothing else. Gold labels, where there are
-    any, are read for the log and the selection of the checkpoint. If the selected checkpoint has collapsed or is worse
-    than the base model, neither adapter nor ``run.json`` is written; ``resume`` with ``keep_worse`` writes them without
-    training again.
+    ``run.json`` is written last. A folder without it can only be resumed. Gold labels, if there are any, are used for
+    the log and the selection of the checkpoint. If the selected checkpoint has collapsed or is worse than the base
+    model, ``train`` writes no adapter and no ``run.json``. ``resume`` with ``keep_worse`` then writes them without
+    further training.
 
     Args:
-        model: The base model, without an adapter: a name, a folder, or as :func:`~flip_flop.audit` takes one.
-        data: From :func:`load_training_data`; a task, its name or its file is loaded with all its instances.
-        config: The settings; checkpoints go to ``out/checkpoints``, whatever its ``output_dir``.
-        out: A folder that is empty or not there; with ``resume``, the folder of a run with the same settings.
+        model: The base model, without an adapter: a name, a folder, or any model that :func:`~flip_flop.audit` takes.
+        data: The result of :func:`load_training_data`; all instances of a task, its name or its file.
+        config: The settings. Checkpoints go to ``out/checkpoints``; ``output_dir`` is ignored.
+        out: An empty or new folder; with ``resume``, the folder of a run with the same settings.
         resume: Continue from the newest complete checkpoint.
         quiet: Show no progress.
-        keep_worse: Write the adapter even if it has collapsed or is worse than the base model.
-        allow_changed: Parts (:data:`flip_flop.options.TRAINING_PARTS`) that may differ in a run that is resumed.
+        keep_worse: Save the adapter even if it has collapsed or is worse than the base model.
+        allow_changed: Parts (:data:`flip_flop.record.TRAINING_PARTS`) that may differ on resume.
 
     Raises:
-        InputError: See ``docs/errors.md``.
+        InputError: See ``docs/reference/errors.md``.
     """
     check_parts(allow_changed, TRAINING_PARTS)
     out = Path(out)
@@ -107,40 +117,78 @@ def train(
         config.output_dir = str((out / "checkpoints").resolve())
         config.model_init_kwargs = None  # the model is loaded
         config.disable_tqdm = quiet
-        config.hub_strategy = HubStrategy.END  # what is sent is the adapter that is chosen, and its card
+        config.hub_strategy = HubStrategy.END  # only the selected adapter and its card are sent
         plan: dict[str, Any] = {
+            "format": FORMAT,
             "settings": resume_settings(config) | {"num_processes": world_size()},
             "model": {"dtype": loaded.record.dtype},
             "digests": digests_of(data.record, loaded.record),
         }
         wait_for_all()  # until rank 0 holds the lock
         plan["allowed_changes"] = check_plan(out, plan, resume=resume, allowed=allow_changed)
-        begun = (out / PLAN).exists()
-        wait_for_all()  # until all have seen what is there, before rank 0 writes
+        has_begun = (out / PLAN).exists()
+        wait_for_all()  # until all have read the folder, before rank 0 writes
         if (out / RUN_FILE).exists():
-            log.info("%s is complete: nothing to resume", out)
+            log.info("%s is complete already", out)
             return TrainingRun(out, out / "adapter")
-        return _run(loaded, data, config, out, plan, begun=begun, quiet=quiet, keep_worse=keep_worse)
+        started = time.monotonic()
+        trainer, task, too_long = _make_trainer(loaded, data, config, out, quiet=quiet)
+        checkpoint = _checkpoint_to_resume(Path(config.output_dir)) if has_begun else None
+        if trainer.votes and checkpoint and not VOTES_FOLLOW.intersection(plan["allowed_changes"]):
+            trainer.votes.restore(out / VOTES)
+        survey = initial_vote_stats(trainer.first_votes, config)
+        # All mistakes of the user have been found.
+        _write_start(out, plan, survey, too_long, trainer)
+        stopped_by = _train(trainer, checkpoint)
+        if stopped_by is not None:
+            log.info("stopped by a signal at step %d. Continue with --resume.", trainer.state.global_step)
+            return TrainingRun(out, None, stopped_by)
+        dataset = trainer.eval_instances
+        reason = reason_to_withhold(
+            trainer.state,
+            trainer.stop_on_collapse,
+            trainer.criterion,
+            None if dataset is None else dataset.gold,
+            len(data.train[0].choices[0]),
+        )
+        if reason is not None and not keep_worse:
+            log.warning("%s The adapter is not saved. --resume --keep-worse saves it without training again.", reason)
+            return TrainingRun(out, None, withheld=True)
+        if reason is not None and rank() == 0:
+            log.warning("%s", reason)
+        change = change_on_validation(trainer)
+        is_calibrated = config.vote_calibration != "none" and len(trainer.sample) >= MIN_INSTANCES
+        table = trainer.score(trainer.sample, "calibration") if is_calibrated else None
+        if rank() == 0:
+            trainer.record = RunRecord(
+                kind="train",
+                name=trainer.method.name,
+                task=task,
+                model=loaded.record,
+                scoring={
+                    "delimiter": trainer.encoder.delimiter_of(data.train[0].chat),
+                    "chat_template": trainer.encoder.uses_chat_template,
+                    "backend": trainer.backend,
+                },
+                training=training_record(trainer, change, survey),
+                seed=config.seed,
+                **this_process(started),
+                allowed_changes=tuple(plan["allowed_changes"]),
+            )
+            _save(trainer, trainer.record, table, out)
+        wait_for_all()
+        return TrainingRun(out, out / "adapter")
 
 
-def _run(
-    loaded: LoadedModel,
-    data: TrainingData,
-    config: F2CConfig,
-    out: Path,
-    plan: dict[str, Any],
-    *,
-    begun: bool,
-    quiet: bool,
-    keep_worse: bool,
-) -> TrainingRun:
-    started = time.monotonic()
+def _make_trainer(
+    loaded: LoadedModel, data: TrainingData, config: F2CConfig, out: Path, *, quiet: bool
+) -> tuple[F2CTrainer, TaskRecord, list[TooLong]]:
+    """Build the trainer; return it with the record of its rows, and the rows that are too long."""
     if rank() == 0:
         log_processes()
     warn_of_answer_words(data.train, config)
     warn_of_two_templates(data.train, config)
-    stop, method = StopOnSignal(), find_method(config.method)
-    writing = [LogFile(out / "log.jsonl"), ShowProgress(method.name, quiet)] if rank() == 0 else []
+    shown = [LogFile(out / "log.jsonl"), ShowProgress(find_method(config.method).name, quiet)] if rank() == 0 else []
     names = [template.name for template in data.record.templates]
     with listed_beside(out, names):
         trainer = F2CTrainer(
@@ -148,124 +196,86 @@ def _run(
             config,
             train_dataset=data.train,
             eval_dataset=data.validation,
-            callbacks=[*writing, stop],
+            callbacks=shown,
             content_free=data.content_free,
         )
-    trainer.template_names = names
-    record, too_long = _without_too_long(data.record, trainer)
-    trainer.f1 = data.record.f1
+    trainer.template_names, trainer.f1 = names, data.record.f1
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    with optimizer_errors():  # before writing to the folder
+    with optimizer_errors():  # before anything is written
         trainer.create_optimizer_and_scheduler(num_training_steps=max(trainer.args.max_steps, 1))
     trainer.optimizer = trainer.lr_scheduler = None
     if not len(trainer.get_train_dataloader()):
         message = f"dataloader_drop_last leaves no step of {len(trainer.train_instances)} training instances."
         raise InputError("E-CONFIG-VALUE", message, "Make per_device_train_batch_size smaller, or leave it out.")
-    checkpoint = _checkpoint_to_resume(Path(config.output_dir or "")) if begun else None
-    kept = checkpoint is not None and not VOTES_FOLLOW.intersection(plan["allowed_changes"])
-    votes = trainer.votes.take(out / VOTES if kept else None, anew=not kept) if trainer.votes else None
-    survey = initial_vote_stats(trainer.base.first, config)
+    return trainer, *_without_too_long(data.record, trainer)
+
+
+def _without_too_long(record: TaskRecord, trainer: F2CTrainer) -> tuple[TaskRecord, list[TooLong]]:
+    """Return the record of the remaining rows, and the rows that are too long."""
+    datasets = [trainer.train_instances, *filter(None, [trainer.eval_instances])]
+    too_long = [each for dataset in datasets for each in dataset.too_long]
+    counts: dict[str, Any] = {
+        "num_validation": sum(map(len, datasets[1:])),
+        "num_too_long": sum(dataset.num_rows - len(dataset) for dataset in datasets),
+    }
+    return replace(record, num_instances=len(datasets[0]), **counts), too_long
+
+
+def _write_start(
+    out: Path, plan: dict[str, Any], survey: dict[str, Any], too_long: list[TooLong], trainer: F2CTrainer
+) -> None:
+    """Write the files of a run that is about to train."""
+    if rank() > 0:
+        return
+    write_json(out / PLAN, plan)
+    write_json(out / SURVEY, survey)
+    if too_long:
+        write_too_long(out / TOO_LONG_FILE, too_long, list(trainer.template_names or ()))
+    else:
+        (out / TOO_LONG_FILE).unlink(missing_ok=True)  # of a run that has restarted
+    if trainer.votes is not None:
+        trainer.votes.table.write(out / VOTES)
+
+
+def _train(trainer: F2CTrainer, checkpoint: Path | None) -> int | None:
+    """Train to the end; return the signal that stopped the training before it."""
+    stop = StopOnSignal()
+    trainer.add_callback(stop)
     trainer.args.eval_on_start = trainer.args.eval_on_start and checkpoint is None
-    if rank() == 0:  # from here on the folder holds a run: all mistakes of the user's have been found
-        write_json(out / PLAN, plan)
-        write_json(out / SURVEY, survey)
-        if too_long:
-            write_too_long(out / TOO_LONG_FILE, too_long, names)
-        else:
-            (out / TOO_LONG_FILE).unlink(missing_ok=True)  # of a run that was begun anew
-        if votes is not None:
-            votes.write(out / VOTES)
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     finally:
         stop.restore()
-    if stop.received is not None and not trainer.is_over:
-        log.info("stopped by a signal at step %d; --resume goes on from there", trainer.state.global_step)
-        return TrainingRun(out, None, stop.received)
-    reason = _reason_to_withhold(trainer)
-    if reason is not None and not keep_worse:
-        log.warning("%s The adapter is not saved. --resume --keep-worse saves it without training again.", reason)
-        return TrainingRun(out, None, withheld=True)
-    change = change_on_validation(trainer)
-    is_calibrated = config.vote_calibration != "none" and len(trainer.base.sample) >= MIN_INSTANCES
-    table = trainer.score(trainer.base.sample, "calibration") if is_calibrated else None
-    if rank() == 0:
-        if reason is not None:
-            log.warning("%s", reason)
-        trainer.record = RunRecord(
-            kind="train",
-            name=method.name,
-            task=record,
-            model=loaded.record,
-            scoring={
-                "delimiter": trainer.encoder.delimiter_of(data.train[0].chat),
-                "chat_template": trainer.encoder.uses_chat_template,
-                "backend": trainer.backend,
-            },
-            training=training_record(trainer, change, survey),
-            seed=config.seed,
-            **this_process(started),
-            allowed_changes=tuple(plan["allowed_changes"]),
-        )
-        with new_folder(out / "adapter") as folder:
-            trainer.adapted.save_pretrained(str(folder))
-            _name_base(folder, unwrap(loaded.model).config.name_or_path or "")
-            loaded.tokenizer.save_pretrained(folder)
-            write_text(folder / CARD, model_card(trainer.record))
-            if table is not None:
-                templates = [Template(each.name, each.jinja, each.answer_choices) for each in record.templates]
-                table = replace(table, settings=trainer.record.scoring)
-                store_calibration(folder, table, templates, config.label_prior)
-        adapter = describe_adapter(out / "adapter", path="adapter", method=method.name)
-        replace(trainer.record, adapter=adapter).write(out)
-        if config.push_to_hub:
-            _push(trainer, out / "adapter", base_name(loaded.record))
-    wait_for_all()
-    return TrainingRun(out, out / "adapter")
+    return None if trainer.is_over else stop.received
 
 
-def _without_too_long(record: TaskRecord, trainer: F2CTrainer) -> tuple[TaskRecord, list[TooLong]]:
-    """The record with what is left to train and to validate on, and what was skipped as too long."""
-    datasets = [trainer.train_instances, *filter(None, [trainer.eval_instances])]
-    too_long = [each for dataset in datasets for each in dataset.too_long]
-    counts = {
-        "num_validation": sum(map(len, datasets[1:])),
-        "num_too_long": sum(dataset.num_rows - len(dataset) for dataset in datasets),
-    }
-    return replace(record, num_instances=len(datasets[0]), extra={**record.extra, **counts}), too_long
-
-
-def _reason_to_withhold(trainer: F2CTrainer) -> str | None:
-    """Return the reason against saving the selected checkpoint; ``None`` if it may be saved."""
-    state, guard, criterion = trainer.state, trainer.stop_on_collapse, trainer.criterion
-    step, base = state.best_global_step or state.global_step, base_value(state.log_history)
-    if guard.has_collapsed(state, at=step):
-        return f"W-COLLAPSE: the predictions of the selected checkpoint, of step {step}, have collapsed. {guard.hint}"
-    if base is None or trainer.eval_instances is None:
-        return None
-    chosen = [e["eval_selection"] for e in state.log_history if "eval_selection" in e and e["step"] <= step][-1]
-    rivals = {"the base model's": base}
-    if criterion.by == criterion.measure:
-        num_labels = len(trainer.eval_instances[0].answers[0])
-        rivals["that of constant predictions"] = criterion.constant_value(trainer.eval_instances.gold, num_labels)
-    rival, stopped = max(rivals, key=rivals.__getitem__), guard.is_due(state)
-    if chosen > rivals[rival] or (chosen == rivals[rival] and not stopped):
-        return None
-    values = f"{100 * chosen:.1f}, {rival} {100 * rivals[rival]:.1f}"
-    found = f"the selected checkpoint's {criterion.by} on validation is {values}."
-    return f"W-COLLAPSE: {found} {guard.hint}" if stopped else f"W-WORSE: {found}"
+def _save(trainer: F2CTrainer, record: RunRecord, table: Scores | None, out: Path) -> None:
+    """Write the adapter with its card, then ``run.json``; send the adapter to the hub if asked for."""
+    loaded = trainer.loaded
+    with new_folder(out / "adapter") as folder:
+        trainer.adapted.save_pretrained(str(folder))
+        _name_base(folder, unwrap(loaded.model).config.name_or_path or "")
+        loaded.tokenizer.save_pretrained(folder)
+        write_text(folder / CARD, model_card(record))
+        if table is not None:
+            templates = [Template(each.name, each.jinja, each.answer_choices) for each in record.task.templates]
+            store_calibration(folder, replace(table, settings=record.scoring), templates, trainer.args.label_prior)
+    adapter = describe_adapter(out / "adapter", path="adapter", method=trainer.method.name)
+    replace(record, adapter=adapter).write(out)
+    if trainer.args.push_to_hub:
+        _push(trainer, out / "adapter", base_name(loaded.record))
 
 
 def _checkpoint_to_resume(folder: Path) -> Path | None:
     checkpoint, corrupt = latest_valid(folder)
-    wait_for_all()  # until all have seen what is there, before rank 0 deletes
+    wait_for_all()  # until all have read the folder, before rank 0 deletes
     if rank() == 0:
         for broken, reason in corrupt.items():
             log.warning("skipping %s: %s", broken.name, reason)
             shutil.rmtree(broken)
         if checkpoint is None:
-            log.info("no complete checkpoint yet: starting from the beginning")
+            log.info("no complete checkpoint: starting from the beginning")
         else:
             log.info("resuming from %s", checkpoint.name)
     return checkpoint
@@ -278,15 +288,15 @@ def _name_base(adapter: Path, base: str) -> None:
 
 
 def _push(trainer: F2CTrainer, adapter: Path, base: str) -> None:
-    """Send the adapter's folder, model card included, to the hub; the run is complete without that."""
+    """Send the adapter's folder with the model card to the hub. A failure leaves the run complete."""
     name = str(trainer.hub_model_id)
     try:
         with tempfile.TemporaryDirectory() as folder:
             sent = shutil.copytree(adapter, Path(folder) / "adapter")
-            _name_base(sent, base)  # without the path of this machine
+            _name_base(sent, base)  # not a path of this machine
             HfApi(token=trainer.args.hub_token).upload_folder(
                 repo_id=name, folder_path=sent, commit_message="flip-flop train", revision=trainer.args.hub_revision
             )
-    except Exception as error:  # whatever its transports raise
+    except Exception as error:  # its transports raise many kinds
         reason = " ".join(str(error).split())[:200]
         log.warning("W-PUSH: %s could not be sent to %s: %s. Send it with `hf upload`.", adapter, name, reason)

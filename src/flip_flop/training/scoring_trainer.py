@@ -1,9 +1,10 @@
-"""What a trainer does beside training: evaluate and predict by scoring whole instances."""
+"""Evaluation and prediction of a trainer: whole instances are scored under all their templates."""
 
 import math
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,37 @@ from transformers import EvalPrediction, Trainer
 from transformers.trainer_utils import PredictionOutput
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.metrics import Average
+from flip_flop.metrics import METRICS, Average, Scores, label_shares, majority_vote, summarise
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates
-from flip_flop.scoring.scorer import ScoreTable, join_tables, score_instances
-from flip_flop.scoring.tokens import EncodedInstance, PromptEncoder
+from flip_flop.scoring.boundary import EncodedInstance
+from flip_flop.scoring.encoder import PromptEncoder
+from flip_flop.scoring.scores import join_scores, score_instances
 from flip_flop.tasks import RenderedRows, template_name
-from flip_flop.training.batches import InstanceDataset, encode_rows
-from flip_flop.training.checkpoint_choice import CheckpointCriterion, evaluation_metrics
 from flip_flop.training.config import F2CConfig, setting_errors
-from flip_flop.training.votes import BaseVotes, StandingVotes
+from flip_flop.training.data import InstanceDataset, encode_rows
+from flip_flop.training.selection import CheckpointCriterion
+from flip_flop.training.votes import FrozenVotes, VoteTable
+
+
+def evaluation_metrics(table: Scores, gold: np.ndarray, names: Sequence[str], f1: Average = "auto") -> dict[str, float]:
+    """Compute the metrics of one evaluation, flat and without those that have no value.
+
+    The evaluation before the first step has the label frequencies of the base model's votes, so that other selection
+    criteria can be computed from the log.
+    """
+    summary = summarise(table.scores, gold, names, f1=f1, intervals=False)
+    metrics = {name: summary[name] for name in METRICS if summary[name] is not None}
+    metrics |= {f"label_share_{label}": share for label, share in enumerate(summary["label_shares"])}
+    vote_shares = label_shares(majority_vote(table.scores)[:, None], table.scores.shape[-1])
+    metrics |= {f"vote_share_{label}": float(share) for label, share in enumerate(vote_shares)}
+    mass = table.own_label_mass.mean(axis=0)
+    metrics |= {"own_label_mass": float(mass.mean()), "own_label_mass_min": float(mass.min())}
+    return metrics | {f"own_label_mass/{name}": float(value) for name, value in zip(names, mass, strict=True)}
 
 
 class ScoringTrainer(Trainer):
-    """The part of :class:`~flip_flop.training.trainer.F2CTrainer` that asks the model and does not change it."""
+    """The part of :class:`~flip_flop.training.trainer.F2CTrainer` that scores instances and changes no weights."""
 
     args: F2CConfig
     adapted: PeftModel
@@ -35,14 +53,14 @@ class ScoringTrainer(Trainer):
     eval_instances: InstanceDataset | None
     eval_by_name: Mapping[str, InstanceDataset]
     criterion: CheckpointCriterion
-    votes: StandingVotes | None
-    base: BaseVotes
-    template_names: Sequence[str] | None = None  # for evaluation: a row has neither names nor an F1 kind
+    votes: FrozenVotes | None  # None: online
+    sample: Sequence[EncodedInstance]  # of the training instances
+    template_names: Sequence[str] | None = None  # rows have no template names
     f1: Average = "auto"
-    evaluation_seconds: float = 0.0  # of this process, so far
+    evaluation_seconds: float = 0.0
 
     def create_accelerator_and_postprocess(self) -> None:
-        """The library's, its refusals in one line (``E-CONFIG-VALUE``): it is given settings and nothing else."""
+        """Report an invalid setting as ``E-CONFIG-VALUE``."""
         with setting_errors("accelerate"):
             super().create_accelerator_and_postprocess()
 
@@ -50,14 +68,14 @@ class ScoringTrainer(Trainer):
     def unsupervised_losses(
         self, encoded: Sequence[EncodedInstance], states: AnswerStates, votes: Tensor
     ) -> list[float]:
-        """The method's loss of each instance, by these votes."""
+        """The method's loss of each instance, with these votes."""
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Score instances and report agreement, F1, own-label mass, and what the checkpoint is chosen by.
+        """Score instances; return agreement, F1, own-label mass and the value that selects the checkpoint.
 
-        ``eval_dataset`` are rows, a dict of rows by name, or the name of one that the trainer has.
+        ``eval_dataset``: rows, a dict of rows by name, or the name of one of the trainer's.
         """
         started = time.monotonic()
         if eval_dataset is None:
@@ -76,17 +94,17 @@ class ScoringTrainer(Trainer):
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
-        """Scores ``[instances, templates, labels]`` in nats, label indices (-1 where there is none), and metrics."""
+        """Return scores ``[instances, templates, labels]`` in nats, label indices (-1: no label) and metrics."""
         dataset = self._encoded(test_dataset)
         table = self.score(dataset.instances, "predict")
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in self._metrics(table, dataset).items()}
         return PredictionOutput(table.scores, dataset.gold, metrics)
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Create the repository of ``push_to_hub``, before anything is trained.
+        """Create the repository of ``push_to_hub`` before the training.
 
         Raises:
-            InputError: ``E-CONFIG-VALUE`` where the hub cannot be reached, or refuses.
+            InputError: ``E-CONFIG-VALUE`` if the hub is unreachable or refuses.
         """
         hint = "Log in with `hf auth login`, or leave push_to_hub out and send OUT/adapter later."
         with setting_errors("push_to_hub", hint):
@@ -105,7 +123,7 @@ class ScoringTrainer(Trainer):
 
     def _evaluate_own(self) -> dict[str, float]:
         dataset = self.eval_instances
-        assert dataset is not None, "there is nothing to evaluate"
+        assert dataset is not None, "no evaluation rows"
         losses: list[float] = []
         table = self.score(dataset.instances, "validation", losses if self.args.early_stopping_patience else None)
         metrics = self._metrics(table, dataset)
@@ -114,15 +132,30 @@ class ScoringTrainer(Trainer):
         }
         if losses:
             metrics = metrics | {"loss": math.fsum(losses) / len(losses)}
-        judged = self.criterion.judge(table.scores, self.base.validation.batch_calibrated, dataset.gold, self.f1)
+        judged = self.criterion.judge(table.scores, self.validation_votes.batch_calibrated, dataset.gold, self.f1)
         return metrics | judged | _joined(named)
 
-    def _metrics(self, table: ScoreTable, dataset: InstanceDataset) -> dict[str, float]:
+    def _metrics(self, table: Scores, dataset: InstanceDataset) -> dict[str, float]:
         names = self.template_names or [template_name(number) for number in range(table.scores.shape[1])]
         metrics = evaluation_metrics(table, dataset.gold, names, self.f1)
         if self.compute_metrics is not None:
             metrics |= self.compute_metrics(EvalPrediction(predictions=table.scores, label_ids=dataset.gold))
         return metrics
+
+    @cached_property
+    def first_votes(self) -> VoteTable:
+        """The base model's votes on the training instances: all that the run will see if frozen, else a sample."""
+        return self.votes.table if self.votes else self._base_votes(self.sample)
+
+    @cached_property
+    def validation_votes(self) -> VoteTable:
+        """The base model's votes on the validation split, calibrated like the training votes."""
+        assert self.eval_instances is not None, "no evaluation rows"
+        found = self._base_votes(self.eval_instances.instances)
+        return found.with_offsets(self.votes.table.offsets) if self.votes else found
+
+    def _base_votes(self, instances: Sequence[EncodedInstance]) -> VoteTable:
+        return VoteTable(tuple(each.id for each in instances), self.score_base(instances, "base votes"))
 
     def score_base(self, instances: Sequence[EncodedInstance], label: str) -> np.ndarray:
         """Compute the scores of the model without its adapter."""
@@ -133,19 +166,19 @@ class ScoringTrainer(Trainer):
         """Compute the model's scores ``[instances, templates, labels]``, in nats."""
         return self.score(instances, label).scores
 
-    def score(self, instances: Sequence[EncodedInstance], label: str, losses: list[float] | None = None) -> ScoreTable:
-        """Score instances; ``label`` names the progress shown.
+    def score(self, instances: Sequence[EncodedInstance], label: str, losses: list[float] | None = None) -> Scores:
+        """Score instances; ``label`` names the progress bar.
 
-        ``losses`` gets the method's loss of each, from the same pass and without labels.
+        The unsupervised loss of each instance, from the same pass, is appended to ``losses``.
         """
-        mine = distributed.shard(instances) or instances[:1]  # also with more processes than instances, all take part
-        standing = self.base.validation if losses is not None and self.votes is not None else None
+        mine = distributed.shard(instances) or instances[:1]  # all processes take part
+        frozen = self.validation_votes if losses is not None and self.votes is not None else None
 
-        def score_part() -> tuple[ScoreTable, list[float]]:
+        def score_part() -> tuple[Scores, list[float]]:
             own: list[float] = []
 
             def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
-                votes = standing.of(encoded) if standing else scores
+                votes = frozen.scores_for(encoded) if frozen else scores
                 own.extend(self.unsupervised_losses(encoded, states, votes))
 
             table = score_instances(
@@ -160,9 +193,9 @@ class ScoringTrainer(Trainer):
             return table, own
 
         parts = distributed.all_results(score_part)
-        if losses is not None:  # those of processes beyond the instances are another's, as in join_tables
+        if losses is not None:  # idle processes repeat another's instances
             losses.extend(loss for _, own in parts[: len(instances)] for loss in own)
-        return join_tables([table for table, _ in parts], len(instances))
+        return join_scores([table for table, _ in parts], len(instances))
 
 
 def _joined(named: Mapping[str, dict[str, float]]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What the log says of training steps (docs/log_keys.md): loss terms, cases, votes, pseudo-labels, own-label mass."""
+"""Statistics of training steps for the log (docs/reference/log_keys.md)."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,20 +10,20 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from flip_flop.metrics import majority_vote
-from flip_flop.scoring.tokens import EncodedInstance
+from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.training.instance import TrainingInstance
 
 
 class StepStatistics:
     """Means over the instances of the steps since the last log line.
 
-    Terms of the loss are averaged over all instances, where a skipped one counts as zero; the rest over the instances
-    that have a value.
+    Loss terms are averaged over all instances, with zeros for skipped ones. Other values are averaged over the
+    instances that have one.
     """
 
     def __init__(self):
         self._values: dict[str, list[float]] = defaultdict(list)
-        self._unread: list[tuple[str, Tensor]] = []  # terms that their device may yet have to compute
+        self._unread: list[tuple[str, Tensor]] = []  # loss terms, still on their device
         self._terms: set[str] = set()
         self._masses: list[Tensor] = []
         self._votes: list[Int64[np.ndarray, " instances"]] = []
@@ -36,7 +36,7 @@ class StepStatistics:
         token_counts: Int[Tensor, "instances templates labels"],
         losses: Sequence[dict[str, Tensor]],
     ) -> None:
-        """Note a micro-batch, whose scores and token counts are on the CPU; gold labels are read here, and no loss."""
+        """Add a micro-batch, with scores and token counts on the CPU. Gold labels are used for statistics only."""
         self._masses.append((scores * token_counts).exp().sum(dim=-1))
         self._votes.append(majority_vote(scores.float().numpy()))
         for source, instance, terms in zip(encoded, instances, losses, strict=True):
@@ -52,7 +52,7 @@ class StepStatistics:
                 self._values["pseudo_label_accuracy"].append(float(int(consensus.label) == source.label))
 
     def read(self) -> "StepStatistics":
-        """Itself, after the terms of the loss were read from their device: all at once, as that waits for it."""
+        """Copy the loss terms from their device, all at once to wait for it only once; return itself."""
         if self._unread:
             names, values = zip(*self._unread, strict=True)
             read = torch.stack([value.to(values[0].device).reshape(()) for value in values]).tolist()
@@ -62,7 +62,7 @@ class StepStatistics:
         return self
 
     def means(self) -> dict[str, float]:
-        """The means of what was noted, by key of the log."""
+        """Return the means by log key."""
         if not self._masses:
             return {}
         self.read()
@@ -75,12 +75,12 @@ class StepStatistics:
         return logs | {"own_label_mass": float(per_template.mean()), "own_label_mass_min": float(per_template.min())}
 
     def vote_counts(self, num_labels: int) -> Int64[np.ndarray, " labels"]:
-        """How many of the model's majority votes were for each label."""
+        """Count the model's majority votes for each label."""
         return np.bincount(np.concatenate([np.empty(0, dtype=np.int64), *self._votes]), minlength=num_labels)
 
     @classmethod
     def merged(cls, parts: Sequence["StepStatistics"]) -> "StepStatistics":
-        """What several processes noted, as if one had."""
+        """Merge the statistics of several processes or rows."""
         whole = cls()
         for part in parts:
             whole._masses.extend(part._masses)
@@ -93,7 +93,7 @@ class StepStatistics:
 
 
 def mean_loss(log_history: Sequence[Mapping[str, Any]]) -> float:
-    """The mean loss of all logged steps, those before a resumption included: a line has the mean of its own steps."""
+    """Return the mean loss of all logged steps, including those before a resume."""
     total, last = 0.0, 0
     for entry in log_history:
         if "loss" in entry:

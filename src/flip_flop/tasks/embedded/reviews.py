@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from flip_flop.randomness import generator
+from flip_flop.files import generator
 
 SPLIT_SIZES = {"train": 500, "validation": 200, "test": 300}
 MIN_STRENGTH = 0.5
 
 _STRENGTHS = {"": 1.0, "very ": 1.6, "really ": 1.6, "fairly ": 0.6, "slightly ": 0.5, "not ": -0.8}
-# Nobody says "slightly clean" in praise.
+# "slightly clean" is not praise.
 _MODIFIERS = {
     1: ("", "", "", "very ", "really ", "fairly ", "not "),
     -1: ("", "", "", "very ", "really ", "fairly ", "slightly ", "not "),
@@ -167,7 +167,7 @@ def _split_reviews(seed: int, num_clauses: int, minimum: float) -> dict[str, lis
 
 
 def make_rows(split: str, seed: int = 0, num_clauses: int = 3, minimum: float = MIN_STRENGTH) -> list[dict]:
-    """The rows of ``train`` (500), ``validation`` (200) or ``test`` (300), a function of the arguments alone.
+    """The rows of ``train`` (500), ``validation`` (200) or ``test`` (300), reproducible from the arguments.
 
     A review has one or three remarks, and the sum of their strengths is at least ``minimum`` from zero. A row has
     ``id``, ``text`` and ``label`` (1 where praise outweighs complaint).

@@ -1,0 +1,291 @@
+"""Format and print text, show progress, and describe this process: its command, versions and hardware."""
+
+import contextlib
+import datetime
+import importlib.metadata
+import logging
+import os
+import platform
+import re
+import shlex
+import sys
+import time
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from tqdm import tqdm
+
+MISSING = "–"
+DEMO_NOTE = (
+    "The model is a toy of 0.16 million parameters, pretrained on generated reviews. Its numbers show that the program "
+    "works; they are not evidence for the paper's claim or for your model."
+)
+# Joiners carry meaning in emoji and in several scripts, and do not reorder text.
+_JOINERS = "\u200c\u200d"
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+
+
+def visible(text: str, *, one_line: bool = False) -> str:
+    r"""Return untrusted text with control, bidirectional and lone surrogate characters as escapes.
+
+    HTML escaping does not change U+202E, which reverses a name on the screen, and terminals execute ESC sequences.
+    ``one_line`` also escapes newlines and tabs, for names and table cells. Markup is not changed.
+
+    Example:
+        >>> print(visible("gpt\u202e4"))
+        gpt\u202e4
+        >>> print(visible("two\nlines", one_line=True))
+        two\nlines
+    """
+    if isinstance(text, Markup):
+        return text
+    kept = _JOINERS if one_line else _JOINERS + "\n\t"
+    if (text if one_line else text.replace("\n", "").replace("\t", "")).isprintable():
+        return text  # most texts
+    return "".join(
+        character if character in kept or unicodedata.category(character) not in _INVISIBLE else _escape(character)
+        for character in text
+    )
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    short = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    form = "\\x{:02x}" if code <= 0xFF else "\\u{:04x}" if code <= 0xFFFF else "\\U{:08x}"
+    return short.get(character) or form.format(code)
+
+
+def align_columns(
+    lines: Sequence[Sequence[str]], *, num_left: int | None = None, indent: str = "", rule: bool = False
+) -> str:
+    """Align the columns of lines of cells. The heading is the first line, with dashes below it if ``rule`` is true.
+
+    The first ``num_left`` columns are flush left, by default all.
+
+    Example:
+        >>> print(align_columns([["run", "F1"], ["base", "8.1"]], num_left=1, rule=True))
+        run    F1
+        ----  ---
+        base  8.1
+    """
+    cells = [[visible(cell, one_line=True) for cell in line] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    if rule:
+        cells.insert(1, ["-" * width for width in widths])
+    left = len(widths) if num_left is None else num_left
+    flush = "<" * left + ">" * (len(widths) - left)
+    padded = (
+        [f"{cell:{side}{width}}" for cell, side, width in zip(line, flush, widths, strict=True)] for line in cells
+    )
+    return "\n".join((indent + "  ".join(line)).rstrip() for line in padded)
+
+
+def markdown_cell(cell: str) -> str:
+    """Escape a cell so that it cannot end its table or begin an HTML tag."""
+    for character in "\\|`*_[]":
+        cell = cell.replace(character, f"\\{character}")
+    return cell.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def spreadsheet_cell(value: Any) -> Any:
+    """Return the value, with an apostrophe before text that spreadsheets run as a formula (CWE-1236).
+
+    Example:
+        >>> spreadsheet_cell("=1+1"), spreadsheet_cell(-1.5)
+        ("'=1+1", -1.5)
+    """
+    # The last four are full-width forms of the first four, for spreadsheets in East Asian locales.
+    return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r\n＝＋－＠")) else value
+
+
+def percent(fraction: float | None, decimals: int = 1, *, scale: int = 100) -> str:
+    """Format a fraction in percent without the sign, or a number in another scale.
+
+    Example:
+        >>> percent(0.7531), percent(None), percent(1.0), percent(1.25, 2, scale=1)
+        ('75.3', '–', '100.0', '1.25')
+    """
+    return MISSING if fraction is None else f"{scale * fraction:.{decimals}f}"
+
+
+def points(difference: float | None, decimals: int = 1, *, scale: int = 100) -> str:
+    """Format a difference of two fractions in percentage points, with its sign and a true minus.
+
+    Example:
+        >>> points(0.198), points(-0.092), points(-0.0001)
+        ('+19.8', '−9.2', '±0.0')
+    """
+    if difference is None:
+        return MISSING
+    digits = f"{abs(scale * difference):.{decimals}f}"
+    return ("±" if float(digits) == 0 else "+" if difference > 0 else "−") + digits
+
+
+def percent_interval(interval: tuple[float, float] | None, decimals: int = 1, *, scale: int = 100) -> str:
+    """Format the interval of a metric: ``72.0 to 78.5``."""
+    return MISSING if interval is None else " to ".join(percent(end, decimals, scale=scale) for end in interval)
+
+
+def point_interval(interval: tuple[float, float] | None, decimals: int = 1, *, scale: int = 100) -> str:
+    """Format the interval of a difference: ``+17.6 to +22.0``."""
+    return MISSING if interval is None else " to ".join(points(end, decimals, scale=scale) for end in interval)
+
+
+def count(number: int, noun: str) -> str:
+    """Format a number with its noun in singular or plural.
+
+    Example:
+        >>> count(1, "template"), count(1200, "instance")
+        ('1 template', '1,200 instances')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Format seconds in a suitable unit.
+
+    Example:
+        >>> duration(0.4), duration(90), duration(5400)
+        ('0.4 s', '1.5 min', '1.5 h')
+    """
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def is_first_process() -> bool:
+    """Return whether this process is the only process or the first process of a launcher."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def echo(text: object = "", *, err: bool = False) -> None:
+    """Print lines to standard output, or with ``err`` to standard error."""
+    stream = sys.stderr if err else sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    print(visible(str(text)).encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+
+
+class LogLines(logging.Formatter):
+    """Log messages as plain lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the message and its traceback, if any."""
+        return visible(super().format(record))
+
+
+SECONDS_BETWEEN_LINES = 60.0
+
+
+@contextlib.contextmanager
+def track(label: str, total: int, unit: str, *, quiet: bool = False) -> Iterator[Callable[[int], object]]:
+    """Show progress on standard error. Yields a function that adds a number of finished units.
+
+    A terminal shows a bar. A log has a line each minute.
+    """
+    if quiet or total == 0 or not is_first_process():
+        yield lambda done: None
+    elif sys.stderr.isatty():
+        with tqdm(total=total, desc=label, unit=f" {unit}", leave=False, dynamic_ncols=True) as bar:
+            yield lambda done: bar.update(done)
+    else:
+        yield _LogProgress(label, total, unit).add
+
+
+class EachMinute:
+    """The times of the lines of a log."""
+
+    def __init__(self) -> None:
+        self.begun = self.shown = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Return whether a minute has passed since the last line."""
+        now = time.monotonic()
+        if now - self.shown < SECONDS_BETWEEN_LINES:
+            return False
+        self.shown = now
+        return True
+
+    def left(self, done: float, total: float) -> str:
+        """Return the remaining time as text."""
+        if done <= 0:
+            return "time left unknown"
+        return f"{duration((time.monotonic() - self.begun) * (total - done) / done)} left"
+
+
+class _LogProgress:
+    def __init__(self, label: str, total: int, unit: str):
+        self.label, self.total, self.unit = label, total, unit
+        self.finished, self.clock = 0, EachMinute()
+
+    def add(self, done: int) -> None:
+        self.finished += done
+        line = f"{self.label}: {self.finished} of {self.total} {self.unit}"
+        if self.finished < self.total:
+            if self.clock.is_due():
+                echo(f"{line}, {self.clock.left(self.finished, self.total)}", err=True)
+        elif self.clock.shown > self.clock.begun:  # tasks of less than a minute have no lines
+            echo(line, err=True)
+
+
+PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "numpy", "jinja2")
+# Only at the beginning of a word, unlike the "sk-" of "task-tickets".
+SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|[0-9a-f]{40}\b)|(?<=://)[^/@\s]+(?=@)")
+# Flags whose values are secrets.
+SECRET_FLAG = re.compile(r"(--[\w-]*(?:token|password|secret|api[-_]key))(?:=.*)?", re.DOTALL)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, of this package and of the libraries that may change results."""
+    found = {"python": platform.python_version(), "flip_flop": _version("flip-flop-consistency")}
+    return found | {name: _version(name) for name in PACKAGES}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def hardware() -> dict[str, Any]:
+    """Return the processor, the number of cores, and the GPU if any."""
+    import torch
+
+    return {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(encoding="utf-8", errors="replace") if cpuinfo.is_file() else ""
+    name = re.search(r"^model name[^:\n]*:(.*)$", text, re.MULTILINE)
+    return name[1].strip() if name else platform.processor()
+
+
+def command() -> str:
+    """Return the command line with tokens and keys replaced. The commit of ``--revision`` is not replaced."""
+    words = [Path(sys.argv[0]).name.replace("main.py", "flip-flop")]
+    for argument in sys.argv[1:]:
+        is_commit = words[-1] == "--revision" or argument.startswith("--revision=")
+        if SECRET_FLAG.fullmatch(words[-1]) and "=" not in words[-1]:
+            words.append("***")
+        elif "=" in argument and (flag := SECRET_FLAG.fullmatch(argument)):
+            words.append(f"{flag[1]}=***")
+        else:
+            words.append(argument if is_commit else SECRET.sub("***", argument))
+    return shlex.join(words)
+
+
+def now(seconds_ago: float = 0) -> str:
+    """Return the time in UTC, in seconds."""
+    time = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds_ago)
+    return time.isoformat(timespec="seconds")

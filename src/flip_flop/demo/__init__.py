@@ -1,1 +1,0 @@
-"""The demo's main job, and how its embedded model was made."""

@@ -1,0 +1,51 @@
+"""Methods, metrics and audit sections of installed packages, by entry points."""
+
+import functools
+import logging
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+log = logging.getLogger("flip_flop")
+Value = TypeVar("Value")
+
+
+def load_plugins(group: str) -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of each entry point of a group. An entry point that fails is skipped with a warning."""
+    for each in entry_points(group=group):
+        try:
+            value = each.load()
+        except Exception as error:  # a module can raise anything
+            log.warning("W-PLUGIN: cannot import %r (%s): %s: %s", each.name, each.value, type(error).__name__, error)
+        else:
+            yield each.name, value
+
+
+class PluginTable(MutableMapping[str, Value]):
+    """A dictionary of our values by name, and those of installed packages.
+
+    Packages are imported at the first access, because they import ours. A value of ours takes precedence.
+    """
+
+    def __init__(self, group: str, own: Mapping[str, Value]):
+        self.group, self.own = group, own
+
+    @functools.cached_property
+    def _values(self) -> dict[str, Value]:
+        installed = {name: value for name, value in load_plugins(self.group) if name not in self.own}
+        return {**self.own, **installed}
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Value) -> None:
+        self._values[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)

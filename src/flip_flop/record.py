@@ -1,0 +1,314 @@
+"""The record of a run (``run.json``), typed, and the comparison of its parts with another run."""
+
+import contextlib
+import json
+import time
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import pydantic
+from pydantic.dataclasses import dataclass
+
+from flip_flop.console import command, hardware, now, versions
+from flip_flop.errors import InputError
+from flip_flop.files import MAX_JSON, read_json, write_json
+
+# The parts of a run that --allow-changed accepts, by name.
+MODEL_PARTS = {
+    "weights": "weights",
+    "config": "config.json",
+    "tokenizer": "tokenizer",
+    "chat_template": "chat template",
+}
+DATA_PARTS = {
+    "templates": "templates",
+    "task": "task (its name, labels or F1, or the order of its templates)",
+    "rows": "training rows",
+    "gold": "gold labels of the training rows",
+    "validation": "validation rows",
+    "validation_gold": "gold labels of the validation rows",
+}
+ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+ADAPTER_PARTS = {"adapter": ADAPTER_WEIGHTS, "adapter_config": ADAPTER_CONFIG}
+TRAINING_PARTS = MODEL_PARTS | DATA_PARTS
+LOADED_PARTS = MODEL_PARTS | ADAPTER_PARTS
+# Parts that change with a template.
+FOLLOW_TEMPLATES = ("task", "rows", "validation")
+
+NAMED = 8  # audits in a hint
+RUN_FILE = "run.json"
+READABLE_JSON = f"readable JSON of at most {MAX_JSON // 2**20} MB"
+Kind = Literal["audit", "train"]
+S = TypeVar("S", bound="Section")
+V = TypeVar("V")
+# The errors of damaged files. Deeply nested JSON raises a RecursionError.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error)
+STRICT = pydantic.ConfigDict(extra="forbid")
+# The file has these keys only if they are not None.
+OPTIONAL = {
+    *("system", "assistant_prefix", "chat_template_kwargs", "num_validation", "num_dropped", "eval_limit"),
+    *("num_too_long", "endpoint", "quantization", "chat_template", "chat", "flip_flop_version"),
+}
+
+
+class Section:
+    """A JSON object of ``run.json``. Unknown keys are refused."""
+
+    @classmethod
+    def from_json(cls: type[S], value: Any) -> S:
+        """Check a JSON object."""
+        return pydantic.TypeAdapter(cls).validate_python(value)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys in the order of the fields."""
+        return {name: _plain(value) for name, value in vars(self).items() if name not in OPTIONAL or value is not None}
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TemplateRecord(Section):
+    """The texts of a template."""
+
+    name: str
+    jinja: str = ""
+    answer_choices: str | None = None
+    digest: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TaskRecord(Section):
+    """A task, its templates and the data of one split, by digest; see :attr:`flip_flop.tasks.RenderedSplit.record`.
+
+    ``instances_digest`` differs between two samples of one file. ``digests`` has the other :data:`DATA_PARTS`.
+    """
+
+    name: str
+    labels: tuple[Any, ...]
+    label_names: tuple[str, ...] = ()
+    digest: str
+    split: str
+    num_instances: int = 0
+    has_gold: bool = False
+    f1: Literal["auto", "binary", "macro"] = "auto"
+    held_out_templates: tuple[str, ...] = ()
+    templates: tuple[TemplateRecord, ...]
+    data: Mapping[str, Any] = field(default_factory=dict)
+    instances_digest: str = ""
+    digests: Mapping[str, Any] = field(default_factory=dict)
+    system: str | None = None
+    assistant_prefix: str | None = None
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    num_validation: int | None = None
+    num_dropped: int | None = None
+    eval_limit: int | None = None
+    num_too_long: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ModelRecord(Section):
+    """The base model. ``digest`` covers its weight files, or its name on the hub and its commit.
+
+    ``digests`` has the other :data:`MODEL_PARTS`. A commit on the hub covers all files.
+    """
+
+    name: str = ""
+    revision: str | None = None
+    digest: str | None = None
+    num_parameters: int | None = None
+    dtype: str | None = None
+    is_demo: bool = False
+    digests: Mapping[str, Any] = field(default_factory=dict)
+    endpoint: str | None = None
+    quantization: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class AdapterRecord(Section):
+    """An adapter, with the method and the chat settings of its training if its record is known."""
+
+    path: str = ""
+    digest: str | None = None
+    method: str | None = None
+    digests: Mapping[str, Any] = field(default_factory=dict)
+    chat_template: bool | None = None
+    chat: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RunRecord(Section):
+    """The inputs and settings of a run: enough to repeat it, and to compare it with another run.
+
+    ``allowed_changes`` are the changed parts that ``--allow-changed`` accepted.
+    """
+
+    kind: Kind
+    flip_flop_version: str | None = None
+    name: str | None = None
+    command: str | None = None
+    created: str | None = None
+    task: TaskRecord
+    model: ModelRecord
+    adapter: AdapterRecord | None = None
+    scoring: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] | None = None
+    seed: int | None = None
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    hardware: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float | None = None
+    allowed_changes: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path, kind: Kind | None = None) -> "RunRecord":
+        """Read the record of a run directory.
+
+        Raises:
+            InputError: ``E-RUN-MISSING`` without a folder or ``run.json``, or for a run of another kind;
+                ``E-RUN-BROKEN`` for an invalid file.
+        """
+        path, hint = folder / RUN_FILE, "Give the folder of a finished run."
+        if not path.is_file():
+            message = f"{folder} has no {RUN_FILE}." if folder.is_dir() else f"{folder} is not a folder."
+            raise InputError("E-RUN-MISSING", message, _audits_inside(folder) if kind == "audit" else hint)
+        with reading(path, READABLE_JSON):
+            value = read_json(path)
+        found = value.get("kind") if isinstance(value, dict) else None
+        if kind is not None and found != kind:
+            raise InputError("E-RUN-MISSING", f"{folder} holds a run of kind {found!r}, not {kind!r}.", hint)
+        return validated(cls, value, path)
+
+    @classmethod
+    def of_adapter(cls, adapter: Path) -> "RunRecord | None":
+        """Return the record of the training that wrote this ``adapter/`` folder, or ``None`` if it was moved.
+
+        Raises:
+            InputError: ``E-RUN-BROKEN``.
+        """
+        try:
+            return cls.read(adapter.resolve().parent, "train")
+        except InputError as error:
+            if error.code == "E-RUN-MISSING":
+                return None
+            raise
+
+    def write(self, folder: Path) -> None:
+        """Write ``run.json``."""
+        write_json(folder / RUN_FILE, self.to_json())
+
+
+def validated(kind: type[V], value: Any, path: Path) -> V:
+    """Return the JSON value of a file as a type that pydantic checks.
+
+    Raises:
+        InputError: ``E-RUN-BROKEN`` with the first error.
+    """
+    try:
+        return pydantic.TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))[:100]
+        raise broken(path, f"is invalid{' at ' if place else ''}{place}: {first['msg']}") from None
+
+
+def broken(path: Path, why: str) -> InputError:
+    """Return the error for an invalid file of a run directory."""
+    return InputError("E-RUN-BROKEN", f"{path} {why}.", "Restore it, or run it again into a new folder.")
+
+
+@contextlib.contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Convert the errors of reading a file of a run directory.
+
+    Raises:
+        InputError: ``E-RUN-MISSING`` without the file, ``E-RUN-BROKEN`` for a file that is not of this kind.
+    """
+    if not path.is_file():
+        hint = "Give a folder that `flip-flop audit` wrote."
+        raise InputError("E-RUN-MISSING", f"{path.parent} has no {path.name}.", hint)
+    try:
+        yield
+    except UNREADABLE as error:
+        raise broken(path, f"is not {kind} ({type(error).__name__})") from error
+
+
+def this_process(started: float) -> dict[str, Any]:
+    """Return arguments of :class:`RunRecord` for a run that this process began at ``time.monotonic() == started``."""
+    seconds = time.monotonic() - started
+    return {
+        "command": command(),
+        "created": now(seconds_ago=seconds),
+        "versions": versions(),
+        "hardware": hardware(),
+        "seconds": round(seconds, 2),
+    }
+
+
+def _audits_inside(folder: Path) -> str:
+    """Return a hint that names the audits up to two folders deeper."""
+    inside = sorted(str(path.parent) for depth in ("*", "*/*") for path in folder.glob(f"{depth}/metrics.json"))
+    if not inside:
+        return "Give the folder of a finished run."
+    return f"Name the audits inside it: {' '.join(inside[:NAMED])}{' ...' if len(inside) > NAMED else ''}."
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Section):
+        return value.to_json()
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def digests_of(
+    task: TaskRecord | None = None, model: ModelRecord | None = None, adapter: AdapterRecord | None = None
+) -> dict[str, Any]:
+    """Return the SHA-256 of each part of these records. ``templates`` has a digest per name."""
+    found: dict[str, Any] = {}
+    if task is not None:
+        templates = {each.name: each.digest for each in task.templates}
+        found |= {"templates": templates, "task": task.digest, "rows": task.instances_digest, **task.digests}
+    if model is not None:
+        found |= {"weights": model.digest, **model.digests}
+    if adapter is not None:
+        found |= {"adapter": adapter.digest, **adapter.digests}
+    return found
+
+
+def check_adapter_folder(adapter: Path) -> None:
+    """Check that an adapter's files exist; raises ``E-ADAPTER-FILE``."""
+    for file in reversed(ADAPTER_PARTS.values()):
+        if not (adapter / file).is_file():
+            message = f"{adapter} has no {file}."
+            raise InputError("E-ADAPTER-FILE", message, "Give the adapter/ folder of a training run.")
+
+
+def changed_parts(before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, str]:
+    """Return the descriptions of the parts whose digests differ, by name. Parts without both digests are ignored.
+
+    If templates differ, the parts that change with them (:data:`FOLLOW_TEMPLATES`) are not compared.
+    """
+    changed = {
+        name: words for name, words in parts.items() if before.get(name) and now.get(name) and before[name] != now[name]
+    }
+    if "templates" in changed:
+        old, new = (dict(each["templates"]) if isinstance(each["templates"], Mapping) else {} for each in (before, now))
+        differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        changed = {name: words for name, words in changed.items() if name not in FOLLOW_TEMPLATES}
+        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+        changed["templates"] = f"template {', '.join(map(repr, differing[:3]))}{more}"
+    return changed
+
+
+def check_parts(names: Iterable[str], parts: Collection[str]) -> None:
+    """Refuse an unknown part (``E-ALLOW-CHANGED``)."""
+    for name in names:
+        if name not in parts:
+            message = f"unknown part {name!r} in --allow-changed."
+            raise InputError("E-ALLOW-CHANGED", message, f"Name one of {', '.join(parts)}.")
+
+
+def refuse_changed(code: str, message: str, changed: Mapping[str, str], allowed: Collection[str], hint: str) -> None:
+    """Refuse changed parts that are not allowed, with this ``code``. The hint has the flags that allow them."""
+    refused = {name: words for name, words in changed.items() if name not in allowed}
+    if refused:
+        flags = " ".join(f"--allow-changed {name}" for name in refused)
+        raise InputError(code, f"{message}: {', '.join(refused.values())}.", f"{hint} Or continue with {flags}.")

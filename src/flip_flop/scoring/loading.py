@@ -1,0 +1,308 @@
+"""Load a causal language model, its tokenizer and an adapter, and record them."""
+
+import importlib.util
+import json
+import logging
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from flip_flop.errors import InputError
+from flip_flop.files import config_digest, json_digest, sha256_file, sha256_json
+from flip_flop.hub import DEMO, check_model_name, gguf_name, hub_answers, is_local_name
+from flip_flop.record import LOADED_PARTS, AdapterRecord, ModelRecord, check_adapter_folder, check_parts
+from flip_flop.scoring.adapters import identify_adapter, load_adapter
+from flip_flop.scoring.bounds import check_model_size, max_weights, time_limit, weight_files
+from flip_flop.scoring.causal_lm import as_input_error, check_head
+from flip_flop.scoring.encoder import PromptEncoder
+from flip_flop.scoring.options import ChatTemplate, DeviceMap, LoadIn
+
+# Where transformers keeps the head of a classifier, a reward model or a reader.
+OTHER_HEADS = {"score", "classifier", "qa_outputs"}
+
+
+class ModelSource(NamedTuple):
+    """A model's place: its folder, or its name and revision on the hub.
+
+    Attributes:
+        name: The model's name as the user gave it.
+        place: The folder or the name on the hub.
+        revision: A commit, branch or tag on the hub.
+        gguf_digest: The SHA-256 of the GGUF file from which the folder was converted.
+    """
+
+    name: str
+    place: str
+    revision: str | None = None
+    gguf_digest: str | None = None
+
+    @property
+    def hub(self) -> dict[str, Any]:
+        """The arguments of transformers that belong to the hub."""
+        # If the hub is unreachable, the library asks it for half a minute before it looks into the cache.
+        offline = not is_local_name(self.place) and not hub_answers()
+        return {"revision": self.revision, "local_files_only": offline}
+
+
+def load_pretrained(factory: Any, source: ModelSource, **arguments: Any) -> Any:
+    """Call ``factory.from_pretrained``; raises ``E-MODEL-FILE`` or ``E-MODEL-TOKENIZER``."""
+    part = {"AutoConfig": "model", "AutoTokenizer": "tokenizer"}.get(factory.__name__, "weights")
+    arguments |= source.hub | {"trust_remote_code": False}
+    return in_one_line(part, source.name, factory.from_pretrained, source.place, **arguments)
+
+
+def in_one_line(part: str, name: str, build: Any, *arguments: Any, **keywords: Any) -> Any:
+    """Call ``build``; any exception becomes an ``E-MODEL-TOKENIZER`` or ``E-MODEL-FILE``."""
+    code = "E-MODEL-TOKENIZER" if part == "tokenizer" else "E-MODEL-FILE"
+    hint = "Give a folder with config.json, safetensors weights and a tokenizer, a GGUF file, or a name on the hub."
+    with as_input_error(code, f"Cannot load the {part} of {name}", hint, Exception):
+        return build(*arguments, **keywords)
+
+
+def load_weights(source: ModelSource, **arguments: Any) -> Any:
+    """Load a causal LM; raises ``E-MODEL-FILE`` for missing tensors, ``E-MODEL-KIND`` for another head."""
+    model, loading = load_pretrained(
+        AutoModelForCausalLM,
+        source,
+        **arguments,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are rejected here, by name
+    )
+    # transformers only warns about missing weights, and would use random ones.
+    missing = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
+    if missing:
+        raise InputError(
+            "E-MODEL-FILE",
+            f"The weights of {source.name} lack {missing[0]} or hold it in another shape; "
+            f"{len(missing)} such tensors in all.",
+            "Give the complete weights of a causal language model, with the configuration that belongs to them.",
+        )
+    # With tied embeddings, no weights are missing if the model has another head instead.
+    heads = sorted(key for key in loading["unexpected_keys"] if key.split(".")[0] in OTHER_HEADS)
+    if heads:
+        raise _other_head(source.name, f"its weights hold {heads[0]}")
+    return model
+
+
+def check_kind(name: str, config: PreTrainedConfig) -> None:
+    """Reject models that are not causal, by their configuration (``E-MODEL-KIND``)."""
+    if config.is_encoder_decoder:
+        raise InputError("E-MODEL-KIND", f"{name} is an encoder-decoder model.", "Use a causal language model.")
+    for architecture in config.architectures or ():
+        if architecture.endswith(("Classification", "QuestionAnswering")):
+            raise _other_head(name, f"its config.json says {architecture}")
+
+
+def _other_head(name: str, why: str) -> InputError:
+    hint = "Use the causal language model that it was made from, or another."
+    return InputError("E-MODEL-KIND", f"{name} has another head than a language model's: {why}.", hint)
+
+
+# The files of a tokenizer. Its chat template has a digest of its own.
+TOKENIZER_FILES = ("*token*.json", "vocab.*", "merges.txt", "*.model", "*.tiktoken")
+EMBEDDED_MODEL = Path(__file__).parent / "embedded_model"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A loaded causal LM with its tokenizer and their records. ``model`` may be a ``PeftModel``.
+
+    ``allowed_changes`` are the parts that have changed since the adapter's training and that ``allow_changed`` accepts.
+    """
+
+    model: nn.Module
+    tokenizer: PreTrainedTokenizerBase
+    record: ModelRecord
+    adapter: AdapterRecord | None = None
+    allowed_changes: tuple[str, ...] = ()
+
+    def encoder(self, chat_template: ChatTemplate = "auto") -> PromptEncoder:
+        """Return the encoder for this model. ``auto`` uses a chat template if the adapter's training did."""
+        trained_with = self.adapter.chat_template if self.adapter else None
+        if chat_template == "auto" and trained_with is not None:
+            chat_template = "on" if trained_with else "off"
+        encoder = PromptEncoder.of(self.model, self.tokenizer, chat_template)
+        return replace(encoder, trained_chat=self.adapter.chat or {}) if self.adapter and trained_with else encoder
+
+
+def load_model(
+    name: str | os.PathLike[str],
+    *,
+    adapter: str | os.PathLike[str] | None = None,
+    revision: str | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    device_map: DeviceMap | None = None,
+    allow_changed: Collection[str] = (),
+    quantization_config: QuantizationConfigMixin | LoadIn | None = None,
+) -> LoadedModel:
+    """Load a causal LM, its tokenizer and an adapter; from safetensors or GGUF, no remote code.
+
+    Args:
+        name: A hub name, a folder, a GGUF file, or ``demo`` for the embedded model.
+        adapter: A folder in PEFT's format, made for this very model.
+        revision: A commit, branch or tag on the hub.
+        dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is bfloat16 on a GPU and float32 on a CPU.
+        device: ``cpu``, ``cuda``, ...; ``auto`` uses a GPU if available.
+        device_map: ``auto`` distributes the layers over all GPUs, then the CPU's memory. It replaces ``device``.
+        allow_changed: Parts (:data:`flip_flop.record.LOADED_PARTS`) that may have changed since the adapter's training.
+        quantization_config: ``4bit`` (NF4, double quantization) or ``8bit``, by bitsandbytes; or one of transformers.
+
+    Raises:
+        InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``.
+    """
+    name = os.fspath(name)
+    check_parts(allow_changed, LOADED_PARTS)
+    check_model_name(name, revision, dtype=dtype, device=device)
+    _silence_loading()
+    if device == "auto":
+        # A launcher of several processes numbers those of one machine.
+        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+    if dtype == "auto":
+        dtype = "bfloat16" if device.startswith("cuda") else "float32"
+    _check_device(device)
+    if adapter is not None:
+        check_adapter_folder(Path(adapter))
+    source = _find_source(name, revision, "weights")
+    with time_limit(1.5):  # some configurations build a list with an entry per layer
+        config = load_pretrained(AutoConfig, source)
+    check_kind(name, config)
+    files = in_one_line("weights", name, weight_files, source.place, config, **source.hub)
+    stored = in_one_line("weights", name, max_weights, Path(source.place), files, config)
+    in_one_line("weights", name, check_model_size, name, config, stored)
+    tokenizer = load_tokenizer(name, revision)
+    quantization = _quantization(quantization_config, dtype)
+    # Not all kinds of quantized weights can be moved, so they are loaded onto their device.
+    on = {"quantization_config": quantization, "device_map": device_map or {"": device}}
+    model = load_weights(source, dtype=getattr(torch, dtype), **on)
+    if source.gguf_digest:
+        model.config.name_or_path = name  # PEFT looks for a folder in model.name_or_path
+    compute_in_its_dtype(model)
+    check_head(model)
+    record = ModelRecord(
+        name=name,
+        revision=getattr(config, "_commit_hash", None) or source.revision,
+        digest=source.gguf_digest or _weights_digest(source.place, files, model),
+        is_demo=name == DEMO,
+        digests=_digests(source, tokenizer),
+        **describe_weights(model, dtype),
+    )
+    if adapter is None:
+        return LoadedModel(model, tokenizer, record)
+    adapter_record, changed = identify_adapter(Path(adapter), record, allow_changed)
+    return LoadedModel(load_adapter(model, Path(adapter)), tokenizer, record, adapter_record, changed)
+
+
+def compute_in_its_dtype(model: nn.Module) -> None:
+    """Keep bitsandbytes from computing 4-bit weights in bfloat16 on CPUs that support it."""
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
+
+
+def describe_weights(model: PreTrainedModel, dtype: str) -> dict[str, Any]:
+    """Return ``num_parameters``, ``dtype`` and ``quantization`` of a base model, without its adapter."""
+    adapters = sum(each.numel() for name, each in model.named_parameters() if "lora_" in name)
+    used = getattr(model.config, "quantization_config", None)
+    return {
+        "num_parameters": model.num_parameters() - adapters,
+        "dtype": dtype if used is None else f"{_bits(used)}, {dtype}",
+        "quantization": None if used is None else json.loads(used.to_json_string(use_diff=False)),
+    }
+
+
+def _quantization(given: QuantizationConfigMixin | LoadIn | None, dtype: str) -> QuantizationConfigMixin | None:
+    """Return the configuration for transformers; raises ``E-MODEL-QUANT``."""
+    if not isinstance(given, str):
+        return given
+    if given not in get_args(LoadIn):
+        raise InputError("E-MODEL-QUANT", f"Unknown quantization {given!r}.", f"Use {' or '.join(get_args(LoadIn))}.")
+    if importlib.util.find_spec("bitsandbytes") is None:
+        hint = "Install it: pip install 'flip-flop-consistency[quantized]'."
+        raise InputError("E-MODEL-QUANT", f"Loading in {given} needs bitsandbytes, which is not installed.", hint)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of a cast at each product
+    if given == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=getattr(torch, dtype), **nf4)
+
+
+def _bits(quantization: Any) -> str:
+    """Return a short name of a quantization."""
+    for bits in get_args(LoadIn):
+        if getattr(quantization, f"load_in_{bits}", False):
+            return str(bits)
+    return str(getattr(quantization.quant_method, "value", quantization.quant_method))
+
+
+def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model; raises ``E-MODEL-FILE`` or ``E-MODEL-TOKENIZER``."""
+    check_model_name(name, revision)
+    source = _find_source(name, revision, "tokenizer")
+    tokenizer: PreTrainedTokenizerBase = load_pretrained(AutoTokenizer, source)
+    # For a folder without a tokenizer, transformers creates one without a vocabulary, and every text is empty.
+    if not tokenizer("No, yes", add_special_tokens=False)["input_ids"]:
+        message = f"{name} has no tokenizer, or one without a vocabulary."
+        raise InputError("E-MODEL-TOKENIZER", message, "Save the model's tokenizer in the folder of its weights.")
+    return tokenizer
+
+
+def _find_source(name: str, revision: str | None, part: Literal["weights", "tokenizer"]) -> ModelSource:
+    if gguf_name(name) is not None:
+        from flip_flop.scoring.gguf import converted
+
+        return converted(name, revision, part)
+    return ModelSource(name, str(EMBEDDED_MODEL) if name == DEMO else name, revision)
+
+
+def _weights_digest(name: str, files: Collection[str], model: PreTrainedModel) -> str:
+    """Return the digest of a folder's weight files, or of a model's name and commit on the hub."""
+    if Path(name).is_dir():
+        return sha256_json({file: sha256_file(Path(name) / file) for file in files})
+    return sha256_json({"name": name, "commit": getattr(model.config, "_commit_hash", None)})
+
+
+def _digests(source: ModelSource, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Return the digests of configuration and tokenizer. A commit on the hub and a GGUF file cover these files."""
+    found, folder = {"chat_template": json_digest(tokenizer.chat_template)}, Path(source.place)
+    if folder.is_dir() and not source.gguf_digest:
+        files = sorted({file for kind in TOKENIZER_FILES for file in folder.glob(kind)})
+        content = {file.name: (config_digest if file.stem.endswith("config") else sha256_file)(file) for file in files}
+        found |= {"config": config_digest(folder / "config.json"), "tokenizer": sha256_json(content)}
+    return found
+
+
+def _silence_loading() -> None:
+    """Silence transformers, but keep the progress bars of downloads."""
+    were_disabled = are_progress_bars_disabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    if not were_disabled:
+        enable_progress_bars()
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().split("\n")[0][:160]
+        message = f"Device {device!r} cannot be used: {reason.rstrip('.')}."
+        raise InputError("E-MODEL-DEVICE", message, "Use cpu, or cuda with a GPU.") from error

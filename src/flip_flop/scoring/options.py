@@ -1,0 +1,36 @@
+"""The options of scoring. Importing this module does not import torch."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+ChatTemplate = Literal["auto", "on", "off"]
+Backend = Literal["packed", "padded"]
+By = Literal["probability", "generation"]
+TooLongPolicy = Literal["refuse", "skip"]
+# Bits of quantized weights: NF4 with double quantization as in QLoRA, or LLM.int8().
+LoadIn = Literal["4bit", "8bit"]
+DeviceMap = Literal["auto"]
+
+_HELP = {
+    "chat_template": "Use the tokenizer's chat template; auto: if it has one.",
+    "backend": "packed: compute shared tokens of prompts once, if the model allows it; padded: separate sequences.",
+    "batch_tokens": "Tokens of one forward pass.",
+    "too_long": "Rows that exceed the context length: refuse (exit with an error) or skip.",
+    "by": "Served models: score each answer (probability), or use the answer that the model writes (generation).",
+    "concurrency": "Parallel requests to a served model.",
+}
+
+
+@dataclass(frozen=True)
+class ScoringOptions:
+    """The options of scoring. The metadata of a field describes its command-line option."""
+
+    chat_template: ChatTemplate = field(default="auto", metadata={"help": _HELP["chat_template"]})
+    backend: Backend = field(default="packed", metadata={"help": _HELP["backend"]})
+    batch_tokens: int = field(default=4096, metadata={"help": _HELP["batch_tokens"], "min": 1})
+    too_long: TooLongPolicy = field(default="refuse", metadata={"help": _HELP["too_long"]})
+    by: By = field(default="probability", metadata={"help": _HELP["by"]})
+    concurrency: int = field(default=8, metadata={"help": _HELP["concurrency"], "min": 1})
+
+
+DEFAULT_SCORING = ScoringOptions()

@@ -1,0 +1,116 @@
+"""Instances that exceed a model's context. All are found before scoring starts."""
+
+import contextlib
+import csv
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flip_flop.console import count, spreadsheet_cell
+from flip_flop.errors import InputError
+from flip_flop.files import write_text
+from flip_flop.scoring.options import TooLongPolicy
+
+log = logging.getLogger("flip_flop")
+
+TOO_LONG_FILE = "too_long.csv"
+NAMED = 3  # instances in a message
+NONE_LEFT = "None would be left: shorten the texts or the template, or use a model with a longer context."
+HINT = "Use --too-long skip, shorten the texts or the template, or use a model with a longer context."
+
+
+@dataclass(frozen=True)
+class TooLong:
+    """The tokens of a prompt and its longest answer, and the limit of the model's context.
+
+    ``template`` is an index. ``split`` distinguishes instances of several splits, whose ids may be equal.
+    """
+
+    id: str
+    template: int
+    tokens: int
+    limit: int
+    split: str = ""
+
+
+class TooLongError(InputError):
+    """``E-TOO-LONG`` with the prompts that are too long among ``num_instances`` instances, listed in ``path``."""
+
+    def __init__(
+        self, found: Sequence[TooLong], num_instances: int, names: Sequence[str] = (), path: Path | None = None
+    ):
+        self.found, self.num_instances, self.names = tuple(found), num_instances, names
+        hint = NONE_LEFT if count_instances(found) == num_instances else HINT
+        listed = f" All are in {path}." if path else ""
+        super().__init__("E-TOO-LONG", f"{_summary(found, num_instances, names)}.{listed}", hint)
+
+
+def refuse_or_skip(
+    found: Sequence[TooLong], num_instances: int, policy: TooLongPolicy, names: Sequence[str] = ()
+) -> None:
+    """Refuse instances that are too long, or warn that they are skipped. If all are too long, refuse them.
+
+    Raises:
+        TooLongError: ``E-TOO-LONG``.
+    """
+    if found and (policy == "refuse" or count_instances(found) == num_instances):
+        raise TooLongError(found, num_instances, names)
+    if found:
+        log.warning("W-TOO-LONG: skipped: %s.", _summary(found, num_instances, names))
+
+
+def ids_of(found: Sequence[TooLong]) -> set[str]:
+    """Return the ids of the instances."""
+    return {each.id for each in found}
+
+
+def count_instances(found: Sequence[TooLong]) -> int:
+    """Return the number of instances of all splits."""
+    return len({(each.split, each.id) for each in found})
+
+
+def words(each: TooLong, names: Sequence[str] = ()) -> str:
+    """Describe the length of a prompt and its template."""
+    template = repr(names[each.template]) if names else f"template number {each.template + 1}"
+    return f"{each.tokens} tokens under {template}"
+
+
+@contextlib.contextmanager
+def listed_beside(out: Path, names: Sequence[str]) -> Iterator[None]:
+    """If instances are refused as too long, list them in ``OUT.too_long.csv``, and name this file in the error."""
+    try:
+        yield
+    except TooLongError as error:
+        names = error.names or names
+        path = out if out.name else out.resolve()  # the folder "." has no name
+        path = path.with_name(f"{path.name.removesuffix('.csv').removesuffix('.jsonl')}.{TOO_LONG_FILE}")
+        write_too_long(path, error.found, names)
+        raise TooLongError(error.found, error.num_instances, names, path) from None
+
+
+def write_too_long(path: Path, found: Sequence[TooLong], names: Sequence[str]) -> None:
+    """Write a row per prompt: id, template, tokens, limit, and the split if there are several."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    of_splits = any(each.split for each in found)
+    writer.writerow(["id", "template", "tokens", "limit", *(["split"] if of_splits else [])])
+    for each in found:
+        cells = (each.id, names[each.template] if names else each.template + 1)
+        split = [each.split] if of_splits else []
+        writer.writerow([*map(spreadsheet_cell, cells), each.tokens, each.limit, *split])
+    write_text(path, text.getvalue())
+
+
+def _summary(found: Sequence[TooLong], num_instances: int, names: Sequence[str]) -> str:
+    longest: dict[tuple[str, str], TooLong] = {}
+    for each in found:
+        key = (each.split, each.id)
+        longest[key] = max(each, longest.get(key, each), key=lambda one: one.tokens)
+    shown = [f"{each.id!r} has {words(each, names)}" for each in [*longest.values()][:NAMED]]
+    verb, more = "is" if len(longest) == 1 else "are", ", ..." if len(longest) > NAMED else ""
+    return (
+        f"{len(longest):,} of {count(num_instances, 'instance')} {verb} longer than the model's context of "
+        f"{found[0].limit} tokens: {', '.join(shown)}{more}"
+    )

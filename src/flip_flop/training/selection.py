@@ -1,0 +1,227 @@
+"""Selection of the checkpoint, detection of collapse, and the rejection of adapters worse than the base model."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from flip_flop.errors import InputError
+from flip_flop.metrics import METRICS, Average, Scores, is_collapsed, label_shares, majority_vote
+from flip_flop.training.config import F2CConfig
+from flip_flop.training.settings import SelectBy
+from flip_flop.training.votes import VoteTable
+
+log = logging.getLogger("flip_flop")
+
+# The label frequencies of fewer votes are too noisy.
+MIN_VOTES = 50
+
+
+def vote_agreement(
+    predictions: Int[np.ndarray, "instances templates"], votes: Int[np.ndarray, " instances"], num_labels: int
+) -> float:
+    r"""Compute Cohen's kappa of predictions and votes: their agreement beyond chance.
+
+    .. math:: \kappa = \frac{p_o - p_e}{1 - p_e}, \qquad p_e = \sum_c a_c b_c
+
+    with :math:`p_o` the share of predictions that equal the vote of their instance, and a and b the label frequencies
+    of predictions and votes. It is 1 for predictions that follow the votes, and exactly 0 for constant predictions.
+
+    Example:
+        >>> votes = np.array([0, 1, 1, 1])
+        >>> vote_agreement(votes[:, None], votes, 2), vote_agreement(np.ones((4, 3), dtype=int), votes, 2)
+        (1.0, 0.0)
+
+    Reference: Cohen, "A coefficient of agreement for nominal scales", 1960.
+    """
+    counts, vote_counts = (np.bincount(each.ravel(), minlength=num_labels) for each in (predictions, votes))
+    agreed, by_chance = (predictions == votes[:, None]).sum() * len(votes), counts @ vote_counts  # integers
+    pairs = predictions.size * len(votes)
+    return float((agreed - by_chance) / (pairs - by_chance)) if by_chance < pairs else 0.0
+
+
+@dataclass
+class CheckpointCriterion:
+    """The value by which a checkpoint is selected; higher is better.
+
+    Constant predictions cannot win by ``macro_f1``, the mean over templates, or by ``vote_agreement`` with the base
+    model's calibrated majority votes on the validation split, which needs no labels. By ``mean_f1``, the paper's
+    criterion, they can: the F1 of label 1 is high if every prediction is label 1.
+    """
+
+    by: SelectBy
+    max_share_drift: float
+
+    @classmethod
+    def of(cls, config: F2CConfig, gold: Sequence[int | None] | None) -> "CheckpointCriterion":
+        """Resolve ``select_by`` for validation rows with these labels: ``auto`` uses labels if most rows have one."""
+        by = config.select_by
+        if gold is None or by == "last" or config.eval_strategy == "no":
+            return cls("last", config.max_share_drift)
+        labelled = sum(label is not None for label in gold)
+        if by in ("mean_f1", "macro_f1") and not labelled:
+            raise InputError("E-SELECT-LABELS", f"select_by is {by}, but the validation rows have no labels.")
+        if by == "auto" and 2 * labelled > len(gold):
+            by = "macro_f1" if config.stop_on_collapse else "mean_f1"
+        return cls("vote_agreement" if by == "auto" else by, config.max_share_drift)
+
+    @property
+    def measure(self) -> Literal["macro_f1", "vote_agreement"]:
+        """The measure of quality that constant predictions cannot win."""
+        return "macro_f1" if self.by.endswith("f1") else "vote_agreement"
+
+    def constant_value(self, gold: Int[np.ndarray, " instances"], num_labels: int) -> float:
+        """The value of the best constant predictions by :attr:`measure`, not to be reached by rounding."""
+        if self.measure == "vote_agreement":
+            return 1e-9
+        share = float(label_shares(gold[gold >= 0][:, None], num_labels).max())
+        return 2 * share / (1 + share) / num_labels + 1e-9
+
+    def judge(
+        self,
+        scores: Float[np.ndarray, "instances templates labels"],
+        base: VoteTable,
+        gold: Int[np.ndarray, " instances"],
+        f1: Average = "auto",
+    ) -> dict[str, float]:
+        """Compare a checkpoint with the base model, whose calibrated scores are ``base``, on the validation split.
+
+        Predictions have collapsed if they are worse than the base model's and have drifted or are nearly all one label.
+        Drifted predictions that do not exceed constant ones have collapsed too.
+
+        Returns:
+            ``vote_agreement``, ``vote_drift`` (label drift of the majority votes) and ``collapsed`` (0 or 1). Also
+            ``selection`` and ``base_selection``, the values of the criterion, unless the last checkpoint is used.
+        """
+        num_labels, votes = scores.shape[-1], majority_vote(base.scores)
+
+        def values(scores: Float[np.ndarray, "instances templates labels"]) -> dict[str, float]:
+            data = Scores(scores, gold, f1)
+            with_labels = {name: METRICS[name].value(data) or 0.0 for name in ("mean_f1", "macro_f1")}
+            return with_labels | {"vote_agreement": vote_agreement(data.predictions, votes, num_labels)}
+
+        found, before = values(scores), values(base.uncalibrated.scores)
+        value, labels = found[self.measure], gold if self.measure == "macro_f1" else None
+        drift = base.drift(label_shares(majority_vote(scores)[:, None], num_labels))
+        drifted, one_label = drift > self.max_share_drift, is_collapsed(scores.argmax(axis=-1), num_labels, labels)
+        worse, constant = value < before[self.measure], value <= self.constant_value(gold, num_labels)
+        collapsed = ((drifted or one_label) and worse) or (drifted and constant)
+        judged = {"vote_agreement": found["vote_agreement"], "vote_drift": drift, "collapsed": float(collapsed)}
+        if self.by == "last":
+            return judged
+        return judged | {"selection": found[self.by], "base_selection": before[self.by]}
+
+
+def drift_beyond_chance(vote_counts: Int[np.ndarray, " labels"], first: VoteTable) -> float:
+    r"""Compute the label drift of votes from the first votes, less its expectation under sampling noise.
+
+    .. math:: \max\Bigl(0, \tfrac12 \sum_c |a_c - b_c| - \tfrac12 \sum_c \sqrt{\tfrac{2}{\pi} b_c (1 - b_c)
+        (\tfrac1n + \tfrac1m)}\Bigr)
+
+    a and b are the label frequencies of n votes and of the m first ones. The first part is the total variation distance
+    (:meth:`~flip_flop.training.votes.VoteTable.drift`); the second is about its expectation if both are samples of one
+    distribution.
+    """
+    num_votes, num_first = vote_counts.sum(), len(first.ids)
+    spread = np.sqrt(2 / np.pi * first.shares * (1 - first.shares) * (1 / num_votes + 1 / num_first))
+    return max(0.0, first.drift(vote_counts / num_votes) - float(spread.sum()) / 2)
+
+
+class StopOnCollapse(TrainerCallback):
+    """Stops training after two collapsed evaluations in a row (``W-COLLAPSE``).
+
+    One rough evaluation early in training is normal. A log line asks for an evaluation if the majority votes of its
+    steps have drifted from the base model's (:func:`drift_beyond_chance`). Without evaluations, two such lines in a row
+    stop the training. Only logged values decide, and each checkpoint has a line of its step. So a resumed run stops at
+    the same step.
+    """
+
+    def __init__(self, config: F2CConfig, first_votes: Callable[[], VoteTable]):
+        self.bound = config.max_share_drift
+        self.is_enabled = config.stop_on_collapse
+        self.evaluates = config.eval_strategy != "no"
+        self.first_votes = first_votes
+        self.hint = f"Lower --learning-rate{'' if config.votes == 'frozen' else ' or use --votes frozen'}."
+
+    def line(self, vote_counts: Int[np.ndarray, " labels"]) -> dict[str, float]:
+        """Return the vote statistics of a log line; every process calls this at the same time."""
+        if not vote_counts.sum():
+            return {}
+        frequencies = (vote_counts / vote_counts.sum()).tolist()
+        shares = {f"vote_share_{label}": share for label, share in enumerate(frequencies)}
+        if vote_counts.sum() < MIN_VOTES:
+            return shares
+        return shares | {"vote_drift": drift_beyond_chance(vote_counts, self.first_votes())}
+
+    def _collapsed(self, state: TrainerState) -> dict[int, bool]:
+        """Whether the predictions had collapsed, by the step of each evaluation or log line."""
+        key, bound = ("eval_collapsed", 0.0) if self.evaluates else ("vote_drift", self.bound)
+        return {int(entry["step"]): entry[key] > bound for entry in state.log_history if key in entry}
+
+    def step(self, state: TrainerState) -> int | None:
+        """The optimizer step of the second collapsed evaluation in a row."""
+        found = self._collapsed(state).items()
+        return next((step for (_, before), (step, now) in pairwise(found) if before and now), None)
+
+    def is_due(self, state: TrainerState) -> bool:
+        """Whether training has to stop."""
+        return self.is_enabled and self.step(state) is not None
+
+    def has_collapsed(self, state: TrainerState, at: int) -> bool:
+        """Whether the predictions had collapsed at the last evaluation up to a step."""
+        return next((now for step, now in reversed(self._collapsed(state).items()) if step <= at), False)
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Ask for an evaluation, or stop if there are none."""
+        if not self.is_enabled or state.log_history[-1].get("vote_drift", 0.0) <= self.bound:
+            return
+        if self.evaluates:
+            control.should_evaluate, control.should_save = True, args.save_strategy != "no"
+        else:
+            self._stop_if_due(state, control)
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Stop if this evaluation is the second in a row that has collapsed."""
+        self._stop_if_due(state, control)
+
+    def _stop_if_due(self, state: TrainerState, control: TrainerControl) -> None:
+        if self.is_enabled and self.step(state) == state.global_step:
+            message = "W-COLLAPSE: stopped at step %d: the predictions collapsed. %s"
+            log.warning(message, state.global_step, self.hint)
+            # The checkpoint lets --keep-worse save the adapter without training again.
+            control.should_training_stop, control.should_save = True, True
+
+
+def base_value(log_history: Sequence[dict[str, Any]]) -> float | None:
+    """Return the base model's value of the criterion."""
+    return next((entry["eval_base_selection"] for entry in log_history if "eval_base_selection" in entry), None)
+
+
+def reason_to_withhold(
+    state: TrainerState,
+    guard: StopOnCollapse,
+    criterion: CheckpointCriterion,
+    gold: Int[np.ndarray, " instances"] | None,
+    num_labels: int,
+) -> str | None:
+    """Return the reason against saving the selected checkpoint; ``None`` if it may be saved."""
+    step, base = state.best_global_step or state.global_step, base_value(state.log_history)
+    if guard.has_collapsed(state, at=step):
+        return f"W-COLLAPSE: the predictions of the selected checkpoint, of step {step}, have collapsed. {guard.hint}"
+    if base is None or gold is None:
+        return None
+    chosen = [e["eval_selection"] for e in state.log_history if "eval_selection" in e and e["step"] <= step][-1]
+    rivals = {"the base model's": base}
+    if criterion.by == criterion.measure:
+        rivals["that of constant predictions"] = criterion.constant_value(gold, num_labels)
+    rival, stopped = max(rivals, key=rivals.__getitem__), guard.is_due(state)
+    if chosen > rivals[rival] or (chosen == rivals[rival] and not stopped):
+        return None
+    values = f"{100 * chosen:.1f}, {rival} {100 * rivals[rival]:.1f}"
+    found = f"the selected checkpoint's {criterion.by} on validation is {values}."
+    return f"W-COLLAPSE: {found} {guard.hint}" if stopped else f"W-WORSE: {found}"

@@ -1,0 +1,1 @@
+"""The paper's datasets and PromptSource's templates, as tasks and commands of ``flip-flop``."""

@@ -1,0 +1,299 @@
+"""PromptSource's templates: their download, their files, and the templates that a dataset uses.
+
+The project ships no text of PromptSource (Apache-2.0). The user's pip downloads its source archive, pinned by SHA-256.
+Only the YAML files matter.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from flip_flop.errors import InputError, nearest
+from flip_flop.files import new_folder, sha256_file, sha256_json, user_cache, write_json
+from flip_flop.prompts import Template, TemplateSet
+from flip_flop.prompts.template import check_rendering
+from flip_flop.strict_yaml import StrictLoader, StrictModel, read_yaml, validate
+
+VERSION = "0.2.3"
+ARCHIVE_NAME = f"promptsource-{VERSION}.tar.gz"
+ARCHIVE_SHA256 = "f106c889778a0fe5590e7183904bf964e1a01691c8a29451e44f3df5ddef05f5"
+FILES_SHA256 = "1338a05d6b03ca4da5efd7b1953038fbacd7d5668ea652783f227ca9630ffdcb"  # of the digests of all files
+FOLDER_VARIABLE = "FLIP_FLOP_PROMPTSOURCE"
+FETCH_COMMAND = "flip-flop templates fetch"
+FILE_NAME = "templates.yaml"
+MANIFEST_NAME = "manifest.json"
+
+_PIP_SECONDS = 600
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)?"
+_MEMBER = re.compile(rf"promptsource-[0-9.]+/promptsource/templates/({_NAME})/{re.escape(FILE_NAME)}")
+_WITHOUT_NETWORK = (
+    f"Download {ARCHIVE_NAME} where pip works (pip download --no-deps --no-binary promptsource "
+    f"--ignore-requires-python promptsource=={VERSION}) and run `{FETCH_COMMAND} --from {ARCHIVE_NAME}`."
+)
+_GIVE_ARCHIVE = f"Give --from {ARCHIVE_NAME}, or its unpacked folder."
+
+
+def cache_folder() -> Path:
+    """Return ``flip-flop/promptsource-0.2.3`` in the user's cache."""
+    return user_cache() / f"promptsource-{VERSION}"
+
+
+def templates_folder() -> Path:
+    """Return the folder that ``FLIP_FLOP_PROMPTSOURCE`` names, or the user's cache.
+
+    Raises:
+        InputError: ``E-TPL-FETCH``: it has no templates.
+    """
+    named, folder = os.environ.get(FOLDER_VARIABLE), cache_folder()
+    if named:
+        found = _find_templates(Path(named))
+        if found is None:
+            message = f"{FOLDER_VARIABLE} is {named}, which holds no <dataset>/{FILE_NAME}."
+            raise InputError("E-TPL-FETCH", message, f"Correct it, or unset it and run `{FETCH_COMMAND}`.")
+        return found
+    if not folder.is_dir():
+        raise InputError("E-TPL-FETCH", f"PromptSource's templates are not in {folder}.", f"Run `{FETCH_COMMAND}`.")
+    return folder
+
+
+def fetch(source: Path | None = None) -> Path:
+    """Store PromptSource's template files in the user's cache, from the archive or its unpacked folder.
+
+    Without a ``source``, pip downloads the archive.
+
+    Raises:
+        InputError: ``E-TPL-FETCH``: it is not available. ``E-TPL-ARCHIVE``: it is not PromptSource 0.2.3.
+    """
+    if source is None:
+        with tempfile.TemporaryDirectory(prefix="flip-flop-") as folder:
+            return fetch(_download(Path(folder)))
+    if not source.exists():
+        raise InputError("E-TPL-FETCH", f"there is no file or folder {source}.", _GIVE_ARCHIVE)
+    files, cache = _read_folder(source) if source.is_dir() else _read_archive(source), cache_folder()
+    with new_folder(cache) as fresh:
+        for name, content in files.items():
+            (fresh / name).mkdir(parents=True, exist_ok=True)
+            (fresh / name / FILE_NAME).write_bytes(content)
+        if source.is_file():  # the archive holds the licence
+            shutil.copyfile(source, fresh / ARCHIVE_NAME)
+        digests = {name: sha256(content).hexdigest() for name, content in sorted(files.items())}
+        write_json(fresh / MANIFEST_NAME, {"promptsource": VERSION, "source": source.name, "files": digests})
+    return cache
+
+
+def _download(folder: Path) -> Path:
+    # pip runs setup.py to learn the version, so pip must check the digest, too.
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"promptsource=={VERSION} --hash=sha256:{ARCHIVE_SHA256}\n")
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
+    command += ["--no-deps", "--no-binary", "promptsource", "--ignore-requires-python", "--require-hashes"]
+    command += ["--dest", str(folder), "--requirement", str(requirements)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PIP_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError("E-TPL-FETCH", f"pip did not run: {type(error).__name__}.", _WITHOUT_NETWORK) from None
+    output = f"{done.stdout}\n{done.stderr}"
+    if "DO NOT MATCH THE HASHES" in output:
+        message = f"the package index has another {ARCHIVE_NAME}."
+        raise InputError("E-TPL-ARCHIVE", message, f"Its SHA-256 must be {ARCHIVE_SHA256}.")
+    archive = folder / ARCHIVE_NAME
+    if done.returncode != 0 or not archive.is_file():
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        reasons = [line for line in lines if line.startswith("ERROR")] or lines or ["it wrote no archive"]
+        message = f"pip could not download promptsource {VERSION}: {reasons[-1][:200].rstrip('.')}."
+        raise InputError("E-TPL-FETCH", message, _WITHOUT_NETWORK)
+    return archive
+
+
+def _read_archive(archive: Path) -> dict[str, bytes]:
+    digest = sha256_file(archive)
+    if digest != ARCHIVE_SHA256:
+        message = f"{archive} is not {ARCHIVE_NAME}: its SHA-256 is {digest}."
+        raise InputError("E-TPL-ARCHIVE", message, f"It must be {ARCHIVE_SHA256}.")
+    files: dict[str, bytes] = {}
+    with tarfile.open(archive, "r:gz") as tar:
+        for member in tar:
+            name, content = _MEMBER.fullmatch(member.name), tar.extractfile(member) if member.isreg() else None
+            if name is not None and content is not None:
+                files[name[1]] = content.read()
+    return files
+
+
+def _read_folder(folder: Path) -> dict[str, bytes]:
+    root = _find_templates(folder)
+    if root is None:
+        raise InputError("E-TPL-FETCH", f"{folder} holds no <dataset>/{FILE_NAME}.", _GIVE_ARCHIVE)
+    files = {name: (root / name / FILE_NAME).read_bytes() for name in promptsource_names(root)}
+    if sha256_json({name: sha256(content).hexdigest() for name, content in files.items()}) != FILES_SHA256:
+        message = f"the {len(files)} template files in {root} are not those of PromptSource {VERSION}."
+        raise InputError("E-TPL-ARCHIVE", message, f"Give the archive, or set {FOLDER_VARIABLE} to use them anyway.")
+    return files
+
+
+def _find_templates(folder: Path) -> Path | None:
+    """Return the folder of the datasets' folders: the given one, or its place in the unpacked archive."""
+    inside = (f"promptsource-{VERSION}/promptsource/templates", "promptsource/templates", "templates", "")
+    return next((root for name in inside if promptsource_names(root := folder / name)), None)
+
+
+def promptsource_names(folder: Path) -> tuple[str, ...]:
+    """Return the names of the datasets that have templates, such as ``anli`` and ``super_glue/rte``."""
+    paths = sorted([*folder.glob(f"*/{FILE_NAME}"), *folder.glob(f"*/*/{FILE_NAME}")])
+    names = (path.parent.relative_to(folder).as_posix() for path in paths)
+    return tuple(name for name in names if re.fullmatch(_NAME, name))
+
+
+@dataclass(frozen=True)
+class SourceTemplate:
+    """A template in PromptSource's files. ``template`` is its compiled form, or the reason why it is refused."""
+
+    name: str
+    jinja: str
+    answer_choices: str | None
+    original_task: bool
+    template: Template | InputError
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it asks for the dataset's task, compiles, and has answers. Rows may show more problems."""
+        return self.original_task and isinstance(self.template, Template) and bool((self.answer_choices or "").strip())
+
+
+class _Metadata(StrictModel):
+    original_task: bool = False
+    choices_in_prompt: Any = None
+    metrics: Any = None
+
+
+class _Entry(StrictModel):
+    name: str
+    jinja: str
+    answer_choices: str | None = None
+    metadata: dict[str, Any]
+    id: Any = None
+    reference: Any = None
+    task_template: Any = None
+
+
+class _PromptSourceLoader(StrictLoader):
+    """The strict loader with PromptSource's two tags."""
+
+    def construct_tagged(self, node: Any) -> dict[Any, Any]:
+        return self.construct_mapping(node, deep=True)
+
+
+for tag in ("!Template", "!TemplateMetadata"):
+    _PromptSourceLoader.add_constructor(tag, _PromptSourceLoader.construct_tagged)
+
+
+def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
+    """Read the templates of a dataset, sorted by name.
+
+    Raises:
+        InputError: ``E-TPL-YAML``, ``E-TPL-UNKNOWN``, ``E-TPL-NAME-DUP``, or ``E-TPL-ARCHIVE`` for a changed file in
+            the cache.
+    """
+    path, manifest = folder / name / FILE_NAME, folder / MANIFEST_NAME
+    if not re.fullmatch(_NAME, name) or not path.is_file():
+        hint = nearest(name, promptsource_names(folder))
+        raise InputError("E-TPL-UNKNOWN", f"PromptSource has no templates for {name!r}.", hint)
+    # The text is enough, and an invalid manifest has no digest.
+    if manifest.is_file() and f'"{name}": "{sha256_file(path)}"' not in manifest.read_text(errors="replace"):
+        message = f"{path} has changed since it was downloaded."
+        raise InputError("E-TPL-ARCHIVE", message, f"Run `{FETCH_COMMAND}` again.")
+    document = read_yaml(path, loader=_PromptSourceLoader, code="E-TPL-YAML", file_code="E-TPL-YAML")
+    templates = document.get("templates") if isinstance(document, dict) else None
+    if not isinstance(templates, dict):
+        raise InputError("E-TPL-YAML", f"{path} holds no templates.", "Write templates: with a !Template for each id.")
+    found = [_source_template(entry, f"{path}, template {key}") for key, entry in templates.items()]
+    ordered = sorted(found, key=lambda each: each.name)
+    for first, second in pairwise(ordered):
+        if first.name == second.name:
+            raise InputError("E-TPL-NAME-DUP", f"{path}: two templates are named {first.name!r}.")
+    return ordered
+
+
+def _source_template(content: Any, where: str) -> SourceTemplate:
+    entry = validate(_Entry, content, where, code="E-TPL-YAML")
+    metadata = validate(_Metadata, entry.metadata, f"{where}, metadata", code="E-TPL-YAML")
+    texts = (entry.name, entry.jinja, entry.answer_choices)
+    try:
+        return SourceTemplate(*texts, metadata.original_task, Template(*texts))
+    except InputError as refusal:
+        return SourceTemplate(*texts, metadata.original_task, refusal)
+
+
+@dataclass(frozen=True)
+class TemplateFilter:
+    """The used templates in the order of the candidates, and name and reason of each other candidate."""
+
+    kept: TemplateSet
+    dropped: tuple[tuple[str, str], ...]
+
+
+def filter_templates(
+    candidates: Sequence[SourceTemplate],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    label_field: str | None,
+    num_labels: int | None = None,
+) -> TemplateFilter:
+    """Keep the templates that ask for the dataset's task and render for every row.
+
+    A template renders if its prompt is not empty and every label has an answer. A template that fails on a row is not
+    rendered for the next row. Without ``num_labels``, any number of at least two is accepted.
+    """
+    reasons: dict[str, str] = {}
+    left: list[Template] = []
+    for candidate in candidates:
+        if not candidate.original_task:
+            reasons[candidate.name] = "it does not ask for the dataset's own task"
+        elif isinstance(candidate.template, InputError):
+            reasons[candidate.name] = _reason(candidate.template, candidate.name)
+        elif not candidate.is_usable:
+            reasons[candidate.name] = "it has no answer choices"
+        else:
+            left.append(candidate.template)
+    for number, row in enumerate(rows, start=1):
+        for template in left:
+            try:
+                prompt, choices = template.render(row, label_field, instance_id=f"row {number}", row=f"row {number}")
+                check_rendering(template, prompt, choices, num_labels or max(len(choices), 2), f"row {number}")
+            except InputError as error:
+                # Two equal answers are a problem of the row: every template has it.
+                if error.code != "E-LABEL-DUP":
+                    reasons[template.name] = _reason(error, template.name)
+        left = [template for template in left if template.name not in reasons]
+        if not left:
+            break
+    dropped = tuple((each.name, reasons[each.name]) for each in candidates if each.name in reasons)
+    return TemplateFilter(TemplateSet(tuple(left)), dropped)
+
+
+def _reason(error: InputError, name: str) -> str:
+    """Describe an error without the template's name, which has its own column in tables."""
+    return f"{error.message.removeprefix(f'template {name!r}, ').rstrip('.')} ({error.code})"
+
+
+def search(word: str = "") -> Iterator[tuple[str, list[SourceTemplate] | InputError]]:
+    """Yield each dataset whose name or template has the word, with its templates or the reason why they are refused."""
+    folder = templates_folder()
+    for name in promptsource_names(folder):
+        found: list[SourceTemplate] | InputError
+        try:
+            found = read_promptsource(folder, name)
+        except InputError as error:
+            found = error
+        names = [name] if isinstance(found, InputError) else [name, *(each.name for each in found)]
+        if any(word.casefold() in each.casefold() for each in names):
+            yield name, found

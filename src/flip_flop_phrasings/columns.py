@@ -1,0 +1,173 @@
+"""The columns of texts, labels and options in a data file, found by their contents and names."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flip_flop.errors import InputError, nearest
+from flip_flop.prompts.template import RESERVED_FIELD
+from flip_flop.tasks import Rows
+from flip_flop.tasks.readers import cell_text
+
+# Asks the user, with a proposed answer; None without a terminal.
+Ask = Callable[[str, str, Sequence[str]], str] | None
+
+MAX_LABELS = 20  # a column of more values has labels only if the user names it
+_MAX_NAMED_LABELS = 100
+_LABEL_LENGTH, _TEXT_LENGTH = 50, 15
+_TEXT_NAMES = (
+    *("text", "review", "message", "body", "content", "sentence", "comment", "ticket", "tweet", "description"),
+    *("question", "query", "title", "prompt", "input"),
+)
+LABEL_NAMES = (
+    *("label", "labels", "gold", "gold_label", "target", "class", "category", "sentiment", "polarity", "verdict"),
+    *("topic", "intent", "answer", "rating", "y"),
+)
+_PAIR_NAMES = (
+    ("premise", "hypothesis"),
+    ("passage", "question"),
+    ("context", "question"),
+    ("sentence1", "sentence2"),
+    ("sentence_1", "sentence_2"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+)
+_OPTION_NAME = re.compile(r"((?i:choice|option|ending|alternative|candidate|answer))_?([0-9A-Za-z])|[A-E]")
+_RESERVED = ("and", "or", "not", "if", "else", "elif", "for", "in", "is", "true", "false", "none", "self", "super")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a file.
+
+    Attributes:
+        texts: One or two columns of texts.
+        label: The column of gold labels, or None.
+        values: The frequencies of its values, sorted by value.
+        options: The columns of options, for the kind ``choice``.
+    """
+
+    texts: tuple[str, ...]
+    label: str | None
+    values: dict[str, int]
+    options: tuple[str, ...]
+
+
+def find_columns(
+    rows: Rows, *, texts: Sequence[str] = (), label: str | None = None, labels: Sequence[str] = (), ask: Ask = None
+) -> Columns:
+    """Find the columns of a file, except the given ``texts`` and ``label``.
+
+    A column that holds only the given ``labels`` is the label column.
+
+    Raises:
+        InputError: ``E-INIT-COLUMN`` for an unknown column, an invalid name, or several candidates; ``E-INIT-LABELS``
+            for a label column of one value or too many.
+    """
+    names = rows.columns()
+    has_none = label == "none" and label not in names
+    label = None if has_none else label
+    for name in [*texts, *([] if label is None else [label])]:
+        if name not in names:
+            message = f"{rows.source} has no column {name!r}."
+            raise InputError("E-INIT-COLUMN", message, nearest(name, names))
+    if len(texts) > 2:
+        raise InputError("E-INIT-COLUMN", f"--text names {len(texts)} columns.", "Give one, or two for a pair.")
+    if label in texts:
+        raise InputError("E-INIT-COLUMN", f"{label!r} cannot be both a text and the label.", "Give one of the two.")
+    options = () if texts and set(texts) & set(_options(names)) else _options(names)
+    if label is None and not has_none:
+        label = _label_column(rows, [name for name in names if name not in (*texts, *options)], labels, ask)
+    values = {} if label is None else _label_values(rows, label)
+    if not texts:
+        texts = _text_columns(rows, [name for name in names if name not in (label, *options)], ask)
+    for name in [*texts, *options]:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name.lower() in (*_RESERVED, RESERVED_FIELD):
+            slug = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower() or "text"
+            message = f"{rows.source}: a template cannot name the column {name!r}."
+            hint = f"The file's first line has the columns' names. Rename it there, for example {slug!r}."
+            raise InputError("E-INIT-COLUMN", message, hint)
+    return Columns(tuple(texts), label, values, options)
+
+
+def _cells(rows: Rows, name: str) -> list[Any]:
+    found = (row.fields.get(name) for row in rows.rows)
+    return [value for value in found if cell_text(value)]
+
+
+def _options(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of a numbered or lettered series, such as ``choice1`` and ``choice2``."""
+    by_stem: dict[str, list[str]] = {}
+    for name in names:
+        if found := _OPTION_NAME.fullmatch(name):
+            by_stem.setdefault((found[1] or "").lower(), []).append(name)
+    longest = max(by_stem.values(), key=lambda each: len(each), default=[])
+    return tuple(longest) if len(longest) > 1 else ()
+
+
+def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: Ask) -> str | None:
+    cells = {name: _cells(rows, name) for name in names}
+    plain = (name for name in names if all(isinstance(value, str | int | float) for value in cells[name]))
+    kinds = {name: set(map(cell_text, cells[name])) for name in plain}
+    candidates = [
+        name
+        for name, found in kinds.items()
+        if 2 <= len(found) <= MAX_LABELS and len(found) < len(cells[name]) and max(map(len, found)) <= _LABEL_LENGTH
+    ]
+    named = {name.strip().lower(): name for name in candidates}
+    fitting = [name for name in candidates if labels and kinds[name] <= set(labels)]
+    found = next((named[name] for name in LABEL_NAMES if name in named), None)
+    if labels and not fitting and found is None and ask is None:  # words for numbers, or labels of no column
+        candidates = [name for name in candidates if len(kinds[name]) == len(labels)]
+    found = fitting[0] if len(fitting) == 1 else found or (candidates[0] if len(candidates) == 1 else None)
+    if ask is not None and candidates:
+        answer = ask("Which column holds the labels?", found or "none", [*candidates, "none"])
+        return None if answer == "none" else answer
+    if found is None and candidates:
+        message = f"{rows.source}: the labels may be in {_listed(candidates)}."
+        raise InputError("E-INIT-COLUMN", message, "Give --label COLUMN, or --label none.")
+    return found
+
+
+def _label_values(rows: Rows, label: str) -> dict[str, int]:
+    counts = Counter(map(cell_text, _cells(rows, label)))
+    if not 2 <= len(counts) <= _MAX_NAMED_LABELS:
+        message = f"{rows.source}: the column {label!r} has {len(counts):,} different values."
+        raise InputError("E-INIT-LABELS", message, f"A label column has 2 to {_MAX_NAMED_LABELS}.")
+    as_numbers = all(re.fullmatch(r"-?\d{1,9}", value) for value in counts)
+    return {value: counts[value] for value in sorted(counts, key=int if as_numbers else None)}
+
+
+def _text_columns(rows: Rows, names: Sequence[str], ask: Ask) -> tuple[str, ...]:
+    by_name = {name.strip().lower(): name for name in names if _has_words(rows, name)}
+    candidates = [name for name in by_name.values() if _is_text(rows, name)]
+    pair = next((pair for pair in _PAIR_NAMES if set(pair) <= set(by_name)), None)
+    named = next((by_name[name] for name in _TEXT_NAMES if name in by_name), None)
+    alone = candidates[0] if len(candidates) == 1 else named
+    if alone is None and not candidates and len(by_name) == 1:
+        (alone,) = by_name.values()
+    if pair is not None:
+        return by_name[pair[0]], by_name[pair[1]]
+    if ask is not None and by_name:
+        shown = candidates or list(by_name.values())
+        return (ask("Which column holds the text?", alone or shown[0], shown),)
+    if alone is None:
+        found = f"the text may be in {_listed(candidates)}" if candidates else "no column holds texts"
+        raise InputError("E-INIT-COLUMN", f"{rows.source}: {found}.", "Give --text COLUMN; twice for a pair.")
+    return (alone,)
+
+
+def _has_words(rows: Rows, name: str) -> bool:
+    return any(isinstance(value, str) and re.search(r"[^\W\d_]", value) for value in _cells(rows, name))
+
+
+def _is_text(rows: Rows, name: str) -> bool:
+    cells = [value for value in _cells(rows, name) if isinstance(value, str)]
+    lengths = sum(len(value) for value in cells) / max(len(cells), 1)
+    return lengths >= _TEXT_LENGTH and any(" " in value.strip() for value in cells)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:-1])) + f" or {names[-1]!r}" if len(names) > 1 else repr(names[0])

@@ -1,0 +1,271 @@
+"""Formatting variants of a template with the same question and the same correct answer.
+
+The grammar is the part of FormatSpread (Sclar et al. 2024, arXiv 2310.11324, section 3.1 and appendix A) that preserves
+meaning. It keeps descriptors (``Review:``) and the kind of option marks, because the text may refer to them. It changes
+the literal text only, and keeps every Jinja expression and statement.
+"""
+
+import itertools
+import re
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from flip_flop.files import generator
+from flip_flop.prompts.safety import SEPARATOR
+from flip_flop.prompts.template import RESERVED_FIELD, Template
+
+_ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xii")
+_MARKS = {
+    "A": tuple(string.ascii_uppercase),
+    "1": tuple(map(str, range(1, 27))),
+    "a": tuple(string.ascii_lowercase),
+    "i": _ROMAN,
+    "I": tuple(map(str.upper, _ROMAN)),
+}
+_WRAPPERS = ("{}.", "{})", "({})", "{} )", "[{}]", "<{}>")
+_LISTS = [*itertools.product(_MARKS, _WRAPPERS), ("", "-"), ("", "*")]
+_CASINGS: dict[str, Callable[[str], str]] = {"title": string.capwords, "upper": str.upper, "lower": str.lower}
+_SEPARATORS = (": ", ":", ":: ", "::", "::: ", " : ", " - ", "- ", " ", "\t", "\n ", "\n\t", " \n\t", "\n    ")
+_SPACES = ("\n", " ", "  ", " \n", "\n ", " \n ", ", ", " , ", ". ", "; \n", " -- ", " || ", " <sep> ")
+
+_FIRST = 0xF0000  # private characters replace pieces of code during a change
+_PIECE = re.compile(f"[{chr(_FIRST)}-{chr(0xFFFFD)}]")
+_DESCRIPTOR = re.compile(r"([^\W\d_](?:[^\W_]|[ '-]){0,28}?)(\s*:(?!\S)\s*)")
+_JOIN = re.compile(rf"(\{{\{{-?\s*){RESERVED_FIELD}(\s*\|\s*join\b.*)", re.DOTALL)
+_BETWEEN = r"""["'”’]?\s*(?:,\s*(?:or\b|and\b)?|or\b|and\b|/|;)\s*["'“‘]?"""
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The options of a prompt: in a row, or in lines that begin with a mark or a dash."""
+
+    start: int
+    end: int
+    items: tuple[str, ...]
+    between: tuple[str, ...] = ()
+    marks: str = ""
+    wrapper: str = ""
+
+
+class TemplateParts:
+    """The prompt of a template as ``text`` with a private character per piece of code, its target and its answers."""
+
+    def __init__(self, template: Template):
+        self.pieces: list[str] = []
+        self.answers = [part.strip() for part in self._masked(template.answer_choices or "").split(SEPARATOR)]
+        prompt, bar, target = self._masked(template.jinja).partition(SEPARATOR)
+        self.text, self.target = prompt.strip(), self.source(f" {bar}{target}" if bar else "")
+        self.options = self._lines() or self._row()
+
+    def _masked(self, source: str) -> str:
+        out, code = "", ""
+        for _, kind, value in jinja2.Environment().lex(source):
+            if kind == "data":
+                out += "".join(self._piece(each) if _PIECE.match(each) else each for each in value)
+                continue
+            code += value
+            if kind.endswith("_end") or kind == "raw_begin":
+                out, code = out + self._piece(code), ""
+        return out
+
+    def _piece(self, code: str) -> str:
+        plain = re.sub(r"(?<![-+\s])\s*\}\}$", " }}", re.sub(r"^\{\{(?![-+])\s*", "{{ ", code))
+        self.pieces += [plain] if plain not in self.pieces else []
+        return chr(_FIRST + self.pieces.index(plain))
+
+    def source(self, text: str) -> str:
+        """The text with its code back."""
+        return _PIECE.sub(lambda found: self.pieces[ord(found[0]) - _FIRST], text)
+
+    def holds(self, text: str) -> list[str]:
+        """The code in a text, in its order."""
+        return [self.source(each) for each in _PIECE.findall(text)]
+
+    def names(self, answer: str, text: str) -> bool:
+        """Whether a text names an answer as a whole word."""
+        return bool(answer) and bool(re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text, re.IGNORECASE))
+
+    def _lines(self) -> _Options | None:
+        for marks, wrapper in _LISTS:
+            items, start, at = [], None, 0
+            for mark in _MARKS.get(marks, [""] * 99):
+                line = re.compile(rf"^[ \t]*{re.escape(wrapper.format(mark))}[ \t]+(\S.*)\n?", re.MULTILINE)
+                if (found := line.search(self.text) if start is None else line.match(self.text, at)) is None:
+                    break
+                start, at = found.start() if start is None else start, found.end()
+                items.append(found[1].rstrip())
+            if len(items) > 1 and start is not None and not any("{%" in each for each in self.holds("".join(items))):
+                end = start + len(self.text[start:at].rstrip())
+                return _Options(start, end, tuple(items), marks=marks, wrapper=wrapper)
+        return None
+
+    def _row(self) -> _Options | None:
+        if (number := len(self.answers)) < 2 or not all(self.answers):
+            return None
+        one = "|".join(re.escape(each) for each in sorted(self.answers, key=len, reverse=True))
+        row = re.compile(rf"(?<!\w)({one})" + rf"({_BETWEEN})({one})" * (number - 1) + r"(?!\w)", re.IGNORECASE)
+        rows = [found for found in row.finditer(self.text) if self.are_answers(found.groups()[::2])]
+        if len(rows) != 1:  # two lists could get different orders
+            return None
+        return _Options(rows[0].start(), rows[0].end(), rows[0].groups()[::2], rows[0].groups()[1::2])
+
+    def are_answers(self, items: Sequence[str]) -> bool:
+        """Whether items are the answers, in any order."""
+        return sorted(map(str.casefold, items)) == sorted(map(str.casefold, self.answers))
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The marks of the options, without the wrapper."""
+        return _MARKS.get(self.options.marks, ())[: len(self.options.items)] if self.options else ()
+
+    @property
+    def num_movable(self) -> int:
+        """The number of options if they can be reordered, or 0. They are the answers, or the answers are their marks.
+
+        They cannot be reordered if the text refers to a mark or a position, or if the number of answers depends on the
+        row.
+        """
+        if any(code.startswith("{%") or SEPARATOR in code for code in self.holds("".join(self.answers))):
+            return 0
+        if (options := self.options) is None:
+            return len(self.answers) if any(map(_JOIN.match, self.pieces)) else 0
+        others = "\n".join([self.text[: options.start], *options.items, self.text[options.end :]])
+        spoken = any(re.search(rf"\b{re.escape(mark)}\b", others) for mark in self.marks)
+        if spoken or re.search(r"\b(above|below)\b", "\n".join(options.items), re.IGNORECASE):
+            return 0
+        movable = self.are_answers(options.items) or sorted(self.answers) == sorted(self.marks)
+        return len(options.items) if movable else 0
+
+    def recased(self, descriptor: str) -> bool:
+        """Whether the case of a descriptor can change. It does not name an answer and is not an acronym."""
+        return not descriptor.isupper() and not any(self.names(answer, descriptor) for answer in self.answers)
+
+    def is_fixed(self, line: str) -> bool:
+        """Whether the line breaks around a line stay: it has options, or may be empty in a prompt."""
+        return any(code.startswith(("{%", "{#")) or "\n" in code for code in self.holds(line))
+
+    def fields(self, text: str) -> list[tuple[str, str, str, str]]:
+        """Return the leading space, the descriptor, the separator and the text of each line."""
+        lines, out = re.split(r"(\s*\n\s*)", text), list[tuple[str, str, str, str]]()
+        for space, line in zip(["", *lines[1::2]], lines[::2], strict=True):
+            found = _DESCRIPTOR.match(line)
+            name, separator = found.groups() if found and len(found[1].split()) < 5 else ("", "")
+            if out and out[-1][1] and not out[-1][3] and not name:  # a descriptor on a separate line
+                out[-1] = (*out[-1][:2], out[-1][2] + space, line)
+            else:
+                out.append((space, name, separator, line[len(name + separator) :]))
+        return out
+
+
+def format_choices(template: Template) -> dict[str, tuple[Any, ...]]:
+    """Return the variable parts of a template's format with their values. None keeps a part unchanged.
+
+    ``separator`` is between a descriptor (``Review:``) and its field, ``space`` between fields. ``casing`` applies to
+    descriptors, ``wrapper`` to the marks of options. :func:`draw_order` samples the order of options.
+    """
+    parts, found = TemplateParts(template), dict[str, tuple[Any, ...]]()
+    fields, options = parts.fields(parts.text), parts.options
+    names = [name for _, name, *_ in fields if name]
+    if names:
+        found["separator"] = _SEPARATORS
+    if any(map(parts.recased, names)):
+        found["casing"] = (None, *_CASINGS)
+    if len(fields) > 1:
+        found["space"] = _SPACES
+    if options is not None and parts.marks:
+        rest = "\n".join([*parts.answers, parts.text[: options.start], parts.text[options.end :]])
+        if not any(options.wrapper.format(mark) in rest for mark in parts.marks):  # the text refers to "(A)"
+            found["wrapper"] = _WRAPPERS
+    return found
+
+
+def draw_order(template: Template, random: np.random.Generator) -> tuple[int, ...] | None:
+    """Sample another order of a template's options uniformly; None if they cannot be reordered."""
+    present = tuple(range(TemplateParts(template).num_movable))
+    order = present
+    while len(present) > 1 and order == present:
+        order = tuple(random.permutation(len(present)).tolist())
+    return None if order == present else order
+
+
+def draw_format(
+    template: Template, random: np.random.Generator, *, order: bool = True, typos: float = 0.0
+) -> dict[str, Any]:
+    """Sample a format of the template uniformly. Half of the formats have the options in another ``order``.
+
+    ``typos`` is the share of words with a typo.
+    """
+    drawn = {name: values[random.integers(len(values))] for name, values in format_choices(template).items()}
+    if order and random.integers(2):
+        drawn["order"] = draw_order(template, random)
+    drawn |= {"typos": typos, "typo_seed": int(random.integers(2**31))} if typos else {}
+    return {name: value for name, value in drawn.items() if value is not None}
+
+
+def apply_format(template: Template, change: Mapping[str, Any], name: str) -> Template:
+    r"""Return the template in another format and with another name. Code, target and answers stay.
+
+    If the answers are the marks of options, they become the new marks of the same options.
+
+    Example:
+        >>> plain = Template("plain", "Review: {{ text }}\nGood or bad?", "bad ||| good")
+        >>> other = apply_format(plain, {"separator": " - ", "casing": "upper", "space": " || ", "order": (1, 0)}, "b")
+        >>> other.jinja, other.answer_choices
+        ('REVIEW - {{ text }} || Bad or good?', 'bad ||| good')
+    """
+    parts, out, before = TemplateParts(template), "", True
+    text, answers = _with_options(parts, change)
+    for space, descriptor, separator, rest in parts.fields(text):
+        fixed = parts.is_fixed(rest)
+        out += space if fixed or before else change.get("space", space)
+        if descriptor:
+            casing = _CASINGS.get(change.get("casing", ""), str)
+            out += casing(descriptor) if parts.recased(descriptor) else descriptor
+            stays = fixed and "\n" in separator  # a list of options follows
+            out += separator if stays else change.get("separator", separator)
+        out, before = out + rest, fixed
+    if change.get("typos"):
+        out = _with_typos(out, parts.answers, change["typos"], generator(change["typo_seed"], "typos"))
+    return Template(name, parts.source(out.strip()) + parts.target, answers or template.answer_choices)
+
+
+def _with_options(parts: TemplateParts, change: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the prompt with reordered or rewrapped options, and the answers if they are marks."""
+    options, order = parts.options, change.get("order")
+    if options is None:
+        if order is not None:
+            chosen = ", ".join(f"{RESERVED_FIELD}[{at}]" for at in order)
+            parts.pieces = [_JOIN.sub(rf"\1[{chosen}]\2", piece) for piece in parts.pieces]
+        return parts.text, ""
+    answers, order = "", order or range(len(options.items))
+    items = [options.items[at] for at in order]
+    if options.wrapper:
+        marks, wrapper = parts.marks or ("",) * len(items), change.get("wrapper", options.wrapper)
+        listed = "\n".join(f"{wrapper.format(mark)} {item}" for mark, item in zip(marks, items, strict=True))
+        if sorted(parts.answers) == sorted(marks):
+            answers = f" {SEPARATOR} ".join(marks[list(order).index(marks.index(each))] for each in parts.answers)
+        parts.pieces.append(parts.source(listed))  # hides its lines from the fields
+        listed = chr(_FIRST + len(parts.pieces) - 1)
+    else:
+        if options.items[0][0].isupper() and not any(item[0].isupper() for item in options.items[1:]):
+            small = [item[0].lower() + item[1:] if item[1:].islower() else item for item in items[1:]]
+            items = [items[0][0].upper() + items[0][1:], *small]
+        listed = "".join(itertools.chain(*zip(items, (*options.between, ""), strict=True)))
+    return parts.text[: options.start] + listed + parts.text[options.end :], answers
+
+
+def _with_typos(text: str, answers: list[str], rate: float, random: np.random.Generator) -> str:
+    """Exchange two letters in this share of the words. Words of the answers stay."""
+    kept = set(re.findall(r"\w+", " ".join(answers).casefold()))
+
+    def exchange(found: re.Match[str]) -> str:
+        word, at, drawn = found[0], int(random.integers(1, len(found[0]) - 1)), random.random()
+        keep = drawn >= rate or word.casefold() in kept
+        return word if keep else word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+
+    return re.sub(r"[^\W\d_]{4,}", exchange, text)

@@ -1,0 +1,201 @@
+"""The paper's datasets by name, on made rows in the hub's schemas: these tests run anywhere."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.metrics import resolve_average
+from flip_flop.tasks import TaskRequest, load_task
+from flip_flop.tasks.plugins import plugin_tasks
+from flip_flop_paper.data.catalog import catalog_data, catalog_entry, catalog_names, compare
+from tests.paper.made_datasets import CSV_FILES, write_rows, write_story_cloze
+
+NAMES = catalog_names()
+
+
+def load(made, name, seed=0):
+    return load_task(name, hub_mirror=made.mirror, story_cloze_dir=made.stories, seed=seed)
+
+
+def load_data(made, name):
+    return catalog_data(TaskRequest(name=name, hub_mirror=made.mirror))
+
+
+def change_rows(made, path, change):
+    file = made.mirror / f"{path}.parquet"
+    write_rows(file, change(pq.read_table(file).to_pylist()))
+
+
+def test_entry_points_name_all_datasets():
+    assert {*plugin_tasks()} >= {*NAMES, "promptsource"}
+
+
+def test_data_files_are_consistent():
+    assert len(NAMES) == 11
+    for name in NAMES:
+        entry = catalog_entry(name)
+        assert entry.paper["labels"] == len(entry.labels) == len(entry.label_names)
+        assert entry.label_field in entry.fields
+        assert entry.id_field is None or entry.id_field in entry.fields
+        assert set(entry.paper) == {"train", "validation", "test", "templates", "labels"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sizes_follow_from_official_splits_or_have_a_note(name):
+    entry = catalog_entry(name)
+    policy, train, test = entry.policy, entry.train_from.rows, entry.test_from.rows
+    held_out = policy.held_out(train, test)
+    sizes = [min(train - held_out, policy.max_train), held_out, min(test, policy.max_test or test)]
+    paper = [entry.paper[split] for split in ("train", "validation", "test")]
+    assert (sizes == paper) == (not entry.table_note)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_dataset_has_disjoint_splits_that_depend_on_the_seed(name, made):
+    task, labels = load(made, name), catalog_entry(name).labels
+    splits = {split: task.instances(split) for split in ("train", "validation", "test")}
+    for instances in splits.values():
+        assert {instance.label for instance in instances} == set(range(len(labels)))
+        assert all(len(choices) == len(labels) for item in instances for choices in item.choices)
+        assert len({instance.id for instance in instances}) == len(instances)
+    prompts = [{(instance.prompts, instance.choices) for instance in instances} for instances in splits.values()]
+    assert sum(map(len, prompts)) == len(set.union(*prompts)) == 60 + 23
+    assert len(prompts[2]) == 23
+    assert resolve_average(task.f1, len(labels)) == ("binary" if len(labels) == 2 else "macro")
+    again, other = load(made, name), load(made, name, seed=1)
+    assert all(task.rows(split) == again.rows(split) for split in splits)
+    assert task.rows("validation").ids != other.rows("validation").ids
+    assert task.rows("test").ids == other.rows("test").ids
+
+
+def test_the_gold_label_is_the_index_of_the_row_and_never_in_the_prompt(made):
+    for name, answers in (("winogrande", ("Ann", "Bob")), ("copa", None), ("storycloze", None)):
+        task = load(made, name)
+        rows, instances = task.rows("test"), task.instances("test")
+        for row, instance in zip(rows.rows, instances, strict=True):
+            gold = int(row.fields[task.label_field or ""])
+            assert instance.label == gold - (0 if name == "copa" else 1)
+            assert answers is None or instance.choices[0] == answers
+
+
+def test_templates_are_the_original_ones_that_render_for_every_row_by_name(made):
+    data = load_data(made, "copa")
+    assert data.task.templates.names == ("other", "which")
+    assert [name for name, _ in data.task.dropped_templates] == ["causes"]
+    assert load(made, "rte").templates.names == ("a truth", "b claim")
+
+
+def test_a_row_that_renders_like_a_test_row_is_left_out_of_train(made):
+    (row,) = load(made, "rte").rows("test").rows[4:5]
+    # Its idx and its label differ, which are not rendered.
+    other = row.fields | {"idx": 500, "label": 1 - row.fields["label"]}
+    change_rows(made, "aps/super_glue/rte/train", lambda rows: [*rows, other])
+    data = load_data(made, "rte")
+    assert data.duplicates.in_test == (60,)
+    assert not any("train-500" in (data.task.rows(split).ids or ()) for split in ("train", "validation"))
+    assert len(data.task.rows("test")) == 23
+    assert data.task.rows("train").provenance["left_out"] == 1
+
+
+def test_rows_of_train_that_render_alike_all_stay_in_train(made):
+    def repeat(rows):
+        return [*rows, *({**row, "idx": 100 + row["idx"]} for row in rows[:20])]
+
+    change_rows(made, "aps/super_glue/rte/train", repeat)
+    for seed in range(5):
+        task = load(made, "rte", seed)
+        held_out = {int(str(name).split("-")[1]) for name in task.rows("validation").ids or ()}
+        assert held_out
+        assert all(20 <= number < 60 for number in held_out)
+
+
+def test_the_check_of_all_rows_is_cached(made, monkeypatch):
+    first = load_data(made, "copa")
+    with monkeypatch.context() as patch:
+        patch.setattr("flip_flop_paper.data.row_checks.filter_templates", lambda *_, **__: pytest.fail("again"))
+        second = load_data(made, "copa")
+    assert second == first
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"kept": ["gone"], "dropped": [], "duplicates": {}}', '{"kept": ['])
+def test_a_damaged_cache_is_replaced(content, made, tmp_path):
+    first = load_data(made, "copa")
+    (kept,) = (tmp_path / "cache").rglob("copa-*.json")
+    kept.write_text(content)
+    assert load_data(made, "copa") == first
+    assert json.loads(kept.read_text())["kept"] == ["other", "which"]
+
+
+def test_changed_rows_and_templates_are_checked_again(made, tmp_path):
+    load(made, "copa")
+    for split in ("train", "validation"):
+        change_rows(made, f"aps/super_glue/copa/{split}", lambda rows: [{**row, "question": "cause"} for row in rows])
+    assert load(made, "copa").templates.names == ("causes", "other", "which")
+    file = made.promptsource / "super_glue/copa/templates.yaml"
+    file.write_text(file.read_text().replace("Why?", "{{ label }}"))
+    assert load(made, "copa").templates.names == ("other", "which")
+
+
+def test_the_record_has_the_splits_and_templates(made):
+    task = load(made, "cb")
+    provenance = {split: task.rows(split).provenance for split in ("train", "validation", "test")}
+    assert provenance["test"]["source"] == "aps/super_glue (cb, validation)"
+    assert provenance["train"]["split_sizes"] == {"train": 37, "validation": 23, "test": 23}
+    assert provenance["train"]["split_ids_sha256"] == provenance["test"]["split_ids_sha256"]
+    assert provenance["train"]["templates"]["promptsource"] == "super_glue/cb"
+    json.dumps(provenance)
+
+
+def test_partial_datasets_are_reported(made):
+    comparison = compare(load_data(made, "anli_r3"))
+    reasons = ("train_r3 has 60 of its 100,459 rows here", "dev_r3 has 23 of its 1,200 rows here")
+    assert comparison.reasons == reasons
+    assert comparison.unexplained == ("templates",)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda rows: [{key.removesuffix("e"): value for key, value in row.items()} for row in rows],
+            r"E-DATA-COLUMN: .*no column 'premise', which rte has\. Did you mean 'premis'",
+        ),
+        (lambda rows: [{**row, "label": -1} for row in rows], r"E-LABEL-UNDECLARED: .*train\.parquet row 1"),
+        (lambda rows: rows[:1], "E-DATA-TOO-FEW"),
+    ],
+)
+def test_rows_of_another_shape_or_too_few_are_refused(change, words, made):
+    change_rows(made, "aps/super_glue/rte/train", change)
+    with pytest.raises(InputError, match=words):
+        load(made, "rte")
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(InputError, match=r"E-TASK-UNKNOWN: .*'hellaswagg'.*Did you mean 'hellaswag'\?"):
+        catalog_entry("hellaswagg")
+
+
+def test_story_cloze_explains_registration_and_reads_its_folder(made, tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"\AE-DATA-STORYCLOZE: .* Register at https://.*--story-cloze-dir[^\n]*\Z"):
+        load_task("storycloze")
+    with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* has no file 'cloze_test_val"):
+        load_task("storycloze", story_cloze_dir=tmp_path)
+    monkeypatch.setenv("FLIP_FLOP_STORY_CLOZE", str(made.stories))
+    task = load_task("storycloze")
+    row = task.rows("test").rows[0].fields
+    assert tuple(row) == catalog_entry("storycloze").fields
+    assert row["input_sentence_1"] == 'Sentence 1, "of 1000".'
+    assert task.instances("test")[0].choices[0] == ("Ending 1 of 1000.", "Ending 2 of 1000.")
+
+
+def test_other_story_cloze_files_are_rejected(made):
+    path = made.stories / CSV_FILES[1]
+    path.write_text(path.read_text().replace("AnswerRightEnding", "Answer"))
+    with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* has no column 'AnswerRightEnding'"):
+        load(made, "storycloze")
+    write_story_cloze(made.stories)
+    path.write_text(path.read_text().removesuffix("1\n").removesuffix("1\r\n") + "3\n")
+    with pytest.raises(InputError, match=r"E-LABEL-UNDECLARED: .* line 24: AnswerRightEnding is '3'"):
+        load(made, "storycloze")

@@ -1,0 +1,96 @@
+"""``flip-flop tasks``, and the datasets by name in the other verbs."""
+
+import json
+
+from peft import PeftConfig
+
+from tests.paper.made_datasets import templates_yaml
+
+
+def test_list_shows_the_papers_table_without_reading_anything(flip_flop, monkeypatch):
+    monkeypatch.setenv("FLIP_FLOP_HUB_MIRROR", "/nowhere")
+    result = flip_flop("tasks", "list")
+    assert result.code == 0
+    lines = {line.split()[0]: line.split()[1:6] for line in result.out.splitlines() if line}
+    assert lines["hellaswag"] == ["10000", "600", "600", "4", "4"]
+    assert lines["anli_r3"] == ["10000", "1000", "1200", "15", "3"]
+    assert len(lines.keys() - {"task", "next:"}) == 11
+
+
+def test_show_prints_source_and_templates(flip_flop, made):
+    result = flip_flop("tasks", "show", "copa", "--hub-mirror", made.mirror)
+    assert result.code == 0
+    assert "aps/super_glue (copa): train (400 rows), validation (100 rows)" in result.out
+    assert "labels:    label: 0 choice1, 1 choice2" in result.out
+    assert "  which\n" in result.out
+    assert "  not causes: row 1: the prompt is empty" in result.out
+
+
+def test_show_works_without_rows(flip_flop, made):
+    result = flip_flop("tasks", "show", "storycloze")
+    assert result.code == 0
+    assert "labels:    answer_right_ending: 1 sentence_quiz1, 2 sentence_quiz2" in result.out
+    assert "E-DATA-STORYCLOZE" in result.out
+
+
+def test_check_prints_both_numbers_and_the_reason(flip_flop, made):
+    result = flip_flop("tasks", "check", "rte", "storycloze", "--hub-mirror", made.mirror)
+    rte, storycloze = (line.split() for line in result.out.splitlines()[1:3])
+    assert rte == ["rte", "54", "(1490)", "6", "(1000)", "23", "(277)", "2", "(10)", "2"]
+    assert storycloze[:3] == ["storycloze", "-", "(871)"]
+    assert "rte: train has 60 of its 2,490 rows here; validation has 23 of its 277 rows here" in result.out
+    assert "no known reason: templates" in result.out
+    assert "storycloze: E-DATA-STORYCLOZE: " in result.out
+    assert result.code == 1
+
+
+def test_check_succeeds_if_differences_have_reasons(flip_flop, made):
+    ten = [(f"t{number}", f"{number} {{{{sentence1}}}} {{{{sentence2}}}}", "No ||| Yes", True) for number in range(10)]
+    (made.promptsource / "super_glue/wic/templates.yaml").write_text(templates_yaml("super_glue/wic", ten))
+    result = flip_flop("tasks", "check", "wic", "storycloze", "--hub-mirror", made.mirror)
+    assert (result.code, result.err) == (0, "")
+
+
+def test_check_reads_story_cloze_if_given(flip_flop, made):
+    result = flip_flop("tasks", "check", "--hub-mirror", made.mirror, "--story-cloze-dir", made.stories)
+    assert "storycloze: validation has 60 of its 1,871 rows here; test has 23" in result.out
+    assert "E-DATA" not in result.out
+    assert len(result.out.split("\n\n")[0].splitlines()) == 12
+
+
+def test_check_waits_once_for_a_hub_that_cannot_be_reached(flip_flop, made):
+    result = flip_flop("tasks", "check")
+    assert result.code == 1
+    assert result.out.count("E-DATA-HUB") == 1
+
+
+def test_a_dataset_by_name_is_audited(flip_flop, made, model, tmp_path):
+    out = tmp_path / "run"
+    result = flip_flop(
+        "audit", "-m", model, "-t", "hellaswag", "--hub-mirror", made.mirror, "--limit", 5, "-o", out, "-q"
+    )
+    assert result.code == 0, result.err
+    task = json.loads((out / "run.json").read_text())["task"]
+    assert [template["name"] for template in task["templates"]] == ["drawn", "ends", "numbered"]
+    assert task["num_instances"] == 5
+    assert task["data"]["split_sizes"] == {"train": 54, "validation": 6, "test": 23}
+    assert len(task["data"]["split_ids_sha256"]["train"]) == 64
+    assert task["data"]["templates"]["promptsource"] == "hellaswag"
+
+
+def test_a_dataset_by_name_is_trained_on(flip_flop, made, model, tmp_path):
+    out = tmp_path / "run"
+    options = ["--hub-mirror", made.mirror, "--limit", 12, "--max-steps", 1, "--keep-worse", "--out", out, "-q"]
+    result = flip_flop("train", "-m", model, "-t", "cb", "--method", "swarm", *options)
+    assert result.code == 0, result.err
+    assert PeftConfig.from_pretrained(str(out / "adapter")).r == 16
+    assert json.loads((out / "run.json").read_text())["task"]["data"]["split_sizes"]["validation"] == 23
+
+
+def test_a_file_is_answered_with_a_datasets_templates(flip_flop, made, model, tmp_path):
+    source, out = tmp_path / "mine.jsonl", tmp_path / "answers.jsonl"
+    source.write_text(json.dumps({"premise": "Tea is hot.", "hypothesis": "Tea is warm.", "idx": 0}) + "\n")
+    options = ["--hub-mirror", made.mirror, "--input", source, "--out", out]
+    result = flip_flop("predict", "-m", model, "-t", "rte", *options)
+    assert result.code == 0, result.err
+    assert list(json.loads(out.read_text())["templates"]) == ["a truth", "b claim"]
