@@ -1,5 +1,6 @@
 """Run the units of a study on this machine, one process for each unit; or export their commands."""
 
+import contextlib
 import os
 import shlex
 import signal
@@ -43,7 +44,7 @@ class LocalRun:
     """Run units in processes of ``command``, one for each device at a time. The output goes to their logs.
 
     Each unit has its own process: an error on a GPU, a lost process or a library's global state stays with it.
-    The processes stop when their standard input ends, also if this process is killed.
+    The processes stop in order on a text on their standard input, and at once if this process is killed.
     """
 
     def __init__(self, folder: StudyFolder, command: Sequence[str], devices: Sequence[str]):
@@ -103,7 +104,9 @@ class LocalRun:
             self._is_stopping = True
         for process in self._processes:
             if process.stdin is not None:
-                process.stdin.close()
+                with contextlib.suppress(BrokenPipeError):  # it has ended
+                    process.stdin.write(b"stop")
+                    process.stdin.close()
         timer = threading.Timer(STOP_SECONDS, self._kill)
         timer.start()
         self._pool.shutdown(cancel_futures=True)

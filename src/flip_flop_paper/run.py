@@ -35,7 +35,8 @@ from flip_flop_paper.units import Cell, Plan, Unit
 DONE, FAILED, BUSY, STOPPED = 0, 1, 75, 128 + signal.SIGTERM
 # The main process tells the others to train, or its exit code.
 TRAIN = -1
-# Set in the environment of the processes of `study run`. They stop when their standard input ends.
+# Set in the environment of the processes of `study run`. A text on standard input asks them to stop; its end without a
+# text means that `study run` was killed.
 SUPERVISED = "FLIP_FLOP_SUPERVISED"
 _stop_asked = threading.Event()  # the last step of a training run does not react to a signal
 
@@ -66,14 +67,12 @@ def _terminable() -> Iterator[None]:
         raise SystemExit(STOPPED)
 
     def watch() -> None:
-        sys.stdin.read()
-        if os.getppid() != supervisor:  # it was killed: release the unit at once, for the next command
+        if not sys.stdin.read():  # the supervisor was killed: release the unit at once, for the next command
             os.kill(os.getpid(), signal.SIGKILL)
         _stop_asked.set()
         # Not SIGTERM: the cluster may have sent that to the whole job, and a second one ends a training run at once.
         os.kill(os.getpid(), signal.SIGINT)
 
-    supervisor = os.getppid()
     numbers = (signal.SIGTERM, signal.SIGINT) if SUPERVISED in os.environ else (signal.SIGTERM,)
     previous = {number: signal.signal(number, stop) for number in numbers}
     if SUPERVISED in os.environ:
