@@ -120,6 +120,11 @@ class Audit(AuditViews):
         method = (self.record.training or {}).get("method")
         return str(method) if method else self.record.adapter.method if self.record.adapter else None
 
+    @property
+    def uses_labels(self) -> bool:
+        """Whether the loss of the adapter's training read gold labels."""
+        return bool(self.record.adapter and self.record.adapter.uses_labels)
+
     def value(self, metric: str) -> float | None:
         """Return a number of ``metrics.json``, or ``None`` for a metric without a value."""
         value: float | None = self.metrics.get(metric)

@@ -161,6 +161,7 @@ def _provenance(run: Audit) -> dict[str, Any]:
         "Folder": run.path.resolve().name,
     }
     trained = run.method or ("adapter" if adapter else "no adapter")
+    trained += " (labels)" if run.uses_labels else ""
     subtitle = (model.name, trained, count(len(run.template_names), "template"))
     return {
         "name": run.name,

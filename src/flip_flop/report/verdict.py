@@ -80,7 +80,7 @@ def _tile(metric: str, title: str, before: str | None, now: Audit, detail: str) 
 
 
 def badges(group: Group) -> list[dict[str, Any]]:
-    """Collapse, constant templates, the share of instances without a majority, and missing labels."""
+    """Collapse, constant templates, instances without a majority, missing labels, and labels used in training."""
     base = group.base
     found = [{"text": f"{run.name} collapsed", "warn": True} for run in group.runs if run.is_collapsed]
     found += [
@@ -96,6 +96,7 @@ def badges(group: Group) -> list[dict[str, Any]]:
     elif (base.gold < 0).any():
         labelled = count(int((base.gold >= 0).sum()), "instance")
         found.append({"text": f"gold labels for {labelled}", "warn": False})
+    found += [{"text": f"{run.name}: trained with labels", "warn": False} for run in group.runs if run.uses_labels]
     if group.held_out:
         found.append({"text": "templates never used in training", "warn": False})
     return found

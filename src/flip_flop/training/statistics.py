@@ -51,6 +51,10 @@ class StepStatistics:
             if source.label is not None and bool(consensus.exists):
                 self._values["pseudo_label_accuracy"].append(float(int(consensus.label) == source.label))
 
+    def add_no_gold(self, instances: Sequence[TrainingInstance]) -> None:
+        """Note which instances of a micro-batch a method that uses labels has skipped."""
+        self._values["no_gold"].extend(float(instance.gold is None) for instance in instances)
+
     def read(self) -> "StepStatistics":
         """Copy the loss terms from their device, all at once to wait for it only once; return itself."""
         if self._unread:
