@@ -22,7 +22,7 @@ SHAPES = st.sampled_from([(2, 3), (4, 3), (5, 2), (3, 6)])
 
 @dataclass
 class ScoredInstance:
-    """An instance with given scores. The scores that vote, those of the base model, are separate."""
+    """An instance with given scores. The scores of the votes, from the base model, are separate."""
 
     leaf: torch.Tensor
     vote_scores: torch.Tensor

@@ -1,4 +1,4 @@
-"""The methods of other papers in training: which labels they see, what they refuse, and that each learns."""
+"""Training with the methods of other papers: labels, refused settings, and falling losses."""
 
 import json
 
@@ -55,7 +55,7 @@ def test_an_instance_has_its_gold_label_and_the_scores_that_vote_only_where_they
     method = Method("reads", "Reads", "#0", loss, needs_consensus=False, uses_labels=uses_labels)
     trainer = trainer_of(tmp_path, method, vote_calibration="batch")
     encoded = list(trainer.train_instances)
-    for name, value in trainer.adapted.named_parameters():  # the votes are those of the base model
+    for name, value in trainer.adapted.named_parameters():  # the base model votes
         if "lora_B" in name:
             value.data.normal_(0, 1.0)
     trainer.compute_loss(trainer.adapted, {"instances": encoded})

@@ -22,7 +22,7 @@ VERBS = {
     "demo": "Audit, train, audit and report on the embedded task; no network.",
     "init": "Create a task file from a data file, with four starter templates.",
     "audit": "Measure how consistently a model answers across templates.",
-    "train": "Train an adapter without labels: f2c, cce or swarm.",
+    "train": "Train an adapter: f2c, cce, swarm, or a method of another paper.",
     "predict": "Predict labels for a data file, per template and by majority vote.",
     "tasks": "The paper's datasets by name: list, show, check.",
     "templates": "PromptSource's templates and your own: fetch, list, show, lint.",

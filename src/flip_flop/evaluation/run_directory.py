@@ -116,7 +116,7 @@ class Audit(AuditViews):
 
     @property
     def method(self) -> str | None:
-        """The training method of the adapter (``f2c``, ``cce``, ``swarm``), or ``None`` for a base model."""
+        """The training method of the adapter such as ``f2c``, or ``None`` for a base model."""
         method = (self.record.training or {}).get("method")
         return str(method) if method else self.record.adapter.method if self.record.adapter else None
 

@@ -24,10 +24,10 @@ class Instance(Protocol):
     """One instance under all its templates.
 
     ``split`` is the result of Algorithm 1, and ``token_counts`` the number of tokens of each answer. ``vote_scores``
-    are the scores that vote, without gradient: with frozen votes those of the base model, calibrated if the votes are.
-    ``gold`` is the index of the gold label, and always ``None`` for a method without ``uses_labels``. Methods compute
-    their results on demand. Scores, nll and distributions carry gradient.
-    Consensus, split and ``vote_scores`` are on the CPU; all other tensors are on the model's device.
+    are the scores of the votes, without gradient: with frozen votes the scores of the base model, calibrated as the
+    votes. ``gold`` is the index of the gold label, and always ``None`` for a method without ``uses_labels``. Methods
+    compute their results on demand. Scores, nll and distributions carry gradient. Consensus, split and ``vote_scores``
+    are on the CPU; all other tensors are on the model's device.
     """
 
     id: str

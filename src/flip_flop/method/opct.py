@@ -26,7 +26,7 @@ def opct_loss(
         tensor(0.5108)
 
     References:
-        "On-Policy Consistency Training", arXiv 2605.21834.
+        "On-Policy Consistency Training Improves LLM Safety with Minimal Capability Degradation", arXiv 2605.21834.
     """
     return kl_divergence(other_rows(log_probs, clean), target.detach()).mean()
 

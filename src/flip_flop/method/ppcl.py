@@ -40,7 +40,7 @@ def ppcl_loss(
 
 
 def ppcl_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
-    """The method ``ppcl``: the clean template and a random other one."""
+    """The method ``ppcl``: the clean template and another template at random."""
     clean = config.clean_template
     pair = [clean, drawn_template(instance, "ppcl", without=clean)]
     log_probs = label_log_probs(torch.stack([instance.scores()[template] for template in pair]))

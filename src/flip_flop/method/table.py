@@ -50,6 +50,11 @@ class Method:
     uses_labels: bool = False
     needs_frozen_votes: bool = False
 
+    def skips(self, instance: Instance) -> bool:
+        """Whether the instance lacks the majority or the gold label that the loss needs."""
+        has_no_consensus = self.needs_consensus and not bool(instance.consensus.exists)
+        return has_no_consensus or (self.uses_labels and instance.gold is None)
+
     def __str__(self) -> str:
         return self.name
 

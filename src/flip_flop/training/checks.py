@@ -47,7 +47,7 @@ def require_dtype(args: F2CConfig, dtype: torch.dtype) -> None:
         raise InputError("E-CONFIG-VALUE", message, hint)
 
 
-def require_data_for_method(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:
+def require_data(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:
     """Refuse a clean template that does not exist, and rows without gold labels for a method that uses them.
 
     Raises:

@@ -30,13 +30,7 @@ from flip_flop.tasks import RenderedRows
 from flip_flop.training.adapter import load_trained, prepare_model
 from flip_flop.training.callbacks import StopEarly
 from flip_flop.training.checkpoints import Checkpoints
-from flip_flop.training.checks import (
-    draw_sample,
-    log_passes,
-    require_data_for_method,
-    require_dtype,
-    require_one_device_each,
-)
+from flip_flop.training.checks import draw_sample, log_passes, require_data, require_dtype, require_one_device_each
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import KeyedSampler, collate, encode_rows, instances_per_step
 from flip_flop.training.instance import TrainingInstance, by_rows, drawn_for
@@ -51,8 +45,7 @@ class F2CTrainer(ScoringTrainer):
     """Trains a causal LM to give the same answer under every template.
 
     A row is one instance, ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int | None}``, because
-    the methods need all its templates at once. Labels are used for metrics. Only the loss of a method with
-    ``uses_labels`` reads them.
+    the methods need all its templates at once. Labels are for metrics, and for the loss of methods that use them.
 
     Args:
         model: A hub name, a folder, a causal LM, a ``PeftModel``, or a result of :func:`~flip_flop.load_model`.
@@ -72,8 +65,7 @@ class F2CTrainer(ScoringTrainer):
         peft_config: The adapter; by default the paper's LoRA on all attention and MLP projections.
 
     Raises:
-        InputError: For rows of another shape, a single template, a prompt longer than the model's context, or rows
-            without gold labels for a method that uses them.
+        InputError: For rows of another shape, a single template, a prompt that is too long, or missing gold labels.
     """
 
     record: RunRecord | None = None  # of the run that this trainer is part of
@@ -149,7 +141,7 @@ class F2CTrainer(ScoringTrainer):
         self.eval_by_name = dict(zip(by_name, evaluated, strict=True)) if by_name is eval_dataset else {}
         if len(self.train_instances) and len(self.train_instances[0].answers) < 2:
             raise InputError("E-TOO-FEW-TEMPLATES", "Training needs at least two templates.")
-        require_data_for_method(self.train_instances.instances, args)
+        require_data(self.train_instances.instances, args)
 
     def _frozen_votes(self, args: F2CConfig, content_free: RenderedRows) -> FrozenVotes:
         """Votes on the instances that the run will see: a short run sees only some of them."""
@@ -175,9 +167,8 @@ class F2CTrainer(ScoringTrainer):
         votes = scores if self.votes is None else self.votes.table.scores_for(encoded)
         instances = self._instances(model, encoded, states, votes, epoch=self._sampler.epoch)
         losses = [self._loss_terms(instance) for instance in instances]
-        self.statistics.add(encoded, instances, scores, states.token_counts, losses)
-        if self.method.uses_labels:
-            self.statistics.add_no_gold(instances)
+        uses_labels = self.method.uses_labels
+        self.statistics.add(encoded, instances, scores, states.token_counts, losses, uses_labels=uses_labels)
         zero = torch.zeros((), device=states.hidden.device)
         total = torch.stack([sum(terms.values(), zero) for terms in losses]).sum()
         total = total / (num_items_in_batch or len(instances))
@@ -204,9 +195,7 @@ class F2CTrainer(ScoringTrainer):
         ]
 
     def _loss_terms(self, instance: TrainingInstance) -> dict[str, Tensor]:
-        if self.method.needs_consensus and not instance.consensus.exists:
-            return {}
-        if self.method.uses_labels and instance.gold is None:
+        if self.method.skips(instance):
             return {}
         assert self.method.loss is not None
         return self.method.loss(instance, self.args)
