@@ -27,7 +27,7 @@ from flip_flop_paper.study import (
 CATALOG = Path(__file__).parent / "catalog"
 # Shared folders of all studies. Earlier versions wrote claims/.
 RESERVED = ("trainings", "audits", "logs", "claims", "slurm")
-# Default colours of variants: those of Okabe and Ito that no method has, then Tol's.
+# Default colours of variants: those of Okabe and Ito that the paper's methods do not have, then Tol's.
 COLOURS = ("#0072b2", "#d55e00", "#332288", "#999933", "#882255", "#f0e442", "#44aa99", "#661100", "#aa4499", "#000000")
 
 _Fields = Annotated[dict[str, Any], AfterValidator(plain_fields)]

@@ -82,8 +82,8 @@ METHODS = {
     "f2c": Method("f2c", "F2C", "#009e73", f2c_terms, mixes_answer_vocabularies=mixes_answer_vocabularies),
     "bct": Method("bct", "BCT", "#0072b2", bct_terms, needs_consensus=False, needs_frozen_votes=True),
     "opct": Method("opct", "OPCT", "#d55e00", opct_terms, needs_consensus=False, needs_frozen_votes=True),
-    "ttrl": Method("ttrl", "TTRL, vote as reward", "#882255", ttrl_terms),
-    "cpc_grpo": Method("cpc_grpo", "CPC-GRPO, labels", "#aa4499", cpc_grpo_terms, needs_consensus=False),
+    "ttrl": Method("ttrl", "TTRL", "#882255", ttrl_terms),
+    "cpc_grpo": Method("cpc_grpo", "CPC-GRPO", "#aa4499", cpc_grpo_terms, needs_consensus=False),
     "swarm_l2": Method("swarm_l2", "Swarm L2", "#332288", swarm_l2_terms, needs_consensus=False),
     "swarm_l1_l2": Method(
         "swarm_l1_l2",
