@@ -17,7 +17,6 @@ import click
 from flip_flop import _MODULES
 from flip_flop.cli.main import cli
 from flip_flop.errors import error_table
-from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS
 from flip_flop.training.settings import TrainingSettings
 
@@ -36,7 +35,7 @@ PAGES = {
         for path in sorted(str(each.relative_to(ROOT / "docs")) for each in (ROOT / "docs").rglob("*.md"))
     },
 }
-# Functions whose docstrings define a metric or a method: formula, source, example.
+# Functions whose docstrings define a metric or the methods of a page: formula, source, example.
 _F1 = "metrics.f1.f1_per_template"
 METRIC_DEFINITIONS = {
     "observed_agreement": ["metrics.agreement.observed_agreement", "metrics.agreement.instance_agreement"],
@@ -60,6 +59,11 @@ METHOD_DEFINITIONS = {
     "f2c": [
         *("method.losses.f2c_loss", "method.losses.cce_loss", "method.losses.jsd_loss", "method.losses.flip_loss"),
         *("method.consensus.find_consensus", "method.controls.split_templates"),
+    ],
+    "others": [
+        *("method.bct.bct_loss", "method.opct.opct_loss", "method.ttrl.ttrl_loss", "method.cpc_grpo.cpc_grpo_loss"),
+        *("method.swarm_l2.swarm_l2_loss", "method.marginal_entropy.marginal_entropy_loss"),
+        *("method.supervised.gold_nll", "method.paft.paft_terms", "method.ppcl.ppcl_loss"),
     ],
 }
 
@@ -132,7 +136,7 @@ def commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Com
 GENERATED = {"errors": error_rows, "settings": setting_rows, "commands": command_sections}
 NAVIGATION = {
     "How-to": ["how-to/own-data", "how-to/models", "how-to/studies", "how-to/extend", "memory"],
-    "Methods": [f"methods/{name}" for name in ("f2c", "cce", "swarm")],
+    "Methods": [f"methods/{name}" for name in ("f2c", "cce", "swarm", "others")],
     "Reference": [f"reference/{name}" for name in ("cli", "settings", "metrics", "files", "log_keys", "errors")],
     "Explanation": ["architecture", "calibration", "decisions", "datasets", "release", "reliability"],
     "Evidence": ["evidence", "benchmarks/results", "benchmarks/how", "benchmarks/architectures"],
@@ -181,8 +185,8 @@ def complete(markdown: str, path: str, mathml: Any = None) -> str:
             text = text.replace(comment, section())
     if mathml:
         text = re.sub(r"```math\n(.*?)```", lambda found: mathml(found[1], "block"), text, flags=re.DOTALL)
-    method = path.removeprefix("docs/methods/").removesuffix(".md")
-    return f"{text}\n\n{definitions(METHOD_DEFINITIONS[method])}" if method in METHODS else text
+    defined = METHOD_DEFINITIONS.get(path.removeprefix("docs/methods/").removesuffix(".md"))
+    return f"{text}\n\n{definitions(defined)}" if defined else text
 
 
 def site_links(markdown: str, path: str) -> str:

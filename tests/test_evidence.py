@@ -15,7 +15,7 @@ from flip_flop_paper.grid import expand
 from flip_flop_paper.study_file import load_study
 
 FOLDER = Path(__file__).parents[1] / "evidence"
-STUDIES = ("biased", "default", "language", "sizes_of_data", "templates", "transfer")
+STUDIES = ("biased", "default", "language", "methods", "sizes_of_data", "templates", "transfer")
 SPLITS = ("train", "validation", "test")
 
 

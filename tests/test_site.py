@@ -24,13 +24,15 @@ DEFINITIONS = site.METRIC_DEFINITIONS | site.METHOD_DEFINITIONS
 
 def test_every_metric_and_every_method_has_a_page():
     assert list(site.METRIC_DEFINITIONS) == list(METRICS)
-    assert list(site.METHOD_DEFINITIONS) == list(METHODS)
+    own = [name for name in site.METHOD_DEFINITIONS if name != "others"]
+    others = (ROOT / "docs/methods/others.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in others for name in METHODS if name not in own)
     for name, page in site.written_pages().items():
         assert page.startswith("# "), name
     assert METRICS["posix"].meaning in site.metric_page("posix")
     table = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in table for name in METRICS)
-    for name in METHODS:
+    for name in site.METHOD_DEFINITIONS:
         path = f"docs/methods/{name}.md"
         page = site.complete((ROOT / path).read_text(encoding="utf-8"), path)
         assert all(

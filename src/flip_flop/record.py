@@ -50,7 +50,7 @@ STRICT = pydantic.ConfigDict(extra="forbid")
 # The file has these keys only if they are not None.
 OPTIONAL = {
     *("system", "assistant_prefix", "chat_template_kwargs", "num_validation", "num_dropped", "eval_limit"),
-    *("num_too_long", "endpoint", "quantization", "chat_template", "chat", "flip_flop_version"),
+    *("num_too_long", "endpoint", "quantization", "chat_template", "chat", "flip_flop_version", "uses_labels"),
 }
 
 
@@ -131,6 +131,7 @@ class AdapterRecord(Section):
     path: str = ""
     digest: str | None = None
     method: str | None = None
+    uses_labels: bool | None = None  # of the training
     digests: Mapping[str, Any] = field(default_factory=dict)
     chat_template: bool | None = None
     chat: Mapping[str, Any] | None = None

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.method import BASE, METHODS, find_method
-from flip_flop.method.settings import TrainingProtocol
+from flip_flop.method.settings import PAPER_METHODS, TrainingProtocol
 
 MAX_SEED = 2**32 - 1  # of NumPy
 # The source of each training setting that the grid decides.
@@ -110,7 +110,7 @@ class Study:
 
     name: str
     tasks: tuple[str, ...]
-    methods: tuple[str, ...] = (BASE.name, *METHODS)
+    methods: tuple[str, ...] = (BASE.name, *PAPER_METHODS)
     seeds: tuple[int, ...] = (0,)
     model: str | None = None
     description: str = ""

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, V
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.method import BASE, METHODS, find_method
-from flip_flop.method.settings import TrainingProtocol
+from flip_flop.method.settings import PAPER_METHODS, TrainingProtocol
 from flip_flop.strict_yaml import read_yaml
 from flip_flop_paper.study import (
     PROTOCOLS,
@@ -27,7 +27,7 @@ from flip_flop_paper.study import (
 CATALOG = Path(__file__).parent / "catalog"
 # Shared folders of all studies. Earlier versions wrote claims/.
 RESERVED = ("trainings", "audits", "logs", "claims", "slurm")
-# Default colours of variants: those of Okabe and Ito that no method has, then Tol's.
+# Default colours of variants: those of Okabe and Ito that the paper's methods do not have, then Tol's.
 COLOURS = ("#0072b2", "#d55e00", "#332288", "#999933", "#882255", "#f0e442", "#44aa99", "#661100", "#aa4499", "#000000")
 
 _Fields = Annotated[dict[str, Any], AfterValidator(plain_fields)]
@@ -160,7 +160,7 @@ def _resolve(file: StudyFile, where: str, folder: Path) -> Study:
         name: _variant(name, each, COLOURS[number % len(COLOURS)], f"{where}, variants")
         for number, (name, each) in enumerate(file.variants.items())
     }
-    methods = known_methods(file.methods, f"{where}, methods", variants) or (BASE.name, *METHODS, *variants)
+    methods = known_methods(file.methods, f"{where}, methods", variants) or (BASE.name, *PAPER_METHODS, *variants)
     trained = [name for name in (*METHODS, *methods, *variants) if name != BASE.name]
     require_known(block.methods, trained, f"{where}, settings, methods")
     files = {task for task in file.tasks if task.endswith((".yaml", ".yml")) or "/" in task}

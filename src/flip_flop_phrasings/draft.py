@@ -68,7 +68,7 @@ class Draft:
             )
             lines += [
                 f"# A file without splits is divided {how}. Training rows are",
-                f"# not audited. No loss reads a label; a tenth of the training rows is held out, {chosen_by}.",
+                f"# not audited. F2C uses no label; a tenth of the training rows is held out, {chosen_by}.",
                 f"# To audit all rows, write test: {{{source}}} and leave train out, or name another file there.",
                 "data:",
                 *(f"  {part}: {{{source}, part: {part}, by: {by}}}" for part in self.parts),

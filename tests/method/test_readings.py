@@ -54,9 +54,11 @@ class LogitInstance:
     targets: list[list[list[int]]]
     limits: SplitSettings
     id: str = "made"
+    gold: int | None = None
 
     def __post_init__(self):
         self.token_counts = torch.tensor([[len(rows) for rows in answers] for answers in self.logits])
+        self.vote_scores = self.scores().detach()
         self.consensus = find_consensus(self.scores())
         self.split = split_templates(self.scores(), self.limits)
 

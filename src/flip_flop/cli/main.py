@@ -21,7 +21,7 @@ VERBS = {
     "demo": "Audit, train, audit and report on the embedded task; no network.",
     "init": "Create a task file from a data file, or a package for a method or metric.",
     "audit": "Measure how consistently a model answers across templates.",
-    "train": "Train an adapter without labels: f2c, cce or swarm.",
+    "train": "Train an adapter: f2c, cce, swarm, or a method of another paper.",
     "predict": "Predict labels for a data file, per template and by majority vote.",
     "templates": "PromptSource's templates and your own: fetch, list, show, lint.",
     "report": "One HTML page from audits.",

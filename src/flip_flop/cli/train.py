@@ -22,7 +22,9 @@ class TrainOptions:
     """Options of a training."""
 
     method: str | None = option(
-        None, help="f2c, cce, swarm, or package.module:name of a custom method; by default f2c."
+        None,
+        help="f2c, cce, swarm, bct, opct, ttrl, cpc_grpo, swarm_l2, swarm_l1_l2, marginal_entropy, supervised, paft, "
+        "ppcl, or package.module:name of a custom method; by default f2c. supervised, paft and ppcl use labels.",
     )
     out: Path = option(short="-o", help="Folder of the run.")
     config: Path | None = option(None, help="YAML file with settings. Flags override it.")
@@ -71,7 +73,7 @@ class TrainCommand(click.Command):
 def train_command(
     ctx: click.Context, model: BaseModelOptions, task: TaskOptions, run: TrainOptions, data: DataOptions
 ) -> int:
-    """Train a LoRA adapter without labels and save it in OUT/adapter.
+    """Train a LoRA adapter, by default without labels, and save it in OUT/adapter.
 
     Any field of F2CConfig or of transformers' TrainingArguments is a flag: --learning-rate 1e-4,
     --divergence-space labels, --epochs 5, --report-to wandb. Short: --lr, --epochs, --batch-size.

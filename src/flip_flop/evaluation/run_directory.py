@@ -116,9 +116,14 @@ class Audit(AuditViews):
 
     @property
     def method(self) -> str | None:
-        """The training method of the adapter (``f2c``, ``cce``, ``swarm``), or ``None`` for a base model."""
+        """The training method of the adapter such as ``f2c``, or ``None`` for a base model."""
         method = (self.record.training or {}).get("method")
         return str(method) if method else self.record.adapter.method if self.record.adapter else None
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether the loss of the adapter's training read gold labels."""
+        return bool(self.record.adapter and self.record.adapter.uses_labels)
 
     def value(self, metric: str) -> float | None:
         """Return a number of ``metrics.json``, or ``None`` for a metric without a value."""

@@ -21,17 +21,21 @@ class DrawsPermutations(Protocol):
 
 @runtime_checkable
 class Instance(Protocol):
-    """One instance under all its templates. Its gold label is not here.
+    """One instance under all its templates.
 
-    ``split`` is the result of Algorithm 1, and ``token_counts`` the number of tokens of each answer. Methods compute
-    their results on demand. Scores, nll and distributions carry gradient.
-    Consensus and split are decided on the CPU, and their tensors are there; all others are on the model's device.
+    ``split`` is the result of Algorithm 1, and ``token_counts`` the number of tokens of each answer. ``vote_scores``
+    are the scores of the votes, without gradient: with frozen votes the scores of the base model, calibrated as the
+    votes. ``gold`` is the index of the gold label, and always ``None`` for a method without ``uses_labels``. Methods
+    compute their results on demand. Scores, nll and distributions carry gradient. Consensus, split and ``vote_scores``
+    are on the CPU; all other tensors are on the model's device.
     """
 
     id: str
     consensus: Consensus
     split: TemplateSplit
     token_counts: Int[Tensor, "templates labels"]
+    vote_scores: Float[Tensor, "templates labels"]
+    gold: int | None
 
     def scores(self) -> Float[Tensor, "templates labels"]:
         """Mean log-probability of each answer's tokens, in nats (Eq. 13)."""

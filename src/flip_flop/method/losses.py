@@ -156,7 +156,7 @@ def f2c_loss(
 def cce_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     """The method ``cce``: only the consensus cross-entropy, Eq. 6."""
     variant = LossVariant.of(config)
-    nll = _consensus_nll(instance, variant)
+    nll = answer_nll(instance, int(instance.consensus.label), variant)
     return _scaled({"cce": cce_loss(nll, weight=config.cce_weight)}, instance, variant)
 
 
@@ -172,7 +172,7 @@ def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
         spaces["vocab"] = config.vocab_weight, answer_distributions(answers, variant.answer_aggregation)
     if variant.divergence_space != "vocab":
         spaces["labels"] = config.labels_weight, as_distributions(label_log_probs(instance.scores()))
-    nll = _consensus_nll(instance, variant)
+    nll = answer_nll(instance, label, variant)
     terms: dict[str, Tensor] = {}
     for space, (weight, distributions) in spaces.items():
         weights = {"cce_weight": config.cce_weight, "jsd_weight": config.jsd_weight}
@@ -188,9 +188,8 @@ def mixes_answer_vocabularies(config: Any) -> bool:
     return is_used and (config.jsd_weight > 0 or config.flip_weight_max > 0)
 
 
-def _consensus_nll(instance: Instance, variant: LossVariant) -> Float[Tensor, " templates"]:
-    """The negative log-likelihood of the consensus label in Eq. 6, over the vocabulary, over the labels, or both."""
-    label = int(instance.consensus.label)
+def answer_nll(instance: Instance, label: int, variant: LossVariant) -> Float[Tensor, " templates"]:
+    """The negative log-likelihood of a label under each template, over the vocabulary, over the labels, or both."""
     parts = []
     if variant.cce_space != "labels":
         parts.append(instance.nll(label, variant.cce_reduction))

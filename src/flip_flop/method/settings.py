@@ -7,7 +7,8 @@ from typing import Literal
 Protocol = Literal["paper", "release"]
 # The recommended settings use the rows and prompts of the paper.
 TrainingProtocol = Literal["recommended", "paper", "release"]
-METHOD_NAMES = ("swarm", "cce", "f2c")
+# The methods of the F2C paper, which a study runs by default.
+PAPER_METHODS = ("swarm", "cce", "f2c")
 Reduction = Literal["mean", "sum"]
 Aggregation = Literal["mean_log_prob", "mean_prob", "per_position"]
 Space = Literal["vocab", "labels"]

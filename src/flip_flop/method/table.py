@@ -8,9 +8,18 @@ from typing import Any
 from torch import Tensor
 
 from flip_flop.errors import InputError, nearest
+from flip_flop.method.bct import bct_terms
+from flip_flop.method.cpc_grpo import cpc_grpo_terms
 from flip_flop.method.instance import Instance
 from flip_flop.method.losses import cce_terms, f2c_terms, mixes_answer_vocabularies
+from flip_flop.method.marginal_entropy import marginal_entropy_terms
+from flip_flop.method.opct import opct_terms
+from flip_flop.method.paft import paft_terms
+from flip_flop.method.ppcl import ppcl_terms
+from flip_flop.method.supervised import supervised_terms
 from flip_flop.method.swarm import swarm_mixes_answer_vocabularies, swarm_terms
+from flip_flop.method.swarm_l2 import swarm_l1_l2_terms, swarm_l2_terms
+from flip_flop.method.ttrl import ttrl_terms
 from flip_flop.plugins import PluginTable
 
 
@@ -23,6 +32,8 @@ class Method:
             the instance's loss, and the log has each under its name. ``None`` for the base, which is not trained.
         needs_consensus: Without a strict majority an instance's loss is 0, and the instance is counted (Eq. 7).
         mixes_answer_vocabularies: Whether templates learn each other's answer words under these settings.
+        uses_labels: The loss reads gold labels. Without one an instance's loss is 0, and the instance is counted.
+        needs_frozen_votes: The loss reads the base model's scores, so ``votes`` must be frozen.
 
     Example:
         >>> def confidence(instance, config):
@@ -37,6 +48,13 @@ class Method:
     loss: Callable[[Instance, Any], dict[str, Tensor]] | None = None
     needs_consensus: bool = True
     mixes_answer_vocabularies: Callable[[Any], bool] | None = None
+    uses_labels: bool = False
+    needs_frozen_votes: bool = False
+
+    def skips(self, instance: Instance) -> bool:
+        """Whether the instance lacks the majority or the gold label that the loss needs."""
+        has_no_consensus = self.needs_consensus and not bool(instance.consensus.exists)
+        return has_no_consensus or (self.uses_labels and instance.gold is None)
 
     def __str__(self) -> str:
         return self.name
@@ -50,7 +68,7 @@ class Method:
 
 
 # What every method is compared with: the model before training. Okabe and Ito's colours, which differ for every kind of
-# colour vision; the base has none.
+# colour vision, then Tol's; the base has none.
 BASE = Method("base", "Base", "#8c8c8c")
 _METHODS = {
     "swarm": Method(
@@ -63,6 +81,27 @@ _METHODS = {
     ),
     "cce": Method("cce", "CCE", "#e69f00", cce_terms),
     "f2c": Method("f2c", "F2C", "#009e73", f2c_terms, mixes_answer_vocabularies=mixes_answer_vocabularies),
+    "bct": Method("bct", "BCT", "#0072b2", bct_terms, needs_consensus=False, needs_frozen_votes=True),
+    "opct": Method("opct", "OPCT", "#d55e00", opct_terms, needs_consensus=False, needs_frozen_votes=True),
+    "ttrl": Method("ttrl", "TTRL", "#882255", ttrl_terms),
+    "cpc_grpo": Method("cpc_grpo", "CPC-GRPO", "#aa4499", cpc_grpo_terms, needs_consensus=False),
+    "swarm_l2": Method("swarm_l2", "Swarm L2", "#332288", swarm_l2_terms, needs_consensus=False),
+    "swarm_l1_l2": Method(
+        "swarm_l1_l2",
+        "Swarm L1 + L2",
+        "#88ccee",
+        swarm_l1_l2_terms,
+        needs_consensus=False,
+        mixes_answer_vocabularies=swarm_mixes_answer_vocabularies,
+    ),
+    "marginal_entropy": Method(
+        "marginal_entropy", "Marginal entropy", "#999933", marginal_entropy_terms, needs_consensus=False
+    ),
+    "supervised": Method(
+        "supervised", "Supervised (labels)", "#000000", supervised_terms, needs_consensus=False, uses_labels=True
+    ),
+    "paft": Method("paft", "PAFT (labels)", "#661100", paft_terms, needs_consensus=False, uses_labels=True),
+    "ppcl": Method("ppcl", "PPCL (labels)", "#44aa99", ppcl_terms, needs_consensus=False, uses_labels=True),
 }
 METHODS = PluginTable("flip_flop.methods", _METHODS)
 

@@ -53,8 +53,9 @@ def identify_adapter(
         return describe_adapter(adapter, path=str(adapter)), ()
     in_chat = trained.scoring.get("chat_template")
     chat = {key: value for key in CHAT_KEYS if (value := getattr(trained.task, key)) is not None} if in_chat else {}
-    method = (trained.training or {}).get("method")
-    record = describe_adapter(adapter, path=str(adapter), method=method, chat_template=in_chat, chat=chat or None)
+    training = trained.training or {}
+    how = {"method": training.get("method"), "uses_labels": training.get("uses_labels") or None}
+    record = describe_adapter(adapter, path=str(adapter), **how, chat_template=in_chat, chat=chat or None)
     before, now = (
         digests_of(model=run[0], adapter=run[1]) for run in ((trained.model, trained.adapter), (base, record))
     )

@@ -47,6 +47,21 @@ def require_dtype(args: F2CConfig, dtype: torch.dtype) -> None:
         raise InputError("E-CONFIG-VALUE", message, hint)
 
 
+def require_data(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:
+    """Refuse a clean template that does not exist, and rows without gold labels for a method that uses them.
+
+    Raises:
+        InputError: ``E-CONFIG-VALUE`` or ``E-NO-GOLD``.
+    """
+    method = find_method(args.method)
+    if instances and args.clean_template >= (num_templates := len(instances[0].answers)):
+        message = f"clean_template is {args.clean_template}, but there are {num_templates} templates."
+        raise InputError("E-CONFIG-VALUE", message, f"Use 0 to {num_templates - 1}.")
+    if method.uses_labels and all(instance.label is None for instance in instances):
+        message = f"{method.name} uses gold labels, but none of the {len(instances)} training instances has one."
+        raise InputError("E-NO-GOLD", message)
+
+
 def log_processes() -> None:
     """Log the number of processes, and warn if a launcher started one of several requested processes."""
     by_accelerate = "ACCELERATE_USE_CPU" in os.environ  # set by its launcher of one process

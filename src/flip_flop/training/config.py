@@ -27,7 +27,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         lambda value: value >= 0,
         "cce_weight jsd_weight vocab_weight labels_weight max_share_drift early_stopping_patience early_stopping_start "
         "learning_rate weight_decay max_grad_norm warmup_steps logging_steps seed data_seed dataloader_num_workers "
-        "neftune_noise_alpha",
+        "neftune_noise_alpha clean_template ppcl_beta",
     ),
     "at least 1": (
         lambda value: value >= 1,
@@ -111,7 +111,9 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         self._require("save_strategy", self.save_strategy != "best", "no, steps or epoch")
 
     def _check_calibration(self) -> None:
-        calibrates = self.vote_calibration != "none"
+        method, calibrates = find_method(self.method), self.vote_calibration != "none"
+        is_frozen = self.votes == "frozen" or not method.needs_frozen_votes
+        self._require("votes", is_frozen, f"frozen for method {method.name}, which imitates the base model")
         self._require("votes", not calibrates or self.votes == "frozen", "frozen if they are calibrated")
         if self.label_prior is not None:
             self.label_prior = list(check_prior(self.label_prior))

@@ -29,6 +29,8 @@ class TrainingInstance:
         id: The instance's id.
         consensus: The majority vote.
         split: The result of Algorithm 1.
+        vote_scores: The scores that vote, on the CPU and without gradient.
+        gold: The index of the gold label, for methods that use labels.
         states: The answer states of this instance, with gradient.
         model: The model, for its head.
         keys: The run's seed and the epoch, counted from 0.
@@ -37,6 +39,8 @@ class TrainingInstance:
     id: str
     consensus: Consensus
     split: TemplateSplit
+    vote_scores: Float[Tensor, "templates labels"]
+    gold: int | None
     states: AnswerStates
     model: nn.Module
     keys: tuple[int, int]

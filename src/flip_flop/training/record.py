@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flip_flop.console import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, versions, visible
 from flip_flop.hub import gguf_name, is_local_name
+from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS, Scores
 from flip_flop.record import ModelRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring.distributed import world_size
@@ -35,6 +36,7 @@ SETTINGS = (
     *("learning_rate", "lr_scheduler_type", "weight_decay", "per_device_train_batch_size"),
     *("gradient_accumulation_steps", "num_processes", "steps", "lora_r", "lora_alpha", "lora_dropout"),
 )
+OF_METHOD = {"bct": ("clean_template",), "opct": ("clean_template",), "ppcl": ("clean_template", "ppcl_beta")}
 SELECTED_BY = {
     "mean_f1": "by mean F1, which reads labels",
     "macro_f1": "by macro-F1, which reads labels",
@@ -50,6 +52,7 @@ def training_record(trainer: Any, change: dict[str, Any] | None, survey: Any = N
     best = trainer.state.best_model_checkpoint
     states = trainer.optimizer.state.values() if trainer.optimizer is not None else ()
     return recorded_settings(trainer.args) | {
+        "uses_labels": trainer.method.uses_labels,
         "num_processes": world_size(),
         "dropout_depends_on_processes": world_size() > 1 and has_dropout(trainer.adapted),
         "steps": trainer.state.global_step,
@@ -158,6 +161,7 @@ def model_card(
     )
     sizes = ("steps", "per_device_train_batch_size", "gradient_accumulation_steps", "num_processes")
     before, after = training.get("base_value"), training.get("selected_value")
+    method = METHODS.get(str(record.name))
     return _card_template().render(
         metadata=data.to_yaml().strip(),
         title=title,
@@ -173,7 +177,9 @@ def model_card(
         selected_by=SELECTED_BY.get(str(training.get("selected_by")), "the last one was used"),
         source=_source(str(task.data.get("source", "rows in memory"))),
         seen=math.prod(training.get(name) or 0 for name in sizes),
-        settings=SETTINGS,
+        settings=(*SETTINGS, *OF_METHOD.get(str(record.name), ())),
+        method_title=method.title if method else record.name,
+        needs_consensus=method is None or method.needs_consensus,
         is_worse=before is not None and after is not None and after < before,
         name=json.dumps("demo" if model.is_demo else base),
         load_from=_load_from(model, base),

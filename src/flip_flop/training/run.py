@@ -90,9 +90,9 @@ def train(
     """Train an adapter and write a complete run to ``out``.
 
     ``run.json`` is written last. A folder without it can only be resumed. Gold labels, if there are any, are used for
-    the log and the selection of the checkpoint. If the selected checkpoint has collapsed or is worse than the base
-    model, ``train`` writes no adapter and no ``run.json``. ``resume`` with ``keep_worse`` then writes them without
-    further training.
+    the log, the selection of the checkpoint, and the loss of a method with ``uses_labels``. If the selected checkpoint
+    has collapsed or is worse than the base model, ``train`` writes no adapter and no ``run.json``. ``resume`` with
+    ``keep_worse`` then writes them without further training.
 
     Args:
         model: The base model, without an adapter: a name, a folder, or any model that :func:`~flip_flop.audit` takes.
@@ -261,7 +261,8 @@ def _save(trainer: F2CTrainer, record: RunRecord, table: Scores | None, out: Pat
         if table is not None:
             templates = [Template(each.name, each.jinja, each.answer_choices) for each in record.task.templates]
             store_calibration(folder, replace(table, settings=record.scoring), templates, trainer.args.label_prior)
-    adapter = describe_adapter(out / "adapter", path="adapter", method=trainer.method.name)
+    how = {"method": trainer.method.name, "uses_labels": trainer.method.uses_labels or None}
+    adapter = describe_adapter(out / "adapter", path="adapter", **how)
     replace(record, adapter=adapter).write(out)
     if trainer.args.push_to_hub:
         _push(trainer, out / "adapter", base_name(loaded.record))

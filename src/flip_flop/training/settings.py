@@ -133,6 +133,8 @@ class TrainingSettings:
     swarm_space: Space = _by_protocol(
         "labels", "vocab", "swarm_pairs mixture: over the labels, or over the vocabulary for each answer."
     )
+    clean_template: int = _setting(0, "bct, opct, ppcl: index of the template that the others imitate.")
+    ppcl_beta: float = _setting(1.0, "ppcl: weight of the divergence.")
     early_stopping_patience: int = _by_protocol(
         0, 5, "Stop after this many evaluations without a lower unsupervised validation loss; 0: never."
     )

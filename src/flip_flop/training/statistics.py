@@ -35,8 +35,10 @@ class StepStatistics:
         scores: Float[Tensor, "instances templates labels"],
         token_counts: Int[Tensor, "instances templates labels"],
         losses: Sequence[dict[str, Tensor]],
+        *,
+        uses_labels: bool = False,
     ) -> None:
-        """Add a micro-batch, with scores and token counts on the CPU. Gold labels are used for statistics only."""
+        """Add a micro-batch, with scores and token counts on the CPU."""
         self._masses.append((scores * token_counts).exp().sum(dim=-1))
         self._votes.append(majority_vote(scores.float().numpy()))
         for source, instance, terms in zip(encoded, instances, losses, strict=True):
@@ -46,6 +48,8 @@ class StepStatistics:
             for name, value in terms.items():
                 self._terms.add(name)
                 self._unread.append((name, value.detach()))
+            if uses_labels:
+                self._values["no_gold"].append(float(instance.gold is None))
             if split.case == 3:
                 self._values["flip_weight"].append(split.flip_weight)
             if source.label is not None and bool(consensus.exists):

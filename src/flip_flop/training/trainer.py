@@ -30,7 +30,7 @@ from flip_flop.tasks import RenderedRows
 from flip_flop.training.adapter import load_trained, prepare_model
 from flip_flop.training.callbacks import StopEarly
 from flip_flop.training.checkpoints import Checkpoints
-from flip_flop.training.checks import draw_sample, log_passes, require_dtype, require_one_device_each
+from flip_flop.training.checks import draw_sample, log_passes, require_data, require_dtype, require_one_device_each
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import KeyedSampler, collate, encode_rows, instances_per_step
 from flip_flop.training.instance import TrainingInstance, by_rows, drawn_for
@@ -42,10 +42,10 @@ from flip_flop.training.votes import FrozenVotes
 
 
 class F2CTrainer(ScoringTrainer):
-    """Trains a causal LM without labels to give the same answer under every template.
+    """Trains a causal LM to give the same answer under every template.
 
     A row is one instance, ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int | None}``, because
-    the methods need all its templates at once. Labels are used for metrics, never for a loss.
+    the methods need all its templates at once. Labels are for metrics, and for the loss of methods that use them.
 
     Args:
         model: A hub name, a folder, a causal LM, a ``PeftModel``, or a result of :func:`~flip_flop.load_model`.
@@ -65,7 +65,7 @@ class F2CTrainer(ScoringTrainer):
         peft_config: The adapter; by default the paper's LoRA on all attention and MLP projections.
 
     Raises:
-        InputError: For rows of another shape, a single template, or a prompt longer than the model's context.
+        InputError: For rows of another shape, a single template, a prompt that is too long, or missing gold labels.
     """
 
     record: RunRecord | None = None  # of the run that this trainer is part of
@@ -89,9 +89,9 @@ class F2CTrainer(ScoringTrainer):
         self.loaded = load_trained(model, processing_class, args, quantization_config)
         args = self._prepare_args(args, evaluates=eval_dataset is not None)
         self.encoder = PromptEncoder.of(self.loaded.model, self.loaded.tokenizer, args.chat_template)
+        self.method, self.statistics = find_method(args.method), StepStatistics()
         self._encode(args, train_dataset, eval_dataset)
         self.adapted = prepare_model(self.loaded.model, args, peft_config)
-        self.method, self.statistics = find_method(args.method), StepStatistics()
         self.sample = draw_sample(self.train_instances.instances, args.seed)
         self._sampler = KeyedSampler(self.train_instances, args.seed, drop_last=args.dataloader_drop_last)
         self.votes = None if args.votes == "online" else self._frozen_votes(args, content_free)
@@ -141,6 +141,7 @@ class F2CTrainer(ScoringTrainer):
         self.eval_by_name = dict(zip(by_name, evaluated, strict=True)) if by_name is eval_dataset else {}
         if len(self.train_instances) and len(self.train_instances[0].answers) < 2:
             raise InputError("E-TOO-FEW-TEMPLATES", "Training needs at least two templates.")
+        require_data(self.train_instances.instances, args)
 
     def _frozen_votes(self, args: F2CConfig, content_free: RenderedRows) -> FrozenVotes:
         """Votes on the instances that the run will see: a short run sees only some of them."""
@@ -166,7 +167,8 @@ class F2CTrainer(ScoringTrainer):
         votes = scores if self.votes is None else self.votes.table.scores_for(encoded)
         instances = self._instances(model, encoded, states, votes, epoch=self._sampler.epoch)
         losses = [self._loss_terms(instance) for instance in instances]
-        self.statistics.add(encoded, instances, scores, states.token_counts, losses)
+        uses_labels = self.method.uses_labels
+        self.statistics.add(encoded, instances, scores, states.token_counts, losses, uses_labels=uses_labels)
         zero = torch.zeros((), device=states.hidden.device)
         total = torch.stack([sum(terms.values(), zero) for terms in losses]).sum()
         total = total / (num_items_in_batch or len(instances))
@@ -183,6 +185,8 @@ class F2CTrainer(ScoringTrainer):
                 id=each.id,
                 consensus=consensus[number],
                 split=split_templates(votes[number], self.args.split_settings),
+                vote_scores=votes[number],
+                gold=each.label if self.method.uses_labels else None,
                 states=states.of(number),
                 model=model,
                 keys=keys,
@@ -191,7 +195,7 @@ class F2CTrainer(ScoringTrainer):
         ]
 
     def _loss_terms(self, instance: TrainingInstance) -> dict[str, Tensor]:
-        if self.method.needs_consensus and not instance.consensus.exists:
+        if self.method.skips(instance):
             return {}
         assert self.method.loss is not None
         return self.method.loss(instance, self.args)
@@ -268,7 +272,7 @@ class F2CTrainer(ScoringTrainer):
     def unsupervised_losses(
         self, encoded: Sequence[EncodedInstance], states: AnswerStates, votes: Tensor
     ) -> list[float]:
-        """The method's loss of each instance, without labels."""
+        """The method's loss of each instance; labels are read only by methods that use them."""
         # Always epoch 0, so that all evaluations have the same random teachers.
         read = self._instances(self.adapted, encoded, states, votes, epoch=0)
         zero = torch.zeros((), device=states.hidden.device)

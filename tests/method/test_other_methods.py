@@ -1,0 +1,163 @@
+"""The methods of other papers match slow loops, in value and gradient, and stay finite at extreme scores."""
+
+from dataclasses import asdict, dataclass, field
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flip_flop.method import METHODS, LossVariant, SplitSettings, find_consensus, split_templates
+from tests.exact import EXACT
+from tests.method import methods_oracle
+from tests.method.draws import random_of
+
+LABEL_FREE = ("bct", "opct", "ttrl", "cpc_grpo", "swarm_l2", "swarm_l1_l2", "marginal_entropy")
+WITH_LABELS = ("supervised", "paft", "ppcl")
+NAMES = (*LABEL_FREE, *WITH_LABELS)
+# Templates and labels: never equally many.
+SHAPES = st.sampled_from([(2, 3), (4, 3), (5, 2), (3, 6)])
+
+
+@dataclass
+class ScoredInstance:
+    """An instance with given scores. The scores of the votes, from the base model, are separate."""
+
+    leaf: torch.Tensor
+    vote_scores: torch.Tensor
+    token_counts: torch.Tensor
+    gold: int | None
+    id: str = "made"
+    draws: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.consensus = find_consensus(self.vote_scores)
+        self.split = split_templates(self.vote_scores, SplitSettings(0.5, 3, 0.2, 0.9, 0.6))
+
+    def scores(self):
+        return self.leaf
+
+    def nll(self, label, reduction="mean"):
+        return -self.leaf[:, label] * (self.token_counts[:, label] if reduction == "sum" else 1)
+
+    def answer_log_probs(self, label):
+        raise AssertionError("no method here reads the vocabulary")
+
+    def random(self, purpose):
+        return random_of(purpose, self.id)
+
+
+def made(number, shape, name="bct", dtype=torch.float64):
+    random = random_of("others", number)
+    leaf, votes = (torch.tensor(random.normal(scale=2.0, size=shape) - 3.0, dtype=dtype) for _ in range(2))
+    counts = torch.tensor(random.integers(1, 5, size=shape))
+    gold = int(random.integers(shape[1])) if METHODS[name].uses_labels else None
+    return ScoredInstance(leaf.requires_grad_(), votes, counts, gold, id=f"row {number}")
+
+
+def config_of(clean=0, beta=0.7, **variant):
+    return SimpleNamespace(clean_template=clean, ppcl_beta=beta, **asdict(LossVariant(swarm_pairs="all", **variant)))
+
+
+def terms_of(name, instance, config):
+    terms = METHODS[name].loss(instance, config)
+    torch.stack(list(terms.values())).sum().backward()
+    return terms
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=25, deadline=None)
+@given(
+    number=st.integers(0, 2**31),
+    shape=SHAPES,
+    space=st.sampled_from(["vocab", "labels", "both"]),
+    reduction=st.sampled_from(["mean", "sum"]),
+)
+def test_loss_and_gradient_match_the_loops(name, number, shape, space, reduction):
+    instance, clean = made(number, shape, name), number % shape[0]
+    case = {
+        "clean": clean, "beta": 0.7, "cce_space": space, "cce_reduction": reduction, "gold": instance.gold,
+        "vote_scores": instance.vote_scores.tolist(), "token_counts": instance.token_counts.tolist(),
+        "consensus": int(instance.consensus.label),
+        "drawn": {each: instance.random(each).permutation(shape[0]).tolist() for each in ("paft", "ppcl")},
+    }  # fmt: skip
+    loss, rows = getattr(methods_oracle, name), instance.leaf.tolist()
+    expected = [complex(value).real for value in loss(rows, rows, case)]
+    slope = torch.tensor(methods_oracle.gradient(loss, rows, case), dtype=torch.float64)
+    terms = terms_of(name, instance, config_of(clean, cce_space=space, cce_reduction=reduction))
+    assert [value.item() for value in terms.values()] == pytest.approx(expected, rel=EXACT, abs=EXACT)
+    # A divergence or a deviation is a difference of larger numbers, and its inverse multiplies the rounding.
+    size = max(1.0, slope.abs().max().item()) * magnification(name, instance, case)
+    torch.testing.assert_close(instance.leaf.grad, slope, rtol=0, atol=EXACT * size)
+
+
+def magnification(name, instance, case):
+    if name == "ppcl":
+        other = next(template for template in case["drawn"]["ppcl"] if template != case["clean"])
+        probabilities = [methods_oracle.softmax(instance.leaf.tolist()[each]) for each in (case["clean"], other)]
+        return 1 + 1 / abs(methods_oracle.js_of(probabilities))
+    if name == "cpc_grpo":
+        rows = instance.leaf.detach()
+        return 1 + float((rows.abs().max() / (rows.sum(0) - rows).std(dim=1, correction=0).clamp_min(1e-4)).max())
+    return 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", NAMES)
+def test_extreme_scores_have_finite_losses_and_gradients(name, dtype):
+    rows = [[-1e4, -1e-6, -200.0], [-1e-6, -1e4, -200.0], [-90.0, -90.0, -90.0], [-1e-6, -3e4, -1e4]]
+    for gold in range(3):
+        leaf = torch.tensor(rows, dtype=dtype, requires_grad=True)
+        votes = torch.tensor(rows[1:] + rows[:1])
+        instance = ScoredInstance(leaf, votes, torch.ones(4, 3, dtype=torch.long), gold)
+        for clean in range(4):
+            leaf.grad = None
+            terms = terms_of(name, instance, config_of(clean, cce_space="both"))
+            assert all(value.isfinite() and value.dtype == torch.float32 for value in terms.values())
+            assert leaf.grad.isfinite().all()
+
+
+def test_ppcl_has_no_divergence_term_if_the_templates_agree():
+    for dtype in (torch.float32, torch.float64):
+        instance = made(3, (2, 5), "ppcl", dtype)
+        instance.leaf.data[1] = instance.leaf.data[0] + 1  # equal distributions up to rounding
+        terms = terms_of("ppcl", instance, config_of(beta=1.0))
+        assert terms["ppcl_js"].item() == 0
+        expected = torch.zeros(2, 5, dtype=dtype)
+        expected[:, instance.gold] = -1
+        assert torch.equal(instance.leaf.grad, expected)
+
+
+def test_cpc_grpo_has_no_gradient_if_the_other_templates_prefer_no_label():
+    instance = made(4, (3, 4), "cpc_grpo")
+    instance.leaf.data[:] = torch.tensor([[-1.0], [-2.0], [-4.0]])
+    terms = terms_of("cpc_grpo", instance, config_of())
+    assert terms["cpc_grpo"].item() == 0
+    assert not instance.leaf.grad.any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_targets_carry_no_gradient_into_the_scores_that_vote(name):
+    instance = made(5, (4, 3), name)
+    instance.vote_scores.requires_grad_()
+    terms_of(name, instance, config_of())
+    assert instance.vote_scores.grad is None
+
+
+def test_random_templates_are_drawn_by_instance_and_never_the_clean_one():
+    seen = {"paft": set(), "ppcl": set()}
+    for number in range(40):
+        for name in seen:
+            instance = made(number, (4, 3), name)
+            terms_of(name, instance, config_of(clean=2))
+            seen[name].add(tuple(instance.leaf.grad.any(dim=1).nonzero().flatten().tolist()))
+    assert seen["paft"] == {(0,), (1,), (2,), (3,)}
+    assert seen["ppcl"] == {(0, 2), (1, 2), (2, 3)}
+
+
+def test_titles_mark_the_methods_that_use_labels_and_colours_differ():
+    marked = {name for name, method in METHODS.items() if "(labels)" in method.title}
+    assert marked == {name for name, method in METHODS.items() if method.uses_labels} == set(WITH_LABELS)
+    assert len({method.colour for method in METHODS.values()}) == len(METHODS)
+    assert set(NAMES) == METHODS.keys() - {"f2c", "cce", "swarm"}
