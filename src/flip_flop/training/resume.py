@@ -54,9 +54,14 @@ def lock(out: Path) -> Iterator[None]:
         return
     out.mkdir(parents=True, exist_ok=True)
     with files.lock(out / LOCK, out):
-        for leftover in [*out.glob(".*.tmp"), *out.glob(".*.old")]:  # of a process that was killed while writing
+        for leftover in _leftovers(out):
             files.remove(leftover)
         yield
+
+
+def _leftovers(out: Path) -> set[Path]:
+    """Return the temporary files of processes that were killed while writing."""
+    return {*out.glob(".*.tmp"), *out.glob(".*.old")}
 
 
 def check_out(out: Path, *, resume: bool) -> None:
@@ -79,7 +84,7 @@ def _holds_run(out: Path, *, resume: bool) -> bool:
     """Whether the folder has a result or a checkpoint. A run without either restarts."""
     if not (out / PLAN).exists():
         own = (LOCK, "checkpoints") if not any((out / "checkpoints").glob("*")) else (LOCK,)
-        others = sorted(item.name for item in out.glob("*") if item.name not in own)
+        others = sorted(item.name for item in {*out.glob("*")} - _leftovers(out) if item.name not in own)
         if others:
             message = f"{out} is not empty: {', '.join(others[:3])}."
             raise InputError("E-OUT-USED", message, "Choose another --out, or empty it.")
