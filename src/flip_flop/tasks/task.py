@@ -27,8 +27,9 @@ F1_KINDS = ("auto", "binary", "macro")
 class Task:
     """A classification task and its templates.
 
-    Each split of ``data`` is a source, a ``datasets.Dataset``, a list of dicts, or the path of a file. ``templates``
-    may be a list of templates.
+    Each split of ``data`` is a source, a ``datasets.Dataset``, a ``pandas.DataFrame``, a list of dicts, or the path of
+    a file. ``data`` that are not divided are the test split. ``templates`` may be a list, or a dictionary by name. A
+    template that is a text has the label names as answers.
 
     Attributes:
         labels: The label field's values, in the order of the answer choices; None without gold labels.
@@ -67,11 +68,12 @@ class Task:
 
     def __post_init__(self) -> None:
         task = f"task {self.name!r}"
-        if not isinstance(self.templates, TemplateSet):
-            object.__setattr__(self, "templates", TemplateSet(tuple(self.templates)))
         if self.labels is not None:
             object.__setattr__(self, "labels", tuple(self.labels))
-        sources = {split: as_source(given, f"{self.name}, {split},") for split, given in self.data.items()}
+        templates = TemplateSet.of(self.templates, self.label_names or self.labels or ())
+        object.__setattr__(self, "templates", templates)
+        data = self.data if isinstance(self.data, Mapping) else {"test": self.data}
+        sources = {split: as_source(given, f"{self.name}, {split},") for split, given in data.items()}
         object.__setattr__(self, "data", sources)
         if not self.name.strip():
             raise InputError("E-TASK-KEY", "the task has an empty name.", "Name it.")
@@ -107,7 +109,7 @@ class Task:
     def with_rows(
         self, rows: str | PathLike[str] | Iterable[Mapping[str, Any]] | Source, split: str = "test"
     ) -> "Task":
-        """Replace the data by these rows: a ``datasets.Dataset``, a list of dicts, a source or a file's path."""
+        """Replace the data by these rows: one split of ``data``."""
         return replace(self, data={split: as_source(rows)})
 
     def digest(self) -> str:
@@ -208,9 +210,10 @@ class Task:
         return prior_of_labels(np.array(gold, dtype=np.int64), len(self.labels))
 
     def _read(self, path: Path) -> Rows:
-        """Read a file, with a comma or a delimiter of the task's files."""
-        own = (source.delimiter for source in self.data.values() if isinstance(source, FileSource))
-        return load_file(path, dict.fromkeys(filter(None, own)))[0]
+        """Read a file in UTF-8 with a comma, or with the encodings and delimiters of the task's files."""
+        own = [source for source in self.data.values() if isinstance(source, FileSource)]
+        delimiters = dict.fromkeys(each.delimiter for each in own if each.delimiter)
+        return load_file(path, delimiters, dict.fromkeys(["utf-8", *(each.encoding for each in own)]))
 
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:
         """Return the label index of each row, None for an unlabelled one.
