@@ -21,6 +21,10 @@ log = logging.getLogger("flip_flop")
 
 # The longest value that a prompt prints, in characters. The release has PromptSource's default.
 VALUE_LIMITS = {"paper": None, "release": 2048}
+_ROWS = (
+    'A row is {"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int or None}. For rows of fields give '
+    "a task: audit(model, task.with_rows(rows)), or F2CTrainer(model, task=task)."
+)
 RenderedRows = Iterable[RenderedInstance | Mapping[str, Any]]
 # A task, its name or its file; a split; or rendered rows, such as a datasets.Dataset.
 Data = Task | RenderedSplit | str | os.PathLike[str] | RenderedRows
@@ -148,6 +152,8 @@ def render_rows(rows: RenderedRows) -> list[RenderedInstance]:
     Raises:
         InputError: ``E-ROW``.
     """
+    if not isinstance(rows, Iterable) or isinstance(rows, str):
+        raise InputError("E-ROW", f"The rows are of type {type(rows).__name__}.", _ROWS)
     instances = [_render_row(row, number) for number, row in enumerate(rows)]
     shapes = sorted({tuple(len(choices) for choices in instance.choices) for instance in instances})
     if len(shapes) > 1:
@@ -168,11 +174,7 @@ def _render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> Rende
     are_texts = _is_list_of(str, prompts) and _is_list_of(list | tuple, choices) and len(prompts) == len(choices)
     if not are_texts or not all(_is_list_of(str, labels) for labels in choices):
         message = f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template."
-        hint = (
-            'A row is {"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int or None}. '
-            "For rows of fields give a task's templates: task.with_rows(rows)."
-        )
-        raise InputError("E-ROW", message, hint)
+        raise InputError("E-ROW", message, _ROWS)
     return RenderedInstance(
         id=str(number if given.get("id") is None else given["id"]),
         prompts=tuple(prompts),
