@@ -14,6 +14,7 @@ from flip_flop.tasks.embedded import EMBEDDED, embedded_task
 from flip_flop.tasks.plugins import TaskRequest, find_loader, plugin_tasks
 from flip_flop.tasks.readers import cell_text
 from flip_flop.tasks.sources import RowsSource
+from flip_flop.tasks.splits import sample_ids
 from flip_flop.tasks.task import RenderedSplit, Task
 from flip_flop.tasks.task_file import read_task_file
 
@@ -132,15 +133,20 @@ def log_label_counts(split: RenderedSplit) -> RenderedSplit:
     return split
 
 
-def as_split(given: Data, *, seed: int = 0, need_labels: bool | None = None) -> RenderedSplit:
+def as_split(given: Data, *, limit: int | None = None, seed: int = 0, need_labels: bool | None = None) -> RenderedSplit:
     """Render the data of a Python call (:data:`Data`). A task means its test split.
+
+    ``limit`` takes a sample, as in :meth:`Task.render`.
 
     Raises:
         InputError: ``E-DATA-EMPTY``, ``E-ROW``, or an error of the task or its rendering.
     """
     if isinstance(given, str | os.PathLike | Task):
-        given = as_task(given).render("test", seed=seed, need_labels=need_labels)
+        given = as_task(given).render("test", limit=limit, seed=seed, need_labels=need_labels)
     split = given if isinstance(given, RenderedSplit) else _split_of_rows(given)
+    if limit is not None:
+        chosen = sample_ids([each.id for each in split.instances], limit, seed)
+        split = replace(split, instances=[each for each in split.instances if each.id in chosen])
     if not split.instances:
         raise InputError("E-DATA-EMPTY", f"Split {split.split!r} of {split.task.name!r} has no rows.", "Add rows.")
     return split

@@ -11,11 +11,12 @@ import numpy as np
 from jaxtyping import Int64
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.files import derive_seed, sha256_json
+from flip_flop.files import sha256_json
 from flip_flop.metrics import prior_of_labels, resolve_average
 from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instance
 from flip_flop.tasks.readers import cell_text
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file
+from flip_flop.tasks.splits import sample_ids
 
 Label = int | str
 # Texts of inputs without content (Zhao et al. 2021, "Calibrate Before Use").
@@ -151,8 +152,6 @@ class Task:
             InputError: An error of the source or the rendering, ``E-DATA-EMPTY``, ``E-DATA-COLUMN``, ``E-DATA-DUPID``
                 or ``E-LABEL-UNDECLARED``.
         """
-        if limit is not None and limit < 1:
-            raise InputError("E-TASK-KEY", f"the limit is {limit}.", "Take at least one instance.")
         rows = self.rows(split)
         if not len(rows):
             raise InputError("E-DATA-EMPTY", f"split {split!r} of task {self.name!r} has no rows.")
@@ -161,7 +160,8 @@ class Task:
         ids = rows.ids or (rows.ids_from(self.id_field) if self.id_field else numbered)
         chosen = list(range(len(rows)))
         if limit is not None:
-            chosen = sorted(sorted(chosen, key=lambda index: derive_seed(seed, "limit", ids[index]))[:limit])
+            sample = sample_ids(ids, limit, seed)
+            chosen = [index for index in chosen if ids[index] in sample]
         num_labels = len(self.labels) if self.labels is not None else None
         instances = []
         for index in chosen:
