@@ -1,6 +1,7 @@
 """Methods, metrics and audit sections of installed packages, by entry points."""
 
 import functools
+import importlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 import click
+
+from flip_flop.errors import InputError
 
 log = logging.getLogger("flip_flop")
 AUDIT_SECTIONS = "flip_flop.audit_sections"
@@ -23,6 +26,25 @@ def load_plugins(group: str) -> Iterator[tuple[str, Any]]:
             log.warning("W-PLUGIN: cannot import %r (%s): %s: %s", each.name, each.value, type(error).__name__, error)
         else:
             yield each.name, value
+
+
+def import_object(what: str, reference: str, kind: type[Value]) -> Value:
+    """Import ``module:name``, an object of the given kind. ``what`` names it in errors.
+
+    Raises:
+        InputError: ``E-CONFIG-VALUE`` if it cannot be imported or is of another kind.
+    """
+    module, _, name = reference.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:  # a module can raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
+        hint = f"Give MODULE:NAME of a {kind.__name__}, in a module that Python finds (PYTHONPATH=. for this folder)."
+        raise InputError("E-CONFIG-VALUE", f"{what} is {reference!r}: {reason}.", hint) from error
+    if not isinstance(found, kind):
+        message = f"{what} is {reference!r}, which is a {type(found).__name__}."
+        raise InputError("E-CONFIG-VALUE", message, f"Name a {kind.__name__}.")
+    return found
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,9 @@ class PluginGroup(click.Group):
         """Return the command, or fail with the nearest name."""
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
-            ctx.fail(f"No such command {args[0]!r}. {nearest(args[0], names)}")
+            inner = (each.name for each in entry_points(group=COMMANDS) if each.name.endswith(f".{args[0]}"))
+            meant = next(inner, "").replace(".", " ")
+            ctx.fail(f"No such command {args[0]!r}. {f'Did you mean {meant!r}?' if meant else nearest(args[0], names)}")
         return super().resolve_command(ctx, args)
 
     def describe_command(self, ctx: click.Context, name: str) -> str:

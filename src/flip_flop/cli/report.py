@@ -17,11 +17,19 @@ SUFFIXES = (".html", ".md", ".csv", ".txt")
 @click.option("--all", "everything", is_flag=True, help="Leave no instance out of the page, however many there are.")
 @click.option("--latex", type=click.Path(path_type=Path), help="Write the main table too: a .tex file, with booktabs.")
 @click.option("--figures", type=click.Path(path_type=Path), help="Write the charts too: SVG files in this folder.")
+@click.option("--metric", multiple=True, metavar="MODULE:NAME", help="Also show this custom metric. Repeatable.")
 def report_command(
-    runs: tuple[Path, ...], out: Path, title: str | None, everything: bool, latex: Path | None, figures: Path | None
+    runs: tuple[Path, ...],
+    out: Path,
+    title: str | None,
+    everything: bool,
+    latex: Path | None,
+    figures: Path | None,
+    metric: tuple[str, ...],
 ) -> int:
     """One page from audit folders; the first is what the others are compared with."""
     from flip_flop.files import lock_output, write_text
+    from flip_flop.metrics import add_metric
     from flip_flop.report import (
         comparison_rows,
         load_run,
@@ -34,6 +42,8 @@ def report_command(
         write_figures,
     )
 
+    for reference in metric:
+        add_metric(reference)
     if latex is not None and latex.suffix != ".tex":
         raise InputError("E-OUT-KIND", f"{latex.name} is not a LaTeX file.", "End --latex with .tex.")
     if figures is not None and (figures.is_file() or (figures.is_dir() and any(figures.iterdir()))):

@@ -1,6 +1,5 @@
 """The table of methods."""
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.method.instance import Instance
 from flip_flop.method.losses import cce_terms, f2c_terms, mixes_answer_vocabularies
 from flip_flop.method.swarm import swarm_mixes_answer_vocabularies, swarm_terms
-from flip_flop.plugins import PluginTable
+from flip_flop.plugins import PluginTable, import_object
 
 
 @dataclass(frozen=True)
@@ -83,17 +82,7 @@ def find_method(method: object) -> Method:
 
 
 def _imported(reference: str) -> Method:
-    module, colon, name = reference.partition(":")
-    if not colon:
+    if ":" not in reference:
         hint = f"{nearest(reference, METHODS)} Or give a custom Method as MODULE:NAME."
         raise InputError("E-CONFIG-VALUE", f"method is {reference!r}.", hint)
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # a module can raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
-        hint = "Name a Method in a module that Python finds (PYTHONPATH=. for the current folder)."
-        raise InputError("E-CONFIG-VALUE", f"method is {reference!r}: {reason}.", hint) from error
-    if not isinstance(found, Method):
-        message = f"method is {reference!r}, which is a {type(found).__name__}."
-        raise InputError("E-CONFIG-VALUE", message, "Name a flip_flop.method.Method.")
-    return found
+    return import_object("method", reference, Method)
