@@ -32,7 +32,7 @@ def import_object(what: str, reference: str, kind: type[Value]) -> Value:
     """Import ``module:name``, an object of the given kind. ``what`` names it in errors.
 
     Raises:
-        InputError: ``E-CONFIG-VALUE`` if it cannot be imported or is of another kind.
+        InputError: ``E-CONFIG-VALUE`` if it cannot be imported or has another type.
     """
     module, _, name = reference.partition(":")
     try:

@@ -50,7 +50,7 @@ def show_command(data: RowOptions, task: str) -> int:
         ("from", f"{entry.source_name}: {train.split} ({train.rows:,} rows), {test.split} ({test.rows:,} rows)"),
         ("fields", ", ".join(entry.fields)),
         ("labels", f"{entry.label_field}: {labels}"),
-        ("f1", "of label 1" if resolve_average(entry.f1, len(entry.labels)) == "binary" else "macro"),
+        ("f1", f"of {entry.label_names[1]}" if resolve_average(entry.f1, len(entry.labels)) == "binary" else "macro"),
         ("splits", entry.policy.describe(train.split, test.split, data.protocol)),
         ("templates", f"PromptSource, {entry.templates}"),
     ):
