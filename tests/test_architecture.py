@@ -15,8 +15,8 @@ COMPANIONS = ("flip_flop_paper", "flip_flop_phrasings")
 
 # Lowest first. A module imports from its package and from lower floors only.
 FLOORS = [
-    {"errors", "plugins"},
-    {"files", "console"},
+    {"errors"},
+    {"plugins", "files", "console"},
     {"hub", "strict_yaml", "record"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},

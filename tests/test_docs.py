@@ -12,9 +12,10 @@ import click
 import pytest
 import yaml
 
-from flip_flop import audit, load_model, load_task
 from flip_flop.cli.main import cli
-from flip_flop.metrics import METRICS
+from flip_flop.errors import InputError
+from flip_flop.metrics import METRICS, add_metric
+from tests.cli.project import one_line
 from tests.test_architecture import FLOOR_OF
 
 ROOT = Path(__file__).parents[1]
@@ -49,12 +50,25 @@ def test_the_method_of_the_page_trains_and_logs_its_term(folder, flip_flop):
     assert json.loads((folder / "out/margin/run.json").read_text())["name"] == "margin"
 
 
-def test_the_metric_of_the_page_is_in_an_audit_with_its_interval(folder, monkeypatch):
-    monkeypatch.setitem(METRICS, "any_flip", None)  # the page's file puts it there; it is gone after the test
-    importlib.import_module("flips")
-    found = audit(load_model("demo"), load_task("examples/reviews/task.yaml"), quiet=True).metrics
+def test_the_metric_of_the_page_is_in_an_audit_and_its_report(folder, flip_flop):
+    lines = re.findall(r"^    PYTHONPATH=. flip-flop (.* --metric .*)$", EXTEND, flags=re.MULTILINE)
+    try:
+        assert [flip_flop(*line.split()).code for line in lines] == [0, 0]
+        sys.modules.pop("flips")
+        with pytest.raises(InputError, match=r"metric: 'any_flip' is the name of another metric\."):
+            add_metric("flips:ANY_FLIP")
+    finally:
+        METRICS.pop("any_flip", None)
+    found = json.loads((folder / "out/flips/metrics.json").read_text())
     low, high = found["intervals"]["any_flip"]
     assert 0 < low < found["any_flip"] < high < 1
+    assert "any flip" in (folder / "out/flips.html").read_text(encoding="utf-8")
+    one_line(
+        flip_flop(*lines[0].replace(":ANY", ":NO").split()),
+        "E-CONFIG-VALUE",
+        "metric is 'flips:NO_FLIP'",
+        "PYTHONPATH=.",
+    )
 
 
 def test_the_python_of_the_page_audits_and_answers(folder):

@@ -4,6 +4,7 @@ import ast
 import os
 import subprocess
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -16,8 +17,7 @@ NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder with the notebooks' data, from which they are run."""
-    (tmp_path / "reviews").symlink_to(EXAMPLES / "reviews")
+    """An empty folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -38,12 +38,16 @@ def values_of(path):
     nbformat.validate(notebook)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert not any(cell.outputs or cell.execution_count for cell in cells)
-    return [shown(cell.source, names) for cell in cells]
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("default")
+        values = [shown(cell.source, names) for cell in cells]
+    assert not [each for each in found if each.category is FutureWarning]
+    return values
 
 
 @pytest.mark.slow
 def test_the_notebook_that_audits_ones_own_model_runs(here, capsys):
-    _, _, found, flips, _, answer = values_of(EXAMPLES / "audit_your_model.ipynb")
+    _, _, _, found, flips, _, answer = values_of(EXAMPLES / "audit_your_model.ipynb")
     assert "Audit(" in repr(found)
     assert "95% interval" in found._repr_html_()
     assert set(flips.template) <= set(found.template_names)
@@ -53,13 +57,24 @@ def test_the_notebook_that_audits_ones_own_model_runs(here, capsys):
 
 @pytest.mark.slow
 def test_the_notebook_that_trains_and_proves_runs(here, capsys):
-    before, run, _, both, table = values_of(EXAMPLES / "train_and_prove.ipynb")
+    _, before, run, _, both, table = values_of(EXAMPLES / "train_and_prove.ipynb")
     assert run.adapter is not None
     assert both.runs[1].value("observed_agreement") > before.value("observed_agreement")
     assert "95% CI" in both._repr_html_()
     assert {"before", "after", "difference", "low", "high"} <= set(table.columns)
     assert (here / "out" / "report.html").is_file()
     assert "library_name: peft" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_does_not_warn_of_missing_widgets(path):
+    first = next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+    shell = "types.SimpleNamespace(get_ipython=lambda: None)"
+    kernel = f"import sys, types\nsys.modules |= {{'ipykernel.zmqshell': None, 'IPython': {shell}}}\n"
+    for lines, warns in ((first, False), ("", True)):
+        code = f"{kernel}{lines}\nimport tqdm.auto"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert (done.returncode, "TqdmWarning" in done.stderr) == (0, warns), done.stderr
 
 
 def test_there_is_a_test_for_every_notebook():

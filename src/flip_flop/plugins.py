@@ -1,12 +1,19 @@
 """Methods, metrics and audit sections of installed packages, by entry points."""
 
 import functools
+import importlib
 import logging
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
+import click
+
+from flip_flop.errors import InputError
+
 log = logging.getLogger("flip_flop")
+AUDIT_SECTIONS = "flip_flop.audit_sections"
 Value = TypeVar("Value")
 
 
@@ -19,6 +26,60 @@ def load_plugins(group: str) -> Iterator[tuple[str, Any]]:
             log.warning("W-PLUGIN: cannot import %r (%s): %s: %s", each.name, each.value, type(error).__name__, error)
         else:
             yield each.name, value
+
+
+def import_object(what: str, reference: str, kind: type[Value]) -> Value:
+    """Import ``module:name``, an object of the given kind. ``what`` names it in errors.
+
+    Raises:
+        InputError: ``E-CONFIG-VALUE`` if it cannot be imported or has another type.
+    """
+    module, _, name = reference.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:  # a module can raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
+        hint = f"Give MODULE:NAME of a {kind.__name__}, in a module that Python finds (PYTHONPATH=. for this folder)."
+        raise InputError("E-CONFIG-VALUE", f"{what} is {reference!r}: {reason}.", hint) from error
+    if not isinstance(found, kind):
+        message = f"{what} is {reference!r}, which is a {type(found).__name__}."
+        raise InputError("E-CONFIG-VALUE", message, f"Name a {kind.__name__}.")
+    return found
+
+
+@dataclass(frozen=True)
+class SectionOptions:
+    """The value of the section's option, and the options of the audit."""
+
+    value: Any
+    split: str
+    limit: int | None
+    seed: int
+    scoring: Any  # flip_flop.ScoringOptions
+    quiet: bool
+
+
+@dataclass(frozen=True)
+class AuditSection:
+    """A part of an audit: the value of an entry point in ``flip_flop.audit_sections``.
+
+    The name of the entry point is the key of the section in ``metrics.json``.
+
+    Attributes:
+        option: Its option of ``flip-flop audit``. Without a value the section is not computed.
+        compute: Computes plain values for ``metrics.json`` from a :class:`~flip_flop.scoring.Scorer`, a
+            :class:`~flip_flop.Task` and these options.
+        render: Renders them for the terminal.
+    """
+
+    option: click.Option
+    compute: Callable[[Any, Any, SectionOptions], Mapping[str, Any]]
+    render: Callable[[Mapping[str, Any]], str]
+
+
+def audit_sections() -> dict[str, AuditSection]:
+    """Import the sections of installed packages, by name."""
+    return dict(load_plugins(AUDIT_SECTIONS))
 
 
 class PluginTable(MutableMapping[str, Value]):

@@ -28,7 +28,7 @@ class InitOptions:
     """Options of ``init``; by default found in the data."""
 
     out: Path = option(Path("task.yaml"), short="-o", help="The task file.")
-    text: tuple[str, ...] = option((), metavar="COLUMN", help="The column of texts; twice for a pair.")
+    text: tuple[str, ...] = option((), metavar="COLUMN", help="The column of texts; twice for two columns.")
     label: str | None = option(None, metavar="COLUMN", help="The column of gold labels, or none.")
     labels: str | None = option(
         None,
@@ -37,6 +37,8 @@ class InitOptions:
     )
     kind: TaskKind | None = option(None, help="The kind of task.")
     question: str = option("", help="For yes_no: the question, such as 'Is this urgent?'.")
+    encoding: str = option("utf-8", help="The file's encoding, such as cp1252 for Excel's CSV.")
+    delimiter: str | None = option(None, metavar="CHARACTER", help="The character between the cells of a CSV file.")
     overwrite: bool = option(False, help="Replace a task file that is there already.")
 
 
@@ -44,7 +46,7 @@ class InitOptions:
 @click.argument("data", type=click.Path(path_type=Path))
 @options(InitOptions)
 def data_command(init: InitOptions, data: Path) -> int:
-    """Write a task file for DATA (CSV, TSV, JSONL, parquet) with four templates.
+    """Write a task file for DATA (CSV, TSV, JSONL, parquet, xlsx) with four templates.
 
     On a terminal, the command asks for missing options. Otherwise it finds them in the names and values of the columns,
     and ambiguity is an error. Edit the templates in the file.
@@ -52,11 +54,17 @@ def data_command(init: InitOptions, data: Path) -> int:
     `flip-flop init method NAME` and `flip-flop init metric NAME` write a plug-in.
     """
     from flip_flop.files import write_text
+    from flip_flop.tasks.readers import DELIMITERS
+    from flip_flop.tasks.sources import FileSource, load_file
     from flip_flop_phrasings.draft import draft_task, split_labels
 
     click.get_current_context().with_resource(check_task_out(init.out, overwrite=init.overwrite))
+    if init.delimiter is None:
+        rows = load_file(data, DELIMITERS, [init.encoding])
+    else:
+        rows = FileSource(data, init.encoding, init.delimiter).load()
     draft = draft_task(
-        data,
+        rows,
         texts=init.text,
         label=init.label,
         labels=split_labels(init.labels) if init.labels is not None else (),

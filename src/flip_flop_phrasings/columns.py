@@ -74,7 +74,7 @@ def find_columns(
             message = f"{rows.source} has no column {name!r}."
             raise InputError("E-INIT-COLUMN", message, nearest(name, names))
     if len(texts) > 2:
-        raise InputError("E-INIT-COLUMN", f"--text names {len(texts)} columns.", "Give one, or two for a pair.")
+        raise InputError("E-INIT-COLUMN", f"--text names {len(texts)} columns.", "Give one or two.")
     if label in texts:
         raise InputError("E-INIT-COLUMN", f"{label!r} cannot be both a text and the label.", "Give one of the two.")
     options = () if texts and set(texts) & set(_options(names)) else _options(names)
@@ -90,6 +90,11 @@ def find_columns(
             hint = f"The file's first line has the columns' names. Rename it there, for example {slug!r}."
             raise InputError("E-INIT-COLUMN", message, hint)
     return Columns(tuple(texts), label, values, options)
+
+
+def is_known_pair(texts: Sequence[str]) -> bool:
+    """Return whether two columns have the names of a pair, such as premise and hypothesis."""
+    return tuple(name.strip().lower() for name in texts) in _PAIR_NAMES
 
 
 def _cells(rows: Rows, name: str) -> list[Any]:

@@ -1,5 +1,6 @@
 """A commented task file for a data file: columns, labels and four templates, checked on its rows."""
 
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -13,11 +14,13 @@ from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import Finding, LintRow, lint_templates
 from flip_flop.tasks import Rows
-from flip_flop.tasks.readers import DELIMITERS, cell_text
-from flip_flop.tasks.sources import PARTS, load_file, parts_of
+from flip_flop.tasks.readers import cell_text
+from flip_flop.tasks.sources import PARTS, parts_of
 from flip_flop.tasks.splits import holdout_size
-from flip_flop_phrasings.columns import LABEL_NAMES, Ask, Columns, find_columns
-from flip_flop_phrasings.library import KINDS, choose_phrasings, guess_kind, make_templates
+from flip_flop_phrasings.columns import LABEL_NAMES, Ask, Columns, find_columns, is_known_pair
+from flip_flop_phrasings.library import KINDS, choose_phrasings, guess_kind, know_sentiment, make_templates
+
+log = logging.getLogger("flip_flop")
 
 LINTED_ROWS = 1000
 MIN_ROWS_TO_DIVIDE = 20
@@ -29,7 +32,7 @@ class Draft:
 
     Attributes:
         labels: The values of the label column, in the order of the answers. ``words`` has their meanings.
-        delimiter: The delimiter of a CSV file, if it is not a comma.
+        form: ``delimiter`` and ``encoding`` of the file, if they are not a comma and UTF-8.
         parts: The numbers of rows and of rows with a blank label in each part of the file. Empty if the file is too
             small to be divided.
         findings: The warnings of lint.
@@ -42,14 +45,13 @@ class Draft:
     words: tuple[str, ...]
     templates: tuple[Template, ...]
     parts: dict[str, tuple[int, int]]
-    delimiter: str | None
+    form: dict[str, str]
     findings: tuple[Finding, ...] = field(repr=False)
 
     def text(self, out: Path) -> str:
         """Return the text of the task file ``out``. Its paths are relative to its folder."""
         source = f"path: {_scalar(Path(os.path.relpath(self.source, out.parent)).as_posix())}"
-        if self.delimiter is not None:
-            source += f", delimiter: {_quoted(self.delimiter)}"
+        source += "".join(f", {key}: {_scalar(value)}" for key, value in self.form.items())
         label = self.columns.label
         by = _scalar(", ".join((*self.columns.texts, *self.columns.options)))
         lines = [
@@ -97,7 +99,7 @@ class Draft:
 
 
 def draft_task(
-    source: Path,
+    rows: Rows,
     *,
     texts: Sequence[str] = (),
     label: str | None = None,
@@ -106,11 +108,12 @@ def draft_task(
     question: str = "",
     ask: Ask = None,
 ) -> Draft:
-    """Draft a task for a data file. The same file and arguments give the same draft.
+    """Draft a task for the rows of a data file. The same file and arguments give the same draft.
 
     Args:
-        source: CSV, TSV, JSONL, JSON or parquet.
-        texts: One or two columns of text; by default found.
+        rows: The rows.
+        texts: One or two columns of text; by default found. Two columns are joined, unless ``kind``, their names or
+            the labels are those of a pair.
         label: The column of gold labels; by default found, if the file has one.
         labels: The values of the label column in the order of the answers, or the words for numbers.
         kind: One of ``KINDS``; by default guessed.
@@ -118,16 +121,18 @@ def draft_task(
         ask: Asks the user for missing arguments. Without it, ambiguity is an error.
 
     Raises:
-        InputError: ``E-INIT-COLUMN``, ``E-INIT-LABELS``, ``E-INIT-KIND``, an error of the file, or the first error of
-            lint.
+        InputError: ``E-INIT-COLUMN``, ``E-INIT-LABELS``, ``E-INIT-KIND``, or the first error of lint.
     """
-    rows, delimiter = load_file(source, DELIMITERS)
     columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask)
     values, words = _labels(rows, columns, tuple(labels), kind, ask)
-    is_pair, has_options = len(columns.texts) > 1, bool(columns.options)
-    has_question = is_pair and columns.texts[1].lower() == "question"
+    has_options, has_question = bool(columns.options), [*map(str.lower, columns.texts[1:])] == ["question"]
+    of_a_pair = kind in ("entailment", "yes_no") or "entail" in " ".join(words).lower()
+    is_pair = len(columns.texts) > 1 and (of_a_pair or has_question or is_known_pair(columns.texts))
     if not is_pair:
         question = question or _question(columns.label)
+    if kind == "sentiment" and not know_sentiment(words):
+        shown = ", ".join(map(repr, words))
+        log.warning("W-INIT-KIND: the labels %s are not words of a sentiment. Use --kind topic for topics.", shown)
     if kind is None and (columns.label or "").lower() in ("sentiment", "polarity") and len(words) == 2:
         kind = "sentiment"
     if kind is None:
@@ -154,7 +159,8 @@ def draft_task(
     by, is_divided = (*columns.texts, *columns.options), len(rows) >= MIN_ROWS_TO_DIVIDE
     found = parts_of([row.fields for row in rows.rows], by, columns.label) if is_divided else []
     parts = {part: ([each for each, _ in found].count(part), found.count((part, True))) for part in PARTS if found}
-    return Draft(source, kind, columns, values, words, tuple(templates), parts, delimiter, findings)
+    form = {key: rows.provenance[key] for key in ("delimiter", "encoding") if key in rows.provenance}
+    return Draft(Path(rows.source), kind, columns, values, words, tuple(templates), parts, form, findings)
 
 
 def _labels(
@@ -189,7 +195,8 @@ def _labels(
     message = (
         f"{rows.source}: {columns.label!r} holds {', '.join(map(repr, values))}, not {', '.join(map(repr, given))}."
     )
-    raise InputError("E-INIT-LABELS", message, "Give --labels all of its values; or, for numbers, a word for each.")
+    hint = "Give --labels all of its values, or a word for each number. Add --label none if it has no gold labels."
+    raise InputError("E-INIT-LABELS", message, hint)
 
 
 def split_labels(text: str) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """The library of phrasings, and the templates made from them."""
 
 import functools
+import re
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,6 +68,13 @@ def guess_kind(words: Sequence[str], *, is_pair: bool, has_options: bool, has_qu
     if not are_words:
         return "yes_no" if has_question and len(words) == 2 else None
     return None if is_pair else "topic"
+
+
+def know_sentiment(words: Sequence[str]) -> bool:
+    """Return whether a label is a number or has a known word of a sentiment, such as ``very positive``."""
+    entries = (each for each in library() if each.kind == "sentiment")
+    known = {word for entry in entries for words in (entry.roles or {}).values() for word in words}
+    return any(word.lstrip("-").isdigit() or known & {*re.findall(r"\w+", word.lower())} for word in words)
 
 
 def choose_phrasings(

@@ -73,6 +73,8 @@ def test_what_is_typed_wrong_is_told_before_torch_is_imported(project):
         ["audit", "-m", "demo", "-t", "tickets.yaml", "-o", "out", "--adapter", "none"],
         ["predict", "-m", "./none", "-t", "tickets.yaml", "-i", "test.csv", "-o", "out.csv"],
         ["report", "none", "-o", "out.html"],
+        ["train", "--model", "demo", "--task", "demo", "--report-to", "trackio", "-o", "out"],
+        ["vary"],
         ["audti"],
     ]
     code = (
@@ -87,9 +89,10 @@ def test_what_is_typed_wrong_is_told_before_torch_is_imported(project):
     *lines, last = done.stderr.splitlines()
     assert [line.split(":")[0] for line in lines if line.startswith("E-")] == [
         *("E-TASK-FILE", "E-FAIL-UNDER", "E-MODEL-FILE", "E-ADAPTER-FILE", "E-MODEL-FILE"),
-        "E-RUN-MISSING",
+        *("E-RUN-MISSING", "E-CONFIG-VALUE"),
     ]
     assert last == "Error: No such command 'audti'. Did you mean 'audit'?"
+    assert "Error: No such command 'vary'. Did you mean 'templates vary'?" in lines
     assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
 
 

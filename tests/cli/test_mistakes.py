@@ -46,7 +46,7 @@ MISTAKES = {
     "task name": (None, ("audit", "-m", "MODEL", "-t", "dmo", "-o", "out"), "E-TASK-UNKNOWN", ["'demo'"]),
     "task file": (None, ("audit", "-m", "MODEL", "-t", "ticket.yaml", "-o", "out"), "E-TASK-FILE", ["'tickets.yaml'"]),
     "semicolons": (write(test__csv="id;text;urgent\n1;room;1\n"), AUDIT, "E-DATA-DELIMITER", ['delimiter: ";"']),
-    "excel": (task("test.csv", "test.xlsx"), AUDIT, "E-DATA-KIND", ["spreadsheet", "CSV"]),
+    "excel": (task("test.csv", "test.xls"), AUDIT, "E-DATA-KIND", ["spreadsheet", "CSV"]),
     "syntax error": (task("labels: [0, 1]", "labels: [0, 1"), AUDIT, "E-TASK-YAML", ["tickets.yaml line"]),
     "leak": (task("{{ text }}. Is", "{{ text }} {{ urgent }}. Is"), AUDIT, "E-TPL-LABEL-LEAK", ["'urgent'"]),
     "split": (None, (*AUDIT, "--split", "tset"), "E-TASK-SPLIT", ["'test'"]),

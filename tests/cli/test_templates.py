@@ -39,6 +39,25 @@ def test_missing_templates_name_the_fetch_command(flip_flop):
         assert result.err.endswith("Run `flip-flop templates fetch`.\n")
 
 
+def test_search_finds_sets_and_templates_and_hints_at_the_nearest_set(flip_flop, tmp_path, monkeypatch):
+    monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(unpack(tmp_path / "mine")))
+    folder = promptsource.templates_folder()
+    names = promptsource.promptsource_names(folder)
+    found = flip_flop("templates", "search", names[0]).out
+    assert all(each.name in found for each in promptsource.read_promptsource(folder, names[0]))
+    template = promptsource.read_promptsource(folder, names[0])[0].name
+    assert f"{names[0]} " in flip_flop("templates", "search", template.upper()).out
+    monkeypatch.setattr(promptsource, "read_promptsource", None)  # files without the word are not read
+    result = flip_flop("templates", "search", "zzzz")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("E-TPL-UNKNOWN: no set or template of PromptSource has 'zzzz'. Known: ")
+
+
+def test_list_names_the_search_if_the_rows_are_not_available(flip_flop, made, tmp_path):
+    result = flip_flop("templates", "list", "rte", "--hub-mirror", tmp_path)
+    assert result.err.endswith("Template names need no rows: flip-flop templates search super_glue/rte.\n")
+
+
 def test_list_shows_answers_and_held_out_templates(flip_flop, project):
     (project / "tickets.yaml").write_text(TASK + "held_out_templates: [terse]\n")
     result = flip_flop("templates", "list", "tickets.yaml")

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import datasets
 import numpy as np
-import pandas
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -16,6 +15,7 @@ from peft import LoraConfig, get_peft_model
 from flip_flop import Task, audit, load_model, load_run, predict, write_predictions
 from flip_flop.errors import InputError
 from flip_flop.prompts import TemplateSet
+from flip_flop_phrasings.spread import format_spread
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.tiny import byte_bpe, tiny_model
 
@@ -136,7 +136,6 @@ def refused(code, *arguments):
 def test_unsupported_models_and_rows_are_rejected(loaded):
     task, rows = make_task(), [asdict(instance) for instance in make_task().instances("test")]
     assert "task.with_rows(rows)" in refused("E-ROW", loaded, make_rows())
-    assert "to_dict('records')" in refused("E-ROW", loaded, task.with_rows(pandas.DataFrame(make_rows())))
     refused("E-DATA-DUPID", loaded, [rows[0], rows[0]])
     refused("E-ROW", loaded, [rows[0] | {"label": 3}])
     refused("E-DATA-EMPTY", loaded, [])
@@ -144,6 +143,25 @@ def test_unsupported_models_and_rows_are_rejected(loaded):
     refused("E-MODEL-KIND", (torch.nn.Linear(2, 2), byte_bpe()), task)
     with pytest.raises(TypeError, match="0 follow the model"):
         audit(loaded)
+
+
+def test_a_limit_takes_the_same_sample_of_a_task_a_split_and_rows(loaded):
+    task = make_task()
+    split = task.render("test")
+    rows = [asdict(instance) for instance in split.instances]
+    ids = [each.id for each in task.instances("test", limit=3, seed=5)]
+    for given in (task, split, rows):
+        assert list(audit(loaded, given, limit=3, seed=5, quiet=True).instance_ids) == ids
+    with pytest.raises(InputError, match=r"E-TASK-KEY: the limit is 0\."):
+        audit(loaded, rows, limit=0)
+
+
+def test_sections_of_installed_packages_are_keyword_arguments(loaded):
+    task = make_task()
+    found = audit(loaded, task, limit=3, seed=5, vary=2, quiet=True).metrics["formats"]
+    assert found == format_spread(loaded, task, 2, limit=3, seed=5, quiet=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'varry'"):
+        audit(loaded, task, varry=2)
 
 
 def test_audit_has_line_table_and_frames(expected, tmp_path):

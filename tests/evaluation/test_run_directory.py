@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.report import load_run
 from flip_flop.scoring import load_model
@@ -113,7 +114,13 @@ def test_run_replaces_previous_run(found, tmp_path):
     (out / "notes.txt").write_text("of the old run")
     found.write(out)
     assert names(out) == FILES
-    assert names(tmp_path) == ["base"]
+    with pytest.raises(InputError, match=r"E-OUT-USED: .* is not empty\."):
+        found.write(out, overwrite=False)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("not of a run")
+    with pytest.raises(InputError, match=r"E-OUT-USED: .* is not empty\. Give another --out\.$"):
+        found.write(tmp_path / "mine", overwrite=True)
+    assert names(tmp_path) == ["base", "mine"]
 
 
 def test_report_of_run_without_labels(loaded, tmp_path):

@@ -133,6 +133,39 @@ def test_the_file_has_label_names_and_the_delimiter(flip_flop, folder):
     )
 
 
+def test_an_encoding_and_a_delimiter_are_written_into_the_task_and_hold_for_predict(flip_flop, folder):
+    content = csv("text;urgent", lambda n: f"“{text(n)}” 5 €;{n % 2}")
+    (folder / "a.csv").write_text(content, encoding="cp1252")
+    one_line(flip_flop("init", "a.csv"), "E-DATA-ENCODING", "encoding: cp1252 (init: --encoding)")
+    assert flip_flop("init", "a.csv", "--encoding", "cp1252", "--delimiter", ";").code == 0
+    test = yaml.safe_load((folder / "task.yaml").read_text())["data"]["test"]
+    assert (test["encoding"], test["delimiter"]) == ("cp1252", ";")
+    predict = ("predict", "--model", "demo", "--task", "task.yaml", "--input", "a.csv", "--out", "b.jsonl")
+    assert flip_flop(*predict).code == 0
+    assert "“On day 0" in (folder / "b.jsonl").read_text(encoding="utf-8")
+
+
+TWO_TEXTS = {"topic": ("food", "rooms"), "yes_no": ("no", "yes"), "sentiment": ("negative", "positive")}
+
+
+@pytest.mark.parametrize(("kind", "labels"), TWO_TEXTS.items())
+def test_two_columns_that_are_no_pair_are_joined(kind, labels, flip_flop, folder):
+    (folder / "a.csv").write_text(csv("subject,message,kind", lambda n: f"Day {n},{text(n)},{labels[n % 2]}"))
+    result = flip_flop("init", "a.csv", "--text", "subject", "--text", "message")
+    assert (result.code, result.err) == (0, "")
+    assert f"task.yaml: {kind}, 4 templates" in result.out
+    assert all("{{ subject }}\n{{ message }}" in template.jinja for template in load_task("task.yaml").templates)
+
+
+def test_a_sentiment_of_other_words_gives_a_warning(flip_flop, folder):
+    (folder / "a.csv").write_text(FILES["topic"][1])
+    result = flip_flop("init", "a.csv", "--kind", "sentiment")
+    assert result.code == 0
+    assert result.err.startswith("W-INIT-KIND: the labels 'science', 'sports', 'world' are not words of a sentiment.")
+    (folder / "a.csv").write_text(csv("text,label", lambda n: f"{text(n)},{('very bad', 'middling')[n % 2]}"))
+    assert flip_flop("init", "a.csv", "--kind", "sentiment", "--overwrite").err == ""
+
+
 def test_rows_with_equal_texts_are_in_one_part(flip_flop, folder):
     (folder / "a.csv").write_text(csv("ref,text,urgent", lambda n: f"{n},{text(n % 20)},{n % 2}", 60))
     assert flip_flop("init", "a.csv", "--text", "text", "--label", "urgent").code == 0
@@ -258,7 +291,8 @@ MISTAKES = {
     ),
     "no kind": (csv("text,label", lambda n: f"{text(n)},{n % 2}"), (), "E-INIT-KIND", ["'0', '1'", "--kind"]),
     "numbers": (PLAIN, ("--kind", "topic"), "E-INIT-LABELS", ["are numbers: 0, 1", "--labels"]),
-    "other labels": (FILES["topic"][1], ("--labels", "a,b,c"), "E-INIT-LABELS", ["'science'", "'a'"]),
+    "other labels": (FILES["topic"][1], ("--labels", "a,b,c"), "E-INIT-LABELS", ["'science'", "'a'", "--label none"]),
+    "two delimiters": (PLAIN, ("--delimiter", ";;"), "E-TASK-KEY", ["delimiter is ';;'"]),
     "one label": (PLAIN, ("--labels", "yes"), "E-INIT-LABELS", ["'yes'"]),
     "a label twice": (PLAIN, ("--labels", "yes,yes"), "E-INIT-LABELS", ["'yes,yes'"]),
     "no pair": (PLAIN, ("--kind", "entailment", "--labels", "a,b"), "E-INIT-COLUMN", ["second column"]),
@@ -295,6 +329,10 @@ def write_parquet(path, header, rows):
     pd.DataFrame([dict(zip(names, row, strict=True)) for row in rows]).to_parquet(path)
 
 
+def write_excel(path, header, rows):
+    pd.DataFrame(rows, columns=header.split(",")).to_excel(path, index=False)
+
+
 def write_json(path, header, rows):
     names = header.split(",")
     path.write_text(json.dumps([dict(zip(names, row, strict=True)) for row in rows]))
@@ -315,6 +353,7 @@ PARTLY_LABELLED = {
     "JSON of empty texts": ("a.json", write_json, ""),
     "Parquet": ("a.parquet", write_parquet, None),
     "Parquet of NaN": ("a.parquet", write_parquet, math.nan),
+    "Excel": ("a.xlsx", write_excel, None),
 }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from urllib.error import URLError
 
+import openpyxl
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -109,6 +110,30 @@ def test_a_custom_delimiter_separates_cells(tmp_path):
     assert FileSource(tmp_path / "a.csv", delimiter=",").load().provenance["delimiter"] == ","
 
 
+def test_a_spreadsheet_has_texts_numbers_and_the_row_numbers_of_the_program(tmp_path):
+    book = openpyxl.Workbook()
+    for cells in (
+        ("text", None, "label", "day"),
+        (" 007", "a", 1, datetime.date(2020, 1, 2)),
+        (),
+        ("x", "b", None, 2.5),
+    ):
+        book.active.append(cells)
+    book.create_sheet("other").append(["text"])
+    book.save(tmp_path / "a.xlsx")
+    rows = FileSource(tmp_path / "a.xlsx").load()
+    assert [row.number for row in rows.rows] == [2, 4]
+    assert rows.location(rows.rows[1]) == f"{tmp_path / 'a.xlsx'} row 4"
+    assert rows.rows[0].fields == {"text": " 007", "label": 1, "day": "2020-01-02 00:00:00"}
+    assert rows.rows[1].fields == {"text": "x", "label": "", "day": 2.5}
+
+
+def test_a_spreadsheet_needs_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(InputError, match=r"E-DATA-KIND: .*openpyxl, .* pip install 'flip-flop-consistency\[xlsx\]'\.$"):
+        load(tmp_path, "a.xlsx", b"")
+
+
 # ruff: noqa: E501 - one case per line
 MISTAKES = [
     ("a.csv", "", "E-DATA-EMPTY", "has no rows"),
@@ -116,7 +141,8 @@ MISTAKES = [
     ("a.jsonl", "\n\n", "E-DATA-EMPTY", "has no rows"),
     ("a.json", "", "E-DATA-EMPTY", "has no rows"),
     ("a.json", "[]", "E-DATA-EMPTY", "has no rows"),
-    ("a.csv", "a\nä\n".encode("latin-1"), "E-DATA-ENCODING", "is not utf-8 at byte 2. Save it as UTF-8, or set encoding: latin-1"),
+    ("a.csv", "a\nä\n".encode("latin-1"), "E-DATA-ENCODING", "is not utf-8 at byte 2. Save it as UTF-8, or set encoding: cp1252"),
+    ("a.csv", b"a\n\x81\n", "E-DATA-ENCODING", "or set encoding: latin-1"),
     ("a.csv", "a,b\n1,2\n".encode("utf-16"), "E-DATA-ENCODING", "at byte 0. Save it as UTF-8, or set encoding: utf-16"),
     ("a.jsonl", b"\xff\xfe\x00", "E-DATA-ENCODING", "at byte 0"),
     ("a.csv", "a,b\n1,2\n3,4,5\n", "E-DATA-RAGGED", "line 3: 3 cells under 2 columns"),
@@ -143,7 +169,8 @@ MISTAKES = [
     ("a.parquet", b"not parquet at all", "E-DATA-PARSE", "a.parquet: "),
     ("a.parquet", b"", "E-DATA-PARSE", "a.parquet: "),
     ("a.docx", b"", "E-DATA-KIND", "is none of .csv, .tsv, .jsonl, .json, .parquet"),
-    ("a.xlsx", b"", "E-DATA-KIND", "a.xlsx is a spreadsheet (Excel or alike), which is not read. Save the sheet as CSV"),
+    ("a.xls", b"", "E-DATA-KIND", "a.xls is a spreadsheet of another kind than .xlsx. Save the sheet as .xlsx or CSV"),
+    ("a.xlsx", b"no archive", "E-DATA-PARSE", "a.xlsx: BadZipFile: "),
     ("a.csv", "id;text\n1;x, y\n", "E-DATA-DELIMITER", 'separated by semicolons. Write {path: a.csv, delimiter: ";"} in the'),
     ("a.tsv", "id,text\n1,x\n", "E-DATA-DELIMITER", "separated by commas"),
 ]  # fmt: skip

@@ -3,6 +3,8 @@
 import re
 from dataclasses import replace
 
+import datasets
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,6 +96,52 @@ def test_an_id_field_names_the_instances_and_must_be_unique():
         task([*rows, {**rows[0], "key": "k1"}], id_field="key").instances("test")
     with pytest.raises(InputError, match=r"E-DATA-COLUMN: tickets row 1 has no 'kee'.*Did you mean 'key'\?"):
         task(rows, id_field="kee").instances("test")
+
+
+ROWS = [{"text": "warm", "label": "yes"}, {"text": "cold", "label": None}]
+GIVEN_ROWS = {
+    "table": lambda: {"test": pd.DataFrame(ROWS)},
+    "table with NaN": lambda: pd.DataFrame([ROWS[0], ROWS[1] | {"label": float("nan")}]),
+    "dataset": lambda: datasets.Dataset.from_list(ROWS),
+    "splits": lambda: datasets.DatasetDict(test=datasets.Dataset.from_list(ROWS)),
+    "list": lambda: ROWS,
+}
+
+
+@pytest.mark.parametrize("data", GIVEN_ROWS.values(), ids=GIVEN_ROWS)
+def test_rows_may_be_a_table_or_a_dataset_with_or_without_splits(data):
+    made = Task(
+        "t", {"plain": "{{ text }}?", "is": "It is {{ text }}:"}, data(), labels=("no", "yes"), label_field="label"
+    )
+    assert [(each.prompts, each.label) for each in made.instances("test")] == [
+        (("warm?", "It is warm:"), 1),
+        (("cold?", "It is cold:"), None),
+    ]
+    assert made.templates.names == ("plain", "is")
+    assert made.instances("test")[0].choices == (("no", "yes"),) * 2
+    assert made.with_rows(pd.DataFrame(ROWS)).instances("test") == made.instances("test")
+
+
+def test_templates_may_be_texts_whose_answers_are_the_label_names():
+    made = Task("t", ["{{ text }}?", "{{ text }}!"], ROWS, labels=(0, 1), label_names=("cold", "hot"))
+    assert made.templates.names == ("template_1", "template_2")
+    assert made.templates[0].answer_choices == "cold ||| hot"
+
+
+@pytest.mark.parametrize(
+    ("templates", "data", "words"),
+    [
+        ([7], ROWS, "E-TASK-KEY: a template is of type int. Give a text, or Template"),
+        (7, ROWS, "E-TASK-KEY: a template is of type int"),
+        ("{{ text }}", 7, "E-ROW: t, test, is of type int. Give a list of dicts, a datasets.Dataset, a pandas"),
+        ("{{ text }}", {"test": {"text": "a"}}, "E-ROW: t, test, is of type dict"),
+        ("{{ text }}", ["a"], "E-ROW: t, test, row 1 is of type str"),
+    ],
+)
+def test_other_types_of_rows_and_templates_are_rejected_in_one_line(templates, data, words):
+    with pytest.raises(InputError) as refusal:
+        Task("t", templates, data).instances("test")
+    assert str(refusal.value).startswith(words)
 
 
 def test_a_limit_takes_a_sample_that_a_larger_one_contains_in_the_order_of_the_rows():

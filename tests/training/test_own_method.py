@@ -76,7 +76,7 @@ def test_settings_store_the_method_by_name():
         ("f3c", "method is 'f3c'. Did you mean 'f2c'?"),
         ("no_such_module:WORST", "method is 'no_such_module:WORST': ModuleNotFoundError: .*PYTHONPATH"),
         (f"{__name__}:BEST", "AttributeError: .* has no attribute 'BEST'"),
-        (f"{__name__}:worst_template", "which is a function. Name a flip_flop.method.Method"),
+        (f"{__name__}:worst_template", "which is a function. Name a Method."),
         (":", "method is ':': ValueError: "),
         (Method("f2c", "Mine", "#000000", worst_template), "'f2c' is the name of another method"),
         (Method("mine", "Mine", "#000000"), "'mine' has no loss"),

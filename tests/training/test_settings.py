@@ -167,6 +167,8 @@ def test_tracker_that_is_not_installed_is_refused_with_the_install_command(monke
     assert make_config({"report_to": "trackio"}).report_to == ["trackio"]
     with pytest.raises(InputError, match=r"E-CONFIG-VALUE: report_to is 'wandb', .* pip install wandb"):
         make_config({"report_to": "wandb"})
+    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: report_to is 'wandb', .* pip install wandb"):
+        F2CConfig(report_to=["wandb"])
 
 
 def test_every_own_field_has_help():

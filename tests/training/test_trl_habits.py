@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformers import BitsAndBytesConfig, TrainingArguments
@@ -32,6 +33,46 @@ def test_compute_metrics_gets_scores_and_label_indices(tmp_path):
     found = trainer.evaluate()
     assert (found["eval_values"], found["eval_label_sum"]) == (6 * 3 * 2, 3)
     assert "eval_observed_agreement" in found
+
+
+STEPS = {"max_steps": 3, "eval_steps": 1, "per_device_train_batch_size": 2, "use_cpu": True}
+
+
+def test_a_key_of_compute_metrics_selects_the_checkpoint(tmp_path):
+    values = iter([3, 9, 1, 2, 2])
+
+    def trainer(**more):
+        args = F2CConfig(str(tmp_path), metric_for_best_model="eval_mine", greater_is_better=False, **STEPS)
+        given = {"train_dataset": ROWS, "eval_dataset": ROWS, "processing_class": byte_bpe()}
+        return F2CTrainer(tiny_model("qwen2"), args, **given, **more)
+
+    made = trainer(compute_metrics=lambda prediction: {"mine": next(values)})
+    made.train()
+    logged = [entry["eval_mine"] for entry in made.state.log_history if "eval_mine" in entry]
+    assert made.state.best_metric == min(logged) == 1
+    made.create_model_card()
+    assert "selected the checkpoint\n(by eval_mine)." in (tmp_path / "README.md").read_text()
+    with pytest.raises(
+        InputError, match=r"metric_for_best_model is 'eval_mine'\. It must be left out, or a key of comp"
+    ):
+        trainer()
+
+
+def test_trainer_accepts_a_task_with_its_rows_or_others(tmp_path):
+    task = make_task()
+    args = settings(output_dir=str(tmp_path), num_train_epochs=1)
+    trainer = F2CTrainer(tiny_model("qwen2"), args, processing_class=byte_bpe(), task=task)
+    assert (len(trainer.train_instances), len(trainer.eval_instances)) == (12, 7)
+    assert trainer.template_names == ["plain", "truth", "long", "terse"]
+    assert "eval_own_label_mass/truth" in trainer.evaluate()
+    trainer.train()
+    trainer.create_model_card()
+    assert f"Task `{task.name}`" in (tmp_path / "README.md").read_text()
+    table = pd.DataFrame({"text": [f"room {number}" for number in range(9)]})
+    fields = {"train_dataset": table, "processing_class": byte_bpe(), "task": task}
+    assert len(F2CTrainer(tiny_model("qwen2"), args, **fields).train_instances) == 9
+    with pytest.raises(InputError, match=r"E-ROW: Row 0: .*F2CTrainer\(model, task=task\)"):
+        F2CTrainer(tiny_model("qwen2"), args, train_dataset=[{"text": "a"}], processing_class=byte_bpe())
 
 
 def test_evaluation_sets_are_logged_by_name_and_the_first_selects_the_checkpoint(tmp_path):

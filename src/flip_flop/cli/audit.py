@@ -31,6 +31,7 @@ class AuditOptions:
     fail_under: tuple[str, ...] = option(
         (), metavar="METRIC=VALUE", help="Exit with 1 below it, e.g. agreement=0.9. Repeatable."
     )
+    metric: tuple[str, ...] = option((), metavar="MODULE:NAME", help="Also compute this custom metric. Repeatable.")
     seed: int = option(0, help="For the sample, the bootstrap, and templates that draw at random.")
     compare_chat: bool = option(
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
@@ -60,8 +61,11 @@ def audit_command(
     """
     from flip_flop.evaluation.run_directory import check_out
     from flip_flop.files import lock_output
+    from flip_flop.metrics import add_metric
     from flip_flop.scoring.too_long import listed_beside
 
+    for reference in run.metric:
+        add_metric(reference)
     thresholds = [_threshold(text) for text in run.fail_under]
     variants = {run.out: scoring}
     if run.compare_chat:

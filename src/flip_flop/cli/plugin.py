@@ -1,63 +1,23 @@
-"""Commands and audit sections of installed packages, and ``flip-flop init``."""
+"""Commands of installed packages, and ``flip-flop init``."""
 
 import functools
 import keyword
 import re
 import string
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from flip_flop.console import echo
 from flip_flop.errors import InputError, nearest
-from flip_flop.plugins import load_plugins
-from flip_flop.scoring.options import ScoringOptions
+from flip_flop.plugins import AuditSection, SectionOptions, audit_sections
 
-if TYPE_CHECKING:
-    from flip_flop.scoring import Scorer
-    from flip_flop.tasks import Task
-
+__all__ = ["AuditSection", "InitGroup", "PluginGroup", "SectionOptions", "audit_sections"]
 COMMANDS = "flip_flop.commands"
-AUDIT_SECTIONS = "flip_flop.audit_sections"
 FILES = Path(__file__).parent / "plugin_files"
-
-
-@dataclass(frozen=True)
-class SectionOptions:
-    """The value of the section's option, and the options of the audit."""
-
-    value: Any
-    split: str
-    limit: int | None
-    seed: int
-    scoring: ScoringOptions
-    quiet: bool
-
-
-@dataclass(frozen=True)
-class AuditSection:
-    """A part of an audit: the value of an entry point in ``flip_flop.audit_sections``.
-
-    The name of the entry point is the key of the section in ``metrics.json``.
-
-    Attributes:
-        option: Its option of ``flip-flop audit``. Without a value the section is not computed.
-        compute: Computes plain values for ``metrics.json``.
-        render: Renders them for the terminal.
-    """
-
-    option: click.Option
-    compute: "Callable[[Scorer, Task, SectionOptions], Mapping[str, Any]]"
-    render: Callable[[Mapping[str, Any]], str]
-
-
-def audit_sections() -> dict[str, AuditSection]:
-    """Import the sections of installed packages, by name."""
-    return dict(load_plugins(AUDIT_SECTIONS))
 
 
 class PluginGroup(click.Group):
@@ -99,7 +59,9 @@ class PluginGroup(click.Group):
         """Return the command, or fail with the nearest name."""
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
-            ctx.fail(f"No such command {args[0]!r}. {nearest(args[0], names)}")
+            inner = (each.name for each in entry_points(group=COMMANDS) if each.name.endswith(f".{args[0]}"))
+            meant = next(inner, "").replace(".", " ")
+            ctx.fail(f"No such command {args[0]!r}. {f'Did you mean {meant!r}?' if meant else nearest(args[0], names)}")
         return super().resolve_command(ctx, args)
 
     def describe_command(self, ctx: click.Context, name: str) -> str:

@@ -17,13 +17,23 @@ SUFFIXES = (".html", ".md", ".csv", ".txt")
 @click.option("--all", "everything", is_flag=True, help="Include all instances in the page, without a limit.")
 @click.option("--latex", type=click.Path(path_type=Path), help="Also write the main table: a .tex file, with booktabs.")
 @click.option("--figures", type=click.Path(path_type=Path), help="Also write the charts: SVG files in this folder.")
+@click.option("--metric", multiple=True, metavar="MODULE:NAME", help="Also show this custom metric. Repeatable.")
 def report_command(
-    runs: tuple[Path, ...], out: Path, title: str | None, everything: bool, latex: Path | None, figures: Path | None
+    runs: tuple[Path, ...],
+    out: Path,
+    title: str | None,
+    everything: bool,
+    latex: Path | None,
+    figures: Path | None,
+    metric: tuple[str, ...],
 ) -> int:
     """Create one page from audit folders. The first is the baseline of all comparisons."""
     from flip_flop import report
     from flip_flop.files import lock_output, write_text
+    from flip_flop.metrics import add_metric
 
+    for reference in metric:
+        add_metric(reference)
     if latex is not None and latex.suffix != ".tex":
         raise InputError("E-OUT-KIND", f"{latex.name} is not a LaTeX file.", "End --latex with .tex.")
     if figures is not None and (figures.is_file() or (figures.is_dir() and any(figures.iterdir()))):

@@ -1,7 +1,8 @@
 """``flip-flop train``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
@@ -78,12 +79,13 @@ def train_command(
     Any field of F2CConfig or of transformers' TrainingArguments is a flag: --learning-rate 1e-4,
     --divergence-space labels, --epochs 5, --report-to wandb. Short: --lr, --epochs, --batch-size.
     """
+    settings = _read_settings(run.config) | _parse_flags(ctx.args)
+    _check_reporter(settings)  # before seconds of imports
     from flip_flop.scoring.distributed import rank
     from flip_flop.tasks import require_templates_for_training
     from flip_flop.training import load_training_data, make_config, train
     from flip_flop.training.resume import check_out
 
-    settings = _read_settings(run.config) | _parse_flags(ctx.args)
     for name in settings:
         if flag := OWNED.get(name.removeprefix("--").replace("-", "_")):
             raise InputError("E-CONFIG-KEY", f"{name} cannot be set as a setting.", f"It is set by {flag}.")
@@ -127,6 +129,14 @@ def train_command(
         audit = f"flip-flop audit --model {model.model} --adapter {adapter} --task {task.task}{protocol}{mirror}"
         echo(f"{adapter}: next, {audit} --out ...")
     return 0
+
+
+def _check_reporter(settings: Mapping[str, Any]) -> None:
+    given = (value for name, value in settings.items() if name.removeprefix("--").replace("-", "_") == "report_to")
+    if missing := next((name for name in given if name in ("trackio", "wandb") and find_spec(name) is None), None):
+        raise InputError(
+            "E-CONFIG-VALUE", f"report_to is {missing!r}, which is not installed.", f"pip install {missing}."
+        )
 
 
 def _default(item: Field[Any]) -> str:

@@ -25,6 +25,7 @@ from flip_flop.metrics import (
     vote_changes,
 )
 from flip_flop.metrics.calibration import CalibrationChoice
+from flip_flop.plugins import SectionOptions, audit_sections
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import ModelGiven, Scorer, as_scorer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
@@ -39,11 +40,13 @@ def audit(
     model: ModelGiven | Scorer,
     *data: PreTrainedTokenizerBase | Data,
     scoring: ScoringOptions = DEFAULT_SCORING,
+    limit: int | None = None,
     name: str | None = None,
     seed: int = 0,
     quiet: bool = False,
     calibrate: CalibrationChoice = "auto",
     label_prior: Sequence[float] | None = None,
+    **sections: Any,
 ) -> Audit:
     """Score a split under every template and compute its metrics: ``audit(model, data)``.
 
@@ -59,17 +62,23 @@ def audit(
             ``datasets.Dataset``. Other rows need a task: ``task.with_rows(rows)``. A tokenizer may precede the data:
             ``audit(model, tokenizer, data)``. Models with a name do not need it.
         scoring: The scoring options.
+        limit: Score a uniform sample of this many instances, drawn by their ids and ``seed``.
         name: The run's name in tables. The default is the method of the adapter, or ``base``.
         seed: The seed of the bootstrap and of random templates.
         quiet: Show no progress.
         calibrate: The method of calibration (docs/calibration.md), or ``"none"``.
         label_prior: The label frequencies that calibration assumes, by default equal.
+        sections: Options of ``flip-flop audit`` that installed packages add, such as ``vary=20``.
 
     Raises:
         InputError: The model, the rows or the templates are invalid, or prompts exceed the model's context.
     """
     started = time.monotonic()
-    scorer, split = resolve(model, data, seed=seed)
+    installed = {each.option.name: (key, each) for key, each in audit_sections().items()} if sections else {}
+    if unknown := sections.keys() - installed.keys():
+        raise TypeError(f"audit() got an unexpected keyword argument {min(unknown)!r}.")
+    scorer, split = resolve(model, data, limit=limit, seed=seed)
+    how = SectionOptions(None, split.split, len(split.instances), seed, scoring, quiet)
     scores = score_calibrated(
         scorer, log_label_counts(split), scoring, calibrate, label_prior, label="audit", quiet=quiet
     )
@@ -108,6 +117,9 @@ def audit(
             **vote_changes(scores.scores, after),
             **summarise(after, scores.gold, names, f1=scores.average, seed=seed, resolution=resolution),
         }
+    for option, value in sections.items():
+        key, section = installed[option]
+        metrics[key] = section.compute(scorer, split.task, replace(how, value=value))
     scores = replace(scores, instances=scores.instances or split.instances, encoded=None)
     found = Audit(record, metrics, scores, names)
     if found.low_mass:
@@ -157,7 +169,12 @@ def score_calibrated(
 
 
 def resolve(
-    model: ModelGiven | Scorer, data: Sequence[Any], *, seed: int = 0, need_labels: bool | None = None
+    model: ModelGiven | Scorer,
+    data: Sequence[Any],
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    need_labels: bool | None = None,
 ) -> tuple[Scorer, RenderedSplit]:
     """Return the scorer and the rows of ``(model, data)`` or ``(model, tokenizer, data)``.
 
@@ -171,7 +188,7 @@ def resolve(
         raise TypeError(
             f"The second of three arguments is a tokenizer, not a {kind}. Pass options by name, such as scoring=."
         )
-    split = as_split(rows, seed=seed, need_labels=need_labels)
+    split = as_split(rows, limit=limit, seed=seed, need_labels=need_labels)
     return as_scorer(model, *tokenizer), split
 
 

@@ -152,9 +152,14 @@ class Audit(AuditViews):
         data = replace(self.data, scores=calibrated(self.scores, offsets), resolution=found.get("resolution"))
         return replace(self, record=record, metrics=found, data=data)
 
-    def write(self, out: str | os.PathLike[str]) -> Path:
-        """Write the run directory, whole or not at all; one that is there is replaced."""
+    def write(self, out: str | os.PathLike[str], *, overwrite: bool = True) -> Path:
+        """Write the run directory, whole or not at all. By default it replaces an audit that is there.
+
+        Raises:
+            InputError: ``E-OUT-USED`` if the folder has other files, or may not be replaced.
+        """
         out = Path(out)
+        check_out(out, overwrite=overwrite)
         arrays = {
             "scores": self.scores,
             "token_counts": self.token_counts,

@@ -1,6 +1,5 @@
 """The table of methods."""
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from flip_flop.method.supervised import supervised_terms
 from flip_flop.method.swarm import swarm_mixes_answer_vocabularies, swarm_terms
 from flip_flop.method.swarm_l2 import swarm_l1_l2_terms, swarm_l2_terms
 from flip_flop.method.ttrl import ttrl_terms
-from flip_flop.plugins import PluginTable
+from flip_flop.plugins import PluginTable, import_object
 
 
 @dataclass(frozen=True)
@@ -122,17 +121,7 @@ def find_method(method: object) -> Method:
 
 
 def _imported(reference: str) -> Method:
-    module, colon, name = reference.partition(":")
-    if not colon:
+    if ":" not in reference:
         hint = f"{nearest(reference, METHODS)} Or give a custom Method as MODULE:NAME."
         raise InputError("E-CONFIG-VALUE", f"method is {reference!r}.", hint)
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # a module can raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
-        hint = "Name a Method in a module that Python finds (PYTHONPATH=. for the current folder)."
-        raise InputError("E-CONFIG-VALUE", f"method is {reference!r}: {reason}.", hint) from error
-    if not isinstance(found, Method):
-        message = f"method is {reference!r}, which is a {type(found).__name__}."
-        raise InputError("E-CONFIG-VALUE", message, "Name a flip_flop.method.Method.")
-    return found
+    return import_object("method", reference, Method)

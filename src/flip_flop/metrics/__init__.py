@@ -38,7 +38,7 @@ from flip_flop.metrics.calibration import (
 from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import Average, accuracy_per_template, f1_per_template, resolve_average
 from flip_flop.metrics.fragility import Resolution, fragile_answers, fragile_votes
-from flip_flop.metrics.table import METRICS, Metric, summarise
+from flip_flop.metrics.table import METRICS, Metric, add_metric, summarise
 
 __all__ = [
     "METRICS",
@@ -48,6 +48,7 @@ __all__ = [
     "Scores",
     "SumStatistic",
     "accuracy_per_template",
+    "add_metric",
     "batch_offsets",
     "bootstrap_interval",
     "calibrated",

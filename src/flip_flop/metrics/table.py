@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from flip_flop.errors import InputError
 from flip_flop.metrics.agreement import (
     AGREEMENT,
     FLEISS_KAPPA,
@@ -23,7 +24,7 @@ from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bo
 from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template
 from flip_flop.metrics.fragility import Resolution, fragile_share, fragile_share_per_template, fragile_vote_share
-from flip_flop.plugins import PluginTable
+from flip_flop.plugins import PluginTable, import_object
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Metric:
     Attributes:
         name: The key in ``metrics.json``.
         title: The name in plain text.
-        label: The name in the HTML report.
+        label: The name in the HTML report, by default the title.
         statistic: A function from :class:`~flip_flop.metrics.Scores` to a number, None or NaN. Intervals need one
             matrix product for a :class:`~flip_flop.metrics.SumStatistic`, and a call per resample for any other
             function.
@@ -59,6 +60,9 @@ class Metric:
     decimals: int = 2
     has_interval: bool = True
     needs_probabilities: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.label or self.title)
 
     def value(self, data: Scores) -> float | None:
         """Return the number, or None without a value."""
@@ -181,6 +185,17 @@ _METRICS = {
     )
 }
 METRICS = PluginTable("flip_flop.metrics", _METRICS)
+
+
+def add_metric(reference: str) -> None:
+    """Add the metric at ``module:name`` to :data:`METRICS`, as ``--metric`` does.
+
+    Raises:
+        InputError: ``E-CONFIG-VALUE`` if it does not exist, or has the name of another metric.
+    """
+    found = import_object("metric", reference, Metric)
+    if METRICS.setdefault(found.name, found) is not found:
+        raise InputError("E-CONFIG-VALUE", f"metric: {found.name!r} is the name of another metric.", "Rename it.")
 
 
 def summarise(

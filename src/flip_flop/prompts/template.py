@@ -152,6 +152,26 @@ class TemplateSet:
             if name in self.names[:index]:
                 raise InputError("E-TPL-NAME-DUP", f"two templates are named {name!r}.")
 
+    @classmethod
+    def of(cls, given: Any, labels: Iterable[object] = ()) -> "TemplateSet":
+        """Return a set of templates, or make one of a list or a dictionary by name.
+
+        The answers of a template that is a text are ``labels``. Its default name is ``template_1``, ``template_2``, ...
+
+        Raises:
+            InputError: ``E-TASK-KEY`` for another type, or an error of a template.
+        """
+        if isinstance(given, cls):
+            return given
+        listed = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+        named = given if isinstance(given, Mapping) else {f"template_{at}": each for at, each in enumerate(listed, 1)}
+        answers = f" {SEPARATOR} ".join(map(str, labels)) or None
+        found = [Template(name, each, answers) if isinstance(each, str) else each for name, each in named.items()]
+        if others := [type(each).__name__ for each in found if not isinstance(each, Template)]:
+            message = f"a template is of type {others[0]}."
+            raise InputError("E-TASK-KEY", message, "Give a text, or Template(name, jinja, answer_choices).")
+        return cls(tuple(found))
+
     def __len__(self) -> int:
         return len(self.templates)
 

@@ -14,6 +14,7 @@ from flip_flop.tasks.embedded import EMBEDDED, embedded_task
 from flip_flop.tasks.plugins import TaskRequest, find_loader, plugin_tasks
 from flip_flop.tasks.readers import cell_text
 from flip_flop.tasks.sources import RowsSource
+from flip_flop.tasks.splits import sample_ids
 from flip_flop.tasks.task import RenderedSplit, Task
 from flip_flop.tasks.task_file import read_task_file
 
@@ -21,6 +22,10 @@ log = logging.getLogger("flip_flop")
 
 # The longest value that a prompt prints, in characters. The release has PromptSource's default.
 VALUE_LIMITS = {"paper": None, "release": 2048}
+_ROWS = (
+    'A row is {"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int or None}. For rows of fields give '
+    "a task: audit(model, task.with_rows(rows)), or F2CTrainer(model, task=task)."
+)
 RenderedRows = Iterable[RenderedInstance | Mapping[str, Any]]
 # A task, its name or its file; a split; or rendered rows, such as a datasets.Dataset.
 Data = Task | RenderedSplit | str | os.PathLike[str] | RenderedRows
@@ -128,15 +133,20 @@ def log_label_counts(split: RenderedSplit) -> RenderedSplit:
     return split
 
 
-def as_split(given: Data, *, seed: int = 0, need_labels: bool | None = None) -> RenderedSplit:
+def as_split(given: Data, *, limit: int | None = None, seed: int = 0, need_labels: bool | None = None) -> RenderedSplit:
     """Render the data of a Python call (:data:`Data`). A task means its test split.
+
+    ``limit`` takes a sample, as in :meth:`Task.render`.
 
     Raises:
         InputError: ``E-DATA-EMPTY``, ``E-ROW``, or an error of the task or its rendering.
     """
     if isinstance(given, str | os.PathLike | Task):
-        given = as_task(given).render("test", seed=seed, need_labels=need_labels)
+        given = as_task(given).render("test", limit=limit, seed=seed, need_labels=need_labels)
     split = given if isinstance(given, RenderedSplit) else _split_of_rows(given)
+    if limit is not None:
+        chosen = sample_ids([each.id for each in split.instances], limit, seed)
+        split = replace(split, instances=[each for each in split.instances if each.id in chosen])
     if not split.instances:
         raise InputError("E-DATA-EMPTY", f"Split {split.split!r} of {split.task.name!r} has no rows.", "Add rows.")
     return split
@@ -148,6 +158,8 @@ def render_rows(rows: RenderedRows) -> list[RenderedInstance]:
     Raises:
         InputError: ``E-ROW``.
     """
+    if not isinstance(rows, Iterable) or isinstance(rows, str):
+        raise InputError("E-ROW", f"The rows are of type {type(rows).__name__}.", _ROWS)
     instances = [_render_row(row, number) for number, row in enumerate(rows)]
     shapes = sorted({tuple(len(choices) for choices in instance.choices) for instance in instances})
     if len(shapes) > 1:
@@ -168,11 +180,7 @@ def _render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> Rende
     are_texts = _is_list_of(str, prompts) and _is_list_of(list | tuple, choices) and len(prompts) == len(choices)
     if not are_texts or not all(_is_list_of(str, labels) for labels in choices):
         message = f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template."
-        hint = (
-            'A row is {"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int or None}. '
-            "For rows of fields give a task's templates: task.with_rows(rows)."
-        )
-        raise InputError("E-ROW", message, hint)
+        raise InputError("E-ROW", message, _ROWS)
     return RenderedInstance(
         id=str(number if given.get("id") is None else given["id"]),
         prompts=tuple(prompts),

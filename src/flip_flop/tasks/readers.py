@@ -26,8 +26,8 @@ class NumberedRow(NamedTuple):
 _MAX_CELL = 1 << 20
 _QUOTES = 'Write a quote inside a quoted cell as "".'
 SEPARATED = {".csv": ",", ".tsv": "\t"}  # and by what
-READABLE = (*SEPARATED, ".jsonl", ".json", ".parquet")
-EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
+READABLE = (*SEPARATED, ".jsonl", ".json", ".parquet", ".xlsx")
+EXCEL = (".xls", ".xlsm", ".xlsb", ".ods")
 # What else may separate cells, with its name.
 DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 
@@ -43,15 +43,17 @@ def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None)
     """
     kind = path.suffix.lower()
     if kind in EXCEL:
-        hint = "Save the sheet as CSV UTF-8 in the spreadsheet program, and name that file."
-        raise InputError("E-DATA-KIND", f"{path} is a spreadsheet (Excel or alike), which is not read.", hint)
+        hint = "Save the sheet as .xlsx or CSV UTF-8 in the spreadsheet program, and name that file."
+        raise InputError("E-DATA-KIND", f"{path} is a spreadsheet of another kind than .xlsx.", hint)
     if kind not in READABLE:
         raise InputError("E-DATA-KIND", f"{path} is none of {', '.join(READABLE)}.")
     if not path.is_file():
         raise InputError("E-DATA-FILE", f"there is no file {path}.", nearest_file(path))
-    unit = "row" if kind in (".json", ".parquet") else "line"
+    unit = "row" if kind in (".json", ".parquet", ".xlsx") else "line"
     if kind == ".parquet":
         rows = _read_parquet(path)
+    elif kind == ".xlsx":
+        rows = _read_excel(path)
     else:
         text = _read_text(path, encoding)
         if kind == ".jsonl":
@@ -85,9 +87,8 @@ def _read_text(path: Path, encoding: str) -> str:
         raise InputError("E-DATA-FILE", f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeError as error:
         at = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
-        guess = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
-        message = f"{path} is not {encoding}{at}."
-        raise InputError("E-DATA-ENCODING", message, f"Save it as UTF-8, or set encoding: {guess}.") from None
+        hint = f"Save it as UTF-8, or set encoding: {_guess_encoding(content)} (init: --encoding)."
+        raise InputError("E-DATA-ENCODING", f"{path} is not {encoding}{at}.", hint) from None
     except (LookupError, ValueError):  # it may hold a NUL character
         message = f"{path}: unknown encoding {encoding!r}."
         raise InputError("E-DATA-ENCODING", message, "Name one that Python knows, such as latin-1.") from None
@@ -95,6 +96,17 @@ def _read_text(path: Path, encoding: str) -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InputError("E-DATA-PARSE", f"{path} line {line} holds a NUL byte.", "Remove it.")
     return text
+
+
+def _guess_encoding(content: bytes) -> str:
+    """Guess between UTF-16, which begins with a mark, Windows-1252, and Latin-1, which has every byte."""
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "utf-16"
+    try:
+        content.decode("cp1252")
+    except UnicodeDecodeError:
+        return "latin-1"
+    return "cp1252"
 
 
 def _check_columns(columns: Sequence[str], where: str) -> None:
@@ -223,7 +235,36 @@ def _read_parquet(path: Path) -> list[NumberedRow]:
         table = pyarrow.parquet.read_table(path)
         rows = table.to_pylist()
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        first_line = str(error).strip().split("\n")[0][:200].rstrip(".")
-        raise InputError("E-DATA-PARSE", f"{path}: {first_line}.", "Write the parquet file again.") from None
+        raise InputError("E-DATA-PARSE", f"{path}: {_first_line(error)}.", "Write the parquet file again.") from None
     _check_columns(table.column_names, str(path))
     return [NumberedRow(number, fields) for number, fields in enumerate(rows, start=1)]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:200].rstrip(".")
+
+
+def _read_excel(path: Path) -> list[NumberedRow]:
+    """Read the first sheet, with the row numbers of the spreadsheet. Skip empty rows and columns without a name."""
+    import pandas
+
+    try:
+        table = pandas.read_excel(path, header=None, dtype=object, na_filter=False, engine="openpyxl")
+    except ImportError:
+        hint = "Install it: pip install 'flip-flop-consistency[xlsx]'."
+        raise InputError("E-DATA-KIND", f"{path} needs the package openpyxl, which is not installed.", hint) from None
+    except Exception as error:  # a damaged archive raises many kinds
+        hint = "Save it again as .xlsx."
+        raise InputError("E-DATA-PARSE", f"{path}: {type(error).__name__}: {_first_line(error)}.", hint) from None
+    header, *rows = table.to_numpy().tolist() or [[]]
+    named = [(at, str(name)) for at, name in enumerate(header) if cell_text(name)]
+    _check_columns([name for _, name in named], str(path))
+    cells = ({name: _plain(row[at]) for at, name in named} for row in rows)
+    return [
+        NumberedRow(number, fields) for number, fields in enumerate(cells, 2) if any(map(cell_text, fields.values()))
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """A date of a spreadsheet as text."""
+    return value if isinstance(value, str | int | float) else str(value)

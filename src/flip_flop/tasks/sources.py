@@ -1,5 +1,6 @@
 """Sources of rows: a file, the hub or its mirror, and memory."""
 
+import itertools
 import json
 import logging
 import os
@@ -12,12 +13,13 @@ from typing import Any, Protocol, runtime_checkable
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import derive_seed, sha256_file, sha256_text
 from flip_flop.hub import hub_answers, is_offline, unreachable
-from flip_flop.tasks.readers import NumberedRow, cell_text, read_rows
+from flip_flop.tasks.readers import SEPARATED, NumberedRow, cell_text, read_rows
 
 log = logging.getLogger("flip_flop")
 
 MIRROR_VARIABLE = "FLIP_FLOP_HUB_MIRROR"
 PARTS = ("train", "test")
+_ROWS = "Give a list of dicts, a datasets.Dataset, a pandas.DataFrame or a file's path."
 
 
 def parts_of(
@@ -109,7 +111,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class FileSource:
-    """A ``.csv``, ``.tsv``, ``.jsonl``, ``.json`` or ``.parquet`` file, or one part of it (:func:`parts_of`)."""
+    """A file of rows (:data:`flip_flop.tasks.readers.READABLE`), or one part of it (:func:`parts_of`)."""
 
     path: Path
     encoding: str = "utf-8"
@@ -117,6 +119,12 @@ class FileSource:
     part: str | None = None
     by: tuple[str, ...] = ()
     label_field: str | None = None
+
+    def __post_init__(self) -> None:
+        is_separated = self.path.suffix.lower() in SEPARATED
+        if self.delimiter is not None and not (is_separated and re.fullmatch('[^"\r\n]', self.delimiter)):
+            hint = 'Write one character, such as ";" or "\\t", for a .csv or .tsv file.'
+            raise InputError("E-TASK-KEY", f"{self.path}: delimiter is {self.delimiter!r}.", hint)
 
     def load(self) -> Rows:
         """Read the file. Raises the errors of :func:`flip_flop.tasks.readers.read_rows`."""
@@ -137,18 +145,19 @@ class FileSource:
         return Rows(str(self.path), unit, tuple(rows), provenance)
 
 
-def load_file(path: Path, delimiters: Iterable[str]) -> tuple[Rows, str | None]:
-    """Read a file, and find its delimiter: a comma (None) or one of ``delimiters``.
+def load_file(path: Path, delimiters: Iterable[str], encodings: Iterable[str] = ("utf-8",)) -> Rows:
+    """Read a file with a comma or one of ``delimiters``, in the first of ``encodings`` that it has.
 
     Raises:
-        InputError: ``E-DATA-DELIMITER`` for another delimiter, or an error of the file.
+        InputError: ``E-DATA-DELIMITER`` for another delimiter, ``E-DATA-ENCODING`` for another encoding, or an error of
+            the file.
     """
     refusal = None
-    for delimiter in (None, *delimiters):
+    for encoding, delimiter in itertools.product(encodings, (None, *delimiters)):
         try:
-            return FileSource(path, delimiter=delimiter).load(), delimiter
+            return FileSource(path, encoding, delimiter).load()
         except InputError as error:
-            if error.code != "E-DATA-DELIMITER":
+            if error.code not in ("E-DATA-DELIMITER", "E-DATA-ENCODING"):
                 raise
             refusal = refusal or error
     assert refusal is not None
@@ -174,20 +183,28 @@ class RowsSource:
 
 def _fields(row: object, name: str, number: int) -> dict[str, Any]:
     if not isinstance(row, Mapping):
-        hint = "Give a list of dicts, a datasets.Dataset, or of a table `table.to_dict('records')`."
-        raise InputError("E-ROW", f"{name} row {number} is of type {type(row).__name__}.", hint)
+        raise InputError("E-ROW", f"{name} row {number} is of type {type(row).__name__}.", _ROWS)
     return dict(row)
 
 
-def as_source(given: "Source | str | os.PathLike[str] | Iterable[Mapping[str, Any]]", name: str = "rows") -> Source:
-    """Return a source for a file's path, a ``datasets.Dataset`` or a list of dicts; return a source unchanged.
+def as_source(given: Any, name: str = "rows") -> Source:
+    """Return a source for a file's path, a ``datasets.Dataset``, a ``pandas.DataFrame`` or a list of dicts.
 
-    ``name`` is the name of rows in memory, for records and errors.
+    A source is returned unchanged. ``name`` is the name of rows in memory, for records and errors.
+
+    Raises:
+        InputError: ``E-ROW`` for another type.
     """
     if isinstance(given, Source):
         return given
     if isinstance(given, str | os.PathLike):
         return FileSource(Path(given))
+    import pandas
+
+    if isinstance(given, pandas.DataFrame):
+        given = given.astype(object).where(given.notna(), None).to_dict("records")
+    if not isinstance(given, Iterable) or isinstance(given, Mapping):
+        raise InputError("E-ROW", f"{name} is of type {type(given).__name__}.", _ROWS)
     return RowsSource(given if isinstance(given, Sized) else list(given), name)
 
 

@@ -3,7 +3,7 @@
 Splits depend on the ids of the rows and the seed. They do not depend on the order of the rows or on the machine.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flip_flop.errors import InputError
 from flip_flop.files import derive_seed
@@ -37,6 +37,17 @@ def holdout(
     held_out = draw_stratified(known if len(known) >= wanted else labelled, wanted, seed)
     train = [instance for instance in instances if instance.id not in held_out]
     return train, [instance for instance in instances if instance.id in held_out]
+
+
+def sample_ids(ids: Iterable[str], limit: int, seed: int) -> set[str]:
+    """Draw a uniform sample of the ids. A larger sample includes a smaller one.
+
+    Raises:
+        InputError: ``E-TASK-KEY`` if the limit is below one.
+    """
+    if limit < 1:
+        raise InputError("E-TASK-KEY", f"the limit is {limit}.", "Take at least one instance.")
+    return {*sorted(ids, key=lambda each: derive_seed(seed, "limit", each))[:limit]}
 
 
 def draw_stratified(labels: Mapping[str, int | None], wanted: int, seed: int) -> set[str]:

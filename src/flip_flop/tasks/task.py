@@ -11,11 +11,12 @@ import numpy as np
 from jaxtyping import Int64
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.files import derive_seed, sha256_json
+from flip_flop.files import sha256_json
 from flip_flop.metrics import prior_of_labels, resolve_average
 from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instance
 from flip_flop.tasks.readers import cell_text
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file
+from flip_flop.tasks.splits import sample_ids
 
 Label = int | str
 # Texts of inputs without content (Zhao et al. 2021, "Calibrate Before Use").
@@ -27,8 +28,9 @@ F1_KINDS = ("auto", "binary", "macro")
 class Task:
     """A classification task and its templates.
 
-    Each split of ``data`` is a source, a ``datasets.Dataset``, a list of dicts, or the path of a file. ``templates``
-    may be a list of templates.
+    Each split of ``data`` is a source, a ``datasets.Dataset``, a ``pandas.DataFrame``, a list of dicts, or the path of
+    a file. ``data`` that are not divided are the test split. ``templates`` may be a list, or a dictionary by name. A
+    template that is a text has the label names as answers.
 
     Attributes:
         labels: The label field's values, in the order of the answer choices; None without gold labels.
@@ -67,11 +69,12 @@ class Task:
 
     def __post_init__(self) -> None:
         task = f"task {self.name!r}"
-        if not isinstance(self.templates, TemplateSet):
-            object.__setattr__(self, "templates", TemplateSet(tuple(self.templates)))
         if self.labels is not None:
             object.__setattr__(self, "labels", tuple(self.labels))
-        sources = {split: as_source(given, f"{self.name}, {split},") for split, given in self.data.items()}
+        templates = TemplateSet.of(self.templates, self.label_names or self.labels or ())
+        object.__setattr__(self, "templates", templates)
+        data = self.data if isinstance(self.data, Mapping) else {"test": self.data}
+        sources = {split: as_source(given, f"{self.name}, {split},") for split, given in data.items()}
         object.__setattr__(self, "data", sources)
         if not self.name.strip():
             raise InputError("E-TASK-KEY", "the task has an empty name.", "Name it.")
@@ -107,7 +110,7 @@ class Task:
     def with_rows(
         self, rows: str | PathLike[str] | Iterable[Mapping[str, Any]] | Source, split: str = "test"
     ) -> "Task":
-        """Replace the data by these rows: a ``datasets.Dataset``, a list of dicts, a source or a file's path."""
+        """Replace the data by these rows: one split of ``data``."""
         return replace(self, data={split: as_source(rows)})
 
     def digest(self) -> str:
@@ -149,8 +152,6 @@ class Task:
             InputError: An error of the source or the rendering, ``E-DATA-EMPTY``, ``E-DATA-COLUMN``, ``E-DATA-DUPID``
                 or ``E-LABEL-UNDECLARED``.
         """
-        if limit is not None and limit < 1:
-            raise InputError("E-TASK-KEY", f"the limit is {limit}.", "Take at least one instance.")
         rows = self.rows(split)
         if not len(rows):
             raise InputError("E-DATA-EMPTY", f"split {split!r} of task {self.name!r} has no rows.")
@@ -159,7 +160,8 @@ class Task:
         ids = rows.ids or (rows.ids_from(self.id_field) if self.id_field else numbered)
         chosen = list(range(len(rows)))
         if limit is not None:
-            chosen = sorted(sorted(chosen, key=lambda index: derive_seed(seed, "limit", ids[index]))[:limit])
+            sample = sample_ids(ids, limit, seed)
+            chosen = [index for index in chosen if ids[index] in sample]
         num_labels = len(self.labels) if self.labels is not None else None
         instances = []
         for index in chosen:
@@ -208,9 +210,10 @@ class Task:
         return prior_of_labels(np.array(gold, dtype=np.int64), len(self.labels))
 
     def _read(self, path: Path) -> Rows:
-        """Read a file, with a comma or a delimiter of the task's files."""
-        own = (source.delimiter for source in self.data.values() if isinstance(source, FileSource))
-        return load_file(path, dict.fromkeys(filter(None, own)))[0]
+        """Read a file in UTF-8 with a comma, or with the encodings and delimiters of the task's files."""
+        own = [source for source in self.data.values() if isinstance(source, FileSource)]
+        delimiters = dict.fromkeys(each.delimiter for each in own if each.delimiter)
+        return load_file(path, delimiters, dict.fromkeys(["utf-8", *(each.encoding for each in own)]))
 
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:
         """Return the label index of each row, None for an unlabelled one.

@@ -1,7 +1,6 @@
 """The YAML file of a task."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +13,6 @@ from flip_flop.prompts.safety import SEPARATOR
 from flip_flop.prompts.template import MIN_VALUE_LIMIT
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
 from flip_flop.tasks.plugins import TaskRequest, find_loader
-from flip_flop.tasks.readers import SEPARATED
 from flip_flop.tasks.sources import FileSource, HubSource, Source
 from flip_flop.tasks.task import Label, Task
 
@@ -166,9 +164,7 @@ def _source(
         hub = validate(HubEntry, entry, where, code="E-TASK-KEY")
         return HubSource(hub.repo, hub.config, hub.split or split, hub.revision, hub_mirror)
     file = validate(FileEntry, entry, where, code="E-TASK-KEY")
-    path, delimiter = folder / file.path, file.delimiter
-    if delimiter is not None and (not re.fullmatch('[^"\r\n]', delimiter) or path.suffix.lower() not in SEPARATED):
-        hint = 'Write one character, such as ";" or "\\t", for a .csv or .tsv file.'
-        raise InputError("E-TASK-KEY", f"{where}: delimiter is {delimiter!r}.", hint)
     by = tuple(name.strip() for name in file.by.split(",")) if file.by else ()
-    return FileSource(path, file.encoding, delimiter, file.part, by, label_field if file.part else None)
+    return FileSource(
+        folder / file.path, file.encoding, file.delimiter, file.part, by, label_field if file.part else None
+    )

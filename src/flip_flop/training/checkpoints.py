@@ -129,14 +129,14 @@ class Checkpoints(TrainerCallback):
         folder, found = Path(args.output_dir or ""), state.best_global_step
         lost = find_corruption(folder / f"checkpoint-{found}")
         if lost is not None:
-            logged = [entry for entry in state.log_history if "eval_selection" in entry]
-            values = {entry["step"]: entry["eval_selection"] for entry in logged}
+            key = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"
+            values = {entry["step"]: entry[key] for entry in state.log_history if key in entry}
             whole = [
                 checkpoint_step(path)
                 for path in reversed(list_checkpoints(folder))
                 if checkpoint_step(path) in values and find_corruption(path) is None
             ]
-            best = max(whole, key=values.__getitem__, default=None)
+            best = (max if args.greater_is_better else min)(whole, key=values.__getitem__, default=None)
             state.best_global_step, state.best_metric = best, None if best is None else values[best]
             then = "one to come" if best is None else f"checkpoint-{best}"
             log.warning("the best checkpoint, checkpoint-%d, cannot be used (%s): it is now %s", found, lost, then)

@@ -21,6 +21,8 @@ from flip_flop.metrics import check_prior
 from flip_flop.scoring.causal_lm import as_input_error
 from flip_flop.training.settings import ALIASES, MAX_STEPS, TrainingSettings, as_flag
 
+# Values of metric_for_best_model that mean select_by. The library's default is "loss".
+SELECTED = (None, "loss", "selection")
 # Ranges of numbers, which must also be finite.
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "at least 0": (
@@ -86,6 +88,10 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         self._check_supported()
         TrainingArguments.__post_init__(self)
         self._check_optimizer()
+        for name in self.report_to:
+            if name not in get_available_reporting_integrations():
+                message = f"report_to is {name!r}, which is not installed."
+                raise InputError("E-CONFIG-VALUE", message, f"pip install {name}.")
         if self.load_best_model_at_end and self.save_strategy == "steps":
             # The best state of an evaluation without a checkpoint would be lost.
             self._require("save_steps", self.save_steps == self.eval_steps, f"eval_steps, {self.eval_steps}")
@@ -148,9 +154,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
 
     def _check_supported(self) -> None:
         """Refuse features of ``TrainingArguments`` that have no effect here or break a training."""
-        own = self.metric_for_best_model in (None, "loss", "selection")
-        self._require("metric_for_best_model", own, "left out: select_by chooses the checkpoint")
-        if self.load_best_model_at_end:
+        if self.load_best_model_at_end and self.metric_for_best_model in SELECTED:
             self.metric_for_best_model, self.greater_is_better = "selection", True
         self._require("enable_jit_checkpoint", not self.enable_jit_checkpoint, "false: a signal writes a checkpoint")
         liger = not self.use_liger_kernel or is_liger_kernel_available()
@@ -161,6 +165,12 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         self._require("label_smoothing_factor", not self.label_smoothing_factor, "0: no loss smooths labels")
         waits = bool(self.dataloader_num_workers) or not self.dataloader_persistent_workers
         self._require("dataloader_persistent_workers", waits, "false if dataloader_num_workers is 0")
+
+    def check_metric(self, *, has_metrics: bool) -> None:
+        """Refuse another ``metric_for_best_model`` than ours, unless the trainer has ``compute_metrics``."""
+        holds = has_metrics or self.metric_for_best_model in SELECTED
+        hint = "left out, or a key of compute_metrics in Python: select_by chooses the checkpoint"
+        self._require("metric_for_best_model", holds, hint)
 
     def _check_optimizer(self) -> None:
         """Build optimizer and schedule before the weights are loaded.
@@ -215,10 +225,7 @@ def make_config(
     with _in_given_spelling(given), setting_errors(source):
         config = F2CConfig(**{name: _convert(settings[key], known[name].type) for name, key in given.items()})
         config.get_process_log_level()
-    for name in config.report_to:
-        if name not in get_available_reporting_integrations():
-            message = f"report_to is {name!r}, which is not installed."
-            raise InputError("E-CONFIG-VALUE", message, f"pip install {name}.")
+        config.check_metric(has_metrics=False)
     return config
 
 

@@ -1,6 +1,7 @@
 """Training data: rows of a task, encoded instances, and their order."""
 
 import logging
+import os
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,16 @@ from flip_flop.scoring.distributed import world_size
 from flip_flop.scoring.encoder import PromptEncoder
 from flip_flop.scoring.options import TooLongPolicy
 from flip_flop.scoring.too_long import refuse_or_skip
-from flip_flop.tasks import RenderedRows, Task, deduplicate, draw_stratified, holdout, log_label_counts, render_rows
+from flip_flop.tasks import (
+    RenderedRows,
+    Task,
+    as_task,
+    deduplicate,
+    draw_stratified,
+    holdout,
+    log_label_counts,
+    render_rows,
+)
 from flip_flop.tasks.task import gold_digest, instances_digest
 from flip_flop.training.config import F2CConfig
 
@@ -87,6 +97,15 @@ def load_training_data(
     extra: dict[str, Any] = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
     record = replace(record, digests={**record.digests, **more}, **extra)
     return TrainingData(train, validation, record, content_free)
+
+
+def rows_for_task(
+    task: Task | str | os.PathLike[str], config: F2CConfig, train: Any = None, validation: Any = None
+) -> TrainingData:
+    """Return a task's training data, with other rows for the task's ``train`` and ``validation`` if given."""
+    task = as_task(task)
+    given = {split: rows for split, rows in (("train", train), ("validation", validation)) if rows is not None}
+    return load_training_data(replace(task, data={**task.data, **given}), config)
 
 
 class InstanceDataset(Dataset[EncodedInstance]):

@@ -22,6 +22,7 @@ from flip_flop.record import ModelRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring.distributed import world_size
 from flip_flop.tasks import template_name
 from flip_flop.training.checks import has_dropout
+from flip_flop.training.config import SELECTED
 from flip_flop.training.resume import recorded_settings
 from flip_flop.training.selection import base_value
 
@@ -41,6 +42,7 @@ SELECTED_BY = {
     "mean_f1": "by mean F1, which reads labels",
     "macro_f1": "by macro-F1, which reads labels",
     "vote_agreement": "by agreement with the base model's votes, without labels",
+    "last": "the last one was used",
 }
 # The hub's names of metrics.
 _METRIC_TYPES = {"observed_agreement": "observed_agreement", "mean_f1": "f1"}
@@ -49,7 +51,7 @@ _FILES = re.compile(r"\.(csv|tsv|jsonl?|parquet)$", re.IGNORECASE)
 
 def training_record(trainer: Any, change: dict[str, Any] | None, survey: Any = None) -> dict[str, Any]:
     """Return the ``training`` of ``run.json``: settings, steps, selection, first votes, and ``validation``."""
-    best = trainer.state.best_model_checkpoint
+    best, metric = trainer.state.best_model_checkpoint, trainer.args.metric_for_best_model
     states = trainer.optimizer.state.values() if trainer.optimizer is not None else ()
     return recorded_settings(trainer.args) | {
         "uses_labels": trainer.method.uses_labels,
@@ -65,10 +67,10 @@ def training_record(trainer: Any, change: dict[str, Any] | None, survey: Any = N
             for value in state.values()
             if isinstance(value, Tensor) and value.dim() > 0  # without step counts
         ),
-        "selected_by": trainer.criterion.by,
+        "selected_by": trainer.criterion.by if metric in SELECTED else metric,
         "selected_checkpoint": None if best is None else Path(best).name,
         "selected_value": trainer.state.best_metric,
-        "base_value": base_value(trainer.state.log_history),
+        "base_value": base_value(trainer.state.log_history) if metric in SELECTED else None,
         "survey": survey,
         "votes_digest": trainer.votes.table.digest if trainer.votes else None,
         "validation": change,
@@ -105,7 +107,8 @@ def describe(trainer: Any, change: dict[str, Any] | None) -> RunRecord:
         kind="train",
         flip_flop_version=versions()["flip_flop"],
         name=trainer.method.name,
-        task=TaskRecord(
+        task=trainer.task_record
+        or TaskRecord(
             name="rows",
             labels=tuple(range(num_labels)),
             digest="",
@@ -174,7 +177,7 @@ def model_card(
         labels=task.label_names or task.labels,
         validation=validation,
         changes=[(METRICS[name], values) for name, values in changes.items()],
-        selected_by=SELECTED_BY.get(str(training.get("selected_by")), "the last one was used"),
+        selected_by=SELECTED_BY.get(by := str(training.get("selected_by", "last")), f"by {by}"),
         source=_source(str(task.data.get("source", "rows in memory"))),
         seen=math.prod(training.get(name) or 0 for name in sizes),
         settings=(*SETTINGS, *OF_METHOD.get(str(record.name), ())),

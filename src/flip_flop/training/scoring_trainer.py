@@ -14,7 +14,9 @@ from transformers import EvalPrediction, Trainer
 from transformers.trainer_utils import PredictionOutput
 
 from flip_flop.errors import InputError, nearest
+from flip_flop.hub import hub_answers, unreachable
 from flip_flop.metrics import METRICS, Average, Scores, label_shares, majority_vote, summarise
+from flip_flop.record import TaskRecord
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates
 from flip_flop.scoring.boundary import EncodedInstance
@@ -55,7 +57,8 @@ class ScoringTrainer(Trainer):
     criterion: CheckpointCriterion
     votes: FrozenVotes | None  # None: online
     sample: Sequence[EncodedInstance]  # of the training instances
-    template_names: Sequence[str] | None = None  # rows have no template names
+    task_record: TaskRecord | None = None  # rows have no task, and no template names
+    template_names: Sequence[str] | None = None
     f1: Average = "auto"
     evaluation_seconds: float = 0.0
 
@@ -106,7 +109,8 @@ class ScoringTrainer(Trainer):
         Raises:
             InputError: ``E-CONFIG-VALUE`` if the hub is unreachable or refuses.
         """
-        hint = "Log in with `hf auth login`, or leave push_to_hub out and send OUT/adapter later."
+        remedy = "Log in with `hf auth login`" if hub_answers() else f"Connect to the hub ({unreachable()})"
+        hint = f"{remedy}, or save the adapter and send its folder later with `hf upload`."
         with setting_errors("push_to_hub", hint):
             super().init_hf_repo(token, private)
 

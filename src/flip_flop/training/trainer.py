@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,13 @@ from flip_flop.scoring.causal_lm import evaluation_mode, require_finite, unwrap
 from flip_flop.scoring.encoder import PromptEncoder
 from flip_flop.scoring.scorer import ModelGiven
 from flip_flop.scoring.support import choose_backend
-from flip_flop.tasks import RenderedRows
+from flip_flop.tasks import RenderedRows, Task
 from flip_flop.training.adapter import load_trained, prepare_model
 from flip_flop.training.callbacks import StopEarly
 from flip_flop.training.checkpoints import Checkpoints
 from flip_flop.training.checks import draw_sample, log_passes, require_data, require_dtype, require_one_device_each
 from flip_flop.training.config import F2CConfig
-from flip_flop.training.data import KeyedSampler, collate, encode_rows, instances_per_step
+from flip_flop.training.data import KeyedSampler, collate, encode_rows, instances_per_step, rows_for_task
 from flip_flop.training.instance import TrainingInstance, by_rows, drawn_for
 from flip_flop.training.record import CARD, change_on_validation, describe, model_card
 from flip_flop.training.scoring_trainer import ScoringTrainer
@@ -52,17 +53,17 @@ class F2CTrainer(ScoringTrainer):
         args: The settings, which are copied; by default :class:`F2CConfig` with the folder ``<model>-F2C``. Of plain
             ``TrainingArguments``, those that differ from the library's defaults.
         data_collator: Takes encoded instances; the default keeps them whole.
-        train_dataset: Rows, or a ``datasets.Dataset`` of them.
+        train_dataset: Rows, or a ``datasets.Dataset`` of them. With a ``task``, rows of its fields.
         eval_dataset: Rows that select the checkpoint; without them the last one is used. A dict of rows by name logs
             ``eval_NAME_...`` for each, and its first rows select the checkpoint.
         processing_class: The tokenizer; by default loaded by the model's name.
         compute_metrics: Further metrics of an evaluation, from an ``EvalPrediction`` of scores ``[instances, templates,
             labels]`` and label indices, -1 for rows without a label.
-        callbacks: Further callbacks.
-        optimizers: Optimizer and schedule, as in ``Trainer``.
+        callbacks, optimizers: As in ``Trainer``.
         quantization_config: For a model given by name, as is ``F2CConfig.model_init_kwargs``.
         content_free: Rows without content under the same templates, for ``vote_calibration: contextual``.
         peft_config: The adapter; by default the paper's LoRA on all attention and MLP projections.
+        task: The templates and rows as a task, its name or its file.
 
     Raises:
         InputError: For rows of another shape, a single template, a prompt that is too long, or missing gold labels.
@@ -75,8 +76,8 @@ class F2CTrainer(ScoringTrainer):
         model: ModelGiven,
         args: TrainingArguments | None = None,
         data_collator: Callable[[Sequence[EncodedInstance]], dict[str, Any]] | None = None,
-        train_dataset: RenderedRows | None = None,
-        eval_dataset: RenderedRows | Mapping[str, RenderedRows] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
         processing_class: PreTrainedTokenizerBase | None = None,
         compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
         callbacks: list[TrainerCallback] | None = None,
@@ -84,8 +85,16 @@ class F2CTrainer(ScoringTrainer):
         quantization_config: QuantizationConfigMixin | None = None,
         peft_config: PeftConfig | None = None,
         content_free: RenderedRows = (),
+        task: Task | str | os.PathLike[str] | None = None,
     ):
         args = args if args is None or isinstance(args, F2CConfig) else F2CConfig.of(args)
+        settings = args or F2CConfig()
+        settings.check_metric(has_metrics=compute_metrics is not None)
+        if task is not None:
+            data = rows_for_task(task, settings, train_dataset, eval_dataset)
+            train_dataset, eval_dataset, content_free = data.train, data.validation, data.content_free
+            self.task_record, self.f1 = data.record, data.record.f1
+            self.template_names = [template.name for template in data.record.templates]
         self.loaded = load_trained(model, processing_class, args, quantization_config)
         args = self._prepare_args(args, evaluates=eval_dataset is not None)
         self.encoder = PromptEncoder.of(self.loaded.model, self.loaded.tokenizer, args.chat_template)
@@ -128,12 +137,7 @@ class F2CTrainer(ScoringTrainer):
             args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
         return args
 
-    def _encode(
-        self,
-        args: F2CConfig,
-        train_dataset: RenderedRows | None,
-        eval_dataset: RenderedRows | Mapping[str, RenderedRows] | None,
-    ) -> None:
+    def _encode(self, args: F2CConfig, train_dataset: Any, eval_dataset: Any) -> None:
         by_name = eval_dataset if isinstance(eval_dataset, Mapping) else {"validation": eval_dataset}
         splits = ("train", train_dataset), *by_name.items()
         self.train_instances, *evaluated = encode_rows(self.encoder, args.too_long, *splits, quiet=args.disable_tqdm)
@@ -170,8 +174,7 @@ class F2CTrainer(ScoringTrainer):
         uses_labels = self.method.uses_labels
         self.statistics.add(encoded, instances, scores, states.token_counts, losses, uses_labels=uses_labels)
         zero = torch.zeros((), device=states.hidden.device)
-        total = torch.stack([sum(terms.values(), zero) for terms in losses]).sum()
-        total = total / (num_items_in_batch or len(instances))
+        total = torch.stack([sum(terms.values(), zero) for terms in losses]).sum() / (num_items_in_batch or len(losses))
         # Without a consensus no term has a gradient.
         return total if total.requires_grad else total.requires_grad_()
 
@@ -308,9 +311,8 @@ class F2CTrainer(ScoringTrainer):
     ) -> None:  # fmt: skip
         """Write the model card ``README.md`` into ``output_dir``; ``metadata``: further keys of the hub's cards."""
         if self.is_world_process_zero():
-            change = (
-                change_on_validation(self) if distributed.world_size() == 1 else None
-            )  # scoring needs all processes
+            is_alone = distributed.world_size() == 1  # scoring needs all processes
+            change = change_on_validation(self) if is_alone else None
             given = {"language": language, "license": license, "tags": tags, "model_name": model_name} | metadata
             self._write_card(Path(self.args.output_dir or ""), self.record or describe(self, change), **given)
 

@@ -8,7 +8,7 @@ import click
 
 from flip_flop.cli.options import DataOptions, RowOptions, options
 from flip_flop.console import align_columns, echo, visible
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, nearest
 from flip_flop.method.settings import Protocol
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def show_command(data: RowOptions, task: str) -> int:
         ("from", f"{entry.source_name}: {train.split} ({train.rows:,} rows), {test.split} ({test.rows:,} rows)"),
         ("fields", ", ".join(entry.fields)),
         ("labels", f"{entry.label_field}: {labels}"),
-        ("f1", "of label 1" if resolve_average(entry.f1, len(entry.labels)) == "binary" else "macro"),
+        ("f1", f"of {entry.label_names[1]}" if resolve_average(entry.f1, len(entry.labels)) == "binary" else "macro"),
         ("splits", entry.policy.describe(train.split, test.split, data.protocol)),
         ("templates", f"PromptSource, {entry.templates}"),
     ):
@@ -174,10 +174,11 @@ def fetch_command(source: Path | None) -> int:
 def search_command(word: str) -> int:
     """List PromptSource's sets whose name or template has WORD; without it, all.
 
+    The last column has the names of the templates that have WORD, and of all templates if WORD is the name of the set.
     A template is usable if it asks for the dataset's own task, has answers, and passes the sandbox. Use
     `flip-flop templates list promptsource:SET` to see whether it renders for every row.
     """
-    from flip_flop_paper.data.promptsource import search
+    from flip_flop_paper.data.promptsource import promptsource_names, search, templates_folder
 
     lines, total = [["set", "templates", "original task", "usable", ""]], [0, 0, 0]
     for name, found in search(word):
@@ -185,8 +186,13 @@ def search_command(word: str) -> int:
             lines.append([name, "-", "-", "-", found.code])
             continue
         counts = [len(found), sum(each.original_task for each in found), sum(each.is_usable for each in found)]
-        names = [each.name.strip() for each in found if word and word.casefold() in each.name.casefold()]
+        names = [
+            each.name.strip() for each in found if word and (word == name or word.casefold() in each.name.casefold())
+        ]
         lines.append([name, *map(str, counts), visible(", ".join(names), one_line=True)])
         total = [before + more for before, more in zip(total, counts, strict=True)]
+    if len(lines) == 1:
+        hint = nearest(word, promptsource_names(templates_folder()))
+        raise InputError("E-TPL-UNKNOWN", f"no set or template of PromptSource has {word!r}.", hint)
     echo(align_columns([*lines, [f"{len(lines) - 1} sets", *map(str, total), ""]]))
     return 0

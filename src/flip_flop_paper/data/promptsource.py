@@ -287,8 +287,11 @@ def _reason(error: InputError, name: str) -> str:
 
 def search(word: str = "") -> Iterator[tuple[str, list[SourceTemplate] | InputError]]:
     """Yield each dataset whose name or template has the word, with its templates or the reason why they are refused."""
-    folder = templates_folder()
+    folder, parts = templates_folder(), re.findall("[a-z0-9]+", word.casefold())
     for name in promptsource_names(folder):
+        text = f"{name} {(folder / name / FILE_NAME).read_text(errors='replace')}".casefold()
+        if not all(part in text for part in parts):
+            continue  # reading the YAML takes far longer
         found: list[SourceTemplate] | InputError
         try:
             found = read_promptsource(folder, name)
