@@ -3,8 +3,10 @@
 import csv
 import importlib
 import json
+import os
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -146,6 +148,30 @@ def test_every_command_of_a_page_is_valid(path, line):
     command.make_context(name, words, parent=context.parent)
     files = [word for word in words if word.startswith(("examples/", "evidence/"))]
     assert all((ROOT / file).exists() for file in files)
+
+
+def test_the_workflow_for_ci_runs_with_the_demo_model(tmp_path, monkeypatch, flip_flop):
+    page = (ROOT / "docs" / "how-to" / "ci.md").read_text(encoding="utf-8")
+    (workflow,) = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL))
+    (job,) = workflow["jobs"].values()
+    assert {"runs-on", "timeout-minutes", "steps"} == job.keys()
+    actions = [step["uses"].split("@")[0] for step in job["steps"] if "uses" in step]
+    assert actions == [f"actions/{name}" for name in ("checkout", "setup-python", "cache", "upload-artifact")]
+    cache = next(step["with"] for step in job["steps"] if step.get("uses", "").startswith("actions/cache"))
+    assert cache == {"path": "~/.cache/huggingface", "key": "model-${{ env.MODEL }}"}
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "examples" / "reviews", tmp_path, dirs_exist_ok=True)
+    (stored,) = [f"flip-flop {line}" for path, line in COMMANDS if path.name == "ci.md"]
+    steps = [step["run"].replace("\\\n", " ") for step in job["steps"] if "flip-flop " in step.get("run", "")]
+    lines = [line for step in steps for line in step.splitlines() if line.startswith("flip-flop ")]
+    assert len(lines) == 2
+    for line in (stored, *lines):
+        words = shlex.split(line.replace(workflow["env"]["MODEL"], "demo").replace("$MODEL", "demo"))[1:]
+        result = flip_flop(*words)
+        assert result.code == 0, result.err
+    assert {"audit", "junit.xml", "summary.md", "report.html"} <= set(os.listdir("out"))
+    assert 'cat out/summary.md >> "$GITHUB_STEP_SUMMARY"' in steps[-1]
+    assert "not worse than ci/stored | passed" in Path("out/summary.md").read_text()
 
 
 @pytest.mark.slow

@@ -1,22 +1,18 @@
 """``flip-flop audit``."""
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from flip_flop.cli import gates
 from flip_flop.cli.options import AuditCalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options
 from flip_flop.cli.plugin import SectionOptions, audit_sections
-from flip_flop.console import count, echo, is_first_process, percent
-from flip_flop.errors import InputError, nearest
+from flip_flop.console import echo, is_first_process, percent
+from flip_flop.errors import InputError
 from flip_flop.scoring.options import ScoringOptions
 
-if TYPE_CHECKING:
-    from flip_flop.tasks import RenderedSplit
-
-ALIASES = {"agreement": "observed_agreement"}
 SECTIONS = audit_sections()
 
 
@@ -31,7 +27,15 @@ class AuditOptions:
     fail_under: tuple[str, ...] = option(
         (), metavar="METRIC=VALUE", help="Exit with 1 below it, e.g. agreement=0.9. Repeatable."
     )
+<<<<<<< HEAD
     metric: tuple[str, ...] = option((), metavar="MODULE:NAME", help="Also compute this custom metric. Repeatable.")
+=======
+    fail_if_worse_than: Path | None = option(
+        None, metavar="RUN", help="Exit with 1 if agreement or macro-F1 is worse than in this run (95% interval)."
+    )
+    junit: Path | None = option(None, help="Write the table and the results of --fail-... as JUnit XML.")
+    markdown: Path | None = option(None, help="Write the table and the results of --fail-... as Markdown.")
+>>>>>>> ci34
     seed: int = option(0, help="For the sample, the bootstrap, and templates that draw at random.")
     compare_chat: bool = option(
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
@@ -55,10 +59,11 @@ def audit_command(
 
     Writes run.json, metrics.json, scores.npz and instances.jsonl.gz, with the prompts of all rows, into --out. A second
     row of the table shows the same scores after calibration, if there are 50 rows and a prediction changes.
-    --fail-under reads the first row. --vary N prints a second table, of the sensitivity to formatting: separators,
-    spaces, casing, marks and the order of options. Rows that are too long in one format are skipped in all. With
-    --too-long skip, too_long.csv in --out lists the skipped rows.
+    --fail-under and --fail-if-worse-than read the first row. --vary N prints a second table, of the sensitivity to
+    formatting: separators, spaces, casing, marks and the order of options. Rows that are too long in one format are
+    skipped in all. With --too-long skip, too_long.csv in --out lists the skipped rows.
     """
+<<<<<<< HEAD
     from flip_flop.evaluation.run_directory import check_out
     from flip_flop.files import lock_output
     from flip_flop.metrics import add_metric
@@ -67,6 +72,17 @@ def audit_command(
     for reference in run.metric:
         add_metric(reference)
     thresholds = [_threshold(text) for text in run.fail_under]
+=======
+    from flip_flop.evaluation.run_directory import check_out, load_run
+    from flip_flop.files import lock_output, write_text
+    from flip_flop.scoring.too_long import listed_beside
+
+    thresholds = [gates.parse_threshold(text) for text in run.fail_under]
+    stored = None if run.fail_if_worse_than is None else load_run(run.fail_if_worse_than)
+    for file in (run.junit, run.markdown):
+        if file is not None and file.is_dir():
+            raise InputError("E-OUT-PATH", f"{file} is a folder.", "Give a file's name.")
+>>>>>>> ci34
     variants = {run.out: scoring}
     if run.compare_chat:
         if scoring.chat_template != "auto":
@@ -78,8 +94,11 @@ def audit_command(
     chosen = data.open(task.task, task.templates, data.protocol)
     prior = calibration.prior(chosen)
     split = chosen.render(run.split, limit=run.limit, seed=run.seed)
+    expected = gates.expected_audit(split)
     for name, _ in thresholds:
-        _check_gate(name, split)
+        gates.check_threshold(name, expected)
+    if stored is not None and scoring.too_long == "refuse":  # skipped rows are known after scoring
+        gates.check_stored(stored, expected)
     model.check(scoring)
     for out in variants if is_first_process() else ():
         click.get_current_context().with_resource(lock_output(out))
@@ -87,7 +106,7 @@ def audit_command(
     quiet = run.quiet or not is_first_process()
     scorer = model.scorer(quiet=run.quiet)
     from flip_flop.evaluation.audit import audit
-    from flip_flop.report import comparison_frame, legend, render_text, table_caveats
+    from flip_flop.report import comparison_frame, legend, render_markdown, render_text, table_caveats
 
     for each in variants.values():
         scorer.as_read(split.instances[0], each)  # rejects a chat template setting before scoring
@@ -136,53 +155,16 @@ def audit_command(
         notes = "\n".join([legend(frame), *(note for block in blocks for note in table_caveats(block))])
         folders = " ".join(map(str, variants))
         echo(f"\n{notes}\n\n{run.out}: next, flip-flop report {folders} --out report.html")
-    missed = [text for found in runs for gate in thresholds if (text := _missed(found.metrics, *gate))]
-    for text in missed:
-        echo(text, err=True)
-    return 1 if missed else 0
+    results = [gates.threshold_gate(found, *each) for found in runs for each in thresholds]
+    results += [gates.comparison_gate(stored, found) for found in runs if stored is not None]
+    for gate in results:
+        if not (gate.passed and run.quiet):
+            echo(gate.message, err=not gate.passed)
+    if run.junit is not None:
+        write_text(run.junit, gates.junit(results, render_text(frame)))
+    if run.markdown is not None:
+        write_text(run.markdown, gates.markdown(results, render_markdown(frame)))
+    return 0 if all(gate.passed for gate in results) else 1
 
 
 audit_command.params.extend(section.option for section in SECTIONS.values())
-
-
-def _threshold(text: str) -> tuple[str, float]:
-    from flip_flop.metrics import METRICS
-
-    name, _, value = (part.strip() for part in text.partition("="))
-    try:
-        minimum = float(value)
-    except ValueError:
-        minimum = math.nan
-    if not 0 <= minimum <= 1:  # NaN too: nothing is below it, and the check would always pass
-        message = f"--fail-under {text!r} is not METRIC=VALUE with a number from 0 to 1."
-        raise InputError("E-FAIL-UNDER", message, "Write, for example, --fail-under agreement=0.9.")
-    known = [*ALIASES, *(metric.name for metric in METRICS.values() if metric.higher_is_better)]
-    if name not in known:
-        raise InputError("E-FAIL-UNDER", f"--fail-under takes no metric {name!r}.", nearest(name, known))
-    return name, minimum
-
-
-def _check_gate(name: str, split: "RenderedSplit") -> None:
-    """Refuse a gate whose metric has no value on this split, before it is scored: here every label is answered."""
-    import numpy as np
-
-    from flip_flop.metrics import METRICS, Scores
-
-    shape = (len(split.instances), len(split.task.templates), len(split.instances[0].choices[0]))
-    instance, template, label = np.indices(shape)
-    answers = ((instance + template) % shape[2] == label).astype(np.float32)
-    if METRICS[ALIASES.get(name, name)].value(Scores(answers, split.gold)) is None:
-        labelled, templates = int((split.gold >= 0).sum()), count(shape[1], "template")
-        raise _no_value(name, f"split {split.split!r} has {count(labelled, 'gold label')} and {templates}")
-
-
-def _no_value(name: str, why: str) -> InputError:
-    hint = "It needs gold labels, or a second template."
-    return InputError("E-FAIL-UNDER", f"--fail-under: {name} has no value here: {why}.", hint)
-
-
-def _missed(metrics: dict[str, Any], name: str, minimum: float) -> str | None:
-    value = metrics[ALIASES.get(name, name)]
-    if value is None:
-        raise _no_value(name, "it is not defined for these answers")
-    return f"below the threshold: {name} is {value:.4f}, under {minimum:g}" if value < minimum else None

@@ -27,7 +27,10 @@ def report_command(
     figures: Path | None,
     metric: tuple[str, ...],
 ) -> int:
-    """Create one page from audit folders. The first is the baseline of all comparisons."""
+    """Create one page from audit folders. The first is the baseline of all comparisons.
+
+    Runs of several models are named by model. The page and the terminal show the difference of each pair.
+    """
     from flip_flop import report
     from flip_flop.files import lock_output, write_text
     from flip_flop.metrics import add_metric
@@ -52,5 +55,8 @@ def report_command(
         write_text(latex, report.render_latex(groups))
     if figures is not None:
         report.write_figures(groups, figures)
+    for group in report.group_runs(audits):
+        for text in (*map(group.matrix_text, group.paired_metrics), *group.swing):
+            echo(f"{text}\n")
     echo("\n".join(str(path) for path in (out, latex, figures) if path is not None))
     return 0

@@ -1,7 +1,14 @@
 """Reports and tables from audit run directories."""
 
 from flip_flop.evaluation.run_directory import load_run
-from flip_flop.report.compare import comparison_frame, group_runs, mean_difference, require_comparable, what_differs
+from flip_flop.report.compare import (
+    comparison_frame,
+    data_differences,
+    group_runs,
+    mean_difference,
+    require_comparable,
+    what_differs,
+)
 from flip_flop.report.page import render_page, report_groups, write_figures, write_report
 from flip_flop.report.tables import legend, render_csv, render_latex, render_markdown, render_text, table_caveats
 from flip_flop.report.verdict import caveats
@@ -9,6 +16,7 @@ from flip_flop.report.verdict import caveats
 __all__ = [
     "caveats",
     "comparison_frame",
+    "data_differences",
     "group_runs",
     "legend",
     "load_run",

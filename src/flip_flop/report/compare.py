@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flip_flop.console import count, percent, point_interval, points, visible
+from flip_flop.console import MISSING, align_columns, count, percent, point_interval, points, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.evaluation.views import SHOWN, html_table
@@ -29,6 +29,10 @@ class Difference:
     def is_clear(self) -> bool:
         """Whether the interval excludes 0."""
         return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)
+
+    def cell(self) -> str:
+        """The difference in points, and its interval in brackets."""
+        return points(self.value) + (f" ({point_interval(self.interval)})" if self.interval else "")
 
     def words(self) -> str:
         """The difference in points with its interval.
@@ -95,6 +99,56 @@ class AuditComparison:
         parts = [task.name, task.split, count(templates, kind), count(instances, "instance")]
         return ", ".join(visible(part, one_line=True) for part in parts)
 
+    @property
+    def compares_models(self) -> bool:
+        """Whether the runs are of different base models, so that none is before or after another."""
+        return _of_several_models(self.runs)
+
+    @property
+    def title(self) -> str:
+        """The task, and the runs if there are several."""
+        names = [run.name for run in self.runs]
+        pair = f" against {' and '.join(names[1:])}" if self.compares_models else f" → {names[-1]}"
+        return self.base.record.task.name + (f": {names[0]}{pair}" if self.is_comparison else "")
+
+    @property
+    def swing(self) -> list[str]:
+        """A sentence if F1 varies more over the templates of the baseline than mean F1 differs between the runs."""
+        low, high = self.base.f1_range or (0.0, 0.0)
+        start = self.base.value("mean_f1") or 0.0
+        others = [run for run in self.runs[1:] if run.has_gold and (self.compares_models or run.record.adapter)]
+        gains = {run.name: run.metrics["mean_f1"] - start for run in others}
+        listed = ", ".join(f"{points(gain)} ({name})" for name, gain in gains.items() if abs(gain) < high - low)
+        other = "the choice of model" if self.compares_models else "training"
+        text = (
+            f"The choice of template matters more than {other}: F1 of {self.base.name} varies by "
+            f"{percent(high - low)} points over its templates, and mean F1 differs by {listed}."
+        )
+        return [visible(text, one_line=True)] if listed else []
+
+    @property
+    def paired_metrics(self) -> list[str]:
+        """The metrics of the differences between all pairs of models: agreement, and F1 with gold labels."""
+        names = ("observed_agreement", "mean_f1") if self.compares_models else ()
+        return [name for name in names if self.base.value(name) is not None]
+
+    def matrix(self, metric: str) -> list[list[Difference | None]]:
+        """The difference of a metric between each run (row) and each other run (column), as fractions."""
+        return [
+            [None if run is other else mean_difference(metric, other, [run]) for other in self.runs]
+            for run in self.runs
+        ]
+
+    def matrix_text(self, metric: str) -> str:
+        """The matrix as aligned text, in points, with 95% intervals."""
+        head = [f"{METRICS[metric].title}: row minus column", *(run.name for run in self.runs)]
+        lines = zip(self.runs, self.matrix(metric), strict=True)
+        return align_columns(
+            [head, *([run.name, *(each.cell() if each else MISSING for each in line)] for run, line in lines)],
+            num_left=1,
+            rule=True,
+        )
+
     def difference(self, metric: str, run: Audit) -> Difference | None:
         """The difference of a metric between a run and the baseline, as a fraction."""
         return mean_difference(metric, self.base, [run])
@@ -116,7 +170,7 @@ class AuditComparison:
         return pd.DataFrame(rows, columns=columns)
 
     def __repr__(self) -> str:
-        return render_text(comparison_frame(self.runs))
+        return "\n\n".join([render_text(comparison_frame(self.runs)), *self.swing])
 
     def _repr_html_(self) -> str:
         rows = []
@@ -170,9 +224,14 @@ def require_comparable(groups: Sequence[AuditComparison]) -> None:
         raise InputError(
             "E-RUN-MISMATCH",
             f"No two of the {len(groups)} runs can be compared: {left.path} and {right.path} "
-            f"differ in their {_differing(_same_data(left, right))}.",
+            f"differ in their {data_differences(left, right)}.",
             "Audit both models on the same task, split, templates and limit.",
         )
+
+
+def data_differences(left: Audit, right: Audit) -> str:
+    """The differences of the data, in words, that prevent a comparison of two runs. Empty if there is none."""
+    return _differing(_same_data(left, right))
 
 
 def what_differs(left: Audit, right: Audit) -> str:
@@ -200,7 +259,9 @@ def _differing(parts: Mapping[str, bool]) -> str:
 
 
 def _with_distinct_names(runs: Sequence[Audit]) -> list[Audit]:
-    """Rename runs that share their name and templates: each gets its folder in brackets."""
+    """Name runs of several models by model. Runs that still share their name and templates get their folders."""
+    if _of_several_models(runs):
+        runs = [_renamed(run, _name_by_model(run)) for run in runs]
     alike: dict[Any, list[Audit]] = {}
     for run in runs:
         alike.setdefault((run.name, run.template_names), []).append(run)
@@ -209,6 +270,19 @@ def _with_distinct_names(runs: Sequence[Audit]) -> list[Audit]:
         duplicates = alike[run.name, run.template_names]
         folders = [each.path.resolve().name for each in duplicates]
         mark = run.path.resolve().name if len(set(folders)) == len(folders) else str(1 + duplicates.index(run))
-        renamed = replace(run, record=replace(run.record, name=f"{run.name} ({mark})"))
-        named.append(run if len(duplicates) == 1 else renamed)
+        named.append(run if len(duplicates) == 1 else _renamed(run, f"{run.name} ({mark})"))
     return named
+
+
+def _renamed(run: Audit, name: str) -> Audit:
+    return replace(run, record=replace(run.record, name=name))
+
+
+def _of_several_models(runs: Sequence[Audit]) -> bool:
+    return len({run.record.model.digest or run.record.model.name for run in runs}) > 1
+
+
+def _name_by_model(run: Audit) -> str:
+    """The last part of the model's name, and the name of the run unless it is the default for a base model."""
+    model = run.record.model.name.rstrip("/").rpartition("/")[2]
+    return " ".join(part for part in (model, run.name) if part and (part != "base" or not model))

@@ -12,13 +12,13 @@ from urllib.parse import urlencode
 import jinja2
 from markupsafe import Markup
 
-from flip_flop.console import DEMO_NOTE, count, percent, percent_interval, visible
+from flip_flop.console import DEMO_NOTE, count, percent, percent_interval, point_interval, points, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.files import new_folder, write_text
 from flip_flop.metrics import METRICS
 from flip_flop.report.changes import margins
-from flip_flop.report.compare import AuditComparison, group_runs, require_comparable
+from flip_flop.report.compare import AuditComparison, data_differences, group_runs, require_comparable
 from flip_flop.report.instances import PAGE_SIZE
 from flip_flop.report.sections import chart_section, report_section
 from flip_flop.report.tables import assumption, constant_count, table_caption
@@ -126,6 +126,8 @@ def _environment() -> jinja2.Environment:
     environment.filters.update(
         percent=percent,
         percent_interval=percent_interval,
+        points=points,
+        point_interval=point_interval,
         thousands="{:,}".format,
         number=lambda value: f"{value:.2f}".rstrip("0").rstrip("."),
         one_line=lambda text: visible(str(text), one_line=True),
@@ -139,6 +141,7 @@ def _environment() -> jinja2.Environment:
         show=_show,
         assumption=assumption,
         constant_count=constant_count,
+        data_differences=data_differences,
         table_caption=table_caption,
     )
     return environment

@@ -32,6 +32,7 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
         "metrics": metric_table(group),
         "more": metric_table(group, other_metrics(group)),
         "calibration": [metric_table(pair) for pair in pairs],
+        "pairs": {name: group.matrix(name) for name in group.paired_metrics},
         "states": changes.state_names(base),
         "state_counts": changes.state_counts(base),
         "transitions": changes.transition_counts(base, after) if after else None,

@@ -297,6 +297,6 @@ def table_caption(group: "AuditComparison") -> str:
         caption += f" Differences from {group.base.name} are in percentage points, with 95% intervals."
         caption += " Bold marks the best value; collapsed runs are excluded."
     if group.base.has_gold:
-        f1 = "for label 1" if group.base.data.is_binary else "averaged over all labels"
+        f1 = f"for label {group.base.label_name(1)!r}" if group.base.data.is_binary else "averaged over all labels"
         caption += f" F1 is {f1}; σ is its population standard deviation over templates."
     return caption

@@ -41,7 +41,7 @@ def headlines(group: AuditComparison) -> list[Headline]:
 
 
 def caveats(group: AuditComparison) -> list[str]:
-    """Sentences on missing labels, skipped rows, the majority-vote baseline, and methods that F2C does not beat."""
+    """Sentences on missing labels, skipped rows, the effect of templates, and the baselines of training."""
     notes = []
     if not group.base.has_gold:
         notes.append("F1 needs gold labels. Without them the report shows agreement only.")
@@ -51,7 +51,8 @@ def caveats(group: AuditComparison) -> list[str]:
         skipped = run.record.task.num_too_long
         if isinstance(skipped, int) and skipped:
             notes.append(f"{run.name} leaves out {count(skipped, 'instance')}: longer than the model's context.")
-    return [*notes, *table_caveats(group.runs), *_vote_caveat(group), *_method_caveats(group)]
+    notes += [*table_caveats(group.runs), *group.swing]
+    return notes if group.compares_models else [*notes, *_vote_caveat(group), *_method_caveats(group)]
 
 
 def _vote_caveat(group: AuditComparison) -> list[str]:

@@ -1,0 +1,151 @@
+"""The gates of ``flip-flop audit``, which decide its exit code, and their files for CI."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from flip_flop.console import count, markdown_cell, percent, visible
+from flip_flop.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from flip_flop.evaluation.run_directory import Audit
+    from flip_flop.tasks import RenderedSplit
+
+ALIASES = {"agreement": "observed_agreement"}
+COMPARED = ("observed_agreement", "macro_f1")  # by --fail-if-worse-than
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The result of a gate for one run: the condition, whether the run meets it, and the numbers in one line."""
+
+    run: str
+    condition: str
+    passed: bool
+    message: str
+
+
+def parse_threshold(text: str) -> tuple[str, float]:
+    """Return the metric and the minimum of ``METRIC=VALUE``.
+
+    Raises:
+        InputError: ``E-FAIL-UNDER``.
+    """
+    from flip_flop.metrics import METRICS
+
+    name, _, value = (part.strip() for part in text.partition("="))
+    try:
+        minimum = float(value)
+    except ValueError:
+        minimum = math.nan
+    if not 0 <= minimum <= 1:  # NaN too: nothing is below it, and the check would always pass
+        message = f"--fail-under {text!r} is not METRIC=VALUE with a number from 0 to 1."
+        raise InputError("E-FAIL-UNDER", message, "Write, for example, --fail-under agreement=0.9.")
+    known = [*ALIASES, *(metric.name for metric in METRICS.values() if metric.higher_is_better)]
+    if name not in known:
+        raise InputError("E-FAIL-UNDER", f"--fail-under takes no metric {name!r}.", nearest(name, known))
+    return name, minimum
+
+
+def expected_audit(split: "RenderedSplit") -> "Audit":
+    """Return an audit of this split in which every label is answered, to check gates before scoring."""
+    import numpy as np
+
+    from flip_flop.evaluation.run_directory import Audit
+    from flip_flop.metrics import Scores
+    from flip_flop.record import ModelRecord, RunRecord, TaskRecord
+
+    names = tuple(split.task.templates.names)
+    shape = (len(split.instances), len(names), len(split.instances[0].choices[0]))
+    instance, template, label = np.indices(shape)
+    answers = ((instance + template) % shape[2] == label).astype(np.float32)
+    data = Scores(answers, split.gold, ids=tuple(each.id for each in split.instances))
+    record = RunRecord(kind="audit", task=TaskRecord(**split.record), model=ModelRecord())
+    return Audit(record, {}, data, names)
+
+
+def check_threshold(name: str, expected: "Audit") -> None:
+    """Refuse a threshold whose metric has no value on this split (``E-FAIL-UNDER``)."""
+    from flip_flop.metrics import METRICS
+
+    if METRICS[ALIASES.get(name, name)].value(expected.data) is None:
+        labelled, templates = int((expected.gold >= 0).sum()), count(len(expected.template_names), "template")
+        why = f"split {expected.record.task.split!r} has {count(labelled, 'gold label')} and {templates}"
+        raise _no_value(name, why)
+
+
+def check_stored(stored: "Audit", found: "Audit") -> None:
+    """Refuse a stored run on other data, or without a metric to compare (``E-RUN-MISMATCH``)."""
+    from flip_flop.report import data_differences
+
+    if differing := data_differences(stored, found):
+        message = f"--fail-if-worse-than {stored.path}: the stored run and this audit differ in their {differing}."
+        raise InputError("E-RUN-MISMATCH", message, "Audit both on the same task, split, templates, limit and seed.")
+    if not any(stored.value(name) is not None for name in COMPARED):
+        message = f"--fail-if-worse-than {stored.path}: the stored run has neither agreement nor macro-F1."
+        raise InputError("E-RUN-MISMATCH", message, "Audit two or more templates, or rows with gold labels.")
+
+
+def threshold_gate(found: "Audit", name: str, minimum: float) -> Gate:
+    """Compare a metric with its minimum."""
+    value = found.metrics[ALIASES.get(name, name)]
+    if value is None:
+        raise _no_value(name, "it is not defined for these answers")
+    message = f"{name} is {value:.4f}, at least {minimum:g}"
+    if value < minimum:
+        message = f"below the threshold: {name} is {value:.4f}, under {minimum:g}"
+    return Gate(str(found.path), f"{name} >= {minimum:g}", value >= minimum, message)
+
+
+def comparison_gate(stored: "Audit", found: "Audit") -> Gate:
+    """Compare agreement, and macro-F1 with gold labels. A run is worse if the paired interval is below 0."""
+    from flip_flop.metrics import METRICS
+    from flip_flop.report import mean_difference
+
+    check_stored(stored, found)
+    changes = {name: change for name in COMPARED if (change := mean_difference(name, stored, [found]))}
+    worse = any(change.interval is not None and change.interval[1] < 0 for change in changes.values())
+    listed = (
+        f"{METRICS[name].title} {percent(stored.value(name))} to {percent(found.value(name))} ({change.words()})"
+        for name, change in changes.items()
+    )
+    message = f"{'worse' if worse else 'not clearly worse'} than {stored.path}: {'; '.join(listed)}"
+    return Gate(str(found.path), f"not worse than {stored.path}", not worse, message)
+
+
+def junit(gates: Sequence[Gate], table: str) -> str:
+    """Return a JUnit file with a test case for each gate, and the table of the audit as output."""
+    counts = {"tests": str(len(gates)), "failures": str(sum(not gate.passed for gate in gates)), "errors": "0"}
+    root = ElementTree.Element("testsuites", counts)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "flip-flop audit", **counts})
+    for gate in gates:
+        names = {"classname": _xml_text(gate.run), "name": _xml_text(gate.condition)}
+        case = ElementTree.SubElement(suite, "testcase", names)
+        if not gate.passed:
+            ElementTree.SubElement(case, "failure", {"message": _xml_text(gate.message)})
+    ElementTree.SubElement(suite, "system-out").text = "\n".join(map(_xml_text, table.split("\n")))
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+def markdown(gates: Sequence[Gate], table: str) -> str:
+    """Return the Markdown table of the audit, and a table of the gates."""
+    lines = ["| gate | result | numbers | run |", "|---|---|---|---|"]
+    for gate in gates:
+        condition, message, run = (
+            markdown_cell(visible(text, one_line=True)) for text in (gate.condition, gate.message, gate.run)
+        )
+        lines.append(f"| {condition} | {'passed' if gate.passed else '**failed**'} | {message} | {run} |")
+    return "\n".join([table, "", *(lines if gates else [])]) + "\n"
+
+
+def _xml_text(text: str) -> str:
+    """Escape the characters that XML forbids."""
+    return visible(text, one_line=True).replace("\ufffe", "\\ufffe").replace("\uffff", "\\uffff")
+
+
+def _no_value(name: str, why: str) -> InputError:
+    hint = "It needs gold labels, or a second template."
+    return InputError("E-FAIL-UNDER", f"--fail-under: {name} has no value here: {why}.", hint)

@@ -1,0 +1,149 @@
+"""The gates of ``audit`` for CI: a stored run, thresholds, JUnit and Markdown."""
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from flip_flop.cli import gates
+from flip_flop.evaluation.run_directory import load_run
+from flip_flop.metrics import observed_agreement, summarise
+from tests.cli.project import TASK, csv_of, errors_of, one_line
+from tests.report.made_runs import HOSTILE
+
+
+@pytest.fixture
+def audit(flip_flop, model, project):
+    """Audit 60 rows, and store the same run with the gold label as every answer."""
+    (project / "test.csv").write_text(csv_of(range(60)))
+
+    def run(*more, out="out"):
+        return flip_flop("audit", "-m", model, "-t", "tickets.yaml", "-o", out, *more)
+
+    assert run("--quiet", out="stored").code == 0
+    found = load_run("stored")
+    scores = np.where(np.arange(2) == found.gold[:, None, None], -0.1, -2.0) + 0.0 * found.scores
+    metrics = summarise(scores, found.gold, found.template_names)
+    data = replace(found.data, scores=scores.astype(np.float32), instances=[*found.instances])
+    replace(found, data=data, metrics=metrics).write("perfect")
+    return run
+
+
+def test_a_run_clearly_worse_than_a_stored_one_exits_with_1(audit):
+    result = audit("--quiet", "--fail-if-worse-than", "perfect")
+    assert result.code == 1
+    (line,) = errors_of(result).splitlines()
+    number, interval = r"[\d.]+", r"−[\d.]+, 95% CI −[\d.]+ to −[\d.]+"
+    pattern = (
+        rf"worse than perfect: P_o 100.0 to ({number}) \({interval}\); macro F1 100.0 to ({number}) \({interval}\)"
+    )
+    shown = re.fullmatch(pattern, line).groups()
+    found = load_run("out")
+    assert shown == tuple(f"{100 * found.value(name):.1f}" for name in ("observed_agreement", "macro_f1"))
+
+
+def test_the_interval_of_the_comparison_is_the_paired_bootstrap_in_float64(audit):
+    line = errors_of(audit("--quiet", "--fail-if-worse-than", "perfect"))
+    found, stored = load_run("out").predictions, load_run("perfect").predictions
+    random = np.random.default_rng(1)
+    changes = []
+    for _ in range(2000):
+        rows = random.integers(60, size=60)
+        changes.append(observed_agreement(found[rows]) - observed_agreement(stored[rows]))
+    low, high = (float(end) for end in re.search(r"CI −([\d.]+) to −([\d.]+)", line).groups())
+    assert [-low, -high] == pytest.approx(100 * np.quantile(changes, [0.025, 0.975]), abs=1.0)
+
+
+def test_a_run_equal_to_the_stored_one_or_better_passes_and_shows_the_numbers(audit):
+    result = audit("--fail-if-worse-than", "stored")
+    assert result.code == 0
+    assert "not clearly worse than stored: P_o " in result.out
+    assert "(±0.0, 95% CI ±0.0 to ±0.0); macro F1 " in result.out
+    assert audit("--quiet", "--overwrite", "--fail-if-worse-than", "stored").err.count("worse") == 0
+    assert audit("--quiet", "--overwrite", "--fail-if-worse-than", "out").code == 0  # the run that it replaces
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--limit", "30"), "instances"),
+        (("--templates", "plain,terse"), "templates"),
+        (("--split", "validation"), "split and instances"),
+    ],
+)
+def test_a_stored_run_of_other_data_is_refused_before_scoring(audit, more, words):
+    result = audit("--quiet", "--fail-if-worse-than", "stored", *more)
+    one_line(result, "E-RUN-MISMATCH", "--fail-if-worse-than stored", words)
+    assert not os.path.exists("out")
+
+
+def test_a_stored_run_without_a_metric_to_compare_is_refused(audit, project):
+    (project / "tickets.yaml").write_text(TASK.replace("label_field: urgent\n", "").replace("labels: [0, 1]\n", ""))
+    assert audit("--quiet", "--templates", "plain", out="one").code == 0
+    result = audit("--quiet", "--templates", "plain", "--fail-if-worse-than", "one")
+    one_line(result, "E-RUN-MISMATCH", "neither agreement nor macro-F1")
+    one_line(audit("--quiet", "--fail-if-worse-than", "none"), "E-RUN-MISSING", "none")
+
+
+def test_skipped_rows_are_compared_after_scoring(audit, project):
+    rows = project / "test.csv"
+    rows.write_text(rows.read_text() + f'"{"room " * 2000}",1\n')
+    skip = ("--quiet", "--too-long", "skip")
+    assert audit(*skip, out="short").code == 0
+    assert len(load_run("short").instance_ids) == 60
+    result = audit(*skip, "--fail-if-worse-than", "short")
+    assert result.code == 0, result.err
+
+
+def test_junit_counts_the_gates_and_has_the_table(audit):
+    limits = ("--fail-under", "agreement=0", "--fail-under", "macro_f1=1", "--fail-if-worse-than", "perfect")
+    result = audit(*limits, "--junit", "ci/junit.xml", "--markdown", "ci/summary.md")
+    assert result.code == 1
+    root = ElementTree.parse("ci/junit.xml").getroot()
+    assert (root.tag, root.get("tests"), root.get("failures"), root.get("errors")) == ("testsuites", "3", "2", "0")
+    (suite,) = root
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
+    cases = suite.findall("testcase")
+    assert [case.get("name") for case in cases] == ["agreement >= 0", "macro_f1 >= 1", "not worse than perfect"]
+    assert [case.get("classname") for case in cases] == ["out"] * 3
+    failures = [failure.get("message") for case in cases for failure in case]
+    assert failures == errors_of(result).splitlines()[-2:]
+    assert suite.findtext("system-out").splitlines() == result.out.splitlines()[: len(table_of("stored"))]
+    assert sorted(os.listdir("ci")) == ["junit.xml", "summary.md"]  # no temporary file
+
+    _, table, *_, results = (block.splitlines() for block in Path("ci/summary.md").read_text().split("\n\n"))
+    assert table[0].startswith("| run | P_o |")
+    assert results[0] == "| gate | result | numbers | run |"
+    for block in (table, results):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block}) == 1
+    assert [line.split(" | ")[1] for line in results[2:]] == ["passed", "**failed**", "**failed**"]
+
+
+def table_of(run):
+    from flip_flop.report import comparison_frame, render_text
+
+    return render_text(comparison_frame([load_run(run)])).splitlines()
+
+
+def test_without_gates_the_files_have_the_table_only(audit):
+    assert audit("--quiet", "--junit", "j.xml", "--markdown", "m.md").code == 0
+    assert ElementTree.parse("j.xml").getroot().get("tests") == "0"
+    assert "| gate |" not in Path("m.md").read_text()
+    one_line(audit("--quiet", "--overwrite", "--junit", "out"), "E-OUT-PATH", "out is a folder")
+
+
+def test_hostile_names_are_escaped_in_junit_and_markdown():
+    name = f"{HOSTILE}|\ufffe\uffff\x00\n"
+    gate = gates.Gate(run=name, condition=name, passed=False, message=name)
+    root = ElementTree.fromstring(gates.junit([gate], f"table {name}").encode())
+    case = root.find("*/testcase")
+    shown = "</script><b>bold\\u202e\\x1b[31m</b>&\"'|\\ufffe\\uffff\\x00\\n"
+    assert (case.get("name"), case.get("classname"), case[0].get("message")) == (shown,) * 3
+    assert root.findtext("*/system-out") == "table " + shown.removesuffix("\\n") + "\n"
+    last = gates.markdown([gate], "table").splitlines()[-1]
+    assert "<" not in last
+    assert len(re.findall(r"(?<!\\)\|", last)) == 5

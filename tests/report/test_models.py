@@ -1,0 +1,128 @@
+"""Reports on several models: names, pairs, the toy's warning, and the effect of templates."""
+
+import re
+
+import numpy as np
+import pytest
+
+from flip_flop import compare
+from flip_flop.console import DEMO_NOTE, percent, points
+from flip_flop.metrics import f1_per_template, observed_agreement
+from flip_flop.report import load_run, write_report
+from tests.report.pages import Page
+
+
+@pytest.fixture
+def models(make_run):
+    """Two models, and the toy."""
+
+    def make(folder, model, digest, **options):
+        return make_run(folder=folder, model=model, model_digest=digest * 64, num_instances=120, **options)
+
+    return [
+        make("first", "org/Alpha-1B", "a", is_demo=False),
+        make("second", "/models/Beta-2B/", "b", is_demo=False, pull=0.5),
+        make("third", "demo", "c", pull=0.2),
+    ]
+
+
+def page_of(runs, tmp_path):
+    return Page(write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_models_are_compared_by_name_and_never_as_before_and_after(models, tmp_path, number):
+    page = page_of(models[:number], tmp_path)
+    assert page.faults == []
+    title = "demo_reviews: Alpha-1B against Beta-2B" + " and demo" * (number == 3)
+    assert page.text.startswith(f"Consistency report {title} Models org/Alpha-1B, /models/Beta-2B/")
+    report = page.text.split("Provenance The command")[0]
+    assert not re.search(r"\b(before|after|base|first|second|third)\b", report.split("Instances Clear filters")[0])
+    assert "Baseline without training" not in report
+    assert [row[0].split()[0] for row in page.table("Run", "Macro-F1")[1:]] == ["Alpha-1B", "Beta-2B", "demo"][:number]
+
+
+def test_the_verdict_on_two_models_has_both_values(models, make_run, tmp_path):
+    low, high = (percent(load_run(run).value("observed_agreement")) for run in models[:2])
+    verdict = f"Agreement Pₒ is higher for Beta-2B ({high}) than for Alpha-1B ({low})."
+    assert verdict in page_of(models[:2], tmp_path).text
+    same = make_run(folder="same", model="org/Gamma", model_digest="d" * 64, num_instances=120, pull=0.5)
+    verdict = f"Agreement Pₒ shows no clear difference ({high} for Beta-2B, {high} for Gamma)."
+    assert verdict in page_of([models[1], same], tmp_path).text
+
+
+def test_each_pair_has_its_difference_and_paired_interval(models, tmp_path):
+    page = page_of(models, tmp_path)
+    runs = [load_run(run) for run in models]
+    rows = np.random.default_rng(0).integers(120, size=(1000, 120))
+    for metric, label in ((agreement, "Agreement Pₒ"), (mean_f1, "Mean F1")):
+        table = page.table(label, "Beta-2B")
+        assert table[0] == [label, "Alpha-1B", "Beta-2B", "demo"]
+        for i, line in enumerate(table[1:]):
+            for j, cell in enumerate(line[1:]):
+                if i == j:
+                    assert cell == "·"
+                    continue
+                gain = metric(runs[i]) - metric(runs[j])
+                _, low, high = (float(part.replace("−", "-")) for part in re.findall(r"[+−±][\d.]+", cell))
+                assert points(gain) == re.match(r"[+−±][\d.]+", cell).group()
+                resampled = [metric(runs[i], sample) - metric(runs[j], sample) for sample in rows[:200]]
+                ends = 100 * np.quantile(resampled, [0.025, 0.975])
+                assert [low, high] == pytest.approx(ends, abs=1.2)
+
+
+def mean_f1(run, rows=slice(None)):
+    return f1_per_template(run.predictions[rows], run.gold[rows], num_labels=2, average="binary").mean()
+
+
+def agreement(run, rows=slice(None)):
+    return observed_agreement(run.predictions[rows])
+
+
+def test_the_warning_about_the_toy_belongs_to_its_runs(models, tmp_path):
+    assert DEMO_NOTE not in page_of(models[:2], tmp_path).text
+    page = page_of(models, tmp_path)
+    assert page.text.count(DEMO_NOTE) == page.text.count(f"demo: {DEMO_NOTE}") == 1
+    assert [row[0].split()[1:] for row in page.table("Run", "Macro-F1")[1:]] == [[], [], ["toy"]]
+    assert page_of(models[2:], tmp_path).text.startswith(DEMO_NOTE)
+
+
+def test_models_on_other_data_are_apart_with_the_reason(models, make_run, tmp_path):
+    other = make_run(folder="other", model="org/Gamma", model_digest="d" * 64, num_templates=5, num_instances=120)
+    text = page_of([*models[:2], other], tmp_path).text
+    assert "Not compared with Alpha-1B: they differ in their templates." in text
+
+
+def test_trained_runs_of_several_models_keep_their_method_in_the_name(models, make_run):
+    trained = [
+        make_run("f2c", folder=f"f2c{number}", model=model, model_digest=digest * 64, method="f2c", num_instances=120)
+        for number, (model, digest) in enumerate((("org/Alpha-1B", "a"), ("org/Alpha-1B", "a"), ("B/Beta", "b")))
+    ]
+    names = [run.name for run in compare(models[0], *trained).runs]
+    assert names == ["Alpha-1B", "Alpha-1B f2c (f2c0)", "Alpha-1B f2c (f2c1)", "Beta f2c"]
+
+
+def test_a_swing_over_templates_above_the_gain_is_one_sentence_with_both_numbers(models, make_run, tmp_path, flip_flop):
+    first, second = (load_run(run) for run in models[:2])
+    low, high = first.f1_range
+    gain = points(second.value("mean_f1") - first.value("mean_f1"))
+    sentence = (
+        "The choice of template matters more than the choice of model: F1 of Alpha-1B varies by "
+        f"{percent(high - low)} points over its templates, and mean F1 differs by {gain} (Beta-2B)."
+    )
+    assert sentence in page_of(models[:2], tmp_path).text
+    shown = flip_flop("report", *models[:2], "--out", tmp_path / "report.csv")
+    assert (shown.code, shown.out.count(sentence)) == (0, 1)
+    assert re.search(rf"\nBeta-2B +\{gain} \(", shown.out)
+    assert sentence in repr(compare(*models[:2]))
+
+    trained = make_run("f2c", folder="trained", method="f2c", pull=0.1, model="org/Alpha-1B", model_digest="a" * 64)
+    base = make_run(folder="base", model="org/Alpha-1B", model_digest="a" * 64)
+    assert "matters more than training: F1 of base varies by" in page_of([base, trained], tmp_path).text
+
+
+def test_no_swing_is_reported_if_the_gain_exceeds_it_or_f1_is_missing(make_run, hostile, tmp_path):
+    alike = [make_run(folder=str(at), num_templates=2, pull=1.0, shift=at, model_digest=f"{at}" * 64) for at in (0, 3)]
+    assert compare(*alike).swing == []
+    assert compare(*hostile).swing == []
+    assert "matters more" not in page_of(hostile, tmp_path).text
