@@ -27,15 +27,12 @@ class AuditOptions:
     fail_under: tuple[str, ...] = option(
         (), metavar="METRIC=VALUE", help="Exit with 1 below it, e.g. agreement=0.9. Repeatable."
     )
-<<<<<<< HEAD
     metric: tuple[str, ...] = option((), metavar="MODULE:NAME", help="Also compute this custom metric. Repeatable.")
-=======
     fail_if_worse_than: Path | None = option(
         None, metavar="RUN", help="Exit with 1 if agreement or macro-F1 is worse than in this run (95% interval)."
     )
     junit: Path | None = option(None, help="Write the table and the results of --fail-... as JUnit XML.")
     markdown: Path | None = option(None, help="Write the table and the results of --fail-... as Markdown.")
->>>>>>> ci34
     seed: int = option(0, help="For the sample, the bootstrap, and templates that draw at random.")
     compare_chat: bool = option(
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
@@ -63,26 +60,18 @@ def audit_command(
     formatting: separators, spaces, casing, marks and the order of options. Rows that are too long in one format are
     skipped in all. With --too-long skip, too_long.csv in --out lists the skipped rows.
     """
-<<<<<<< HEAD
-    from flip_flop.evaluation.run_directory import check_out
-    from flip_flop.files import lock_output
+    from flip_flop.evaluation.run_directory import check_out, load_run
+    from flip_flop.files import lock_output, write_text
     from flip_flop.metrics import add_metric
     from flip_flop.scoring.too_long import listed_beside
 
     for reference in run.metric:
         add_metric(reference)
-    thresholds = [_threshold(text) for text in run.fail_under]
-=======
-    from flip_flop.evaluation.run_directory import check_out, load_run
-    from flip_flop.files import lock_output, write_text
-    from flip_flop.scoring.too_long import listed_beside
-
     thresholds = [gates.parse_threshold(text) for text in run.fail_under]
     stored = None if run.fail_if_worse_than is None else load_run(run.fail_if_worse_than)
     for file in (run.junit, run.markdown):
         if file is not None and file.is_dir():
             raise InputError("E-OUT-PATH", f"{file} is a folder.", "Give a file's name.")
->>>>>>> ci34
     variants = {run.out: scoring}
     if run.compare_chat:
         if scoring.chat_template != "auto":
