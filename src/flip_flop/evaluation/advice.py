@@ -125,9 +125,10 @@ def abstention_advice(found: Any) -> str:
     point = min(chosen, key=lambda row: abs(row["coverage"] - NEAR))
     share = math.floor(100 * point["threshold"] + 1e-9) / 100
     calibrate = f"--calibrate {run.metrics['method']} " if found.calibrated else ""
+    reached, overall = percent(point["accuracy"]), percent(every["accuracy"])
     words = (
-        f"Abstain on {percent(1 - point['coverage'])} % (predict {calibrate}--abstain-below {share:g}): accuracy of the "
-        f"{_calibrated(found)}vote {percent(point['accuracy'])} instead of {percent(every['accuracy'])}"
+        f"Abstain on {percent(1 - point['coverage'])} % (predict {calibrate}--abstain-below {share:g}): accuracy of "
+        f"the {_calibrated(found)}vote {reached} instead of {overall}"
     )
     return f"{words}{'' if point['accuracy'] > every['accuracy'] else ', so that abstaining does not help'}."
 

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import jinja2
 from markupsafe import Markup
 
-from flip_flop.console import DEMO_NOTE, count, percent, percent_interval, visible
+from flip_flop.console import DEMO_NOTE, count, percent, percent_interval, point_interval, points, visible
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.files import new_folder, write_text
@@ -126,6 +126,8 @@ def _environment() -> jinja2.Environment:
     environment.filters.update(
         percent=percent,
         percent_interval=percent_interval,
+        points=points,
+        point_interval=point_interval,
         thousands="{:,}".format,
         number=lambda value: f"{value:.2f}".rstrip("0").rstrip("."),
         one_line=lambda text: visible(str(text), one_line=True),
