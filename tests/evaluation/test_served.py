@@ -199,7 +199,7 @@ def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
     assert (stored.predictions == found.predictions).all()
     assert set(found.to_pandas("flips")["label"]) == {"no label", "0"}
     write_report([tmp_path / "run"], tmp_path / "page.html")
-    assert "25.0% of its generated answers are no label" in (tmp_path / "page.html").read_text()
+    assert "25.0% of its generated answers match no label" in (tmp_path / "page.html").read_text()
     rows = predict(name, task, quiet=True, scoring=GENERATION)
     assert (rows[0]["vote"], rows[0]["templates"]["truth"]) == (1, {"label": None, "probs": None})
     write_predictions(rows, (0, 1, 2), tmp_path / "out.csv")

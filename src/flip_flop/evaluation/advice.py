@@ -111,7 +111,8 @@ def template_advice(found: Any) -> str:
         why += f", not clearly above {_listed(close)}"
     faults = dict.fromkeys(fault for at in others if (fault := ranking.faults[at]))
     dropped = [f"{_listed([names[at] for at in others if ranking.faults[at] == fault])} ({fault})" for fault in faults]
-    words = f"Use {names[best]}: {why}{'; drop ' if dropped else ''}{', '.join(dropped)}."
+    drop = "; without calibration, drop " if found.calibrated else "; drop "
+    words = f"Use {names[best]}: {why}{drop if dropped else ''}{', '.join(dropped)}."
     return visible(words if ranking.by_f1 else f"{words} {RELIABILITY}.", one_line=True)
 
 

@@ -47,6 +47,10 @@ def predict(
         skipped, each row also has a ``note``. In a skipped row ``vote``, ``confidence`` and ``consensus`` are None, and
         ``templates`` is empty.
     """
+    if not 0 <= abstain_below <= 1:
+        raise InputError(
+            "E-CONFIG-VALUE", f"abstain_below is {abstain_below}.", "Use a share from 0 to 1, such as 0.8."
+        )
     scorer, split = resolve(model, data, need_labels=False)
     found = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
     scores = found.scores if found.calibration is None else calibrated(found.scores, found.calibration["offsets"])

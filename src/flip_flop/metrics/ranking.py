@@ -81,7 +81,7 @@ class TemplateRanking:
 
     @property
     def values(self) -> Float[np.ndarray, " templates"]:
-        """F1 or agreement, whichever ranks the templates."""
+        """The numbers that rank the templates: F1 or agreement."""
         return self.f1 if self.by_f1 and self.f1 is not None else self.agreement
 
 
@@ -105,6 +105,7 @@ def rank_templates(data: Scores, calibrated: Scores | None = None) -> TemplateRa
     constancy, top = shares.max(axis=1), shares.argmax(axis=1)
     reference = (data.labelled.gold[:, None] if by_f1 else votes) == top
     constant = (constancy >= CONSTANT_SHARE) & (constancy - reference.mean(axis=0) >= CONSTANT_EXCESS)
+    constant &= by_f1 | (predictions.shape[1] > 1)  # without labels, a single template has no reference
     values = f1 if by_f1 and f1 is not None else agrees.mean(axis=0)
     order = np.lexsort((-values, constant)).tolist()
     bias = None if data.is_generated else label_preference(data.scores)
