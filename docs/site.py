@@ -50,6 +50,7 @@ METRIC_DEFINITIONS = {
     "posix": ["metrics.agreement.instance_posix"],
     "f1_spread": ["metrics.table._spread", _F1],
     "ensemble_f1": ["metrics.agreement.label_probs", _F1],
+    "ece": ["metrics.confidence.calibration_error_per_template", "metrics.confidence.reliability"],
     "fragile_share": ["metrics.fragility.fragile_answers"],
     "fragile_vote_share": ["metrics.fragility.fragile_votes"],
 }
@@ -135,7 +136,16 @@ def commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Com
 
 GENERATED = {"errors": error_rows, "settings": setting_rows, "commands": command_sections}
 NAVIGATION = {
-    "How-to": ["how-to/own-data", "how-to/models", "how-to/studies", "how-to/ci", "how-to/extend", "memory"],
+    "How-to": [
+        "how-to/own-data",
+        "how-to/templates",
+        "how-to/flickering",
+        "how-to/models",
+        "how-to/studies",
+        "how-to/ci",
+        "how-to/extend",
+        "memory",
+    ],
     "Methods": [f"methods/{name}" for name in ("f2c", "cce", "swarm", "others")],
     "Reference": [f"reference/{name}" for name in ("cli", "settings", "metrics", "files", "log_keys", "errors")],
     "Explanation": ["architecture", "calibration", "decisions", "datasets", "release", "reliability"],

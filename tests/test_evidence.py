@@ -1,18 +1,22 @@
 """The studies on real sentences load, have the tasks of the base model, and a small part of one runs."""
 
+import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from evidence import template_ranking
 from evidence.prepare import write_tasks
 from evidence.pretrain import Options, make_base
 from evidence.rows import read_rows, with_prior
 
-from flip_flop import load_model, load_task
+from flip_flop import load_model, load_run, load_task
 from flip_flop.errors import InputError
 from flip_flop_paper.cli import study_command
 from flip_flop_paper.grid import expand
 from flip_flop_paper.study_file import load_study
+from tests.report.made_runs import TEMPLATES, make_scores, write_run
 
 FOLDER = Path(__file__).parents[1] / "evidence"
 STUDIES = ("biased", "default", "language", "methods", "sizes_of_data", "templates", "transfer")
@@ -75,3 +79,27 @@ def test_a_cut_of_the_study_of_language_runs_on_the_base(tasks, language, tmp_pa
 def test_a_base_goes_on_from_another_one_with_a_skew(language, promptsource_folder, tmp_path):
     make_base(language, tmp_path / "biased", Options(steps=1, skew=0.85), language / "base")
     assert load_model(str(tmp_path / "biased"), device="cpu").record.name == str(tmp_path / "biased")
+
+
+def mean_rank(values, own):
+    return sum(each < own for each in values) + (sum(each == own for each in values) + 1) / 2
+
+
+def test_rank_correlation_equals_a_slow_loop_with_ties():
+    first, second = [0.2, 0.5, 0.5, 0.9, 0.1], [3.0, 1.0, 4.0, 4.0, 0.0]
+    ranks = [[mean_rank(values, own) for own in values] for values in (first, second)]
+    centred = [[rank - sum(each) / 5 for rank in each] for each in ranks]
+    dot = sum(a * b for a, b in zip(*centred, strict=True))
+    expected = dot / math.sqrt(sum(a * a for a in centred[0]) * sum(b * b for b in centred[1]))
+    assert template_ranking.rank_correlation(np.array(first), np.array(second)) == pytest.approx(expected)
+
+
+def test_the_reliability_of_the_ranking_is_printed_for_each_run(tmp_path, monkeypatch, capsys):
+    scores, gold = make_scores(1, 80, 4, 2, 0.3)
+    run = write_run(tmp_path / "run", "base", scores, gold, TEMPLATES[:4], labels=("no", "yes"))
+    found = template_ranking.row_of(template_ranking.with_calibration(load_run(run)))
+    assert (found["rows"], found["templates"]) == (80, 4)
+    assert found["first"] <= found["best"]
+    monkeypatch.setattr("sys.argv", ["template_ranking", str(run)])
+    template_ranking.main()
+    assert f"{tmp_path.name}/run" in capsys.readouterr().out

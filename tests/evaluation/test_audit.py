@@ -36,10 +36,19 @@ def test_scores_match_naive_scores_in_order(found, naive):
 
 def test_metrics_match_scores(found):
     resolution = Resolution(32 * 2**-23, "stated")
-    mass = {name: found.metrics[f"{name}_per_template"] for name in ("own_label_mass", "preferred_tokens")}
+    mass = {
+        name: found.metrics[f"{name}_per_template"] for name in ("own_label_mass", "preferred_tokens", "prompt_tokens")
+    }
     expected = summarise(found.scores, found.gold, found.template_names, resolution=resolution)
     assert found.metrics == expected | {f"{name}_per_template": values for name, values in mass.items()}
     assert found.metrics["fragile_share"] == 0
+
+
+def test_prompt_tokens_are_counted_by_the_tokenizer(found):
+    tokenizer, rows = byte_bpe(), make_task().instances("test")
+    for at, name in enumerate(found.template_names):
+        lengths = [len(tokenizer(row.prompts[at])["input_ids"]) for row in rows]
+        assert found.metrics["prompt_tokens_per_template"][name] == pytest.approx(sum(lengths) / len(lengths))
 
 
 def test_record_suffices_to_repeat_audit(found, loaded):

@@ -57,7 +57,7 @@ def test_probabilities_match_naive_scores_and_vote_is_majority(loaded, predictio
             assert found["label"] == LABELS[own.index(max(own))]
         answers = [found["label"] for found in row["templates"].values()]
         assert row["vote"] == LABELS[oracle.majority_vote(scores)]
-        assert row["vote_share"] == answers.count(row["vote"]) / 4
+        assert row["confidence"] == answers.count(row["vote"]) / 4
         assert row["consensus"] == (answers.count(row["vote"]) > 2)
 
 
@@ -99,7 +99,7 @@ def test_csv_has_a_column_per_template_and_label(predictions, tmp_path):
     write_predictions(predictions, LABELS, tmp_path / "deep" / "out.csv")
     with (tmp_path / "deep" / "out.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0])[:6] == ["id", "vote", "vote_share", "consensus", "plain: p(angry)", "plain: p(calm)"]
+    assert list(rows[0])[:6] == ["id", "vote", "confidence", "consensus", "plain: p(angry)", "plain: p(calm)"]
     assert len(rows[0]) == 4 + 4 * 3
     for row, found in zip(rows, predictions, strict=True):
         assert (row["id"], row["vote"]) == (found["id"], found["vote"])

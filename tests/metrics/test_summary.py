@@ -9,7 +9,7 @@ from tests.metrics import oracle
 
 AGAINST_GOLD = [
     "mean_f1", "f1_std", "macro_f1", "accuracy", "f1_per_template", "accuracy_per_template",
-    "vote_f1", "vote_accuracy", "f1_spread", "ensemble_f1",
+    "vote_f1", "vote_accuracy", "f1_spread", "ensemble_f1", "ece",
 ]  # fmt: skip
 KEYS = {
     *AGAINST_GOLD, "observed_agreement", "no_consensus_share", "fleiss_kappa", "posix",
@@ -97,7 +97,7 @@ def test_without_gold_there_is_agreement_but_no_f1():
     scores, gold = run()
     found = summarise(scores, np.full_like(gold, -1), NAMES)
     assert set(found) == KEYS
-    assert [found[name] for name in AGAINST_GOLD] == [None] * 10
+    assert [found[name] for name in AGAINST_GOLD] == [None] * len(AGAINST_GOLD)
     assert found["observed_agreement"] is not None
     assert found["intervals"]["mean_f1"] is None
     assert found["intervals"]["observed_agreement"] is not None

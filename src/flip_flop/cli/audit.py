@@ -140,6 +140,9 @@ def audit_command(
             share = percent(found.value("unmapped_share"))
             echo(f"\n{place}no label, in percent of the answers: {share} ({', '.join(listed)})")
     if not run.quiet:
+        for found in runs:
+            for advice in filter(None, (found.template_advice, found.abstention_advice)):
+                echo(f"\n{found.path}: {advice}" if run.compare_chat else f"\n{advice}")
         blocks = [rows["audit"] for _, rows in frame.groupby("heading", sort=False)]
         notes = "\n".join([legend(frame), *(note for block in blocks for note in table_caveats(block))])
         folders = " ".join(map(str, variants))

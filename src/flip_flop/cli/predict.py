@@ -17,6 +17,9 @@ class PredictOptions:
 
     source: Path = option(flag="input", short="-i", help="CSV, JSONL or parquet.")
     out: Path = option(short="-o", help="A .jsonl or .csv file.")
+    abstain_below: float = option(
+        0.0, type=click.FloatRange(0, 1), help="Leave the vote empty if a smaller share of the templates predicts it."
+    )
     quiet: bool = option(False, short="-q", help="Show no progress.")
 
 
@@ -33,8 +36,9 @@ def predict_command(
     """Answer a file's rows: the label distribution under each template, and the vote of all.
 
     Rows need the fields that the templates use, and no labels. --out has the input's columns too: in CSV after the
-    prediction's own, one of the same name as `input: NAME`; in JSONL as the object `input`. With --too-long skip, a row
-    that is longer than the model's context has no answer, and a note that says so.
+    prediction's own, one of the same name as `input: NAME`; in JSONL as the object `input`. `confidence` is the share
+    of the templates that predict the vote. With --too-long skip, a row that is longer than the model's context has no
+    answer, and a note that says so.
     """
     from flip_flop.evaluation.run_directory import check_target
     from flip_flop.files import lock_output
@@ -53,7 +57,15 @@ def predict_command(
     from flip_flop.evaluation.predict import predict, write_predictions
 
     with listed_beside(run.out, rows.task.templates.names):
-        predictions = predict(scorer, rows, scoring=scoring, quiet=quiet, calibrate=calibrate, label_prior=prior)
+        predictions = predict(
+            scorer,
+            rows,
+            scoring=scoring,
+            quiet=quiet,
+            calibrate=calibrate,
+            label_prior=prior,
+            abstain_below=run.abstain_below,
+        )
     if not is_first_process():
         return 0
     labels = rows.task.label_values(len(rows.instances[0].choices[0]))
@@ -62,7 +74,10 @@ def predict_command(
     shares = ", ".join(f"{label}: {votes[label]}" for label in labels)
     undecided = sum(row["consensus"] is False for row in predictions)
     notes = f"; {undecided} without a strict majority of the templates"
-    if unanswered := sum(row["vote"] is None for row in predictions):
+    abstained = sum(row["vote"] is None and 0 < (row["confidence"] or 0) < run.abstain_below for row in predictions)
+    if run.abstain_below:
+        notes += f"; {abstained} abstained"
+    if unanswered := sum(row["vote"] is None for row in predictions) - abstained:
         notes += f"; {unanswered} {'too long' if scoring.too_long == 'skip' else 'without an answer that is a label'}"
     echo(f"{run.out}: {len(predictions)} rows ({shares}{notes})")
     return 0

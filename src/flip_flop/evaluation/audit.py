@@ -108,6 +108,9 @@ def audit(
         tokens = scorer.preferred_tokens(scores, low, scoring) if low else []
         metrics["own_label_mass_per_template"] = dict(zip(names, mass.tolist(), strict=True))
         metrics["preferred_tokens_per_template"] = {names[at]: each for at, each in zip(low, tokens, strict=False)}
+    if scores.prompt_tokens is not None:
+        lengths = scores.prompt_tokens.mean(axis=0).tolist()
+        metrics["prompt_tokens_per_template"] = dict(zip(names, lengths, strict=True))
     if scores.calibration is not None:
         offsets = scores.calibration["offsets"]
         after = calibrated(scores.scores, offsets)

@@ -31,20 +31,26 @@ def predict(
     quiet: bool = False,
     calibrate: CalibrationChoice = "none",
     label_prior: Sequence[float] | None = None,
+    abstain_below: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Predict a label for each instance under each template, and their majority vote: ``predict(model, data)``.
 
     Model and data are those of :func:`~flip_flop.audit`. Gold labels are not required:
     ``predict("demo", task.with_rows("new.csv"))``. ``calibrate`` corrects the label bias of each template before the
-    vote, as in an audit.
+    vote, as in an audit. ``abstain_below`` is the smallest confidence of a vote; the others are None.
 
     Returns:
-        A row for each instance, with ``id``, ``vote``, ``vote_share``, ``consensus`` and ``templates``. ``vote`` is the
-        label that most templates predict, ``consensus`` whether that is a strict majority. ``templates`` maps names to
-        ``{"label", "probs": [L]}``. Generated answers have no ``probs``, and their ``label`` and ``vote`` are None if
-        no label matches. If rows that are too long are skipped, each row also has a ``note``. In a skipped row
-        ``vote``, ``vote_share`` and ``consensus`` are None, and ``templates`` is empty.
+        A row for each instance, with ``id``, ``vote``, ``confidence``, ``consensus`` and ``templates``. ``vote`` is the
+        label that most templates predict, ``confidence`` the share of the templates that predict it, and ``consensus``
+        whether that is a strict majority. ``templates`` maps names to ``{"label", "probs": [L]}``. Generated answers
+        have no ``probs``, and their ``label`` and ``vote`` are None if no label matches. If rows that are too long are
+        skipped, each row also has a ``note``. In a skipped row ``vote``, ``confidence`` and ``consensus`` are None, and
+        ``templates`` is empty.
     """
+    if not 0 <= abstain_below <= 1:
+        raise InputError(
+            "E-CONFIG-VALUE", f"abstain_below is {abstain_below}.", "Use a share from 0 to 1, such as 0.8."
+        )
     scorer, split = resolve(model, data, need_labels=False)
     found = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
     scores = found.scores if found.calibration is None else calibrated(found.scores, found.calibration["offsets"])
@@ -52,12 +58,13 @@ def predict(
     probs = None if scoring.by == "generation" else label_probs(scores).round(6).tolist()
     predictions = predicted(scores)
     counts = vote_counts(predictions, len(labels))
+    shares = (counts.max(axis=1) / len(names)).tolist()
     labels_of = [*labels, None]  # index -1: the answer does not match a label
     answered = {
         identifier: {
             "id": identifier,
-            "vote": labels_of[vote],
-            "vote_share": float(counts[row].max() / len(names)),
+            "vote": labels_of[vote] if shares[row] >= abstain_below else None,
+            "confidence": shares[row],
             "consensus": bool(2 * counts[row].max() > len(names)),
             "templates": {
                 name: {"label": labels_of[predictions[row, column]], "probs": probs and probs[row][column]}
@@ -71,14 +78,14 @@ def predict(
     notes: dict[str, str] = {}
     for each in found.too_long:
         notes.setdefault(each.id, f"too long: {words(each, names)}, the model's context is {each.limit}")
-    empty: dict[str, Any] = {"vote": None, "vote_share": None, "consensus": None, "templates": {}}
+    empty: dict[str, Any] = {"vote": None, "confidence": None, "consensus": None, "templates": {}}
     return [
         {"id": instance.id, **answered.get(instance.id, empty), "note": notes.get(instance.id, "")}
         for instance in split.instances
     ]
 
 
-OWN = ("id", "vote", "vote_share", "consensus")
+OWN = ("id", "vote", "confidence", "consensus")
 
 
 def write_predictions(

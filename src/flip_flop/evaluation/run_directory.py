@@ -273,6 +273,7 @@ class StoredMetrics(pydantic.BaseModel):
     f1_per_template: dict[str, Number] | None = None
     own_label_mass_per_template: dict[str, Number] | None = None
     preferred_tokens_per_template: dict[str, list[str]] = {}
+    prompt_tokens_per_template: dict[str, Number] | None = None
     intervals: dict[str, tuple[Number, Number] | None] | None = None
 
 

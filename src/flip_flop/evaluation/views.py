@@ -1,6 +1,7 @@
 """Views of an audit: tables of pandas, notebooks, and a line of text."""
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from html import escape
 from itertools import chain
 from typing import Any, Literal
@@ -8,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from flip_flop.console import count, percent, percent_interval, visible
-from flip_flop.metrics import METRICS, label_probs
+from flip_flop.evaluation import advice
+from flip_flop.metrics import METRICS, TemplateRanking, label_probs, rank_templates
 
-Table = Literal["metrics", "scores", "flips"]
+Table = Literal["metrics", "scores", "flips", "templates", "instances", "coverage"]
 # Threshold of low own-label mass; maximum templates and tokens to print.
 LOW_MASS, MAX_NAMED, MAX_TOKENS = 0.1, 8, 3
 # The metrics of a notebook.
@@ -28,7 +30,11 @@ class AuditViews:
                 interval. All are fractions. ``"scores"`` has a row per instance, template and label with ``score``
                 (mean log-probability of the answer's tokens, in nats), ``probability`` (over the labels) and
                 ``tokens``. ``"flips"`` has a row per answer that differs from the majority vote of its instance, with
-                ``margin`` (nats between the two labels) and ``prompt``.
+                ``margin`` (nats between the two labels) and ``prompt``. ``"templates"`` has a row per template, best
+                first (docs/how-to/templates.md). ``"instances"`` has a row per instance with ``vote``, ``confidence``
+                (share of the templates that predict it), ``margin`` (in probability) and ``worst_template``, which
+                gives the vote the smallest margin. ``"coverage"`` has a row per threshold of the vote share and of the
+                margin, with the share of instances that reach it and the accuracy of their votes.
         """
         import pandas
 
@@ -53,6 +59,21 @@ class AuditViews:
         return html_table(
             self.heading, ("", *("%", "95% interval", "% calibrated", "95% interval")[: 2 * len(runs)]), rows
         )
+
+    @cached_property
+    def template_ranking(self: Any) -> TemplateRanking:
+        """The templates, best first: by F1 from 50 gold labels on, else by agreement with the calibrated vote."""
+        return rank_templates(self.data, self.calibrated and self.calibrated.data)
+
+    @property
+    def template_advice(self: Any) -> str:
+        """A sentence that names the template to use and those to drop, or an empty text for a single template."""
+        return advice.template_advice(self)
+
+    @property
+    def abstention_advice(self: Any) -> str:
+        """A sentence on the accuracy of the most confident votes, or an empty text for fewer than 50 gold labels."""
+        return advice.abstention_advice(self)
 
     @property
     def low_mass(self: Any) -> str:
@@ -132,4 +153,7 @@ def _flips(found: Any) -> dict[str, list[Any]]:
     return columns
 
 
-_TABLES = {"metrics": _metrics, "scores": _scores, "flips": _flips}
+_TABLES = {
+    **{"metrics": _metrics, "scores": _scores, "flips": _flips},
+    **{"templates": advice.template_rows, "instances": advice.instance_rows, "coverage": advice.coverage_rows},
+}

@@ -35,23 +35,34 @@ from flip_flop.metrics.calibration import (
     uniform_prior,
     vote_changes,
 )
+from flip_flop.metrics.confidence import (
+    calibration_error_per_template,
+    reliability,
+    risk_coverage,
+    vote_margin,
+    vote_share,
+)
 from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import Average, accuracy_per_template, f1_per_template, resolve_average
 from flip_flop.metrics.fragility import Resolution, fragile_answers, fragile_votes
+from flip_flop.metrics.ranking import MIN_LABELLED, TemplateRanking, label_preference, peer_votes, rank_templates
 from flip_flop.metrics.table import METRICS, Metric, add_metric, summarise
 
 __all__ = [
     "METRICS",
+    "MIN_LABELLED",
     "Average",
     "Metric",
     "Resolution",
     "Scores",
     "SumStatistic",
+    "TemplateRanking",
     "accuracy_per_template",
     "add_metric",
     "batch_offsets",
     "bootstrap_interval",
     "calibrated",
+    "calibration_error_per_template",
     "check_calibration",
     "check_prior",
     "constant_templates",
@@ -63,6 +74,7 @@ __all__ = [
     "instance_agreement",
     "instance_posix",
     "is_collapsed",
+    "label_preference",
     "label_probs",
     "label_shares",
     "label_shares_per_template",
@@ -72,14 +84,20 @@ __all__ = [
     "observed_agreement",
     "offsets_that_change",
     "paired_bootstrap_interval",
+    "peer_votes",
     "predicted",
     "prior_of_labels",
     "prior_offsets",
+    "rank_templates",
+    "reliability",
     "resolve_average",
+    "risk_coverage",
     "share_drift",
     "summarise",
     "template_agreement_matrix",
     "uniform_prior",
     "vote_changes",
     "vote_counts",
+    "vote_margin",
+    "vote_share",
 ]

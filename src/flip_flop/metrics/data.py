@@ -25,6 +25,7 @@ class Scores:
         average: The F1 by which the task is measured.
         resolution: The smallest margin that the arithmetic resolves, in nats, or None if unknown.
         token_counts: The number of tokens of each answer, 0 for generated answers.
+        prompt_tokens: The number of tokens of each prompt, if a local model scored it.
         ids: The ids of the instances.
         instances: The instances as the model reads them, for example in a chat template.
         too_long: Prompts that exceed the model's context, :class:`~flip_flop.scoring.too_long.TooLong`. Their
@@ -49,6 +50,7 @@ class Scores:
     average: Average = "auto"
     resolution: float | None = None
     token_counts: Int[np.ndarray, "instances templates labels"] | None = None
+    prompt_tokens: Int[np.ndarray, "instances templates"] | None = None
     ids: tuple[str, ...] = ()
     instances: Iterable[Any] = ()
     too_long: tuple[Any, ...] = ()

@@ -21,6 +21,7 @@ from flip_flop.metrics.agreement import (
     label_shares_per_template,
 )
 from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
+from flip_flop.metrics.confidence import mean_calibration_error
 from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template
 from flip_flop.metrics.fragility import Resolution, fragile_share, fragile_share_per_template, fragile_vote_share
@@ -162,6 +163,16 @@ _METRICS = {
             MEAN_F1.of(attrgetter("ensembled")),
             "Ensemble F1",
             "F1 of the label with the largest mean probability over templates.",
+            needs_probabilities=True,
+        ),
+        _against_gold(
+            "ece",
+            "ECE",
+            mean_calibration_error,
+            "ECE",
+            "Expected calibration error: confidence of a template's predictions minus their accuracy, in ten bins.",
+            higher_is_better=False,
+            has_interval=False,
             needs_probabilities=True,
         ),
         Metric(

@@ -5,13 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from flip_flop.evaluation.advice import coverage_rows, template_rows
 from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import template_agreement_matrix
+from flip_flop.metrics import reliability, template_agreement_matrix
 from flip_flop.report import changes
 from flip_flop.report.compare import AuditComparison
 from flip_flop.report.instances import embed
 from flip_flop.report.tables import metric_table, other_metrics
 from flip_flop.report.verdict import caveats, headlines
+
+LEAST_COVERAGE = 0.05
 
 
 def report_section(group: AuditComparison, number: int, size: int | None) -> dict[str, Any]:
@@ -41,7 +44,34 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
         "kind_counts": Counter(change.kind for change in found),
         "embedded": embed(group, template_order(group), printed, size),
         "has_chat_templates": len(set(map(_chat_template, group.runs))) > 1,
+        **confidence_section(group),
     }
+
+
+def confidence_section(group: AuditComparison) -> dict[str, Any]:
+    """The ranking of the last run's templates, and the points of the charts of risk and reliability."""
+    coverage = [_drawn(coverage_rows(run.calibrated or run)) for run in group.runs]
+    risks = [1 - row["accuracy"] for rows in coverage for row in rows if row["accuracy"] is not None]
+    has_curves = group.base.has_gold and not any(run.data.is_generated for run in group.runs)
+    return {
+        "last": group.runs[-1],
+        "ranking": template_rows(group.runs[-1]),
+        "coverage": coverage,
+        "risk_top": max(1, int(np.ceil(10 * max(risks, default=0.0)))) / 10,
+        "reliability": [reliability_curves(run) for run in group.runs] if has_curves else None,
+    }
+
+
+def _drawn(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All rows of the vote share, and at most 400 of the margin; the risk of the first few instances is chance."""
+    line = [row for row in rows if row["by"] == "margin" and row["coverage"] >= LEAST_COVERAGE]
+    return [row for row in rows if row["by"] == "vote share"] + line[:: 1 + len(line) // 400]
+
+
+def reliability_curves(run: Audit) -> list[list[list[float]]]:
+    """Mean confidence and accuracy of each bin: all templates together, then each template."""
+    sums = reliability(run.data.labelled)
+    return [(own[own[:, 0] > 0, 1:] / own[own[:, 0] > 0, :1]).tolist() for own in (sums.sum(axis=0), *sums)]
 
 
 def chart_section(group: AuditComparison) -> dict[str, Any]:

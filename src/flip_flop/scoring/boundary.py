@@ -140,6 +140,11 @@ class EncodedInstance:
         return max(longest_tokens(row) for row in self.answers) - 1
 
     @property
+    def prompt_tokens(self) -> list[int]:
+        """The number of tokens of each prompt."""
+        return [len((row if isinstance(row, AnswerRow) else row[0]).context) for row in self.answers]
+
+    @property
     def num_merged(self) -> int:
         """The number of merged answers, whose first token spans prompt and answer."""
         return sum(

@@ -98,6 +98,7 @@ def score_instances(
     read: list[EncodedInstance] = []
     scores: list[np.ndarray] = []
     counts: list[np.ndarray] = []
+    lengths: list[list[int]] = []
     merged = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(evaluation_mode(model))
@@ -109,6 +110,7 @@ def score_instances(
             read += [replace(instance, answers=()) for instance in window]
             scores += [np.empty(0)] * len(window)
             counts += [np.empty(0)] * len(window)
+            lengths += [instance.prompt_tokens for instance in window]
             merged += sum(instance.num_merged for instance in window)
             shared = shared_beginning([instance.trie for instance in window])
             sizes = [len(instance.trie) - shared for instance in window]
@@ -143,7 +145,7 @@ def score_instances(
             for index, of_it, its_counts in zip(order, batch.numpy(), batch_counts.numpy(), strict=True):
                 scores[index - len(window)], counts[index - len(window)] = of_it, its_counts
     settings = {"backend": backend, "boundary_merged": merged}
-    return Scores.of(read, np.stack(scores), np.stack(counts), settings=settings)
+    return Scores.of(read, np.stack(scores), np.stack(counts), prompt_tokens=np.array(lengths), settings=settings)
 
 
 def join_scores(parts: Sequence[Scores], length: int) -> Scores:
@@ -152,12 +154,14 @@ def join_scores(parts: Sequence[Scores], length: int) -> Scores:
     scores = np.empty((length, *first.scores.shape[1:]), np.float32)
     counts = np.empty(scores.shape, np.int64)
     gold, ids = np.empty(length, np.int64), [""] * length
+    lengths = np.empty(scores.shape[:2], np.int64)
     for number, part in enumerate(own):
         rows = slice(number, None, len(parts))
         assert part.token_counts is not None
         scores[rows], counts[rows], gold[rows], ids[rows] = part.scores, part.token_counts, part.gold, part.ids
+        lengths[rows] = part.prompt_tokens
     settings = {**first.settings, "boundary_merged": sum(part.settings["boundary_merged"] for part in own)}
-    return Scores(scores, gold, token_counts=counts, ids=tuple(ids), settings=settings)
+    return Scores(scores, gold, token_counts=counts, prompt_tokens=lengths, ids=tuple(ids), settings=settings)
 
 
 def _windows(instances: Iterable[EncodedInstance], max_nodes: int) -> Iterator[list[EncodedInstance]]:

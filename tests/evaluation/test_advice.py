@@ -1,0 +1,198 @@
+"""Which template to use and when to abstain: tables and sentences of an audit."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flip_flop import audit, load_run
+from flip_flop.evaluation.advice import RELIABILITY
+from flip_flop.metrics import Scores, summarise
+from flip_flop.report import write_report
+from tests.evaluation.conftest import make_task
+from tests.report.made_runs import HOSTILE, TEMPLATES, make_scores, write_run
+from tests.report.pages import Page
+
+LABELS = ("negative", "positive")
+TABLES = ("templates", "instances", "coverage")
+
+
+def make_audit(folder, scores, gold, templates=TEMPLATES, **options):
+    return load_run(write_run(folder, "base", scores, gold, templates, labels=LABELS, **options))
+
+
+@pytest.fixture
+def scores():
+    return make_scores(1, 120, 8, 2, 0.4)
+
+
+def without_gold(found):
+    return replace(found, data=replace(found.data, gold=np.full(len(found.gold), -1)))
+
+
+def test_templates_are_a_table_best_first(tmp_path, scores):
+    found = make_audit(tmp_path / "run", *scores)
+    table = found.to_pandas("templates")
+    assert table["template"].tolist() == [found.template_names[at] for at in found.template_ranking.order]
+    assert table["f1"].tolist() == [found.metrics["f1_per_template"][name] for name in table["template"]]
+    assert table["f1"].is_monotonic_decreasing
+    assert table["rank"].tolist() == list(range(1, 9))
+    assert table["difference"].isna().tolist() == [True] + [False] * 7
+    assert table["ece"].between(0, 1).all()
+    assert table["prompt_tokens"].isna().all()  # the run is older than the value
+    free = without_gold(found).to_pandas("templates")
+    assert free["agreement"].is_monotonic_decreasing
+    assert free[["f1", "ece"]].isna().all(axis=None)
+
+
+def test_sentence_names_the_best_template_and_those_to_drop(tmp_path, scores):
+    values, gold = scores
+    values[:, 2] = np.log([0.9, 0.1])
+    found = make_audit(tmp_path / "run", values, gold)
+    best = found.to_pandas("templates")["template"][0]
+    assert found.template_advice.startswith(
+        f"Use {best}: F1 {100 * max(found.template_ranking.f1):.1f} on 120 labelled"
+    )
+    assert "; drop good_bad (constant)" in found.template_advice
+    assert "rank correlation" not in found.template_advice
+    free = without_gold(found).template_advice
+    assert "agrees with the vote of the other templates on" in free
+    assert "The order uses no labels: over 18 audits its rank correlation was 0.26 with F1 (-1.00 to 0.87)" in free
+    assert without_gold(found).abstention_advice == ""
+
+
+def test_calibrated_scores_are_the_reference(tmp_path, scores):
+    values, gold = scores
+    found = make_audit(tmp_path / "run", values, gold)
+    offsets = np.linspace(-1, 1, 16).reshape(8, 2)
+    shifted = (values + offsets).astype(np.float32)
+    metrics = {
+        **summarise(shifted, gold, found.template_names, intervals=False),
+        **{"method": "batch", "label_prior": [0.5, 0.5], "votes_changed": 0.0, "vote_share_drift": 0.0},
+        "offsets": dict(zip(found.template_names, offsets.tolist(), strict=True)),
+    }
+    both = replace(found, metrics={**found.metrics, "calibrated": metrics})
+    assert both.template_ranking.f1.tolist() == found.template_ranking.f1.tolist()
+    assert both.template_ranking.agreement.tolist() != found.template_ranking.agreement.tolist()
+    assert "(predict --calibrate batch --abstain-below" in both.abstention_advice
+    assert "calibrated vote" in without_gold(both).template_advice
+    assert "; drop " not in both.template_advice
+
+
+def test_abstention_has_the_numbers_of_the_coverage_table(tmp_path, scores):
+    found = make_audit(tmp_path / "run", *scores)
+    table = found.to_pandas("coverage")
+    shares = table[table["by"] == "vote share"]
+    assert shares["coverage"].iloc[-1] == 1
+    assert shares["accuracy"].iloc[-1] == pytest.approx(found.value("vote_accuracy"))
+    point = min(shares[:-1].itertuples(), key=lambda row: abs(row.coverage - 0.8))
+    assert f"Abstain on {100 * (1 - point.coverage):.1f} % " in found.abstention_advice
+    assert (
+        f"vote {100 * point.accuracy:.1f} instead of {100 * shares['accuracy'].iloc[-1]:.1f}" in found.abstention_advice
+    )
+
+
+def test_instances_have_a_confidence_and_their_worst_template(tmp_path, scores):
+    values, gold = scores
+    found = make_audit(tmp_path / "run", values, gold)
+    table = found.to_pandas("instances")
+    for row, rows, predictions, vote in zip(
+        table.itertuples(), values.astype(float), found.predictions, found.data.votes, strict=True
+    ):
+        assert row.confidence == (predictions == vote).mean()
+        assert row.vote == LABELS[vote]
+        worst = min(range(8), key=lambda at: rows[at, vote] - rows[at, 1 - vote])
+        assert (row.worst_template, row.worst_label) == (TEMPLATES[worst][0], LABELS[predictions[worst]])
+
+
+def test_generated_answers_have_no_probabilities(tmp_path, scores):
+    values, gold = scores
+    certain = np.where(values == values.max(axis=2, keepdims=True), 0, -np.inf).astype(np.float32)
+    certain[3, 1] = -np.inf
+    found = make_audit(tmp_path / "run", certain, gold)
+    templates, instances, coverage = (found.to_pandas(table) for table in TABLES)
+    assert templates[["label_preference", "preferred_label", "ece"]].isna().all(axis=None)
+    assert instances["margin"].isna().all()
+    assert instances["worst_template"].isna().tolist() == (instances["confidence"] == 1).tolist()
+    assert set(coverage["by"]) == {"vote share"}
+    assert found.template_advice.startswith("Use ")
+    page = Page(write_report([found.path], tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert page.faults == []
+    assert "Risk against coverage" in page.text
+    assert "Reliability of" not in page.text
+
+
+def test_one_template_has_no_advice_but_a_table(tmp_path):
+    values, gold = make_scores(1, 60, 1, 2, 0.4)
+    found = make_audit(tmp_path / "run", values, gold, TEMPLATES[:1])
+    assert found.template_advice == found.abstention_advice == ""
+    assert found.to_pandas("templates")["agreement"].isna().all()
+    assert found.to_pandas("instances")["worst_template"].isna().all()
+    page = Page(write_report([found.path], tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert page.faults == []
+    assert "Which template?" not in page.text
+    assert "Reliability of single templates" in page.text
+
+
+def test_all_templates_constant_have_none_to_use(tmp_path):
+    values = np.tile(np.log([0.9, 0.1]), (60, 3, 1)).astype(np.float32)
+    found = make_audit(tmp_path / "run", values, np.arange(60) % 2, TEMPLATES[:3])
+    assert found.template_advice == "Use none of the templates: all are constant."
+    assert found.abstention_advice == ""
+
+
+def test_names_are_escaped_in_sentences(tmp_path, scores):
+    templates = [(f"{HOSTILE}{at}", "{{ text }}", "no ||| yes") for at in range(8)]
+    found = make_audit(tmp_path / "run", *scores, templates)
+    for text in (found.template_advice, without_gold(found).template_advice):
+        assert "\u202e" not in text
+        assert "\x1b" not in text
+        assert "\n" not in text
+
+
+def test_report_shows_ranking_and_coverage(tmp_path, scores):
+    found = make_audit(tmp_path / "run", *scores)
+    page = Page(write_report([found.path], tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert page.faults == []
+    assert found.template_advice in page.text
+    assert found.abstention_advice in page.text
+    ranking = [row[0].split()[1] for row in page.table("Template", "Label preference")[1:]]
+    assert ranking == found.to_pandas("templates")["template"].tolist()
+    shares = found.to_pandas("coverage").query("by == 'vote share'")
+    expected = [f"{100 * each:.1f}" for each in shares["accuracy"]]
+    assert [row[2] for row in page.table("Vote share at least", "Accuracy")[1:]] == expected
+
+
+def test_audit_of_a_model_has_prompt_tokens_that_a_run_keeps(loaded, tmp_path):
+    found = audit(loaded, make_task(), quiet=True)
+    found.write(tmp_path / "run")
+    kept = load_run(tmp_path / "run").to_pandas("templates").set_index("template")["prompt_tokens"]
+    assert kept.to_dict() == found.metrics["prompt_tokens_per_template"]
+    path = tmp_path / "run" / "metrics.json"
+    metrics = json.loads(path.read_text())
+    del metrics["prompt_tokens_per_template"], metrics["ece"]
+    path.write_text(json.dumps(metrics))
+    old = load_run(tmp_path / "run")
+    assert old.template_ranking.order == found.template_ranking.order
+    assert old.to_pandas("templates")["prompt_tokens"].isna().all()
+
+
+def test_scores_need_no_gold_label_for_every_instance(tmp_path, scores):
+    values, gold = scores
+    gold[::2] = -1
+    found = make_audit(tmp_path / "run", values, gold)
+    assert "on 60 labelled instances" in found.template_advice
+    labelled = Scores(values[1::2], gold[1::2])
+    last = found.to_pandas("coverage").query("by == 'margin'").iloc[-1]
+    assert last["accuracy"] == pytest.approx((labelled.votes == labelled.gold).mean())
+
+
+def test_documented_reliability_is_the_one_that_the_sentence_cites():
+    page = (Path(__file__).parents[2] / "docs/how-to/templates.md").read_text(encoding="utf-8")
+    assert "| **mean of 18** | | | | **0.26** | **0.46** |" in page
+    assert "| range | | | | -1.00 to 0.87 |" in page
+    assert all(
+        number in RELIABILITY for number in ("18 audits", "0.26 with F1", "(-1.00 to 0.87)", "0.46 with macro-F1")
+    )
