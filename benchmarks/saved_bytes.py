@@ -49,7 +49,7 @@ Models, cards and settings. `make memory` writes this page from counted bytes; *
   `--device-map auto` spreads the layers over all GPUs and then the CPU, which is slow (not tried on several GPUs). A
   forward that does not fit is divided; it starts at `--batch-tokens`.
 - **Training** keeps the tensors that the backward needs. A row of several instances that does not fit is divided
-  (`W-MEMORY`). An instance with all its templates is not, so its distinct tokens count; `flip-flop study plan` prints
+  (`W-MEMORY`). An instance with all its templates is not, so its distinct tokens count; `audit --dry-run` prints
   them. The model stays on one device. `--activation-checkpointing true` keeps only the input of each layer and computes
   the layer twice; a run can be resumed with it.
 - `--load-in 4bit` is QLoRA (NF4, double quantization, the base computes in `--dtype`); the adapter stays in float32.
