@@ -36,6 +36,9 @@ class AuditOptions:
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
     )
     overwrite: bool = option(False, help="Replace an existing run.")
+    dry_run: bool = option(False, help="Print requests, tokens, time and price of the audit. Writes nothing.")
+    price_in: float | None = option(None, help="Dry run: price of a million input tokens.")
+    price_out: float | None = option(None, help="Dry run: price of a million output tokens.")
     quiet: bool = option(False, short="-q", help="Print the table only.")
 
 
@@ -68,7 +71,7 @@ def audit_command(
         if scoring.chat_template != "auto":
             raise InputError("E-CHAT-TEMPLATE", "--compare-chat and --chat-template are both given.", "Remove one.")
         variants = {run.out / f"chat-{each}": replace(scoring, chat_template=each) for each in ("on", "off")}
-    for out in variants:
+    for out in variants if not run.dry_run else ():
         check_out(out, overwrite=run.overwrite)
     # Errors in the data come before the model is loaded, and errors in options before torch is imported.
     chosen = data.open(task.task, task.templates, data.protocol)
@@ -77,6 +80,13 @@ def audit_command(
     for name, _ in thresholds:
         _check_gate(name, split)
     model.check(scoring)
+    if run.dry_run:
+        from flip_flop.evaluation.estimate import estimate
+
+        scorer = model.scorer(quiet=run.quiet)
+        for each in variants.values():
+            echo(estimate(scorer, split, each, price_in=run.price_in, price_out=run.price_out))
+        return 0
     for out in variants if is_first_process() else ():
         click.get_current_context().with_resource(lock_output(out))
         check_out(out, overwrite=run.overwrite)  # another process may have written since
@@ -127,6 +137,8 @@ def audit_command(
             listed = (f"{name} {percent(part)}" for name, part in found.metrics["unmapped_share_per_template"].items())
             share = percent(found.value("unmapped_share"))
             echo(f"\n{place}no label, in percent of the answers: {share} ({', '.join(listed)})")
+        if found.unparsed:
+            echo(f"{place}most frequent without a label: {found.unparsed}")
     if not run.quiet:
         notes = "\n".join([legend(rows), *(note for group in rows.values() for note in table_caveats(group))])
         folders = " ".join(map(str, variants))

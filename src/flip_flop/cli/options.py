@@ -120,6 +120,9 @@ class BaseModelOptions:
 class ModelOptions(BaseModelOptions):
     """A model with or without an adapter."""
 
+    model: str = option(
+        short="-m", help="A hub name, a folder, a GGUF file, `demo`, or `openai:URL#NAME` for a served model."
+    )
     adapter: Path | None = option(None, help="The adapter/ folder of a training run.")
     device_map: DeviceMap | None = option(None, help="auto: over all GPUs, then the CPU's memory (docs/memory.md).")
     allow_changed: tuple[str, ...] = option(

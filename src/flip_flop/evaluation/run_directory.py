@@ -255,6 +255,7 @@ class StoredMetrics(pydantic.BaseModel):
     f1_per_template: dict[str, Number] | None = None
     own_label_mass_per_template: dict[str, Number] | None = None
     preferred_tokens_per_template: dict[str, list[str]] = {}
+    unparsed_per_template: dict[str, list[tuple[str, int]]] = {}
     intervals: dict[str, tuple[Number, Number] | None] | None = None
 
 

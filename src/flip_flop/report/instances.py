@@ -116,7 +116,8 @@ def _json(
     for index, instance in _read(run, position):
         if index in printed:
             found.printed[index] = instance
-        prompts = [visible(instance.prompts[template]) for template in order]
+        texts = [f"\n[the model wrote] {text}" for text in instance.written] or [""] * len(order)
+        prompts = [visible(instance.prompts[template] + texts[template]) for template in order]
         yield ("," if at else "") + json.dumps(prompts, ensure_ascii=False)
         at.append(position[index])
         choice_of.append(choices.setdefault(instance.choices, len(choices)))

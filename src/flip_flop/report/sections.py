@@ -125,6 +125,7 @@ def share_section(group: Group, number: int) -> dict[str, Any]:
         for run, shares in ((run, run.metrics["label_shares"]) for run in group.runs if run.is_collapsed)
     ] + [
         f"{run.name}: {percent(share)}% of its generated answers are no label: wrong, and in agreement with none."
+        f"{f' Most frequent: {run.unparsed}.' if run.unparsed else ''}"
         for run in group.runs
         if (share := run.value("unmapped_share"))
     ]
