@@ -1,7 +1,12 @@
-"""A completions server in this process, over a tiny model: one forward for each text."""
+"""A server in this process, over a tiny model: one forward for each text.
+
+It is a completions server, or by ``kind`` one that has chat completions only (``chat``, and with ``prompt_logprobs``
+``vllm``), or behaves like ``llama-server`` (``llama``; ``llama after`` returns log-probabilities after the grammar).
+"""
 
 import contextlib
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -21,6 +26,7 @@ class Served:
         self.requests, self.keys, self.fails = [], [], []
         self.log_probs, self.dies_after, self.writes = True, None, lambda prompt: "Yes"
         self.changes, self.waits, self.sends = lambda content: content, threading.Event(), None
+        self.kind, self.num_top = "completions", 20
         self.waits.set()
         self.lock = threading.Lock()
 
@@ -35,15 +41,75 @@ class Served:
         usage = {"prompt_tokens": len(ids), "completion_tokens": 1, "total_tokens": len(ids) + 1}
         return {"text": text + tokens[-1] if self.log_probs else tokens[-1], "logprobs": logprobs}, usage
 
-    def answer(self, asked):
-        if asked.get("echo"):
+    def lacks(self, asked):
+        """Whether the server has no such completion."""
+        return self.kind in ("chat", "vllm") or (self.kind.startswith("llama") and "echo" in asked)
+
+    def log_probs_of(self, ids):
+        return self.model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+
+    def rendered(self, turns):
+        begun = turns[-1]["role"] == "assistant"
+        how = {"add_generation_prompt": not begun, "continue_final_message": begun}
+        return self.tokenizer.apply_chat_template(turns, tokenize=False, **how)
+
+    @torch.no_grad()
+    def chat(self, asked):
+        """The first token of an answer, as vLLM returns it."""
+        ids = self.tokenizer(self.rendered(asked["messages"]))["input_ids"]
+        log_probs, reply = self.log_probs_of(ids), {}
+        decoded = self.tokenizer.decode
+        if asked.get("logprobs"):
+            best = log_probs[-1].topk(self.num_top)
+            pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            top = [{"token": decoded([each]), "logprob": value} for each, value in pairs]
+            reply["logprobs"] = {"content": [{**top[0], "top_logprobs": top}]}
+        prompt = [{str(each): {"logprob": float(log_probs[at, each]), "rank": 1, "decoded_token": decoded([each])}}
+                  for at, each in enumerate(ids[1:])]  # fmt: skip
+        usage = {"prompt_tokens": len(ids), "completion_tokens": 1, "total_tokens": len(ids) + 1}
+        found = {"message": {"role": "assistant", "content": "x"}, **reply}, usage
+        return found, {"prompt_logprobs": [None, *prompt]} if self.kind == "vllm" and "prompt_logprobs" in asked else {}
+
+    @torch.no_grad()
+    def forced(self, asked):
+        """The tokens of a grammar, as llama-server returns them."""
+        wanted = [int(each) for each in re.findall(r"<\[(\d+)\]>", asked["grammar"])]
+        log_probs = self.log_probs_of(asked["prompt"] + wanted)
+        content = []
+        for at, token in enumerate(wanted, len(asked["prompt"]) - 1):
+            best, own = log_probs[at].max(-1), float(log_probs[at, token])
+            shown = (
+                [(token, 0.0), (token, 0.0)]
+                if self.kind == "llama after"
+                else [(token, own), (int(best.indices), float(best.values))]
+            )
+            one, top = ({"id": each, "token": self.tokenizer.decode([each]), "logprob": value} for each, value in shown)
+            content.append({**one, "top_logprobs": [top]})
+        usage = {"prompt_tokens": len(asked["prompt"]), "completion_tokens": len(wanted), "total_tokens": 0}
+        return {"text": self.tokenizer.decode(wanted), "logprobs": {"content": content}}, usage
+
+    def llama(self, path, asked):
+        """The endpoints of llama-server beside /v1."""
+        if path == "/tokenize":
+            return {"tokens": self.tokenizer(asked["content"])["input_ids"]}
+        return {"prompt": self.rendered(asked["messages"])}
+
+    def answer(self, asked, path="/v1/completions"):
+        extra = {}
+        if not path.startswith("/v1"):
+            return self.llama(path, asked)
+        if "grammar" in asked:
+            choice, usage = self.forced(asked)
+        elif self.kind in ("chat", "vllm") and asked.get("max_tokens") == 1:
+            (choice, usage), extra = self.chat(asked)
+        elif asked.get("echo"):
             choice, usage = self.echoed(asked["prompt"])
         else:
             prompt = asked["prompt"] if "prompt" in asked else asked["messages"][0]["content"]
             text = self.writes(prompt)
             choice = {"text": text} if "prompt" in asked else {"message": {"role": "assistant", "content": text}}
             usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-        return {"id": "1", "object": "x", "created": 0, "model": asked["model"], "usage": usage,
+        return {"id": "1", "object": "x", "created": 0, "model": asked["model"], "usage": usage, **extra,
                 "choices": [{"index": 0, "finish_reason": "length", **choice}]}  # fmt: skip
 
 
@@ -61,8 +127,14 @@ def serving(model, tokenizer):
                     return self.connection.close()
                 served.keys.append(self.headers["Authorization"])
                 status = served.fails.pop() if served.fails else 200
+                if self.path == "/v1/completions" and served.lacks(asked):
+                    status = 404
                 served.requests.append(asked)
-                body = served.answer(asked) if status == 200 else {"error": {"message": f"no: {served.keys[-1]}"}}
+                body = (
+                    served.answer(asked, self.path)
+                    if status == 200
+                    else {"error": {"message": f"no: {served.keys[-1]}"}}
+                )
             served.waits.wait()
             content = served.changes(json.dumps(body)).encode()
             if served.sends is not None:
@@ -71,6 +143,10 @@ def serving(model, tokenizer):
                     served.sends(self, content)
                 return None
             return self.reply(content, status, {"retry-after-ms": "1"})
+
+        def do_GET(self):
+            owner = "llamacpp" if served.kind.startswith("llama") else "somebody"
+            return self.reply(json.dumps({"object": "list", "data": [{"id": "tiny", "owned_by": owner}]}).encode())
 
         def reply(self, content, status=200, headers=None):
             self.send_response(status)

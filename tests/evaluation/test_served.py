@@ -81,7 +81,7 @@ def test_chat_template_of_given_tokenizer_is_used(served, loaded, task, keys):
     assert np.abs(theirs.scores - ours.scores).max() < 1e-5
     assert [each.prompts for each in theirs.instances] == [each.prompts for each in ours.instances]
     with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: .* --tokenizer"):
-        audit(served[1], task, quiet=True, scoring=ScoringOptions(chat_template="on"))
+        audit(served[1], task, quiet=True, scoring=ScoringOptions(chat_template="on", api="echo"))
 
 
 def test_requests_are_retried_and_key_is_hidden(served, task, tmp_path):
@@ -117,7 +117,7 @@ def test_interrupted_audit_continues_with_stored_answers(served, task):
 
 
 def test_rejected_prompt_is_named_without_hint_to_continue(served, task):
-    served[0].fails = [400]
+    served[0].fails = [400] * 3
     with pytest.raises(
         InputError, match=r"E-ENDPOINT-ANSWER: Instance 'test-1', template 'plain': .*answers 400"
     ) as told:

@@ -15,7 +15,7 @@ from tests.evaluation.conftest import make_rows, make_task
 from tests.served import serving
 
 pytest.importorskip("openai", reason="the package openai is not installed")
-GENERATION = ScoringOptions(by="generation")
+GENERATION, ECHO = ScoringOptions(by="generation"), ScoringOptions(api="echo")
 NO_RETRY = {"retries": 0, "seconds": 20.0}
 
 
@@ -78,7 +78,7 @@ def without_last_token(reply):
 def test_inconsistent_log_probabilities_are_rejected(served, task, change):
     served[0].changes = changed(change)
     with pytest.raises(InputError, match=r"E-ENDPOINT-LOGPROBS: Instance .*tiny at http") as told:
-        audit(EndpointScorer(served[1], **NO_RETRY), task, quiet=True)
+        audit(EndpointScorer(served[1], **NO_RETRY), task, quiet=True, scoring=ECHO)
     assert "--by generation" in told.value.hint
 
 

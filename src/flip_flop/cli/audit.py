@@ -38,6 +38,9 @@ class AuditOptions:
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
     )
     overwrite: bool = option(False, help="Replace an existing run.")
+    dry_run: bool = option(False, help="Print requests, tokens, time and price of the audit. Writes nothing.")
+    price_in: float | None = option(None, help="Dry run: price of a million input tokens.")
+    price_out: float | None = option(None, help="Dry run: price of a million output tokens.")
     quiet: bool = option(False, short="-q", help="Print the table only.")
 
 
@@ -77,7 +80,7 @@ def audit_command(
         if scoring.chat_template != "auto":
             raise InputError("E-CHAT-TEMPLATE", "--compare-chat and --chat-template are both given.", "Remove one.")
         variants = {run.out / f"chat-{each}": replace(scoring, chat_template=each) for each in ("on", "off")}
-    for out in variants:
+    for out in variants if not run.dry_run else ():
         check_out(out, overwrite=run.overwrite)
     # Errors in the data come before the model is loaded, and errors in options before torch is imported.
     chosen = data.open(task.task, task.templates, data.protocol)
@@ -89,6 +92,13 @@ def audit_command(
     if stored is not None and scoring.too_long == "refuse":  # skipped rows are known after scoring
         gates.check_stored(stored, expected)
     model.check(scoring)
+    if run.dry_run:
+        from flip_flop.evaluation.estimate import estimate
+
+        scorer = model.scorer(quiet=run.quiet)
+        for each in variants.values():
+            echo(estimate(scorer, split, each, price_in=run.price_in, price_out=run.price_out))
+        return 0
     for out in variants if is_first_process() else ():
         click.get_current_context().with_resource(lock_output(out))
         check_out(out, overwrite=run.overwrite)  # another process may have written since
@@ -139,6 +149,8 @@ def audit_command(
             listed = (f"{name} {percent(part)}" for name, part in found.metrics["unmapped_share_per_template"].items())
             share = percent(found.value("unmapped_share"))
             echo(f"\n{place}no label, in percent of the answers: {share} ({', '.join(listed)})")
+        if found.unparsed:
+            echo(f"{place}most frequent without a label: {found.unparsed}")
     if not run.quiet:
         for found in runs:
             for advice in filter(None, (found.template_advice, found.abstention_advice)):

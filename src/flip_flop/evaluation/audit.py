@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from flip_flop.scoring.too_long import ids_of
 from flip_flop.tasks import Data, RenderedSplit, as_split, log_label_counts
 
 log = logging.getLogger("flip_flop")
+NUM_TEXTS, MAX_TEXT = 3, 80  # generated texts to list per template, and their characters
 
 
 def audit(
@@ -124,6 +126,8 @@ def audit(
         key, section = installed[option]
         metrics[key] = section.compute(scorer, split.task, replace(how, value=value))
     scores = replace(scores, instances=scores.instances or split.instances, encoded=None)
+    if scoring.by == "generation":
+        metrics["unparsed_per_template"] = frequent_unparsed(scores, names)
     found = Audit(record, metrics, scores, names)
     if found.low_mass:
         hint = "List the labels in the prompt, use the model's words as labels, or change --chat-template."
@@ -153,6 +157,11 @@ def score_calibrated(
         message = f"--calibrate {calibrate} needs probabilities, and generated answers have none."
         raise InputError("E-GENERATION", message, "Remove one of the two options.")
     scores = scorer.scores(data.instances, scoring, names=data.task.templates.names, label=label, quiet=quiet)
+    if scorer.is_instruct and not scores.settings.get("chat_template"):
+        hint = "Use --chat-template on, or for a served model its --tokenizer."
+        log.warning(
+            "W-CHAT-TEMPLATE: %s is an instruct model, asked without its chat template. %s", scorer.record.name, hint
+        )
     if calibrate == "none":
         return scores
     if calibrate == "auto":
@@ -169,6 +178,16 @@ def score_calibrated(
         return scores
     prior = list(label_prior or uniform_prior(num_labels))
     return replace(scores, calibration={"method": calibrate, "label_prior": prior, "offsets": offsets})
+
+
+def frequent_unparsed(scores: Scores, names: Sequence[str]) -> dict[str, list[tuple[str, int]]]:
+    """Return the most frequent generated texts that match no label, per template, with their numbers."""
+    found = {name: Counter[str]() for name in names}
+    for instance, predictions in zip(scores.instances, scores.predictions.tolist(), strict=True):
+        for name, text, label in zip(names, instance.written, predictions, strict=True):
+            if label < 0:
+                found[name][" ".join(text.split())[:MAX_TEXT]] += 1
+    return {name: texts.most_common(NUM_TEXTS) for name, texts in found.items()}
 
 
 def resolve(

@@ -16,8 +16,12 @@ MAX_LINE = 2**26  # the maximum number of bytes of an instance
 
 
 def write_instances(folder: Path, instances: Iterable[RenderedInstance]) -> None:
-    """Write :data:`INSTANCES_FILE`: a JSON object per line, with ``id``, ``prompts`` and ``choices``."""
-    lines = ({"id": each.id, "prompts": each.prompts, "choices": each.choices} for each in instances)
+    """Write :data:`INSTANCES_FILE`: a JSON object per line, with ``id``, ``prompts``, ``choices``, ``written``."""
+    lines = (
+        {"id": each.id, "prompts": each.prompts, "choices": each.choices}
+        | ({"written": each.written} if each.written else {})
+        for each in instances
+    )
     write_bytes(folder / INSTANCES_FILE, compress(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
@@ -73,8 +77,9 @@ class StoredInstances:
         row = json.loads(line)
         prompts = tuple(map(str, row["prompts"]))
         choices = tuple(tuple(map(str, group)) for group in row["choices"])
+        written = tuple(map(str, row.get("written", ())))
         if (row["id"], len(prompts), len(choices), {len(group) for group in choices}) != (
             name, self.shape[0], self.shape[0], {self.shape[1]},
-        ):  # fmt: skip
+        ) or len(written) not in (0, self.shape[0]):  # fmt: skip
             raise ValueError(name)
-        return RenderedInstance(name, prompts, choices, label=None)
+        return RenderedInstance(name, prompts, choices, label=None, written=written)

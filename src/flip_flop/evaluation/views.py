@@ -93,6 +93,16 @@ class AuditViews:
         return visible(words, one_line=True) if listed else ""
 
     @property
+    def unparsed(self: Any) -> str:
+        """The most frequent generated texts that match no label, per template, or an empty text."""
+        listed = (
+            f"{name} {', '.join(f'{number} x {text!r}' for text, number in texts)}"
+            for name, texts in (self.metrics.get("unparsed_per_template") or {}).items()
+            if texts
+        )
+        return visible("; ".join(listed), one_line=True)
+
+    @property
     def heading(self: Any) -> str:
         """The run, its model and its data as plain text."""
         instances, templates, _ = self.scores.shape

@@ -272,15 +272,19 @@ def summarise(
         "num_templates": num_templates,
         "num_labels": num_labels,
         "intervals": {name: ends and list(ends) for name, ends in found.items()},
-        **(_of_generated(predictions, names) if data.is_generated else {}),
+        **(_without_label(predictions, names) if data.is_generated or predictions.min() < 0 else {}),
+        **(
+            {"absent": {each.name: NO_PROBABILITIES for each in METRICS.values() if each.needs_probabilities}}
+            if data.is_generated
+            else {}
+        ),
     }
 
 
-def _of_generated(predictions: Int[np.ndarray, "instances templates"], names: Sequence[str]) -> dict[str, Any]:
-    """Return the share of answers that match no label, and the reason why some metrics have no value."""
+def _without_label(predictions: Int[np.ndarray, "instances templates"], names: Sequence[str]) -> dict[str, Any]:
+    """Return the share of answers that match no label."""
     unmapped = predictions < 0
     return {
         "unmapped_share": float(unmapped.mean()),
         "unmapped_share_per_template": dict(zip(names, unmapped.mean(axis=0).tolist(), strict=True)),
-        "absent": {each.name: NO_PROBABILITIES for each in METRICS.values() if each.needs_probabilities},
     }

@@ -231,6 +231,7 @@ class RenderedInstance:
         choices: One answer per label, per template. Answers are compared by index.
         label: The gold label's index, or None.
         chat: Additions to the chat template.
+        written: The generated answer under each template, if the model wrote answers.
     """
 
     id: str
@@ -238,6 +239,7 @@ class RenderedInstance:
     choices: tuple[tuple[str, ...], ...]
     label: int | None
     chat: Chat = field(default=Chat(), repr=False)
+    written: tuple[str, ...] = field(default=(), repr=False)
 
 
 def render_instance(

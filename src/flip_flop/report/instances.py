@@ -104,7 +104,9 @@ def _pack(
         for index, instance in _read(run, place):
             if index in printed:
                 kept[index] = instance
-            yield ("," if prompts_of else "") + _json([visible(instance.prompts[template]) for template in order])
+            written = [f"\n[the model wrote] {text}" for text in instance.written] or [""] * len(order)
+            prompts = [visible(instance.prompts[template] + written[template]) for template in order]
+            yield ("," if prompts_of else "") + _json(prompts)
             prompts_of.append(place[index])
             choice_of.append(choices.setdefault(instance.choices, len(choices)))
         listed = [[_names(each[template]) for template in order] for each in choices]

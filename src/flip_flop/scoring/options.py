@@ -6,6 +6,7 @@ from typing import Literal
 ChatTemplate = Literal["auto", "on", "off"]
 Backend = Literal["packed", "padded"]
 By = Literal["probability", "generation"]
+Api = Literal["auto", "echo", "grammar", "prompt_logprobs", "top_logprobs"]
 TooLongPolicy = Literal["refuse", "skip"]
 # Bits of quantized weights: NF4 with double quantization as in QLoRA, or LLM.int8().
 LoadIn = Literal["4bit", "8bit"]
@@ -17,6 +18,7 @@ _HELP = {
     "batch_tokens": "Tokens of one forward pass.",
     "too_long": "Rows that exceed the context length: refuse (exit with an error) or skip.",
     "by": "Served models: score each answer (probability), or use the answer that the model writes (generation).",
+    "api": "Served models: how to read log-probabilities; auto: the first that the server has (docs/how-to/models.md).",
     "concurrency": "Parallel requests to a served model.",
 }
 
@@ -30,6 +32,7 @@ class ScoringOptions:
     batch_tokens: int = field(default=4096, metadata={"help": _HELP["batch_tokens"], "min": 1})
     too_long: TooLongPolicy = field(default="refuse", metadata={"help": _HELP["too_long"]})
     by: By = field(default="probability", metadata={"help": _HELP["by"]})
+    api: Api = field(default="auto", metadata={"help": _HELP["api"]})
     concurrency: int = field(default=8, metadata={"help": _HELP["concurrency"], "min": 1})
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import math
 import re
 import sqlite3
 import threading
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json
@@ -177,10 +180,16 @@ class UnreachableError(InputError):
     """A failure that may pass: no connection, or a server that is overloaded, slow or failing."""
 
 
+class UnsupportedError(InputError):
+    """A reply of a server that lacks an endpoint or an option. Another API may have an answer."""
+
+
 class Question(NamedTuple):
     """A request for the score of ``answer``, or without one for a generated answer of at most ``max_tokens`` tokens.
 
-    ``choices`` are all answers, ``place`` names instance and template in messages.
+    ``in_chat``: the server applies its chat template to the prompt. ``choices`` are all answers, ``place`` names
+    instance and template in messages, and ``api`` is the key of the question in
+    :data:`~flip_flop.scoring.apis.APIS`.
     """
 
     prompt: str
@@ -189,15 +198,22 @@ class Question(NamedTuple):
     in_chat: bool = False
     choices: tuple[str, ...] = ()
     place: str = ""
+    api: str = "echo"
 
     @property
     def key(self) -> str:
         """The key of the stored answer."""
-        return sha256_json(["2" if self.answer is None else "1", *self[:4]])
+        return sha256_json([{"generation": "2", "echo": "1"}.get(self.api, self.api), *self[:4]])
 
     def means(self, given: dict[str, Any]) -> Any:
-        """Return a score in nats, or a label index, or None if the text does not match a label."""
-        return given["score"] if "score" in given else label_of(given["text"], self.choices)
+        """Return scores in nats, or a label index, or None if the text does not match a label.
+
+        Raises:
+            InputError: ``E-ENDPOINT-LABELS`` as :func:`first_token_scores`.
+        """
+        if "top" in given:
+            return first_token_scores(given["top"], self.choices, self.place)
+        return [given["score"]] if "score" in given else label_of(given["text"], self.choices)
 
 
 def require_different(instances: Sequence[RenderedInstance]) -> None:
@@ -208,9 +224,56 @@ def require_different(instances: Sequence[RenderedInstance]) -> None:
             raise InputError("E-GENERATION", message, "Use other words.")
 
 
+HINT_LABELS = "Use answers that begin differently, or --by generation."
+
+
+def require_different_beginnings(instances: Sequence[RenderedInstance], names: Sequence[str]) -> None:
+    """Refuse answers whose first words begin alike (``E-ENDPOINT-LABELS``)."""
+    for at, group in dict.fromkeys(pair for each in instances for pair in enumerate(each.choices)):
+        words = sorted((*choice.split(), "")[0] for choice in group)
+        if any(after.startswith(word) for word, after in itertools.pairwise(words)):
+            message = (
+                f"Template {names[at] if names else at + 1!r}: the answers {', '.join(map(repr, group))} begin alike."
+            )
+            raise InputError("E-ENDPOINT-LABELS", message, HINT_LABELS)
+
+
+def first_token_scores(top: Sequence[tuple[str, float]], choices: Sequence[str], place: str) -> list[float]:
+    """Return the log-probability of each answer's first token, from the most probable tokens.
+
+    The first token of an answer is the longest token that begins this answer and no other. An answer without such a
+    token gets an upper bound: the probability of an unlisted token, or of a token that begins several answers. Without
+    any token that begins an answer, all scores are ``-inf``.
+
+    Raises:
+        InputError: ``E-ENDPOINT-LABELS`` if a token that begins several answers is the most probable.
+
+    Example:
+        >>> first_token_scores([("Yes", -0.1), ("Y", -4.0), ("Maybe", -5.0)], ["No", "Yes"], "")
+        [-5.0, -0.1]
+    """
+    own, shared = dict[int, tuple[int, float]](), dict[int, float]()
+    for token, log_prob in top:
+        text = token.strip()
+        begun = [at for at, choice in enumerate(choices) if text and choice.lstrip().startswith(text)]
+        for at in begun:
+            if len(begun) == 1:
+                own[at] = max(own.get(at, (0, 0.0)), (len(text), log_prob))
+            else:
+                shared[at] = max(shared.get(at, log_prob), log_prob)
+    if not own and not shared:
+        return [-math.inf] * len(choices)
+    if shared and max(shared.values()) >= max((each for _, each in own.values()), default=-math.inf):
+        message = f"{place}: the first token does not identify one of {', '.join(map(repr, choices))}."
+        raise InputError("E-ENDPOINT-LABELS", message, HINT_LABELS)
+    rest = max(1.0 - sum(math.exp(each) for _, each in top), 1e-9)
+    bound = min(math.log(rest), *(each for _, each in top))
+    return [own[at][1] if at in own else max(bound, shared.get(at, bound)) for at in range(len(choices))]
+
+
 def same(one: Any, other: Any) -> bool:
     """Return whether two answers to a question have the same meaning."""
-    return abs(one - other) <= SAME_NATS if isinstance(one, float) else one == other
+    return np.allclose(one, other, rtol=0, atol=SAME_NATS) if isinstance(one, list) else one == other
 
 
 def in_threads(

@@ -49,11 +49,13 @@ class Scorer(abc.ABC):
         record: The model in ``run.json``.
         adapter: The adapter in ``run.json``.
         allowed_changes: Changed parts of the adapter's training that ``--allow-changed`` accepted.
+        is_instruct: Whether the model has a chat template, as far as known. Without it, a warning follows.
     """
 
     record: ModelRecord
     adapter: AdapterRecord | None = None
     allowed_changes: tuple[str, ...] = ()
+    is_instruct = False
 
     @abc.abstractmethod
     def scores(
@@ -94,6 +96,7 @@ class CausalLMScorer(Scorer):
     def __init__(self, loaded: LoadedModel, *, shared: bool = False):
         self.loaded, self.shared = loaded, shared
         self.record, self.adapter, self.allowed_changes = loaded.record, loaded.adapter, loaded.allowed_changes
+        self.is_instruct = bool(loaded.tokenizer.chat_template) and loaded.adapter is None
 
     def scores(
         self,

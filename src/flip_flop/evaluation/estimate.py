@@ -1,0 +1,67 @@
+"""The cost of an audit before it runs: requests, tokens, price and time, from a few instances."""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from flip_flop.console import count, duration
+from flip_flop.prompts import RenderedInstance
+from flip_flop.scoring import CausalLMScorer, EndpointScorer, Scorer
+from flip_flop.scoring.options import ScoringOptions
+from flip_flop.tasks import RenderedSplit
+
+NUM_TIMED = 4  # instances
+
+
+def estimate(
+    scorer: Scorer,
+    split: RenderedSplit,
+    options: ScoringOptions,
+    *,
+    price_in: float | None = None,
+    price_out: float | None = None,
+) -> str:
+    """Score a few instances and return lines about the cost of all. Nothing is written.
+
+    Prices are those of a million tokens. A served model answers the requests of the sample. Answers that are stored
+    already are counted too.
+
+    Raises:
+        InputError: As :meth:`~flip_flop.scoring.Scorer.scores`.
+    """
+    instances = split.instances
+    sample = instances[:: max(1, len(instances) // NUM_TIMED)][:NUM_TIMED]
+    names = split.task.templates.names
+    with tempfile.TemporaryDirectory() as folder:
+        for name, chosen in (
+            ("first", sample[:1]),
+            ("timed", sample),
+        ):  # the first finds the API, or warms up the model
+            if isinstance(scorer, EndpointScorer):
+                scorer.store = Path(folder) / name
+            started = time.perf_counter()
+            scores = scorer.scores(chosen, options, names=names)
+            seconds = time.perf_counter() - started
+    lines = [f"dry run: {count(len(instances), 'instance')}, {count(len(names), 'template')}; nothing is written"]
+    if isinstance(scorer, CausalLMScorer):
+        encoded, too_long = scorer.loaded.encoder(options.chat_template).encode_all(instances)
+        sizes = {each.id: len(each.trie) for each in encoded}
+        naive = sum(
+            len(one.context) + len(one.tokens) for each in encoded for answers in each.answers for one in answers
+        )
+        factor = sum(sizes.values()) / sum(sizes[each] for each in scores.ids)
+        lines.append(f"tokens: {naive:,} naive, {sum(sizes.values()):,} packed; {len(too_long):,} prompts too long")
+    else:
+        settings, factor = scores.settings, _length(instances) / _length(sample)
+        asked = settings["num_asked"] * len(instances) // len(sample)
+        read, written = (round(settings[f"tokens_{kind}"] * factor) for kind in ("read", "written"))
+        lines.append(f"requests: {asked:,} by {settings['api']}; tokens: {read:,} in, {written:,} out")
+        if price_in is not None or price_out is not None:
+            lines.append(f"price: {(read * (price_in or 0) + written * (price_out or 0)) / 1e6:.2f}")
+    lines.append(f"time: {duration(seconds * factor)}, estimated from {count(len(sample), 'instance')}")
+    return "\n".join(lines)
+
+
+def _length(instances: Sequence[RenderedInstance]) -> int:
+    return sum(len(prompt) for each in instances for prompt in each.prompts)
