@@ -39,6 +39,7 @@ from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import Average, accuracy_per_template, f1_per_template, resolve_average
 from flip_flop.metrics.fragility import Resolution, fragile_answers, fragile_votes
 from flip_flop.metrics.table import METRICS, Metric, summarise
+from flip_flop.metrics.template_weights import template_accuracies, template_weights
 
 __all__ = [
     "METRICS",
@@ -77,7 +78,9 @@ __all__ = [
     "resolve_average",
     "share_drift",
     "summarise",
+    "template_accuracies",
     "template_agreement_matrix",
+    "template_weights",
     "uniform_prior",
     "vote_changes",
     "vote_counts",

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,17 @@ from flip_flop.scoring.distributed import world_size
 from flip_flop.scoring.encoder import PromptEncoder
 from flip_flop.scoring.options import TooLongPolicy
 from flip_flop.scoring.too_long import refuse_or_skip
-from flip_flop.tasks import RenderedRows, Task, deduplicate, draw_stratified, holdout, log_label_counts, render_rows
+from flip_flop.tasks import (
+    RenderedRows,
+    RenderedSplit,
+    Task,
+    deduplicate,
+    draw_stratified,
+    holdout,
+    labelled_file,
+    log_label_counts,
+    render_rows,
+)
 from flip_flop.tasks.task import gold_digest, instances_digest
 from flip_flop.training.config import F2CConfig
 
@@ -38,7 +49,12 @@ class TrainingData:
 
 
 def load_training_data(
-    task: Task, config: F2CConfig, *, limit: int | None = None, eval_limit: int | None = None
+    task: Task,
+    config: F2CConfig,
+    *,
+    limit: int | None = None,
+    eval_limit: int | None = None,
+    few_labels: str | PathLike[str] | None = None,
 ) -> TrainingData:
     """Read, render and deduplicate a task's data, under the templates that are not held out.
 
@@ -51,9 +67,11 @@ def load_training_data(
         limit: Size of a uniform sample of each split.
         eval_limit: Number of validation instances to keep, in the label frequencies if labels select the checkpoint.
             Evaluation during training is then cheaper, and differs from the paper.
+        few_labels: A file with labelled rows of ``train``. Their labels replace those of the training instances.
 
     Raises:
-        InputError: ``E-DATA-TOO-FEW``, or an error of the task's data.
+        InputError: ``E-DATA-TOO-FEW``, ``E-DATA-UNMATCHED`` for a labelled row that is not in ``train``, or an error
+            of the task's data.
     """
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1", "macro_f1")
     task = task.with_templates(task.training_templates.names)
@@ -82,11 +100,27 @@ def load_training_data(
             "The training split is empty after deduplication.",
             "Add rows that differ from the others.",
         )
+    if few_labels is not None:
+        train = _with_few_labels(train, rendered.instances, labelled_file(task, few_labels))
     record = TaskRecord.from_json(replace(rendered, instances=train).record)
     more = {"validation": instances_digest(validation), "validation_gold": gold_digest(validation)}
     extra: dict[str, Any] = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
     record = replace(record, digests={**record.digests, **more}, **extra)
     return TrainingData(train, validation, record, content_free)
+
+
+def _with_few_labels(
+    train: Sequence[RenderedInstance], every: Sequence[RenderedInstance], few: RenderedSplit
+) -> list[RenderedInstance]:
+    """Label the training instances that render like a few labelled rows, and no others."""
+    known = {(each.prompts, each.choices) for each in every}
+    labels = {(each.prompts, each.choices): each.label for each in few.instances}
+    for row, each in zip(few.rows.rows, few.instances, strict=True):
+        if (each.prompts, each.choices) not in known:
+            raise InputError("E-DATA-UNMATCHED", f"{few.rows.location(row)} is not a row of the training data.")
+    labelled = [replace(each, label=labels.get((each.prompts, each.choices))) for each in train]
+    log.info("%d training instances are labelled", sum(each.label is not None for each in labelled))
+    return labelled
 
 
 class InstanceDataset(Dataset[EncodedInstance]):
