@@ -136,7 +136,7 @@ def most_disputed(predictions: Sequence[Mapping[str, Any]], number: int) -> list
     def margin(prediction: Mapping[str, Any]) -> float:
         probs = zip(*(each["probs"] or (0.0, 0.0) for each in prediction["templates"].values()), strict=True)
         second, first = sorted(math.fsum(label) for label in probs)[-2:]
-        return first - second
+        return round(first - second, 6)  # the digits of probs
 
     answered = (at for at, row in enumerate(predictions) if row["templates"])
     return sorted(answered, key=lambda at: (predictions[at]["vote_share"], margin(predictions[at]), at))[:number]
