@@ -24,6 +24,7 @@ from flip_flop.report import (
 )
 from flip_flop.scoring import Scorer, score
 from flip_flop.scoring.options import DEFAULT_SCORING
+from flip_flop.tasks import prior_from
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.metrics import calibration_oracle as oracle
 from tests.report.pages import Page
@@ -174,6 +175,6 @@ def test_predictions_are_calibrated_like_audit(loaded, found, tmp_path, caplog):
 def test_few_labels_estimate_prior(tmp_path):
     path = tmp_path / "few.csv"
     path.write_text("text,mood\n" + "good,1\n" * 5 + "bad,0\n" * 2)
-    assert TASK.prior_from(path) == (0.3, 0.6, 0.1)
+    assert prior_from(TASK, path) == (0.3, 0.6, 0.1)
     with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .* no label_field"):
-        make_task(labels=None, label_field=None).prior_from(path)
+        prior_from(make_task(labels=None, label_field=None), path)

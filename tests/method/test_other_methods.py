@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flip_flop.method import METHODS, LossVariant, SplitSettings, find_consensus, split_templates
+from flip_flop.method.supervised import few_label_terms
 from tests.exact import EXACT
 from tests.method import methods_oracle
 from tests.method.draws import random_of
@@ -90,6 +91,34 @@ def test_loss_and_gradient_match_the_loops(name, number, shape, space, reduction
     # A divergence or a deviation is a difference of larger numbers, and its inverse multiplies the rounding.
     size = max(1.0, slope.abs().max().item()) * magnification(name, instance, case)
     torch.testing.assert_close(instance.leaf.grad, slope, rtol=0, atol=EXACT * size)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    number=st.integers(0, 2**31),
+    shape=SHAPES,
+    space=st.sampled_from(["vocab", "labels", "both"]),
+    reduction=st.sampled_from(["mean", "sum"]),
+    weight=st.floats(0.01, 10),
+)
+def test_few_label_term_matches_the_loops_for_a_method_without_labels(number, shape, space, reduction, weight):
+    instance, gold = made(number, shape), number % shape[1]
+    case = {
+        "cce_space": space, "cce_reduction": reduction, "gold": gold, "token_counts": instance.token_counts.tolist(),
+    }  # fmt: skip
+    rows = instance.leaf.tolist()
+    config = config_of(cce_space=space, cce_reduction=reduction)
+    config.supervised_weight = weight
+    terms = few_label_terms(instance, gold, config)
+    (expected,) = (complex(value).real for value in methods_oracle.supervised(rows, rows, case))
+    assert terms["supervised"].item() == pytest.approx(weight * expected, rel=EXACT, abs=EXACT)
+    terms["supervised"].backward()
+    slope = torch.tensor(methods_oracle.gradient(methods_oracle.supervised, rows, case), dtype=torch.float64)
+    torch.testing.assert_close(instance.leaf.grad, weight * slope, rtol=EXACT, atol=weight * EXACT)
+    assert instance.gold is None
+    assert few_label_terms(instance, None, config) == {}
+    config.supervised_weight = 0.0
+    assert few_label_terms(instance, gold, config) == {}
 
 
 def magnification(name, instance, case):

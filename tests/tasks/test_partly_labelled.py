@@ -12,7 +12,7 @@ import pytest
 from flip_flop import load_task
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
-from flip_flop.tasks import Task, as_split, holdout, log_label_counts, sources
+from flip_flop.tasks import Task, as_split, holdout, log_label_counts, prior_from, sources
 from tests.paper.test_promptsource_set import task_of  # noqa: F401 - a fixture
 
 TEMPLATES = TemplateSet(
@@ -134,10 +134,10 @@ def test_floats_still_match_labels_that_are_written_as_floats():
 def test_few_labels_are_counted_without_the_blank_ones(tmp_path):
     task = Task("tickets", TEMPLATES, {"test": rows_with(None)}, labels=("no", "yes"), label_field="urgent")
     separated(",")(tmp_path / "few.csv", [*rows_with(""), {"text": "hail", "urgent": "yes"}])
-    assert task.prior_from(tmp_path / "few.csv") == (0.4, 0.6)
+    assert prior_from(task, tmp_path / "few.csv") == (0.4, 0.6)
     separated(",")(tmp_path / "none.csv", rows_with("", ("", "")))
     with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .*none.csv has no labels in 'urgent'"):
-        task.prior_from(tmp_path / "none.csv")
+        prior_from(task, tmp_path / "none.csv")
 
 
 def test_a_prompt_cannot_print_the_label_field():

@@ -151,3 +151,96 @@ def test_record_card_and_report_mark_a_training_with_labels(tmp_path, method):
     page = write_report([tmp_path / "audit"], tmp_path / "report.html").read_text()
     assert (f"{method}: trained with labels" in page) is with_labels
     assert (f"{method} (labels)" in page) is with_labels
+
+
+def supervised_trainer(out, rows=None, **changes):
+    return make_exact_trainer(out, rows, **({"method": "f2c", "supervised_weight": 0.7} | changes))
+
+
+def step_of(trainer):
+    """The loss and the gradient of all instances in one step."""
+    loss = trainer.compute_loss(trainer.adapted, {"instances": list(trainer.train_instances)})
+    loss.backward()
+    gradient = {
+        name: value.grad.clone() for name, value in trainer.adapted.named_parameters() if value.grad is not None
+    }
+    return loss.item(), gradient
+
+
+@pytest.mark.parametrize("space", ["vocab", "labels", "both"])
+def test_supervised_term_adds_the_loss_and_gradient_of_the_labelled_rows(tmp_path, space):
+    rows = [row if number % 4 == 1 else row | {"label": None} for number, row in enumerate(training_rows())]
+    trainers = {
+        "both": supervised_trainer(tmp_path / "both", rows, cce_space=space),
+        "without": supervised_trainer(tmp_path / "without", rows, cce_space=space, supervised_weight=0.0),
+        "supervised": make_exact_trainer(tmp_path / "alone", rows, cce_space=space, method="supervised"),
+    }
+    for trainer in trainers.values():
+        for name, value in trainer.adapted.named_parameters():
+            if "lora_" in name:
+                value.data = torch.sin(torch.arange(value.numel(), dtype=torch.float64)).reshape(value.shape) / 9
+    found = {name: step_of(trainer) for name, trainer in trainers.items()}
+    loss, gradient = found["both"]
+    assert loss == pytest.approx(found["without"][0] + 0.7 * found["supervised"][0], rel=1e-12)
+    for name, value in gradient.items():
+        expected = found["without"][1][name] + 0.7 * found["supervised"][1][name]
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-7)  # the model has float32 parts
+    logged = trainers["both"].statistics.means()
+    assert logged["no_gold"] == 0.75
+    assert logged["supervised"] == pytest.approx(0.7 * found["supervised"][0], rel=1e-12)
+    assert not {"no_gold", "supervised"} & trainers["without"].statistics.means().keys()
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_a_method_without_labels_never_sees_the_gold_label(tmp_path, weight):
+    seen = []
+
+    def loss(instance, config):
+        seen.append(instance.gold)
+        return {"any": instance.scores().sum()}
+
+    method = Method("reads", "Reads", "#0", loss, needs_consensus=False)
+    trainer = supervised_trainer(tmp_path, method=method, supervised_weight=weight)
+    step_of(trainer)
+    assert seen == [None] * 8
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_training_depends_on_labels_only_with_a_supervised_weight(tmp_path, weight):
+    found = []
+    for label in (0, 1):
+        trainer = trainer_of(
+            tmp_path / str(label), "f2c", relabelled(label), supervised_weight=weight, num_train_epochs=1
+        )
+        trainer.train()
+        found.append(adapter_weights(trainer))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0]) == (weight == 0)
+
+
+def test_supervised_weight_needs_labels_and_a_method_without_them(tmp_path):
+    with pytest.raises(InputError, match=r"^E-NO-GOLD: supervised_weight uses gold labels, but none of the 8 training"):
+        supervised_trainer(tmp_path, relabelled(None))
+    for method in WITH_LABELS:
+        with pytest.raises(
+            InputError, match=rf"^E-CONFIG-VALUE: supervised_weight is 0.7. It must be 0 for method {method}"
+        ):
+            make_config({"method": method, "supervised_weight": 0.7})
+    with pytest.raises(InputError, match=r"^E-CONFIG-VALUE: supervised_weight is -1.0. It must be at least 0"):
+        make_config({"supervised_weight": -1.0})
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_record_card_and_report_mark_a_supervised_term(tmp_path, weight):
+    base, out = save_tiny(tmp_path / "tiny"), tmp_path / "run"
+    config = settings(votes="frozen", max_steps=2, supervised_weight=weight)
+    run = train(str(base), make_task(), config, out, quiet=True, keep_worse=True)
+    card = (run.adapter / "README.md").read_text()
+    assert record_of(out)["training"]["uses_labels"] is (weight > 0)
+    assert record_of(out)["training"]["supervised_weight"] == weight
+    assert f"Trained {'with gold labels' if weight else 'without labels'} by f2c, with" in card
+    assert ("| supervised_weight | 0.5 |" in card) is (weight > 0)
+    found = audit(load_model(str(base), adapter=run.adapter), make_task(), quiet=True)
+    assert found.uses_labels is (weight > 0)
+    found.write(tmp_path / "audit")
+    page = write_report([tmp_path / "audit"], tmp_path / "report.html").read_text()
+    assert ("f2c: trained with labels" in page) is (weight > 0)

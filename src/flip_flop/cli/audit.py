@@ -1,17 +1,21 @@
 """``flip-flop audit``."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flip_flop.cli import gates
 from flip_flop.cli.options import AuditCalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options
 from flip_flop.cli.plugin import SectionOptions, audit_sections
-from flip_flop.console import echo, is_first_process, percent
+from flip_flop.console import align_columns, count, echo, is_first_process, percent, visible
 from flip_flop.errors import InputError
 from flip_flop.scoring.options import ScoringOptions
+
+if TYPE_CHECKING:
+    from flip_flop.evaluation.run_directory import Audit
 
 SECTIONS = audit_sections()
 
@@ -84,7 +88,7 @@ def audit_command(
         check_out(out, overwrite=run.overwrite)
     # Errors in the data come before the model is loaded, and errors in options before torch is imported.
     chosen = data.open(task.task, task.templates, data.protocol)
-    prior = calibration.prior(chosen)
+    prior, few_labels = calibration.prior(chosen), calibration.labelled(chosen)
     split = chosen.render(run.split, limit=run.limit, seed=run.seed)
     expected = gates.expected_audit(split)
     for name, _ in thresholds:
@@ -121,6 +125,7 @@ def audit_command(
                 quiet=quiet,
                 calibrate=calibration.calibrate,
                 label_prior=prior,
+                few_labels=few_labels,
             )
         found = replace(found, path=out)
         how = SectionOptions(None, run.split, run.limit, run.seed, each, quiet)
@@ -140,6 +145,8 @@ def audit_command(
         return 0
     frame = comparison_frame(runs)
     echo(render_text(frame))
+    if few_labels is not None:
+        echo(f"\n{_render_votes([each for found in runs for each in (found, found.calibrated) if each])}")
     for found in runs:
         place = f"{found.path}: " if run.compare_chat else ""
         for name, section in SECTIONS.items():
@@ -172,3 +179,16 @@ def audit_command(
 
 
 audit_command.params.extend(section.option for section in SECTIONS.values())
+
+
+def _render_votes(runs: "Sequence[Audit]") -> str:
+    """Render the accuracy and F1 of the two votes of each run, in percent, and the weights."""
+    lines, notes = [["vote", "accuracy", "F1", "macro-F1"]], []
+    for run in runs:
+        found, title = run.metrics["weighted_vote"], visible(run.name, one_line=True)
+        lines += [[f"{title}: {name} vote", *map(percent, found[name].values())] for name in ("majority", "weighted")]
+        listed = ", ".join(f"{name} {weight:.2f}" for name, weight in found["weights"].items())
+        notes.append(f"{title}: weights {visible(listed, one_line=True)}")
+    counted = count(found["num_instances"], "labelled instance"), count(found["num_few_labels"], "labelled row")
+    heading = "{} other than the {} of --few-labels".format(*counted)
+    return "\n".join([heading, align_columns(lines, num_left=1, rule=True), *notes])

@@ -35,7 +35,11 @@ class TrainOptions:
         min=1,
         help="Select the checkpoint on a seeded, stratified sample of this many validation instances.",
     )
-    few_labels: Path | None = option(None, help="Estimate label_prior from these labelled rows: CSV, JSONL or parquet.")
+    few_labels: Path | None = option(
+        None,
+        help="Estimate label_prior from these labelled rows: CSV, JSONL or parquet. With supervised_weight, they are "
+        "training rows instead, and the loss reads their labels only.",
+    )
     resume: bool = option(False, help="Continue from the last complete checkpoint in --out.")
     allow_changed: tuple[str, ...] = option(
         (),
@@ -82,19 +86,22 @@ def train_command(
     settings = _read_settings(run.config) | _parse_flags(ctx.args)
     _check_reporter(settings)  # before seconds of imports
     from flip_flop.scoring.distributed import rank
-    from flip_flop.tasks import require_templates_for_training
+    from flip_flop.tasks import prior_from, require_templates_for_training
     from flip_flop.training import load_training_data, make_config, train
     from flip_flop.training.resume import check_out
 
-    for name in settings:
-        if flag := OWNED.get(name.removeprefix("--").replace("-", "_")):
+    names = {name.removeprefix("--").replace("-", "_"): name for name in settings}
+    for key, name in names.items():
+        if flag := OWNED.get(key):
             raise InputError("E-CONFIG-KEY", f"{name} cannot be set as a setting.", f"It is set by {flag}.")
     if run.method is not None:
         settings["method"] = run.method
-    if run.few_labels is not None:
-        if {"label_prior", "--label-prior", "--label_prior"} & settings.keys():
+    is_supervised = settings.get(names.get("supervised_weight", ""), 0) not in (0, "0", "0.0")
+    few_labels = run.few_labels if is_supervised else None
+    if run.few_labels is not None and not is_supervised:
+        if "label_prior" in names:
             raise InputError("E-LABEL-PRIOR", "label_prior and --few-labels are both given.", "Remove one of them.")
-        settings["label_prior"] = list(data.open(task.task, task.templates).prior_from(run.few_labels))
+        settings["label_prior"] = list(prior_from(data.open(task.task, task.templates), run.few_labels))
     if model.device not in ("auto", "cpu", "cuda"):
         message = f"Training does not support --device {model.device}."
         raise InputError("E-MODEL-DEVICE", message, "Set CUDA_VISIBLE_DEVICES, and use cuda or auto.")
@@ -105,7 +112,7 @@ def train_command(
     check_out(run.out, resume=run.resume)
     chosen = data.open(task.task, task.templates, row_protocol_of(config.protocol))
     require_templates_for_training(chosen)
-    rows = load_training_data(chosen, config, limit=run.limit, eval_limit=run.eval_limit)
+    rows = load_training_data(chosen, config, limit=run.limit, eval_limit=run.eval_limit, few_labels=few_labels)
     model.check()
     loaded = model.load(quiet=run.quiet or rank() > 0)
     result = train(

@@ -24,3 +24,17 @@ def gold_nll(instance: Instance, config: Any) -> Float[Tensor, " templates"]:
 def supervised_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     """The method ``supervised``."""
     return {"supervised": cce_loss(gold_nll(instance, config), weight=1.0)}
+
+
+def few_label_terms(instance: Instance, gold: int | None, config: Any) -> dict[str, Float[Tensor, ""]]:
+    r"""The term of the setting ``supervised_weight`` for a training row with a gold label, beside any method's terms.
+
+    .. math:: \mathcal L(i) = \mathcal L_{\text{method}}(i) + w \frac{1}{V} \sum_v \ell_{i,v}(y_i)
+
+    Instances of a method without ``uses_labels`` have no gold label, so the trainer passes it separately. Without a
+    label, or with weight 0, there is no term.
+    """
+    if gold is None or config.supervised_weight == 0:
+        return {}
+    nll = answer_nll(instance, gold, LossVariant.of(config))
+    return {"supervised": cce_loss(nll, weight=config.supervised_weight)}

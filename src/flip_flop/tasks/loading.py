@@ -7,13 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flip_flop.console import count
+import numpy as np
+
+from flip_flop.console import count, plain_cell
 from flip_flop.errors import InputError, nearest
+from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
 from flip_flop.tasks.embedded import EMBEDDED, embedded_task
 from flip_flop.tasks.plugins import TaskRequest, find_loader, plugin_tasks
 from flip_flop.tasks.readers import cell_text
-from flip_flop.tasks.sources import RowsSource
+from flip_flop.tasks.sources import Rows, RowsSource
 from flip_flop.tasks.splits import sample_ids
 from flip_flop.tasks.task import RenderedSplit, Task
 from flip_flop.tasks.task_file import read_task_file
@@ -117,6 +120,40 @@ def require_templates_for_training(task: Task) -> None:
 def as_task(given: Task | str | os.PathLike[str]) -> Task:
     """Return a task, or load it by its name or file."""
     return given if isinstance(given, Task) else load_task(given)
+
+
+def prior_from(task: Task, path: str | os.PathLike[str]) -> tuple[float, ...]:
+    """Compute label shares from the labelled rows of a file, with one added to the count of each label.
+
+    Raises:
+        InputError: ``E-LABEL-PRIOR`` if the task has no labels or no row is labelled, or an error of the file.
+    """
+    gold = task.gold_labels(_labelled_rows(task, Path(path)))
+    return prior_of_labels(np.array(gold, dtype=np.int64), len(task.labels or ()))
+
+
+def labelled_file(task: Task, path: str | os.PathLike[str]) -> RenderedSplit:
+    """Render the labelled rows of a file as the split ``few_labels``.
+
+    Raises:
+        InputError: ``E-LABEL-PRIOR`` if the task has no labels or no row is labelled, or an error of the file.
+    """
+    return replace(task, data={"few_labels": _labelled_rows(task, Path(path))}).render("few_labels")
+
+
+def _labelled_rows(task: Task, path: Path) -> Rows:
+    if task.label_field is None:
+        message = f"task {task.name!r} has no label_field, so the labels of {path} are unknown."
+        raise InputError("E-LABEL-PRIOR", message, "Add label_field and labels, or give --label-prior.")
+    rows = task.read_file(path)
+    labelled = [row for row, label in zip(rows.rows, task.gold_labels(rows), strict=True) if label is not None]
+    if not labelled:
+        raise InputError("E-LABEL-PRIOR", f"{path} has no labels in {task.label_field!r}.", "Label some rows.")
+    if path.suffix.lower() in (".csv", ".tsv"):  # as predict --label-next wrote them
+        labelled = [
+            row._replace(fields={key: plain_cell(each) for key, each in row.fields.items()}) for row in labelled
+        ]
+    return replace(rows, rows=tuple(labelled))
 
 
 def log_label_counts(split: RenderedSplit) -> RenderedSplit:

@@ -12,7 +12,7 @@ from jaxtyping import Int64
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_json
-from flip_flop.metrics import prior_of_labels, resolve_average
+from flip_flop.metrics import resolve_average
 from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instance
 from flip_flop.tasks.readers import cell_text
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file
@@ -187,7 +187,7 @@ class Task:
 
     def render_file(self, path: str | PathLike[str], *, seed: int = 0) -> "RenderedSplit":
         """Render a file as the split ``input``, without reading gold labels."""
-        rows = self._read(Path(path))
+        rows = self.read_file(Path(path))
         unlabelled = tuple(
             row._replace(fields={key: value for key, value in row.fields.items() if key != self.label_field})
             for row in rows.rows
@@ -195,21 +195,7 @@ class Task:
         task = replace(self, data={"input": replace(rows, rows=unlabelled)})
         return replace(task.render("input", seed=seed, need_labels=False), task=self, rows=rows)
 
-    def prior_from(self, path: str | PathLike[str]) -> tuple[float, ...]:
-        """Compute label shares from the labelled rows of a file, with one added to the count of each label.
-
-        Raises:
-            InputError: ``E-LABEL-PRIOR`` if the task has no labels or no row is labelled, or an error of the file.
-        """
-        if self.labels is None or self.label_field is None:
-            message = f"task {self.name!r} has no label_field, so the label frequencies of {path} are unknown."
-            raise InputError("E-LABEL-PRIOR", message, "Add label_field and labels, or give --label-prior.")
-        gold = [label for label in self.gold_labels(self._read(Path(path))) if label is not None]
-        if not gold:
-            raise InputError("E-LABEL-PRIOR", f"{path} has no labels in {self.label_field!r}.", "Label some rows.")
-        return prior_of_labels(np.array(gold, dtype=np.int64), len(self.labels))
-
-    def _read(self, path: Path) -> Rows:
+    def read_file(self, path: Path) -> Rows:
         """Read a file in UTF-8 with a comma, or with the encodings and delimiters of the task's files."""
         own = [source for source in self.data.values() if isinstance(source, FileSource)]
         delimiters = dict.fromkeys(each.delimiter for each in own if each.delimiter)

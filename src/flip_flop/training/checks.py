@@ -57,8 +57,9 @@ def require_data(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:
     if instances and args.clean_template >= (num_templates := len(instances[0].answers)):
         message = f"clean_template is {args.clean_template}, but there are {num_templates} templates."
         raise InputError("E-CONFIG-VALUE", message, f"Use 0 to {num_templates - 1}.")
-    if method.uses_labels and all(instance.label is None for instance in instances):
-        message = f"{method.name} uses gold labels, but none of the {len(instances)} training instances has one."
+    if args.uses_labels and all(instance.label is None for instance in instances):
+        reader = method.name if method.uses_labels else "supervised_weight"
+        message = f"{reader} uses gold labels, but none of the {len(instances)} training instances has one."
         raise InputError("E-NO-GOLD", message)
 
 

@@ -29,7 +29,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         lambda value: value >= 0,
         "cce_weight jsd_weight vocab_weight labels_weight max_share_drift early_stopping_patience early_stopping_start "
         "learning_rate weight_decay max_grad_norm warmup_steps logging_steps seed data_seed dataloader_num_workers "
-        "neftune_noise_alpha clean_template ppcl_beta",
+        "neftune_noise_alpha clean_template ppcl_beta supervised_weight",
     ),
     "at least 1": (
         lambda value: value >= 1,
@@ -67,6 +67,11 @@ class F2CConfig(TrainingSettings, TrainingArguments):
     Raises:
         InputError: ``E-CONFIG-VALUE`` if a value has the wrong type or range.
     """
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether the loss reads gold labels."""
+        return find_method(self.method).uses_labels or self.supervised_weight > 0
 
     @classmethod
     def of(cls, args: TrainingArguments) -> "F2CConfig":
@@ -120,6 +125,8 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         method, calibrates = find_method(self.method), self.vote_calibration != "none"
         is_frozen = self.votes == "frozen" or not method.needs_frozen_votes
         self._require("votes", is_frozen, f"frozen for method {method.name}, which imitates the base model")
+        is_double = self.supervised_weight and method.uses_labels
+        self._require("supervised_weight", not is_double, f"0 for method {method.name}, which reads all gold labels")
         self._require("votes", not calibrates or self.votes == "frozen", "frozen if they are calibrated")
         if self.label_prior is not None:
             self.label_prior = list(check_prior(self.label_prior))

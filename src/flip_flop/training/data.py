@@ -23,11 +23,13 @@ from flip_flop.scoring.options import TooLongPolicy
 from flip_flop.scoring.too_long import refuse_or_skip
 from flip_flop.tasks import (
     RenderedRows,
+    RenderedSplit,
     Task,
     as_task,
     deduplicate,
     draw_stratified,
     holdout,
+    labelled_file,
     log_label_counts,
     render_rows,
 )
@@ -48,7 +50,12 @@ class TrainingData:
 
 
 def load_training_data(
-    task: Task, config: F2CConfig, *, limit: int | None = None, eval_limit: int | None = None
+    task: Task,
+    config: F2CConfig,
+    *,
+    limit: int | None = None,
+    eval_limit: int | None = None,
+    few_labels: str | os.PathLike[str] | None = None,
 ) -> TrainingData:
     """Read, render and deduplicate a task's data, under the templates that are not held out.
 
@@ -61,9 +68,11 @@ def load_training_data(
         limit: Size of a uniform sample of each split.
         eval_limit: Number of validation instances to keep, in the label frequencies if labels select the checkpoint.
             Evaluation during training is then cheaper, and differs from the paper.
+        few_labels: A file with labelled rows of ``train``. Their labels replace those of the training instances.
 
     Raises:
-        InputError: ``E-DATA-TOO-FEW``, or an error of the task's data.
+        InputError: ``E-DATA-TOO-FEW``, ``E-DATA-UNMATCHED`` for a labelled row that is not in ``train``, or an error
+            of the task's data.
     """
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1", "macro_f1")
     task = task.with_templates(task.training_templates.names)
@@ -92,6 +101,8 @@ def load_training_data(
             "The training split is empty after deduplication.",
             "Add rows that differ from the others.",
         )
+    if few_labels is not None:
+        train = _with_few_labels(train, rendered.instances, labelled_file(task, few_labels))
     record = TaskRecord.from_json(replace(rendered, instances=train).record)
     more = {"validation": instances_digest(validation), "validation_gold": gold_digest(validation)}
     extra: dict[str, Any] = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
@@ -106,6 +117,20 @@ def rows_for_task(
     task = as_task(task)
     given = {split: rows for split, rows in (("train", train), ("validation", validation)) if rows is not None}
     return load_training_data(replace(task, data={**task.data, **given}), config)
+
+
+def _with_few_labels(
+    train: Sequence[RenderedInstance], every: Sequence[RenderedInstance], few: RenderedSplit
+) -> list[RenderedInstance]:
+    """Label the training instances that render like a few labelled rows, and no others."""
+    known = {(each.prompts, each.choices) for each in every}
+    labels = {(each.prompts, each.choices): each.label for each in few.instances}
+    for row, each in zip(few.rows.rows, few.instances, strict=True):
+        if (each.prompts, each.choices) not in known:
+            raise InputError("E-DATA-UNMATCHED", f"{few.rows.location(row)} is not a row of the training data.")
+    labelled = [replace(each, label=labels.get((each.prompts, each.choices))) for each in train]
+    log.info("%d training instances are labelled", sum(each.label is not None for each in labelled))
+    return labelled
 
 
 class InstanceDataset(Dataset[EncodedInstance]):

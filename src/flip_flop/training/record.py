@@ -54,7 +54,7 @@ def training_record(trainer: Any, change: dict[str, Any] | None, survey: Any = N
     best, metric = trainer.state.best_model_checkpoint, trainer.args.metric_for_best_model
     states = trainer.optimizer.state.values() if trainer.optimizer is not None else ()
     return recorded_settings(trainer.args) | {
-        "uses_labels": trainer.method.uses_labels,
+        "uses_labels": trainer.args.uses_labels,
         "num_processes": world_size(),
         "dropout_depends_on_processes": world_size() > 1 and has_dropout(trainer.adapted),
         "steps": trainer.state.global_step,
@@ -165,6 +165,7 @@ def model_card(
     sizes = ("steps", "per_device_train_batch_size", "gradient_accumulation_steps", "num_processes")
     before, after = training.get("base_value"), training.get("selected_value")
     method = METHODS.get(str(record.name))
+    supervised = ("supervised_weight",) if training.get("supervised_weight") else ()
     return _card_template().render(
         metadata=data.to_yaml().strip(),
         title=title,
@@ -180,7 +181,7 @@ def model_card(
         selected_by=SELECTED_BY.get(by := str(training.get("selected_by", "last")), f"by {by}"),
         source=_source(str(task.data.get("source", "rows in memory"))),
         seen=math.prod(training.get(name) or 0 for name in sizes),
-        settings=(*SETTINGS, *OF_METHOD.get(str(record.name), ())),
+        settings=(*SETTINGS, *OF_METHOD.get(str(record.name), ()), *supervised),
         method_title=method.title if method else record.name,
         needs_consensus=method is None or method.needs_consensus,
         is_worse=before is not None and after is not None and after < before,

@@ -261,7 +261,7 @@ def _save(trainer: F2CTrainer, record: RunRecord, table: Scores | None, out: Pat
         if table is not None:
             templates = [Template(each.name, each.jinja, each.answer_choices) for each in record.task.templates]
             store_calibration(folder, replace(table, settings=record.scoring), templates, trainer.args.label_prior)
-    how = {"method": trainer.method.name, "uses_labels": trainer.method.uses_labels or None}
+    how = {"method": trainer.method.name, "uses_labels": trainer.args.uses_labels or None}
     adapter = describe_adapter(out / "adapter", path="adapter", **how)
     replace(record, adapter=adapter).write(out)
     if trainer.args.push_to_hub:

@@ -133,6 +133,9 @@ class TrainingSettings:
     swarm_space: Space = _by_protocol(
         "labels", "vocab", "swarm_pairs mixture: over the labels, or over the vocabulary for each answer."
     )
+    supervised_weight: float = _setting(
+        0.0, "Weight of the gold label's cross-entropy on labelled training rows; above 0, training uses labels."
+    )
     clean_template: int = _setting(0, "bct, opct, ppcl: index of the template that the others imitate.")
     ppcl_beta: float = _setting(1.0, "ppcl: weight of the divergence.")
     early_stopping_patience: int = _by_protocol(

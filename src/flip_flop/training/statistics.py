@@ -49,7 +49,7 @@ class StepStatistics:
                 self._terms.add(name)
                 self._unread.append((name, value.detach()))
             if uses_labels:
-                self._values["no_gold"].append(float(instance.gold is None))
+                self._values["no_gold"].append(float(source.label is None))
             if split.case == 3:
                 self._values["flip_weight"].append(split.flip_weight)
             if source.label is not None and bool(consensus.exists):

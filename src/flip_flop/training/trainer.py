@@ -18,6 +18,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from flip_flop.errors import InputError
 from flip_flop.files import write_text
 from flip_flop.method import find_consensus, find_method, split_templates
+from flip_flop.method.supervised import few_label_terms
 from flip_flop.record import RunRecord
 from flip_flop.scoring import distributed
 from flip_flop.scoring.answers import AnswerStates, answer_states, training_row_tokens
@@ -170,8 +171,8 @@ class F2CTrainer(ScoringTrainer):
         scores = self._scores(model, states, encoded)
         votes = scores if self.votes is None else self.votes.table.scores_for(encoded)
         instances = self._instances(model, encoded, states, votes, epoch=self._sampler.epoch)
-        losses = [self._loss_terms(instance) for instance in instances]
-        uses_labels = self.method.uses_labels
+        losses = [self._loss_terms(each, row.label) for each, row in zip(instances, encoded, strict=True)]
+        uses_labels = self.args.uses_labels
         self.statistics.add(encoded, instances, scores, states.token_counts, losses, uses_labels=uses_labels)
         zero = torch.zeros((), device=states.hidden.device)
         total = torch.stack([sum(terms.values(), zero) for terms in losses]).sum() / (num_items_in_batch or len(losses))
@@ -197,11 +198,10 @@ class F2CTrainer(ScoringTrainer):
             for number, each in enumerate(encoded)
         ]
 
-    def _loss_terms(self, instance: TrainingInstance) -> dict[str, Tensor]:
-        if self.method.skips(instance):
-            return {}
+    def _loss_terms(self, instance: TrainingInstance, gold: int | None = None) -> dict[str, Tensor]:
         assert self.method.loss is not None
-        return self.method.loss(instance, self.args)
+        terms = {} if self.method.skips(instance) else self.method.loss(instance, self.args)
+        return terms | few_label_terms(instance, gold, self.args)
 
     @torch.no_grad()
     def _scores(
