@@ -55,7 +55,7 @@ def test_each_pair_has_its_difference_and_paired_interval(models, tmp_path):
     page = page_of(models, tmp_path)
     runs = [load_run(run) for run in models]
     rows = np.random.default_rng(0).integers(120, size=(1000, 120))
-    for metric, label in ((agreement, "Agreement Pₒ"), (mean_f1, "Mean F1")):
+    for metric, label in ((agreement, "Agreement Pₒ"), (macro_f1, "Macro-F1")):
         table = page.table(label, "Beta-2B")
         assert table[0] == [label, "Alpha-1B", "Beta-2B", "demo"]
         for i, line in enumerate(table[1:]):
@@ -71,8 +71,8 @@ def test_each_pair_has_its_difference_and_paired_interval(models, tmp_path):
                 assert [low, high] == pytest.approx(ends, abs=1.2)
 
 
-def mean_f1(run, rows=slice(None)):
-    return f1_per_template(run.predictions[rows], run.gold[rows], num_labels=2, average="binary").mean()
+def macro_f1(run, rows=slice(None)):
+    return f1_per_template(run.predictions[rows], run.gold[rows], num_labels=2, average="macro").mean()
 
 
 def agreement(run, rows=slice(None)):
@@ -113,7 +113,8 @@ def test_a_swing_over_templates_above_the_gain_is_one_sentence_with_both_numbers
     assert sentence in page_of(models[:2], tmp_path).text
     shown = flip_flop("report", *models[:2], "--out", tmp_path / "report.csv")
     assert (shown.code, shown.out.count(sentence)) == (0, 1)
-    assert re.search(rf"\nBeta-2B +\{gain} \(", shown.out)
+    macro = points(second.value("macro_f1") - first.value("macro_f1"))
+    assert re.search(rf"\nBeta-2B +\{macro} \(", shown.out)
     assert sentence in repr(compare(*models[:2]))
 
     trained = make_run("f2c", folder="trained", method="f2c", pull=0.1, model="org/Alpha-1B", model_digest="a" * 64)
