@@ -85,7 +85,7 @@ def test_a_stored_run_without_a_metric_to_compare_is_refused(audit, project):
     (project / "tickets.yaml").write_text(TASK.replace("label_field: urgent\n", "").replace("labels: [0, 1]\n", ""))
     assert audit("--quiet", "--templates", "plain", out="one").code == 0
     result = audit("--quiet", "--templates", "plain", "--fail-if-worse-than", "one")
-    one_line(result, "E-RUN-MISMATCH", "neither agreement nor macro-F1")
+    one_line(result, "E-RUN-MISMATCH", "no agreement and no macro-F1")
     one_line(audit("--quiet", "--fail-if-worse-than", "none"), "E-RUN-MISSING", "none")
 
 

@@ -136,7 +136,9 @@ def test_axe_finds_no_violation_in_the_page_and_in_the_dialog(browser, make_run,
     runs = [make_run(num_templates=5), make_run("f2c", num_templates=5, pull=0.5)]
     held = [
         make_run("base", folder="held", num_templates=3, held_out=["plain"]),
-        make_run("f2c", folder="held2", num_templates=3, pull=0.5),
+        make_run(
+            "base", folder="other", num_templates=3, pull=0.5, model="other", model_digest="b" * 64, is_demo=False
+        ),
     ]
     page = write_report([*runs, *held], tmp_path / "report.html")
     for fragment in ("", "#show?g=1&run=0&t=0&u=3&agree=no"):

@@ -55,9 +55,10 @@ def test_each_pair_has_its_difference_and_paired_interval(models, tmp_path):
     page = page_of(models, tmp_path)
     runs = [load_run(run) for run in models]
     rows = np.random.default_rng(0).integers(120, size=(1000, 120))
-    for metric, label in ((agreement, "Agreement Pₒ"), (mean_f1, "Mean F1")):
-        table = page.table(label, "Beta-2B")
-        assert table[0] == [label, "Alpha-1B", "Beta-2B", "demo"]
+    tables = [table for table in page.tables if table[0] == ["Row minus column", "Alpha-1B", "Beta-2B", "demo"]]
+    assert "Agreement Pₒ Row minus column" in page.text
+    assert "Macro-F1 Row minus column" in page.text
+    for metric, table in zip((agreement, macro_f1), tables, strict=True):
         for i, line in enumerate(table[1:]):
             for j, cell in enumerate(line[1:]):
                 if i == j:
@@ -71,26 +72,28 @@ def test_each_pair_has_its_difference_and_paired_interval(models, tmp_path):
                 assert [low, high] == pytest.approx(ends, abs=1.2)
 
 
-def mean_f1(run, rows=slice(None)):
-    return f1_per_template(run.predictions[rows], run.gold[rows], num_labels=2, average="binary").mean()
+def macro_f1(run, rows=slice(None)):
+    return f1_per_template(run.predictions[rows], run.gold[rows], num_labels=2, average="macro").mean()
 
 
 def agreement(run, rows=slice(None)):
     return observed_agreement(run.predictions[rows])
 
 
-def test_the_warning_about_the_toy_belongs_to_its_runs(models, tmp_path):
+def test_the_warning_about_the_toy_belongs_to_its_runs(models, make_run, tmp_path):
     assert DEMO_NOTE not in page_of(models[:2], tmp_path).text
     page = page_of(models, tmp_path)
     assert page.text.count(DEMO_NOTE) == page.text.count(f"demo: {DEMO_NOTE}") == 1
     assert [row[0].split()[1:] for row in page.table("Run", "Macro-F1")[1:]] == [[], [], ["toy"]]
     assert page_of(models[2:], tmp_path).text.startswith(DEMO_NOTE)
+    apart = make_run(folder="apart", model="demo", model_digest="c" * 64, num_templates=3)
+    assert page_of([*models[:2], apart], tmp_path).text.count(f"demo: {DEMO_NOTE}") == 1
 
 
 def test_models_on_other_data_are_apart_with_the_reason(models, make_run, tmp_path):
     other = make_run(folder="other", model="org/Gamma", model_digest="d" * 64, num_templates=5, num_instances=120)
     text = page_of([*models[:2], other], tmp_path).text
-    assert "Not compared with Alpha-1B: they differ in their templates." in text
+    assert "Not compared with the runs above: they differ in their templates." in text
 
 
 def test_trained_runs_of_several_models_keep_their_method_in_the_name(models, make_run):
@@ -113,7 +116,8 @@ def test_a_swing_over_templates_above_the_gain_is_one_sentence_with_both_numbers
     assert sentence in page_of(models[:2], tmp_path).text
     shown = flip_flop("report", *models[:2], "--out", tmp_path / "report.csv")
     assert (shown.code, shown.out.count(sentence)) == (0, 1)
-    assert re.search(rf"\nBeta-2B +\{gain} \(", shown.out)
+    macro = points(second.value("macro_f1") - first.value("macro_f1"))
+    assert re.search(rf"\nBeta-2B +\{macro} \(", shown.out)
     assert sentence in repr(compare(*models[:2]))
 
     trained = make_run("f2c", folder="trained", method="f2c", pull=0.1, model="org/Alpha-1B", model_digest="a" * 64)

@@ -19,7 +19,7 @@ COMPARED = ("observed_agreement", "macro_f1")  # by --fail-if-worse-than
 
 @dataclass(frozen=True)
 class Gate:
-    """The result of a gate for one run: the condition, whether the run meets it, and the numbers in one line."""
+    """The result of a gate for one run: the condition, whether the run meets it, and a line with the numbers."""
 
     run: str
     condition: str
@@ -40,7 +40,7 @@ def parse_threshold(text: str) -> tuple[str, float]:
         minimum = float(value)
     except ValueError:
         minimum = math.nan
-    if not 0 <= minimum <= 1:  # NaN too: nothing is below it, and the check would always pass
+    if not 0 <= minimum <= 1:  # NaN too: the check would always pass
         message = f"--fail-under {text!r} is not METRIC=VALUE with a number from 0 to 1."
         raise InputError("E-FAIL-UNDER", message, "Write, for example, --fail-under agreement=0.9.")
     known = [*ALIASES, *(metric.name for metric in METRICS.values() if metric.higher_is_better)]
@@ -84,7 +84,7 @@ def check_stored(stored: "Audit", found: "Audit") -> None:
         message = f"--fail-if-worse-than {stored.path}: the stored run and this audit differ in their {differing}."
         raise InputError("E-RUN-MISMATCH", message, "Audit both on the same task, split, templates, limit and seed.")
     if not any(stored.value(name) is not None for name in COMPARED):
-        message = f"--fail-if-worse-than {stored.path}: the stored run has neither agreement nor macro-F1."
+        message = f"--fail-if-worse-than {stored.path}: the stored run has no agreement and no macro-F1."
         raise InputError("E-RUN-MISMATCH", message, "Audit two or more templates, or rows with gold labels.")
 
 

@@ -128,8 +128,8 @@ class AuditComparison:
 
     @property
     def paired_metrics(self) -> list[str]:
-        """The metrics of the differences between all pairs of models: agreement, and F1 with gold labels."""
-        names = ("observed_agreement", "mean_f1") if self.compares_models else ()
+        """Agreement, and macro-F1 with gold labels, for runs of several models. A constant model has a low macro-F1."""
+        names = ("observed_agreement", "macro_f1") if self.compares_models else ()
         return [name for name in names if self.base.value(name) is not None]
 
     def matrix(self, metric: str) -> list[list[Difference | None]]:
