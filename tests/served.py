@@ -89,7 +89,7 @@ class Served:
         return {"text": self.tokenizer.decode(wanted), "logprobs": {"content": content}}, usage
 
     def llama(self, path, asked):
-        """The endpoints of llama-server beside /v1."""
+        """The endpoints of llama-server next to /v1."""
         if path == "/tokenize":
             return {"tokens": self.tokenizer(asked["content"])["input_ids"]}
         return {"prompt": self.rendered(asked["messages"])}

@@ -1,5 +1,7 @@
 """Served models have the scores and commands of local models."""
 
+import base64
+import gzip
 import json
 import re
 import signal
@@ -197,9 +199,17 @@ def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
     assert "no probabilities" in found.metrics["absent"]["posix"]
     stored = load_run(found.write(tmp_path / "run"))
     assert (stored.predictions == found.predictions).all()
+    assert [each.written for each in stored.instances] == [
+        ("good. It was", "I do not know", "Guaranteed!", "no\nyes")
+    ] * 5
+    assert stored.unparsed == "truth 5 x 'I do not know'"
     assert set(found.to_pandas("flips")["label"]) == {"no label", "0"}
     write_report([tmp_path / "run"], tmp_path / "page.html")
-    assert "25.0% of its generated answers match no label" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert "25.0% of its generated answers match no label" in page
+    assert "Most frequent: truth 5 x" in page
+    instances = gzip.decompress(base64.b64decode(re.search(r'>\s*"?(H4sI[A-Za-z0-9+/=]+)', page)[1])).decode()
+    assert "[the model wrote] I do not know" in instances
     rows = predict(name, task, quiet=True, scoring=GENERATION)
     assert (rows[0]["vote"], rows[0]["templates"]["truth"]) == (1, {"label": None, "probs": None})
     write_predictions(rows, (0, 1, 2), tmp_path / "out.csv")

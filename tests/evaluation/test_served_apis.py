@@ -1,4 +1,4 @@
-"""Each API of a server: exact scores are those of a local model, and others say so."""
+"""Each API of a server: exact scores equal local scores, and run.json marks the others."""
 
 import numpy as np
 import pytest

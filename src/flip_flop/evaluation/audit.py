@@ -231,12 +231,13 @@ def score_calibrated(
 
 def frequent_unparsed(scores: Scores, names: Sequence[str]) -> dict[str, list[tuple[str, int]]]:
     """Return the most frequent generated texts that match no label, per template, with their numbers."""
-    found = {name: Counter[str]() for name in names}
-    for instance, predictions in zip(scores.instances, scores.predictions.tolist(), strict=True):
-        for name, text, label in zip(names, instance.written, predictions, strict=True):
-            if label < 0:
-                found[name][" ".join(text.split())[:MAX_TEXT]] += 1
-    return {name: texts.most_common(NUM_TEXTS) for name, texts in found.items()}
+    rows = [*zip(scores.instances, scores.predictions.tolist(), strict=True)]
+    return {
+        name: Counter(
+            " ".join(each.written[at].split())[:MAX_TEXT] for each, predicted in rows if predicted[at] < 0
+        ).most_common(NUM_TEXTS)
+        for at, name in enumerate(names)
+    }
 
 
 def resolve(

@@ -22,9 +22,9 @@ def estimate(
     price_in: float | None = None,
     price_out: float | None = None,
 ) -> str:
-    """Score a few instances and return lines about the cost of all. Nothing is written.
+    """Score a few instances and return lines about the cost of all. The run directory and the store stay unchanged.
 
-    Prices are those of a million tokens. A served model answers the requests of the sample. Answers that are stored
+    Prices are per million tokens. A served model answers the requests of the sample. Answers that are stored
     already are counted too.
 
     Raises:
@@ -34,10 +34,8 @@ def estimate(
     sample = instances[:: max(1, len(instances) // NUM_TIMED)][:NUM_TIMED]
     names = split.task.templates.names
     with tempfile.TemporaryDirectory() as folder:
-        for name, chosen in (
-            ("first", sample[:1]),
-            ("timed", sample),
-        ):  # the first finds the API, or warms up the model
+        # The first instance finds the API of a server or warms up a local model.
+        for name, chosen in (("first", sample[:1]), ("timed", sample)):
             if isinstance(scorer, EndpointScorer):
                 scorer.store = Path(folder) / name
             started = time.perf_counter()

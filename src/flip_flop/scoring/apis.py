@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,20 +13,6 @@ from flip_flop.scoring.server import Server
 
 NUM_TOP = 20  # tokens of a chat completion that OpenAI and vLLM list at most
 Answer = dict[str, Any]
-
-
-class Api(NamedTuple):
-    """A way to ask a server.
-
-    Attributes:
-        ask: Sends a question and returns the answer to store.
-        per_label: Whether each answer needs its own request.
-        exact: Whether scores are the log-probabilities of whole answers.
-    """
-
-    ask: Callable[[Server, Question], Answer]
-    per_label: bool = True
-    exact: bool = True
 
 
 def ask_echo(server: Server, question: Question) -> Answer:
@@ -105,18 +91,13 @@ def ask_grammar(server: Server, question: Question) -> Answer:
     )
     cut = _common(context, whole)
     wanted = whole[cut:]
-    body = {
-        "grammar": f"root ::= {' '.join(f'<[{each}]>' for each in wanted)}",
-        "n_probs": 1,
-        "post_sampling_probs": False,
-    }
+    grammar = f"root ::= {' '.join(f'<[{each}]>' for each in wanted)}"
+    body = {"grammar": grammar, "n_probs": 1, "post_sampling_probs": False}
     reply = server.complete(prompt=whole[:cut], max_tokens=len(wanted), extra_body=body)
     shown = reply["choices"][0]["logprobs"]["content"]
     if not wanted or [each["id"] for each in shown] != wanted:
         raise ValueError("other tokens than the answer's")
     own = [_checked(each["logprob"]) for each in shown]
-    if any(each["top_logprobs"][0]["logprob"] < one for each, one in zip(shown, own, strict=True)):
-        raise ValueError("a token is more probable than the most probable one")
     return _answer(own, cut < len(context), *counts_of(reply))
 
 
@@ -133,12 +114,10 @@ def ask_top_logprobs(server: Server, question: Question) -> Answer:
 
 def ask_generation(server: Server, question: Question) -> Answer:
     """Return a generated answer."""
-    if question.in_chat:
-        reply = server.chat(question.prompt, max_tokens=question.max_tokens)
-        text = reply["choices"][0]["message"].get("content")
-    else:
-        reply = server.complete(prompt=question.prompt, max_tokens=question.max_tokens)
-        text = reply["choices"][0]["text"]
+    send = server.chat if question.in_chat else server.complete
+    reply = send(prompt=question.prompt, max_tokens=question.max_tokens)
+    choice = reply["choices"][0]
+    text = choice["message"].get("content") if question.in_chat else choice["text"]
     read, written = counts_of(reply)
     return {"text": "" if text is None else text.strip(), "read": read, "written": written}
 
@@ -160,9 +139,10 @@ def _checked(value: Any) -> float:
 
 
 APIS = {
-    "echo": Api(ask_echo),
-    "grammar": Api(ask_grammar),
-    "prompt_logprobs": Api(ask_prompt_logprobs),
-    "top_logprobs": Api(ask_top_logprobs, per_label=False, exact=False),
-    "generation": Api(ask_generation, per_label=False, exact=False),
+    "echo": ask_echo,
+    "grammar": ask_grammar,
+    "prompt_logprobs": ask_prompt_logprobs,
+    "top_logprobs": ask_top_logprobs,
+    "generation": ask_generation,
 }
+EXACT = ("echo", "grammar", "prompt_logprobs")  # one question per answer, and the score of the whole answer

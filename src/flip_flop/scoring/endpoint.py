@@ -18,7 +18,7 @@ from flip_flop.files import json_digest, sha256_json, user_cache
 from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import ModelRecord
-from flip_flop.scoring.apis import APIS
+from flip_flop.scoring.apis import APIS, EXACT
 from flip_flop.scoring.encoder import PromptEncoder
 from flip_flop.scoring.loading import load_tokenizer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
@@ -96,7 +96,8 @@ class EndpointScorer(Scorer):
         """Send ``options.concurrency`` requests at a time. Stored answers are not requested again.
 
         With generated answers, the label of the answer has the score 0, and other labels have ``-inf``.
-        With ``top_logprobs``, scores are those of the first token, and ``-inf`` if no answer is among the tokens.
+        With ``top_logprobs``, a score is the log-probability of the first token. If no answer is among the tokens, all
+        scores are ``-inf``.
 
         Raises:
             InputError: ``E-ENDPOINT-ANSWER``, ``E-ENDPOINT-LOGPROBS``, ``E-ENDPOINT-LABELS``, ``E-ENDPOINT-CHANGED``,
@@ -139,12 +140,12 @@ class EndpointScorer(Scorer):
             "backend": "openai",
             "by": options.by,
             "api": api,
-            "exact": APIS[api].exact,
+            "exact": api in EXACT,
             "boundary_merged": sum(each.get("merged", False) for each in answers),
             **asked,
         }
         if not quiet:
-            kind = "exact scores" if APIS[api].exact else "not exact"
+            kind = "exact scores" if api in EXACT else "not exact"
             echo(f"api: {api}{' with the chat template of the server' * in_chat}, {kind}", err=True)
         return Scores.of(instances, scores, counts, instances=read, settings=settings)
 
@@ -169,7 +170,7 @@ class EndpointScorer(Scorer):
     def _check_mass(
         self, read: Sequence[RenderedInstance], scores: np.ndarray, counts: np.ndarray, names: Sequence[str]
     ) -> None:
-        """Refuse log-probabilities that are not those of a distribution, such as those after a grammar."""
+        """Refuse probabilities that sum to more than 1, such as probabilities after a grammar."""
         mass = np.exp(scores.astype(np.float64) * counts).sum(axis=2)
         for row, at in np.argwhere(mass > MAX_MASS).tolist():
             choices = sorted(read[row].choices[at])
@@ -186,7 +187,7 @@ class EndpointScorer(Scorer):
         for at, (read, choices) in enumerate(zip(instance.prompts, instance.choices, strict=True)):
             prompt = read.removeprefix(str(bos))
             place = f"Instance {instance.id!r}, template {names[at] if names else at + 1!r}"
-            if not APIS[api].per_label:
+            if api not in EXACT:
                 max_tokens = 16 + max(map(len, choices)) if api == "generation" else 1
                 yield Question(prompt, None, max_tokens, in_chat, choices, place, api)
                 continue
@@ -206,7 +207,7 @@ class EndpointScorer(Scorer):
             opened = [by_key[key] for key in by_key if key not in kept]
             again = [by_key[key] for key in sorted(kept)[:CHECKED]]  # keys are digests, so this is a random sample
             found, total, num_changed = dict(kept), len(by_key), 0
-            # The first question alone: it shows whether the server has this API.
+            # The first question is asked separately: it shows whether the server has this API.
             groups = (again, opened[:1], opened[1:])
             asked_now = (in_threads(self._ask, each, concurrency, self.server.seconds) for each in groups)
             with track(label, total, "answers", quiet=quiet) as advance:
@@ -242,7 +243,7 @@ class EndpointScorer(Scorer):
 
     def _ask(self, question: Question) -> dict[str, Any]:
         try:
-            return APIS[question.api].ask(self.server, question)
+            return APIS[question.api](self.server, question)
         except InputError:
             raise
         except Exception as error:  # any that an invalid reply causes

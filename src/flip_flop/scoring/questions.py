@@ -187,9 +187,8 @@ class UnsupportedError(InputError):
 class Question(NamedTuple):
     """A request for the score of ``answer``, or without one for a generated answer of at most ``max_tokens`` tokens.
 
-    ``in_chat``: the server applies its chat template to the prompt. ``choices`` are all answers, ``place`` names
-    instance and template in messages, and ``api`` is the key of the question in
-    :data:`~flip_flop.scoring.apis.APIS`.
+    ``in_chat``: the server applies its chat template to the prompt. ``choices`` are all answers. ``place`` names
+    instance and template in messages. ``api`` is a key of :data:`~flip_flop.scoring.apis.APIS`.
     """
 
     prompt: str

@@ -74,7 +74,7 @@ class Server:
         return self._asked(self._client.chat.completions, {"messages": turns, **arguments})
 
     def post(self, name: str, **body: Any) -> dict[str, Any]:
-        """Return the JSON of an endpoint of ``llama-server``, which is beside ``/v1``."""
+        """Return the JSON of an endpoint of ``llama-server``, next to ``/v1``."""
         url = f"{self.endpoint.url.removesuffix('/v1')}/{name}"
         return self._send(lambda: self._client.post(url, cast_to=object, body=body))
 
@@ -89,8 +89,8 @@ class Server:
             reason, status = self.plain(error), error.status_code
             if status in (400, 422, 500) and ("logprob" in str(error) or "echo" in str(error)):
                 raise UnsupportedError("E-ENDPOINT-LOGPROBS", f"{self}: {reason}.", WITHOUT_PROBABILITIES) from None
-            kind = UnreachableError if status == 429 or status >= 500 else InputError
-            kind = UnsupportedError if status in UNSUPPORTED else kind
+            other = UnsupportedError if status in UNSUPPORTED else InputError
+            kind = UnreachableError if status == 429 or status >= 500 else other
             raise kind("E-ENDPOINT-ANSWER", f"{self} answers {status}: {reason}.", HINTS.get(status, "")) from None
         except self._errors.OpenAIError as error:
             kind = UnreachableError if isinstance(error, self._errors.APIConnectionError) else InputError
