@@ -135,7 +135,7 @@ def commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Com
 
 GENERATED = {"errors": error_rows, "settings": setting_rows, "commands": command_sections}
 NAVIGATION = {
-    "How-to": ["how-to/own-data", "how-to/models", "how-to/studies", "how-to/extend", "memory"],
+    "How-to": ["how-to/own-data", "how-to/few-labels", "how-to/models", "how-to/studies", "how-to/extend", "memory"],
     "Methods": [f"methods/{name}" for name in ("f2c", "cce", "swarm", "others")],
     "Reference": [f"reference/{name}" for name in ("cli", "settings", "metrics", "files", "log_keys", "errors")],
     "Explanation": ["architecture", "calibration", "decisions", "datasets", "release", "reliability"],

@@ -27,7 +27,7 @@ def supervised_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor,
 
 
 def few_label_terms(instance: Instance, gold: int | None, config: Any) -> dict[str, Float[Tensor, ""]]:
-    r"""The term of the setting ``supervised_weight`` for a training row with a gold label, beside any method's terms.
+    r"""The term of ``supervised_weight`` for a row with a gold label, in addition to the terms of any method.
 
     .. math:: \mathcal L(i) = \mathcal L_{\text{method}}(i) + w \frac{1}{V} \sum_v \ell_{i,v}(y_i)
 
