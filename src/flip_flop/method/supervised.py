@@ -36,5 +36,4 @@ def few_label_terms(instance: Instance, gold: int | None, config: Any) -> dict[s
     """
     if gold is None or config.supervised_weight == 0:
         return {}
-    nll = answer_nll(instance, gold, LossVariant.of(config))
-    return {"supervised": cce_loss(nll, weight=config.supervised_weight)}
+    return {"supervised": cce_loss(answer_nll(instance, gold, LossVariant.of(config)), weight=config.supervised_weight)}
