@@ -138,6 +138,7 @@ GENERATED = {"errors": error_rows, "settings": setting_rows, "commands": command
 NAVIGATION = {
     "How-to": [
         "how-to/own-data",
+        "how-to/few-labels",
         "how-to/templates",
         "how-to/flickering",
         "how-to/models",

@@ -203,7 +203,7 @@ def test_a_task_without_labels_has_no_rows_to_label(commands, project):
 
 PREDICTION = st.builds(
     lambda share, probs: {
-        "vote_share": share,
+        "confidence": share,
         "templates": {at: {"probs": [one, 1 - one]} for at, one in enumerate(probs)},
     },
     st.sampled_from([0.5, 0.75, 1.0]),
@@ -217,9 +217,9 @@ def test_most_disputed_orders_by_share_then_margin_then_position(rows, number):
     def key(at):
         probs = [each["probs"][0] for each in rows[at]["templates"].values()]
         mean = sum(probs) / len(probs)
-        return rows[at]["vote_share"], round(abs(mean - (1 - mean)), 9), at
+        return rows[at]["confidence"], round(abs(mean - (1 - mean)), 9), at
 
-    rows.append({"vote_share": None, "templates": {}})  # too long for the model
+    rows.append({"confidence": None, "templates": {}})  # too long for the model
     assert most_disputed(rows, number) == sorted(range(len(rows) - 1), key=key)[:number]
     for row in rows:
         row["templates"] = dict(reversed(row["templates"].items()))

@@ -187,8 +187,9 @@ def _render_votes(runs: "Sequence[Audit]") -> str:
     for run in runs:
         found, title = run.metrics["weighted_vote"], visible(run.name, one_line=True)
         lines += [[f"{title}: {name} vote", *map(percent, found[name].values())] for name in ("majority", "weighted")]
-        listed = ", ".join(f"{name} {weight:.2f}" for name, weight in found["weights"].items())
-        notes.append(f"{title}: weights {visible(listed, one_line=True)}")
-    counted = count(found["num_instances"], "labelled instance"), count(found["num_few_labels"], "labelled row")
-    heading = "{} other than the {} of --few-labels".format(*counted)
-    return "\n".join([heading, align_columns(lines, num_left=1, rule=True), *notes])
+        weights = (f"{visible(name, one_line=True)} {weight:.2f}" for name, weight in found["weights"].items())
+        notes.append(f"{title}: weights {', '.join(weights)}")
+    others, few = count(found["num_instances"], "labelled instance"), count(found["num_few_labels"], "labelled row")
+    return "\n".join(
+        [f"{others} other than the {few} of --few-labels", align_columns(lines, num_left=1, rule=True), *notes]
+    )

@@ -49,7 +49,6 @@ def predict_command(
     from flip_flop.evaluation.run_directory import check_target
     from flip_flop.files import lock_output
     from flip_flop.scoring.too_long import listed_beside
-    from flip_flop.tasks.readers import cell_text
 
     check_target(run.out, run.source)
     # The data's errors come before the model's minutes, and those of all that is typed before the seconds of torch.
@@ -57,10 +56,10 @@ def predict_command(
     prior, few_labels = calibration.prior(chosen), calibration.labelled(chosen)
     rows = chosen.render_file(run.source)
     to_label, field = run.out.with_stem(f"{run.out.stem}-to-label"), str(chosen.label_field)
+    if run.label_next is not None and None not in chosen.gold_labels(rows.rows, need_labels=False):
+        raise InputError("E-DATA-EMPTY", f"--label-next: {run.source} has no row without a label.")
     if run.label_next is not None and chosen.label_field is None:
         raise InputError("E-TASK-KEY", f"--label-next: task {chosen.name!r} has no label_field.", "Add it.")
-    if run.label_next is not None and all(cell_text(row.fields.get(field)) for row in rows.rows.rows):
-        raise InputError("E-DATA-EMPTY", f"--label-next: {run.source} has no row without a label.")
     if run.label_next is not None and to_label.exists():
         raise InputError("E-OUT-USED", f"{to_label} exists and may have labels.", "Rename it or choose another --out.")
     model.check(scoring)

@@ -97,7 +97,6 @@ def train_command(
     if run.method is not None:
         settings["method"] = run.method
     is_supervised = settings.get(names.get("supervised_weight", ""), 0) not in (0, "0", "0.0")
-    few_labels = run.few_labels if is_supervised else None
     if run.few_labels is not None and not is_supervised:
         if "label_prior" in names:
             raise InputError("E-LABEL-PRIOR", "label_prior and --few-labels are both given.", "Remove one of them.")
@@ -112,7 +111,9 @@ def train_command(
     check_out(run.out, resume=run.resume)
     chosen = data.open(task.task, task.templates, row_protocol_of(config.protocol))
     require_templates_for_training(chosen)
-    rows = load_training_data(chosen, config, limit=run.limit, eval_limit=run.eval_limit, few_labels=few_labels)
+    rows = load_training_data(
+        chosen, config, limit=run.limit, eval_limit=run.eval_limit, few_labels=run.few_labels if is_supervised else None
+    )
     model.check()
     loaded = model.load(quiet=run.quiet or rank() > 0)
     result = train(

@@ -161,15 +161,13 @@ def compare_votes(
     """
     used = {(each.prompts, each.choices) for each in few.instances}
     others = data[np.array([(each.prompts, each.choices) not in used for each in split.instances])].labelled
-    votes = {"majority": others.voted, "weighted": others.weighted(weights)}
+    metrics = ("accuracy", "mean_f1", "macro_f1")
     return {
         "num_few_labels": len(few.instances),
         "num_instances": len(others),
         "weights": dict(zip(names, weights.tolist(), strict=True)),
-        **{
-            name: {each: METRICS[each].value(vote) for each in ("accuracy", "mean_f1", "macro_f1")}
-            for name, vote in votes.items()
-        },
+        "majority": {each: METRICS[each].value(others.voted) for each in metrics},
+        "weighted": {each: METRICS[each].value(others.weighted(weights)) for each in metrics},
     }
 
 

@@ -146,8 +146,8 @@ def most_disputed(predictions: Sequence[Mapping[str, Any]], number: int) -> list
         second, first = sorted(math.fsum(label) for label in probs)[-2:]
         return round(first - second, 6)  # the digits of probs
 
-    answered = (at for at, row in enumerate(predictions) if row["templates"])
-    return sorted(answered, key=lambda at: (predictions[at]["confidence"], margin(predictions[at]), at))[:number]
+    found = [(row["confidence"], margin(row), at) for at, row in enumerate(predictions) if row["templates"]]
+    return [at for *_, at in sorted(found)[:number]]
 
 
 def write_label_next(

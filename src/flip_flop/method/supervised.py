@@ -27,7 +27,7 @@ def supervised_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor,
 
 
 def few_label_terms(instance: Instance, gold: int | None, config: Any) -> dict[str, Float[Tensor, ""]]:
-    r"""The term of the setting ``supervised_weight`` for a training row with a gold label, beside any method's terms.
+    r"""The term of ``supervised_weight`` for a row with a gold label, in addition to the terms of any method.
 
     .. math:: \mathcal L(i) = \mathcal L_{\text{method}}(i) + w \frac{1}{V} \sum_v \ell_{i,v}(y_i)
 
@@ -36,5 +36,4 @@ def few_label_terms(instance: Instance, gold: int | None, config: Any) -> dict[s
     """
     if gold is None or config.supervised_weight == 0:
         return {}
-    nll = answer_nll(instance, gold, LossVariant.of(config))
-    return {"supervised": cce_loss(nll, weight=config.supervised_weight)}
+    return {"supervised": cce_loss(answer_nll(instance, gold, LossVariant.of(config)), weight=config.supervised_weight)}

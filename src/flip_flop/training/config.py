@@ -125,8 +125,11 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         method, calibrates = find_method(self.method), self.vote_calibration != "none"
         is_frozen = self.votes == "frozen" or not method.needs_frozen_votes
         self._require("votes", is_frozen, f"frozen for method {method.name}, which imitates the base model")
-        is_double = self.supervised_weight and method.uses_labels
-        self._require("supervised_weight", not is_double, f"0 for method {method.name}, which reads all gold labels")
+        self._require(
+            "supervised_weight",
+            not (self.supervised_weight and method.uses_labels),
+            f"0 for method {method.name}, which reads all gold labels",
+        )
         self._require("votes", not calibrates or self.votes == "frozen", "frozen if they are calibrated")
         if self.label_prior is not None:
             self.label_prior = list(check_prior(self.label_prior))

@@ -68,7 +68,7 @@ def load_training_data(
         limit: Size of a uniform sample of each split.
         eval_limit: Number of validation instances to keep, in the label frequencies if labels select the checkpoint.
             Evaluation during training is then cheaper, and differs from the paper.
-        few_labels: A file with labelled rows of ``train``. Their labels replace those of the training instances.
+        few_labels: A file with labelled rows of ``train``. Training instances have these labels only.
 
     Raises:
         InputError: ``E-DATA-TOO-FEW``, ``E-DATA-UNMATCHED`` for a labelled row that is not in ``train``, or an error
