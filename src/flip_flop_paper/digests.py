@@ -32,7 +32,7 @@ FORMER: dict[str, Any] = {
     **{"swarm_space": "labels", "early_stopping_patience": 0, "early_stopping_start": 20},
     **{"votes": "online", "vocab_weight": 1.0, "labels_weight": 1.0, "stop_on_collapse": False},
     **{"vote_calibration": "none", "label_prior": None, "too_long": "refuse", "model_init_kwargs": None},
-    **{"cce_space": "vocab", "clean_template": 0, "ppcl_beta": 1.0},
+    **{"cce_space": "vocab", "clean_template": 0, "ppcl_beta": 1.0, "supervised_weight": 0.0},
 }
 # Parts of the provenance that do not decide a result: the digests of the rows and of the ids do. Another commit with
 # the same rows must not train again, and a node without a network cannot look up the commit.

@@ -111,7 +111,7 @@ def test_audit_compares_the_weighted_vote_on_the_other_rows(commands, project, c
     commands("report", "run", "--out", "report.html")
 
 
-def test_vote_share_counts_weights(commands, project):
+def test_confidence_counts_weights(commands, project):
     (project / "few.csv").write_text(csv_of(range(9)))
     more = ("--input", "test.csv", "--few-labels", "few.csv", "--weighted-vote")
     assert commands("audit", "--few-labels", "few.csv", "--weighted-vote", "--out", "run").code == 0

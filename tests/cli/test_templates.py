@@ -53,11 +53,6 @@ def test_search_finds_sets_and_templates_and_hints_at_the_nearest_set(flip_flop,
     assert result.err.startswith("E-TPL-UNKNOWN: no set or template of PromptSource has 'zzzz'. Known: ")
 
 
-def test_list_names_the_search_if_the_rows_are_not_available(flip_flop, made, tmp_path):
-    result = flip_flop("templates", "list", "rte", "--hub-mirror", tmp_path)
-    assert result.err.endswith("Template names need no rows: flip-flop templates search super_glue/rte.\n")
-
-
 def test_list_shows_answers_and_held_out_templates(flip_flop, project):
     (project / "tickets.yaml").write_text(TASK + "held_out_templates: [terse]\n")
     result = flip_flop("templates", "list", "tickets.yaml")

@@ -109,6 +109,7 @@ def audit_command(
     quiet = run.quiet or not is_first_process()
     scorer = model.scorer(quiet=run.quiet)
     from flip_flop.evaluation.audit import audit
+    from flip_flop.evaluation.few_labels import with_weighted_vote
     from flip_flop.report import comparison_frame, legend, render_markdown, render_text, table_caveats
 
     for each in variants.values():
@@ -125,12 +126,13 @@ def audit_command(
                 quiet=quiet,
                 calibrate=calibration.calibrate,
                 label_prior=prior,
-                few_labels=few_labels,
             )
         found = replace(found, path=out)
         how = SectionOptions(None, run.split, run.limit, run.seed, each, quiet)
         try:
             with listed_beside(out, ()):
+                if few_labels is not None:
+                    found = with_weighted_vote(found, scorer, split, few_labels, each, quiet=quiet)
                 computed = {
                     name: section.compute(scorer, chosen, replace(how, value=value))
                     for name, section in SECTIONS.items()

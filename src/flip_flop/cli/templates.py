@@ -47,7 +47,8 @@ def templates_command() -> None:
 def list_command(data: DataOptions, task: str) -> int:
     """List the templates of TASK with their answers, and the dropped templates with the reason.
 
-    TASK is a dataset of the paper (`flip-flop tasks list`), `promptsource:SET`, a task file, or `demo`.
+    TASK is a dataset of the paper (`flip-flop tasks list`), `promptsource:SET`, a task file, or `demo`. Its rows are
+    needed; `flip-flop templates search SET` lists the names without them.
     """
     found = data.open(task, "all")
     dropped = found.dropped_templates

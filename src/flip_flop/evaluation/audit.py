@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import versions
@@ -17,15 +16,12 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.evaluation.views import LOW_MASS
 from flip_flop.metrics import (
-    METRICS,
     Scores,
     calibrated,
     check_calibration,
     find_offsets,
     offsets_that_change,
-    predicted,
     summarise,
-    template_weights,
     uniform_prior,
     vote_changes,
 )
@@ -52,7 +48,6 @@ def audit(
     quiet: bool = False,
     calibrate: CalibrationChoice = "auto",
     label_prior: Sequence[float] | None = None,
-    few_labels: RenderedSplit | None = None,
     **sections: Any,
 ) -> Audit:
     """Score a split under every template and compute its metrics: ``audit(model, data)``.
@@ -75,8 +70,6 @@ def audit(
         quiet: Show no progress.
         calibrate: The method of calibration (docs/calibration.md), or ``"none"``.
         label_prior: The label frequencies that calibration assumes, by default equal.
-        few_labels: Labelled rows from :func:`~flip_flop.tasks.labelled_file`. They weigh the templates in a vote, which
-            ``weighted_vote`` of the metrics compares with the majority vote on the other rows.
         sections: Options of ``flip-flop audit`` that installed packages add, such as ``vary=20``.
 
     Raises:
@@ -88,7 +81,6 @@ def audit(
         raise TypeError(f"audit() got an unexpected keyword argument {min(unknown)!r}.")
     scorer, split = resolve(model, data, limit=limit, seed=seed)
     how = SectionOptions(None, split.split, len(split.instances), seed, scoring, quiet)
-    few = None if few_labels is None else score_few(scorer, few_labels, scoring, quiet=quiet)
     scores = score_calibrated(
         scorer, log_label_counts(split), scoring, calibrate, label_prior, label="audit", quiet=quiet
     )
@@ -133,11 +125,6 @@ def audit(
     for option, value in sections.items():
         key, section = installed[option]
         metrics[key] = section.compute(scorer, split.task, replace(how, value=value))
-    if few_labels is not None and few is not None:
-        metrics["weighted_vote"] = compare_votes(scores, weigh_templates(few, None), names, split, few_labels)
-        if scores.calibration is not None:
-            weights, moved = weigh_templates(few, scores.calibration), replace(scores, scores=after)
-            metrics["calibrated"]["weighted_vote"] = compare_votes(moved, weights, names, split, few_labels)
     scores = replace(scores, instances=scores.instances or split.instances, encoded=None)
     if scoring.by == "generation":
         metrics["unparsed_per_template"] = frequent_unparsed(scores, names)
@@ -146,40 +133,6 @@ def audit(
         hint = "List the labels in the prompt, use the model's words as labels, or change --chat-template."
         log.warning("W-LABEL-MASS: %s. %s", found.low_mass, hint)
     return found
-
-
-def compare_votes(
-    data: Scores,
-    weights: Float[np.ndarray, " templates"],
-    names: Sequence[str],
-    split: RenderedSplit,
-    few: RenderedSplit,
-) -> dict[str, Any]:
-    """Compare the majority vote and the weighted vote on the labelled rows of a split that are not among the few.
-
-    Rows are the same if all their prompts and choices are.
-    """
-    used = {(each.prompts, each.choices) for each in few.instances}
-    others = data[np.array([(each.prompts, each.choices) not in used for each in split.instances])].labelled
-    metrics = ("accuracy", "mean_f1", "macro_f1")
-    return {
-        "num_few_labels": len(few.instances),
-        "num_instances": len(others),
-        "weights": dict(zip(names, weights.tolist(), strict=True)),
-        "majority": {each: METRICS[each].value(others.voted) for each in metrics},
-        "weighted": {each: METRICS[each].value(others.weighted(weights)) for each in metrics},
-    }
-
-
-def weigh_templates(few: Scores, calibration: Mapping[str, Any] | None) -> Float[np.ndarray, " templates"]:
-    """Compute template weights from the scores of labelled rows, calibrated as the vote is."""
-    scores = few.scores if calibration is None else calibrated(few.scores, calibration["offsets"])
-    return template_weights(predicted(scores), few.gold, few.num_labels)
-
-
-def score_few(scorer: Scorer, few: RenderedSplit, scoring: ScoringOptions, *, quiet: bool) -> Scores:
-    """Score a few labelled rows."""
-    return scorer.scores(few.instances, scoring, names=few.task.templates.names, label="few labels", quiet=quiet)
 
 
 def score_calibrated(

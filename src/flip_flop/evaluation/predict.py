@@ -15,7 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import spreadsheet_cell
 from flip_flop.errors import InputError
-from flip_flop.evaluation.audit import resolve, score_calibrated, score_few, weigh_templates
+from flip_flop.evaluation.audit import resolve, score_calibrated
+from flip_flop.evaluation.few_labels import score_few, weigh_templates
 from flip_flop.evaluation.run_directory import check_target
 from flip_flop.files import write_text
 from flip_flop.metrics import calibrated, label_probs, majority_vote, predicted, vote_counts

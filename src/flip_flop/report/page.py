@@ -44,7 +44,6 @@ def write_report(
         note: A paragraph below the heading.
         everything: Embed all instances for the script, not only :data:`~flip_flop.report.instances.PAGE_SIZE`.
 
-
     Raises:
         InputError: A run is missing or broken, or no two of several runs can be compared.
     """

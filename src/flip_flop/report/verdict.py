@@ -47,10 +47,11 @@ def caveats(group: AuditComparison) -> list[str]:
         notes.append("F1 needs gold labels. Without them the report shows agreement only.")
     if len(group.base.template_names) == 1:
         notes.append("Agreement and spread need at least two templates; this task has one.")
-    for run in group.runs:
-        skipped = run.record.task.num_too_long
-        if isinstance(skipped, int) and skipped:
-            notes.append(f"{run.name} leaves out {count(skipped, 'instance')}: longer than the model's context.")
+    notes += [
+        f"{run.name} leaves out {count(skipped, 'instance')}: longer than the model's context."
+        for run in group.runs
+        if (skipped := run.record.task.num_too_long)
+    ]
     notes += [*table_caveats(group.runs), *group.swing]
     return notes if group.compares_models else [*notes, *_vote_caveat(group), *_method_caveats(group)]
 

@@ -48,13 +48,15 @@ def require_dtype(args: F2CConfig, dtype: torch.dtype) -> None:
 
 
 def require_data(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:
-    """Refuse a clean template that does not exist, and rows without gold labels for a method that uses them.
+    """Refuse one template, a clean template that does not exist, and rows without the gold labels of a method.
 
     Raises:
-        InputError: ``E-CONFIG-VALUE`` or ``E-NO-GOLD``.
+        InputError: ``E-TOO-FEW-TEMPLATES``, ``E-CONFIG-VALUE`` or ``E-NO-GOLD``.
     """
-    method = find_method(args.method)
-    if instances and args.clean_template >= (num_templates := len(instances[0].answers)):
+    method, num_templates = find_method(args.method), len(instances[0].answers) if instances else 2
+    if num_templates < 2:
+        raise InputError("E-TOO-FEW-TEMPLATES", "Training needs at least two templates.")
+    if instances and args.clean_template >= num_templates:
         message = f"clean_template is {args.clean_template}, but there are {num_templates} templates."
         raise InputError("E-CONFIG-VALUE", message, f"Use 0 to {num_templates - 1}.")
     if args.uses_labels and all(instance.label is None for instance in instances):

@@ -15,7 +15,6 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase, TrainerCallbac
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from flip_flop.errors import InputError
 from flip_flop.files import write_text
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.method.supervised import few_label_terms
@@ -144,8 +143,6 @@ class F2CTrainer(ScoringTrainer):
         self.train_instances, *evaluated = encode_rows(self.encoder, args.too_long, *splits, quiet=args.disable_tqdm)
         self.eval_instances = None if eval_dataset is None else evaluated[0]
         self.eval_by_name = dict(zip(by_name, evaluated, strict=True)) if by_name is eval_dataset else {}
-        if len(self.train_instances) and len(self.train_instances[0].answers) < 2:
-            raise InputError("E-TOO-FEW-TEMPLATES", "Training needs at least two templates.")
         require_data(self.train_instances.instances, args)
 
     def _frozen_votes(self, args: F2CConfig, content_free: RenderedRows) -> FrozenVotes:
