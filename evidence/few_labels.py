@@ -32,7 +32,7 @@ def disputed_order(data: Scores) -> np.ndarray:
     """Return all rows in the order of ``predict --label-next``."""
     shares = vote_counts(data.predictions, data.num_labels).max(axis=1) / data.scores.shape[1]
     rows = [
-        {"vote_share": share, "templates": {at: {"probs": own} for at, own in enumerate(probs)}}
+        {"confidence": share, "templates": {at: {"probs": own} for at, own in enumerate(probs)}}
         for share, probs in zip(shares, label_probs(data.scores).tolist(), strict=True)
     ]
     return np.array(most_disputed(rows, len(rows)))

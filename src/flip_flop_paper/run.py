@@ -21,7 +21,7 @@ import torch
 from flip_flop.console import echo, is_first_process, now
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
-from flip_flop.files import lock_output
+from flip_flop.files import lock_output, remove
 from flip_flop.scoring import LoadedModel
 from flip_flop.scoring.distributed import all_gather
 from flip_flop.scoring.options import ScoringOptions
@@ -208,4 +208,6 @@ class _UnitRunner:
             known = {item.name for item in fields(ScoringOptions)}
             scoring = ScoringOptions(**{name: value for name, value in cell.settings.items() if name in known})
             loaded = self._load(self.unit.training)
-            audit(loaded, split, scoring=scoring, name=cell.method).write(self.folder.run(cell))
+            found = audit(loaded, split, scoring=scoring, name=cell.method)
+            remove(self.folder.run(cell))  # a damaged audit
+            found.write(self.folder.run(cell))
