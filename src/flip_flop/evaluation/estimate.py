@@ -1,5 +1,6 @@
 """The cost of an audit before it runs: requests, tokens, price and time, from a few instances."""
 
+import functools
 import tempfile
 import time
 from collections.abc import Sequence
@@ -7,11 +8,11 @@ from pathlib import Path
 
 from flip_flop.console import count, duration
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import CausalLMScorer, EndpointScorer, Scorer
+from flip_flop.scoring import CausalLMScorer, EndpointScorer, Scorer, score
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import RenderedSplit
 
-NUM_TIMED = 4  # instances
+NUM_TIMED = {True: 16, False: 4}  # instances of a local or served model
 
 
 def estimate(
@@ -30,8 +31,8 @@ def estimate(
     Raises:
         InputError: As :meth:`~flip_flop.scoring.Scorer.scores`.
     """
-    instances = split.instances
-    sample = instances[:: max(1, len(instances) // NUM_TIMED)][:NUM_TIMED]
+    instances, is_local = split.instances, isinstance(scorer, CausalLMScorer)
+    sample = instances[:: max(1, len(instances) // NUM_TIMED[is_local])][: NUM_TIMED[is_local]]
     names = split.task.templates.names
     with tempfile.TemporaryDirectory() as folder:
         # The first instance finds the API of a server or warms up a local model.
@@ -39,7 +40,9 @@ def estimate(
             if isinstance(scorer, EndpointScorer):
                 scorer.store = Path(folder) / name
             started = time.perf_counter()
-            scores = scorer.scores(chosen, options, names=names)
+            # The self-check of a local scorer does not grow with the instances.
+            run = functools.partial(score, scorer.loaded) if isinstance(scorer, CausalLMScorer) else scorer.scores
+            scores = run(chosen, options, names=names)
             seconds = time.perf_counter() - started
     lines = [f"dry run: {count(len(instances), 'instance')}, {count(len(names), 'template')}; nothing is written"]
     if isinstance(scorer, CausalLMScorer):

@@ -251,23 +251,19 @@ def first_token_scores(top: Sequence[tuple[str, float]], choices: Sequence[str],
         >>> first_token_scores([("Yes", -0.1), ("Y", -4.0), ("Maybe", -5.0)], ["No", "Yes"], "")
         [-5.0, -0.1]
     """
-    own, shared = dict[int, tuple[int, float]](), dict[int, float]()
-    for token, log_prob in top:
-        text = token.strip()
-        begun = [at for at, choice in enumerate(choices) if text and choice.lstrip().startswith(text)]
-        for at in begun:
-            if len(begun) == 1:
-                own[at] = max(own.get(at, (0, 0.0)), (len(text), log_prob))
-            else:
-                shared[at] = max(shared.get(at, log_prob), log_prob)
+    listed = sorted((len(token.strip()), log_prob, token.strip()) for token, log_prob in top if token.strip())
+    begun = [([at for at, each in enumerate(choices) if each.startswith(text)], each) for *_, each, text in listed]
+    own = {at: log_prob for (at, *others), log_prob in filter(lambda each: each[0], begun) if not others}
+    shared = [(places, log_prob) for places, log_prob in begun if len(places) > 1]
     if not own and not shared:
         return [-math.inf] * len(choices)
-    if shared and max(shared.values()) >= max((each for _, each in own.values()), default=-math.inf):
+    if max((each for _, each in shared), default=-math.inf) >= max(own.values(), default=-math.inf):
         message = f"{place}: the first token does not identify one of {', '.join(map(repr, choices))}."
         raise InputError("E-ENDPOINT-LABELS", message, HINT_LABELS)
     rest = max(1.0 - sum(math.exp(each) for _, each in top), 1e-9)
     bound = min(math.log(rest), *(each for _, each in top))
-    return [own[at][1] if at in own else max(bound, shared.get(at, bound)) for at in range(len(choices))]
+    bounds = [max(bound, *(each for places, each in shared if at in places), bound) for at in range(len(choices))]
+    return [own.get(at, bounds[at]) for at in range(len(choices))]
 
 
 def same(one: Any, other: Any) -> bool:
