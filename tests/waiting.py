@@ -4,7 +4,7 @@ import time
 
 
 def wait_for(condition, seconds=180):
-    """Return the value of ``condition()`` as soon as it is true."""
+    """Wait until ``condition()`` is true, and return its value."""
     over = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < over, "timed out"

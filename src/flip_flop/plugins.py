@@ -4,7 +4,7 @@ import functools
 import importlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
@@ -77,9 +77,21 @@ class AuditSection:
     render: Callable[[Mapping[str, Any]], str]
 
 
+@functools.cache
 def audit_sections() -> dict[str, AuditSection]:
     """Import the sections of installed packages, by name."""
     return dict(load_plugins(AUDIT_SECTIONS))
+
+
+def compute_sections(
+    scorer: Any, task: Any, options: SectionOptions, values: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any]]:
+    """Compute the sections whose options have a value, by the name of the option."""
+    return {
+        name: section.compute(scorer, task, replace(options, value=value))
+        for name, section in audit_sections().items()
+        if (value := values.get(str(section.option.name))) is not None
+    }
 
 
 class PluginTable(MutableMapping[str, Value]):

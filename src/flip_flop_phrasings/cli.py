@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, option, options
-from flip_flop.cli.plugin import AuditSection, SectionOptions
 from flip_flop.cli.templates import sample_rows
 from flip_flop.console import align_columns, count, echo, percent
 from flip_flop.errors import InputError
+from flip_flop.plugins import AuditSection, SectionOptions
 from flip_flop_phrasings import TaskKind
 
 if TYPE_CHECKING:

@@ -113,7 +113,7 @@ def draft_task(
     Args:
         rows: The rows.
         texts: One or two columns of text; by default found. Two columns are joined, unless ``kind``, their names or
-            the labels are those of a pair.
+            the labels suggest a pair.
         label: The column of gold labels; by default found, if the file has one.
         labels: The values of the label column in the order of the answers, or the words for numbers.
         kind: One of ``KINDS``; by default guessed.

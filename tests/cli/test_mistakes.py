@@ -1,4 +1,4 @@
-"""Every mistake prints one line that begins with its code, exits with status 2 and leaves no files."""
+"""Every mistake prints its code and one line, exits with status 2 and leaves no files."""
 
 import contextlib
 import fcntl

@@ -21,7 +21,7 @@ def load(request):
 """
 SECTION = """
 import click
-from flip_flop.cli.plugin import AuditSection
+from flip_flop.plugins import AuditSection
 
 
 def compute(scorer, task, how):

@@ -19,6 +19,7 @@ WITH_LABELS = ("supervised", "paft", "ppcl")
 NAMES = (*LABEL_FREE, *WITH_LABELS)
 # Templates and labels: never equally many.
 SHAPES = st.sampled_from([(2, 3), (4, 3), (5, 2), (3, 6)])
+CROSS_ENTROPIES = {"space": st.sampled_from(["vocab", "labels", "both"]), "reduction": st.sampled_from(["mean", "sum"])}
 
 
 @dataclass
@@ -72,8 +73,7 @@ def terms_of(name, instance, config):
 @given(
     number=st.integers(0, 2**31),
     shape=SHAPES,
-    space=st.sampled_from(["vocab", "labels", "both"]),
-    reduction=st.sampled_from(["mean", "sum"]),
+    **CROSS_ENTROPIES,
 )
 def test_loss_and_gradient_match_the_loops(name, number, shape, space, reduction):
     instance, clean = made(number, shape, name), number % shape[0]
@@ -97,8 +97,7 @@ def test_loss_and_gradient_match_the_loops(name, number, shape, space, reduction
 @given(
     number=st.integers(0, 2**31),
     shape=SHAPES,
-    space=st.sampled_from(["vocab", "labels", "both"]),
-    reduction=st.sampled_from(["mean", "sum"]),
+    **CROSS_ENTROPIES,
     weight=st.floats(0.01, 10),
 )
 def test_few_label_term_matches_the_loops_for_a_method_without_labels(number, shape, space, reduction, weight):

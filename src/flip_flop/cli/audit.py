@@ -9,9 +9,9 @@ import click
 
 from flip_flop.cli import gates
 from flip_flop.cli.options import AuditCalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options
-from flip_flop.cli.plugin import SectionOptions, audit_sections
 from flip_flop.console import align_columns, count, echo, is_first_process, percent, visible
 from flip_flop.errors import InputError
+from flip_flop.plugins import SectionOptions, audit_sections, compute_sections
 from flip_flop.scoring.options import ScoringOptions
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class AuditOptions:
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
     )
     overwrite: bool = option(False, help="Replace an existing run.")
-    dry_run: bool = option(False, help="Print requests, tokens, time and price of the audit. Writes nothing.")
+    dry_run: bool = option(False, help="Only print requests, tokens, time and price of the audit.")
     price_in: float | None = option(None, help="Dry run: price of a million input tokens.")
     price_out: float | None = option(None, help="Dry run: price of a million output tokens.")
     quiet: bool = option(False, short="-q", help="Print the table only.")
@@ -67,34 +67,25 @@ def audit_command(
     formatting: separators, spaces, casing, marks and the order of options. Rows that are too long in one format are
     skipped in all. With --too-long skip, too_long.csv in --out lists the skipped rows.
     """
-    from flip_flop.evaluation.run_directory import check_out, load_run
-    from flip_flop.files import lock_output, write_text
+    from flip_flop.evaluation.run_directory import check_out
+    from flip_flop.files import lock_output
     from flip_flop.metrics import add_metric
     from flip_flop.scoring.too_long import listed_beside
 
     for reference in run.metric:
         add_metric(reference)
-    thresholds = [gates.parse_threshold(text) for text in run.fail_under]
-    stored = None if run.fail_if_worse_than is None else load_run(run.fail_if_worse_than)
+    checks = gates.Checks.of(run.fail_under, run.fail_if_worse_than)
     for file in (run.junit, run.markdown):
         if file is not None and file.is_dir():
             raise InputError("E-OUT-PATH", f"{file} is a folder.", "Give a file's name.")
-    variants = {run.out: scoring}
-    if run.compare_chat:
-        if scoring.chat_template != "auto":
-            raise InputError("E-CHAT-TEMPLATE", "--compare-chat and --chat-template are both given.", "Remove one.")
-        variants = {run.out / f"chat-{each}": replace(scoring, chat_template=each) for each in ("on", "off")}
+    variants = _variants(run, scoring)
     for out in variants if not run.dry_run else ():
         check_out(out, overwrite=run.overwrite)
     # Errors in the data come before the model is loaded, and errors in options before torch is imported.
     chosen = data.open(task.task, task.templates, data.protocol)
     prior, few_labels = calibration.prior(chosen), calibration.labelled(chosen)
     split = chosen.render(run.split, limit=run.limit, seed=run.seed)
-    expected = gates.expected_audit(split)
-    for name, _ in thresholds:
-        gates.check_threshold(name, expected)
-    if stored is not None and scoring.too_long == "refuse":  # skipped rows are known after scoring
-        gates.check_stored(stored, expected)
+    checks.require_values(split, skips_rows=scoring.too_long == "skip")
     model.check(scoring)
     if run.dry_run:
         from flip_flop.evaluation.estimate import estimate
@@ -110,7 +101,6 @@ def audit_command(
     scorer = model.scorer(quiet=run.quiet)
     from flip_flop.evaluation.audit import audit
     from flip_flop.evaluation.few_labels import with_weighted_vote
-    from flip_flop.report import comparison_frame, legend, render_markdown, render_text, table_caveats
 
     for each in variants.values():
         scorer.as_read(split.instances[0], each)  # rejects a chat template setting before scoring
@@ -133,22 +123,37 @@ def audit_command(
             with listed_beside(out, ()):
                 if few_labels is not None:
                     found = with_weighted_vote(found, scorer, split, few_labels, each, quiet=quiet)
-                computed = {
-                    name: section.compute(scorer, chosen, replace(how, value=value))
-                    for name, section in SECTIONS.items()
-                    if (value := values[section.option.name]) is not None
-                }
+                computed = compute_sections(scorer, chosen, how, values)
             found = replace(found, metrics={**found.metrics, **computed})
         finally:  # an error in a section does not lose the audit
             if is_first_process():
                 found.write(out)
         runs.append(found)
-    if not is_first_process():
-        return 0
+    return _show(runs, run, checks) if is_first_process() else 0
+
+
+audit_command.params.extend(section.option for section in SECTIONS.values())
+
+
+def _variants(run: AuditOptions, scoring: ScoringOptions) -> dict[Path, ScoringOptions]:
+    """Return the scoring options of each run by its folder."""
+    if not run.compare_chat:
+        return {run.out: scoring}
+    if scoring.chat_template != "auto":
+        raise InputError("E-CHAT-TEMPLATE", "--compare-chat and --chat-template are both given.", "Remove one.")
+    return {run.out / f"chat-{each}": replace(scoring, chat_template=each) for each in ("on", "off")}
+
+
+def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> int:
+    """Print the runs, write the files for CI, and return the exit code of the gates."""
+    from flip_flop.files import write_text
+    from flip_flop.report import comparison_frame, legend, render_markdown, render_text, table_caveats
+
     frame = comparison_frame(runs)
     echo(render_text(frame))
-    if few_labels is not None:
-        echo(f"\n{_render_votes([each for found in runs for each in (found, found.calibrated) if each])}")
+    voted = [each for found in runs for each in (found, found.calibrated) if each and "weighted_vote" in each.metrics]
+    if voted:
+        echo(f"\n{_render_votes(voted)}")
     for found in runs:
         place = f"{found.path}: " if run.compare_chat else ""
         for name, section in SECTIONS.items():
@@ -166,10 +171,9 @@ def audit_command(
                 echo(f"\n{found.path}: {advice}" if run.compare_chat else f"\n{advice}")
         blocks = [rows["audit"] for _, rows in frame.groupby("heading", sort=False)]
         notes = "\n".join([legend(frame), *(note for block in blocks for note in table_caveats(block))])
-        folders = " ".join(map(str, variants))
+        folders = " ".join(str(found.path) for found in runs)
         echo(f"\n{notes}\n\n{run.out}: next, flip-flop report {folders} --out report.html")
-    results = [gates.threshold_gate(found, *each) for found in runs for each in thresholds]
-    results += [gates.comparison_gate(stored, found) for found in runs if stored is not None]
+    results = checks.results(runs)
     for gate in results:
         if not (gate.passed and run.quiet):
             echo(gate.message, err=not gate.passed)
@@ -178,9 +182,6 @@ def audit_command(
     if run.markdown is not None:
         write_text(run.markdown, gates.markdown(results, render_markdown(frame)))
     return 0 if all(gate.passed for gate in results) else 1
-
-
-audit_command.params.extend(section.option for section in SECTIONS.values())
 
 
 def _render_votes(runs: "Sequence[Audit]") -> str:

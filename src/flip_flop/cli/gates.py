@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
@@ -25,6 +26,37 @@ class Gate:
     condition: str
     passed: bool
     message: str
+
+
+@dataclass(frozen=True)
+class Checks:
+    """The gates of a command: metrics with their minimum, and the stored run of ``--fail-if-worse-than``."""
+
+    thresholds: Sequence[tuple[str, float]]
+    stored: "Audit | None"
+
+    @classmethod
+    def of(cls, fail_under: Sequence[str], fail_if_worse_than: Path | None) -> "Checks":
+        """Parse the options (``E-FAIL-UNDER``), and load the stored run."""
+        from flip_flop.evaluation.run_directory import load_run
+
+        thresholds = [parse_threshold(text) for text in fail_under]
+        return cls(thresholds, None if fail_if_worse_than is None else load_run(fail_if_worse_than))
+
+    def require_values(self, split: "RenderedSplit", *, skips_rows: bool) -> None:
+        """Refuse gates without a value on this split, before it is scored. Skipped rows are known after scoring."""
+        if not self.thresholds and self.stored is None:
+            return
+        expected = expected_audit(split)
+        for name, _ in self.thresholds:
+            check_threshold(name, expected)
+        if self.stored is not None and not skips_rows:
+            check_stored(self.stored, expected)
+
+    def results(self, runs: "Sequence[Audit]") -> list[Gate]:
+        """Return the results of all gates for all runs."""
+        found = [threshold_gate(run, *each) for run in runs for each in self.thresholds]
+        return found + [comparison_gate(self.stored, run) for run in runs if self.stored is not None]
 
 
 def parse_threshold(text: str) -> tuple[str, float]:

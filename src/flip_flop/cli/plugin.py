@@ -13,9 +13,7 @@ import click
 
 from flip_flop.console import echo
 from flip_flop.errors import InputError, nearest
-from flip_flop.plugins import AuditSection, SectionOptions, audit_sections
 
-__all__ = ["AuditSection", "InitGroup", "PluginGroup", "SectionOptions", "audit_sections"]
 COMMANDS = "flip_flop.commands"
 FILES = Path(__file__).parent / "plugin_files"
 

@@ -29,7 +29,7 @@ def report_command(
 ) -> int:
     """Create one page from audit folders. The first is the baseline of all comparisons.
 
-    Runs of several models are named by model. The page and the terminal show the difference of each pair.
+    Runs of several models have the names of the models. The page and the terminal show the difference of each pair.
     """
     from flip_flop import report
     from flip_flop.files import lock_output, write_text

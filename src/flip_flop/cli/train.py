@@ -1,6 +1,6 @@
 """``flip-flop train``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -84,36 +84,36 @@ def train_command(
     --divergence-space labels, --epochs 5, --report-to wandb. Short: --lr, --epochs, --batch-size.
     """
     settings = _read_settings(run.config) | _parse_flags(ctx.args)
-    _check_reporter(settings)  # before seconds of imports
+    names = {name.removeprefix("--").replace("-", "_"): name for name in settings}
+    _check_reporter(settings.get(names.get("report_to", "")))  # before seconds of imports
     from flip_flop.scoring.distributed import rank
     from flip_flop.tasks import prior_from, require_templates_for_training
     from flip_flop.training import load_training_data, make_config, train
     from flip_flop.training.resume import check_out
 
-    names = {name.removeprefix("--").replace("-", "_"): name for name in settings}
     for key, name in names.items():
         if flag := OWNED.get(key):
             raise InputError("E-CONFIG-KEY", f"{name} cannot be set as a setting.", f"It is set by {flag}.")
     if run.method is not None:
         settings["method"] = run.method
-    is_supervised = settings.get(names.get("supervised_weight", ""), 0) not in (0, "0", "0.0")
-    if run.few_labels is not None and not is_supervised:
-        if "label_prior" in names:
-            raise InputError("E-LABEL-PRIOR", "label_prior and --few-labels are both given.", "Remove one of them.")
-        settings["label_prior"] = list(prior_from(data.open(task.task, task.templates), run.few_labels))
     if model.device not in ("auto", "cpu", "cuda"):
         message = f"Training does not support --device {model.device}."
         raise InputError("E-MODEL-DEVICE", message, "Set CUDA_VISIBLE_DEVICES, and use cuda or auto.")
     source = f"{run.config} and the command line" if run.config else "the command line"
     flags = [flag for param in ctx.command.params for flag in param.opts if flag.startswith("--")]
     # Everything typed and the data are checked before the model is loaded.
-    config = make_config(settings | {"use_cpu": model.device == "cpu"}, source, flags)
+    settings["use_cpu"] = model.device == "cpu"
+    config = make_config(settings, source, flags)
+    few_labels = run.few_labels if config.supervised_weight else None
+    if run.few_labels is not None and few_labels is None:
+        if "label_prior" in names:
+            raise InputError("E-LABEL-PRIOR", "label_prior and --few-labels are both given.", "Remove one of them.")
+        settings["label_prior"] = list(prior_from(data.open(task.task, task.templates), run.few_labels))
+        config = make_config(settings, source, flags)
     check_out(run.out, resume=run.resume)
     chosen = data.open(task.task, task.templates, row_protocol_of(config.protocol))
     require_templates_for_training(chosen)
-    rows = load_training_data(
-        chosen, config, limit=run.limit, eval_limit=run.eval_limit, few_labels=run.few_labels if is_supervised else None
-    )
+    rows = load_training_data(chosen, config, limit=run.limit, eval_limit=run.eval_limit, few_labels=few_labels)
     model.check()
     loaded = model.load(quiet=run.quiet or rank() > 0)
     result = train(
@@ -139,12 +139,9 @@ def train_command(
     return 0
 
 
-def _check_reporter(settings: Mapping[str, Any]) -> None:
-    given = (value for name, value in settings.items() if name.removeprefix("--").replace("-", "_") == "report_to")
-    if missing := next((name for name in given if name in ("trackio", "wandb") and find_spec(name) is None), None):
-        raise InputError(
-            "E-CONFIG-VALUE", f"report_to is {missing!r}, which is not installed.", f"pip install {missing}."
-        )
+def _check_reporter(name: object) -> None:
+    if name in ("trackio", "wandb") and find_spec(str(name)) is None:
+        raise InputError("E-CONFIG-VALUE", f"report_to is {name!r}, which is not installed.", f"pip install {name}.")
 
 
 def _default(item: Field[Any]) -> str:

@@ -26,7 +26,7 @@ from flip_flop.metrics import (
     vote_changes,
 )
 from flip_flop.metrics.calibration import CalibrationChoice
-from flip_flop.plugins import SectionOptions, audit_sections
+from flip_flop.plugins import SectionOptions, audit_sections, compute_sections
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import ModelGiven, Scorer, as_scorer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
@@ -76,8 +76,8 @@ def audit(
         InputError: The model, the rows or the templates are invalid, or prompts exceed the model's context.
     """
     started = time.monotonic()
-    installed = {each.option.name: (key, each) for key, each in audit_sections().items()} if sections else {}
-    if unknown := sections.keys() - installed.keys():
+    known = {str(each.option.name) for each in audit_sections().values()} if sections else set()
+    if unknown := sections.keys() - known:
         raise TypeError(f"audit() got an unexpected keyword argument {min(unknown)!r}.")
     scorer, split = resolve(model, data, limit=limit, seed=seed)
     how = SectionOptions(None, split.split, len(split.instances), seed, scoring, quiet)
@@ -122,9 +122,7 @@ def audit(
             **vote_changes(scores.scores, after),
             **summarise(after, scores.gold, names, f1=scores.average, seed=seed, resolution=resolution),
         }
-    for option, value in sections.items():
-        key, section = installed[option]
-        metrics[key] = section.compute(scorer, split.task, replace(how, value=value))
+    metrics |= compute_sections(scorer, split.task, how, sections) if sections else {}
     scores = replace(scores, instances=scores.instances or split.instances, encoded=None)
     if scoring.by == "generation":
         metrics["unparsed_per_template"] = frequent_unparsed(scores, names)

@@ -1,6 +1,5 @@
 """Votes in which templates have weights from few labelled rows (docs/how-to/few-labels.md)."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +28,7 @@ def with_weighted_vote(
     used_ids = {each.id for each in split.instances if (each.prompts, each.choices) in used}
     is_other = np.array([each not in used_ids for each in found.instance_ids])
 
-    def compare(run: Audit, offsets: Mapping[str, Any] | None) -> dict[str, Any]:
+    def compare(run: Audit, offsets: Float[np.ndarray, "templates labels"] | None) -> dict[str, Any]:
         weights, others = weigh_templates(scored, offsets), run.data[is_other].labelled
         metrics = ("accuracy", "mean_f1", "macro_f1")
         return {
@@ -43,13 +42,15 @@ def with_weighted_vote(
     metrics = {**found.metrics, "weighted_vote": compare(found, None)}
     if (after := found.calibrated) is not None:
         offsets = np.array([after.metrics["offsets"][name] for name in found.template_names])
-        metrics["calibrated"] = {**after.metrics, "weighted_vote": compare(after, {"offsets": offsets})}
+        metrics["calibrated"] = {**after.metrics, "weighted_vote": compare(after, offsets)}
     return replace(found, metrics=metrics)
 
 
-def weigh_templates(few: Scores, calibration: Mapping[str, Any] | None) -> Float[np.ndarray, " templates"]:
-    """Compute template weights from the scores of labelled rows, calibrated as the vote is."""
-    scores = few.scores if calibration is None else calibrated(few.scores, calibration["offsets"])
+def weigh_templates(
+    few: Scores, offsets: Float[np.ndarray, "templates labels"] | None
+) -> Float[np.ndarray, " templates"]:
+    """Compute template weights from the scores of labelled rows, with the offsets of the calibration of the vote."""
+    scores = few.scores if offsets is None else calibrated(few.scores, offsets)
     return template_weights(predicted(scores), few.gold, few.num_labels)
 
 

@@ -61,11 +61,12 @@ def predict(
     scorer, split = resolve(model, data, need_labels=False)
     few = None if few_labels is None else score_few(scorer, few_labels, scoring, quiet=quiet)
     found = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
-    scores = found.scores if found.calibration is None else calibrated(found.scores, found.calibration["offsets"])
+    offsets = None if found.calibration is None else found.calibration["offsets"]
+    scores = found.scores if offsets is None else calibrated(found.scores, offsets)
     labels, names = split.task.label_values(scores.shape[-1]), split.task.templates.names
     probs = None if scoring.by == "generation" else label_probs(scores).round(6).tolist()
     predictions = predicted(scores)
-    weights = np.ones(len(names)) if few is None else weigh_templates(few, found.calibration)
+    weights = np.ones(len(names)) if few is None else weigh_templates(few, offsets)
     counts, total = vote_counts(predictions, len(labels), weights), weights.sum()
     shares = (counts.max(axis=1) / total).tolist()
     labels_of = [*labels, None]  # index -1: the answer does not match a label

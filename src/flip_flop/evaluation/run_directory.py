@@ -194,15 +194,8 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
     num_labels = data.num_labels
     if len(record.task.label_names or record.task.labels) != num_labels:
         raise broken(path / RUN_FILE, f"has other labels than {SCORES_FILE}, which has {num_labels}")
-    if (
-        sum(
-            map(
-                len,
-                (record.name or "", record.model.name, *record.task.label_names, *map(str, record.task.labels), *names),
-            )
-        )
-        > MAX_NAMES
-    ):
+    task_names = (*record.task.label_names, *map(str, record.task.labels), *names)
+    if sum(map(len, (record.name or "", record.model.name, *task_names))) > MAX_NAMES:
         raise broken(path / RUN_FILE, f"has names of more than {MAX_NAMES:,} characters")
     with reading(path / RUN_FILE, "of an F1 that these labels have"):
         resolve_average(record.task.f1, num_labels)

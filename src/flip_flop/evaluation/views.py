@@ -65,12 +65,12 @@ class AuditViews:
         """The templates, best first: by F1 from 50 gold labels on, else by agreement with the calibrated vote."""
         return rank_templates(self.data, self.calibrated and self.calibrated.data)
 
-    @property
+    @cached_property
     def template_advice(self: Any) -> str:
         """A sentence that names the template to use and those to drop, or an empty text for a single template."""
         return advice.template_advice(self)
 
-    @property
+    @cached_property
     def abstention_advice(self: Any) -> str:
         """A sentence on the accuracy of the most confident votes, or an empty text for fewer than 50 gold labels."""
         return advice.abstention_advice(self)

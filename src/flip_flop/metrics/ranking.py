@@ -110,12 +110,12 @@ def rank_templates(data: Scores, calibrated: Scores | None = None) -> TemplateRa
     order = np.lexsort((-values, constant)).tolist()
     bias = None if data.is_generated else label_preference(data.scores)
     best = order[0]
+    columns = [Scores(data.labelled.scores[:, [at]], data.labelled.gold, data.average) for at in range(len(order))]
     differences: list[tuple[float, float, float] | None] = [None] * len(order)
     faults: list[Fault | None] = [None] * len(order)
     for own in order[1:]:
         if by_f1:
-            pair = [Scores(data.labelled.scores[:, [at]], data.labelled.gold, data.average) for at in (best, own)]
-            low, high = paired_bootstrap_interval(MEAN_F1, pair[:1], pair[1:])
+            low, high = paired_bootstrap_interval(MEAN_F1, [columns[best]], [columns[own]])
         else:
             low, high = paired_bootstrap_interval(_AGREEMENT, [agrees[:, best]], [agrees[:, own]])
         differences[own] = (float(values[own] - values[best]), low, high)

@@ -210,7 +210,7 @@ def metric_table(group: "AuditComparison", columns: Sequence[str] | None = None)
     """
     if columns is None:
         columns = _COLUMNS if group.base.has_gold else _COLUMNS_WITHOUT_GOLD
-    labels = _OTHER_LABELS | {name: (metric.label or name, metric.meaning) for name, metric in METRICS.items()}
+    labels = _OTHER_LABELS | {name: (metric.label, metric.meaning) for name, metric in METRICS.items()}
     frame = metrics_frame(group.runs)
     words = shown(frame)
     best = {name: _best(name, frame, words[name]) if group.is_comparison else [] for name in columns}

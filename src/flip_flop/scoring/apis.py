@@ -22,7 +22,7 @@ def ask_echo(server: Server, question: Question) -> Answer:
         text = question.prompt + answer
         return echoed_tokens(server.complete(prompt=text, echo=True, logprobs=1, max_tokens=1), text)
 
-    return _score(read, question)
+    return _score(read, question)[0]
 
 
 def ask_prompt_logprobs(server: Server, question: Question) -> Answer:
@@ -30,15 +30,21 @@ def ask_prompt_logprobs(server: Server, question: Question) -> Answer:
 
     The request without the answer shows whether the chat template writes the same text before an answer.
     """
-    read = functools.partial(_chat_tokens, server, question.prompt)
-    found = _score(read, question, always_compare=True)
-    own = "".join(read(question.answer or "")[0][-found["tokens"] :])
+
+    def read(answer: str) -> tuple[list[str], list[Any], int]:
+        return _chat_tokens(server, question.prompt, answer) if answer else _chat_context(server, question.prompt)
+
+    found, own = _score(read, question, always_compare=True)
     if not found["merged"] and own.isascii() and own != question.answer:
         raise ValueError(f"the chat template writes {own[:40]!r} for the answer")
     return found
 
 
 @functools.lru_cache(maxsize=256)  # all answers of a prompt have the same context
+def _chat_context(server: Server, prompt: str) -> tuple[list[str], list[Any], int]:
+    return _chat_tokens(server, prompt, "")
+
+
 def _chat_tokens(server: Server, prompt: str, answer: str) -> tuple[list[str], list[Any], int]:
     """Return the tokens of a chat with a begun answer, their log-probabilities and their number."""
     body: dict[str, Any] = {"prompt_logprobs": 0}
@@ -55,10 +61,11 @@ def _chat_tokens(server: Server, prompt: str, answer: str) -> tuple[list[str], l
 
 def _score(
     read: Callable[[str], tuple[list[str], list[Any], int]], question: Question, *, always_compare: bool = False
-) -> Answer:
+) -> tuple[Answer, str]:
     """Compute the mean log-probability of the answer's tokens, which are the last ones that ``read`` returns.
 
-    If no tokens are exactly the answer, a request for the prompt follows. The first token that differs is the cut.
+    Also returns the text of these tokens. If no tokens are exactly the answer, a request for the prompt follows. The
+    first token that differs is the cut.
     """
     answer = question.answer or ""
     tokens, log_probs, used = read(answer)
@@ -74,7 +81,7 @@ def _score(
     own = log_probs[len(tokens) - number :]
     if not own or None in own or not end_with(tokens, answer):
         raise ValueError("none for the answer's tokens")
-    return _answer(own, merged, used, 1)
+    return _answer(own, merged, used, 1), "".join(tokens[-number:])
 
 
 def ask_grammar(server: Server, question: Question) -> Answer:
@@ -134,7 +141,7 @@ def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
 
 def _checked(value: Any) -> float:
     if type(value) not in (int, float) or not MIN <= value <= MAX:
-        raise ValueError(f"{value!r} is no log-probability")
+        raise ValueError(f"{value!r} is not a log-probability")
     return float(value)
 
 

@@ -133,7 +133,6 @@ class EndpointScorer(Scorer):
             scores = np.array(meanings, dtype=np.float32).reshape(shape)
             counts = np.array([each.get("tokens", 1) for each in answers], dtype=np.int64)
             counts = np.broadcast_to(counts.reshape(*shape[:2], -1), shape)
-            self._check_mass(read, scores, counts, names)
         settings = {
             "delimiter": "" if in_chat else _delimiter(instances[0], encoder),
             "chat_template": in_chat or bool(encoder and encoder.uses_chat_template),
@@ -144,10 +143,13 @@ class EndpointScorer(Scorer):
             "boundary_merged": sum(each.get("merged", False) for each in answers),
             **asked,
         }
+        found = Scores.of(instances, scores, counts, instances=read, settings=settings)
+        if options.by != "generation":
+            self._check_mass(read, found, names)
         if not quiet:
             kind = "exact scores" if api in EXACT else "not exact"
             echo(f"api: {api}{' with the chat template of the server' * in_chat}, {kind}", err=True)
-        return Scores.of(instances, scores, counts, instances=read, settings=settings)
+        return found
 
     def _apis(self, options: ScoringOptions, encoder: PromptEncoder | None) -> list[tuple[str, bool]]:
         """Return the APIs to try in order, each with whether the server applies its chat template."""
@@ -167,11 +169,9 @@ class EndpointScorer(Scorer):
             return [way for way in ways if way[0] == "grammar"][:1]
         return [way for way in ways if way[0] != "grammar"]
 
-    def _check_mass(
-        self, read: Sequence[RenderedInstance], scores: np.ndarray, counts: np.ndarray, names: Sequence[str]
-    ) -> None:
+    def _check_mass(self, read: Sequence[RenderedInstance], found: Scores, names: Sequence[str]) -> None:
         """Refuse probabilities that sum to more than 1, such as probabilities after a grammar."""
-        mass = np.exp(scores.astype(np.float64) * counts).sum(axis=2)
+        mass = found.own_label_mass
         for row, at in np.argwhere(mass > MAX_MASS).tolist():
             choices = sorted(read[row].choices[at])
             if not any(after.startswith(each) for each, after in itertools.pairwise(choices)):
@@ -207,7 +207,7 @@ class EndpointScorer(Scorer):
             opened = [by_key[key] for key in by_key if key not in kept]
             again = [by_key[key] for key in sorted(kept)[:CHECKED]]  # keys are digests, so this is a random sample
             found, total, num_changed = dict(kept), len(by_key), 0
-            # The first question is asked separately: it shows whether the server has this API.
+            # A separate first request: it shows whether the server has this API.
             groups = (again, opened[:1], opened[1:])
             asked_now = (in_threads(self._ask, each, concurrency, self.server.seconds) for each in groups)
             with track(label, total, "answers", quiet=quiet) as advance:

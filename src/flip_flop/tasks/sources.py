@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -199,9 +200,8 @@ def as_source(given: Any, name: str = "rows") -> Source:
         return given
     if isinstance(given, str | os.PathLike):
         return FileSource(Path(given))
-    import pandas
-
-    if isinstance(given, pandas.DataFrame):
+    pandas = sys.modules.get("pandas")  # a table exists only if its user has imported pandas
+    if pandas and isinstance(given, pandas.DataFrame):
         given = given.astype(object).where(given.notna(), None).to_dict("records")
     if not isinstance(given, Iterable) or isinstance(given, Mapping):
         raise InputError("E-ROW", f"{name} is of type {type(given).__name__}.", _ROWS)

@@ -272,7 +272,7 @@ class F2CTrainer(ScoringTrainer):
     def unsupervised_losses(
         self, encoded: Sequence[EncodedInstance], states: AnswerStates, votes: Tensor
     ) -> list[float]:
-        """The method's loss of each instance; labels are read only by methods that use them."""
+        """The method's loss of each instance. Only methods that use labels read them."""
         # Always epoch 0, so that all evaluations have the same random teachers.
         read = self._instances(self.adapted, encoded, states, votes, epoch=0)
         zero = torch.zeros((), device=states.hidden.device)
