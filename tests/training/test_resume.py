@@ -20,6 +20,7 @@ from flip_flop.training import F2CConfig, F2CTrainer, train
 from flip_flop.training.checkpoints import latest_valid, rotate, write_manifest
 from flip_flop.training.selection import CheckpointCriterion
 from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, record_of, settings
+from tests.training.test_trainer import make_trainer, training_rows
 from tests.waiting import wait_for
 
 # 12 instances in batches of 4 are 3 steps an epoch. A checkpoint every 2 steps also falls within an epoch.
@@ -156,6 +157,57 @@ def test_run_resumed_from_its_last_checkpoint_trains_no_further(out, changes):
     assert adapter_bytes(out) == before
     assert [entry["step"] for entry in log_of(out, "loss")] == steps
     assert_all_steps_are_in_the_mean(out)
+
+
+# Twelve instances are three steps an epoch. The last of "patience" stops the training before its end.
+EACH_STEP = {"eval_strategy": "steps", "eval_steps": 1}
+EVALUATIONS = {
+    "each step": EACH_STEP,
+    "apart": EACH_STEP | {"eval_steps": 3, "save_strategy": "steps", "save_steps": 2, "select_by": "last"},
+    "epoch": {"eval_strategy": "epoch", "logging_steps": 2},
+    "patience": EACH_STEP | {"early_stopping_patience": 2},
+    "patience of epochs": {"eval_strategy": "epoch", "early_stopping_patience": 2},
+    "collapse": EACH_STEP | {"stop_on_collapse": True, "method": "cce", "learning_rate": 0.1},
+}
+
+
+def without_times(trainer):
+    timed = ("train_runtime", "train_samples_per_second", "train_steps_per_second")
+    return [{key: entry[key] for key in entry if key not in timed} for entry in trainer.state.log_history]
+
+
+@slow
+@pytest.mark.parametrize("kind", EVALUATIONS)
+def test_trainer_resumed_at_any_checkpoint_evaluates_and_stops_as_the_whole_run(tmp_path, kind):
+    """The learning rate of the runs with patience is 0, so the third evaluation without a lower loss is soon."""
+    changes = {"max_steps": 9, "num_train_epochs": -1, "early_stopping_start": 0, "save_total_limit": None}
+    changes |= {"lr_scheduler_type": "constant"} | ({"learning_rate": 0.0} if "patience" in kind else {})
+    changes |= EVALUATIONS[kind]
+    made = {"rows": training_rows(count=12), "eval_rows": training_rows(count=7)}
+    whole = make_trainer(tmp_path, **made, **changes)
+    whole.train()
+    evaluated = [entry["step"] for entry in whole.state.log_history if "eval_collapsed" in entry]
+    assert evaluated == sorted({*evaluated})
+    assert (whole.state.global_step < 9) is (kind in ("patience", "patience of epochs", "collapse"))
+    checkpoints = sorted(tmp_path.glob("checkpoint-*"))
+    for checkpoint in checkpoints:
+        resumed = make_trainer(tmp_path, **made, **changes)
+        resumed.train(resume_from_checkpoint=str(checkpoint))
+        assert without_times(resumed) == without_times(whole)
+        for name in ("global_step", "best_global_step", "best_metric"):
+            assert getattr(resumed.state, name) == getattr(whole.state, name)
+    assert len(checkpoints) > 1
+
+
+@slow
+@pytest.mark.parametrize("step", [3, 5, 6])
+def test_resume_does_not_count_an_evaluation_twice(out, monkeypatch, step):
+    """The loss never falls: without a resume, patience ends the training at the second evaluation after step 3."""
+    changes = {"max_steps": 9, "early_stopping_patience": 2, "early_stopping_start": 3, "learning_rate": 0.0}
+    interrupt(out, monkeypatch, step, **changes)
+    run(out, resume=True, **changes)
+    assert [entry["step"] for entry in log_of(out, "eval_loss")] == [0, 2, 4, 6]
+    assert record_of(out)["training"]["steps"] == 6
 
 
 @slow

@@ -108,11 +108,11 @@ class StopEarly(TrainerCallback):
     def is_due(self, state: TrainerState) -> bool:
         """Whether the evaluations so far end the training."""
         best, without = math.inf, 0
-        for entry in state.log_history:
-            if "eval_loss" in entry:
-                lower = entry["eval_loss"] < best
-                best = entry["eval_loss"] if lower else best
-                without = 0 if lower else without + (entry["step"] > self.start)
+        losses = {entry["step"]: entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry}
+        for step, loss in losses.items():
+            lower = loss < best
+            best = loss if lower else best
+            without = 0 if lower else without + (step > self.start)
         return 0 < self.patience <= without
 
 

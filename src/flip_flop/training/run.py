@@ -242,7 +242,6 @@ def _train(trainer: F2CTrainer, checkpoint: Path | None) -> int | None:
     """Train to the end; return the signal that stopped the training before it."""
     stop = StopOnSignal()
     trainer.add_callback(stop)
-    trainer.args.eval_on_start = trainer.args.eval_on_start and checkpoint is None
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     finally:
