@@ -1,0 +1,190 @@
+"""Runs cells of the results: the audits of a base, or a training run with its audits. Each has one file in the results.
+
+Usage: python -m evidence.run --model FOLDER --name NAME --work FOLDER --cells movie_reviews/base-0 rte/f2c-0 ...
+
+A cell is TASK/METHOD-SEED. Cells with a file are skipped. An interrupted cell continues: the folder of work has its
+checkpoints and its audits. The files have no texts. They have gold labels and predictions as digits, from which every
+metric can be computed again. `python -m evidence.prepare` writes the rows of movie reviews and AG News.
+"""
+
+import argparse
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flip_flop import Audit, Task, audit, load_model, load_run, load_task, train
+from flip_flop.console import echo, now
+from flip_flop.errors import InputError
+from flip_flop.files import read_json, write_json
+from flip_flop.metrics import METRICS, Scores
+from flip_flop.record import RUN_FILE, RunRecord
+from flip_flop.training import load_training_data, make_config
+
+FOLDER = Path(__file__).parent
+RESULTS = FOLDER / "results"
+# `flip-flop tasks list` has other names.
+FILES = {
+    "movie_reviews": FOLDER / "tasks" / "mr.yaml",
+    "ag_news": FOLDER / "tasks" / "ag.yaml",
+    "movies": FOLDER.parent / "examples" / "movies" / "task.yaml",
+}
+# Rows for testing, for training and for selecting a checkpoint. Training is one epoch.
+TEST_ROWS, ROWS, EVAL_ROWS = 1000, 256, 100
+SETTINGS = {"max_steps": 16, "per_device_train_batch_size": 16, "eval_steps": 4, "logging_steps": 2}
+# The methods have the other names.
+VARIANTS = {
+    "f2c_paper": {"method": "f2c", "protocol": "paper"},
+    "f2c_labels": {"method": "f2c", "cce_space": "labels"},
+}
+# The task's F1 is macro-F1. f1_std is its standard deviation over templates.
+SHOWN = ("observed_agreement", "accuracy", "macro_f1", "f1_std", "vote_accuracy", "vote_f1")
+# The log of a training run: the losses, and metrics on the rows for selection.
+COURSE = (
+    *("loss", "grad_norm", "own_label_mass", "pseudo_label_accuracy", "eval_observed_agreement", "eval_accuracy"),
+    *("eval_macro_f1", "eval_vote_accuracy", "eval_vote_drift", "eval_own_label_mass"),
+)
+
+
+def run_cell(options: argparse.Namespace, task_name: str, method: str, seed: int) -> Path:
+    """Run a cell unless it has a file, and return the file.
+
+    Raises:
+        InputError: The task or method is unknown, or an error of the data or the model.
+        SystemExit: A signal stopped the training run.
+    """
+    file = options.results / options.name / task_name / f"{method}-{seed}.json"
+    work = options.work / options.name / task_name / f"{method}-{seed}"
+    if file.exists():
+        return file
+    task = load_task(FILES.get(task_name, task_name), templates="all", hub_mirror=options.hub_mirror)
+    trained = None if method == "base" else _train(options.model, task, method, seed, work / "train")
+    base = file.with_name("base-0.json")
+    votes = read_json(base)["audits"] if trained and base.exists() else {}
+    audits = {}
+    for part, names in (("trained", task.training_templates.names), ("held_out", task.held_out_templates)):
+        if names:
+            run = _audit(options.model, task.with_templates(names), trained and work / "train" / "adapter", work / part)
+            audits[part] = numbers(run, votes.get(part))
+    result = {"model": options.name, "task": task_name, "method": method, "seed": seed, **_provenance(run)}
+    write_json(file, {**result, "training": trained and _course(trained, work / "train"), "audits": audits})
+    return file
+
+
+def _train(model: str, task: Task, method: str, seed: int, out: Path) -> RunRecord:
+    config = make_config({**SETTINGS, **VARIANTS.get(method, {"method": method}), "seed": seed})
+    data = load_training_data(task, config, limit=ROWS, eval_limit=EVAL_ROWS)
+    run = train(model, data, config, out, resume=True, quiet=True, keep_worse=True)
+    if run.stopped_by is not None:
+        raise SystemExit(128 + run.stopped_by)
+    return RunRecord.read(out, "train")
+
+
+def _audit(model: str, task: Task, adapter: Path | None, out: Path) -> Audit:
+    if not (out / RUN_FILE).exists():
+        loaded = load_model(model, adapter=adapter)
+        audit(loaded, replace(task, f1="macro"), limit=TEST_ROWS, quiet=True).write(out)
+    return load_run(out)
+
+
+def numbers(run: Audit, base: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the metrics of an audit, raw and calibrated, with gold labels and predictions as digits.
+
+    ``base`` is the same for the base. It adds the differences from the calibrated vote of the base over the same rows,
+    each with the ends of its paired 95% interval, as fractions.
+    """
+    found: dict[str, Any] = {
+        "rows": run.record.task.instances_digest,
+        "num_rows": len(run.gold),
+        "gold": digits(run.gold),
+        "num_labels": run.data.num_labels,
+        "seconds": run.record.seconds,
+    }
+    for name, view in (("raw", run), ("calibrated", run.calibrated or run)):
+        answers = zip(view.template_names, view.predictions.T, strict=True)
+        found[name] = {
+            "metrics": {metric: view.metrics[metric] for metric in SHOWN},
+            "collapsed": view.is_collapsed,
+            "vote": digits(view.data.votes),
+            "predictions": {template: digits(labels) for template, labels in answers},
+        }
+        if base is not None and base["rows"] == found["rows"]:
+            vote = scores_of([base["calibrated"]["vote"]], run.gold, run.data.num_labels)
+            found[name]["against_calibrated_vote"] = {
+                "accuracy": change("accuracy", vote, view.data),
+                "macro_f1": change("macro_f1", vote, view.data),
+                "vote_accuracy": change("accuracy", vote, view.data.voted),
+            }
+    return found
+
+
+def change(metric: str, before: Scores, *after: Scores) -> list[float]:
+    """Return the change of a metric to its mean over the runs ``after``, and its paired 95% interval."""
+    values = [METRICS[metric].value(run) for run in (before, *after)]
+    return [float(np.mean(values[1:]) - values[0]), *(METRICS[metric].change_interval(before, *after) or ())]
+
+
+def digits(labels: np.ndarray) -> str:
+    """Return label indices as text.
+
+    Example:
+        >>> digits(np.array([0, 2, 1]))
+        '021'
+    """
+    return "".join(map(str, labels.tolist()))
+
+
+def scores_of(answers: list[str], gold: np.ndarray, num_labels: int) -> Scores:
+    """Return predictions, a text of digits per template, as scores."""
+    labels = np.array([list(text) for text in answers], dtype=np.int64).T
+    return Scores(np.where(labels[..., None] == np.arange(num_labels), 0.0, -np.inf), gold, average="macro")
+
+
+def _course(record: RunRecord, out: Path) -> dict[str, Any]:
+    """Return the settings of a training run and its log as [step, value]. Seconds count from the last resume."""
+    log = pd.read_json(out / "log.jsonl", lines=True)
+    course = {name: log[["step", name]].dropna().values.tolist() for name in COURSE if name in log}
+    return {**(record.training or {}), "num_rows": record.task.num_instances, "seconds": record.seconds, "log": course}
+
+
+def _provenance(run: Audit) -> dict[str, Any]:
+    words = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "base": {name: getattr(run.record.model, name) for name in ("digest", "dtype", "num_parameters")},
+        "versions": {"commit": commit, **run.record.versions},
+        "machine": dict(run.record.hardware),
+        "date": now()[:10],
+    }
+
+
+def _cell(text: str) -> tuple[str, str, int]:
+    task, method, seed = text.replace("-", "/").split("/")
+    return task, method, int(seed)
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m evidence.run", description="Run cells that have no result yet.")
+    parser.add_argument("--model", required=True, help="the folder of the model, or its name on the hub")
+    parser.add_argument("--name", required=True, help="the model's folder in the results")
+    parser.add_argument("--cells", required=True, nargs="+", type=_cell, metavar="TASK/METHOD-SEED")
+    parser.add_argument("--work", required=True, type=Path, help="the folder of checkpoints and audits")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of results (evidence/results)")
+    parser.add_argument("--hub-mirror", type=Path, help="read datasets from this folder")
+    options = parser.parse_args()
+    try:
+        for cell in options.cells:
+            echo(f"{now()} {run_cell(options, *cell)}")
+    except InputError as error:
+        echo(error, err=True)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""Writes the tables of README.md and docs/evidence.md from the results. Usage: python -m evidence.tables.
+
+A table is between `<!-- results MODEL | TASK ... | METHOD ... | PART ... -->` and `<!-- end of results -->`. A part is
+trained or held_out. It skips methods without a result. Metrics are means over seeds.
+"""
+
+import re
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evidence.run import FOLDER, RESULTS, SHOWN, change, scores_of
+from flip_flop.console import count, percent, point_interval, points
+from flip_flop.files import read_json, write_text
+
+PAGES = (FOLDER.parent / "README.md", FOLDER.parent / "docs" / "evidence.md")
+SECTION = re.compile(r"(<!-- results (.*?) -->\n).*?(<!-- end of results -->)", re.DOTALL)
+HEAD = """
+| task | templates, rows | model | P_o / accuracy / macro-F1 | std | vote | above the calibrated vote |
+|---|---|---|---|---|---|---|
+"""
+TITLES = {"f2c": "F2C", "cce": "CCE", "f2c_paper": "F2C, `paper`", "f2c_labels": "F2C, `cce_space: labels`"}
+
+
+def with_tables(page: str, results: Path = RESULTS) -> str:
+    """Return a page with the tables of the results."""
+
+    def section(found: re.Match[str]) -> str:
+        (model,), *choice = (words.split() for words in found[2].split("|"))
+        lines = []
+        for task, part, method in product(choice[0], choice[2], choice[1]):
+            runs, base = (_runs(results / model / task, name, part) for name in (method, "base"))
+            if runs and base:
+                vote = base[0]["calibrated"]["vote"]
+                lines += [_line(task, part, method, view, runs, vote) for view in ("raw", "calibrated")]
+        return found[1] + (f"{HEAD}{''.join(lines)}\n" if lines else "") + found[3]
+
+    return SECTION.sub(section, page)
+
+
+def _runs(folder: Path, method: str, part: str) -> list[dict[str, Any]]:
+    audits = [read_json(file)["audits"] for file in sorted(folder.glob(f"{method}-*.json"))]
+    return [audit[part] for audit in audits if part in audit]
+
+
+def _line(task: str, part: str, method: str, view: str, runs: list[dict[str, Any]], vote: str) -> str:
+    """Return the line of a method: means over its seeds, and their paired difference in accuracy from the vote."""
+    gold, num_labels = np.array(list(runs[0]["gold"]), dtype=np.int64), runs[0]["num_labels"]
+    answers = [scores_of(list(run[view]["predictions"].values()), gold, num_labels) for run in runs]
+    value, *interval = change("accuracy", scores_of([vote], gold, num_labels), *answers)
+    means = [percent(np.mean([run[view]["metrics"][name] for run in runs])) for name in SHOWN]
+    words = f"{len(runs[0][view]['predictions'])} {part.replace('_', ' ')}, {len(gold):,}"
+    title = TITLES.get(method, method) + (f", {view}" if view == "calibrated" else "")
+    seeds = f", {count(len(runs), 'seed')}" if method != "base" else ""
+    return (
+        f"| {task.replace('_', ' ')} | {words} | {title}{seeds} | {' / '.join(means[:3])} | {means[3]} "
+        f"| {' / '.join(means[4:])} | {points(value)} ({point_interval(interval)}) |\n"
+    )
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        write_text(page, with_tables(page.read_text(encoding="utf-8")))

@@ -1,0 +1,159 @@
+"""Results of the evidence: every number of a file can be computed again, and the pages have the numbers of the files."""
+
+import json
+import sys
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from evidence import run, tables
+
+RESULTS = sorted(run.RESULTS.glob("*/*/*.json"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The base and one training run of the demo, by the command."""
+    folder = tmp_path_factory.mktemp("cells")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("TEST_ROWS", 52), ("ROWS", 12), ("EVAL_ROWS", 6)):
+            patch.setattr(run, name, value)
+        few = {"max_steps": 2, "per_device_train_batch_size": 3, "eval_steps": 1, "logging_steps": 1}
+        patch.setattr(run, "SETTINGS", few | {"learning_rate": 3e-3})
+        command(patch, folder, "demo/base-0", "demo/f2c-1")
+        yield folder
+
+
+def command(patch, folder, *cells):
+    words = ["run", "--model", "demo", "--name", "toy", "--work", folder / "work", "--results", folder / "results"]
+    patch.setattr(sys, "argv", [*map(str, words), "--cells", *cells])
+    return run.main()
+
+
+def read(folder, cell):
+    return json.loads((folder / "results" / "toy" / f"{cell}.json").read_text())
+
+
+def macro_f1(answers, gold):
+    values = []
+    for label in sorted({*gold, *answers}):
+        hits = sum(answer == truth == label for answer, truth in zip(answers, gold, strict=True))
+        total = answers.count(label) + gold.count(label)
+        values.append(2 * hits / total)
+    return fmean(values)
+
+
+def accuracy(answers, gold):
+    return fmean(answer == truth for answer, truth in zip(answers, gold, strict=True))
+
+
+def recomputed(view, gold):
+    """The metrics of a result by slow loops over its digits."""
+    templates = list(view["predictions"].values())
+    pairs = [*combinations(templates, 2)]
+    f1 = [macro_f1(each, gold) for each in templates]
+    return {
+        "observed_agreement": fmean(accuracy(first, second) for first, second in pairs),
+        "accuracy": fmean(accuracy(each, gold) for each in templates),
+        "macro_f1": fmean(f1),
+        "f1_std": fmean((each - fmean(f1)) ** 2 for each in f1) ** 0.5,
+        "vote_accuracy": accuracy(view["vote"], gold),
+        "vote_f1": macro_f1(view["vote"], gold),
+    }
+
+
+def check(result):
+    for audit in result["audits"].values():
+        gold = audit["gold"]
+        for name in ("raw", "calibrated"):
+            view = audit[name]
+            assert view["metrics"] == pytest.approx(recomputed(view, gold), abs=1e-6)
+            for row, vote in enumerate(view["vote"]):
+                counts = Counter(labels[row] for labels in view["predictions"].values())
+                assert counts[vote] == max(counts.values())
+
+
+@pytest.mark.parametrize("cell", ["demo/base-0", "demo/f2c-1"])
+def test_the_numbers_of_a_cell_follow_from_its_digits(made, cell):
+    result = read(made, cell)
+    assert {len(audit["gold"]) for audit in result["audits"].values()} == {52}
+    assert result["audits"].keys() == {"trained", "held_out"}
+    check(result)
+
+
+def test_a_cell_records_its_settings_versions_machine_and_date_but_no_text_and_no_path(made):
+    result = read(made, "demo/f2c-1")
+    assert (result["model"], result["task"], result["method"], result["seed"]) == ("toy", "demo", "f2c", 1)
+    assert result["training"]["max_steps"] == 2
+    assert result["training"]["num_rows"] == 12
+    assert [step for step, _ in result["training"]["log"]["eval_macro_f1"]] == [0, 1, 2]
+    assert {"commit", "torch", "flip_flop"} <= result["versions"].keys()
+    assert result["machine"]["cpu_count"] >= 1
+    text = json.dumps(result)
+    assert str(made) not in text
+    assert str(Path.home()) not in text
+    assert "prompts" not in text
+
+
+def test_the_difference_from_the_calibrated_vote_is_that_of_the_same_rows(made):
+    for part, audit in read(made, "demo/f2c-1")["audits"].items():
+        vote = read(made, "demo/base-0")["audits"][part]["calibrated"]["vote"]
+        for name in ("raw", "calibrated"):
+            value, low, high = audit[name]["against_calibrated_vote"]["accuracy"]
+            assert value == pytest.approx(audit[name]["metrics"]["accuracy"] - accuracy(vote, audit["gold"]))
+            assert low <= value <= high
+
+
+def test_a_cell_with_a_file_is_skipped_and_finished_parts_are_not_run_again(made, monkeypatch, capsys):
+    file = made / "results" / "toy" / "demo" / "f2c-1.json"
+    before = file.read_bytes()
+    monkeypatch.setattr(run, "train", None)
+    assert command(monkeypatch, made, "demo/f2c-1") == 0
+    assert file.read_bytes() == before
+    file.unlink()
+    monkeypatch.undo()
+    monkeypatch.setattr(run, "audit", None)  # the audits are in the folder of work
+    assert command(monkeypatch, made, "demo/f2c-1") == 0
+    assert json.loads(file.read_text())["audits"] == json.loads(before)["audits"]
+
+
+def test_an_unknown_task_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
+    assert command(monkeypatch, tmp_path, "movie/base-0") == 2
+    assert capsys.readouterr().err.startswith("E-TASK-UNKNOWN: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_table_has_the_mean_over_seeds_and_leaves_out_methods_without_a_result(made):
+    folder = made / "results" / "toy" / "demo"
+    other = read(made, "demo/f2c-1")
+    base = read(made, "demo/base-0")
+    other["audits"] = base["audits"]
+    (folder / "f2c-2.json").write_text(json.dumps(other))
+    page = "before\n<!-- results toy | demo | base f2c cce | trained -->\n<!-- end of results -->\nafter"
+    text = tables.with_tables(page, made / "results")
+    (folder / "f2c-2.json").unlink()
+    assert tables.with_tables(page.replace("demo", "none"), made / "results") == page.replace("demo", "none")
+    lines = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("| demo")]
+    assert [line[3] for line in lines] == ["base", "base, calibrated", "F2C, 2 seeds", "F2C, calibrated, 2 seeds"]
+    runs = [read(made, "demo/f2c-1")["audits"]["trained"], base["audits"]["trained"]]
+    for line, name in zip(lines[2:], ("raw", "calibrated"), strict=True):
+        values = [recomputed(each[name], each["gold"]) for each in runs]
+        means = [100 * fmean(value[metric] for value in values) for metric in run.SHOWN]
+        shown = [float(number) for cell in line[4:7] for number in cell.split(" / ")]
+        assert shown == pytest.approx(means, abs=0.051)
+
+
+@pytest.mark.parametrize("file", RESULTS, ids=lambda file: "/".join(file.parts[-3:]))
+def test_a_published_result_follows_from_its_digits(file):
+    result = json.loads(file.read_text())
+    assert [result["model"], result["task"], f"{result['method']}-{result['seed']}.json"] == list(file.parts[-3:])
+    assert not result["versions"]["commit"].endswith("-dirty")
+    check(result)
+
+
+@pytest.mark.parametrize("page", tables.PAGES, ids=lambda page: page.name)
+def test_the_tables_of_a_page_are_those_of_the_results(page):
+    text = page.read_text(encoding="utf-8")
+    assert tables.with_tables(text) == text, "run python -m evidence.tables"
