@@ -1,4 +1,4 @@
-"""Results of the evidence: every number of a file can be computed again, and the pages have the numbers of the files."""
+"""Results of the evidence: each number of a file can be computed again, and the pages have the numbers of the files."""
 
 import json
 import sys
