@@ -123,6 +123,7 @@ memory: $(VENV)/.installed-dev      ## docs/memory.md: which models train on whi
 
 docs: $(VENV)/.installed            ## the site, from docs/, README.md and the docstrings, into out/site; a warning is an error
 	$(BIN)/pip install --quiet --constraint constraints.txt --group docs
+	$(BIN)/python docs/site.py out/pages
 	$(BIN)/mkdocs build
 
 # The tools have an environment of their own, and the wheel a new one: nothing of the checkout is in it.

@@ -55,7 +55,7 @@ Models, cards and settings. `make memory` writes this page from counted bytes; *
 - `--load-in 4bit` is QLoRA (NF4, double quantization, the base computes in `--dtype`); the adapter stays in float32.
   Audit an adapter with the `--load-in` of its training. `8bit` (LLM.int8()) rounds activations too, so the padded pass
   is used.
-- `pip install 'flip-flop-consistency[quantized]'` installs bitsandbytes. It also works on a CPU, slowly.
+- In a clone, `.venv/bin/pip install --editable '.[quantized]'` installs bitsandbytes. It also works on a CPU, slowly.
 
 | Qwen2.5 | weights, bfloat16 | 4bit | adapter (rank 16), gradient, Adam | a token of training | with checkpointing |
 |---|---|---|---|---|---|

@@ -1,4 +1,4 @@
-"""A hook of mkdocs for `make docs`: generated pages and sections, links and navigation.
+"""Write the site's pages for `make docs`: python docs/site.py FOLDER, before mkdocs reads them there.
 
 README.md is the front page. Comments such as ``<!-- generated: errors -->`` in a page are replaced by a table from the
 source. Metrics have a page each, and the pages of methods end with the formulas in the docstrings.
@@ -7,6 +7,8 @@ source. Metrics have a page each, and the pages of methods end with the formulas
 import posixpath
 import re
 import runpy
+import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -135,57 +137,18 @@ def commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Com
 
 
 GENERATED = {"errors": error_rows, "settings": setting_rows, "commands": command_sections}
-NAVIGATION = {
-    "How-to": [
-        "how-to/own-data",
-        "how-to/few-labels",
-        "how-to/templates",
-        "how-to/flickering",
-        "how-to/models",
-        "how-to/studies",
-        "how-to/ci",
-        "how-to/extend",
-        "memory",
-    ],
-    "Methods": [f"methods/{name}" for name in ("f2c", "cce", "swarm", "others")],
-    "Reference": [f"reference/{name}" for name in ("cli", "settings", "metrics", "files", "log_keys", "errors")],
-    "Explanation": ["architecture", "calibration", "decisions", "datasets", "release", "reliability"],
-    "Evidence": ["evidence", "benchmarks/results", "benchmarks/how", "benchmarks/architectures"],
-    "Project": ["contributing", "security", "changelog"],
-}
 
 
-def on_config(config: Any) -> Any:
-    """Set the navigation."""
-    metrics = {"Metrics in detail": [{each.title: f"metrics/{name}.md"} for name, each in METRICS.items()]}
-    sections: dict[str, list[Any]] = {title: [f"{page}.md" for page in pages] for title, pages in NAVIGATION.items()}
-    sections["Reference"] += [metrics, {"Python": "python.md"}]
-    config.nav = [
-        {"Home": "index.md"},
-        {"Tutorial": "tutorial.md"},
-        *({title: pages} for title, pages in sections.items()),
-    ]
-    return config
-
-
-def on_files(files: Any, config: Any) -> Any:
-    """Add the pages outside docs/."""
-    from mkdocs.structure.files import File
-
-    texts = {place: (ROOT / path).read_text(encoding="utf-8") for path, place in PAGES.items() if path[:5] != "docs/"}
+def write_pages(folder: Path) -> None:
+    """Write all pages and pictures into a new folder. mkdocs.yml has their navigation."""
+    mathml = runpy.run_path(str(ROOT / "docs" / "docstrings.py"))["mathml"]
+    texts = {place: complete((ROOT / path).read_text(encoding="utf-8"), path, mathml) for path, place in PAGES.items()}
+    shutil.rmtree(folder, ignore_errors=True)
     for place, text in (texts | written_pages()).items():
-        files.append(File.generated(config, place, content=text))
-    return files
-
-
-def on_page_markdown(markdown: str, page: Any, **more: Any) -> str:
-    """Complete a page of the repository: generated sections, formulas, links."""
-    place = page.file.src_uri
-    path = next((path for path, at in PAGES.items() if at == place), None)
-    if path is None:
-        return markdown
-    mathml = runpy.run_path(str(ROOT / "docs" / "docstrings.py"))["mathml"] if "```math" in markdown else None
-    return complete(markdown, path, mathml)
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_text(text, encoding="utf-8")
+    for picture in [*(ROOT / "docs").glob("*.svg"), *(ROOT / "docs").glob("*.png")]:
+        shutil.copy(picture, folder)
 
 
 def complete(markdown: str, path: str, mathml: Any = None) -> str:
@@ -220,3 +183,7 @@ def site_links(markdown: str, path: str) -> str:
         part if number % 2 else re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, part)
         for number, part in enumerate(parts)
     )
+
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1]))

@@ -4,13 +4,17 @@ import importlib
 import importlib.util
 import inspect
 import re
+import shlex
+import sys
+import tomllib
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from flip_flop import _MODULES
+from flip_flop.errors import install_command
 from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS
 from flip_flop.training.settings import TrainingSettings
@@ -19,6 +23,21 @@ ROOT = Path(__file__).parents[1]
 spec = importlib.util.spec_from_file_location("site_pages", ROOT / "docs" / "site.py")
 site = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(site)
+TEXTS = [
+    path
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "src/**/*.py",
+        "src/**/*.yaml",
+        "src/**/*.txt",
+        "benchmarks/*",
+        "examples/**/*.md",
+    )
+    for path in sorted(ROOT.glob(pattern))
+    if path.is_file()
+]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 DEFINITIONS = site.METRIC_DEFINITIONS | site.METHOD_DEFINITIONS
 
 
@@ -45,7 +64,8 @@ def test_the_navigation_has_every_page_once():
         for entry in nav.values() if isinstance(nav, dict) else nav:
             yield from [entry] if isinstance(entry, str) else places(entry)
 
-    found = list(places(site.on_config(SimpleNamespace()).nav))
+    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    found = list(places(navigation))
     assert sorted(found) == sorted([*site.PAGES.values(), *site.written_pages()])
 
 
@@ -88,6 +108,34 @@ def test_a_page_has_the_formula_of_what_defines_its_subject(definitions):
 )
 def test_links_between_files_become_links_of_the_site_or_text(path, text, expected):
     assert site.site_links(text, path) == expected
+
+
+def documented_parameters(thing):
+    section = re.search(r"^Args:\n((?: {4}.*\n?|\n)+)", inspect.getdoc(thing) or "", flags=re.MULTILINE)
+    return re.findall(r"^ {4}(\S.*?)(?: \(.+\))?: ", section[1], flags=re.MULTILINE) if section else []
+
+
+def test_a_documented_parameter_is_in_the_signature():
+    names = [f"{module}.{name}" for module, listed in _MODULES.items() for name in listed]
+    for name in [*names, *(name for listed in DEFINITIONS.values() for name in listed)]:
+        module, _, last = f"flip_flop.{name}".rpartition(".")
+        thing = getattr(importlib.import_module(module), last)
+        documented = documented_parameters(thing)
+        if documented:
+            assert set(documented) <= inspect.signature(thing).parameters.keys(), name
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_text_installs_the_project_by_name_from_an_index(path):
+    installed = re.findall(r"pip install .*", path.read_text(encoding="utf-8"))
+    assert not [line for line in installed if re.search("flip-flop-consistency(?! @)", line)]
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_the_remedy_for_a_missing_package_installs_the_extra_into_the_running_python(extra):
+    python, *words = shlex.split(install_command(extra))
+    assert python == sys.executable
+    assert words == ["-m", "pip", "install", *EXTRAS[extra]]
 
 
 def test_workflows_call_targets_of_make_that_exist():

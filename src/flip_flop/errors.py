@@ -2,6 +2,10 @@
 
 import difflib
 import functools
+import importlib.metadata
+import re
+import shlex
+import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -37,6 +41,18 @@ class InputError(ValueError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Support pickling: processes send errors to each other."""
         return type(self), (self.code, self.message, self.hint)
+
+
+def install_command(name: str, *options: str) -> str:
+    """Return the command that installs the packages of an extra, or a package, for the Python that runs.
+
+    Example:
+        >>> install_command("xlsx").partition(" -m ")[2]
+        "pip install 'openpyxl>=3.1.5'"
+    """
+    declared = importlib.metadata.requires("flip-flop-consistency") or ()
+    packages = [line.split(";")[0] for line in declared if re.search(rf"extra == .{re.escape(name)}\W", line)]
+    return shlex.join([sys.executable, "-m", "pip", "install", *options, *(packages or [name])])
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

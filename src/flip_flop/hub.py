@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, install_command
 
 DEMO = "demo"  # the embedded model
 SERVED = "openai:"  # begins the name of a model that is served
@@ -100,8 +100,11 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
         message = f"cannot download {name}: {unreachable()}."
         raise InputError("E-MODEL-FILE", message, f"Give a folder, or {WAY_OUT}.")
     if gguf and importlib.util.find_spec("gguf") is None:
-        hint = "Install it: pip install 'flip-flop-consistency[gguf]'."
-        raise InputError("E-MODEL-FILE", f"{name} needs the package gguf, which is not installed.", hint)
+        raise InputError(
+            "E-MODEL-FILE",
+            f"{name} needs the package gguf, which is not installed.",
+            f"Install it: {install_command('gguf')}.",
+        )
 
 
 class Endpoint(NamedTuple):
@@ -135,8 +138,11 @@ def endpoint_of(name: str) -> Endpoint:
         hint = "Set the variable OPENAI_API_KEY instead. The key is never written."
         raise InputError("E-ENDPOINT", "A key does not belong in an endpoint's address.", hint)
     if importlib.util.find_spec("openai") is None:
-        hint = "Install it: pip install 'flip-flop-consistency[openai]'."
-        raise InputError("E-ENDPOINT", "Served models need the package openai, which is not installed.", hint)
+        raise InputError(
+            "E-ENDPOINT",
+            "Served models need the package openai, which is not installed.",
+            f"Install it: {install_command('openai')}.",
+        )
     return Endpoint(url.rstrip("/"), model)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from flip_flop.console import DEMO_NOTE, markdown_cell
+from flip_flop.errors import install_command
 from flip_flop.files import write_bytes, write_text
 from flip_flop.method import BASE
 from flip_flop_paper import grids
@@ -81,8 +82,8 @@ def make_plots(frame: pd.DataFrame) -> list["Plot"]:
         if str(error.name).split(".")[0] != "matplotlib":
             raise
         log.warning(
-            "W-STUDY-FIGURES: matplotlib is not installed: there are tables, and no figures. "
-            "Install it: pip install 'flip-flop-consistency[studies]'"
+            "W-STUDY-FIGURES: matplotlib is not installed: there are tables, and no figures. Install it: %s",
+            install_command("studies"),
         )
         return []
     f1 = template_f1(frame)

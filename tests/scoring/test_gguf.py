@@ -210,7 +210,7 @@ def test_missing_file_is_rejected(tmp_path):
 def test_missing_package_is_reported(file, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "gguf" else find(name, *rest))
-    rejected(file, "pip install 'flip-flop-consistency[gguf]'")
+    rejected(file, "-m pip install 'gguf>=0.17' 'transformers>=5.23'")
 
 
 def test_unsupported_architecture_is_rejected(tmp_path):

@@ -72,7 +72,7 @@ def test_resume_needs_same_quantization(flip_flop, tmp_path, caplog):
 
 def test_missing_bitsandbytes_is_reported(base, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(InputError, match=r"E-MODEL-QUANT: .*flip-flop-consistency\[quantized\]"):
+    with pytest.raises(InputError, match=r"E-MODEL-QUANT: .* -m pip install 'bitsandbytes>=0\.46'"):
         load_model(base, quantization_config="8bit")
 
 

@@ -130,7 +130,7 @@ def test_a_spreadsheet_has_texts_numbers_and_the_row_numbers_of_the_program(tmp_
 
 def test_a_spreadsheet_needs_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(InputError, match=r"E-DATA-KIND: .*openpyxl, .* pip install 'flip-flop-consistency\[xlsx\]'\.$"):
+    with pytest.raises(InputError, match=r"E-DATA-KIND: .*openpyxl, .* -m pip install 'openpyxl>=3\.1\.5'\.$"):
         load(tmp_path, "a.xlsx", b"")
 
 

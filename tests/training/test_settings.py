@@ -165,9 +165,9 @@ def test_defaults_of_the_losses_are_the_papers():
 def test_tracker_that_is_not_installed_is_refused_with_the_install_command(monkeypatch):
     monkeypatch.setattr("flip_flop.training.config.get_available_reporting_integrations", lambda: ["trackio"])
     assert make_config({"report_to": "trackio"}).report_to == ["trackio"]
-    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: report_to is 'wandb', .* pip install wandb"):
+    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: report_to is 'wandb', .* -m pip install 'wandb>=0\.20'"):
         make_config({"report_to": "wandb"})
-    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: report_to is 'wandb', .* pip install wandb"):
+    with pytest.raises(InputError, match=r"E-CONFIG-VALUE: report_to is 'wandb', .* -m pip install 'wandb>=0\.20'"):
         F2CConfig(report_to=["wandb"])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from flip_flop.console import echo
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, install_command, nearest
 
 COMMANDS = "flip_flop.commands"
 FILES = Path(__file__).parent / "plugin_files"
@@ -124,5 +124,5 @@ def _write_plugin(kind: str, name: str, known: Collection[str]) -> int:
         ):
             text = (FILES / f"{source}.txt").read_text(encoding="utf-8")
             (folder / file).write_text(string.Template(text).substitute(values), encoding="utf-8")
-    echo(f"{name}: next, edit {name}/{name}.py, then pip install --editable {name}")
+    echo(f"{name}: next, edit {name}/{name}.py, then {install_command(f'./{name}', '--editable')}")
     return 0

@@ -10,7 +10,7 @@ import click
 
 from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, option, options
 from flip_flop.console import echo
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, install_command
 from flip_flop.method.settings import TrainingProtocol, row_protocol_of
 from flip_flop.record import TRAINING_PARTS
 
@@ -141,7 +141,9 @@ def train_command(
 
 def _check_reporter(name: object) -> None:
     if name in ("trackio", "wandb") and find_spec(str(name)) is None:
-        raise InputError("E-CONFIG-VALUE", f"report_to is {name!r}, which is not installed.", f"pip install {name}.")
+        raise InputError(
+            "E-CONFIG-VALUE", f"report_to is {name!r}, which is not installed.", f"{install_command(str(name))}."
+        )
 
 
 def _default(item: Field[Any]) -> str:

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from flip_flop.errors import InputError
+from flip_flop.errors import InputError, install_command
 from flip_flop.files import config_digest, json_digest, sha256_file, sha256_json
 from flip_flop.hub import DEMO, check_model_name, gguf_name, hub_answers, is_local_name
 from flip_flop.record import LOADED_PARTS, AdapterRecord, ModelRecord, check_adapter_folder, check_parts
@@ -236,8 +236,11 @@ def _quantization(given: QuantizationConfigMixin | LoadIn | None, dtype: str) ->
     if given not in get_args(LoadIn):
         raise InputError("E-MODEL-QUANT", f"Unknown quantization {given!r}.", f"Use {' or '.join(get_args(LoadIn))}.")
     if importlib.util.find_spec("bitsandbytes") is None:
-        hint = "Install it: pip install 'flip-flop-consistency[quantized]'."
-        raise InputError("E-MODEL-QUANT", f"Loading in {given} needs bitsandbytes, which is not installed.", hint)
+        raise InputError(
+            "E-MODEL-QUANT",
+            f"Loading in {given} needs bitsandbytes, which is not installed.",
+            f"Install it: {install_command('quantized')}.",
+        )
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of a cast at each product
     if given == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flip_flop.errors import InputError, nearest_file
+from flip_flop.errors import InputError, install_command, nearest_file
 
 
 class NumberedRow(NamedTuple):
@@ -251,8 +251,11 @@ def _read_excel(path: Path) -> list[NumberedRow]:
     try:
         table = pandas.read_excel(path, header=None, dtype=object, na_filter=False, engine="openpyxl")
     except ImportError:
-        hint = "Install it: pip install 'flip-flop-consistency[xlsx]'."
-        raise InputError("E-DATA-KIND", f"{path} needs the package openpyxl, which is not installed.", hint) from None
+        raise InputError(
+            "E-DATA-KIND",
+            f"{path} needs the package openpyxl, which is not installed.",
+            f"Install it: {install_command('xlsx')}.",
+        ) from None
     except Exception as error:  # a damaged archive raises many kinds
         hint = "Save it again as .xlsx."
         raise InputError("E-DATA-PARSE", f"{path}: {type(error).__name__}: {_first_line(error)}.", hint) from None

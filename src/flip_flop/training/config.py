@@ -15,7 +15,7 @@ from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.utils import is_liger_kernel_available
 
-from flip_flop.errors import InputError, nearest
+from flip_flop.errors import InputError, install_command, nearest
 from flip_flop.method import METHODS, find_method
 from flip_flop.metrics import check_prior
 from flip_flop.scoring.causal_lm import as_input_error
@@ -96,7 +96,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         for name in self.report_to:
             if name not in get_available_reporting_integrations():
                 message = f"report_to is {name!r}, which is not installed."
-                raise InputError("E-CONFIG-VALUE", message, f"pip install {name}.")
+                raise InputError("E-CONFIG-VALUE", message, f"{install_command(name)}.")
         if self.load_best_model_at_end and self.save_strategy == "steps":
             # The best state of an evaluation without a checkpoint would be lost.
             self._require("save_steps", self.save_steps == self.eval_steps, f"eval_steps, {self.eval_steps}")

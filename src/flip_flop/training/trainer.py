@@ -59,7 +59,8 @@ class F2CTrainer(ScoringTrainer):
         processing_class: The tokenizer; by default loaded by the model's name.
         compute_metrics: Further metrics of an evaluation, from an ``EvalPrediction`` of scores ``[instances, templates,
             labels]`` and label indices, -1 for rows without a label.
-        callbacks, optimizers: As in ``Trainer``.
+        callbacks: As in ``Trainer``.
+        optimizers: As in ``Trainer``.
         quantization_config: For a model given by name, as is ``F2CConfig.model_init_kwargs``.
         content_free: Rows without content under the same templates, for ``vote_calibration: contextual``.
         peft_config: The adapter; by default the paper's LoRA on all attention and MLP projections.
