@@ -12,7 +12,7 @@ import yaml
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template
-from flip_flop.prompts.safety import SEPARATOR
+from flip_flop.prompts.sandbox import SEPARATOR
 from flip_flop_phrasings import TaskKind
 
 KINDS = get_args(TaskKind)

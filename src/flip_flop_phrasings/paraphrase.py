@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor
 
 from flip_flop.prompts import RenderedInstance, Template
-from flip_flop.prompts.safety import SEPARATOR
+from flip_flop.prompts.sandbox import SEPARATOR
 from flip_flop.scoring import LoadedModel
 from flip_flop.scoring.causal_lm import evaluation_mode
 from flip_flop_phrasings.formats import TemplateParts

@@ -111,7 +111,7 @@ MISTAKES = [
     # Templates.
     ("name: terse\n", "name: plain\n", "E-TPL-NAME-DUP", "two templates are named 'plain'"),
     ("Urgent:", "{% if %}", "E-TPL-SYNTAX", "template 'terse', line 2"),
-    ("Urgent:", "{{ text.__class__ }}", "E-TPL-UNSAFE", "template 'terse', line 2"),
+    ("Urgent:", "{{ text|uper }}", "E-TPL-SYNTAX", "template 'terse', line 2: No filter named 'uper'"),
 ]  # fmt: skip
 
 

@@ -1,54 +1,50 @@
-"""Templates compiled as untrusted text: an immutable sandbox, strict names, allow-list and limits."""
+"""Templates are untrusted text: they render in Jinja's immutable sandbox, as chat templates do in transformers.
 
+Three rules are added. An unknown name is an error. A missing value of a row is never printed. Only a separator ``|||``
+in the text of the template separates; the same characters in the text of a row do not.
+"""
+# ruff: noqa: N802, D102 - a visitor finds its methods by the names of the node classes
+
+import datetime
 import functools
-from collections.abc import Callable, Mapping
+import numbers
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jinja2
 import numpy as np
-from jinja2 import nodes, pass_environment
-from jinja2.exceptions import SecurityError, TemplateRuntimeError, TemplateSyntaxError, UndefinedError
-from jinja2.filters import FILTERS as JINJA_FILTERS
-from jinja2.runtime import Context, StrictUndefined
+from jinja2 import nodes, pass_context
+from jinja2.exceptions import SecurityError, TemplateSyntaxError, UndefinedError
+from jinja2.filters import do_truncate
+from jinja2.runtime import Context, StrictUndefined, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import missing
+from jinja2.utils import Namespace, missing
+from jinja2.visitor import NodeTransformer
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.prompts.functions import (
-    FILTERS,
-    FUNCTIONS,
-    OPERATORS,
-    TESTS,
-    apply_operator,
-    call_method,
-    join_texts,
-)
-from flip_flop.prompts.limits import (
-    MAX_OUTPUT,
-    MAX_SIZE,
-    WORK_PER_STEP,
-    NotPrintable,
-    RenderLimitExceeded,
-    bounded,
-    current_render,
-    not_printable_error,
-    rendering,
-    steps,
-    text_of,
-)
-from flip_flop.prompts.safety import (
-    CHOICE_BOUNDARY,
-    MAX_SOURCE,
-    SEPARATOR,
-    Guards,
-    check_characters,
-    check_parts,
-    check_tree,
-)
+
+SEPARATOR = "|||"
+MAX_OUTPUT = 10_000_000
+"""The longest prompt, in characters."""
+
+_STATE = "\0state"  # the name of a render's state, which no template can write
+_BOUNDARY = f"\ufdd0{SEPARATOR}\ufdd1"  # between answer choices; noncharacters, which no text of a row may have
+_NUMBERS = (numbers.Number, np.bool_)
+_DATES = (datetime.date, datetime.time, datetime.timedelta)  # printable, but not inside a list
 
 
 class EndOfPrompt(Exception):  # noqa: N818 - control flow: the prompt is complete
     """The render has reached the separator."""
+
+
+class NotPrintable(Exception):  # noqa: N818 - turned into E-TPL-NULL or E-TPL-RENDER
+    """A printed value, or a part of it, is not a text or a number."""
+
+    def __init__(self, item: Any):
+        super().__init__(type(item).__name__)
+        self.item = item
 
 
 class MissingNameError(UndefinedError):
@@ -71,112 +67,191 @@ class StrictName(StrictUndefined):
         super().__init__(hint, obj, name, exc)
 
 
-def _end_of_prompt() -> None:
-    raise EndOfPrompt
+class MissingValue:
+    """A missing value of a row. It can be tested and compared like None, and not be read as a text or a number."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return other is None or isinstance(other, MissingValue)
+
+    def __hash__(self) -> int:
+        return hash(None)
+
+    def __str__(self) -> str:
+        raise NotPrintable(self)
+
+    def __float__(self) -> float:
+        raise NotPrintable(self)
+
+    __repr__ = __str__
+    __int__ = __float__
 
 
-def _concatenate(*values: Any) -> str:
-    return join_texts("", values)
+@dataclass
+class Render:
+    """The value limit of one render, and its random generator."""
+
+    make_generator: Callable[[], np.random.Generator]
+    value_limit: int | None
+
+    @functools.cached_property
+    def generator(self) -> np.random.Generator:
+        """The generator of random choices, made for the first."""
+        return self.make_generator()
 
 
-def _held(value: Any) -> Any:
-    """Limit a value in a namespace, and reject another namespace."""
-    return value if isinstance(value, int | float) else bounded(value)
+class PromptSeparator(NodeTransformer):
+    """Ends a prompt at the first separator in the text of the template, before its target is evaluated."""
+
+    def visit_Output(self, node: nodes.Output) -> Any:
+        self.generic_visit(node)
+        for index, part in enumerate(node.nodes):
+            if isinstance(part, nodes.TemplateData) and SEPARATOR in part.data:
+                prompt = nodes.TemplateData(part.data.split(SEPARATOR, 1)[0], lineno=part.lineno)
+                call = nodes.Call(nodes.EnvironmentAttribute("end_of_prompt"), [], [], None, None, lineno=part.lineno)
+                end = nodes.ExprStmt(call, lineno=part.lineno)
+                return [nodes.Output([*node.nodes[:index], prompt], lineno=node.lineno), end]
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Concat:
+        """Check the operands of ``~`` like printed values."""
+        self.generic_visit(node)
+        node.nodes = [nodes.Filter(operand, "string", [], [], None, None) for operand in node.nodes]
+        return node
 
 
-@pass_environment
-def _finalize(environment: jinja2.Environment, value: Any) -> str:
+class ChoiceSeparators(PromptSeparator):
+    """Marks each separator between answer choices: in the text of the template, and in strings that it prints or joins.
+
+    A string that is compared, searched or replaced stays as it is.
+    """
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Output:
+        self.generic_visit(node)
+        return node
+
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.TemplateData:
+        node.data = node.data.replace(SEPARATOR, _BOUNDARY)
+        return node
+
+    def visit_Const(self, node: nodes.Const) -> nodes.Const:
+        if isinstance(node.value, str):
+            node.value = node.value.replace(SEPARATOR, _BOUNDARY)
+        return node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:
+        return node
+
+    def visit_Call(self, node: nodes.Call) -> nodes.Call:
+        node.node = self.visit(node.node)
+        return node
+
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Filter:
+        if node.name == "join":
+            self.generic_visit(node)
+        elif node.node is not None:
+            node.node = self.visit(node.node)
+        return node
+
+
+def text_of(value: Any) -> str:
+    """Return ``str`` of a value, unless its text would have "None", "nan", "Undefined" or "<...>"."""
+    if isinstance(value, str) or (isinstance(value, _DATES) and not is_missing(value)):
+        return str(value)
+    for item in _parts(value):
+        if isinstance(item, Undefined):
+            str(item)  # raises the error that names it
+        elif not isinstance(item, str | list | tuple | dict) and (is_missing(item) or not isinstance(item, _NUMBERS)):
+            raise NotPrintable(item)
+    return str(value)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN or NaT."""
+    return (
+        value is None
+        or isinstance(value, MissingValue)
+        or (isinstance(value, (*_NUMBERS, *_DATES)) and bool(value != value))
+    )
+
+
+@pass_context
+def _finalize(context: Context, value: Any) -> str:
     """Print a value. If the render has a limit, shorten it like PromptSource, at a space and with three dots."""
-    text, limit = text_of(value), current_render().value_limit
-    return text if limit is None else JINJA_FILTERS["truncate"](environment, text, limit)
+    text, limit = text_of(value), context[_STATE].value_limit
+    return text if limit is None else do_truncate(context.environment, text, limit)
+
+
+@pass_context
+def _choose(context: Context, items: Any) -> Any:
+    """Return a random item. The sequence of choices depends on the instance, the template and the seed."""
+    return items[int(context[_STATE].generator.integers(len(items)))]
+
+
+def _most_frequent(items: Iterable[Any]) -> list[Any] | None:
+    counts = Counter(items).most_common()
+    return [item for item, count in counts if count == counts[0][1]] if counts else None
 
 
 class PromptEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja's defaults, as PromptSource has them, with strict names, the listed functions only, and the limits."""
-
-    intercepted_binops = frozenset([*OPERATORS, "**"])
-    end_of_prompt = staticmethod(_end_of_prompt)
-    concatenate = staticmethod(_concatenate)
-    held = staticmethod(_held)
-    bounded = staticmethod(bounded)
-    steps = staticmethod(steps)
+    """Jinja's defaults, as PromptSource has them, with strict names and seeded random choices."""
 
     def __init__(self) -> None:
-        super().__init__(undefined=StrictName, finalize=_finalize, cache_size=0)
-        self.filters = dict(FILTERS)
-        self.tests = dict(TESTS)
-        self.globals = dict(FUNCTIONS)
-        self._callable = {*FUNCTIONS.values(), _end_of_prompt, _concatenate, _held, bounded, steps}
+        super().__init__(undefined=StrictName, finalize=_finalize, loader=jinja2.DictLoader({}), cache_size=0)
+        self.globals = {"namespace": Namespace, "range": self.globals["range"], "zip": zip, "choice": _choose}
+        self.filters |= {"choice": _choose, "random": _choose, "most_frequent": _most_frequent, "string": text_of}
+        self.tests |= {"none": is_missing}
 
-    def getitem(self, obj: Any, argument: Any) -> Any:
-        """A lookup by a template, or by each part of a filter's attribute path; each pays."""
-        current_render().spend(WORK_PER_STEP)
-        return super().getitem(obj, argument)
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        """A lookup after a dot; each pays."""
-        current_render().spend(WORK_PER_STEP)
-        return super().getattr(obj, attribute)
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """The operator, within the limits."""
-        return apply_operator(operator, left, right)
-
-    def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Check every call of a template. A template may give a function another name."""
-        kwargs.pop("_loop_vars", None)
-        kwargs.pop("_block_vars", None)
-        try:
-            known = function in self._callable
-        except TypeError:
-            known = False
-        return function(*args, **kwargs) if known else call_method(function, args, kwargs)
+    @staticmethod
+    def end_of_prompt() -> None:
+        """Stop the render."""
+        raise EndOfPrompt
 
 
 _ENVIRONMENT = PromptEnvironment()
 
 
-def _no_draws() -> np.random.Generator:
-    raise SecurityError("a random choice outside a row")
-
-
 @functools.lru_cache(maxsize=4096)
 def compile_source(source: str, is_prompt: bool, where: str) -> jinja2.Template:
-    """Compile a template without running it; ``E-TPL-SYNTAX``, ``E-TPL-UNSAFE`` or ``E-TPL-PARTS``."""
-    if len(source) > MAX_SOURCE:
-        raise InputError("E-TPL-UNSAFE", f"{where}: longer than {MAX_SOURCE:,} characters.", "Shorten it.")
+    """Compile a template without running it; ``E-TPL-SYNTAX`` or ``E-TPL-PARTS``."""
     check_characters(source, where)
     try:
         tree = _ENVIRONMENT.parse(source)
+        count = _most_separators(tree) if is_prompt else 0
+        separators = PromptSeparator() if is_prompt else ChoiceSeparators()
+        code = _ENVIRONMENT.compile(separators.visit(tree).set_environment(_ENVIRONMENT))
     except TemplateSyntaxError as error:
         message = f"{where}, line {error.lineno}: {error.message}"
         raise InputError("E-TPL-SYNTAX", f"{message.rstrip('.')}.", "Fix the Jinja syntax at this line.") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         message = f"{where}: too deep or too large to read ({type(error).__name__})."
         raise InputError("E-TPL-SYNTAX", message, "Simplify the template.") from None
-    check_tree(tree, where)
-    if is_prompt:
-        check_parts(tree, where)
-    guarded = Guards(is_prompt).visit(tree).set_environment(_ENVIRONMENT)
-    with rendering(_no_draws):
-        try:
-            code = _ENVIRONMENT.compile(guarded)
-        except (TemplateSyntaxError, SyntaxError, RecursionError) as error:
-            raise InputError("E-TPL-SYNTAX", f"{where}: {error}.", "Fix the Jinja syntax.") from None
+    if count > 1:
+        message = f"{where}: {count} separators {SEPARATOR} in the same text."
+        raise InputError("E-TPL-PARTS", message, "Keep one, between the prompt and its target.")
     return jinja2.Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.globals)
 
 
-def _run(template: jinja2.Template, fields: Mapping[str, Any]) -> str:
-    pieces, length = [], 0
+def check_characters(text: str, where: str) -> None:
+    """Refuse a lone surrogate, which no tokenizer reads and no file holds (``E-TPL-SYNTAX``)."""
     try:
-        for piece in template.root_render_func(template.new_context(dict(fields))):
-            pieces.append(piece)
-            length += len(piece)
-            if length > MAX_OUTPUT:
-                raise RenderLimitExceeded(f"more than {MAX_OUTPUT:,} characters of text")
-    except EndOfPrompt:
-        pass
-    return "".join(pieces)
+        text.encode()
+    except UnicodeEncodeError as error:
+        line, column = text.count("\n", 0, error.start) + 1, error.start - text.rfind("\n", 0, error.start)
+        message = f"{where}, line {line}, column {column}: {text[error.start]!r} is half of a character."
+        raise InputError("E-TPL-SYNTAX", message, "Write the whole character.") from None
+
+
+def _most_separators(tree: nodes.Template) -> int:
+    """Return the most separators that one text of a prompt has. Each branch of an ``if`` is a text of its own."""
+    branches: list[nodes.For | nodes.If] = [*tree.find_all(nodes.For), *tree.find_all(nodes.If)]
+    counts = []
+    for body in [tree.body, *(node.body for node in branches), *(node.else_ for node in branches)]:
+        texts = [part for node in body if isinstance(node, nodes.Output) for part in node.nodes]
+        counts.append(sum(text.data.count(SEPARATOR) for text in texts if isinstance(text, nodes.TemplateData)))
+    return max(counts)
 
 
 def render_text(
@@ -190,7 +265,7 @@ def render_text(
     make_generator: Callable[[], np.random.Generator],
     value_limit: int | None = None,
 ) -> list[str]:
-    """Render a template for one row: a prompt up to the separator, or answer choices, split there; both stripped.
+    """Render a template for one row: a prompt up to the separator, or answer choices, split there; all stripped.
 
     ``hidden`` is the gold label's field, which a template must not read and which is not among the ``fields``.
     ``where`` and ``row`` name the template and the row in an error. Each printed value is cut to ``value_limit``
@@ -201,29 +276,52 @@ def render_text(
     """
     template = compile_source(source, is_prompt, where)
     location = f"{where}, {row}"
-    with rendering(make_generator, value_limit):
-        try:
-            text = _run(template, fields)
-        except NotPrintable as error:
-            raise not_printable_error(error.item, fields, names_of(source), location) from None
-        except MissingNameError as error:
-            raise _missing_name(error, fields, hidden, location) from None
-        except TemplateRuntimeError as error:
-            message = f"{location}: {str(error).rstrip('.')}."
-            raise InputError("E-TPL-UNSAFE", message, "Write the template without it.") from None
-        except RenderLimitExceeded as error:
-            hint = f"Shorten it: a prompt has at most {MAX_OUTPUT:,} characters, a value {MAX_SIZE:,}."
-            raise InputError("E-TPL-TOO-BIG", f"{location}: it makes {error}.", hint) from None
-        except Exception as error:  # a template may raise anything on a row of the wrong shape
-            message = f"{location}: {type(error).__name__}: {str(error)[:200]}."
-            raise InputError("E-TPL-RENDER", message) from None
-    parts = [text] if is_prompt else text.split(CHOICE_BOUNDARY)
-    return [part.strip() for part in parts]
+    pieces, length = [], 0
+    try:
+        # Template.generate would rewrite the traceback of each EndOfPrompt.
+        values = _with_missing(fields) | {_STATE: Render(make_generator, value_limit)}
+        for piece in template.root_render_func(template.new_context(values)):
+            pieces.append(piece)
+            length += len(piece)
+            if length > MAX_OUTPUT:
+                break
+    except EndOfPrompt:
+        pass
+    except NotPrintable as error:
+        raise _not_printable(error.item, fields, names_of(source), location) from None
+    except MissingNameError as error:
+        raise _missing_name(error, fields, hidden, location) from None
+    except SecurityError as error:
+        message = f"{location}: {str(error).rstrip('.')}."
+        raise InputError("E-TPL-UNSAFE", message, "Write the template without it.") from None
+    except Exception as error:  # a template may raise anything on a row of the wrong shape
+        raise InputError("E-TPL-RENDER", f"{location}: {type(error).__name__}: {str(error)[:200]}.") from None
+    if length > MAX_OUTPUT:
+        hint = f"Shorten it: a prompt has at most {MAX_OUTPUT:,} characters."
+        raise InputError("E-TPL-TOO-BIG", f"{location}: the text is too long.", hint)
+    text = "".join(pieces)
+    check_characters(text, location)
+    return [part.strip() for part in ([text] if is_prompt else text.split(_BOUNDARY))]
 
 
 def names_of(source: str) -> frozenset[str]:
     """The names that a template reads."""
     return frozenset(name.name for name in _ENVIRONMENT.parse(source).find_all(nodes.Name))
+
+
+def _with_missing(value: Any) -> Any:
+    """Copy a value of a row with its missing values marked."""
+    if isinstance(value, str):
+        if _BOUNDARY in value:
+            raise ValueError("the row has the text that divides answer choices")
+        return value
+    if isinstance(value, dict):
+        return {key: _with_missing(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_missing(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(_with_missing(item) for item in value)
+    return MissingValue() if is_missing(value) else value
 
 
 def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: str | None, location: str) -> InputError:
@@ -235,3 +333,32 @@ def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: st
     if not isinstance(error.name, str):
         return InputError("E-TPL-UNDEFINED", f"{location}: {str(error.message).rstrip('.')}.", words)
     return InputError("E-TPL-UNDEFINED", f"{location}: there is no field {error.name!r}.", words)
+
+
+def _not_printable(item: Any, fields: Mapping[str, Any], read: frozenset[str], location: str) -> InputError:
+    """Return ``E-TPL-NULL`` or ``E-TPL-RENDER`` with the names of the fields that hold the item."""
+    if is_missing(item):
+        names = [repr(name) for name, value in fields.items() if name in read and any(map(is_missing, _parts(value)))]
+        of = f" of {' or '.join(names)}" if names else ""
+        return InputError(
+            "E-TPL-NULL", f"{location}: a missing value{of} is printed.", "Fill in the field or remove the row."
+        )
+    kind = f"method .{item.__name__}" if hasattr(item, "__self__") else type(item).__name__
+    message = f"{location}: a {kind} is printed instead of a text."
+    return InputError("E-TPL-RENDER", message, "Call a method with (); end a list of filters with |join or |list.")
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield the value and its parts, each once. A list may hold itself."""
+    stack, seen = [value], set[int]()
+    while stack:
+        item = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        yield item
+        if isinstance(item, dict):
+            stack.extend(item.keys())
+            stack.extend(item.values())
+        elif isinstance(item, list | tuple):
+            stack.extend(item)

@@ -7,9 +7,7 @@ from typing import Any
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import generator, sha256_json
-from flip_flop.prompts.limits import MAX_SIZE, RenderLimitExceeded, size_of
-from flip_flop.prompts.safety import SEPARATOR, check_characters
-from flip_flop.prompts.sandbox import compile_source, render_text
+from flip_flop.prompts.sandbox import SEPARATOR, check_characters, compile_source, render_text
 
 RESERVED_FIELD = "answer_choices"
 CHAT_KEYS = ("system", "assistant_prefix", "chat_template_kwargs")
@@ -266,7 +264,7 @@ def render_instance(
         row: The name of the row in an error, such as ``tickets.csv line 3``.
 
     Raises:
-        InputError: ``E-ROW-TOO-BIG``, or an error of :meth:`Template.render` or :func:`check_rendering`.
+        InputError: An error of :meth:`Template.render` or :func:`check_rendering`.
 
     Example:
         >>> plain = Template("plain", "Is {{ x }} good?", "No ||| Yes")
@@ -277,10 +275,6 @@ def render_instance(
         (('Is tea good?', 'tea:'), (('No', 'Yes'), ('bad', 'good')))
     """
     row = row or f"instance {id!r}"
-    try:
-        size_of(fields)
-    except RenderLimitExceeded:
-        raise InputError("E-ROW-TOO-BIG", f"{row} holds more than {MAX_SIZE:,} characters.") from None
     prompts, all_choices = [], []
     for template in templates:
         limit = templates.value_limit

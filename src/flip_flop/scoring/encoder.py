@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import Chat, RenderedInstance
-from flip_flop.prompts.limits import MAX_SIZE
+from flip_flop.prompts.sandbox import MAX_OUTPUT
 from flip_flop.scoring.boundary import AnswerRow, Boundary, EncodedInstance, longest_tokens
 from flip_flop.scoring.bounds import time_limit
 from flip_flop.scoring.causal_lm import unwrap
@@ -268,8 +268,8 @@ def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
                     turns, **chat.chat_template_kwargs, tokenize=False, add_generation_prompt=True
                 )
             )
-        if len(text) > MAX_SIZE:
-            raise ValueError(f"it writes {len(text):,} characters; {MAX_SIZE:,} are allowed")
+        if len(text) > MAX_OUTPUT:
+            raise ValueError(f"it writes {len(text):,} characters; {MAX_OUTPUT:,} are allowed")
     except Exception as error:  # a chat template is code, and may raise any error
         what, hint = "a user's turn", "Use --chat-template off."
         if chat.given:

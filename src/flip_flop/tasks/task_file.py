@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from flip_flop.errors import InputError, nearest_file
 from flip_flop.prompts import Template, TemplateSet
-from flip_flop.prompts.safety import SEPARATOR
+from flip_flop.prompts.sandbox import SEPARATOR
 from flip_flop.prompts.template import MIN_VALUE_LIMIT
 from flip_flop.strict_yaml import StrictModel, read_yaml, validate
 from flip_flop.tasks.plugins import TaskRequest, find_loader
