@@ -17,9 +17,9 @@ import torch
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from evidence.demo_reviews import SPLIT_SIZES, Review, make_rows, stream_reviews
 from flip_flop.files import generator, new_folder
 from flip_flop.tasks import load_task
-from flip_flop.tasks.embedded.reviews import SPLIT_SIZES, Review, make_rows, stream_reviews
 
 END = "<|end|>"
 VOCAB_SIZE = 768

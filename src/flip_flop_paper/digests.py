@@ -22,18 +22,7 @@ from flip_flop_paper.study import Study
 from flip_flop_paper.units import Cell, Plan, Setup
 
 # The version of the digests. Another number changes all of them.
-SCHEME = 1
-# A removed setting that all digests of this version contain.
-RETIRED = {"fast_linear": False}
-# The value of settings before they existed, or before their default changed.
-FORMER: dict[str, Any] = {
-    **{"eval_strategy": "epoch", "eval_steps": None, "save_strategy": "epoch", "save_steps": 500},
-    **{"cc_size_bound": "templates", "jsd": "mean", "flip_direction": "forward", "divide_by_labels": False},
-    **{"swarm_space": "labels", "early_stopping_patience": 0, "early_stopping_start": 20},
-    **{"votes": "online", "vocab_weight": 1.0, "labels_weight": 1.0, "stop_on_collapse": False},
-    **{"vote_calibration": "none", "label_prior": None, "too_long": "refuse", "model_init_kwargs": None},
-    **{"cce_space": "vocab", "clean_template": 0, "ppcl_beta": 1.0, "supervised_weight": 0.0},
-}
+SCHEME = 2
 # Parts of the provenance that do not decide a result: the digests of the rows and of the ids do. Another commit with
 # the same rows must not train again, and a node without a network cannot look up the commit.
 _LOCATIONS = ("source", "mirror", "revision", "branch", "splits")
@@ -222,7 +211,7 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
     splits = ["train", *({"validation"} & set(task.data))] if is_training else [plan.study.split]
     data = {split: dict(task.rows(split).provenance) for split in splits}
     settings = cell.settings
-    scoring = {name: settings[name] for name in {*settings} - {*EXECUTION_ONLY} if settings[name] != FORMER.get(name)}
+    scoring = {name: value for name, value in settings.items() if name not in EXECUTION_ONLY}
     inputs = {
         "scheme": SCHEME,
         "kind": cell.kind,
@@ -236,7 +225,7 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
         },
         "limit": plan.study.limit,
         "training": cell.training,
-        "settings": (_deciding(cell.settings) if is_training else scoring) | RETIRED,
+        "settings": _deciding(settings) if is_training else scoring,
     }
     if is_training and plan.study.eval_limit is not None:
         inputs["eval_limit"] = plan.study.eval_limit
@@ -246,14 +235,13 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
 def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Select the method's own settings, the main inherited ones, and given ones that differ from their defaults.
 
-    A new field of the library does not change digests. A newer setting of this package does not either, while it has
-    the value that earlier versions used.
+    A new field of the library does not change digests.
     """
     config = training_config(settings)
-    decisive, defaults = resume_settings(config), resume_settings(training_config({})) | FORMER
+    decisive, defaults = resume_settings(config), resume_settings(training_config({}))
     given = {name for name in decisive if name in settings and decisive[name] != defaults[name]}
     names = (given | set(recorded_settings(config))) & set(decisive)
-    return {name: decisive[name] for name in sorted(names) if name not in FORMER or decisive[name] != FORMER[name]}
+    return {name: decisive[name] for name in sorted(names)}
 
 
 def _suffix(task: Task, names: tuple[str, ...]) -> str:

@@ -12,8 +12,8 @@ from flip_flop.errors import install_command
 from flip_flop.files import write_bytes, write_text
 from flip_flop.method import BASE
 from flip_flop_paper import grids
-from flip_flop_paper.checkpoints import checkpoints_table, read_choices, read_sizes, sizes_table
 from flip_flop_paper.frame import in_setting, methods_of, template_f1
+from flip_flop_paper.sizes import read_sizes, sizes_table
 from flip_flop_paper.study import Study
 from flip_flop_paper.table import Table, render_csv, render_latex, render_markdown
 
@@ -68,8 +68,6 @@ def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
         yield grids.unseen_table(frame)
     if len(template_f1(own[own["method"] == BASE.name])):
         yield grids.spread_table(frame)
-    if len(choices := read_choices(frame)):
-        yield checkpoints_table(frame, choices)
     if len(sizes := read_sizes(frame)):
         yield sizes_table(frame, sizes)
 

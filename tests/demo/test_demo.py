@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 from evidence.demo_model import ANNOTATORS, Annotator, rebuild_model, stream_examples
+from evidence.demo_reviews import Clause, Review, make_rows
 
 from flip_flop.cli import demo as demo_run
 from flip_flop.report import comparison_frame, load_run, write_report
 from flip_flop.scoring.loading import EMBEDDED_MODEL
 from flip_flop.tasks import RowsSource, load_task
-from flip_flop.tasks.embedded.reviews import Clause, Review, make_rows
 
 
 def test_loading_the_embedded_task_imports_no_torch():

@@ -85,9 +85,9 @@ def test_model_and_dtype_change_every_digest(first, tmp_path):
 def test_digests_are_stable(tmp_path):
     """Digests of the smoke study."""
     expected = {
-        "audit base-hotel_reviews": "e1eb0e0ebf4617f635dae716071917da83b2dd31e0353f91dbed27ed2e9435fb",
-        "train swarm-hotel_reviews-seed0": "0b3ef4832e7a7fdfe0737172c7ea0b4d8ea96f632971ad370f0766beb04f76c5",
-        "audit swarm-hotel_reviews-seed0": "0dc10ce19fcee44300ad4b85c50d4287d7d83be2f49eebb7041fcee33ac6b181",
+        "audit base-hotel_reviews": "fb55d3da989d2022584c19fa260f944d803c7b0417fc9324e095522a021df983",
+        "train swarm-hotel_reviews-seed0": "8475482f5147782e8d0accb3731e2a6ed654cd1551df0a5a365a50d276e3f9a5",
+        "audit swarm-hotel_reviews-seed0": "2fb26b1a23db06e2c42bd9e8377556d5b326b247e53db25fb15e5b71ef948bcb",
     }
     made = plan(narrow(load_study("smoke"), tasks=["demo"], methods=["base", "swarm"]), Setup("demo", dtype="float32"))
     assert {f"{cell.kind} {cell.label}": cell.key for cell in made.cells} == expected

@@ -30,9 +30,9 @@ def base_alone(maker):
 @pytest.mark.parametrize(
     ("study", "tables", "figures"),
     [
-        (study1, [*SPREAD, "selection", "sizes", "table1_changes", "table1_methods"], ["f1_over_templates", *BOXES]),
-        (study2, [*SPREAD, "selection", "table2_pairs", "table2_transfer"], [*BOXES, *MAPS]),
-        (study3, ["selection", "study3_unseen_templates"], ["unseen_templates"]),
+        (study1, [*SPREAD, "sizes", "table1_changes", "table1_methods"], ["f1_over_templates", *BOXES]),
+        (study2, [*SPREAD, "table2_pairs", "table2_transfer"], [*BOXES, *MAPS]),
+        (study3, ["study3_unseen_templates"], ["unseen_templates"]),
         (base_alone, SPREAD, BOXES),
     ],
 )

@@ -3,10 +3,10 @@
 import re
 
 import pytest
+from evidence.demo_reviews import SPLIT_SIZES, make_rows, stream_reviews
 
 from flip_flop.files import generator, sha256_json
 from flip_flop.tasks import load_task
-from flip_flop.tasks.embedded.reviews import SPLIT_SIZES, make_rows, stream_reviews
 
 DIGESTS = {
     "train": "fde8a9c9aa7bbd4f42372ea44819e8bb449444d946af556f1f4f346a35a2c338",
@@ -15,16 +15,23 @@ DIGESTS = {
 }
 
 
+# The arguments of the generator: seed, number of remarks, and the least sum of their strengths.
+MADE = {"demo": (0, 3, 0.5), "demo_remarks": (1000, 1, 0.5), "demo_clear": (2000, 3, 1.5)}
+
+
+@pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("split", sorted(SPLIT_SIZES))
-def test_the_rows_are_a_function_of_seed_and_split(split):
-    assert make_rows(split) == make_rows(split, 0)
-    assert sha256_json(make_rows(split)) == DIGESTS[split]
-    assert make_rows(split, 1) != make_rows(split, 0)
+def test_the_stored_rows_are_those_of_the_generator(name, split):
+    made = make_rows(split, *MADE[name])
+    assert [row.fields for row in load_task(name).rows(split).rows] == made
+    if name == "demo":
+        assert sha256_json(made) == DIGESTS[split]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 7])
-def test_texts_are_unique_and_splits_balanced(seed):
-    splits = {split: make_rows(split, seed) for split in SPLIT_SIZES}
+@pytest.mark.parametrize("name", MADE)
+def test_texts_are_unique_and_splits_balanced(name):
+    task = load_task(name)
+    splits = {split: [row.fields for row in task.rows(split).rows] for split in SPLIT_SIZES}
     assert len({row["text"] for rows in splits.values() for row in rows}) == sum(SPLIT_SIZES.values())
     for split, size in SPLIT_SIZES.items():
         assert len(splits[split]) == size == len({row["id"] for row in splits[split]})
@@ -52,7 +59,7 @@ def test_the_label_is_the_sign_of_the_summed_strengths():
         assert review.label == int(sum(clause.strength for clause in review.clauses) > 0)
 
 
-def test_the_embedded_task_has_the_generators_rows():
+def test_the_embedded_task_has_eight_templates_and_three_held_out():
     task = load_task("demo", templates="all")
     assert len(task.training_templates) >= 8
     assert len(task.held_out_templates) == 3

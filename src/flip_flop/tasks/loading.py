@@ -79,7 +79,7 @@ def load_task(
         value_limit=limit,
     )
     if name in EMBEDDED:
-        task = embedded_task(name, seed)
+        task = embedded_task(name)
     elif loader := find_loader(name):
         task = loader(request)
     elif Path(name).name == name and not Path(name).suffix and not Path(name).exists():
