@@ -51,6 +51,20 @@ def visible(text: str, *, one_line: bool = False) -> str:
     )
 
 
+def is_blank(value: object) -> bool:
+    r"""Return whether a value is None, or a text of spaces, controls, marks and fillers only.
+
+    Example:
+        >>> is_blank("\u200b\xa0 "), is_blank(None), is_blank("☺"), is_blank([])
+        (True, True, False, False)
+    """
+    return value is None or all(
+        unicodedata.category(each) in ("Cc", "Cf", "Zl", "Zp", "Zs", "Mn", "Me")
+        or each in "\u115f\u1160\u2800\u3164\uffa0"
+        for each in str(value)
+    )
+
+
 def _escape(character: str) -> str:
     code = ord(character)
     short = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}

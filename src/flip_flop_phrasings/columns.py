@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.prompts.template import RESERVED_FIELD
 from flip_flop.tasks import Rows
-from flip_flop.tasks.readers import cell_text
+from flip_flop.tasks.readers import cell_text, label_text
 
 # Asks the user, with a proposed answer; None without a terminal.
 Ask = Callable[[str, str, Sequence[str]], str] | None
@@ -35,7 +34,6 @@ _PAIR_NAMES = (
     ("text_a", "text_b"),
 )
 _OPTION_NAME = re.compile(r"((?i:choice|option|ending|alternative|candidate|answer))_?([0-9A-Za-z])|[A-E]")
-_RESERVED = ("and", "or", "not", "if", "else", "elif", "for", "in", "is", "true", "false", "none", "self", "super")
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def find_columns(
     A column that holds only the given ``labels`` is the label column.
 
     Raises:
-        InputError: ``E-INIT-COLUMN`` for an unknown column, an invalid name, or several candidates; ``E-INIT-LABELS``
+        InputError: ``E-INIT-COLUMN`` for an unknown column or several candidates; ``E-INIT-LABELS``
             for a label column of one value or too many.
     """
     names = rows.columns()
@@ -80,15 +78,9 @@ def find_columns(
     options = () if texts and set(texts) & set(_options(names)) else _options(names)
     if label is None and not has_none:
         label = _label_column(rows, [name for name in names if name not in (*texts, *options)], labels, ask)
-    values = {} if label is None else _label_values(rows, label)
+    values = {} if label is None else _label_values(rows, label, labels)
     if not texts:
         texts = _text_columns(rows, [name for name in names if name not in (label, *options)], ask)
-    for name in [*texts, *options]:
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or name.lower() in (*_RESERVED, RESERVED_FIELD):
-            slug = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower() or "text"
-            message = f"{rows.source}: a template cannot name the column {name!r}."
-            hint = f"The file's first line has the columns' names. Rename it there, for example {slug!r}."
-            raise InputError("E-INIT-COLUMN", message, hint)
     return Columns(tuple(texts), label, values, options)
 
 
@@ -97,9 +89,9 @@ def is_known_pair(texts: Sequence[str]) -> bool:
     return tuple(name.strip().lower() for name in texts) in _PAIR_NAMES
 
 
-def _cells(rows: Rows, name: str) -> list[Any]:
+def _cells(rows: Rows, name: str, labels: Sequence[str] = ()) -> list[Any]:
     found = (row.fields.get(name) for row in rows.rows)
-    return [value for value in found if cell_text(value)]
+    return [value for value in found if label_text(value, labels)]
 
 
 def _options(names: Sequence[str]) -> tuple[str, ...]:
@@ -113,7 +105,7 @@ def _options(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: Ask) -> str | None:
-    cells = {name: _cells(rows, name) for name in names}
+    cells = {name: _cells(rows, name, labels) for name in names}
     plain = (name for name in names if all(isinstance(value, str | int | float) for value in cells[name]))
     kinds = {name: set(map(cell_text, cells[name])) for name in plain}
     candidates = [
@@ -136,8 +128,8 @@ def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: 
     return found
 
 
-def _label_values(rows: Rows, label: str) -> dict[str, int]:
-    counts = Counter(map(cell_text, _cells(rows, label)))
+def _label_values(rows: Rows, label: str, labels: Sequence[str]) -> dict[str, int]:
+    counts = Counter(map(cell_text, _cells(rows, label, labels)))
     if not 2 <= len(counts) <= _MAX_NAMED_LABELS:
         message = f"{rows.source}: the column {label!r} has {len(counts):,} different values."
         raise InputError("E-INIT-LABELS", message, f"A label column has 2 to {_MAX_NAMED_LABELS}.")

@@ -53,7 +53,7 @@ class Draft:
         source = f"path: {_scalar(Path(os.path.relpath(self.source, out.parent)).as_posix())}"
         source += "".join(f", {key}: {_scalar(value)}" for key, value in self.form.items())
         label = self.columns.label
-        by = _scalar(", ".join((*self.columns.texts, *self.columns.options)))
+        by = f"[{', '.join(map(_scalar, (*self.columns.texts, *self.columns.options)))}]"
         lines = [
             f"# Drafted by flip-flop init {visible(self.source.name, one_line=True)}, as {self.kind}.",
             "# Change the wording and the answers as needed. Paths are relative to this file.",
@@ -157,7 +157,7 @@ def draft_task(
     templates = make_templates(phrasings, texts=columns.texts, words=words, options=options, question=question)
     findings = _lint(rows, templates, columns.label, values, len(options) or len(words))
     by, is_divided = (*columns.texts, *columns.options), len(rows) >= MIN_ROWS_TO_DIVIDE
-    found = parts_of([row.fields for row in rows.rows], by, columns.label) if is_divided else []
+    found = parts_of([row.fields for row in rows.rows], by, columns.label, values) if is_divided else []
     parts = {part: ([each for each, _ in found].count(part), found.count((part, True))) for part in PARTS if found}
     form = {key: rows.provenance[key] for key in ("delimiter", "encoding") if key in rows.provenance}
     return Draft(Path(rows.source), kind, columns, values, words, tuple(templates), parts, form, findings)

@@ -12,7 +12,7 @@ import yaml
 
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template
-from flip_flop.prompts.sandbox import SEPARATOR
+from flip_flop.prompts.sandbox import SEPARATOR, reference
 from flip_flop_phrasings import TaskKind
 
 KINDS = get_args(TaskKind)
@@ -118,8 +118,8 @@ def make_templates(
     """Make the templates of an entry for the columns ``texts`` and ``options``, and the labels in ``words``."""
     count = len(options) or len(words)
     letters = string.ascii_uppercase[:count] if count <= 26 else [str(at + 1) for at in range(count)]
-    listed = [f"{{{{ {name} }}}}" for name in options] or [_literal(word) for word in words]
-    text, other = [f"{{{{ {name} }}}}" for name in texts], ""
+    listed = [f"{{{{ {reference(name)} }}}}" for name in options] or [_literal(word) for word in words]
+    text, other = [f"{{{{ {reference(name)} }}}}" for name in texts], ""
     if phrasings.needs == "other" or (phrasings.needs == "question" and len(text) > 1 and not question):
         *text, other = text
     values = {

@@ -147,3 +147,15 @@ def test_hostile_names_are_escaped_in_junit_and_markdown():
     last = gates.markdown([gate], "table").splitlines()[-1]
     assert "<" not in last
     assert len(re.findall(r"(?<!\\)\|", last)) == 5
+
+
+def test_a_gate_without_a_value_names_the_reason(flip_flop, project):
+    (project / "test.csv").write_text(
+        "text,urgent\n" + "".join(f"guest {n} said it was fine,{n % 2}\n" for n in range(12))
+    )
+    gate = ("--quiet", "--fail-under", "fleiss_kappa=0.1")
+    result = flip_flop("audit", "-m", "demo", "-t", "tickets.yaml", "--templates", "plain,terse", "-o", "out", *gate)
+    assert result.code == 2
+    reason = "fleiss_kappa has no value here: all answers are one label. Choose another metric, such as agreement."
+    assert result.err.splitlines()[-1] == f"E-FAIL-UNDER: --fail-under: {reason}"
+    assert len(np.unique(load_run("out").predictions)) == 1

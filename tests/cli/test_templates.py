@@ -1,11 +1,12 @@
 """`flip-flop templates`: fetch, list, show and lint, as a user runs them."""
 
 import hashlib
+import json
 
 import pytest
 
 from flip_flop_paper.data import promptsource
-from tests.cli.project import TASK
+from tests.cli.project import TASK, one_line
 from tests.paper.test_archive import unpack, write_archive
 from tests.tiny import metaspace, save_tiny
 
@@ -150,3 +151,52 @@ def test_lint_samples_rows_by_seed(flip_flop, project):
     runs = [flip_flop("templates", "lint", "tickets.yaml", "--limit", "3", "--seed", seed).out for seed in (0, 0, 1)]
     assert runs[0] == runs[1]
     assert all("9 rows" in run for run in runs)
+
+
+WARNINGS = {
+    "blank texts": (
+        TASK.replace('"{{ text }}"', '"Text: {{ text }}"'),
+        "W-TPL-BLANK: template plain and 3 more: every field that it prints is blank in 2 rows, first {} line 3, "
+        "{} line 4.",
+    ),
+    "f-strings": (
+        TASK.replace("{{ text }}", "{{ text }}{text}"),
+        "W-TPL-BRACES: template plain and 3 more: {text} is only text. Write {{ text }}.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("task", "line"), WARNINGS.values(), ids=WARNINGS)
+@pytest.mark.parametrize("verb", ["audit", "predict", "train"])
+def test_warnings_of_lint_are_printed_once_with_a_run(verb, task, line, flip_flop, project):
+    (project / "tickets.yaml").write_text(task)
+    (project / "test.csv").write_text("text,urgent\nthe room was good,1\n  ,0\n\u200b,1\nthe food was cold,0\n")
+    texts = ["the room was good", " ", "\u200b", *(f"the staff was late, number {n}" for n in range(9))]
+    (project / "train.jsonl").write_text("\n" + "".join(json.dumps({"text": each}) + "\n" for each in texts))
+    arguments = {
+        "audit": ("audit", "--quiet"),
+        "predict": ("predict", "--input", "test.csv", "--quiet"),
+        "train": ("train", "--quiet", "--max-steps", "1", "--device", "cpu", "--keep-worse"),
+    }
+    out = "out.csv" if verb == "predict" else "out"
+    result = flip_flop(*arguments[verb], "--model", "demo", "--task", "tickets.yaml", "--out", out)
+    assert result.code == 0, result.err
+    place = "train.jsonl" if verb == "train" else "test.csv"
+    assert result.err.splitlines().count(line.replace("{}", place)) == 1, result.err
+
+
+def test_lint_rejects_a_missing_label_column_as_an_audit_does(flip_flop, project):
+    (project / "test.csv").write_text("text, urgent\nthe room was good, 1\n")
+    result = flip_flop("templates", "lint", "tickets.yaml")
+    one_line(result, "E-DATA-COLUMN", "test.csv has no column 'urgent', the task's label_field", "' urgent'")
+    assert flip_flop("audit", "--model", "demo", "--task", "tickets.yaml", "--out", "out").err == result.err
+
+
+@pytest.mark.parametrize("name", ["tickets.csv", "tickets.jsonl", "tickets.parquet", "Tickets.XLSX"])
+def test_a_data_file_as_task_names_the_command_that_makes_one(name, flip_flop, project):
+    (project / name).write_text("text,urgent\n")
+    one_line(
+        flip_flop("audit", "--model", "demo", "--task", name, "--out", "out"),
+        "E-TASK-YAML",
+        f"Run `flip-flop init {name}`.",
+    )

@@ -40,6 +40,11 @@ PARTLY_LABELLED = {
     "Parquet": ("a.parquet", write_parquet, None),
     "Parquet of NaN": ("a.parquet", write_parquet, math.nan),
     "Excel": ("a.xlsx", write_excel, None),
+    "CSV of NaN": ("a.csv", write_separated, "NaN"),
+    "TSV of NULL": ("a.tsv", write_separated, "NULL"),
+    "JSON of N/A": ("a.json", write_json, "N/A"),
+    "Parquet of None": ("a.parquet", write_parquet, "None"),
+    "Excel of #N/A": ("a.xlsx", write_excel, "#N/A"),
 }
 
 
@@ -48,18 +53,35 @@ PARTLY_LABELLED = {
 def test_unlabelled_rows_of_a_file_are_for_training(file, write, blank, values, flip_flop, folder):
     if values == (0, 1) and write is write_separated:
         values = ("0.0", "1.0")  # as pandas writes a column of integers with missing values
+    if values == (0, 1) and write is write_parquet and isinstance(blank, str):
+        values = ("0", "1")  # a column of texts
     rows = [(text(n), blank if n % 8 == 7 else values[n % 2]) for n in range(120)]
     write(folder / file, "text,urgent", rows)
     result = flip_flop("init", file, "--kind", "yes_no")
     assert (result.code, result.err) == (0, "")
     task = load_task("task.yaml")
-    assert list(task.labels) == ([0, 1] if values[0] in (0, "0.0") else ["no", "yes"])
+    assert list(task.labels) == ([0, 1] if values[0] in (0, "0", "0.0") else ["no", "yes"])
     train, test = task.render("train").gold.tolist(), task.render("test").gold.tolist()
     assert train.count(-1) == 15
     assert -1 not in test
     assert f"  rows    train {len(train)} (15 unlabelled), test {len(test)}\n" in result.out
     assert "# A file without splits is divided into half of the labelled rows for testing and all" in drafted(folder)
     assert "whose labels choose the checkpoint" in drafted(folder)
+
+
+def test_a_missing_word_is_a_label_if_it_is_named(flip_flop, folder):
+    words = ("None", "Mild", "NaN")
+    (folder / "a.csv").write_text(csv("text,pain", lambda n: f"{text(n)},{words[n % 3]}", 60))
+    assert flip_flop("init", "a.csv", "--kind", "topic").code == 2  # one label is not enough
+    result = flip_flop("init", "a.csv", "--kind", "topic", "--labels", "None,Mild")
+    assert (result.code, result.err) == (0, "")
+    assert "(20 unlabelled)" in result.out
+    task = load_task("task.yaml")
+    assert task.labels == ("None", "Mild")
+    gold = [*task.render("train").gold.tolist(), *task.render("test").gold.tolist()]
+    assert [gold.count(label) for label in (0, 1, -1)] == [20, 20, 20]
+    audit = flip_flop("audit", "--model", "demo", "--task", "task.yaml", "--out", "out")
+    assert audit.code == 0, audit.err
 
 
 def drafted(folder):

@@ -54,10 +54,53 @@ def test_valid_templates_have_no_findings():
         (Template("odd", "{{ x }} {{ range(1000) | list | choice }}", "No ||| Yes"), "W-TPL-RANDOM", "test line 2", 1),
         (Template("odd", "{{ x }}", "No ||| {{ range(1000) | list | choice }}"), "W-TPL-RANDOM", "test line 2", 1),
         (Template("odd", "{{ x }}" + "a" * LONG, "No ||| Yes"), "W-TPL-LONG", "test line 2", 4),
+        (Template("odd", "{x} {{ x }}", "No ||| Yes"), "W-TPL-BRACES", "", 1),
+        (Template("odd", "{{ x }}{% if x.items is defined %}!{% endif %}", "a|||b"), "W-TPL-METHOD", "", 1),
     ],
 )  # fmt: skip
 def test_a_finding_has_its_template_first_row_and_count(odd, code, row, count):
     assert found(PLAIN, odd) == [(code, "odd", row, count)]
+
+
+@pytest.mark.parametrize("name", [name for name in dir(dict) if not name.startswith("_")])
+def test_an_uncalled_method_of_a_dictionary_is_named(name):
+    boxes = [LintRow(f"row {n}", {"x": f"tea {n}", "box": {name: "", "n": 1}}, None) for n in range(3)]
+    wrong, right = (
+        f"{{{{ x }}}}{{% if box.{name} %}}!{{% endif %}}",
+        f"{{{{ x }}}}{{% if box['{name}'] %}}!{{% endif %}}",
+    )
+    findings = {each.code: each.message for each in lint(Template("t", wrong, "No ||| Yes"), on=boxes)}
+    assert findings["W-TPL-METHOD"] == f".{name} is a dictionary's method. Write ['{name}'] for an item."
+    assert found(Template("t", right, "No ||| Yes"), on=boxes) == []
+    called = "{{ x }}{% for key in box.items() %}{{ key[0] }}{% endfor %} See box.items and www.get.org"
+    assert found(Template("t", called, "No ||| Yes"), on=boxes) == []
+
+
+BLANK = ["", "  ", "\t\n", "\xa0", "\u200b", "\u200b \ufeff\u2060", "\u3164", "\u2800", None]
+
+
+@pytest.mark.parametrize("blank", BLANK)
+def test_rows_whose_printed_fields_are_all_blank_are_counted_and_named(blank):
+    on = [
+        LintRow(f"line {n}", {"a": blank if n > 1 else "tea", "b": blank if n != 5 else "x", "n": n}, None)
+        for n in range(7)
+    ]
+    options = "Options: {{ answer_choices | join(', ') }}"
+    text = "{% if a %}{{ a }}{% endif %}{% if n > 2 %}: {% endif %}{{ b or '' }} " + options
+    (finding,) = [each for each in lint(Template("t", text, "No ||| Yes"), on=on) if each.code == "W-TPL-BLANK"]
+    assert finding.message == "every field that it prints is blank in 4 rows, first line 2, line 3, line 4."
+    texts = ("{% for c in [a] %}{{ c or '-' }}{% endfor %}", "{% set c = a %}{{ c or '-' }}", "{{ row['a'] or '-' }}")
+    for other in texts:
+        codes = [each.message for each in lint(Template("t", f"Is it? {other}", "No ||| Yes"), on=on)]
+        assert "every field that it prints is blank in 5 rows, first line 2, line 3, line 4." in codes
+    with_number = Template("t", "{{ n }} {{ a or '' }}", "No ||| Yes")
+    assert "W-TPL-BLANK" not in [each.code for each in lint(with_number, on=on)]
+
+
+@pytest.mark.parametrize("text", ["?", "☺", "0", "None", "\u0e01", "\U0001f44d\u200d", "\ue000"])
+def test_a_short_text_is_not_blank(text):
+    on = [LintRow(f"line {n}", {"a": text * (n + 1)}, None) for n in range(3)]
+    assert found(Template("t", "{{ a }}", "No ||| Yes"), on=on) == []
 
 
 def test_errors_come_first_and_then_the_order_of_the_templates():

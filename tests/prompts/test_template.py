@@ -77,6 +77,37 @@ def test_a_separator_in_the_text_of_a_row_never_invents_a_label(endings):
 
 
 @pytest.mark.parametrize(
+    ("condition", "is_true"),
+    [
+        ("'|||' in x", True),
+        ("'|||' is in x", True),
+        ("x == 'a ||| b'", True),
+        ("x.count('|||') == 1", True),
+        ("x is eq '|||'", False),
+    ],
+)
+def test_a_separator_that_is_compared_is_plain_text(condition, is_true):
+    template = Template("t", "?", f"{{% if {condition} %}}yes ||| no{{% else %}}a ||| b{{% endif %}}")
+    assert template.render({"x": "a ||| b"}, None)[1] == (("yes", "no") if is_true else ("a", "b"))
+
+
+def test_a_column_is_read_by_its_name_in_the_row():
+    fields = {"Text der Bewertung": "gut", "urteil?": "ja", "row": "Zeile"}
+    visible = {name: value for name, value in fields.items() if name != "row"}
+    named = Template("t", "{{ row['Text der Bewertung'] }}!", "No ||| Yes")
+    assert named.render(visible, None)[0] == "gut!"
+    with pytest.raises(InputError, match=r"E-TPL-LABEL-LEAK: .* the prompt reads the label field 'urteil\?'"):
+        Template("t", "{{ row['urteil?'] }}", "No ||| Yes").render(visible, "urteil?")
+    with pytest.raises(
+        InputError, match=r"E-TPL-UNDEFINED: .* there is no field 'Text der Bewertun'\. Did you mean 'Text"
+    ):
+        Template("t", "{{ row['Text der Bewertun'] }}", "No ||| Yes").render(visible, None)
+    assert Template("t", "{{ row }}", "No ||| Yes").render(fields, None)[0] == "Zeile"  # a column of this name
+    with pytest.raises(InputError, match=r"E-TPL-NULL: .* a missing value of 'Text der Bewertung' is printed"):
+        named.render({"Text der Bewertung": None}, None)
+
+
+@pytest.mark.parametrize(
     ("texts", "code", "place"),
     [
         (("t\ud800", "x", "No ||| Yes"), "E-TPL-SYNTAX", "a template's name, line 1, column 2"),

@@ -210,6 +210,37 @@ def test_unset_enable_thinking_warns_once(caplog):
     assert caplog.text.count("W-CHAT-THINKING") == 1
 
 
+SKIPS_SYSTEM = (
+    "{% for m in messages %}{% if m.role != 'system' %}<t>{{ m.role }}\n{{ m.content }}</t>\n{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("chat", "unused"),
+    [
+        (Chat("Be brief."), "system"),
+        (Chat(chat_template_kwargs={"enable_thinking": False}), "chat_template_kwargs"),
+        (Chat("Be brief.", "Answer:", {"mood": 1}), "system"),
+        (Chat(chat_template_kwargs={"mood": 1}), None),
+        (Chat(assistant_prefix="Answer:"), None),
+    ],
+)
+def test_a_chat_setting_that_changes_nothing_is_named_once(chat, unused, caplog):
+    tokenizer = with_chat_template(byte_bpe())
+    tokenizer.chat_template = SKIPS_SYSTEM + "{{ mood }}<t>model\n"
+    for prompt in ("Is it good?", "Is it bad?"):
+        chat_of(tokenizer, chat, prompt)
+    expected = [f"W-CHAT-UNUSED: {unused} changes nothing in the prompt of this model's chat template."]
+    assert caplog.messages == (expected if unused else [])
+
+
+def test_a_chat_setting_that_the_template_needs_is_used(caplog):
+    tokenizer = with_chat_template(byte_bpe())
+    tokenizer.chat_template = SKIPS_SYSTEM + "{{ mood if mood is defined else raise_exception('no mood') }}"
+    chat_of(tokenizer, Chat(chat_template_kwargs={"mood": 1}))
+    assert caplog.messages == []
+
+
 def test_chat_settings_without_template_are_rejected():
     with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: The task has system, .* the tokenizer does not have one"):
         chat_of(byte_bpe(), Chat("Be brief."))

@@ -2,12 +2,15 @@
 
 import json
 import math
+from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 import datasets
 import numpy as np
 import pandas as pd
 import pytest
+from pandas._libs.parsers import STR_NA_VALUES
 
 from flip_flop import load_task
 from flip_flop.errors import InputError
@@ -111,7 +114,7 @@ def test_a_blank_label_of_a_rendered_row_means_unlabelled(blank):
     assert as_split([row | {"label": 1}, row | {"label": blank}]).gold.tolist() == [1, -1]
 
 
-@pytest.mark.parametrize("value", ["yess", "nan", "None", "NA", 2, 0.5, True])
+@pytest.mark.parametrize("value", ["yess", "none", "na", "-", 2, 0.5, True])
 def test_a_misspelt_label_is_rejected_among_blank_labels(value):
     rows = [*rows_with(None), {"text": "late", "urgent": value}]
     task = Task("tickets", TEMPLATES, {"test": rows}, labels=("no", "yes"), label_field="urgent")
@@ -119,10 +122,48 @@ def test_a_misspelt_label_is_rejected_among_blank_labels(value):
         task.render("test")
 
 
-def test_a_label_that_reads_like_a_blank_is_a_label():
+def test_a_missing_word_that_labels_declare_is_a_label(tmp_path):
     rows = [{"text": text, "urgent": label} for text, label in zip(TEXTS, ("None", "nan", None, math.nan), strict=True)]
     task = Task("tickets", TEMPLATES, {"test": rows}, labels=("None", "nan"), label_field="urgent")
     assert task.render("test").gold.tolist() == [0, 1, -1, -1]
+    separated(",")(tmp_path / "a.csv", rows_with("NA", ("None", "NA")))
+    assert replace(task, labels=("NA", "None")).with_rows(tmp_path / "a.csv").render("test").gold.tolist() == [
+        1,
+        0,
+        0,
+        0,
+    ]
+    assert parts_of([*rows_of(3, 97), {"text": "x", "urgent": "NA"}], ("text",), "urgent", ("no", "NA"))[-1] == "test"
+
+
+WORDS_OF_PANDAS = sorted(STR_NA_VALUES | {"NaT", " NaN ", "\u200b", "\xa0"})
+
+
+@pytest.mark.parametrize("word", WORDS_OF_PANDAS)
+def test_a_word_of_pandas_for_a_missing_value_means_unlabelled_in_every_format(word, tmp_path):
+    rows, frame = rows_with(word), pd.DataFrame(rows_with(word))
+    frame.assign(urgent=frame.urgent.where(frame.urgent != word)).to_csv(tmp_path / "a.csv", na_rep=word, index=False)
+    frame.to_csv(tmp_path / "a.tsv", sep="\t", index=False)
+    frame.to_parquet(tmp_path / "a.parquet")
+    frame.to_excel(tmp_path / "a.xlsx", index=False)
+    json_lines(tmp_path / "a.jsonl", rows)
+    files = [tmp_path / f"a{kind}" for kind in (".csv", ".tsv", ".parquet", ".xlsx", ".jsonl")]
+    for given in (*files, frame, rows, datasets.Dataset.from_pandas(frame)):
+        task = Task("tickets", TEMPLATES, {"test": given}, labels=("no", "yes"), label_field="urgent")
+        assert task.render("test").gold.tolist() == [1, 0, -1, -1], given
+    row = {"prompts": ["a", "b"], "choices": [["No", "Yes"]] * 2}
+    assert as_split([row | {"label": 1}, row | {"label": word}]).gold.tolist() == [1, -1]
+
+
+def test_a_nan_of_json_means_unlabelled(tmp_path):
+    json_lines(tmp_path / "a.jsonl", rows_with(math.nan))
+    task = Task("tickets", TEMPLATES, {"test": tmp_path / "a.jsonl"}, labels=("no", "yes"), label_field="urgent")
+    assert task.render("test").gold.tolist() == [1, 0, -1, -1]
+
+
+def test_the_page_lists_the_words():
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "own-data.md").read_text(encoding="utf-8")
+    assert all(f"`{word}`" in page for word in {*STR_NA_VALUES, "NaT"} - {""})
 
 
 def test_floats_still_match_labels_that_are_written_as_floats():

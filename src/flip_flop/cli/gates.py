@@ -124,7 +124,8 @@ def threshold_gate(found: "Audit", name: str, minimum: float) -> Gate:
     """Compare a metric with its minimum."""
     value = found.metrics[ALIASES.get(name, name)]
     if value is None:
-        raise _no_value(name, "it is not defined for these answers")
+        why = "all answers are one label" if len({*found.predictions.flat}) == 1 else "these answers do not define it"
+        raise _no_value(name, why, "Choose another metric, such as agreement.")
     message = f"{name} is {value:.4f}, at least {minimum:g}"
     if value < minimum:
         message = f"below the threshold: {name} is {value:.4f}, under {minimum:g}"
@@ -178,6 +179,5 @@ def _xml_text(text: str) -> str:
     return visible(text, one_line=True).replace("\ufffe", "\\ufffe").replace("\uffff", "\\uffff")
 
 
-def _no_value(name: str, why: str) -> InputError:
-    hint = "It needs gold labels, or a second template."
+def _no_value(name: str, why: str, hint: str = "It needs gold labels, or a second template.") -> InputError:
     return InputError("E-FAIL-UNDER", f"--fail-under: {name} has no value here: {why}.", hint)

@@ -95,6 +95,6 @@ def predict_command(
         notes += f"; {unanswered} {'too long' if scoring.too_long == 'skip' else 'without an answer that is a label'}"
     echo(f"{run.out}: {len(predictions)} rows ({shares}{notes})")
     if run.label_next is not None:
-        number = write_label_next(predictions, rows.rows, field, run.label_next, to_label)
+        number = write_label_next(predictions, rows.rows, field, run.label_next, to_label, chosen.labels or ())
         echo(f"{to_label}: fill in {field!r} of {count(number, 'row')}, then pass it as --few-labels")
     return 0

@@ -1,6 +1,6 @@
 """``flip-flop templates``: list, show and check templates."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from flip_flop.console import align_columns, count, echo, visible
 from flip_flop.errors import InputError
 
 if TYPE_CHECKING:
-    from flip_flop.prompts.lint import Encode, Finding, LintRow
+    from flip_flop.prompts.lint import Encode, LintRow
     from flip_flop.tasks import Task
 
 
@@ -113,7 +113,7 @@ def lint_command(lint: LintOptions, data: DataOptions, tasks: tuple[str, ...]) -
 
 def _lint(name: str, task: "Task", lint: LintOptions, encode: "Encode | None") -> bool:
     """Print the findings of one task; return whether one is an error."""
-    from flip_flop.prompts.lint import lint_templates
+    from flip_flop.prompts.lint import lines_of, lint_templates
 
     rows = [row for split in task.data for row in sample_rows(task, split, lint.limit, lint.seed)]
     findings = lint_templates(
@@ -128,7 +128,7 @@ def _lint(name: str, task: "Task", lint: LintOptions, encode: "Encode | None") -
     read = f"{count(len(task.templates), 'template')}, {count(len(rows), 'row')}"
     echo(f"{name}: {read}, {count(errors, 'error')}, {count(len(findings) - errors, 'warning')}")
     if findings:
-        echo(align_columns([["code", "template", "what"], *_lines(findings)], indent="  "))
+        echo(align_columns([["code", "template", "what"], *lines_of(findings)], indent="  "))
     return errors > 0
 
 
@@ -138,24 +138,11 @@ def sample_rows(task: "Task", split: str, limit: int, seed: int) -> "Iterator[Li
     from flip_flop.prompts.lint import LintRow
 
     rows = task.rows(split)
-    gold = task.gold_labels(rows, need_labels=False)
+    gold = task.gold_labels(rows, need_labels=split != "train")
     by_chance = sorted(range(len(rows)), key=lambda index: derive_seed(seed, "lint", index))
     for index in sorted(by_chance[:limit]):
         row = rows.rows[index]
         yield LintRow(f"{split} {rows.unit} {row.number}", row.fields, gold[index])
-
-
-def _lines(findings: "Sequence[Finding]") -> list[tuple[str, str, str]]:
-    """A line for each finding; one for several templates with the same finding."""
-    names: dict[tuple[str, str], list[str]] = {}
-    for finding in findings:
-        more = f" and {finding.num_rows - 1:,} more" if finding.num_rows > 1 else ""
-        where = f"{finding.row}{more}: " if finding.row else ""
-        names.setdefault((finding.code, f"{where}{finding.message}"), []).append(finding.template)
-    return [
-        (code, f"{found[0]} and {len(found) - 1} more" if len(found) > 1 else found[0], what)
-        for (code, what), found in names.items()
-    ]
 
 
 def _encoder(model: str, revision: str | None) -> "Encode":

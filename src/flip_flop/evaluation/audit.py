@@ -32,7 +32,7 @@ from flip_flop.scoring import ModelGiven, Scorer, as_scorer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.stored_calibration import stored_calibration
 from flip_flop.scoring.too_long import ids_of
-from flip_flop.tasks import Data, RenderedSplit, as_split, log_label_counts
+from flip_flop.tasks import Data, RenderedSplit, as_split, log_findings, log_label_counts
 
 log = logging.getLogger("flip_flop")
 NUM_TEXTS, MAX_TEXT = 3, 80  # generated texts to list per template, and their characters
@@ -154,7 +154,9 @@ def score_calibrated(
     if calibrate not in ("auto", "none") and scoring.by == "generation":
         message = f"--calibrate {calibrate} needs probabilities, and generated answers have none."
         raise InputError("E-GENERATION", message, "Remove one of the two options.")
-    scores = scorer.scores(data.instances, scoring, names=data.task.templates.names, label=label, quiet=quiet)
+    scores = scorer.scores(
+        log_findings(data).instances, scoring, names=data.task.templates.names, label=label, quiet=quiet
+    )
     if scorer.is_instruct and not scores.settings.get("chat_template"):
         hint = "Use --chat-template on, or for a served model its --tokenizer."
         log.warning(

@@ -25,7 +25,7 @@ from flip_flop.scoring import ModelGiven, Scorer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.too_long import words
 from flip_flop.tasks import Data, RenderedSplit, Rows
-from flip_flop.tasks.readers import cell_text
+from flip_flop.tasks.readers import label_text
 
 
 def predict(
@@ -153,13 +153,18 @@ def most_disputed(predictions: Sequence[Mapping[str, Any]], number: int) -> list
 
 
 def write_label_next(
-    predictions: Sequence[Mapping[str, Any]], rows: Rows, label_field: str, number: int, out: Path
+    predictions: Sequence[Mapping[str, Any]],
+    rows: Rows,
+    label_field: str,
+    number: int,
+    out: Path,
+    labels: Sequence[object] = (),
 ) -> int:
     """Write the most disputed of the unlabelled rows, with an empty label, as CSV or JSONL for ``--few-labels``.
 
     The predictions are not in the file, because they would influence the labels. Returns the number of rows.
     """
-    blank = [at for at, row in enumerate(rows.rows) if not cell_text(row.fields.get(label_field))]
+    blank = [at for at, row in enumerate(rows.rows) if not label_text(row.fields.get(label_field), labels)]
     chosen = [rows.rows[blank[at]] for at in most_disputed([predictions[at] for at in blank], number)]
     fields = [{label_field: None} | row.fields | {label_field: None} for row in chosen]
     empty = replace(rows, rows=tuple(row._replace(fields=each) for row, each in zip(chosen, fields, strict=True)))

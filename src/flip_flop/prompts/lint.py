@@ -1,11 +1,14 @@
 """Errors and warnings about templates on real rows."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from flip_flop.console import count, is_blank
 from flip_flop.errors import InputError
+from flip_flop.prompts.sandbox import names_of, reference
 from flip_flop.prompts.template import Template, TemplateSet, check_rendering
 
 LONG = 8192
@@ -16,6 +19,11 @@ _ROWS_FOR_TOKENS = 200
 _ROWS_FOR_LABEL_TWINS = 20
 _NO = frozenset(["no", "false", "incorrect", "wrong", "never", "negative", "impossible"])
 _YES = frozenset(["yes", "true", "correct", "right", "always", "positive", "guaranteed"])
+# In the code of a template, a method of a dictionary that is not called.
+UNCALLED = re.compile(
+    r"\{[{%](?:(?![%}]\}).)*?\.(clear|copy|fromkeys|get|items|keys|pop|popitem|setdefault|update|values)\b(?!\s*\()",
+    re.S,
+)
 
 Encode = Callable[[str, tuple[str, ...]], object]
 Rendering = tuple[str, tuple[str, ...]]
@@ -53,9 +61,10 @@ def lint_templates(
     rows: Sequence[LintRow],
     *,
     label_field: str | None,
-    num_labels: int | None,
+    num_labels: int | None = None,
     seed: int = 0,
     encode: Encode | None = None,
+    limit: int | None = None,
 ) -> list[Finding]:
     """Check templates on rows. Errors come first, in the order of the templates.
 
@@ -66,9 +75,10 @@ def lint_templates(
         num_labels: The number of answers; by default that of the first rendering.
         seed: The seed of random choices.
         encode: Encodes a prompt with its answers, and raises the errors of a model's tokenizer.
+        limit: Render this many rows; all are searched for blank texts.
     """
-    lint = _Lint(templates, rows, label_field, num_labels, seed)
-    for number, row in enumerate(rows):
+    lint = _Lint(templates, rows[:limit], label_field, num_labels, seed)
+    for number, row in enumerate(lint.rows):
         for template in templates:
             rendering = lint.render(template, row)
             lint.renderings[template.name].append(rendering)
@@ -81,12 +91,25 @@ def lint_templates(
                 lint.check_target(template, row, rendering[1], row.gold)
     for template in templates:
         lint.check_draws(template)
-        lint.check_constant(template)
+        lint.check_fields(template, rows)
     lint.check_label_twins()
     lint.check_duplicates()
     lint.check_word_order()
     order = {name: index for index, name in enumerate(templates.names)}
     return sorted(lint.findings.values(), key=lambda each: (not each.is_error, order[each.template], each.code))
+
+
+def lines_of(findings: Sequence[Finding]) -> list[tuple[str, str, str]]:
+    """Return code, template and message of each finding, in one line for several templates with the same finding."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for finding in findings:
+        more = f" and {finding.num_rows - 1:,} more" if finding.num_rows > 1 else ""
+        where = f"{finding.row}{more}: " if finding.row else ""
+        names.setdefault((finding.code, f"{where}{finding.message}"), []).append(finding.template)
+    return [
+        (code, f"{found[0]} and {len(found) - 1} more" if len(found) > 1 else found[0], what)
+        for (code, what), found in names.items()
+    ]
 
 
 @dataclass
@@ -171,12 +194,26 @@ class _Lint:
                     self.add("W-TPL-RANDOM", template.name, row.location, f"the {what} with the seed.")
                     return
 
-    def check_constant(self, template: Template) -> None:
-        """Check whether the prompt is the same for different rows."""
-        found = self.renderings[template.name]
-        is_constant = len(set(found)) == 1 and found[0] is not None
+    def check_fields(self, template: Template, rows: Sequence[LintRow]) -> None:
+        """Check whether the prompt prints a text of each row, and whether its code reads the fields that it names."""
+        name, renderings = template.name, self.renderings[template.name]
+        is_constant = len(set(renderings)) == 1 and renderings[0] is not None
         if is_constant and any(row.fields != self.rows[0].fields for row in self.rows):
-            self.add("W-TPL-CONSTANT", template.name, "", "the prompt is the same for every row.")
+            self.add("W-TPL-CONSTANT", name, "", "the prompt is the same for every row.")
+        columns = {column for row in rows for column in row.fields} - {self.label_field}
+        for column in sorted(columns.intersection(re.findall(r"(?<!\{)\{\s*([^{}]+?)\s*\}(?!\})", template.jinja))):
+            self.add("W-TPL-BRACES", name, "", f"{{{column}}} is only text. Write {{{{ {reference(column)} }}}}.")
+        for method in UNCALLED.findall(f"{template.jinja} {template.answer_choices}"):
+            self.add("W-TPL-METHOD", name, "", f".{method} is a dictionary's method. Write [{method!r}] for an item.")
+        printed = columns & names_of(template.jinja, printed=True)
+        blank = [row.location for row in rows if all(is_blank(row.fields.get(column)) for column in printed)]
+        if printed and blank:
+            self.add(
+                "W-TPL-BLANK",
+                name,
+                "",
+                f"every field that it prints is blank in {count(len(blank), 'row')}, first {', '.join(blank[:3])}.",
+            )
 
     def check_label_twins(self) -> None:
         """Check whether a prompt reads a field that determines the gold label."""

@@ -3,7 +3,7 @@
 Three rules are added. An unknown name is an error. A missing value of a row is never printed. Only a separator ``|||``
 in the text of the template separates; the same characters in the text of a row do not.
 """
-# ruff: noqa: N802, D102 - a visitor finds its methods by the names of the node classes
+# ruff: noqa: N802, N815, D102 - a visitor finds its methods by the names of the node classes
 
 import datetime
 import functools
@@ -29,6 +29,24 @@ SEPARATOR = "|||"
 MAX_OUTPUT = 10_000_000
 """The longest prompt, in characters."""
 
+# Words of Jinja that are identifiers of Python, in small letters.
+NO_NAMES = (
+    "and",
+    "elif",
+    "else",
+    "false",
+    "for",
+    "if",
+    "in",
+    "is",
+    "loop",
+    "none",
+    "not",
+    "or",
+    "self",
+    "super",
+    "true",
+)
 _STATE = "\0state"  # the name of a render's state, which no template can write
 _BOUNDARY = f"\ufdd0{SEPARATOR}\ufdd1"  # between answer choices; noncharacters, which no text of a row may have
 _NUMBERS = (numbers.Number, np.bool_)
@@ -141,8 +159,10 @@ class ChoiceSeparators(PromptSeparator):
             node.value = node.value.replace(SEPARATOR, _BOUNDARY)
         return node
 
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:
+    def visit_Compare(self, node: Any) -> Any:
         return node
+
+    visit_Test = visit_Compare
 
     def visit_Call(self, node: nodes.Call) -> nodes.Call:
         node.node = self.visit(node.node)
@@ -276,10 +296,10 @@ def render_text(
     """
     template = compile_source(source, is_prompt, where)
     location = f"{where}, {row}"
-    pieces, length = [], 0
+    marked, pieces, length = _with_missing(fields), [], 0
     try:
         # Template.generate would rewrite the traceback of each EndOfPrompt.
-        values = _with_missing(fields) | {_STATE: Render(make_generator, value_limit)}
+        values = {"row": marked, **marked, _STATE: Render(make_generator, value_limit)}
         for piece in template.root_render_func(template.new_context(values)):
             pieces.append(piece)
             length += len(piece)
@@ -290,7 +310,7 @@ def render_text(
     except NotPrintable as error:
         raise _not_printable(error.item, fields, names_of(source), location) from None
     except MissingNameError as error:
-        raise _missing_name(error, fields, hidden, location) from None
+        raise _missing_name(error, marked, hidden, location) from None
     except SecurityError as error:
         message = f"{location}: {str(error).rstrip('.')}."
         raise InputError("E-TPL-UNSAFE", message, "Write the template without it.") from None
@@ -304,9 +324,24 @@ def render_text(
     return [part.strip() for part in ([text] if is_prompt else text.split(_BOUNDARY))]
 
 
-def names_of(source: str) -> frozenset[str]:
-    """The names that a template reads."""
-    return frozenset(name.name for name in _ENVIRONMENT.parse(source).find_all(nodes.Name))
+def reference(field: str) -> str:
+    """Return the expression for a field: its name, or ``row['...']`` if the name is not an identifier of Jinja.
+
+    Example:
+        >>> reference("本文"), reference("Text der Bewertung"), reference("1st"), reference("in")
+        ('本文', "row['Text der Bewertung']", "row['1st']", "row['in']")
+    """
+    return field if field.isidentifier() and field[:2] != "__" and field.lower() not in NO_NAMES else f"row[{field!r}]"
+
+
+@functools.lru_cache(maxsize=4096)
+def names_of(source: str, *, printed: bool = False) -> frozenset[str]:
+    """The names and texts in the code of a template, with the fields that it reads; ``printed`` excludes conditions."""
+    tree = _ENVIRONMENT.parse(source)
+    for node in tree.find_all((nodes.If, nodes.For, nodes.CondExpr)) if printed else ():
+        node.test = None  # type: ignore[attr-defined]
+    found = tree.find_all((nodes.Name, nodes.Const))
+    return frozenset(str(getattr(each, "value" if isinstance(each, nodes.Const) else "name")) for each in found)
 
 
 def _with_missing(value: Any) -> Any:
@@ -325,14 +360,13 @@ def _with_missing(value: Any) -> Any:
 
 
 def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: str | None, location: str) -> InputError:
-    if error.owner is missing and error.name is not None and error.name == hidden:
+    if (error.owner is missing or error.owner is fields) and error.name is not None and error.name == hidden:
         message = f"{location}: the prompt reads the label field {hidden!r}."
         return InputError("E-TPL-LABEL-LEAK", message, f"Move it behind {SEPARATOR}, or leave it out.")
-    known = fields if error.owner is missing else error.owner
+    known = dict.fromkeys(map(reference, fields)) if error.owner is missing else error.owner
     words = nearest(str(error.name), known) if isinstance(known, Mapping) and error.name is not None else ""
-    if not isinstance(error.name, str):
-        return InputError("E-TPL-UNDEFINED", f"{location}: {str(error.message).rstrip('.')}.", words)
-    return InputError("E-TPL-UNDEFINED", f"{location}: there is no field {error.name!r}.", words)
+    what = f"there is no field {error.name!r}" if isinstance(error.name, str) else str(error.message).rstrip(".")
+    return InputError("E-TPL-UNDEFINED", f"{location}: {what}.", words)
 
 
 def _not_printable(item: Any, fields: Mapping[str, Any], read: frozenset[str], location: str) -> InputError:

@@ -211,7 +211,7 @@ class Chat:
 
     system: str | None = None
     assistant_prefix: str | None = None
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def given(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Rendered instances in tokens, in the tokenizer's chat template if it has one."""
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -295,9 +296,19 @@ def check_chat(tokenizer: PreTrainedTokenizerBase, chat: Chat, trained: Mapping[
             "W-CHAT-THINKING: the chat template has enable_thinking, and the task does not set it, so the template's "
             "default applies. Write chat_template_kwargs: {enable_thinking: false}."
         )
+    warn_of_unused(tokenizer, chat)
     if trained is not None and trained != chat.given:
         before, now = (dict(each) or "no chat settings" for each in (trained, chat.given))
         _say(f"W-CHAT-CHANGED: the adapter was trained with {before}, the task has {now}.")
+
+
+@functools.lru_cache(maxsize=4)
+def warn_of_unused(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> None:
+    """Warn of settings without which the chat template writes the same text, once per tokenizer."""
+    for key in sorted(chat.given.keys() - {"assistant_prefix"}):
+        with contextlib.suppress(InputError):  # some templates need the setting
+            if in_chat(tokenizer, "text", chat) == in_chat(tokenizer, "text", replace(chat, **{key: {}})):  # type: ignore[arg-type]
+                log.warning("W-CHAT-UNUSED: %s changes nothing in the prompt of this model's chat template.", key)
 
 
 @functools.cache

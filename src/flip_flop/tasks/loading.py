@@ -13,9 +13,10 @@ from flip_flop.console import count, plain_cell
 from flip_flop.errors import InputError, nearest
 from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
+from flip_flop.prompts.lint import LintRow, lines_of, lint_templates
 from flip_flop.tasks.embedded import EMBEDDED, embedded_task
 from flip_flop.tasks.plugins import TaskRequest, find_loader, plugin_tasks
-from flip_flop.tasks.readers import cell_text
+from flip_flop.tasks.readers import label_text
 from flip_flop.tasks.sources import Rows, RowsSource
 from flip_flop.tasks.splits import sample_ids
 from flip_flop.tasks.task import RenderedSplit, Task
@@ -170,6 +171,16 @@ def log_label_counts(split: RenderedSplit) -> RenderedSplit:
     return split
 
 
+def log_findings(split: RenderedSplit) -> RenderedSplit:
+    """Log the findings of lint on 100 rows of a split, and the blank prompts of all rows. Returns the split."""
+    task, rows, labels = split.task, split.rows, [each.label for each in split.instances]
+    gold = labels if len(labels) == len(rows) else [None] * len(rows)  # the labels of a sample belong to other rows
+    linted = [LintRow(rows.location(row), row.fields, label) for row, label in zip(rows.rows, gold, strict=True)]
+    for line in lines_of(lint_templates(task.templates, linted, label_field=task.label_field, limit=100)):
+        log.warning("%s: template %s: %s", *line)
+    return split
+
+
 def as_split(given: Data, *, limit: int | None = None, seed: int = 0, need_labels: bool | None = None) -> RenderedSplit:
     """Render the data of a Python call (:data:`Data`). A task means its test split.
 
@@ -222,7 +233,7 @@ def _render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> Rende
         id=str(number if given.get("id") is None else given["id"]),
         prompts=tuple(prompts),
         choices=tuple(tuple(labels) for labels in choices),
-        label=given["label"] if cell_text(given.get("label")) else None,
+        label=given["label"] if label_text(given.get("label")) else None,
     )
 
 

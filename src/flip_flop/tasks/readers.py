@@ -5,14 +5,16 @@ The usual CSV readers guess types ("NA" is missing, "007" is seven) and shift th
 
 import csv
 import io
+import itertools
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flip_flop.console import is_blank
 from flip_flop.errors import InputError, install_command, nearest_file
 
 
@@ -67,14 +69,27 @@ def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None)
     return rows, unit
 
 
+# The texts that pandas reads or writes for a missing value.
+MISSING = frozenset(
+    (
+        *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"),
+        *("N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"),
+    )
+)
+
+
 def cell_text(value: object) -> str:
-    """Return a cell's value as text: empty for white space, None, NaN and pandas' NA and NaT.
+    """Return a cell's value as text: empty for a text without visible characters, None, NaN and pandas' NA and NaT.
 
     ``1.0`` is ``1``, because pandas stores a column of integers with missing values as floats.
     """
-    text = str(value)
-    missing = ("",) if isinstance(value, str) else ("None", "nan", "NaN", "NaT", "<NA>")
-    return "" if text.strip() in missing else re.sub(r"\A(-?\d+)\.0\Z", r"\1", text)
+    is_missing = is_blank(value) if isinstance(value, str) else str(value) in MISSING
+    return "" if is_missing else re.sub(r"\A(-?\d+)\.0\Z", r"\1", str(value))
+
+
+def label_text(value: object, labels: Iterable[object] = ()) -> str:
+    """Return the text of a label: :func:`cell_text`, or empty for a text of :data:`MISSING` that is not a label."""
+    return "" if (text := cell_text(value)).strip() in MISSING.difference(map(str, labels)) else text
 
 
 def _read_text(path: Path, encoding: str) -> str:
@@ -177,7 +192,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _finite(text: str) -> float:
     value = float(text)
-    if not math.isfinite(value):
+    if math.isinf(value):  # Python writes NaN for a missing value
         raise ValueError(f"the number {text} is not finite")
     return value
 
@@ -233,8 +248,10 @@ def _read_parquet(path: Path) -> list[NumberedRow]:
 
     try:
         table = pyarrow.parquet.read_table(path)
-        rows = table.to_pylist()
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        # A small file can have millions of equal rows. They share their fields.
+        batches = table.to_batches(max_chunksize=10_000)
+        rows = [fields for each in batches for fields, equal in itertools.groupby(each.to_pylist()) for _ in equal]
+    except (pyarrow.ArrowException, OSError, ArithmeticError, LookupError, ValueError) as error:
         raise InputError("E-DATA-PARSE", f"{path}: {_first_line(error)}.", "Write the parquet file again.") from None
     _check_columns(table.column_names, str(path))
     return [NumberedRow(number, fields) for number, fields in enumerate(rows, start=1)]
@@ -246,10 +263,15 @@ def _first_line(error: Exception) -> str:
 
 def _read_excel(path: Path) -> list[NumberedRow]:
     """Read the first sheet, with the row numbers of the spreadsheet. Skip empty rows and columns without a name."""
-    import pandas
-
     try:
-        table = pandas.read_excel(path, header=None, dtype=object, na_filter=False, engine="openpyxl")
+        import openpyxl
+
+        with path.open("rb") as file:
+            sheet = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
+            sheet.reset_dimensions()  # one far cell would widen every row
+            rows = sheet.iter_rows(max_row=1 << 20)  # Excel has no more
+            named = [(at, str(name)) for at, name in enumerate(map(_plain, next(rows, ()))) if cell_text(name)]
+            cells = [{name: _plain(row[at]) if at < len(row) else "" for at, name in named} for row in rows]
     except ImportError:
         raise InputError(
             "E-DATA-KIND",
@@ -259,15 +281,13 @@ def _read_excel(path: Path) -> list[NumberedRow]:
     except Exception as error:  # a damaged archive raises many kinds
         hint = "Save it again as .xlsx."
         raise InputError("E-DATA-PARSE", f"{path}: {type(error).__name__}: {_first_line(error)}.", hint) from None
-    header, *rows = table.to_numpy().tolist() or [[]]
-    named = [(at, str(name)) for at, name in enumerate(header) if cell_text(name)]
     _check_columns([name for _, name in named], str(path))
-    cells = ({name: _plain(row[at]) for at, name in named} for row in rows)
     return [
         NumberedRow(number, fields) for number, fields in enumerate(cells, 2) if any(map(cell_text, fields.values()))
     ]
 
 
-def _plain(value: Any) -> Any:
-    """A date of a spreadsheet as text."""
-    return value if isinstance(value, str | int | float) else str(value)
+def _plain(cell: Any) -> Any:
+    """Return the value of a spreadsheet's cell: a date as text, None for an error."""
+    value = "" if cell.value is None else cell.value
+    return None if cell.data_type == "e" else value if isinstance(value, str | int | float) else str(value)

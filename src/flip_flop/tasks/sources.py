@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import derive_seed, sha256_file, sha256_text
 from flip_flop.hub import hub_answers, is_offline, unreachable
-from flip_flop.tasks.readers import SEPARATED, NumberedRow, cell_text, read_rows
+from flip_flop.tasks.readers import SEPARATED, NumberedRow, cell_text, label_text, read_rows
 
 log = logging.getLogger("flip_flop")
 
@@ -24,7 +24,10 @@ _ROWS = "Give a list of dicts, a datasets.Dataset, a pandas.DataFrame or a file'
 
 
 def parts_of(
-    rows: Sequence[Mapping[str, Any]], by: Sequence[str] = (), label_field: str | None = None
+    rows: Sequence[Mapping[str, Any]],
+    by: Sequence[str] = (),
+    label_field: str | None = None,
+    labels: Sequence[object] = (),
 ) -> list[tuple[str, bool]]:
     """Divide the rows of a file without splits. Returns each row's part (:data:`PARTS`) and whether its label is blank.
 
@@ -33,7 +36,7 @@ def parts_of(
     labels. The content is the fields ``by``, or all fields. Rows of equal content are in the same part.
     """
     contents = [json.dumps({name: row.get(name) for name in by or row}, sort_keys=True, default=str) for row in rows]
-    blank = [label_field is not None and not cell_text(row.get(label_field)) for row in rows]
+    blank = [label_field is not None and not label_text(row.get(label_field), labels) for row in rows]
     labelled = {content for content, is_blank in zip(contents, blank, strict=True) if not is_blank} or {*contents}
     mostly_blank = 2 * len(labelled) <= len({*contents})
     parts = (
@@ -120,6 +123,7 @@ class FileSource:
     part: str | None = None
     by: tuple[str, ...] = ()
     label_field: str | None = None
+    labels: tuple[object, ...] = ()
 
     def __post_init__(self) -> None:
         is_separated = self.path.suffix.lower() in SEPARATED
@@ -132,13 +136,11 @@ class FileSource:
         rows, unit = read_rows(self.path, self.encoding, self.delimiter)
         if self.part is not None:
             Rows(str(self.path), unit, tuple(rows), {}).require_columns(self.by, "by")
-            parts = parts_of([row.fields for row in rows], self.by, self.label_field)
+            parts = parts_of([row.fields for row in rows], self.by, self.label_field, self.labels)
             rows = [row for row, (part, _) in zip(rows, parts, strict=True) if part == self.part]
         provenance = {"source": str(self.path), "sha256": sha256_file(self.path), "num_rows": len(rows)}
-        if self.encoding != "utf-8":
-            provenance["encoding"] = self.encoding
-        if self.delimiter is not None:
-            provenance["delimiter"] = self.delimiter
+        form = {"encoding": self.encoding, "delimiter": self.delimiter}
+        provenance |= {key: value for key, value in form.items() if value not in ("utf-8", None)}
         if self.part is not None:
             provenance |= {"part": self.part, "by": list(self.by)}
             if unlabelled := parts.count(("train", True)):

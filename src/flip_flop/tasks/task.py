@@ -14,7 +14,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.files import sha256_json
 from flip_flop.metrics import resolve_average
 from flip_flop.prompts import Chat, RenderedInstance, TemplateSet, render_instance
-from flip_flop.tasks.readers import cell_text
+from flip_flop.tasks.readers import label_text
 from flip_flop.tasks.sources import FileSource, Rows, Source, as_source, load_file
 from flip_flop.tasks.splits import sample_ids
 
@@ -156,12 +156,11 @@ class Task:
         if not len(rows):
             raise InputError("E-DATA-EMPTY", f"split {split!r} of task {self.name!r} has no rows.")
         gold = self.gold_labels(rows, split != "train" if need_labels is None else need_labels)
-        numbered = [f"{split}-{at + 1}" for at in range(len(rows))]
-        ids = rows.ids or (rows.ids_from(self.id_field) if self.id_field else numbered)
-        chosen = list(range(len(rows)))
-        if limit is not None:
-            sample = sample_ids(ids, limit, seed)
-            chosen = [index for index in chosen if ids[index] in sample]
+        ids = rows.ids or (
+            rows.ids_from(self.id_field) if self.id_field else [f"{split}-{at + 1}" for at in range(len(rows))]
+        )
+        sample = None if limit is None else sample_ids(ids, limit, seed)
+        chosen = [index for index, each in enumerate(ids) if sample is None or each in sample]
         num_labels = len(self.labels) if self.labels is not None else None
         instances = []
         for index in chosen:
@@ -216,7 +215,7 @@ class Task:
         gold: list[int | None] = []
         for row in rows.rows:
             value = row.fields.get(self.label_field)
-            text = cell_text(value)
+            text = label_text(value, self.labels)
             index = index_of.get(str(value), index_of.get(text)) if text else None
             if index is None and text:
                 message = f"{rows.location(row)}: {self.label_field!r} is {value!r}, which is not among the labels."

@@ -75,7 +75,7 @@ class FileEntry(StrictModel):
     encoding: str = "utf-8"
     delimiter: str | None = None
     part: Literal["train", "test"] | None = None
-    by: str = ""
+    by: str | list[str] = ""
 
 
 class HubEntry(StrictModel):
@@ -118,6 +118,8 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
         raise InputError("E-TASK-FILE", f"{path} is a folder, not a task file.", hint)
     if not path.is_file():
         raise InputError("E-TASK-FILE", f"there is no task file {path}.", nearest_file(path, SUFFIXES))
+    if path.suffix.lower() in (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx"):
+        raise InputError("E-TASK-YAML", f"{path} is a data file, not a task file.", f"Run `flip-flop init {path}`.")
     where = str(path)
     file = validate(TaskFile, read_yaml(path), where, code="E-TASK-KEY")
     fields = {name: getattr(file, name) for name in TaskFile.model_fields}
@@ -126,7 +128,7 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
         fields[name] = tuple(fields[name])
     fields["name"] = file.name or path.stem
     fields["data"] = {
-        split: _source(entry, split, path.parent, hub_mirror, file.label_field, f"{where}, data, {split}")
+        split: _source(entry, split, path.parent, hub_mirror, file, f"{where}, data, {split}")
         for split, entry in file.data.items()
     }
     if isinstance(templates, dict):
@@ -153,9 +155,7 @@ def _load_set(templates: dict[str, Any], request: TaskRequest, where: str) -> Ta
     return loader(replace(request, name=name))
 
 
-def _source(
-    entry: Any, split: str, folder: Path, hub_mirror: Path | None, label_field: str | None, where: str
-) -> Source:
+def _source(entry: Any, split: str, folder: Path, hub_mirror: Path | None, task: TaskFile, where: str) -> Source:
     if isinstance(entry, str):
         return FileSource(folder / entry)
     if isinstance(entry, dict) and set(entry) == {"hub"}:
@@ -164,7 +164,13 @@ def _source(
         hub = validate(HubEntry, entry, where, code="E-TASK-KEY")
         return HubSource(hub.repo, hub.config, hub.split or split, hub.revision, hub_mirror)
     file = validate(FileEntry, entry, where, code="E-TASK-KEY")
-    by = tuple(name.strip() for name in file.by.split(",")) if file.by else ()
+    by = file.by if isinstance(file.by, list) else [name.strip() for name in file.by.split(",") if name.strip()]
     return FileSource(
-        folder / file.path, file.encoding, file.delimiter, file.part, by, label_field if file.part else None
+        folder / file.path,
+        file.encoding,
+        file.delimiter,
+        file.part,
+        tuple(by),
+        task.label_field if file.part else None,
+        tuple(task.labels or ()) if file.part else (),
     )

@@ -30,6 +30,7 @@ from flip_flop.tasks import (
     draw_stratified,
     holdout,
     labelled_file,
+    log_findings,
     log_label_counts,
     render_rows,
 )
@@ -76,7 +77,7 @@ def load_training_data(
     """
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1", "macro_f1")
     task = task.with_templates(task.training_templates.names)
-    rendered = log_label_counts(task.render("train", limit=limit, seed=seed))
+    rendered = log_label_counts(log_findings(task.render("train", limit=limit, seed=seed)))
     if config.label_prior is not None:
         check_prior(config.label_prior, len(rendered.instances[0].choices[0]))
     content_free = rendered.content_free() if config.vote_calibration == "contextual" else ()
