@@ -205,53 +205,38 @@ SECONDS_BETWEEN_LINES = 60.0
 
 
 @contextlib.contextmanager
-def track(label: str, total: int, unit: str, *, quiet: bool = False) -> Iterator[Callable[[int], object]]:
-    """Show progress on standard error. Yields a function that adds a number of finished units.
+def track(label: str, total: int, unit: str, *, quiet: bool = False) -> Iterator[Callable[..., object]]:
+    """Show progress on standard error. Yields a function that adds a number of finished units, with a note if any.
 
     A terminal shows a bar. A log has a line each minute.
     """
     if quiet or total == 0 or not is_first_process():
-        yield lambda done: None
+        yield lambda *_: None
     elif sys.stderr.isatty():
         with tqdm(total=total, desc=label, unit=f" {unit}", leave=False, dynamic_ncols=True) as bar:
-            yield lambda done: bar.update(done)
+
+            def advance(done: int, note: str = "") -> None:
+                bar.set_postfix_str(note, refresh=False)
+                bar.update(done)
+
+            yield advance
     else:
         yield _LogProgress(label, total, unit).add
 
 
-class EachMinute:
-    """The times of the lines of a log."""
-
-    def __init__(self) -> None:
-        self.begun = self.shown = time.monotonic()
-
-    def is_due(self) -> bool:
-        """Return whether a minute has passed since the last line."""
-        now = time.monotonic()
-        if now - self.shown < SECONDS_BETWEEN_LINES:
-            return False
-        self.shown = now
-        return True
-
-    def left(self, done: float, total: float) -> str:
-        """Return the remaining time as text."""
-        if done <= 0:
-            return "time left unknown"
-        return f"{duration((time.monotonic() - self.begun) * (total - done) / done)} left"
-
-
 class _LogProgress:
     def __init__(self, label: str, total: int, unit: str):
-        self.label, self.total, self.unit = label, total, unit
-        self.finished, self.clock = 0, EachMinute()
+        self.label, self.total, self.unit, self.finished = label, total, unit, 0
+        self.begun = self.shown = time.monotonic()
 
-    def add(self, done: int) -> None:
+    def add(self, done: int, note: str = "") -> None:
         self.finished += done
-        line = f"{self.label}: {self.finished} of {self.total} {self.unit}"
-        if self.finished < self.total:
-            if self.clock.is_due():
-                echo(f"{line}, {self.clock.left(self.finished, self.total)}", err=True)
-        elif self.clock.shown > self.clock.begun:  # tasks of less than a minute have no lines
+        line, now = f"{self.label}: {self.finished} of {self.total} {self.unit}", time.monotonic()
+        line += f", {note}" * bool(note)
+        if self.finished < self.total and now - self.shown >= SECONDS_BETWEEN_LINES:
+            self.shown = now
+            echo(f"{line}, {duration((now - self.begun) * (self.total / self.finished - 1))} left", err=True)
+        elif self.finished == self.total and self.shown > self.begun:  # tasks of less than a minute have no lines
             echo(line, err=True)
 
 
@@ -313,3 +298,8 @@ def now(seconds_ago: float = 0) -> str:
     """Return the time in UTC, in seconds."""
     time = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds_ago)
     return time.isoformat(timespec="seconds")
+
+
+def today() -> str:
+    """Return the date in UTC, which is the same on machines in different time zones."""
+    return now()[:10]

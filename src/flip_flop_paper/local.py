@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 import torch
 
-from flip_flop.console import track
+from flip_flop.console import echo, track
 from flip_flop.files import write_text
 from flip_flop_paper.folder import StudyFolder
 from flip_flop_paper.run import BUSY, DONE, FAILED, STOPPED, SUPERVISED
@@ -102,6 +102,9 @@ class LocalRun:
         """Ask all processes to stop, wait for them, and end those that do not."""
         with self._lock:
             self._is_stopping = True
+        if any(process.poll() is None for process in self._processes):
+            echo("finishing the step; press Ctrl-C again to stop now", err=True)
+        previous = signal.signal(signal.SIGINT, lambda number, frame: self._kill())
         for process in self._processes:
             if process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):  # it has ended
@@ -111,6 +114,7 @@ class LocalRun:
         timer.start()
         self._pool.shutdown(cancel_futures=True)
         timer.cancel()
+        signal.signal(signal.SIGINT, previous)
 
     def _kill(self) -> None:
         for process in self._processes:

@@ -70,18 +70,16 @@ def _terminable() -> Iterator[None]:
         if not sys.stdin.read():  # the supervisor was killed: release the unit at once, for the next command
             os.kill(os.getpid(), signal.SIGKILL)
         _stop_asked.set()
-        # Not SIGTERM: the cluster may have sent that to the whole job, and a second one ends a training run at once.
-        os.kill(os.getpid(), signal.SIGINT)
+        # Not SIGINT: the cluster may have sent SIGTERM to the whole job, and SIGINT would end a training run at once.
+        os.kill(os.getpid(), signal.SIGTERM)
 
-    numbers = (signal.SIGTERM, signal.SIGINT) if SUPERVISED in os.environ else (signal.SIGTERM,)
-    previous = {number: signal.signal(number, stop) for number in numbers}
+    previous = signal.signal(signal.SIGTERM, stop)
     if SUPERVISED in os.environ:
         threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def split_batch_across_ranks(config: F2CConfig, processes: int) -> None:

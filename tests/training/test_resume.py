@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,40 @@ def test_sigkill_then_resume_gives_the_same_adapter(out, uninterrupted):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "run.json").exists()
+    run(out, resume=True)
+    assert adapter_bytes(out) == uninterrupted
+
+
+# Handlers of Python cannot run in the sixth step, which is one call of C for minutes.
+LONG_STEP = SCRIPT.replace("time.sleep(120)", "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)").replace(
+    "sys,", "sys, hashlib,"
+)
+
+
+@slow
+def test_second_interrupt_in_a_long_step_ends_the_process_at_once(out, uninterrupted):
+    process = subprocess.Popen(
+        [sys.executable, "-c", LONG_STEP, str(out)],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for(lambda: (out / "checkpoints" / "checkpoint-4" / "MANIFEST.json").exists(), seconds=240)
+        wait_for(lambda: [entry for entry in log_of(out, "loss") if entry["step"] == 5], seconds=60)
+        time.sleep(0.5)
+        for line in ("finishing the step; press Ctrl-C again to stop now\n", ""):
+            sent = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            for found in process.stderr:
+                if found == line:
+                    break
+            assert time.monotonic() - sent < 5
+        assert process.wait(5) == 130
+    finally:
+        process.kill()
+        process.communicate()
     run(out, resume=True)
     assert adapter_bytes(out) == uninterrupted
 

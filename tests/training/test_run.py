@@ -26,6 +26,7 @@ from tests.training.conftest import (
     settings,
     signal_in,
 )
+from tests.waiting import wait_for
 
 
 def test_gold_labels_do_not_affect_a_whole_run(tmp_path):
@@ -101,15 +102,45 @@ def test_failed_training_restores_the_signal_handlers(out, monkeypatch):
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-@pytest.mark.parametrize(("processes", "then"), [(1, signal.SIG_DFL), (2, signal.SIG_IGN)])
-def test_second_signal_kills_a_single_process_only(monkeypatch, processes, then):
+@pytest.mark.parametrize("processes", [1, 2])
+def test_signals_of_a_scheduler_are_one_request_with_one_line(monkeypatch, capsys, processes):
     monkeypatch.setattr("flip_flop.training.callbacks.world_size", lambda: processes)
-    before, stop = signal.getsignal(signal.SIGTERM), StopOnSignal()
+    numbers = (signal.SIGTERM, signal.SIGTERM, *[signal.SIGINT] * (processes - 1))  # a launcher repeats Ctrl-C
+    before, stop = [signal.getsignal(number) for number in numbers], StopOnSignal()
     stop.on_train_begin(None, None, None)
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert (stop.received, signal.getsignal(signal.SIGTERM)) == (signal.SIGTERM, then)
+    for number in numbers:
+        os.kill(os.getpid(), number)
+    lines = []
+    wait_for(lambda: lines.extend(capsys.readouterr().err.splitlines()) or lines, seconds=5)
+    assert lines == ["finishing the step; press Ctrl-C again to stop now"]
+    assert stop.received == numbers[-1]
     stop.restore()
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert [signal.getsignal(number) for number in numbers] == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+@pytest.mark.slow
+def test_signal_in_an_evaluation_stops_before_the_next_step(tmp_path, monkeypatch):
+    def run(out, resume=False):
+        config = settings(num_train_epochs=3, learning_rate=3e-3, **BY_STEPS)
+        return train(load_tiny(), make_task(), config, out, resume=resume, quiet=True, keep_worse=True)
+
+    whole, out, evaluate = tmp_path / "whole", tmp_path / "stopped", F2CTrainer._evaluate_own
+
+    def signalled(self):
+        if self.state.global_step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self)
+
+    run(whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(F2CTrainer, "_evaluate_own", signalled)
+        assert run(out).stopped_by == signal.SIGTERM
+    assert latest_valid(out / "checkpoints")[0] == out / "checkpoints" / "checkpoint-4"
+    assert [entry["step"] for entry in log_of(out, "loss")] == [1, 2, 3, 4]
+    run(out, resume=True)
+    assert adapter_bytes(out) == adapter_bytes(whole)
+    assert [entry["step"] for entry in log_of(out, "eval_mean_f1")] == [0, 4, 8, 9]
 
 
 def test_moved_run_still_saves_the_best_checkpoint(tmp_path, monkeypatch):

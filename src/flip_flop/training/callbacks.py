@@ -1,9 +1,13 @@
 """Callbacks of a training run: the log file, the progress display, early stopping, and signals."""
 
+import contextlib
 import json
 import math
+import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -11,8 +15,10 @@ from typing import Any
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from flip_flop.console import EachMinute, visible
+from flip_flop.console import is_first_process, track, visible
 from flip_flop.scoring.distributed import any_rank, world_size
+
+SECONDS_OF_A_LAUNCHER = 2.0
 
 
 class LogFile(TrainerCallback):
@@ -42,33 +48,21 @@ class ShowProgress(TrainerCallback):
     """Shows a bar on a terminal, otherwise a line each minute; and a line per evaluation."""
 
     def __init__(self, label: str, quiet: bool = False):
-        self.label = label
-        self.quiet = quiet
-        self._bar = tqdm(disable=True)
-        self._start, self._loss = 0, ""
-        self._clock = EachMinute()
+        self.label, self.quiet, self._loss, self._shown = label, quiet, "", contextlib.ExitStack()
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
-        """Open the bar at the resumed step."""
-        hidden = self.quiet or not sys.stderr.isatty()
-        start, total = state.global_step, state.max_steps
-        self._start, self._clock = start, EachMinute()
-        self._bar = tqdm(
-            desc=self.label, initial=start, total=total, unit=" steps", leave=False, dynamic_ncols=True, disable=hidden
-        )
+        """Open the bar for the steps that are left."""
+        left = state.max_steps - state.global_step
+        self._advance = self._shown.enter_context(track(self.label, left, "steps", quiet=self.quiet))
 
     def on_step_end(self, args, state: TrainerState, control, **kwargs) -> None:
         """Move the bar; without a bar, print a line each minute."""
-        self._bar.update(state.global_step - self._bar.n)
-        if self._bar.disable and not self.quiet and self._clock.is_due():
-            left = self._clock.left(state.global_step - self._start, state.max_steps - self._start)
-            self._print(f"{self.label}: step {state.global_step}/{state.max_steps}{self._loss}  {left}")
+        self._advance(1, self._loss)
 
     def on_log(self, args, state: TrainerState, control, logs: dict[str, Any] | None = None, **kwargs) -> None:
-        """Show the loss in the bar, or in the next line."""
+        """Show the loss at the next step."""
         if logs and "loss" in logs:
-            self._loss = f"  loss {logs['loss']:.3f}"
-            self._bar.set_postfix_str(self._loss.strip())
+            self._loss = f"loss {logs['loss']:.3f}"
 
     def on_evaluate(self, args, state: TrainerState, control, metrics: dict[str, Any] | None = None, **kwargs) -> None:
         """Print the validation metrics."""
@@ -79,14 +73,11 @@ class ShowProgress(TrainerCallback):
             value = metrics.get(f"eval_{key}")
             if value is not None:
                 words.append(f"{name} {100 * value:.1f}")
-        self._print("  ".join(words))
-
-    def _print(self, line: str) -> None:
-        tqdm.write(visible(line), file=sys.stderr)
+        tqdm.write(visible("  ".join(words)), file=sys.stderr)
 
     def on_train_end(self, args, state: TrainerState, control, **kwargs) -> None:
         """Close the bar."""
-        self._bar.close()
+        self._shown.close()
 
 
 class StopEarly(TrainerCallback):
@@ -117,7 +108,10 @@ class StopEarly(TrainerCallback):
 
 
 class StopOnSignal(TrainerCallback):
-    """On SIGINT and SIGTERM, finishes the step, writes a checkpoint and stops. A second signal kills the process."""
+    """Finishes the step on SIGINT or SIGTERM, writes a checkpoint and stops. A second SIGINT ends the process at once.
+
+    Python runs a handler only after a backward pass, which may take long. So a thread reads the signals from a pipe.
+    """
 
     def __init__(self):
         self.received: int | None = None
@@ -126,16 +120,29 @@ class StopOnSignal(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Install the handlers, which only the main thread can."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._receive)
-            except ValueError:
-                return
+            arrivals, self._pipe = os.pipe()
+            os.set_blocking(self._pipe, False)
+            self._previous_pipe = signal.set_wakeup_fd(self._pipe)
+            threading.Thread(target=self._answer, args=[arrivals], daemon=True).start()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
-        # A cluster signals all processes. Then a launcher signals its own again and kills those that remain.
-        signal.signal(number, signal.SIG_DFL if world_size() == 1 else signal.SIG_IGN)
+
+    def _answer(self, arrivals: int) -> None:
+        first = 0.0
+        while number := int.from_bytes(os.read(arrivals, 1)):
+            # A launcher repeats the signal that it gets.
+            is_repeated = world_size() > 1 and time.monotonic() - first < SECONDS_OF_A_LAUNCHER
+            if first and number == signal.SIGINT and not is_repeated:
+                os._exit(128 + number)
+            if not first and number in self._previous:
+                first = time.monotonic()
+                if is_first_process():
+                    tqdm.write("finishing the step; press Ctrl-C again to stop now", file=sys.stderr)
+        os.close(arrivals)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """Request a checkpoint and the end; at the end of an epoch, after its evaluation."""
@@ -157,8 +164,16 @@ class StopOnSignal(TrainerCallback):
         elif self._saves_at_epoch_end:
             control.should_save = True
 
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Stop after an evaluation, without another step."""
+        if any_rank(self.received is not None, args.device) and 0 < state.global_step < state.max_steps:
+            control.should_training_stop = control.should_save = True
+
     def restore(self) -> None:
         """Restore the previous handlers. Not a callback, because ``on_train_end`` is not called after a failure."""
+        if self._previous:
+            signal.set_wakeup_fd(self._previous_pipe)
+            os.close(self._pipe)  # ends the thread
         while self._previous:
             signal.signal(*self._previous.popitem())
 
