@@ -131,7 +131,9 @@ def test_only_the_few_labels_are_read_in_training(commands, project):
     (project / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (project / "few.csv").write_text(csv_of(range(203, 206)))
     more = ("--supervised-weight", "1", "--max-steps", "1", "--keep-worse", "--method", "f2c")
-    assert commands("train", *more, "--few-labels", "few.csv", "--out", "few").code == 0
+    done = commands("train", *more, "--few-labels", "few.csv", "--out", "few")
+    assert done.code == 0
+    assert "3 training instances are labelled, by 3 rows of few.csv." in done.err
     log = [json.loads(line) for line in (project / "few/log.jsonl").read_text().splitlines()]
     assert [entry["no_gold"] for entry in log if "no_gold" in entry] == [0.75]
     assert commands("train", *more, "--out", "all").code == 0

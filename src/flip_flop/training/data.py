@@ -69,7 +69,8 @@ def load_training_data(
         limit: Size of a uniform sample of each split.
         eval_limit: Number of validation instances to keep, in the label frequencies if labels select the checkpoint.
             Evaluation during training is then cheaper, and differs from the paper.
-        few_labels: A file with labelled rows of ``train``. Training instances have these labels only.
+        few_labels: A file with labelled rows of ``train``. Training instances have these labels only. None of these
+            rows is held out, and the rows that are have no label.
 
     Raises:
         InputError: ``E-DATA-TOO-FEW``, ``E-DATA-UNMATCHED`` for a labelled row that is not in ``train``, or an error
@@ -81,12 +82,17 @@ def load_training_data(
     if config.label_prior is not None:
         check_prior(config.label_prior, len(rendered.instances[0].choices[0]))
     content_free = rendered.content_free() if config.vote_calibration == "contextual" else ()
+    few = None if few_labels is None else labelled_file(task, few_labels)
+    instances = rendered.instances if few is None else _with_few_labels(rendered.instances, few)
     if "validation" in task.data:
         validation = list(log_label_counts(task.render("validation", limit=limit, seed=seed)).instances)
-        train, dropped = deduplicate(rendered.instances, against=validation)
+        train, dropped = deduplicate(instances, against=validation)
     else:
-        train, dropped = deduplicate(rendered.instances)
-        train, validation = holdout(train, seed=seed, stratify=by_labels)
+        every, dropped = deduplicate(instances)
+        free = [each for each in every if few is None or each.label is None]
+        _, validation = holdout(free, seed=seed, stratify=by_labels)
+        held_out = {each.id for each in validation}
+        train = [each for each in every if each.id not in held_out]
         log.info("no validation split: %d of the training instances are held out for it", len(validation))
     sampled = {}
     if eval_limit is not None and eval_limit < len(validation):
@@ -102,8 +108,13 @@ def load_training_data(
             "The training split is empty after deduplication.",
             "Add rows that differ from the others.",
         )
-    if few_labels is not None:
-        train = _with_few_labels(train, rendered.instances, labelled_file(task, few_labels))
+    if few is not None:
+        log.info(
+            "%d training instances are labelled, by %d rows of %s. Other labels of the training split are not used.",
+            sum(each.label is not None for each in train),
+            len(few.instances),
+            few.rows.source.rstrip(","),
+        )
     record = TaskRecord.from_json(replace(rendered, instances=train).record)
     more = {"validation": instances_digest(validation), "validation_gold": gold_digest(validation)}
     extra: dict[str, Any] = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
@@ -120,18 +131,14 @@ def rows_for_task(
     return load_training_data(replace(task, data={**task.data, **given}), config)
 
 
-def _with_few_labels(
-    train: Sequence[RenderedInstance], every: Sequence[RenderedInstance], few: RenderedSplit
-) -> list[RenderedInstance]:
+def _with_few_labels(train: Sequence[RenderedInstance], few: RenderedSplit) -> list[RenderedInstance]:
     """Label the training instances that render like a few labelled rows, and no others."""
-    known = {(each.prompts, each.choices) for each in every}
+    known = {(each.prompts, each.choices) for each in train}
     labels = {(each.prompts, each.choices): each.label for each in few.instances}
     for row, each in zip(few.rows.rows, few.instances, strict=True):
         if (each.prompts, each.choices) not in known:
             raise InputError("E-DATA-UNMATCHED", f"{few.rows.location(row)} is not a row of the training data.")
-    labelled = [replace(each, label=labels.get((each.prompts, each.choices))) for each in train]
-    log.info("%d training instances are labelled", sum(each.label is not None for each in labelled))
-    return labelled
+    return [replace(each, label=labels.get((each.prompts, each.choices))) for each in train]
 
 
 class InstanceDataset(Dataset[EncodedInstance]):
@@ -148,6 +155,7 @@ class InstanceDataset(Dataset[EncodedInstance]):
         rendered = render_rows(rows)
         self.num_rows = len(rendered)
         encoded, too_long = encoder.encode_all(rendered)
+        self.digest = instances_digest(encoded.read)
         self.instances: list[EncodedInstance] = []
         with track(f"encoding {split}", len(encoded), "instances", quiet=quiet) as advance:
             for instance in encoded:
