@@ -27,7 +27,7 @@ SCHEME = 2
 # the same rows must not train again, and a node without a network cannot look up the commit.
 _LOCATIONS = ("source", "mirror", "revision", "branch", "splits")
 # The settings that audits share with training runs.
-SCORING = ("chat_template", "backend", "batch_tokens", "too_long")
+SCORING = ("chat_template", "backend", "batch_tokens", "too_long", "prompt_date")
 
 
 def open_task(name: str, setup: Setup, protocol: TrainingProtocol = "paper") -> Task:
@@ -211,7 +211,7 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
     splits = ["train", *({"validation"} & set(task.data))] if is_training else [plan.study.split]
     data = {split: dict(task.rows(split).provenance) for split in splits}
     settings = cell.settings
-    scoring = {name: value for name, value in settings.items() if name not in EXECUTION_ONLY}
+    scoring = {name: value for name, value in settings.items() if name not in EXECUTION_ONLY and _decides(name, value)}
     inputs = {
         "scheme": SCHEME,
         "kind": cell.kind,
@@ -241,7 +241,12 @@ def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     decisive, defaults = resume_settings(config), resume_settings(training_config({}))
     given = {name for name in decisive if name in settings and decisive[name] != defaults[name]}
     names = (given | set(recorded_settings(config))) & set(decisive)
-    return {name: decisive[name] for name in sorted(names)}
+    return {name: decisive[name] for name in sorted(names) if _decides(name, decisive[name])}
+
+
+def _decides(name: str, value: Any) -> bool:
+    """Whether a setting is part of the digest: without a date, an audit of tomorrow is the same cell."""
+    return name != "prompt_date" or value is not None
 
 
 def _suffix(task: Task, names: tuple[str, ...]) -> str:

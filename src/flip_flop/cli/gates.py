@@ -135,7 +135,7 @@ def threshold_gate(found: "Audit", name: str, minimum: float) -> Gate:
 def comparison_gate(stored: "Audit", found: "Audit") -> Gate:
     """Compare agreement, and macro-F1 with gold labels. A run is worse if the paired interval is below 0."""
     from flip_flop.metrics import METRICS
-    from flip_flop.report import mean_difference
+    from flip_flop.report import group_runs, mean_difference
 
     check_stored(stored, found)
     changes = {name: change for name in COMPARED if (change := mean_difference(name, stored, [found]))}
@@ -144,7 +144,8 @@ def comparison_gate(stored: "Audit", found: "Audit") -> Gate:
         f"{METRICS[name].title} {percent(stored.value(name))} to {percent(found.value(name))} ({change.words()})"
         for name, change in changes.items()
     )
-    message = f"{'worse' if worse else 'not clearly worse'} than {stored.path}: {'; '.join(listed)}"
+    parts = [*listed, *group_runs([stored, found])[0].other_prompts]
+    message = f"{'worse' if worse else 'not clearly worse'} than {stored.path}: {'; '.join(parts)}"
     return Gate(str(found.path), f"not worse than {stored.path}", not worse, message)
 
 

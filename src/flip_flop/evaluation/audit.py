@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from flip_flop.console import versions
+from flip_flop.console import today, versions
 from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.evaluation.views import LOW_MASS
@@ -33,6 +33,7 @@ from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.stored_calibration import stored_calibration
 from flip_flop.scoring.too_long import ids_of
 from flip_flop.tasks import Data, RenderedSplit, as_split, log_findings, log_label_counts
+from flip_flop.tasks.task import instances_digest
 
 log = logging.getLogger("flip_flop")
 NUM_TEXTS, MAX_TEXT = 3, 80  # generated texts to list per template, and their characters
@@ -80,6 +81,7 @@ def audit(
     if unknown := sections.keys() - known:
         raise TypeError(f"audit() got an unexpected keyword argument {min(unknown)!r}.")
     scorer, split = resolve(model, data, limit=limit, seed=seed)
+    scoring = replace(scoring, prompt_date=scoring.prompt_date or today())  # all prompts of a run have the same date
     how = SectionOptions(None, split.split, len(split.instances), seed, scoring, quiet)
     scores = score_calibrated(
         scorer, log_label_counts(split), scoring, calibrate, label_prior, label="audit", quiet=quiet
@@ -95,7 +97,11 @@ def audit(
         task=TaskRecord(**split.record, num_too_long=len(skipped)),
         model=scorer.record,
         adapter=adapter,
-        scoring={**scores.settings, "num_answers": int(scores.scores.size)},
+        scoring={
+            **scores.settings,
+            "num_answers": int(scores.scores.size),
+            "prompts_digest": instances_digest(scores.instances or split.instances),
+        },
         training=_training(adapter),
         seed=seed,
         **this_process(started),

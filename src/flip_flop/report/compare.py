@@ -112,6 +112,19 @@ class AuditComparison:
         return self.base.record.task.name + (f": {names[0]}{pair}" if self.is_comparison else "")
 
     @property
+    def other_prompts(self) -> list[str]:
+        """A sentence if a model read different prompts in the runs, as with a chat template that prints the date."""
+        records = [run.record for run in self.runs if "prompts_digest" in run.record.scoring]
+        models = [(each.model.digest or each.model.name, each.scoring.get("chat_template")) for each in records]
+        read = {(model, each.scoring["prompts_digest"]) for model, each in zip(models, records, strict=True)}
+        dates = sorted({each.scoring.get("prompt_date") or "none" for each in records})
+        text = (
+            "W-PROMPTS: a model read different prompts in these runs, from the same rows and templates "
+            f"(printed date: {', '.join(dates)}). Audit again with the same --prompt-date, chat template and versions."
+        )
+        return [visible(text, one_line=True)] if len(read) > len({*models}) else []
+
+    @property
     def swing(self) -> list[str]:
         """A sentence if F1 varies more over the templates of the baseline than mean F1 differs between the runs."""
         low, high = self.base.f1_range or (0.0, 0.0)
@@ -170,7 +183,7 @@ class AuditComparison:
         return pd.DataFrame(rows, columns=columns)
 
     def __repr__(self) -> str:
-        return "\n\n".join([render_text(comparison_frame(self.runs)), *self.swing])
+        return "\n\n".join([render_text(comparison_frame(self.runs)), *self.other_prompts, *self.swing])
 
     def _repr_html_(self) -> str:
         rows = []

@@ -52,7 +52,7 @@ def caveats(group: AuditComparison) -> list[str]:
         for run in group.runs
         if (skipped := run.record.task.num_too_long)
     ]
-    notes += [*table_caveats(group.runs), *group.swing]
+    notes += [*group.other_prompts, *table_caveats(group.runs), *group.swing]
     return notes if group.compares_models else [*notes, *_vote_caveat(group), *_method_caveats(group)]
 
 

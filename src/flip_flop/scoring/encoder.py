@@ -7,26 +7,29 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from types import SimpleNamespace
 from typing import Any, cast, overload
+from unittest.mock import patch
 
 import jinja2
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from flip_flop.console import today
 from flip_flop.errors import InputError
 from flip_flop.prompts import Chat, RenderedInstance
 from flip_flop.prompts.sandbox import MAX_OUTPUT
 from flip_flop.scoring.boundary import AnswerRow, Boundary, EncodedInstance, longest_tokens
 from flip_flop.scoring.bounds import time_limit
-from flip_flop.scoring.causal_lm import unwrap
+from flip_flop.scoring.causal_lm import as_input_error, unwrap
 from flip_flop.scoring.options import ChatTemplate
 from flip_flop.scoring.too_long import TooLong
 
 CHUNK = 64  # instances per call of the tokenizer
 KEPT = 24  # encoded instances that stay in memory
-# Upper bounds. A token has at least one ASCII character, but Unicode normalization turns some bytes into 11.
-TOKENS_A_BYTE = 12
-ADDED = 8  # additional tokens of a text, such as BOS or a leading space
+# Upper bounds of tokens: of a byte, which Unicode normalization may turn into 11, and BOS or a leading space.
+TOKENS_A_BYTE, ADDED = 12, 8
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class PromptEncoder:
         max_length: The model's context in tokens, or ``None`` without a limit.
         vocab_size: The number of rows of the model's embedding.
         trained_chat: The system message and other chat settings of the adapter's training, if known.
+        date: The date that a chat template prints (``strftime_now``); by default today's in UTC. The time is midnight.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -47,24 +51,24 @@ class PromptEncoder:
     max_length: int | None = None
     vocab_size: int | None = None
     trained_chat: Mapping[str, Any] | None = None
+    date: str = field(default_factory=today)
 
     def __post_init__(self):
+        with as_input_error("E-CONFIG-VALUE", "prompt_date", "Write a date such as 2026-11-25.", ValueError):
+            datetime.fromisoformat(self.date)
         if self.chat_template == "on" and not self.tokenizer.chat_template:
-            raise InputError(
-                "E-CHAT-TEMPLATE",
-                "chat_template is 'on', but the tokenizer has no chat template.",
-                "Use --chat-template off, or a model with one.",
-            )
+            message = "chat_template is 'on', but the tokenizer has no chat template."
+            raise InputError("E-CHAT-TEMPLATE", message, "Use --chat-template off, or a model with one.")
 
     @classmethod
     def of(
-        cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase, chat_template: ChatTemplate = "auto"
+        cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase, chat_template: ChatTemplate = "auto", date: str = ""
     ) -> "PromptEncoder":
         """Return the encoder for a model."""
         causal_lm = unwrap(model)
         vocab_size = cast(nn.Embedding, causal_lm.get_input_embeddings()).weight.shape[0]
-        context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
-        return cls(tokenizer, chat_template, context if context and context > 0 else None, vocab_size)
+        context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None) or 0
+        return cls(tokenizer, chat_template, context if context > 0 else None, vocab_size, date=date or today())
 
     @property
     def uses_chat_template(self) -> bool:
@@ -114,9 +118,10 @@ class PromptEncoder:
             refuse_without_template(self.tokenizer, instance.chat)
             return instance
         check_chat(self.tokenizer, instance.chat, self.trained_chat)
-        return replace(
-            instance, prompts=tuple(in_chat(self.tokenizer, each, instance.chat) for each in instance.prompts)
-        )
+        clock = SimpleNamespace(now=functools.partial(datetime.fromisoformat, self.date))
+        with patch("transformers.utils.chat_template_utils.datetime", clock):  # the library has no parameter for it
+            prompts = [in_chat(self.tokenizer, each, instance.chat) for each in instance.prompts]
+            return replace(instance, prompts=tuple(prompts))
 
     def delimiter_of(self, chat: Chat) -> str:
         """Return :attr:`delimiter`, or after an assistant prefix that does not end with white space, a space."""
@@ -318,8 +323,9 @@ def _say(line: str) -> None:
 
 @functools.lru_cache(maxsize=4)
 def _check_operators(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse powers before the template is compiled: a time limit cannot interrupt them."""
+    """Refuse powers, which a time limit cannot interrupt, and Jinja's random filter and text."""
     written = tokenizer.chat_template
     for text in written.values() if isinstance(written, dict) else [written]:
-        if any(value == "**" for _, kind, value in jinja2.Environment().lex(text) if kind == "operator"):
-            raise ValueError("a power (**) is not allowed")
+        refused = {("operator", "**"), ("name", "random"), ("name", "lipsum")}
+        if any((kind, value) in refused for _, kind, value in jinja2.Environment().lex(text)):
+            raise ValueError("a power (**), random or lipsum is not allowed")

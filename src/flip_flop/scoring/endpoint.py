@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from flip_flop.console import count, echo, track
+from flip_flop.console import count, echo, today, track
 from flip_flop.errors import InputError
 from flip_flop.files import json_digest, sha256_json, user_cache
 from flip_flop.metrics import Scores
@@ -74,7 +74,8 @@ class EndpointScorer(Scorer):
         return self._as_read(instance, self._encoder(options))
 
     def _encoder(self, options: ScoringOptions) -> PromptEncoder | None:
-        return None if self.tokenizer is None else PromptEncoder(self.tokenizer, options.chat_template)
+        date = options.prompt_date or today()
+        return None if self.tokenizer is None else PromptEncoder(self.tokenizer, options.chat_template, date=date)
 
     def _as_read(self, instance: RenderedInstance, encoder: PromptEncoder | None) -> RenderedInstance:
         if encoder is not None:
@@ -136,6 +137,7 @@ class EndpointScorer(Scorer):
         settings = {
             "delimiter": "" if in_chat else _delimiter(instances[0], encoder),
             "chat_template": in_chat or bool(encoder and encoder.uses_chat_template),
+            "prompt_date": encoder and encoder.date,
             "backend": "openai",
             "by": options.by,
             "api": api,

@@ -134,12 +134,12 @@ class LoadedModel:
     adapter: AdapterRecord | None = None
     allowed_changes: tuple[str, ...] = ()
 
-    def encoder(self, chat_template: ChatTemplate = "auto") -> PromptEncoder:
+    def encoder(self, chat_template: ChatTemplate = "auto", date: str = "") -> PromptEncoder:
         """Return the encoder for this model. ``auto`` uses a chat template if the adapter's training did."""
         trained_with = self.adapter.chat_template if self.adapter else None
         if chat_template == "auto" and trained_with is not None:
             chat_template = "on" if trained_with else "off"
-        encoder = PromptEncoder.of(self.model, self.tokenizer, chat_template)
+        encoder = PromptEncoder.of(self.model, self.tokenizer, chat_template, date)
         return replace(encoder, trained_chat=self.adapter.chat or {}) if self.adapter and trained_with else encoder
 
 

@@ -19,6 +19,7 @@ _HELP = {
     "too_long": "Rows that exceed the context length: refuse (exit with an error) or skip.",
     "by": "Served models: score each answer (probability), or use the answer that the model writes (generation).",
     "api": "Served models: how to read log-probabilities; auto: the first that the server has (docs/how-to/models.md).",
+    "prompt_date": "The date that chat templates print, such as 2026-11-25; by default today's in UTC.",
     "concurrency": "Parallel requests to a served model.",
 }
 
@@ -34,6 +35,7 @@ class ScoringOptions:
     by: By = field(default="probability", metadata={"help": _HELP["by"]})
     api: Api = field(default="auto", metadata={"help": _HELP["api"]})
     concurrency: int = field(default=8, metadata={"help": _HELP["concurrency"], "min": 1})
+    prompt_date: str | None = field(default=None, metadata={"help": _HELP["prompt_date"]})
 
 
 DEFAULT_SCORING = ScoringOptions()

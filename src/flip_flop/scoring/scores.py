@@ -50,7 +50,7 @@ def score(
         quiet: Show no progress.
         shared: Divide the work between the processes of a launcher. All processes call this, and all get all scores.
     """
-    encoder = loaded.encoder(options.chat_template)
+    encoder = loaded.encoder(options.chat_template, options.prompt_date or "")
     encoded, too_long = encoder.encode_all(instances)
     refuse_or_skip(too_long, len(instances), options.too_long, names)
     how: dict[str, Any] = {"batch_tokens": options.batch_tokens, "label": label, "quiet": quiet}
@@ -65,6 +65,7 @@ def score(
     settings = {
         "delimiter": encoder.delimiter_of(instances[0].chat),
         "chat_template": encoder.uses_chat_template,
+        "prompt_date": encoder.date,
         "bos": encoder.bos is not None,
         "backend": found.settings["backend"],
         "batch_tokens": options.batch_tokens,

@@ -126,6 +126,8 @@ def _as_json(value: Any) -> Any:
 def check_plan(out: Path, plan: dict[str, Any], *, resume: bool, allowed: Collection[str] = ()) -> list[str]:
     """Compare a run with the plan of the run in the folder, if there is one; return the allowed changes.
 
+    A plan without a date gets that of the other.
+
     Raises:
         InputError: ``E-OUT-USED`` if the folder has other files, or a run without ``resume``;
             ``E-RESUME-CHANGED`` for other settings or parts that are not ``allowed``; ``E-RUN-BROKEN`` for an
@@ -140,6 +142,8 @@ def check_plan(out: Path, plan: dict[str, Any], *, resume: bool, allowed: Collec
     if before.get("format") != FORMAT and not (out / RUN_FILE).exists():
         message = f"cannot resume {out}: its checkpoints are those of another version of flip-flop."
         raise InputError("E-RESUME-CHANGED", message, "Finish it with that version, or choose another --out.")
+    # A run keeps the date of its start.
+    plan["settings"]["prompt_date"] = plan["settings"]["prompt_date"] or before["settings"].get("prompt_date")
     changed = [
         f"{section}.{name} ({before[section].get(name)!r}, now {plan[section][name]!r})"
         for section in ("settings", "model")

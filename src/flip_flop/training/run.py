@@ -16,6 +16,7 @@ from huggingface_hub import HfApi
 from transformers import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import HubStrategy
 
+from flip_flop.console import today
 from flip_flop.errors import InputError
 from flip_flop.files import new_folder, write_json, write_text
 from flip_flop.method import find_method
@@ -35,7 +36,7 @@ from flip_flop.record import (
 )
 from flip_flop.scoring.adapters import describe_adapter
 from flip_flop.scoring.causal_lm import unwrap
-from flip_flop.scoring.distributed import rank, wait_for_all, world_size
+from flip_flop.scoring.distributed import all_gather, rank, wait_for_all, world_size
 from flip_flop.scoring.loading import LoadedModel
 from flip_flop.scoring.scorer import ModelGiven
 from flip_flop.scoring.stored_calibration import store_calibration
@@ -126,6 +127,8 @@ def train(
         }
         wait_for_all()  # until rank 0 holds the lock
         plan["allowed_changes"] = check_plan(out, plan, resume=resume, allowed=allow_changed)
+        config.prompt_date = all_gather(plan["settings"]["prompt_date"] or today())[0]
+        plan["settings"]["prompt_date"] = config.prompt_date
         has_begun = (out / PLAN).exists()
         wait_for_all()  # until all have read the folder, before rank 0 writes
         if (out / RUN_FILE).exists():
@@ -168,6 +171,8 @@ def train(
                 scoring={
                     "delimiter": trainer.encoder.delimiter_of(data.train[0].chat),
                     "chat_template": trainer.encoder.uses_chat_template,
+                    "prompts_digest": trainer.train_instances.digest,
+                    "validation_prompts_digest": trainer.eval_instances and trainer.eval_instances.digest,
                     "backend": trainer.backend,
                 },
                 training=training_record(trainer, change, survey),

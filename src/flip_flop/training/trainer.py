@@ -98,7 +98,8 @@ class F2CTrainer(ScoringTrainer):
             self.template_names = [template.name for template in data.record.templates]
         self.loaded = load_trained(model, processing_class, args, quantization_config)
         args = self._prepare_args(args, evaluates=eval_dataset is not None)
-        self.encoder = PromptEncoder.of(self.loaded.model, self.loaded.tokenizer, args.chat_template)
+        model, tokenizer, date = self.loaded.model, self.loaded.tokenizer, args.prompt_date or ""
+        self.encoder = PromptEncoder.of(model, tokenizer, args.chat_template, date)
         self.method, self.statistics = find_method(args.method), StepStatistics()
         self._encode(args, train_dataset, eval_dataset)
         self.adapted = prepare_model(self.loaded.model, args, peft_config)
@@ -225,14 +226,6 @@ class F2CTrainer(ScoringTrainer):
             log_passes(len(self.train_instances), self.args)
         output = super().train(resume_from_checkpoint, *args, **kwargs)
         return output._replace(training_loss=output.metrics["train_loss"])
-
-    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate each step once. The start of a resumed run, and the end of an epoch, can ask again."""
-        known = {entry["step"]: entry for entry in self.state.log_history if "eval_collapsed" in entry}
-        step, is_start = self.state.global_step, kwargs.get("skip_scheduler")
-        if step in known or (step and is_start):
-            return known.get(step, {})
-        return super()._evaluate(*args, **kwargs)  # overrides a private method: the library has no public hook
 
     # ---- determinism ----
 

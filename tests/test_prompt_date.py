@@ -1,0 +1,155 @@
+"""A chat template that prints the date: each run has one date, records it, and keeps it on resume."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from flip_flop import audit, compare, load_run, write_report
+from flip_flop.errors import InputError
+from flip_flop.evaluation.predict import predict
+from flip_flop.scoring import PromptEncoder
+from flip_flop.scoring.options import ScoringOptions
+from flip_flop.training import F2CTrainer, train
+from tests.evaluation.conftest import make_task as make_audit_task
+from tests.tiny import CHAT_TEMPLATE, byte_bpe, save_tiny, with_chat_template
+from tests.training.conftest import adapter_bytes, before_step, load_tiny, make_task, record_of, settings
+from tests.training.test_trainer import training_rows
+
+DATED = "Today: {{ strftime_now('%d %b %Y, %H:%M') }}\n" + CHAT_TEMPLATE
+FIRST, SECOND = "2026-03-30", "2026-03-31"
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """Set the clock to noon of a day."""
+
+    def set_clock(day):
+        monkeypatch.setattr("flip_flop.console.now", lambda: f"{day}T12:00:00+00:00")
+
+    return set_clock
+
+
+def chat_tokenizer(chat_template=DATED):
+    tokenizer = with_chat_template(byte_bpe())
+    tokenizer.chat_template = chat_template
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp("model") / "chat", tokenizer=chat_tokenizer())
+
+
+def test_audits_of_two_days_differ_and_say_so(model, on, tmp_path):
+    task, runs = make_audit_task(), {}
+    for name, day, scoring in (
+        ("first", FIRST, {}),
+        ("second", SECOND, {}),
+        ("again", SECOND, {"prompt_date": FIRST}),
+        ("off", SECOND, {"chat_template": "off"}),
+    ):
+        on(day)
+        runs[name] = audit(str(model), task, name=name, quiet=True, scoring=ScoringOptions(**scoring))
+        runs[name] = load_run(runs[name].write(tmp_path / name))
+    first, second, again, off = runs.values()
+    assert [run.record.scoring["prompt_date"] for run in runs.values()] == [FIRST, SECOND, FIRST, SECOND]
+    prompts = [next(iter(run.instances)).prompts[0] for run in (first, second)]
+    assert [text.partition("\n")[0] for text in prompts] == ["Today: 30 Mar 2026, 00:00", "Today: 31 Mar 2026, 00:00"]
+    assert not np.array_equal(first.scores, second.scores)
+    assert np.array_equal(first.scores, again.scores)
+    digests = [run.record.scoring["prompts_digest"] for run in runs.values()]
+    assert digests[0] == digests[2]
+    assert len({*digests}) == 3
+    assert compare(first, again).other_prompts == compare(first, off).other_prompts == []
+    (line,) = compare(first, second).other_prompts
+    assert line.startswith("W-PROMPTS: ")
+    assert f"printed date: {FIRST}, {SECOND}" in line
+    assert line in repr(compare(first, second))
+    page = write_report([tmp_path / "first", tmp_path / "second"], tmp_path / "report.html").read_text()
+    assert f"printed date: {FIRST}, {SECOND}" in page
+
+
+def test_report_and_gate_name_the_dates(model, on, tmp_path, flip_flop):
+    task = tmp_path / "task.yaml"
+    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"It is {n},{n % 2}\n" for n in range(6)))
+    task.write_text(
+        "name: numbers\ndata: {test: rows.csv}\nlabel_field: label\nlabels: [0, 1]\ntemplates:\n"
+        '  - {name: plain, jinja: "{{ text }}. Even?", answer_choices: "Yes ||| No"}\n'
+        '  - {name: odd, jinja: "Odd? {{ text }}", answer_choices: "No ||| Yes"}\n'
+    )
+    found = []
+    for day, more in ((FIRST, ()), (SECOND, ("--fail-if-worse-than", str(tmp_path / FIRST)))):
+        on(day)
+        out = str(tmp_path / day)
+        found.append(flip_flop("audit", "--model", str(model), "--task", str(task), "--out", out, *more))
+    dates = f"printed date: {FIRST}, {SECOND}"
+    assert dates in found[1].out + found[1].err
+    shown = flip_flop("report", str(tmp_path / FIRST), str(tmp_path / SECOND), "--out", str(tmp_path / "r.html"))
+    assert dates in shown.out
+    wrong = flip_flop("audit", "--model", str(model), "--task", str(task), "--out", "x", "--prompt-date", "tomorrow")
+    assert wrong.code == 2
+    assert wrong.err.splitlines()[-1].startswith("E-CONFIG-VALUE: prompt_date: ")
+
+
+def test_prediction_has_the_given_date(model, on):
+    on(FIRST)
+    task = make_audit_task()
+    expected = predict(str(model), task, quiet=True)
+    on(SECOND)
+    assert predict(str(model), task, quiet=True) != expected
+    assert predict(str(model), task, quiet=True, scoring=ScoringOptions(prompt_date=FIRST)) == expected
+
+
+def chat_model():
+    return replace(load_tiny(), tokenizer=chat_tokenizer())
+
+
+RUN = {"eval_strategy": "steps", "eval_steps": 2, "num_train_epochs": -1, "max_steps": 5}
+
+
+@pytest.mark.slow
+def test_training_resumed_on_another_day_keeps_its_date(on, tmp_path, monkeypatch):
+    def run(name, resume=False, **changes):
+        config = settings(**RUN, **changes)
+        train(chat_model(), make_task(), config, tmp_path / name, resume=resume, quiet=True, keep_worse=True)
+
+    def crash():
+        raise RuntimeError("crash")
+
+    on(FIRST)
+    run("whole")
+    with monkeypatch.context() as patch:
+        before_step(patch, 3, crash)
+        with pytest.raises(RuntimeError, match="crash"):
+            run("resumed")
+    on(SECOND)
+    with pytest.raises(InputError, match=rf"E-RESUME-CHANGED: .*prompt_date \('{FIRST}', now '{SECOND}'\)"):
+        run("resumed", resume=True, prompt_date=SECOND)
+    run("resumed", resume=True)
+    assert adapter_bytes(tmp_path / "resumed") == adapter_bytes(tmp_path / "whole")
+    records = [record_of(tmp_path / name) for name in ("whole", "resumed")]
+    assert [record["training"]["prompt_date"] for record in records] == [FIRST, FIRST]
+    for key in ("prompts_digest", "validation_prompts_digest"):
+        assert records[0]["scoring"][key] == records[1]["scoring"][key]
+    run("next")
+    assert adapter_bytes(tmp_path / "next") != adapter_bytes(tmp_path / "whole")
+    assert record_of(tmp_path / "next")["training"]["prompt_date"] == SECOND
+
+
+@pytest.mark.slow
+def test_trainer_has_the_date_of_its_settings(on, tmp_path):
+    def digest(day, **changes):
+        on(day)
+        config = settings(output_dir=str(tmp_path), **RUN, **changes)
+        model, rows = chat_model().model, training_rows()
+        return F2CTrainer(model, config, train_dataset=rows, processing_class=chat_tokenizer()).train_instances.digest
+
+    assert digest(FIRST) == digest(SECOND, prompt_date=FIRST) != digest(SECOND)
+
+
+@pytest.mark.parametrize("text", ["{{ [1, 2, 3] | random }}", "{{ lipsum() }}"])
+def test_random_chat_template_is_refused(text):
+    (row,) = make_audit_task().instances("test")[:1]
+    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: .*random or lipsum is not allowed"):
+        PromptEncoder(chat_tokenizer(text)).as_read(row)
