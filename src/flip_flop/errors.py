@@ -36,7 +36,8 @@ class InputError(ValueError):
         self.code = code
         self.message = message
         self.hint = hint or error_table().get(code, {}).get("fix", "")
-        super().__init__(" ".join(f"{code}: {message} {self.hint}".split()))
+        # Lone surrogates could not be printed.
+        super().__init__(" ".join(f"{code}: {message} {self.hint}".encode(errors="backslashreplace").decode().split()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support pickling: processes send errors to each other."""

@@ -233,6 +233,33 @@ def test_file_without_a_layer_is_rejected(tmp_path, cache):
     assert not [*cache.glob("*/weights")]
 
 
+@pytest.mark.parametrize("layers", [0, 1])
+def test_file_with_more_layers_than_its_header_says_is_rejected(tmp_path, cache, layers):
+    rejected(write_gguf(tmp_path / "long.gguf", layers=layers), f"blk.{layers}.", "without a place in the model")
+    assert not [*cache.glob("*/weights")]
+
+
+@pytest.mark.parametrize("tensor", ["blk.0.attn_q.bias", "blk.1.attn_q_norm.weight", "output.bias"])
+def test_tensor_that_transformers_would_drop_is_rejected(tmp_path, tensor):
+    rejected(write_gguf(tmp_path / "more.gguf", more={tensor: np.ones(8, np.float32)}), tensor, "1 such tensors")
+
+
+@pytest.mark.parametrize("part", ["weights", "tokenizer"])
+@pytest.mark.parametrize("damage", ["bit", "cut", "gone", "undigested"])
+def test_damaged_file_of_the_cache_is_converted_again(file, cache, part, damage):
+    expected = scores(file)
+    (folder,) = cache.glob(f"*/{part}")
+    stored = folder / ("model.safetensors" if part == "weights" else "tokenizer.json")
+    content = stored.read_bytes()
+    damaged = {"bit": content[:-5] + bytes([content[-5] ^ 4]) + content[-4:], "cut": content[:-100]}
+    if damage in damaged:
+        stored.write_bytes(damaged[damage])
+    else:
+        (stored if damage == "gone" else folder / "digests.json").unlink()
+    assert (scores(file) == expected).all()
+    assert stored.read_bytes() == content
+
+
 def test_huge_header_is_rejected_before_anything_of_its_size_is_built(tmp_path, file):
     content = file.read_bytes()
     rejected(write_gguf(tmp_path / "layers.gguf", layers=10**9), "1,000,000,000 layers")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -288,6 +289,36 @@ def test_adapter_with_other_tensors_is_rejected(base, run, damage):
 
     change(run / "adapter", change_one)
     assert "lora_" in refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["model.norm.weight", "model.embed_tokens.weight", "lm_head.weight", "other", f"{QUERY[:-7]}.base_layer.weight"],
+)
+def test_adapter_holds_only_tensors_of_its_configuration(base, run, key):
+    key = f"base_model.model.{key}"
+    change(run / "adapter", lambda weights: weights.update({key: torch.ones(4)}))
+    (run / "run.json").unlink()
+    assert key in refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"modules_to_save": ["norm"]},
+        {"modules_to_save": ["embed_tokens"], "use_dora": True},
+        {"target_modules": ["embed_tokens", "q_proj"]},
+        {"trainable_token_indices": [1, 2]},
+        {"bias": "all"},
+    ],
+    ids=json.dumps,
+)
+def test_adapter_may_change_what_its_configuration_names(base, tmp_path, more):
+    lora = LoraConfig(**{"task_type": "CAUSAL_LM", "r": 3, "target_modules": ["q_proj"]} | more)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of PEFT, for tied embeddings
+        get_peft_model(load_model(str(base)).model, lora).save_pretrained(tmp_path / "adapter")
+        load_model(str(base), adapter=tmp_path / "adapter")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from transformers import BitsAndBytesConfig, TrainingArguments
 from flip_flop import F2CConfig, audit, train
 from flip_flop.errors import InputError
 from flip_flop.training import F2CTrainer
+from flip_flop.training.config import make_config
 from tests.tiny import byte_bpe, save_tiny, tiny_model
 from tests.training.conftest import make_task, settings
 from tests.training.test_trainer import make_trainer, training_rows
@@ -115,6 +116,14 @@ def test_model_given_by_name_is_loaded_with_its_settings(base, tmp_path):
     assert trainer.loaded.record.dtype == "bfloat16"
     assert trainer.adapted.dtype == torch.bfloat16
     assert F2CTrainer(str(base), settings(output_dir=str(tmp_path)), train_dataset=ROWS).adapted.device.type == "cpu"
+
+
+def test_loading_options_may_be_json_as_on_a_command_line(base, tmp_path):
+    args = settings(output_dir=str(tmp_path), model_init_kwargs='{"dtype": "bfloat16"}')
+    assert F2CTrainer(str(base), args, train_dataset=ROWS).loaded.record.dtype == "bfloat16"
+    for value in ("x", "{", "[5]"):
+        with pytest.raises(InputError, match=r"E-CONFIG-VALUE: .*(model_init_kwargs|property name)"):
+            make_config({"model_init_kwargs": value, "output_dir": str(tmp_path)})
 
 
 def test_unknown_key_of_model_init_kwargs_is_refused(base, tmp_path):

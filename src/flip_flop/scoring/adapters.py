@@ -95,16 +95,25 @@ def load_adapter(model: nn.Module, adapter: Path) -> nn.Module:
     return peft_model
 
 
-def _check_tensors(peft_model: nn.Module, adapter: Path) -> None:
-    """Refuse tensors that the model does not have, which PEFT ignores, and tensors that are not finite."""
+def _check_tensors(peft_model: Any, adapter: Path) -> None:
+    """Refuse tensors that are not the adapter's by its configuration, and tensors that are not finite.
+
+    PEFT ignores tensors that the model does not have, and loads others over the weights of the base.
+    """
     from peft import get_peft_model_state_dict
 
+    # PEFT stores the embeddings that an adapter changes together with it.
+    embeddings = (peft_model.get_input_embeddings(), peft_model.get_output_embeddings())
+    changed = any(hasattr(layer, "base_layer") for layer in embeddings)
+    expected = get_peft_model_state_dict(peft_model, save_embedding_layers=changed)
     with safe_open(adapter / ADAPTER_WEIGHTS, "pt") as file:
-        stored = {key for key in file.keys() if "lora_" in key}  # noqa: SIM118 - no mapping
-    unknown = sorted(stored - set(get_peft_model_state_dict(peft_model, save_embedding_layers=False)))
+        unknown = sorted(set(file.keys()) - set(expected))
     if unknown:
-        message = f"{adapter} does not fit the model, which has no tensor {unknown[0]}."
-        raise InputError("E-ADAPTER-KEYS", message, OTHER_MODEL)
-    for key, parameter in peft_model.named_parameters():
-        if "lora_" in key and not torch.isfinite(parameter).all():
+        raise InputError(
+            "E-ADAPTER-KEYS",
+            f"{adapter} holds {unknown[0]}, which its adapter_config.json does not make on this model.",
+            f"Remove it, or name its module in modules_to_save. {OTHER_MODEL}",
+        )
+    for key, tensor in expected.items():
+        if not torch.isfinite(tensor).all():
             raise InputError("E-ADAPTER-KEYS", f"{adapter}: {key} is not finite.", "Train the adapter again.")

@@ -30,6 +30,7 @@ from jaxtyping import Int32
 from transformers import PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
+from flip_flop.scoring.causal_lm import as_input_error
 from flip_flop.scoring.trie import TokenTrie, build_trie
 
 KEPT_TAILS = 4096  # the maximum size of the cache
@@ -172,6 +173,7 @@ class Boundary:
     _kept: dict[_Key, tuple[list[int], Continuations | None]] = field(default_factory=dict)
     _tail_starts: tuple[int, ...] | None = None  # exact starts of a tail, after its first space; None before the test
 
+    @as_input_error("E-MODEL-TOKENIZER", "The tokenizer has a token beyond all vocabularies", kind=OverflowError)
     def encode(self, prompts: Sequence[tuple[str, Sequence[str]]]) -> list[AnswerRow]:
         """Return the answers of each prompt. The text of an answer begins with the delimiter.
 

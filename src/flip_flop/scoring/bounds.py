@@ -17,9 +17,13 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cache
 
 from flip_flop.errors import InputError
 from flip_flop.record import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from flip_flop.scoring.causal_lm import as_input_error
 
 MAX_LAYERS = 1000
 """The largest number of layers; published models have up to 130."""
+
+# Behind the name of a module: the scale of its quantized weights.
+SCALE = re.compile(r"\.(weight_scale|scale|qscale|SCB|weight\.absmax)")
 
 SECONDS = 0.5
 """Processor time of untrusted code, such as a regular expression or a prompt in a chat template."""
@@ -80,19 +84,40 @@ def weight_files(source: str, config: PreTrainedConfig, **hub: Any) -> Collectio
     return names
 
 
-def max_weights(folder: Path, files: Collection[str], config: PreTrainedConfig) -> int | None:
-    """Return the largest number of weights that a folder's files can be for; ``None`` for the hub's."""
+def max_weights(name: str, folder: Path, files: Collection[str], config: PreTrainedConfig) -> int | None:
+    """Return the largest number of weights that a folder's files can be for; ``None`` for the hub's.
+
+    Raises:
+        InputError: ``E-MODEL-FILE`` for quantized weights without their scale.
+    """
     if not folder.is_dir():
         return None
     times = 32 if getattr(config, "quantization_config", None) is not None else 2  # tied weights are stored once
-    return times * sum(shape.numel() for file in files for shape in _shapes(folder / file)) + 1000
+    stored = {key: tensor for file in files for key, tensor in _tensors(folder / file).items()}
+    scaled = {f"{SCALE.split(key)[0]}.weight" for key in stored}
+    codes = {key for key, (dtype, _) in stored.items() if dtype[:2] in ("I8", "U8", "F8") and key.endswith(".weight")}
+    refuse_tensors(name, codes - scaled, "hold, without the scale of its quantization,")
+    return times * sum(shape.numel() for _, shape in stored.values()) + 1000
+
+
+def refuse_tensors(name: str, tensors: Collection[str], what: str) -> None:
+    """Refuse a model because of these tensors (``E-MODEL-FILE``)."""
+    if tensors:
+        raise InputError(
+            "E-MODEL-FILE",
+            f"The weights of {name} {what} {min(tensors)}; {len(tensors)} such tensors in all.",
+            "Give the complete weights of a causal language model, with the configuration that belongs to them.",
+        )
 
 
 def check_num_layers(name: str, layers: int) -> None:
     """Reject a number of layers that would take minutes to build (``E-MODEL-FILE``)."""
     if layers > MAX_LAYERS:
-        message = f"{name} has {layers:,} layers in its configuration; {MAX_LAYERS:,} are allowed."
-        raise InputError("E-MODEL-FILE", message, "Give the configuration that belongs to the weights.")
+        raise InputError(
+            "E-MODEL-FILE",
+            f"{name} has {layers:,} layers in its configuration; {MAX_LAYERS:,} are allowed.",
+            "Give the configuration that belongs to the weights.",
+        )
 
 
 def check_model_size(name: str, config: PreTrainedConfig, largest: int | None) -> None:
@@ -104,8 +129,11 @@ def check_model_size(name: str, config: PreTrainedConfig, largest: int | None) -
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     asked = sum(weights.numel() for weights in model.parameters())
     if asked > largest:
-        message = f"{name} asks for {asked:,} weights in its configuration; its files have {largest:,} at most."
-        raise InputError("E-MODEL-FILE", message, "Give the configuration that belongs to the weights.")
+        raise InputError(
+            "E-MODEL-FILE",
+            f"{name} asks for {asked:,} weights in its configuration; its files have {largest:,} at most.",
+            "Give the configuration that belongs to the weights.",
+        )
 
 
 def check_adapter_size(adapter: Path, model: nn.Module) -> None:
@@ -119,24 +147,26 @@ def check_adapter_size(adapter: Path, model: nn.Module) -> None:
         raise InputError("E-ADAPTER-KIND", f"{adapter}: an adapter of kind {kind!r} is not supported.")
     patterns = {key: config.get(key) or {} for key in ("rank_pattern", "alpha_pattern")}
     ranks = [rank for rank in (config.get("r") or 0, *patterns["rank_pattern"].values()) if not isinstance(rank, list)]
-    largest = max((size for shape in _shapes(adapter / ADAPTER_WEIGHTS) for size in shape), default=0)
+    largest = max((size for _, shape in _tensors(adapter / ADAPTER_WEIGHTS).values() for size in shape), default=0)
     if max(ranks) > largest:
-        message = f"{adapter}: adapter_config.json has rank {max(ranks):,}, its tensors have {largest:,} rows at most."
-        raise InputError("E-ADAPTER-KEYS", message, "Give the adapter_config.json that belongs to the tensors.")
+        raise InputError(
+            "E-ADAPTER-KEYS",
+            f"{adapter}: adapter_config.json has rank {max(ranks):,}, its tensors have {largest:,} rows at most.",
+            "Give the adapter_config.json that belongs to the tensors.",
+        )
     given = [config.get(key) for key in ("target_modules", "exclude_modules", "layers_pattern")]
     expressions = [item for item in given if isinstance(item, str)]
     expressions += [rf"(.*\.)?({key})$" for keys in patterns.values() for key in keys if re.search("[*+{]", key)]
-    try:
-        with time_limit():
-            for expression in expressions:
-                for name, _ in model.named_modules():
-                    re.match(expression, name)
-                    re.fullmatch(expression, name)
-    except TimeLimitExceeded as error:
-        message = f"{adapter}: matching its patterns with the names of layers takes {error}."
-        raise InputError("E-ADAPTER-KEYS", message, "List the names in target_modules.") from error
+    what, hint = f"{adapter}: matching its patterns with the names of layers", "List the names in target_modules."
+    with as_input_error("E-ADAPTER-KEYS", what, hint, TimeLimitExceeded), time_limit():
+        for expression in expressions:
+            for name, _ in model.named_modules():
+                re.match(expression, name)
+                re.fullmatch(expression, name)
 
 
-def _shapes(file: Path) -> list[torch.Size]:
+def _tensors(file: Path) -> dict[str, tuple[str, torch.Size]]:
+    """Return the type and the shape of each tensor of a safetensors file."""
     with safe_open(file, "pt") as tensors:
-        return [torch.Size(tensors.get_slice(key).get_shape()) for key in tensors.keys()]  # noqa: SIM118 - no mapping
+        parts = {key: tensors.get_slice(key) for key in tensors.keys()}  # noqa: SIM118 - no mapping
+        return {key: (part.get_dtype(), torch.Size(part.get_shape())) for key, part in parts.items()}

@@ -196,7 +196,7 @@ def check_head(model: nn.Module) -> None:
     ids = torch.arange(3, device=device)[None] % causal_lm.config.get_text_config().vocab_size
     what = f"{type(causal_lm).__name__} cannot read three tokens in {causal_lm.dtype}"
     # Dropout would be drawn twice.
-    with as_input_error("E-MODEL-KIND", what, "Try --dtype float32."), evaluation_mode(causal_lm):
+    with as_input_error("E-MODEL-KIND", what, "Try --dtype float32.", Exception), evaluation_mode(causal_lm):
         own = at_least_float32(causal_lm(input_ids=ids, use_cache=False).logits[0])
         hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state[0]
     try:

@@ -274,6 +274,7 @@ def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
                     turns, **chat.chat_template_kwargs, tokenize=False, add_generation_prompt=True
                 )
             )
+        text.encode()  # a lone surrogate has no tokens
         if len(text) > MAX_OUTPUT:
             raise ValueError(f"it writes {len(text):,} characters; {MAX_OUTPUT:,} are allowed")
     except Exception as error:  # a chat template is code, and may raise any error

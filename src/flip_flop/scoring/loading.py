@@ -4,7 +4,8 @@ import importlib.util
 import json
 import logging
 import os
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -29,13 +30,17 @@ from flip_flop.files import config_digest, json_digest, sha256_file, sha256_json
 from flip_flop.hub import DEMO, check_model_name, gguf_name, hub_answers, is_local_name
 from flip_flop.record import LOADED_PARTS, AdapterRecord, ModelRecord, check_adapter_folder, check_parts
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
-from flip_flop.scoring.bounds import check_model_size, max_weights, time_limit, weight_files
-from flip_flop.scoring.causal_lm import as_input_error, check_head
+from flip_flop.scoring.bounds import check_model_size, max_weights, refuse_tensors, time_limit, weight_files
+from flip_flop.scoring.causal_lm import as_input_error, check_head, decoder_of
 from flip_flop.scoring.encoder import PromptEncoder
 from flip_flop.scoring.options import ChatTemplate, DeviceMap, LoadIn
 
 # Where transformers keeps the head of a classifier, a reward model or a reader.
 OTHER_HEADS = {"score", "classifier", "qa_outputs"}
+# Constant tables and masks that older versions stored, scales of a cache in 8 bits, and towers for images and sound.
+LEFTOVERS = re.compile(
+    r"(inv_freq|masked_bias|attn\.attention\.bias|causal_mask|\b[qkv]_scale)$|^model\.(vision|visual|audio|multi_modal|vq)"
+)
 
 
 class ModelSource(NamedTuple):
@@ -77,7 +82,11 @@ def in_one_line(part: str, name: str, build: Any, *arguments: Any, **keywords: A
 
 
 def load_weights(source: ModelSource, **arguments: Any) -> Any:
-    """Load a causal LM; raises ``E-MODEL-FILE`` for missing tensors, ``E-MODEL-KIND`` for another head."""
+    """Load a causal LM from files that have all of its tensors and no others.
+
+    Raises:
+        InputError: ``E-MODEL-FILE`` for missing and unexpected tensors, ``E-MODEL-KIND`` for another head.
+    """
     model, loading = load_pretrained(
         AutoModelForCausalLM,
         source,
@@ -87,18 +96,16 @@ def load_weights(source: ModelSource, **arguments: Any) -> Any:
         ignore_mismatched_sizes=True,  # they are rejected here, by name
     )
     # transformers only warns about missing weights, and would use random ones.
-    missing = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
-    if missing:
-        raise InputError(
-            "E-MODEL-FILE",
-            f"The weights of {source.name} lack {missing[0]} or hold it in another shape; "
-            f"{len(missing)} such tensors in all.",
-            "Give the complete weights of a causal language model, with the configuration that belongs to them.",
-        )
+    missing = loading["missing_keys"] | {key for key, *_ in loading["mismatched_keys"]}
+    refuse_tensors(source.name, missing, "lack, or hold in another shape,")
     # With tied embeddings, no weights are missing if the model has another head instead.
     heads = sorted(key for key in loading["unexpected_keys"] if key.split(".")[0] in OTHER_HEADS)
     if heads:
         raise _other_head(source.name, f"its weights hold {heads[0]}")
+    # Tensors of other modules, such as a value head, have no effect. GGUF's names of layers begin with "blk".
+    own = {"blk", *dict(model.named_children()), *dict(decoder_of(model).named_children())}
+    unexpected = [key for key in loading["unexpected_keys"] if key.split(".")[0] in own and not LEFTOVERS.search(key)]
+    refuse_tensors(source.name, unexpected, "hold, without a place in the model,")
     return model
 
 
@@ -143,6 +150,7 @@ class LoadedModel:
         return replace(encoder, trained_chat=self.adapter.chat or {}) if self.adapter and trained_with else encoder
 
 
+@as_input_error("E-MODEL-FILE", "A file of the model is invalid", kind=Exception)
 def load_model(
     name: str | os.PathLike[str],
     *,
@@ -178,7 +186,10 @@ def load_model(
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
     if dtype == "auto":
         dtype = "bfloat16" if device.startswith("cuda") else "float32"
-    _check_device(device)
+    with as_input_error(
+        "E-MODEL-DEVICE", f"Device {device!r} cannot be used", "Use cpu, or cuda with a GPU.", Exception
+    ):
+        torch.empty(0, device=device)
     if adapter is not None:
         check_adapter_folder(Path(adapter))
     source = _find_source(name, revision, "weights")
@@ -186,13 +197,21 @@ def load_model(
         config = load_pretrained(AutoConfig, source)
     check_kind(name, config)
     files = in_one_line("weights", name, weight_files, source.place, config, **source.hub)
-    stored = in_one_line("weights", name, max_weights, Path(source.place), files, config)
-    in_one_line("weights", name, check_model_size, name, config, stored)
+    largest = in_one_line("weights", name, max_weights, name, Path(source.place), files, config)
+    in_one_line("weights", name, check_model_size, name, config, largest)
     tokenizer = load_tokenizer(name, revision)
-    quantization = _quantization(quantization_config, dtype)
+    stored = getattr(config, "quantization_config", None)
+    if stored and stored.get("load_in_4bit"):
+        stored["bnb_4bit_compute_dtype"] = dtype  # instead of its author's
     # Not all kinds of quantized weights can be moved, so they are loaded onto their device.
-    on = {"quantization_config": quantization, "device_map": device_map or {"": device}}
-    model = load_weights(source, dtype=getattr(torch, dtype), **on)
+    how = {"config": config, "dtype": getattr(torch, dtype), "device_map": device_map or {"": device}}
+    if quantization_config is not None:  # with None, transformers would read the codes of quantized weights as numbers
+        quantization = how["quantization_config"] = _quantization(quantization_config, dtype)
+        if stored and isinstance(quantization, BitsAndBytesConfig):
+            raise InputError("E-MODEL-QUANT", f"The weights of {name} are quantized already.", "Leave --load-in out.")
+        if not stored:  # transformers does not check shapes while it quantizes
+            load_weights(source, config=config, device_map={"": "meta"})
+    model = load_weights(source, **how)
     if source.gguf_digest:
         model.config.name_or_path = name  # PEFT looks for a folder in model.name_or_path
     compute_in_its_dtype(model)
@@ -203,7 +222,7 @@ def load_model(
         digest=source.gguf_digest or _weights_digest(source.place, files, model),
         is_demo=name == DEMO,
         digests=_digests(source, tokenizer),
-        **describe_weights(model, dtype),
+        **describe_weights(model, dtype, stored),
     )
     if adapter is None:
         return LoadedModel(model, tokenizer, record)
@@ -218,18 +237,24 @@ def compute_in_its_dtype(model: nn.Module) -> None:
             module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
 
 
-def describe_weights(model: PreTrainedModel, dtype: str) -> dict[str, Any]:
-    """Return ``num_parameters``, ``dtype`` and ``quantization`` of a base model, without its adapter."""
-    adapters = sum(each.numel() for name, each in model.named_parameters() if "lora_" in name)
+def describe_weights(model: PreTrainedModel, dtype: str, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return ``num_parameters``, ``dtype`` and ``quantization`` of a base model, without its adapter.
+
+    ``stored`` is the quantization of the model's files. It is recorded if loading has dequantized them.
+    """
+    # Not parameters of the base: an adapter, and what belongs to a quantized weight, such as weight_scale.
+    others = sum(each.numel() for name, each in model.named_parameters() if "lora_" in name or ".weight_" in name)
     used = getattr(model.config, "quantization_config", None)
+    kept = json.loads(used.to_json_string(use_diff=False)) if used else stored and {**stored, "dequantize": True}
+    bits = [bits for bits in get_args(LoadIn) if kept and kept.get(f"load_in_{bits}")]
     return {
-        "num_parameters": model.num_parameters() - adapters,
-        "dtype": dtype if used is None else f"{_bits(used)}, {dtype}",
-        "quantization": None if used is None else json.loads(used.to_json_string(use_diff=False)),
+        "num_parameters": model.num_parameters() - others,
+        "dtype": f"{bits[0] if bits else kept.get('quant_method')}, {dtype}" if kept else dtype,
+        "quantization": kept,
     }
 
 
-def _quantization(given: QuantizationConfigMixin | LoadIn | None, dtype: str) -> QuantizationConfigMixin | None:
+def _quantization(given: QuantizationConfigMixin | LoadIn, dtype: str) -> QuantizationConfigMixin:
     """Return the configuration for transformers; raises ``E-MODEL-QUANT``."""
     if not isinstance(given, str):
         return given
@@ -241,21 +266,13 @@ def _quantization(given: QuantizationConfigMixin | LoadIn | None, dtype: str) ->
             f"Loading in {given} needs bitsandbytes, which is not installed.",
             f"Install it: {install_command('quantized')}.",
         )
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of a cast at each product
     if given == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
     return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=getattr(torch, dtype), **nf4)
 
 
-def _bits(quantization: Any) -> str:
-    """Return a short name of a quantization."""
-    for bits in get_args(LoadIn):
-        if getattr(quantization, f"load_in_{bits}", False):
-            return str(bits)
-    return str(getattr(quantization.quant_method, "value", quantization.quant_method))
-
-
+@as_input_error("E-MODEL-TOKENIZER", "A file of the tokenizer is invalid", kind=Exception)
 def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model; raises ``E-MODEL-FILE`` or ``E-MODEL-TOKENIZER``."""
     check_model_name(name, revision)
@@ -263,8 +280,11 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     tokenizer: PreTrainedTokenizerBase = load_pretrained(AutoTokenizer, source)
     # For a folder without a tokenizer, transformers creates one without a vocabulary, and every text is empty.
     if not tokenizer("No, yes", add_special_tokens=False)["input_ids"]:
-        message = f"{name} has no tokenizer, or one without a vocabulary."
-        raise InputError("E-MODEL-TOKENIZER", message, "Save the model's tokenizer in the folder of its weights.")
+        raise InputError(
+            "E-MODEL-TOKENIZER",
+            f"{name} has no tokenizer, or one without a vocabulary.",
+            "Save the model's tokenizer in the folder of its weights.",
+        )
     return tokenizer
 
 
@@ -298,14 +318,6 @@ def _silence_loading() -> None:
     were_disabled = are_progress_bars_disabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of a cast at each product
     if not were_disabled:
         enable_progress_bars()
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().split("\n")[0][:160]
-        message = f"Device {device!r} cannot be used: {reason.rstrip('.')}."
-        raise InputError("E-MODEL-DEVICE", message, "Use cpu, or cuda with a GPU.") from error

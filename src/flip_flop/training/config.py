@@ -68,6 +68,9 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         InputError: ``E-CONFIG-VALUE`` if a value has the wrong type or range.
     """
 
+    # JSON on the command line.
+    _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "model_init_kwargs"]  # noqa: RUF012 - as in the library
+
     @property
     def uses_labels(self) -> bool:
         """Whether the loss reads gold labels."""
@@ -93,6 +96,7 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         self._check_supported()
         TrainingArguments.__post_init__(self)
         self._check_optimizer()
+        self._require("model_init_kwargs", isinstance(self.model_init_kwargs or {}, dict), "an object of settings")
         for name in self.report_to:
             if name not in get_available_reporting_integrations():
                 message = f"report_to is {name!r}, which is not installed."

@@ -1,0 +1,248 @@
+"""Every tensor of a model's files belongs to the model, and quantized files give the scores of their weights."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+from flip_flop.errors import InputError
+from flip_flop.prompts import RenderedInstance
+from flip_flop.record import RunRecord
+from flip_flop.scoring import load_model, score
+from flip_flop.scoring.options import ScoringOptions
+from tests.scoring.oracle import naive_scores
+from tests.tiny import byte_bpe, save_tiny, tiny_model
+
+INSTANCES = [
+    RenderedInstance(str(number), (f"tea {number} is", "is it warm?"), (("good", "bad", "cold"),) * 2, 0)
+    for number in range(3)
+]
+QUERY = "model.layers.0.self_attn.q_proj"
+
+
+def change(folder, weights=(), gone="", **config):
+    """Add tensors, remove the first with this ending, and change config.json."""
+    stored = load_file(folder / "model.safetensors") | dict(weights)
+    if gone:
+        del stored[next(name for name in sorted(stored) if name.endswith(gone))]
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    before = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(before | config))
+    return folder
+
+
+def refused(folder, *words, code="E-MODEL-FILE", **options):
+    with pytest.raises(InputError) as caught:
+        load_model(folder, **options)
+    line = str(caught.value)
+    assert caught.value.code == code
+    assert "\n" not in line
+    assert all(word in line for word in words), line
+
+
+@pytest.mark.parametrize("layers", [-1, 0, 1, 3])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gpt_neox"])
+def test_number_of_layers_is_that_of_the_weights(tmp_path, architecture, layers):
+    name, parts = ("n_layer", "h") if architecture == "gpt2" else ("num_hidden_layers", "layers")
+    folder = change(save_tiny(tmp_path / "model", architecture=architecture), **{name: layers})
+    refused(folder, f".{parts}.{max(layers, 0) if layers < 2 else 2}.", "such tensors in all")
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [f"{QUERY}.bias", "model.layers.7.mlp.up_proj.weight", "model.norm.bias", "lm_head.bias", "layers.2.a", "model.a"],
+)
+def test_tensor_without_a_place_in_the_model_is_refused(tmp_path, tensor):
+    folder = change(save_tiny(tmp_path / "model", architecture="llama"), {tensor: torch.ones(32)})
+    refused(folder, tensor, "1 such tensors")
+    refused(folder, tensor, "1 such tensors", quantization_config="4bit")
+
+
+def test_tensors_without_effect_are_accepted(tmp_path):
+    base = save_tiny(tmp_path / "base", architecture="llama")
+    folder = shutil.copytree(base, tmp_path / "copy")
+    names = (
+        "model.layers.0.self_attn.rotary_emb.inv_freq",
+        "model.layers.0.self_attn.k_scale",
+        "model.visual.patch_embed.weight",
+        "v_head.summary.weight",
+        "mtp.layers.0.input_layernorm.weight",
+    )
+    change(folder, {name: torch.ones(4) for name in names})
+    assert (score(load_model(folder), INSTANCES).scores == score(load_model(base), INSTANCES).scores).all()
+
+
+@pytest.mark.parametrize("load_in", [None, "4bit", "8bit"])
+@pytest.mark.parametrize("values", [{"num_key_value_heads": 1}, {"intermediate_size": 24}])
+def test_shapes_are_checked_before_weights_are_quantized(tmp_path, load_in, values):
+    pytest.importorskip("bitsandbytes")
+    folder = change(save_tiny(tmp_path / "model", architecture="llama"), **values)
+    refused(folder, "model.layers.0.", "another shape", quantization_config=load_in)
+
+
+def projections(weights):
+    return {name: weight for name, weight in weights.items() if name.endswith("proj.weight")}
+
+
+def write_fp8(folder, block=16):
+    """Blocks of FP8 codes, each with a scale."""
+    stored, dequantized = {}, {}
+    for name, weight in projections(load_file(folder / "model.safetensors")).items():
+        rows, columns = (-(-size // block) for size in weight.shape)
+        scales, codes, plain = torch.zeros(rows, columns), torch.zeros_like(weight), torch.zeros_like(weight)
+        for row in range(rows):
+            for column in range(columns):
+                part = slice(block * row, block * (row + 1)), slice(block * column, block * (column + 1))
+                scales[row, column] = weight[part].abs().max() / 448
+                codes[part] = (weight[part] / scales[row, column]).to(torch.float8_e4m3fn).float()
+                plain[part] = codes[part] * scales[row, column]
+        stored |= {name: codes.to(torch.float8_e4m3fn), f"{name}_scale_inv": scales}
+        dequantized[name] = plain
+    how = {"quant_method": "fp8", "weight_block_size": [block, block], "modules_to_not_convert": ["lm_head"]}
+    change(folder, stored, quantization_config=how)
+    return dequantized
+
+
+def write_bitsandbytes(folder, config):
+    from bitsandbytes.functional import dequantize_4bit
+
+    model = AutoModelForCausalLM.from_pretrained(folder, quantization_config=config)
+    model.save_pretrained(folder)
+    dequantized = {}
+    for name, module in model.named_modules():
+        if type(module).__name__ == "Linear4bit":
+            dequantized[f"{name}.weight"] = dequantize_4bit(module.weight.data, module.weight.quant_state)
+        if type(module).__name__ == "Linear8bitLt":
+            dequantized[f"{name}.weight"] = module.weight.data * module.weight.SCB[:, None] / 127
+    return dequantized
+
+
+def write_compressed(folder):
+    """Compressed-tensors: 8-bit integers, with a scale per row."""
+    stored, dequantized = {}, {}
+    for name, weight in projections(load_file(folder / "model.safetensors")).items():
+        scale = weight.abs().amax(dim=1, keepdim=True) / 127
+        codes = (weight / scale).round()
+        stored |= {name: codes.to(torch.int8), f"{name}_scale": scale}
+        dequantized[name] = codes * scale
+    how = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+    groups = {"group_0": {"format": "int-quantized", "targets": ["Linear"], "weights": how}}
+    whole = {"quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head"]}
+    change(folder, stored, quantization_config=whole | {"config_groups": groups, "quantization_status": "compressed"})
+    return dequantized
+
+
+NF4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
+FORMATS = {  # needed package, writer, name in the record, ending of a scale, tolerance
+    "fp8": ("torch", write_fp8, "fp8", "weight_scale_inv", 1e-4),
+    "4bit": (
+        "bitsandbytes",
+        lambda folder: write_bitsandbytes(folder, BitsAndBytesConfig(**NF4)),
+        "4bit",
+        "weight.absmax",
+        1e-4,
+    ),
+    "8bit": (  # whose products round the inputs to 8 bits too
+        "bitsandbytes",
+        lambda folder: write_bitsandbytes(folder, BitsAndBytesConfig(load_in_8bit=True)),
+        "8bit",
+        "SCB",
+        0.3,
+    ),
+    "compressed": ("compressed_tensors", write_compressed, "compressed-tensors", "weight_scale", 1e-4),
+}
+
+
+@pytest.fixture(params=FORMATS)
+def quantized(request, tmp_path):
+    package, write, name, scale, tolerance = FORMATS[request.param]
+    pytest.importorskip(package)
+    folder = save_tiny(tmp_path / "quantized")
+    return folder, write(folder), name, scale, tolerance
+
+
+def test_quantized_files_have_the_scores_of_their_dequantized_weights(quantized):
+    folder, dequantized, name, _, tolerance = quantized
+    loaded = load_model(folder)
+    plain = tiny_model("qwen2")
+    assert loaded.record.dtype == f"{name}, float32"
+    assert loaded.record.quantization["quant_method"] in (name, "bitsandbytes")
+    assert loaded.record.num_parameters == plain.num_parameters()
+    assert len(dequantized) == 14
+    with torch.no_grad():
+        for weight, value in dequantized.items():
+            plain.get_parameter(weight).copy_(value)
+    expected = naive_scores(plain.double(), loaded.encoder().encode_all(INSTANCES)[0])
+    found = score(loaded, INSTANCES, ScoringOptions(backend="padded")).scores
+    np.testing.assert_allclose(found, expected, atol=tolerance)
+
+
+def test_quantized_files_are_complete_and_not_quantized_again(quantized):
+    folder, _, _, scale, _ = quantized
+    refused(folder, "quantized already", "--load-in", code="E-MODEL-QUANT", quantization_config="4bit")
+    refused(change(folder, gone=scale), "without the scale", "layers.0")
+    refused(change(folder, quantization_config=None))
+
+
+def test_audit_records_how_the_weights_are_stored(flip_flop, tmp_path):
+    write_fp8(save_tiny(tmp_path / "fp8"))
+    found = flip_flop("audit", "-m", tmp_path / "fp8", "-t", "demo", "--limit", 4, "--out", tmp_path / "run")
+    assert found.code == 0, found.err
+    record = RunRecord.read(tmp_path / "run").model
+    assert record.dtype == "fp8, float32"
+    assert record.quantization["dequantize"] is True
+
+
+def test_integers_without_a_scale_are_not_weights(tmp_path):
+    folder = change(save_tiny(tmp_path / "model"), {f"{QUERY}.weight": torch.ones(32, 32, dtype=torch.int8)})
+    refused(folder, "without the scale", f"{QUERY}.weight")
+
+
+ODD = [
+    ("config.json", "architectures", 5),
+    ("config.json", "architectures", [5]),
+    ("config.json", "architectures", [[[]]]),
+    ("config.json", "dtype", "\ud800"),
+    ("config.json", "quantization_config", "x"),
+    ("config.json", "quantization_config", {"quant_method": 5}),
+    ("config.json", "rope_parameters", [5]),
+    ("config.json", "vocab_size", 2**64),
+    ("generation_config.json", "temperature", "\ud800"),
+    ("generation_config.json", "eos_token_id", {"a": 5}),
+    ("tokenizer_config.json", "model_max_length", "x"),
+    ("tokenizer_config.json", "model_max_length", []),
+    ("tokenizer_config.json", "padding_side", "\ud800"),
+    ("tokenizer_config.json", "added_tokens_decoder", 5),
+    ("tokenizer_config.json", "chat_template", "{{ messages[0]['content'] }}\ud800"),
+    ("tokenizer_config.json", "chat_template", "{{ '\\ud800' }}"),
+    ("tokenizer_config.json", "chat_template", "{{ raise_exception('\\ud800') }}"),
+    ("tokenizer.json", "model", [5]),
+]
+
+
+@pytest.mark.parametrize(("file", "key", "value"), ODD)
+def test_odd_value_in_a_file_of_the_model_gives_one_line_or_none(tmp_path, file, key, value):
+    folder = save_tiny(tmp_path / "model")
+    path = folder / file
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | {key: value}))
+    if file == "generation_config.json":  # which has no effect on scores
+        score(load_model(folder), INSTANCES)
+        return
+    with pytest.raises(InputError) as caught:
+        score(load_model(folder), INSTANCES)
+    assert "\n" not in str(caught.value)
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize("number", [2**31 - 1, 2**31, 2**32 - 1])
+def test_token_beyond_the_vocabulary_gives_one_line(tmp_path, number):
+    folder = save_tiny(tmp_path / "model")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"][byte_bpe().tokenize(" good")[0]] = number
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(InputError, match=r"^E-MODEL-TOKENIZER: [^\n]*$"):
+        load_model(folder).encoder().encode(INSTANCES[0])
