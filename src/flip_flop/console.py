@@ -52,12 +52,14 @@ def visible(text: str, *, one_line: bool = False) -> str:
 
 
 def is_blank(value: object) -> bool:
-    r"""Return whether a value is None, or a text of spaces, controls, marks and fillers only.
+    r"""Return whether a value, or each value of a list or dictionary, is None or has spaces, controls and fillers only.
 
     Example:
-        >>> is_blank("\u200b\xa0 "), is_blank(None), is_blank("☺"), is_blank([])
+        >>> is_blank("\u200b\xa0 "), is_blank({"text": [None, ""]}), is_blank("☺"), is_blank(0)
         (True, True, False, False)
     """
+    if isinstance(value, dict | list | tuple):
+        return all(map(is_blank, value.values() if isinstance(value, dict) else value))
     return value is None or all(
         unicodedata.category(each) in ("Cc", "Cf", "Zl", "Zp", "Zs", "Mn", "Me")
         or each in "\u115f\u1160\u2800\u3164\uffa0"

@@ -89,6 +89,9 @@ def test_rows_whose_printed_fields_are_all_blank_are_counted_and_named(blank):
     text = "{% if a %}{{ a }}{% endif %}{% if n > 2 %}: {% endif %}{{ b or '' }} " + options
     (finding,) = [each for each in lint(Template("t", text, "No ||| Yes"), on=on) if each.code == "W-TPL-BLANK"]
     assert finding.message == "every field that it prints is blank in 4 rows, first line 2, line 3, line 4."
+    nested = [row._replace(fields={"box": {"text": row.fields["a"], "turns": [row.fields["a"]]}}) for row in on]
+    (finding,) = lint(Template("t", "Is it? {{ box.text or box['turns'][0] or '-' }}", "No ||| Yes"), on=nested)
+    assert finding.message == "every field that it prints is blank in 5 rows, first line 2, line 3, line 4."
     texts = ("{% for c in [a] %}{{ c or '-' }}{% endfor %}", "{% set c = a %}{{ c or '-' }}", "{{ row['a'] or '-' }}")
     for other in texts:
         codes = [each.message for each in lint(Template("t", f"Is it? {other}", "No ||| Yes"), on=on)]

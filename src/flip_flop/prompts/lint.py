@@ -197,8 +197,8 @@ class _Lint:
     def check_fields(self, template: Template, rows: Sequence[LintRow]) -> None:
         """Check whether the prompt prints a text of each row, and whether its code reads the fields that it names."""
         name, renderings = template.name, self.renderings[template.name]
-        is_constant = len(set(renderings)) == 1 and renderings[0] is not None
-        if is_constant and any(row.fields != self.rows[0].fields for row in self.rows):
+        is_same = any(renderings) and len(set(renderings)) == 1
+        if is_same and any(row.fields != self.rows[0].fields for row in self.rows):
             self.add("W-TPL-CONSTANT", name, "", "the prompt is the same for every row.")
         columns = {column for row in rows for column in row.fields} - {self.label_field}
         for column in sorted(columns.intersection(re.findall(r"(?<!\{)\{\s*([^{}]+?)\s*\}(?!\})", template.jinja))):

@@ -134,15 +134,18 @@ class FileSource:
     def load(self) -> Rows:
         """Read the file. Raises the errors of :func:`flip_flop.tasks.readers.read_rows`."""
         rows, unit = read_rows(self.path, self.encoding, self.delimiter)
+        provenance = {
+            "source": str(self.path),
+            "sha256": sha256_file(self.path),
+            "num_rows": len(rows),
+            **({} if self.encoding == "utf-8" else {"encoding": self.encoding}),
+            **({} if self.delimiter is None else {"delimiter": self.delimiter}),
+        }
         if self.part is not None:
             Rows(str(self.path), unit, tuple(rows), {}).require_columns(self.by, "by")
             parts = parts_of([row.fields for row in rows], self.by, self.label_field, self.labels)
             rows = [row for row, (part, _) in zip(rows, parts, strict=True) if part == self.part]
-        provenance = {"source": str(self.path), "sha256": sha256_file(self.path), "num_rows": len(rows)}
-        form = {"encoding": self.encoding, "delimiter": self.delimiter}
-        provenance |= {key: value for key, value in form.items() if value not in ("utf-8", None)}
-        if self.part is not None:
-            provenance |= {"part": self.part, "by": list(self.by)}
+            provenance |= {"num_rows": len(rows), "part": self.part, "by": list(self.by)}
             if unlabelled := parts.count(("train", True)):
                 provenance["unlabelled_for_training"] = unlabelled
         return Rows(str(self.path), unit, tuple(rows), provenance)
