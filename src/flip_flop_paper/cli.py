@@ -42,6 +42,7 @@ def study_command() -> None:
 def plan_command(grid: GridOptions, name: str, out: Path) -> int:
     """List a study's cells, and whether each is done. No model is loaded, and the hub is not contacted."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported, below
+    echo(f"reading study {name}", err=True)
     from flip_flop_paper.folder import StudyFolder
     from flip_flop_paper.preview import plan_lines
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flip_flop.console import echo
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_file, sha256_json
 from flip_flop.hub import gguf_name, hub_answers, is_local_name
@@ -88,6 +89,7 @@ def make_cells(study: Study, tasks: Mapping[str, Task], key: Callable[[Cell, Tas
 
 def _open(reference: str, study: Study, setup: Setup) -> Task:
     """Load a task. If it is unavailable, the error names the option that leaves it out."""
+    echo(f"reading {reference}", err=True)
     try:
         return open_task(reference, setup, study.protocol)
     except InputError as error:

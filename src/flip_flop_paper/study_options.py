@@ -48,6 +48,11 @@ class GridOptions(DataOptions):
     protocol: str | None = option(None, help="recommended, paper or release: whose settings (docs/release.md).")
     settings: tuple[str, ...] = option((), flag="set", metavar="FIELD=VALUE", help="Any field of F2CConfig.")
 
+    def __post_init__(self) -> None:
+        from flip_flop.training.settings import check_names
+
+        check_names(dict(map(_setting, self.settings)), "--set")  # before seconds of imports
+
     def study(self, name: str) -> tuple["Study", "Setup"]:
         """Return the study and its setup."""
         from flip_flop_paper.study import narrow

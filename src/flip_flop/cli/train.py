@@ -85,7 +85,12 @@ def train_command(
     """
     settings = _read_settings(run.config) | _parse_flags(ctx.args)
     names = {name.removeprefix("--").replace("-", "_"): name for name in settings}
-    _check_reporter(settings.get(names.get("report_to", "")))  # before seconds of imports
+    source = f"{run.config} and the command line" if run.config else "the command line"
+    flags = [flag for param in ctx.command.params for flag in param.opts if flag.startswith("--")]
+    from flip_flop.training.settings import check_names
+
+    check_names(settings, source, flags)  # before seconds of imports
+    _check_reporter(settings.get(names.get("report_to", "")))
     from flip_flop.scoring.distributed import rank
     from flip_flop.tasks import prior_from, require_templates_for_training
     from flip_flop.training import load_training_data, make_config, train
@@ -99,8 +104,6 @@ def train_command(
     if model.device not in ("auto", "cpu", "cuda"):
         message = f"Training does not support --device {model.device}."
         raise InputError("E-MODEL-DEVICE", message, "Set CUDA_VISIBLE_DEVICES, and use cuda or auto.")
-    source = f"{run.config} and the command line" if run.config else "the command line"
-    flags = [flag for param in ctx.command.params for flag in param.opts if flag.startswith("--")]
     # Everything typed and the data are checked before the model is loaded.
     settings["use_cpu"] = model.device == "cpu"
     config = make_config(settings, source, flags)

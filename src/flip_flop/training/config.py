@@ -5,7 +5,7 @@ import copy
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin
@@ -15,11 +15,11 @@ from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.utils import is_liger_kernel_available
 
-from flip_flop.errors import InputError, install_command, nearest
+from flip_flop.errors import InputError, install_command
 from flip_flop.method import METHODS, find_method
 from flip_flop.metrics import check_prior
 from flip_flop.scoring.causal_lm import as_input_error
-from flip_flop.training.settings import ALIASES, MAX_STEPS, TrainingSettings, as_flag
+from flip_flop.training.settings import MAX_STEPS, TrainingSettings, find_names
 
 # Values of metric_for_best_model that mean select_by. The library's default is "loss".
 SELECTED = (None, "loss", "selection")
@@ -177,8 +177,10 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             left_out = "left out: it compiles the model's forward, which training does not call"
             self._require(name, not getattr(self, name), left_out)
         self._require("label_smoothing_factor", not self.label_smoothing_factor, "0: no loss smooths labels")
-        waits = bool(self.dataloader_num_workers) or not self.dataloader_persistent_workers
-        self._require("dataloader_persistent_workers", waits, "false if dataloader_num_workers is 0")
+        names = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context")
+        loading: Any = {name: getattr(self, f"dataloader_{name}", None) for name in names}
+        with setting_errors("data loader", "Correct the settings that begin with dataloader."):
+            torch.utils.data.DataLoader(cast(Any, [0]), **loading)
 
     def check_metric(self, *, has_metrics: bool) -> None:
         """Refuse another ``metric_for_best_model`` than ours, unless the trainer has ``compute_metrics``."""
@@ -235,26 +237,12 @@ def make_config(
         InputError: ``E-CONFIG-KEY`` for an unknown field, with the nearest one; ``E-CONFIG-VALUE`` for a bad value.
     """
     known = {item.name: item for item in fields(F2CConfig) if item.init}
-    given = _find_names(settings, known, source, other_flags)
+    given = find_names(settings, known, source, other_flags)
     with _in_given_spelling(given), setting_errors(source):
         config = F2CConfig(**{name: _convert(settings[key], known[name].type) for name, key in given.items()})
         config.get_process_log_level()
         config.check_metric(has_metrics=False)
     return config
-
-
-def _find_names(
-    settings: Iterable[str], known: Iterable[str], source: str, other_flags: Sequence[str]
-) -> dict[str, str]:
-    """Map each field to the last key that names it."""
-    names, found = set(known), {}
-    for key in map(str, settings):
-        name = ALIASES.get(key) or key.removeprefix("--").replace("-", "_")
-        if name not in names:
-            candidates = [*map(as_flag, names), *ALIASES, *other_flags] if key.startswith("--") else names
-            raise InputError("E-CONFIG-KEY", f"Unknown setting {key!r} in {source}.", nearest(key, candidates))
-        found[name] = key
-    return found
 
 
 @contextlib.contextmanager

@@ -2,9 +2,14 @@
 
 # ruff: noqa: RUF009 (each default is a dataclass field)
 
+import ast
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal
 
+from flip_flop.errors import InputError, nearest
 from flip_flop.method.settings import (
     Aggregation,
     CcSizeBound,
@@ -38,6 +43,32 @@ def as_flag(name: str) -> str:
         '--learning-rate'
     """
     return f"--{name.replace('_', '-')}"
+
+
+def find_names(
+    settings: Iterable[str], known: Iterable[str], source: str, other_flags: Sequence[str]
+) -> dict[str, str]:
+    """Map each field to the last key that names it."""
+    names, found = set(known), {}
+    for key in map(str, settings):
+        name = ALIASES.get(key) or key.removeprefix("--").replace("-", "_")
+        if name not in names:
+            candidates = [*map(as_flag, names), *ALIASES, *other_flags] if key.startswith("--") else names
+            raise InputError("E-CONFIG-KEY", f"Unknown setting {key!r} in {source}.", nearest(key, candidates))
+        found[name] = key
+    return found
+
+
+def check_names(settings: Iterable[str], source: str, other_flags: Sequence[str] = ()) -> None:
+    """Refuse unknown settings before torch is imported: the library's fields are read from its source.
+
+    Raises:
+        InputError: ``E-CONFIG-KEY``.
+    """
+    library = Path(str(getattr(find_spec("transformers"), "origin", ""))).with_name("training_args.py")
+    lines = [node.target for node in ast.walk(ast.parse(library.read_text("utf-8"))) if isinstance(node, ast.AnnAssign)]
+    known = {ast.unparse(each) for each in lines} | {*TrainingSettings.__dataclass_fields__}
+    find_names(settings, known, source, other_flags)
 
 
 def _setting(default: Any, help_: str) -> Any:
