@@ -116,8 +116,8 @@ def train_command(
     check_out(run.out, resume=run.resume)
     chosen = data.open(task.task, task.templates, row_protocol_of(config.protocol))
     require_templates_for_training(chosen)
-    rows = load_training_data(chosen, config, limit=run.limit, eval_limit=run.eval_limit, few_labels=few_labels)
     model.check()
+    rows = load_training_data(chosen, config, limit=run.limit, eval_limit=run.eval_limit, few_labels=few_labels)
     loaded = model.load(quiet=run.quiet or rank() > 0)
     result = train(
         loaded,
