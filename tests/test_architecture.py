@@ -16,7 +16,9 @@ COMPANIONS = ("flip_flop_paper", "flip_flop_phrasings")
 # Lowest first. A module imports from its package and from lower floors only.
 FLOORS = [
     {"errors"},
+    {"outputs"},
     {"plugins", "files", "console"},
+    {"manifest"},
     {"hub", "strict_yaml", "record"},
     {"method", "metrics", "prompts"},
     {"tasks", "scoring"},

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import glob
 import hashlib
 import io
@@ -10,15 +9,16 @@ import json
 import logging
 import os
 import shutil
-import uuid
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from flip_flop.errors import InputError
+from flip_flop.outputs import check_output, is_in_place, open_in_place, temporary_name
 
 log = logging.getLogger("flip_flop")
 
@@ -30,7 +30,6 @@ MAX_JSON = 2**24  # bytes of a JSON file in a run; metrics of 100 templates and 
 MAX_ARRAYS = 2**28  # bytes of all arrays in a file; a large file may hold up to 100 times its size
 # Keys of configuration files that do not change a model. The chat template has a separate digest.
 NOT_DECIDING = ("_name_or_path", "base_model_name_or_path", "transformers_version", "peft_version", "chat_template")
-_held: set[Path] = set()  # outputs that this process has locked
 
 
 def write_failure(error: Exception, where: Path, hint: str = "") -> InputError:
@@ -54,28 +53,25 @@ def _named(path: Path, temporary: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def lock(file: Path, out: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold a lock file as long as this process lives, before it writes to ``out``.
+def lock(file: Path, out: Path, *, wait: bool = False) -> Iterator[int]:
+    """Hold a lock file as long as this process lives, before it writes to ``out``. Yield the number of its locks.
 
     Raises:
         InputError: ``E-OUT-BUSY``: another process holds it, without ``wait``.
     """
-    is_locked = False
-    while not is_locked:
-        with file.open("w") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                raise InputError("E-OUT-BUSY", f"Another process is writing to {out}.") from None
-            except OSError as error:
-                if error.errno not in NO_LOCKS:
-                    raise
-                log.info("%s: its file system has no locks; make sure that no other run writes there", out)
-            # If its last holder has removed the file since it was opened here, the lock has no effect.
-            with contextlib.suppress(FileNotFoundError):
-                is_locked = os.path.samestat(os.fstat(handle.fileno()), file.stat())
-            if is_locked:
-                yield
+    held = FileLock(file, is_singleton=True, fallback_to_soft=False)  # a soft lock would outlive a killed process
+    try:
+        held.acquire(blocking=wait)
+    except Timeout:
+        raise InputError("E-OUT-BUSY", f"Another process is writing to {out}.") from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        log.info("%s: its file system has no locks; make sure that no other run writes there", out)
+    try:
+        yield held.lock_counter
+    finally:
+        held.release()
 
 
 @contextlib.contextmanager
@@ -86,33 +82,22 @@ def lock_output(path: Path, *, wait: bool = False) -> Iterator[None]:
         InputError: ``E-OUT-BUSY``: another process holds it, without ``wait``. ``E-OUT-PATH``: its
             folder cannot be written.
     """
+    check_output(path, is_folder=path.is_dir())
     typed, path = path, path.resolve()
-    if path in _held:
-        yield
-        return
     file = path.parent / f".{path.name}.lock"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        message = f"Cannot write to {typed.parent}: {error.strerror}."
-        hint = "Give another --out. If it is the cache, set XDG_CACHE_HOME."
-        raise InputError("E-OUT-PATH", message, hint) from error
-    with lock(file, typed, wait=wait):
-        _held.add(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with lock(file, typed, wait=wait) as number:
         try:
             _remove_leftovers(path)
             yield
         finally:
-            _held.discard(path)
-            file.unlink(missing_ok=True)
+            if number < 2:
+                file.unlink(missing_ok=True)
 
 
 def _remove_leftovers(path: Path) -> None:
     """Remove the temporary files of killed writers, and restore a folder that a writer has moved."""
-    name = f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"  # as in _temporary
+    name = f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"  # as in temporary_name
     for previous in path.parent.glob(f"{name}.old"):
         if not path.exists():
             previous.rename(path)
@@ -134,10 +119,6 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _temporary(path: Path, suffix: str) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.{suffix}")
-
-
 def fsync_folder(folder: Path) -> None:
     """Flush a folder's entries, so that a rename in it survives a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -147,14 +128,36 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def flush(folder: Path) -> None:
+    """Flush every file of a folder, and its entries."""
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
+    fsync_folder(folder)
+
+
 def write_bytes(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write a file, in one or several parts, under a temporary name, flush it, and rename it."""
-    temporary = _temporary(path, "tmp")
+    """Write a file, in one or several parts, under a temporary name, flush it, and rename it.
+
+    A pipe, a device or a stream is written in place. A link stays a link.
+
+    Raises:
+        InputError: As :func:`check_output`.
+    """
+    check_output(path)
+    parts = [content] if isinstance(content, bytes) else content
+    if is_in_place(path):
+        with open_in_place(path) as file:
+            file.writelines(parts)
+        return
+    path = path.resolve()
+    temporary = temporary_name(path, "tmp")
     with _named(path, temporary):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
-                file.writelines([content] if isinstance(content, bytes) else content)
+                file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
@@ -237,18 +240,15 @@ def new_folder(path: Path) -> Iterator[Path]:
     Raises:
         InputError: As :func:`lock_output`.
     """
+    check_output(path, is_folder=True)
     path = path.resolve()
-    temporary = _temporary(path, "tmp")
+    temporary = temporary_name(path, "tmp")
     with lock_output(path), _named(path, temporary):
         temporary.mkdir()
         try:
             yield temporary
-            for file in sorted(temporary.rglob("*")):
-                if file.is_file():
-                    with file.open("rb") as handle:
-                        os.fsync(handle.fileno())
-            fsync_folder(temporary)
-            previous = _temporary(path, "old") if path.exists() else None
+            flush(temporary)
+            previous = temporary_name(path, "old") if path.exists() else None
             if previous is not None:
                 path.rename(previous)
             try:

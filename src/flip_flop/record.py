@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 from flip_flop.console import command, hardware, now, versions
 from flip_flop.errors import InputError
 from flip_flop.files import MAX_JSON, read_json, write_json
+from flip_flop.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, find_change, loaded_files, write_manifest
 
 # The parts of a run that --allow-changed accepts, by name.
 MODEL_PARTS = {
@@ -31,7 +32,6 @@ DATA_PARTS = {
     "validation": "validation rows",
     "validation_gold": "gold labels of the validation rows",
 }
-ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 ADAPTER_PARTS = {"adapter": ADAPTER_WEIGHTS, "adapter_config": ADAPTER_CONFIG}
 TRAINING_PARTS = MODEL_PARTS | DATA_PARTS
 LOADED_PARTS = MODEL_PARTS | ADAPTER_PARTS
@@ -39,6 +39,7 @@ LOADED_PARTS = MODEL_PARTS | ADAPTER_PARTS
 FOLLOW_TEMPLATES = ("task", "rows", "validation")
 
 NAMED = 8  # audits in a hint
+BROKEN_HINT = "Restore it, or run it again into a new folder."
 RUN_FILE = "run.json"
 READABLE_JSON = f"readable JSON of at most {MAX_JSON // 2**20} MB"
 Kind = Literal["audit", "train"]
@@ -161,12 +162,12 @@ class RunRecord(Section):
     allowed_changes: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, folder: Path, kind: Kind | None = None) -> "RunRecord":
-        """Read the record of a run directory.
+    def read(cls, folder: Path, kind: Kind | None = None, *, check_files: bool = True) -> "RunRecord":
+        """Read the record of a run directory, and compare the present files with the manifest.
 
         Raises:
             InputError: ``E-RUN-MISSING`` without a folder or ``run.json``, or for a run of another kind;
-                ``E-RUN-BROKEN`` for an invalid file.
+                ``E-RUN-BROKEN`` for an invalid or changed file.
         """
         path, hint = folder / RUN_FILE, "Give the folder of a finished run."
         if not path.is_file():
@@ -177,6 +178,8 @@ class RunRecord(Section):
         found = value.get("kind") if isinstance(value, dict) else None
         if kind is not None and found != kind:
             raise InputError("E-RUN-MISSING", f"{folder} holds a run of kind {found!r}, not {kind!r}.", hint)
+        if damage := find_change(folder, loaded_files(folder) if check_files else (RUN_FILE,)):
+            raise InputError("E-RUN-BROKEN", f"{folder / damage}.", BROKEN_HINT)
         return validated(cls, value, path)
 
     @classmethod
@@ -187,15 +190,16 @@ class RunRecord(Section):
             InputError: ``E-RUN-BROKEN``.
         """
         try:
-            return cls.read(adapter.resolve().parent, "train")
+            return cls.read(adapter.resolve().parent, "train", check_files=False)
         except InputError as error:
             if error.code == "E-RUN-MISSING":
                 return None
             raise
 
     def write(self, folder: Path) -> None:
-        """Write ``run.json``."""
+        """Write ``run.json``, and the manifest of the run, last."""
         write_json(folder / RUN_FILE, self.to_json())
+        write_manifest(folder)
 
 
 def validated(kind: type[V], value: Any, path: Path) -> V:
@@ -214,7 +218,7 @@ def validated(kind: type[V], value: Any, path: Path) -> V:
 
 def broken(path: Path, why: str) -> InputError:
     """Return the error for an invalid file of a run directory."""
-    return InputError("E-RUN-BROKEN", f"{path} {why}.", "Restore it, or run it again into a new folder.")
+    return InputError("E-RUN-BROKEN", f"{path} {why}.", BROKEN_HINT)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from flip_flop.errors import InputError
 from flip_flop.files import read_json, read_object, sha256_json, sha256_text, write_json, write_text
+from flip_flop.manifest import find_change, loaded_files
+from flip_flop.record import RUN_FILE
 from flip_flop_paper.study import Study
 from flip_flop_paper.study_file import study_names
 from flip_flop_paper.units import Cell, Plan, Unit
@@ -34,14 +36,19 @@ class StudyFolder:
 
     def is_done(self, cell: Cell) -> bool:
         """Return whether a cell's record is complete. An audit must be of the current adapter."""
-        folder = self.run(cell)
-        record, own = _read(folder / "run.json"), _read(folder / CELL)
-        if record.get("kind") != cell.kind or own.get("key") != cell.key:
+        record, own = _read(self.run(cell) / RUN_FILE), _read(self.run(cell) / CELL)
+        if record.get("kind") != cell.kind or own.get("key") != cell.key or self.damage(cell) is not None:
             return False
         if cell.training is None:
             return True
         measured, run = own.get("adapter"), own.get("trained_in")
         return bool(measured) and _adapter(self.root / str(run)) == measured
+
+    def damage(self, cell: Cell) -> str | None:
+        """Name the changed file of a cell's run; ``None`` if it is complete or has not finished."""
+        folder = self.run(cell)
+        only = () if cell.kind == "train" else loaded_files(folder)  # prompts of an audit may have been removed
+        return find_change(folder, only) if (folder / RUN_FILE).exists() else None
 
     def open_units(self, plan: Plan) -> list[Unit]:
         """Return the units with a cell that is not done."""
@@ -62,13 +69,16 @@ class StudyFolder:
             self._failures(unit).unlink(missing_ok=True)
 
     def failures(self, unit: Unit) -> list[str]:
-        """Return one line for each cell of a unit that failed in its last attempt and is not done since."""
+        """Return one line for each cell of a unit with a changed file, or that failed and is not done since."""
+        damaged = [
+            f"{cell.kind} {cell.label}: {self.run(cell) / each}." for cell in unit.cells if (each := self.damage(cell))
+        ]
         try:
             lines = self._failures(unit).read_text(encoding="utf-8").splitlines()
         except OSError:
-            return []
+            return damaged
         names = tuple(f"{cell.kind} {cell.label}: " for cell in unit.cells if not self.is_done(cell))
-        return [line for line in lines if line.startswith(names)]
+        return damaged + [line for line in lines if line.startswith(names)]
 
     def _failures(self, unit: Unit) -> Path:
         return self.root / "logs" / f"{unit.name}.failed"
@@ -146,7 +156,11 @@ def load_plan(path: Path) -> Plan:
         InputError: ``E-STUDY-BROKEN``.
     """
     try:
-        return TypeAdapter(Plan).validate_python(read_json(path))
+        record = read_json(path)
+        digest = sha256_json(record)[:12]
+        if path.stem != digest and not path.with_name("plans").joinpath(f"{digest}.json").is_file():
+            raise ValueError("another digest")
+        return TypeAdapter(Plan).validate_python(record)
     except ValidationError as error:
         reason = f"{'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
     except (OSError, ValueError, RecursionError) as error:
@@ -156,7 +170,7 @@ def load_plan(path: Path) -> Plan:
 
 def _adapter(run: Path) -> str | None:
     """Return the digest of the adapter that a run saved or measured."""
-    adapter = _read(run / "run.json").get("adapter")
+    adapter = _read(run / RUN_FILE).get("adapter")
     return adapter.get("digest") if isinstance(adapter, dict) else None
 
 

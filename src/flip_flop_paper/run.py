@@ -22,13 +22,14 @@ from flip_flop.console import echo, is_first_process, now
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.files import lock_output, remove
+from flip_flop.record import RUN_FILE
 from flip_flop.scoring import LoadedModel
 from flip_flop.scoring.distributed import all_gather
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import Task
 from flip_flop.training import F2CConfig, load_training_data, make_config, train
 from flip_flop_paper.digests import cell_key, choose, open_model, open_task
-from flip_flop_paper.folder import StudyFolder
+from flip_flop_paper.folder import CELL, StudyFolder
 from flip_flop_paper.units import Cell, Plan, Unit
 
 # Exit codes: done; a cell failed; another process is running the unit (EX_TEMPFAIL); stopped by a signal.
@@ -189,6 +190,10 @@ class _UnitRunner:
         config = make_config(dict(cell.settings) | {"use_cpu": self._on_cpu}, cell.label)
         split_batch_across_ranks(config, num_processes())
         if is_first_process():
+            if damage := self.folder.damage(cell):
+                echo(f"{out / damage}: {cell.label} continues from its last checkpoint", err=True)
+                (out / RUN_FILE).unlink()
+                (out / CELL).unlink()
             self._tell(TRAIN)
         try:
             data = load_training_data(task, config, limit=study.limit, eval_limit=study.eval_limit)

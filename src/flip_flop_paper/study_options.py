@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from flip_flop.cli.options import DataOptions, option
+from flip_flop.cli.options import DataOptions, option, out_file, out_folder
 from flip_flop.errors import InputError
 
 if TYPE_CHECKING:
@@ -93,7 +93,9 @@ class RunOptions:
     cpus: int | None = option(None, min=1, help="Slurm: cores.")
     max_jobs: int = option(64, min=1, help="Slurm: at a time, in each array.")
     slurm: tuple[str, ...] = option((), metavar="KEY=VALUE", help="Slurm: any other option of sbatch.")
-    export: Path | None = option(None, help="Write the commands into this file, and do not run them.")
+    export: Path | None = option(
+        None, callback=out_file, help="Write the commands into this file, and do not run them."
+    )
 
     def launcher_words(self) -> list[str]:
         """The words of ``--launcher``; a program of this very installation by its whole path."""
@@ -119,6 +121,7 @@ out_option = click.option(
     "--out",
     "-o",
     type=click.Path(path_type=Path),
+    callback=out_folder,
     default=Path("out/studies"),
     show_default=True,
     help="The folder of all studies: what two of them share is run once.",

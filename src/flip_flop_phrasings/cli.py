@@ -1,6 +1,7 @@
 """``flip-flop init DATA``, ``flip-flop templates vary`` and ``flip-flop audit --vary``."""
 
 import contextlib
+import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, option, options
+from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, option, options, out_file
 from flip_flop.cli.templates import sample_rows
 from flip_flop.console import align_columns, count, echo, percent
 from flip_flop.errors import InputError
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     from flip_flop_phrasings.draft import Draft
     from flip_flop_phrasings.vary import VariedTemplate
 
+TASK_FILE = functools.partial(out_file, suffixes=(".yaml", ".yml"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class InitOptions:
     """Options of ``init``; by default found in the data."""
 
-    out: Path = option(Path("task.yaml"), short="-o", help="The task file.")
+    out: Path = option(Path("task.yaml"), short="-o", callback=TASK_FILE, help="The task file.")
     text: tuple[str, ...] = option((), metavar="COLUMN", help="The column of texts; twice for two columns.")
     label: str | None = option(None, metavar="COLUMN", help="The column of gold labels, or none.")
     labels: str | None = option(
@@ -110,14 +113,10 @@ def _ask(question: str, proposed: str, choices: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def check_task_out(out: Path, *, overwrite: bool) -> Iterator[None]:
-    """Hold the lock of a new task file (``E-OUT-KIND``, ``E-OUT-BUSY``, ``E-OUT-PATH``, ``E-OUT-USED``)."""
+    """Hold the lock of a new task file (``E-OUT-BUSY``, ``E-OUT-USED``)."""
     from flip_flop.files import lock_output
 
-    if out.suffix not in (".yaml", ".yml"):
-        raise InputError("E-OUT-KIND", f"{out.name} is not a task file.", "End --out with .yaml.")
     with lock_output(out):
-        if out.is_dir():
-            raise InputError("E-OUT-PATH", f"{out} is a folder.", "Give a file.")
         if out.exists() and not overwrite:
             raise InputError("E-OUT-USED", f"{out} exists already.", "Give another --out, or add --overwrite.")
         yield
@@ -127,7 +126,7 @@ def check_task_out(out: Path, *, overwrite: bool) -> Iterator[None]:
 class VaryOptions(TemplateOptions):
     """Options of ``templates vary``."""
 
-    out: Path = option(short="-o", help="The new task file.")
+    out: Path = option(short="-o", callback=TASK_FILE, help="The new task file.")
     number: int = option(20, short="-n", min=2, help="The number of templates, with the original ones.")
     typos: float = option(0.0, type=click.FloatRange(0, 1), help="The share of words with a typo in new formats.")
     paraphraser: str | None = option(None, metavar="MODEL", help="Also paraphrase with this causal model.")

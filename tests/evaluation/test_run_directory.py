@@ -18,7 +18,7 @@ from flip_flop.report import load_run
 from flip_flop.scoring import load_model
 from tests.evaluation.conftest import make_rows, make_task
 
-FILES = ["instances.jsonl.gz", "metrics.json", "run.json", "scores.npz"]
+FILES = ["MANIFEST.json", "instances.jsonl.gz", "metrics.json", "run.json", "scores.npz"]
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,23 @@ def test_an_audit_of_a_retrained_adapter_is_run_again(done, tmp_path):
     assert [copy.is_done(cell) for cell in made.audits] == [True, False]
 
 
+def test_a_damaged_adapter_of_a_finished_study_is_named_and_repaired(done, tmp_path):
+    made, folder = done
+    copy, (training,) = StudyFolder(tmp_path / "out"), made.trainings
+    shutil.copytree(folder.root, copy.root)
+    unit = made.unit(next(unit.name for unit in made.units if unit.training))
+    weights = copy.run(training) / "adapter" / "adapter_model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert not copy.is_done(training)
+    (line,) = copy.failures(unit)
+    assert line == f"train {training.label}: {copy.run(training)}/adapter/adapter_model.safetensors is damaged."
+    assert run_unit(made, copy, unit) == DONE
+    assert weights.read_bytes() == whole
+    assert copy.failures(unit) == []
+    assert all(map(copy.is_done, made.cells))
+
+
 def test_changed_settings_on_resume_name_the_folder(tmp_path):
     made, folder = plan(small(methods=("cce",))), StudyFolder(tmp_path)
     (unit,) = made.units

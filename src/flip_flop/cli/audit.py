@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flip_flop.cli import gates
-from flip_flop.cli.options import AuditCalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options
+from flip_flop.cli.options import (
+    AuditCalibrationOptions,
+    ModelOptions,
+    RowOptions,
+    TaskOptions,
+    option,
+    options,
+    out_file,
+    out_folder,
+)
 from flip_flop.console import align_columns, count, echo, is_first_process, percent, visible
 from flip_flop.errors import InputError
 from flip_flop.plugins import SectionOptions, audit_sections, compute_sections
@@ -24,7 +33,7 @@ SECTIONS = audit_sections()
 class AuditOptions:
     """An audit's own options."""
 
-    out: Path = option(short="-o", help="The run's folder.")
+    out: Path = option(short="-o", callback=out_folder, help="The run's folder.")
     split: str = option("test", help="Which split to score.")
     limit: int | None = option(None, min=1, help="Score a seeded uniform sample of this many instances.")
     name: str | None = option(None, help="The run's name in tables; by default the adapter's method, or base.")
@@ -35,8 +44,12 @@ class AuditOptions:
     fail_if_worse_than: Path | None = option(
         None, metavar="RUN", help="Exit with 1 if agreement or macro-F1 is worse than in this run (95% interval)."
     )
-    junit: Path | None = option(None, help="Write the table and the results of --fail-... as JUnit XML.")
-    markdown: Path | None = option(None, help="Write the table and the results of --fail-... as Markdown.")
+    junit: Path | None = option(
+        None, callback=out_file, help="Write the table and the results of --fail-... as JUnit XML."
+    )
+    markdown: Path | None = option(
+        None, callback=out_file, help="Write the table and the results of --fail-... as Markdown."
+    )
     seed: int = option(0, help="For the sample, the bootstrap, and templates that draw at random.")
     compare_chat: bool = option(
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
@@ -75,9 +88,6 @@ def audit_command(
     for reference in run.metric:
         add_metric(reference)
     checks = gates.Checks.of(run.fail_under, run.fail_if_worse_than)
-    for file in (run.junit, run.markdown):
-        if file is not None and file.is_dir():
-            raise InputError("E-OUT-PATH", f"{file} is a folder.", "Give a file's name.")
     variants = _variants(run, scoring)
     for out in variants if not run.dry_run else ():
         check_out(out, overwrite=run.overwrite)

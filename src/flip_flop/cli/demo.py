@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flip_flop.cli.options import option, options
+from flip_flop.cli.options import option, options, out_folder
 from flip_flop.console import DEMO_NOTE, echo
 from flip_flop.errors import InputError
 
@@ -53,7 +53,7 @@ MISFIT_NOTE = (
 class DemoOptions:
     """The demo's options."""
 
-    out: Path = option(Path("out/demo"), short="-o", help="A folder for runs and report.")
+    out: Path = option(Path("out/demo"), short="-o", callback=out_folder, help="A folder for runs and report.")
     seed: int = option(0, help="The training's seed.")
     overwrite: bool = option(False, help="Replace an existing demo.")
     quiet: bool = option(False, short="-q", help="Print the tables only.")

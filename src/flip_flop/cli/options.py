@@ -13,6 +13,7 @@ from flip_flop.console import echo, is_first_process
 from flip_flop.errors import InputError
 from flip_flop.method.settings import Protocol
 from flip_flop.metrics.calibration import CalibrationChoice
+from flip_flop.outputs import check_output
 from flip_flop.record import LOADED_PARTS
 from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, ScoringOptions
 
@@ -38,7 +39,7 @@ def options(*groups: type) -> Callable[[Command], Command]:
     Fields without a default are required, and are first in the help. The type of a field determines the option:
     ``bool`` is a flag, ``Literal`` a choice, ``tuple[str, ...]`` a repeatable option. The arguments of :func:`option`
     are ``help``, ``short`` (``-m``), ``flag`` (if it differs from the field's name), ``min`` (of an integer), and
-    ``metavar``, ``envvar`` and ``type`` of click.
+    ``metavar``, ``envvar``, ``type`` and ``callback`` of click.
     """
 
     def decorate(function: Command) -> Command:
@@ -54,6 +55,25 @@ def options(*groups: type) -> Callable[[Command], Command]:
         return wrapped
 
     return decorate
+
+
+def out_file(
+    context: click.Context, option: click.Parameter, path: Path | None, suffixes: tuple[str, ...] = (), **how: bool
+) -> Path | None:
+    """Refuse an output that cannot be written, or has another suffix, before the command computes anything.
+
+    Raises:
+        InputError: ``E-OUT-PATH`` or ``E-OUT-KIND``.
+    """
+    if path is not None:
+        if suffixes and path.suffix not in suffixes:
+            hint = f"End its name with {' or '.join(suffixes)}."
+            raise InputError("E-OUT-KIND", f"{path.name} is another kind of file.", hint)
+        check_output(path, **how)
+    return path
+
+
+out_folder = functools.partial(out_file, is_folder=True)
 
 
 def _click_option(item: Field[Any]) -> Callable[[Command], Command]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options
+from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options, out_file
 from flip_flop.console import count, echo, is_first_process
 from flip_flop.errors import InputError
 from flip_flop.scoring.options import ScoringOptions
@@ -17,7 +17,7 @@ class PredictOptions:
     """A prediction's own options."""
 
     source: Path = option(flag="input", short="-i", help="CSV, JSONL or parquet.")
-    out: Path = option(short="-o", help="A .jsonl or .csv file.")
+    out: Path = option(short="-o", callback=out_file, help="A .jsonl or .csv file.")
     abstain_below: float = option(
         0.0, type=click.FloatRange(0, 1), help="Leave the vote empty if a smaller share of the templates predicts it."
     )

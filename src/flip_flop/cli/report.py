@@ -1,22 +1,26 @@
 """``flip-flop report``."""
 
+import functools
 from pathlib import Path
 
 import click
 
+from flip_flop.cli.options import out_file, out_folder
 from flip_flop.console import echo
 from flip_flop.errors import InputError
 
-SUFFIXES = (".html", ".md", ".csv", ".txt")
+PATH = click.Path(path_type=Path)
+PAGE = functools.partial(out_file, suffixes=(".html", ".md", ".csv", ".txt"))
+TABLE = functools.partial(out_file, suffixes=(".tex",))
 
 
 @click.command("report")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", "-o", type=click.Path(path_type=Path), required=True, help="A .html, .md, .csv or .txt file.")
+@click.argument("runs", nargs=-1, required=True, type=PATH)
+@click.option("--out", "-o", type=PATH, callback=PAGE, required=True, help="A .html, .md, .csv or .txt file.")
 @click.option("--title", help="The page's heading.")
 @click.option("--all", "everything", is_flag=True, help="Include all instances in the page, without a limit.")
-@click.option("--latex", type=click.Path(path_type=Path), help="Also write the main table: a .tex file, with booktabs.")
-@click.option("--figures", type=click.Path(path_type=Path), help="Also write the charts: SVG files in this folder.")
+@click.option("--latex", type=PATH, callback=TABLE, help="Also write the main table: a .tex file, with booktabs.")
+@click.option("--figures", type=PATH, callback=out_folder, help="Also write the charts: SVG files in this folder.")
 @click.option("--metric", multiple=True, metavar="MODULE:NAME", help="Also show this custom metric. Repeatable.")
 def report_command(
     runs: tuple[Path, ...],
@@ -37,12 +41,8 @@ def report_command(
 
     for reference in metric:
         add_metric(reference)
-    if latex is not None and latex.suffix != ".tex":
-        raise InputError("E-OUT-KIND", f"{latex.name} is not a LaTeX file.", "End --latex with .tex.")
-    if figures is not None and (figures.is_file() or (figures.is_dir() and any(figures.iterdir()))):
+    if figures is not None and figures.is_dir() and any(figures.iterdir()):
         raise InputError("E-OUT-USED", f"{figures} is not an empty folder.", "Give another --figures.")
-    if out.suffix not in SUFFIXES:
-        raise InputError("E-OUT-KIND", f"{out.name} is not a kind of report.", f"End --out with {', '.join(SUFFIXES)}.")
     audits = [report.load_run(run) for run in runs]  # before the lock: a wrong name creates no folder for --out
     groups = report.report_groups(audits) if out.suffix == ".html" or latex is not None or figures is not None else []
     click.get_current_context().with_resource(lock_output(out))

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import click
 
-from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, option, options
+from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, option, options, out_folder
 from flip_flop.console import echo
 from flip_flop.errors import InputError, install_command
 from flip_flop.method.settings import TrainingProtocol, row_protocol_of
@@ -27,7 +27,7 @@ class TrainOptions:
         help="f2c, cce, swarm, bct, opct, ttrl, cpc_grpo, swarm_l2, swarm_l1_l2, marginal_entropy, supervised, paft, "
         "ppcl, or package.module:name of a custom method; by default f2c. supervised, paft and ppcl use labels.",
     )
-    out: Path = option(short="-o", help="Folder of the run.")
+    out: Path = option(short="-o", callback=out_folder, help="Folder of the run.")
     config: Path | None = option(None, help="YAML file with settings. Flags override it.")
     limit: int | None = option(None, min=1, help="Use a seeded uniform sample of this many instances.")
     eval_limit: int | None = option(

@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from flip_flop.errors import InputError
 from flip_flop.evaluation.instances import StoredInstances, write_instances
 from flip_flop.evaluation.views import AuditViews
-from flip_flop.files import new_folder, read_arrays, read_json, write_arrays, write_json
+from flip_flop.files import check_output, new_folder, read_arrays, read_json, write_arrays, write_json
+from flip_flop.manifest import write_manifest
 from flip_flop.metrics import METRICS, Scores, calibrated, resolve_average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord, broken, reading, validated
@@ -174,6 +175,7 @@ class Audit(AuditViews):
             write_instances(folder, self.instances)
             if self.too_long:
                 write_too_long(folder / TOO_LONG_FILE, self.too_long, self.template_names)
+            write_manifest(folder)  # again, of all files
         return out
 
 
@@ -211,15 +213,14 @@ def check_out(out: Path, *, overwrite: bool = False) -> None:
     """Refuse an output folder before the audit.
 
     Raises:
-        InputError: ``E-OUT-USED`` if it is not empty and may not be replaced, ``E-OUT-PATH`` for a file.
+        InputError: ``E-OUT-USED`` if it is not empty and may not be replaced, ``E-OUT-PATH`` if it cannot be written.
     """
-    if out.is_file():
-        raise InputError("E-OUT-PATH", f"{out} is a file.", "Give a folder.")
+    check_output(out, is_folder=True)
     out = out.resolve()
     if out.is_dir() and any(out.iterdir()):
         is_audit = False  # only a folder with a valid run.json of an audit may be replaced
         with contextlib.suppress(InputError):
-            is_audit = bool(RunRecord.read(out, "audit"))
+            is_audit = bool(RunRecord.read(out, "audit", check_files=False))
         if not (overwrite and is_audit):
             hint = "Give another --out, or add --overwrite." if is_audit else "Give another --out."
             raise InputError("E-OUT-USED", f"{out} is not empty.", hint)
@@ -229,10 +230,10 @@ def check_target(out: Path, source: Path | None = None) -> None:
     """Refuse an output file of predictions before they are computed.
 
     Raises:
-        InputError: ``E-OUT-KIND`` for an unknown suffix, ``E-OUT-PATH`` for a folder or for the input ``source``.
+        InputError: ``E-OUT-KIND`` for an unknown suffix, ``E-OUT-PATH`` for the input ``source`` or if it cannot be
+            written.
     """
-    if out.is_dir():
-        raise InputError("E-OUT-PATH", f"{out} is a folder.", "Give --out a file's name.")
+    check_output(out)
     if source is not None and out.exists() and source.exists() and out.samefile(source):
         raise InputError("E-OUT-PATH", f"{out} is the input itself.", "Give --out another name.")
     if out.suffix not in PREDICTION_SUFFIXES:

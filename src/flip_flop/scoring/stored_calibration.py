@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from flip_flop.errors import InputError
 from flip_flop.files import read_json, write_json
+from flip_flop.manifest import find_change
 from flip_flop.metrics import Scores, batch_offsets, check_prior, uniform_prior
 from flip_flop.prompts import Template
 from flip_flop.record import AdapterRecord
@@ -51,6 +52,8 @@ def stored_calibration(
     path = Path(adapter.path, CALIBRATION_FILE) if adapter else None
     if path is None or not path.is_file():
         raise InputError("E-CALIBRATION-STORED", f"{path} does not exist." if path else "no adapter is given.")
+    if find_change(path.resolve().parents[1], (f"adapter/{CALIBRATION_FILE}",)) and path.parent.name == "adapter":
+        raise InputError("E-CALIBRATION-STORED", f"{path} is damaged.")
     try:
         found = read_json(path)
         prior, uses_chat_template = check_prior(found["label_prior"], num_labels), bool(found["chat_template"])

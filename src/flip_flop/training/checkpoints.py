@@ -1,60 +1,22 @@
-"""Checkpoints with a manifest of digests, written last. A folder without a valid manifest is not used."""
+"""Checkpoints. A folder without a valid manifest, which is written last, is not used."""
 
 import contextlib
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer import TRAINING_ARGS_NAME
 
-from flip_flop.files import WRITE_ERRORS, fsync_folder, read_object, sha256_file, write_failure, write_json
+from flip_flop.files import WRITE_ERRORS, write_failure
+from flip_flop.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, find_corruption, write_manifest
 from flip_flop.scoring.distributed import rank, wait_for_all
 
 log = logging.getLogger("flip_flop")
-
-MANIFEST = "MANIFEST.json"
-
-
-def write_manifest(checkpoint: Path) -> None:
-    """Flush every file of a checkpoint to disk, then write its manifest.
-
-    The parent folder is flushed too, so that the new checkpoint is on disk before an older one is deleted.
-    """
-    digests = {}
-    for file in sorted(checkpoint.rglob("*")):
-        if file.is_file() and file.name != MANIFEST:
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
-            digests[str(file.relative_to(checkpoint))] = _entry(file)
-    fsync_folder(checkpoint)
-    write_json(checkpoint / MANIFEST, digests)
-    fsync_folder(checkpoint.parent)
-
-
-def _entry(file: Path) -> dict[str, Any]:
-    return {"size": file.stat().st_size, "sha256": sha256_file(file)}
-
-
-def find_corruption(checkpoint: Path) -> str | None:
-    """Return the damage of a checkpoint; ``None`` if every file matches the manifest."""
-    if not (checkpoint / MANIFEST).exists():
-        return "it was not finished"
-    manifest = read_object(checkpoint / MANIFEST)
-    if not manifest:
-        return "its manifest cannot be read"
-    files = {str(file.relative_to(checkpoint)): file for file in checkpoint.rglob("*") if file.is_file()}
-    for name, expected in manifest.items():
-        if name not in files:
-            return f"{name} is missing"
-        if _entry(files[name]) != expected:
-            return f"{name} is damaged"
-    return None
+BEST = (ADAPTER_WEIGHTS, ADAPTER_CONFIG)  # the files that are loaded from the best checkpoint
 
 
 def checkpoint_step(checkpoint: Path) -> int:
@@ -127,14 +89,14 @@ class Checkpoints(TrainerCallback):
         if not (state.best_global_step and args.load_best_model_at_end):
             return
         folder, found = Path(args.output_dir or ""), state.best_global_step
-        lost = find_corruption(folder / f"checkpoint-{found}")
+        lost = find_corruption(folder / f"checkpoint-{found}", BEST)
         if lost is not None:
             key = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"
             values = {entry["step"]: entry[key] for entry in state.log_history if key in entry}
             whole = [
                 checkpoint_step(path)
                 for path in reversed(list_checkpoints(folder))
-                if checkpoint_step(path) in values and find_corruption(path) is None
+                if checkpoint_step(path) in values and find_corruption(path, BEST) is None
             ]
             best = (max if args.greater_is_better else min)(whole, key=values.__getitem__, default=None)
             state.best_global_step, state.best_metric = best, None if best is None else values[best]

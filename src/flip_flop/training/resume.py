@@ -13,10 +13,11 @@ from transformers import TrainingArguments
 
 from flip_flop import files
 from flip_flop.errors import InputError
+from flip_flop.manifest import MANIFEST
 from flip_flop.method import find_method
 from flip_flop.record import RUN_FILE, TRAINING_PARTS, changed_parts, refuse_changed
 from flip_flop.scoring.distributed import rank
-from flip_flop.training.checkpoints import MANIFEST, list_checkpoints
+from flip_flop.training.checkpoints import list_checkpoints
 from flip_flop.training.config import F2CConfig
 
 PLAN, LOCK = "plan.json", ".lock"
@@ -47,12 +48,13 @@ def lock(out: Path) -> Iterator[None]:
     """Lock the folder as long as this process lives. Rank 0 holds the lock for all processes.
 
     Raises:
-        InputError: ``E-OUT-BUSY`` if another process holds it.
+        InputError: ``E-OUT-BUSY`` if another process holds it, ``E-OUT-PATH`` if it cannot be written.
     """
     if rank() > 0:
         yield
         return
-    out.mkdir(parents=True, exist_ok=True)
+    files.check_output(out, is_folder=True)
+    out.resolve().mkdir(parents=True, exist_ok=True)
     with files.lock(out / LOCK, out):
         for leftover in _leftovers(out):
             files.remove(leftover)
@@ -68,11 +70,8 @@ def check_out(out: Path, *, resume: bool) -> None:
     """Refuse an unusable folder before any other work, and leave it unchanged.
 
     Raises:
-        InputError: ``E-OUT-PATH`` for a file, ``E-OUT-BUSY`` if another process writes there, ``E-OUT-USED`` as in
-            :func:`check_plan`.
+        InputError: ``E-OUT-BUSY`` if another process writes there, ``E-OUT-USED`` as in :func:`check_plan`.
     """
-    if out.is_file():
-        raise InputError("E-OUT-PATH", f"{out} is a file.", "Give a folder.")
     # The processes have not joined yet, so only the launcher's environment has the rank.
     if (out / LOCK).exists() and os.environ.get("RANK", "0") == "0":
         with files.lock(out / LOCK, out):

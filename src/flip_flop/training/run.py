@@ -44,6 +44,7 @@ from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, listed_beside, wr
 from flip_flop.tasks import Task, as_task
 from flip_flop.training.adapter import load_trained
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
+from flip_flop.training.checkpoint_state import check_checkpoint
 from flip_flop.training.checkpoints import latest_valid, named_write_errors
 from flip_flop.training.checks import initial_vote_stats, log_processes, warn_of_answer_words, warn_of_two_templates
 from flip_flop.training.config import F2CConfig, optimizer_errors
@@ -139,6 +140,8 @@ def train(
         checkpoint = _checkpoint_to_resume(Path(config.output_dir)) if has_begun else None
         if trainer.votes and checkpoint and not VOTES_FOLLOW.intersection(plan["allowed_changes"]):
             trainer.votes.restore(out / VOTES)
+        if checkpoint is not None:
+            check_checkpoint(checkpoint, trainer)
         survey = initial_vote_stats(trainer.first_votes, config)
         # All mistakes of the user have been found.
         _write_start(out, plan, survey, too_long, trainer)

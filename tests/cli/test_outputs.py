@@ -1,0 +1,210 @@
+"""Outputs are refused before anything is computed, and nothing but a regular file is ever replaced."""
+
+import contextlib
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tests.cli.project import one_line
+from tests.cli.test_mistakes import AUDIT, PREDICT, files
+
+AUDIT_OUT, TRAIN_OUT = AUDIT[:-1], ("train", "-m", "MODEL", "-t", "tickets.yaml", "--quiet", "--out")
+REPORT = ("report", "run", "--out")
+# Every option that writes, as the last word of its command.
+FOLDERS = {
+    "audit": AUDIT_OUT,
+    "train": TRAIN_OUT,
+    "demo": ("demo", "--out"),
+    "figures": (*REPORT, "report.html", "--figures"),
+    "study": ("study", "run", "smoke", "--out"),
+    "study plan": ("study", "plan", "smoke", "--out"),
+}
+FILES = {
+    "junit": (*AUDIT, "--junit"),
+    "markdown": (*AUDIT, "--markdown"),
+    "predict": (*PREDICT, "--out"),
+    "report": REPORT,
+    "latex": (*REPORT, "report.html", "--latex"),
+    "init": ("init", "test.csv", "--overwrite", "--out"),
+    "vary": ("templates", "vary", "tickets.yaml", "--overwrite", "--out"),
+    "export": ("study", "run", "smoke", "--export"),
+}
+SUFFIXES = {"predict": ".csv", "report": ".html", "latex": ".tex", "init": ".yaml", "vary": ".yaml"}
+OPTIONS = [(name, True) for name in FOLDERS] + [(name, False) for name in FILES]
+SECONDS = 60
+
+
+def make_device(path, kind=stat.S_IFCHR):
+    """Make a node with the numbers of /dev/null."""
+    try:
+        os.mknod(path, kind | 0o666, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("only root makes devices")
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)  # relative: the whole path may be too long for a socket
+
+
+def make_block_device(path):
+    make_device(path, stat.S_IFBLK)
+
+
+NODES = {"pipe": os.mkfifo, "socket": make_socket, "device": make_device, "block device": make_block_device}
+
+
+@pytest.fixture
+def run(flip_flop, model):
+    """A command of the tables above. It fails instead of hanging, as a writer to a pipe may."""
+
+    def run(command, out):
+        answers = []
+        words = [str(model) if word == "MODEL" else word for word in (*command, str(out))]
+        thread = threading.Thread(target=lambda: answers.append(flip_flop(*words)), daemon=True)
+        thread.start()
+        thread.join(SECONDS)
+        assert answers, f"{words} hangs"
+        return answers[0]
+
+    return run
+
+
+def nodes(folder):
+    """The type and device of each entry, and where a link leads."""
+    found = {}
+    for path in folder.rglob("*"):
+        state = path.lstat()
+        link = os.readlink(path) if path.is_symlink() else None
+        found[str(path.relative_to(folder))] = (stat.S_IFMT(state.st_mode), state.st_rdev, state.st_ino, link)
+    return found
+
+
+def check_refused(run, project, name, is_folder, out):
+    command = (FOLDERS if is_folder else FILES)[name]
+    before, contents = nodes(project), files(project)
+    one_line(run(command, out), "E-OUT-PATH", str(out))
+    assert (nodes(project), files(project)) == (before, contents)
+
+
+@pytest.mark.parametrize("node", NODES)
+@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_folder_never_replaces_a_special_file(run, project, name, node, is_linked):
+    NODES[node](project / "node")
+    (project / "link").symlink_to("node")
+    check_refused(run, project, name, True, "link" if is_linked else "node")
+
+
+@pytest.mark.parametrize("node", ["socket", "block device"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_never_replaces_a_socket_or_a_disk(run, project, name, node):
+    NODES[node](project / f"node{SUFFIXES.get(name, '')}")
+    check_refused(run, project, name, False, f"node{SUFFIXES.get(name, '')}")
+
+
+@pytest.mark.parametrize(("name", "is_folder"), OPTIONS)
+@pytest.mark.parametrize("place", ["loop", "loop/below", "test.csv/below", "x" * 250, "x" * 300, "x" * 300 + "/below"])
+def test_a_path_that_cannot_exist_is_refused_before_anything_is_computed(run, project, name, is_folder, place):
+    suffix = SUFFIXES.get(name, "")
+    out = f"{place}{suffix}"
+    (project / (out if place == "loop" else "loop")).symlink_to(out if place == "loop" else "loop")
+    check_refused(run, project, name, is_folder, out)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_never_replaces_a_file(run, project, name):
+    check_refused(run, project, name, True, "test.csv")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_never_replaces_a_folder(run, project, name):
+    (project / f"out{SUFFIXES.get(name, '')}").mkdir()
+    check_refused(run, project, name, False, f"out{SUFFIXES.get(name, '')}")
+
+
+@pytest.mark.parametrize("name", ["audit", "train", "markdown", "export"])
+def test_an_output_in_a_folder_that_cannot_be_written_is_refused(model, project, name):
+    if os.geteuid() == 0:
+        pytest.skip("root writes everywhere")
+    (project / "closed").mkdir(mode=0o500)
+    check_refused(run, project, name, name in FOLDERS, "closed/out")
+
+
+# Commands that write quickly and need no model.
+WRITERS = {name: FILES[name] for name in ("init", "vary", "report", "latex")}
+
+
+@pytest.fixture
+def audited(project, flip_flop, model):
+    assert flip_flop("audit", "-m", model, "-t", "tickets.yaml", "-o", "run", "-q").code == 0
+    return project
+
+
+@contextlib.contextmanager
+def reader(path):
+    """Read a pipe to its end, as `cat` does."""
+    texts = []
+    thread = threading.Thread(target=lambda: texts.append(path.read_text()), daemon=True)
+    thread.start()
+    yield texts
+    thread.join(SECONDS)
+    assert texts, "the pipe has no end"
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_is_written_into_a_pipe_and_a_device(run, audited, name):
+    suffix = SUFFIXES[name]
+    assert run(WRITERS[name], f"plain{suffix}").code == 0
+    os.mkfifo(audited / f"pipe{suffix}")
+    with reader(audited / f"pipe{suffix}") as texts:
+        assert run(WRITERS[name], f"pipe{suffix}").code == 0
+    assert len(texts[0]) == len((audited / f"plain{suffix}").read_text())
+    assert (audited / f"pipe{suffix}").is_fifo()
+    make_device(audited / f"null{suffix}")
+    (audited / f"link{suffix}").symlink_to(f"null{suffix}")
+    assert run(WRITERS[name], f"link{suffix}").code == 0
+    assert (audited / f"null{suffix}").is_char_device()
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_pipe_without_a_reader_is_one_line(run, audited, name):
+    os.mkfifo(audited / f"pipe{SUFFIXES[name]}")
+    one_line(run(WRITERS[name], f"pipe{SUFFIXES[name]}"), "E-OUT-PATH", "a process that reads it")
+    assert (audited / f"pipe{SUFFIXES[name]}").is_fifo()
+
+
+def test_a_link_to_a_file_stays_a_link(run, project):
+    (project / "real").mkdir()
+    (project / "task.yaml").symlink_to("real/other.yaml")  # first without its file
+    for _ in range(2):
+        assert run(FILES["init"], "task.yaml").code == 0
+        assert (project / "task.yaml").is_symlink()
+        assert (project / "real" / "other.yaml").read_text().startswith("# ")
+    assert os.listdir(project / "real") == ["other.yaml"]
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from flip_flop.files import write_text
+print("before", flush=True)
+write_text(Path(sys.argv[1]), "written\\n")
+print("after", flush=True)
+"""
+
+
+@pytest.mark.parametrize("out", ["/dev/stdout", "/dev/fd/1", "/dev/stderr"])
+@pytest.mark.parametrize("is_file", [False, True])
+def test_standard_output_is_written_in_order_and_not_replaced(tmp_path, out, is_file):
+    with (tmp_path / "shown").open("w+") as shown:
+        target = shown if is_file else subprocess.PIPE
+        words = [sys.executable, "-c", WRITE, out]
+        done = subprocess.run(words, stdout=target, stderr=subprocess.STDOUT, text=True, timeout=300, check=True)
+    assert ((tmp_path / "shown").read_text() or done.stdout) == "before\nwritten\nafter\n"
+    assert os.listdir(tmp_path) == ["shown"]
