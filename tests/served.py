@@ -11,6 +11,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import torch
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 
 class Served:
@@ -18,7 +19,7 @@ class Served:
 
     ``log_probs``: return the prompt's log-probabilities. ``fails``: statuses of the next requests. ``dies_after``:
     number of answers. ``writes``: generated texts by prompt. ``changes``: a function of an answer. ``waits``: seconds.
-    ``sends``: a function of handler and body that writes the reply.
+    ``sends``: a function of handler and body that writes the reply. ``gets``: one of a handler, for GET.
     """
 
     def __init__(self, model, tokenizer):
@@ -26,7 +27,7 @@ class Served:
         self.requests, self.keys, self.fails = [], [], []
         self.log_probs, self.dies_after, self.writes = True, None, lambda prompt: "Yes"
         self.changes, self.waits, self.sends = lambda content: content, threading.Event(), None
-        self.kind, self.num_top = "completions", 20
+        self.kind, self.num_top, self.gets = "completions", 20, None
         self.waits.set()
         self.lock = threading.Lock()
 
@@ -60,9 +61,10 @@ class Served:
         log_probs, reply = self.log_probs_of(ids), {}
         decoded = self.tokenizer.decode
         if asked.get("logprobs"):
-            best = log_probs[-1].topk(self.num_top)
+            best = log_probs[-1].topk(self.num_top if self.num_top > 20 else min(self.num_top, asked["top_logprobs"]))
             pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            top = [{"token": decoded([each]), "logprob": value} for each, value in pairs]
+            top = [{"token": text, "logprob": value, "bytes": list(text.encode())}
+                   for text, value in ((decoded([each]), value) for each, value in pairs)]  # fmt: skip
             reply["logprobs"] = {"content": [{**top[0], "top_logprobs": top}]}
         prompt = [{str(each): {"logprob": float(log_probs[at, each]), "rank": 1, "decoded_token": decoded([each])}}
                   for at, each in enumerate(ids[1:])]  # fmt: skip
@@ -88,10 +90,22 @@ class Served:
         usage = {"prompt_tokens": len(asked["prompt"]), "completion_tokens": len(wanted), "total_tokens": 0}
         return {"text": self.tokenizer.decode(wanted), "logprobs": {"content": content}}, usage
 
+    def piece(self, token):
+        """The text of a token, or the bytes of a part of a character."""
+        text, shown = self.tokenizer.decode([token]), self.tokenizer.convert_ids_to_tokens(token)
+        if "\ufffd" in text:
+            byte_of = {char: byte for byte, char in bytes_to_unicode().items()}
+            return [byte_of[each] for each in shown]
+        return shown.replace("▁", " ") if "▁" in shown else text
+
     def llama(self, path, asked):
         """The endpoints of llama-server next to /v1."""
         if path == "/tokenize":
-            return {"tokens": self.tokenizer(asked["content"])["input_ids"]}
+            return {
+                "tokens": [
+                    {"id": each, "piece": self.piece(each)} for each in self.tokenizer(asked["content"])["input_ids"]
+                ]
+            }
         return {"prompt": self.rendered(asked["messages"])}
 
     def answer(self, asked, path="/v1/completions"):
@@ -120,7 +134,7 @@ def serving(model, tokenizer):
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked = self.asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with served.lock:
                 if served.dies_after is not None and len(served.requests) >= served.dies_after:
                     self.close_connection = True
@@ -145,6 +159,8 @@ def serving(model, tokenizer):
             return self.reply(content, status, {"retry-after-ms": "1"})
 
         def do_GET(self):
+            if served.gets is not None:
+                return served.gets(self)
             owner = "llamacpp" if served.kind.startswith("llama") else "somebody"
             return self.reply(json.dumps({"object": "list", "data": [{"id": "tiny", "owned_by": owner}]}).encode())
 

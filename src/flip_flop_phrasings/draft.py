@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -205,7 +206,7 @@ def split_labels(text: str) -> tuple[str, ...]:
     Raises:
         InputError: ``E-INIT-LABELS`` for fewer than two labels, an empty label or a duplicate.
     """
-    found = tuple(part.strip() for part in text.split(","))
+    found = tuple(part.strip() for part in unicodedata.normalize("NFC", text).split(","))
     if len(found) < 2 or "" in found or len(set(found)) < len(found):
         message = f"--labels {text!r} are not two or more different labels."
         raise InputError("E-INIT-LABELS", message, "Write them with commas, such as no,yes.")

@@ -99,7 +99,6 @@ def test_two_joined_answers_of_any_kind_have_no_label(text, choices):
         ("4 out of 5", ["4", "5"], 0),
         ("Yes-", ["No", "Yes"], 1),
         ("'yes'", ["No", "Yes"], 1),
-        ("No<think>?</think>thing", ["No", "Nothing"], 0),
     ],
 )
 def test_words_after_answer_do_not_change_its_label(text, choices, label):

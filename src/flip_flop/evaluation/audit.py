@@ -30,6 +30,7 @@ from flip_flop.plugins import SectionOptions, audit_sections, compute_sections
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import ModelGiven, Scorer, as_scorer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
+from flip_flop.scoring.reasoning import unread
 from flip_flop.scoring.stored_calibration import stored_calibration
 from flip_flop.scoring.too_long import ids_of
 from flip_flop.tasks import Data, RenderedSplit, as_split, log_findings, log_label_counts
@@ -190,9 +191,9 @@ def frequent_unparsed(scores: Scores, names: Sequence[str]) -> dict[str, list[tu
     """Return the most frequent generated texts that match no label, per template, with their numbers."""
     rows = [*zip(scores.instances, scores.predictions.tolist(), strict=True)]
     return {
-        name: Counter(
-            " ".join(each.written[at].split())[:MAX_TEXT] for each, predicted in rows if predicted[at] < 0
-        ).most_common(NUM_TEXTS)
+        name: Counter(unread(each.written[at])[:MAX_TEXT] for each, predicted in rows if predicted[at] < 0).most_common(
+            NUM_TEXTS
+        )
         for at, name in enumerate(names)
     }
 

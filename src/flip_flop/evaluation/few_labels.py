@@ -23,9 +23,9 @@ def with_weighted_vote(
     """
     scored, used = (
         score_few(scorer, few, scoring, quiet=quiet),
-        {(each.prompts, each.choices) for each in few.instances},
+        {each.texts for each in few.instances},
     )
-    used_ids = {each.id for each in split.instances if (each.prompts, each.choices) in used}
+    used_ids = {each.id for each in split.instances if each.texts in used}
     is_other = np.array([each not in used_ids for each in found.instance_ids])
 
     def compare(run: Audit, offsets: Float[np.ndarray, "templates labels"] | None) -> dict[str, Any]:

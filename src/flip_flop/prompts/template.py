@@ -1,6 +1,7 @@
 """Templates, and rows rendered under each of them."""
 
 import functools
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -238,6 +239,11 @@ class RenderedInstance:
     label: int | None
     chat: Chat = field(default=Chat(), repr=False)
     written: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def texts(self) -> str:
+        """Prompts and answers in one Unicode form, to find the same row in another file."""
+        return unicodedata.normalize("NFC", repr((self.prompts, self.choices)))
 
 
 def render_instance(

@@ -24,6 +24,7 @@ from flip_flop.scoring.loading import load_tokenizer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.questions import (
     AnswerStore,
+    MissingError,
     Question,
     UnreachableError,
     UnsupportedError,
@@ -67,6 +68,7 @@ class EndpointScorer(Scorer):
         self.record = ModelRecord(name=endpoint.model, digests=digests, endpoint=endpoint.url)
         has_template = self.tokenizer is not None and bool(self.tokenizer.chat_template)
         self.is_instruct = has_template or bool(INSTRUCT.search(endpoint.model))
+        self._found: dict[tuple[str, ...], list[tuple[str, bool]]] = {}
         self.store = user_cache() / "answers" / f"{sha256_json(endpoint)[:16]}.sqlite"
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
@@ -112,12 +114,15 @@ class EndpointScorer(Scorer):
             require_different(instances)
         read = [self._as_read(instance, encoder) for instance in instances]
         failed = []
-        for api, in_chat in self._apis(options, encoder):
+        # Once found, the API stays the same.
+        key = options.by, options.api, options.chat_template
+        for api, in_chat in self._found.get(key) or self._apis(options, encoder):
             if api == "top_logprobs":
                 require_different_beginnings(instances, names)
             questions = [each for one in read for each in self._questions(one, encoder, api, in_chat, names)]
             try:
                 answers, asked = self._answers(questions, options.concurrency, label, quiet)
+                self._found[key] = [(api, in_chat)]
                 break
             except UnsupportedError as error:
                 failed.append(error)
@@ -144,13 +149,15 @@ class EndpointScorer(Scorer):
             "exact": api in EXACT,
             "boundary_merged": sum(each.get("merged", False) for each in answers),
             **asked,
+            **({"adapted": self.server.adapted} if self.server.adapted else {}),
         }
         found = Scores.of(instances, scores, counts, instances=read, settings=settings)
         if options.by != "generation":
             self._check_mass(read, found, names)
         if not quiet:
             kind = "exact scores" if api in EXACT else "not exact"
-            echo(f"api: {api}{' with the chat template of the server' * in_chat}, {kind}", err=True)
+            more = "".join(f"; {name}: {value}" for name, value in self.server.adapted.items())
+            echo(f"api: {api}{' with the chat template of the server' * in_chat}, {kind}{more}", err=True)
         return found
 
     def _apis(self, options: ScoringOptions, encoder: PromptEncoder | None) -> list[tuple[str, bool]]:
@@ -227,7 +234,9 @@ class EndpointScorer(Scorer):
                         found[question.key] = answer
                         store.put(question.key, answer)
                         advance(1)
-                    elif not same(question.means(kept[question.key]), question.means(answer)):
+                    elif "temperature" not in self.server.adapted and not same(
+                        question.means(kept[question.key]), question.means(answer)
+                    ):
                         num_changed += 1
                     if num_changed > len(again) // 5:  # a few answers may change by rounding
                         raise InputError(
@@ -249,12 +258,14 @@ class EndpointScorer(Scorer):
         except InputError:
             raise
         except Exception as error:  # any that an invalid reply causes
-            kind, code, what, hint = (
-                (InputError, "E-ENDPOINT-ANSWER", "completion", "")
+            code, what, hint = (
+                ("E-ENDPOINT-ANSWER", "completion", "")
                 if question.api == "generation"
-                else (UnsupportedError, "E-ENDPOINT-LOGPROBS", "log-probabilities", WITHOUT_PROBABILITIES)
+                else ("E-ENDPOINT-LOGPROBS", "log-probabilities", WITHOUT_PROBABILITIES)
             )
             message = f"{self.server} sends no valid {what} ({type(error).__name__}: {self.server.plain(error)})."
+            # Only a missing part leads to the next API: one invalid reply must not change the scores.
+            kind = UnsupportedError if isinstance(error, MissingError) else InputError
             raise kind(code, message, hint) from error
 
 

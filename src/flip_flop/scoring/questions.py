@@ -18,11 +18,13 @@ import numpy as np
 from flip_flop.errors import InputError
 from flip_flop.files import sha256_json
 from flip_flop.prompts import RenderedInstance
+from flip_flop.scoring.reasoning import after_reasoning
 
-THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 # A word or number that continues behind its first character.
 CONTINUED = re.compile(r"[^\W_](?:[^\W_]|['’_‐‑-]\w)|\d[.,:/–]\d")
 NO_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+# A letter that begins a sentence as a word, such as an article. "A is right" is about option A.
+WORD = re.compile(r"[AEIOUYaeiouyАВИКОСУЯавикосуя]\s+(?!(?:is|was|because|since|as)\b)[^\W\d_A-ZА-Я]")
 # Between two answers: words, symbols, or only space.
 JOINT = re.compile(
     r"\A(?:[\W_]*(?:\b(?:and/or|or|and|nor|oder|und|ou|et|o|y)\b|或者?|和)|[\s*_\"'”’]*[,;/&|、，；／])?[\s*_\"'“‘(\[]*"
@@ -33,8 +35,9 @@ def label_of(text: str, choices: Sequence[str]) -> int | None:
     """Return the index of the answer that a text begins with as whole words, or None.
 
     The longest answer counts. A text that joins it to another answer ("Yes or No", "Yes, no doubt") has no label.
-    A `<think>` block at the beginning is skipped. As many lines count as the answers have. Case and
-    white space do not count. If no answer is found, punctuation and symbols around text and answers are removed.
+    The answer of a reasoning model is that of :func:`~flip_flop.scoring.reasoning.after_reasoning`. As many lines count
+    as the answers have. Case, white space and the Unicode form do not count. The article "a" is not the option A. If no
+    answer is found, punctuation and symbols around text and answers are removed.
 
     Example:
         >>> label_of(" Yes, I think.", ["No", "Yes"]), label_of("Notably so", ["No", "Yes"]), label_of("B)", ["A", "B"])
@@ -45,14 +48,16 @@ def label_of(text: str, choices: Sequence[str]) -> int | None:
         (None, None, 0)
     """
     num_lines = 1 + max(each.strip().count("\n") for each in choices)
-    written = " ".join(" ".join(THOUGHT.sub("", text, 1).strip().split("\n")[:num_lines]).split()).casefold()
-    plain = [" ".join(each.split()).casefold() for each in choices]
+    answer = unicodedata.normalize("NFC", after_reasoning(text)[0])
+    written = " ".join(" ".join(answer.split("\n")[:num_lines]).split()).casefold()
+    plain = [" ".join(unicodedata.normalize("NFC", each).split()).casefold() for each in choices]
     bare = [_bare(each) for each in plain]
     found, rest = _first(written, plain)
     if found is None:
         found, rest = _first(_bare(written), bare)
     others = {_first(JOINT.sub("", rest, 1), each)[0] for each in (plain, bare)} - {None, found}
-    return None if others else found
+    is_word = found is not None and len(bare[found]) == 1 and WORD.match(_bare(answer))
+    return None if others or is_word else found
 
 
 def _first(text: str, answers: Sequence[str]) -> tuple[int | None, str]:
@@ -77,57 +82,6 @@ def _bare(text: str) -> str:
     first = next((at for at in range(len(text)) if not is_around(at)), len(text))
     last = next((at for at in range(len(text) - 1, first - 1, -1) if not is_around(at)), first - 1)
     return text[first : last + 1]
-
-
-# Rounding in a server's softmax may give slightly more than 0. Below the lower bound, float32 results may overflow.
-MIN, MAX = -1e6, 1e-5
-
-
-def counts_of(reply: dict[str, Any]) -> tuple[int, int]:
-    """Return the tokens of prompt and completion, or zeros if the server does not count.
-
-    Raises:
-        ValueError: One is not a count.
-    """
-    usage = reply.get("usage") or {"prompt_tokens": 0, "completion_tokens": 0}
-    counts = usage["prompt_tokens"], usage["completion_tokens"]
-    if not all(type(each) is int and 0 <= each < 2**31 for each in counts):
-        raise ValueError("usage without counts")
-    return counts
-
-
-def echoed_tokens(reply: dict[str, Any], text: str) -> tuple[list[str], list[float | None], int]:
-    """Return the tokens of an echoed text, their log-probabilities and the number of tokens read.
-
-    Generated tokens are dropped. A server may count a BOS token that it does not show.
-
-    Raises:
-        ValueError: Log-probabilities are missing, or the reply contradicts itself.
-    """
-    choice, (read, written) = reply["choices"][0], counts_of(reply)
-    shown: Any = choice.get("logprobs") or {}
-    tokens, log_probs = shown.get("tokens"), shown.get("token_logprobs")
-    if not (
-        choice["text"].startswith(text)
-        and isinstance(tokens, list)
-        and isinstance(log_probs, list)
-        and all(isinstance(each, str) for each in tokens)
-        and all(type(each) in (int, float) and MIN <= each <= MAX for each in log_probs if each is not None)
-        and len(tokens) == len(log_probs) == len(shown.get("text_offset") or tokens)
-        and 0 <= read + written - len(tokens) <= 1
-    ):
-        raise ValueError("missing or inconsistent")
-    return tokens[: -written or None], log_probs[: -written or None], read
-
-
-def end_with(tokens: Sequence[str], answer: str) -> bool:
-    """Return whether the text of the last tokens is the answer, apart from white space.
-
-    A server may show parts of a character as an empty token or as U+FFFD. Such an answer passes.
-    """
-    shown, wanted = ("".join(text.split()) for text in ("".join(tokens), answer))
-    is_partial = not answer.isascii() and any(not each.strip(" \ufffd") for each in tokens[-len(answer.encode()) :])
-    return is_partial or shown.endswith(wanted)
 
 
 class AnswerStore:
@@ -176,6 +130,10 @@ class AnswerStore:
 SAME_NATS = 0.1  # tolerance of a repeated score, for servers in half precision
 
 
+class MissingError(Exception):
+    """A reply lacks what its API returns. Another API may have it."""
+
+
 class UnreachableError(InputError):
     """A failure that may pass: no connection, or a server that is overloaded, slow or failing."""
 
@@ -202,7 +160,7 @@ class Question(NamedTuple):
     @property
     def key(self) -> str:
         """The key of the stored answer."""
-        return sha256_json([{"generation": "2", "echo": "1"}.get(self.api, self.api), *self[:4]])
+        return sha256_json([{"generation": "2"}.get(self.api, f"{self.api} 2"), *self[:4]])
 
     def means(self, given: dict[str, Any]) -> Any:
         """Return scores in nats, or a label index, or None if the text does not match a label.
@@ -229,7 +187,7 @@ HINT_LABELS = "Use answers that begin differently, or --by generation."
 def require_different_beginnings(instances: Sequence[RenderedInstance], names: Sequence[str]) -> None:
     """Refuse answers whose first words begin alike (``E-ENDPOINT-LABELS``)."""
     for at, group in dict.fromkeys(pair for each in instances for pair in enumerate(each.choices)):
-        words = sorted((*choice.split(), "")[0] for choice in group)
+        words = sorted((*unicodedata.normalize("NFC", choice).split(), "")[0] for choice in group)
         if any(after.startswith(word) for word, after in itertools.pairwise(words)):
             message = (
                 f"Template {names[at] if names else at + 1!r}: the answers {', '.join(map(repr, group))} begin alike."
@@ -251,8 +209,10 @@ def first_token_scores(top: Sequence[tuple[str, float]], choices: Sequence[str],
         >>> first_token_scores([("Yes", -0.1), ("Y", -4.0), ("Maybe", -5.0)], ["No", "Yes"], "")
         [-5.0, -0.1]
     """
-    listed = sorted((len(token.strip()), log_prob, token.strip()) for token, log_prob in top if token.strip())
-    begun = [([at for at, each in enumerate(choices) if each.startswith(text)], each) for *_, each, text in listed]
+    texts = [(unicodedata.normalize("NFC", token.strip()), log_prob) for token, log_prob in top if token.strip()]
+    listed = sorted((len(text), log_prob, text) for text, log_prob in texts)
+    named = [unicodedata.normalize("NFC", each) for each in choices]
+    begun = [([at for at, each in enumerate(named) if each.startswith(text)], each) for *_, each, text in listed]
     own = {at: log_prob for (at, *others), log_prob in filter(lambda each: each[0], begun) if not others}
     shared = [(places, log_prob) for places, log_prob in begun if len(places) > 1]
     if not own and not shared:
@@ -272,8 +232,8 @@ def same(one: Any, other: Any) -> bool:
 
 
 def in_threads(
-    ask: Callable[[Question], Any], questions: Sequence[Question], number: int, seconds: float
-) -> Iterator[tuple[Question, Any]]:
+    ask: Callable[[Any], Any], questions: Sequence[Any], number: int, seconds: float
+) -> Iterator[tuple[Any, Any]]:
     """Yield questions with their answers or exceptions, in the order of arrival.
 
     An exception stops the threads. If no answer arrives for ``seconds``, the last item is an

@@ -2,22 +2,25 @@
 
 import functools
 import os
-from collections.abc import Callable
+import re
 from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.hub import endpoint_of
-from flip_flop.scoring.questions import UnreachableError, UnsupportedError
+from flip_flop.scoring.questions import MissingError, UnreachableError, UnsupportedError, in_threads
+from flip_flop.scoring.replies import Completion, LlamaReply
 
 # Retries begin after 0.5 s, 1 s, 2 s, ... up to 8 s. They span about a minute, in which a server can restart.
 RETRIES, SECONDS = 10, 300.0
 HINTS = {
     **dict.fromkeys(range(300, 400), "Redirects are not followed. Give the address of the server itself."),
-    **dict.fromkeys((400, 413, 422), "See the server's log. The prompt may be longer than its context."),
+    **dict.fromkeys((400, 413, 422), "See the server's log."),
 }
 WITHOUT_PROBABILITIES = "Add --by generation to use generated answers."
+SHORT_KEY, MAX_WORDS = 8, 300
+ROOM_TO_REASON = 2048  # tokens that max_completion_tokens counts, unlike max_tokens
 UNSUPPORTED = (400, 404, 405, 422)  # statuses of a server that lacks an endpoint or an option
-SECONDS_TO_NAME = 10.0
+SECONDS_TO_NAME = 30.0
 
 
 class Server:
@@ -35,6 +38,7 @@ class Server:
 
         self._errors: Any = openai
         self.seconds = seconds
+        self.adapted: dict[str, Any] = {}  # how requests differ from the usual ones
         self._key = os.environ.get("OPENAI_API_KEY", "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise InputError("E-ENDPOINT", "OPENAI_API_KEY has characters that no key has.", "Correct or unset it.")
@@ -54,40 +58,74 @@ class Server:
 
     @functools.cached_property
     def is_llama_server(self) -> bool:
-        """Whether the server calls itself llama.cpp, as ``llama-server`` does in its list of models."""
-        client = self._client.with_options(max_retries=0, timeout=SECONDS_TO_NAME)
-        try:
-            listed: Any = client.get("/models", cast_to=object)
-            return any(each["owned_by"] == "llamacpp" for each in listed["data"])
-        except Exception:  # a server may have no list, or a list of another shape
-            return False
+        """Whether the server calls itself llama.cpp, as ``llama-server`` does in its list of models.
 
-    def complete(self, **arguments: Any) -> dict[str, Any]:
-        """Return the JSON of a completion at temperature 0."""
-        return self._asked(self._client.completions, arguments)
+        Raises:
+            InputError: ``E-ENDPOINT-ANSWER`` without a reply in time.
+        """
+        client = self._client.with_options(max_retries=2)
 
-    def chat(self, prompt: str, answer: str | None = None, **arguments: Any) -> dict[str, Any]:
-        """Return the JSON of a chat completion at temperature 0, after a user turn and perhaps a begun answer."""
+        def ask(_: Any) -> bool:
+            try:
+                listed: Any = client.get("/models", cast_to=object)
+                return any(each["owned_by"] == "llamacpp" for each in listed["data"])
+            except Exception:  # a server may have no list, or a list of another shape
+                return False
+
+        ((_, answer),) = in_threads(ask, [None], 1, min(self.seconds, SECONDS_TO_NAME))
+        if isinstance(answer, BaseException):
+            raise answer
+        return bool(answer)
+
+    def complete(self, **arguments: Any) -> Completion:
+        """Return a completion at temperature 0. Some servers have chat completions at every address."""
+        reply = self._asked("/completions", arguments)
+        if reply.choices[0].text is None and reply.choices[0].message is not None:
+            raise MissingError("only a chat completion")
+        return reply
+
+    def chat(self, prompt: str, answer: str | None = None, **arguments: Any) -> Completion:
+        """Return a chat completion at temperature 0, after a user turn and perhaps a begun answer."""
         turns = [{"role": "user", "content": prompt}]
         if answer is not None:
             turns.append({"role": "assistant", "content": answer})
-        return self._asked(self._client.chat.completions, {"messages": turns, **arguments})
+        return self._asked("/chat/completions", {"messages": turns, **arguments})
 
-    def post(self, name: str, **body: Any) -> dict[str, Any]:
-        """Return the JSON of an endpoint of ``llama-server``, next to ``/v1``."""
-        url = f"{self.endpoint.url.removesuffix('/v1')}/{name}"
-        return self._send(lambda: self._client.post(url, cast_to=object, body=body))
+    def post(self, name: str, **body: Any) -> LlamaReply:
+        """Return the reply of an endpoint of ``llama-server``, next to ``/v1``."""
+        return LlamaReply.model_validate(self._send(f"{self.endpoint.url.removesuffix('/v1')}/{name}", body))
 
-    def _asked(self, resource: Any, arguments: dict[str, Any]) -> Any:
-        create = resource.with_raw_response.create
-        return self._send(lambda: create(model=self.endpoint.model, temperature=0, **arguments).http_response.json())
-
-    def _send(self, create: Callable[[], Any]) -> Any:
+    def _asked(self, path: str, arguments: dict[str, Any]) -> Completion:
+        """Ask, and if the server refuses a parameter, ask again as it wants."""
+        asked = {"model": self.endpoint.model, "temperature": 0, **arguments}
+        top, wanted = asked.get("top_logprobs", 0), self.adapted
+        if "temperature" in wanted:
+            del asked["temperature"]
+        if "max_tokens" in wanted:
+            number = asked.pop("max_tokens")
+            asked[wanted["max_tokens"]] = number if number == 1 else number + ROOM_TO_REASON
+        if top:
+            asked["top_logprobs"] = top = min(top, wanted.get("top_logprobs", top))
         try:
-            return create()
+            return Completion.model_validate(self._send(path, asked))
+        except UnsupportedError as error:
+            fewer = [int(each) for each in re.findall(r"\d+", error.message) if 0 < int(each) < top]
+            wishes: dict[str, dict[str, Any]] = {
+                "max_completion_tokens": {"max_tokens": "max_completion_tokens"},
+                "temperature": {"temperature": "default"},
+                "logprobs": {"top_logprobs": max(fewer)} if fewer else {},
+            }
+            self.adapted = next((wanted | each for word, each in wishes.items() if word in error.message), wanted)
+            if self.adapted == wanted:
+                raise
+        return self._asked(path, arguments)
+
+    def _send(self, path: str, body: dict[str, Any]) -> Any:
+        try:
+            return self._client.post(path, cast_to=object, body=body)
         except self._errors.APIStatusError as error:
-            reason, status = self.plain(error), error.status_code
-            if status in (400, 422, 500) and ("logprob" in str(error) or "echo" in str(error)):
+            reason, status = self._words(error), error.status_code
+            if status in (400, 422, 500) and ("logprob" in reason or "echo" in reason):
                 raise UnsupportedError("E-ENDPOINT-LOGPROBS", f"{self}: {reason}.", WITHOUT_PROBABILITIES) from None
             other = UnsupportedError if status in UNSUPPORTED else InputError
             kind = UnreachableError if status == 429 or status >= 500 else other
@@ -96,7 +134,14 @@ class Server:
             kind = UnreachableError if isinstance(error, self._errors.APIConnectionError) else InputError
             raise kind("E-ENDPOINT-ANSWER", f"{self} does not answer: {self.plain(error)}.") from None
 
-    def plain(self, error: Exception) -> str:
+    def _words(self, error: Any) -> str:
+        """Return the server's own words, or all that its reply has."""
+        message = error.body.get("message") if isinstance(error.body, dict) else error.body
+        return self.plain(message or error)
+
+    def plain(self, error: object) -> str:
         """Return the text of an error without line breaks and without the key, which some servers repeat."""
-        text = str(error).replace(self._key, "***") if self._key else str(error)
-        return " ".join(text.split())[:200].rstrip(".")
+        # A short key may be part of other words.
+        key = rf"(?<!\w){re.escape(self._key)}(?!\w)" if len(self._key) < SHORT_KEY else re.escape(self._key)
+        text = re.sub(key, "***", str(error)) if self._key else str(error)
+        return " ".join(text.split())[:MAX_WORDS].rstrip(".")

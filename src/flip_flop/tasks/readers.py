@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -79,12 +80,12 @@ MISSING = frozenset(
 
 
 def cell_text(value: object) -> str:
-    """Return a cell's value as text: empty for a text without visible characters, None, NaN and pandas' NA and NaT.
+    """Return a cell's value as text in NFC: empty without visible characters, and for None, NaN and pandas' NA and NaT.
 
     ``1.0`` is ``1``, because pandas stores a column of integers with missing values as floats.
     """
     is_missing = is_blank(value) if isinstance(value, str) else str(value) in MISSING
-    return "" if is_missing else re.sub(r"\A(-?\d+)\.0\Z", r"\1", str(value))
+    return "" if is_missing else re.sub(r"\A(-?\d+)\.0\Z", r"\1", unicodedata.normalize("NFC", str(value)))
 
 
 def label_text(value: object, labels: Iterable[object] = ()) -> str:

@@ -1,6 +1,7 @@
 """A task: rows, labels and templates; and a rendered split."""
 
 import functools
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
@@ -85,7 +86,7 @@ class Task:
         if self.label_field is not None and self.labels is None:
             hint = "List the field's values under labels, in the order of the answer choices."
             raise InputError("E-TASK-KEY", f"{task} has a label_field but no labels.", hint)
-        texts = [str(label) for label in self.labels or ()]
+        texts = [unicodedata.normalize("NFC", str(label)) for label in self.labels or ()]
         if self.labels is not None and len(texts) < 2:
             raise InputError("E-TASK-KEY", f"{task} has {len(texts)} label.", "List at least two labels.")
         for index, text in enumerate(texts):
@@ -210,13 +211,13 @@ class Task:
             return [None] * len(rows)
         if need_labels:
             rows.require_columns([self.label_field], "the task's label_field")
-        # Cells of a CSV file are texts, so labels are compared as texts.
-        index_of = {str(label): index for index, label in enumerate(self.labels)}
+        # Cells of a CSV file are texts, so labels are compared as texts, in one Unicode form.
+        index_of = {unicodedata.normalize("NFC", str(label)): index for index, label in enumerate(self.labels)}
         gold: list[int | None] = []
         for row in rows.rows:
             value = row.fields.get(self.label_field)
             text = label_text(value, self.labels)
-            index = index_of.get(str(value), index_of.get(text)) if text else None
+            index = index_of.get(unicodedata.normalize("NFC", str(value)), index_of.get(text)) if text else None
             if index is None and text:
                 message = f"{rows.location(row)}: {self.label_field!r} is {value!r}, which is not among the labels."
                 raise InputError("E-LABEL-UNDECLARED", message, f"Declared: {', '.join(map(repr, self.labels))}.")

@@ -133,12 +133,12 @@ def rows_for_task(
 
 def _with_few_labels(train: Sequence[RenderedInstance], few: RenderedSplit) -> list[RenderedInstance]:
     """Label the training instances that render like a few labelled rows, and no others."""
-    known = {(each.prompts, each.choices) for each in train}
-    labels = {(each.prompts, each.choices): each.label for each in few.instances}
+    known = {each.texts for each in train}
+    labels = {each.texts: each.label for each in few.instances}
     for row, each in zip(few.rows.rows, few.instances, strict=True):
-        if (each.prompts, each.choices) not in known:
+        if each.texts not in known:
             raise InputError("E-DATA-UNMATCHED", f"{few.rows.location(row)} is not a row of the training data.")
-    return [replace(each, label=labels.get((each.prompts, each.choices))) for each in train]
+    return [replace(each, label=labels.get(each.texts)) for each in train]
 
 
 class InstanceDataset(Dataset[EncodedInstance]):
