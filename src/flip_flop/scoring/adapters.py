@@ -103,8 +103,10 @@ def _check_tensors(peft_model: Any, adapter: Path) -> None:
     from peft import get_peft_model_state_dict
 
     # PEFT stores the embeddings that an adapter changes together with it.
-    embeddings = (peft_model.get_input_embeddings(), peft_model.get_output_embeddings())
-    changed = any(hasattr(layer, "base_layer") for layer in embeddings)
+    changed = any(
+        hasattr(layer, "base_layer")
+        for layer in (peft_model.get_input_embeddings(), peft_model.get_output_embeddings())
+    )
     expected = get_peft_model_state_dict(peft_model, save_embedding_layers=changed)
     with safe_open(adapter / ADAPTER_WEIGHTS, "pt") as file:
         unknown = sorted(set(file.keys()) - set(expected))

@@ -157,8 +157,15 @@ def check_adapter_size(adapter: Path, model: nn.Module) -> None:
     given = [config.get(key) for key in ("target_modules", "exclude_modules", "layers_pattern")]
     expressions = [item for item in given if isinstance(item, str)]
     expressions += [rf"(.*\.)?({key})$" for keys in patterns.values() for key in keys if re.search("[*+{]", key)]
-    what, hint = f"{adapter}: matching its patterns with the names of layers", "List the names in target_modules."
-    with as_input_error("E-ADAPTER-KEYS", what, hint, TimeLimitExceeded), time_limit():
+    with (
+        as_input_error(
+            "E-ADAPTER-KEYS",
+            f"{adapter}: its patterns take too long to match",
+            "List the names in target_modules.",
+            TimeLimitExceeded,
+        ),
+        time_limit(),
+    ):
         for expression in expressions:
             for name, _ in model.named_modules():
                 re.match(expression, name)

@@ -83,8 +83,11 @@ def _check_header(name: str, file: Path) -> tuple[str, tuple[str, ...]]:
     check_num_layers(name, metadata.get(f"{metadata['general.architecture']}.block_count", 0))
     scaled = [key for key in (*metadata, *tensors) if ".rope.scaling." in key or key.startswith("rope_")]
     if scaled:
-        message = f"{name} scales its rotary embeddings ({scaled[0]}), which transformers does not read from GGUF."
-        raise InputError("E-MODEL-FILE", message, "Use the model's safetensors.")
+        raise InputError(
+            "E-MODEL-FILE",
+            f"{name} scales its rotary embeddings ({scaled[0]}), which transformers does not read from GGUF.",
+            "Use the model's safetensors.",
+        )
     return metadata["general.architecture"], tensors
 
 

@@ -119,8 +119,11 @@ def check_kind(name: str, config: PreTrainedConfig) -> None:
 
 
 def _other_head(name: str, why: str) -> InputError:
-    hint = "Use the causal language model that it was made from, or another."
-    return InputError("E-MODEL-KIND", f"{name} has another head than a language model's: {why}.", hint)
+    return InputError(
+        "E-MODEL-KIND",
+        f"{name} has another head than a language model's: {why}.",
+        "Use the causal language model that it was made from, or another.",
+    )
 
 
 # The files of a tokenizer. Its chat template has a digest of its own.
