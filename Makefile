@@ -85,7 +85,7 @@ evidence: $(VENV)/.installed        ## the studies on real sentences of docs/evi
 	  $(BIN)/flip-flop study run evidence/default.yaml --tasks mr --model $$other --out $(EVIDENCE)/studies || exit 1; done
 
 SHARE := 1
-torture: $(VENV)/.installed-dev     ## kills, damaged files, full disks, races, mutated inputs, hostile servers; hours (SHARE=0.05: minutes)
+torture: $(VENV)/.installed-dev     ## signals, damaged files, full disks, races, mutated inputs, hostile servers; hours (SHARE=0.02: minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m torture --share $(SHARE)
 
 # Root alone may start Slurm's daemons, and install them where they are not: Debian's and Ubuntu's packages.

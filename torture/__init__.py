@@ -1,1 +1,1 @@
-"""Attacks on the command line: kills, damaged files, full disks, races, mutated inputs and hostile templates."""
+"""Attacks on the command line: signals, damaged files, full disks, races, mutated inputs and hostile templates."""

@@ -12,21 +12,22 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from torture.files import damage_checkpoints, fill_disks, race
+from torture import stops
+from torture.files import damage_audits, damage_checkpoints, fill_disks, race
 from torture.forked import import_everything
 from torture.inputs import give_wrong_settings, mutate_inputs
-from torture.kills import kill_audits, kill_reports, kill_studies, kill_trainings
+from torture.models import damage_configurations, damage_gguf_files
 from torture.served import attack_clients
 from torture.workplace import Outcome, make_workplace
 
 Attack = Callable[[Path, int, random.Random], Outcome]
 # How often each is tried in full.
 ATTACKS: dict[str, tuple[Attack, int]] = {
-    "kill-train": (kill_trainings, 600),
-    "kill-audit": (kill_audits, 200),
-    "kill-report": (kill_reports, 160),
-    "kill-study": (kill_studies, 40),
+    **stops.ATTACKS,
     "damage": (damage_checkpoints, 2000),
+    "damage-audit": (damage_audits, 2000),
+    "gguf": (damage_gguf_files, 2000),
+    "configuration": (damage_configurations, 2000),
     "disk": (fill_disks, 200),
     "race": (race, 200),
     "settings": (give_wrong_settings, 2000),
@@ -40,6 +41,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m torture", description=__doc__)
     parser.add_argument("--share", type=float, default=1.0, help="of the full counts (default: all)")
     parser.add_argument("--only", default="", help="attacks whose name has this in it")
+    parser.add_argument("--without", default="", help="names of attacks, with commas between")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     warnings.simplefilter("ignore")  # PEFT's and transformers', of mutated files
@@ -47,7 +49,7 @@ def main() -> int:
     failures = 0
     print(f"{'attack':46}{'attempts':>9}{'failures':>9}{'seconds':>9}")
     for name, (attack, full) in ATTACKS.items():
-        if given.only not in name:
+        if given.only not in name or name in given.without.split(","):
             continue
         with tempfile.TemporaryDirectory(prefix="torture-") as folder:
             started = time.monotonic()

@@ -1,12 +1,15 @@
 """Damaged checkpoints, full disks, and two runs in one folder."""
 
+import functools
+import gzip
 import json
 import shutil
 from pathlib import Path
 from random import Random
 
+from flip_flop import files
 from torture.forked import Run, run
-from torture.workplace import AUDIT, REPORT, TRAIN, Outcome, adapter_of, debris, remove, results_of
+from torture.workplace import AUDIT, REPORT, TRAIN, Outcome, adapter_of, damage, debris, remove, results_of
 
 
 def damage_checkpoints(folder: Path, count: int, rng: Random) -> Outcome:
@@ -23,13 +26,13 @@ def damage_checkpoints(folder: Path, count: int, rng: Random) -> Outcome:
     for made_after_the_kill in (out / "run.json", out / "adapter", out / "checkpoints" / "checkpoint-6"):
         remove(made_after_the_kill)
     out.rename(whole)
-    files = sorted(file.relative_to(whole) for file in whole.rglob("*") if file.is_file() and file.stat().st_size)
-    damages = [(file, kind) for file in files for kind in ("missing", "empty", "halved", *["flipped"] * 64)]
+    names = sorted(file.relative_to(whole) for file in whole.rglob("*") if file.is_file() and file.stat().st_size)
+    damages = [(file, kind) for file in names for kind in ("missing", "empty", "halved", *["flipped"] * 64)]
     outcome = Outcome("damage: one file of a killed run", min(count, len(damages)))
     for file, kind in rng.sample(damages, outcome.attempts):
         remove(out)
         shutil.copytree(whole, out)
-        _damage(out / file, kind, rng)
+        damage(out / file, kind, rng)
         ended = run([*TRAIN, "--resume"], folder)
         outcome.expect(not ended.wrong, f"{file} {kind}: {ended.wrong}")
         # Where the best checkpoint is lost, the next best one is taken, and a line says so.
@@ -42,15 +45,44 @@ def damage_checkpoints(folder: Path, count: int, rng: Random) -> Outcome:
     return outcome
 
 
-def _damage(file: Path, kind: str, rng: Random) -> None:
-    content = bytearray(file.read_bytes())
-    if kind == "missing":
-        file.unlink()
-    elif kind == "flipped":
-        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        file.write_bytes(content)
-    else:
-        file.write_bytes(content[: len(content) // 2] if kind == "halved" else b"")
+def damage_audits(folder: Path, count: int, rng: Random) -> Outcome:
+    """Change a digit, a value or more in a file of an audit: a report refuses it, or is the same."""
+    run([*AUDIT, "--overwrite"], folder)
+    run(REPORT, folder)
+    page, whole, out = folder / "page.html", folder / "whole", folder / "audit"
+    remove(whole)
+    expected = page.read_bytes()
+    out.rename(whole)
+    names = sorted(file.name for file in whole.iterdir() if file.name != "run.json")
+    damages = [
+        (name, kind) for name in names for kind in (*["digit"] * 40, *["flipped"] * 20, "halved", "missing", "empty")
+    ]
+    outcome = Outcome("damage: one file of an audit", count)
+    for name, kind in rng.choices(damages, k=count):
+        remove(out, page)
+        shutil.copytree(whole, out)
+        (_change_digit if kind == "digit" else functools.partial(damage, kind=kind))(out / name, rng=rng)
+        ended = run(REPORT, folder)
+        outcome.count(f"{kind}: {'refused' if ended.code else 'reported'}")
+        outcome.expect(not ended.wrong, f"{name} {kind}: {ended.wrong}")
+        outcome.expect(ended.code == 2 or page.read_bytes() == expected, f"{name} {kind}: another page")
+    return outcome
+
+
+def _change_digit(file: Path, rng: Random) -> None:
+    """Change a digit of a text, or a number of an array, in a file that is otherwise valid."""
+    if file.suffix == ".npz":
+        arrays = files.read_arrays(file)
+        name = rng.choice([name for name, array in arrays.items() if array.dtype.kind in "fiu" and array.size])
+        arrays[name].flat[rng.randrange(arrays[name].size)] += 1
+        files.write_arrays(file, **arrays)
+        return
+    content = file.read_bytes()
+    is_packed = file.suffix == ".gz"
+    text = bytearray(gzip.decompress(content) if is_packed else content)
+    at = rng.choice([number for number, byte in enumerate(text) if chr(byte).isdigit()])
+    text[at] = rng.choice([digit for digit in b"123456789" if digit != text[at]])
+    file.write_bytes(gzip.compress(text) if is_packed else text)
 
 
 def fill_disks(folder: Path, count: int, rng: Random) -> Outcome:
@@ -76,7 +108,7 @@ def fill_disks(folder: Path, count: int, rng: Random) -> Outcome:
             run([*AUDIT, "--overwrite"], folder)
         else:
             remove(folder / "audit")
-        ended = run(arguments, folder, max_file_size=limit)
+        ended = run(arguments, folder, room=limit)
         what = f"{arguments[0]}, at most {limit} bytes a file"
         outcome.expect(not ended.wrong, f"{what}: {ended.wrong}")
         outcome.expect(ended.code == 2 and "E-OS" in ended.err, f"{what}: exit code {ended.code}: {ended.err[-200:]}")

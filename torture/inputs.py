@@ -5,10 +5,11 @@ import json
 import re
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from flip_flop.errors import InputError
 from flip_flop.record import RunRecord
@@ -38,11 +39,13 @@ def mutate_inputs(folder: Path, count: int, rng: Random) -> Outcome:
     lines = [",".join(table[0]), *(",".join(map(str, row.values())) for row in table)]
     (folder / "test.csv").write_text("\n".join(lines), encoding="utf-8")
     (folder / "csv.yaml").write_text((folder / "task.yaml").read_text("utf-8").replace("test.jsonl", "test.csv"))
+    (folder / "input.csv").write_text("\n".join(lines), encoding="utf-8")
     checkpoint = folder / "run" / "checkpoints" / "checkpoint-6"
     readers: list[tuple[Path, Callable[[], object]]] = [
         (folder / "task.yaml", lambda: _render(folder / "task.yaml")),
         (folder / "test.jsonl", lambda: _render(folder / "task.yaml")),
         (folder / "test.csv", lambda: _render(folder / "csv.yaml")),
+        (folder / "input.csv", lambda: load_task(str(folder / "task.yaml")).render_file(folder / "input.csv")),
         (folder / "study.yaml", lambda: load_study(str(folder / "study.yaml"))),
         (folder / "run" / "run.json", lambda: RunRecord.read(folder / "run")),
         (folder / "audit" / "run.json", lambda: load_run(folder / "audit")),
@@ -103,15 +106,23 @@ def mutated(content: bytes, rng: Random) -> bytes:
     return bytes(changed)
 
 
-def problem_of(read: Callable[[], object]) -> str | None:
+def places_of(value: Any) -> Iterator[tuple[Any, Any]]:
+    """All holders and keys in a JSON value."""
+    keys = [*value] if isinstance(value, dict) else [*range(len(value))] if isinstance(value, list) else []
+    for key in keys:
+        yield value, key
+        yield from places_of(value[key])
+
+
+def problem_of(read: Callable[[], object], seconds: int = SECONDS) -> str | None:
     """Return what is wrong with a call: it takes too long, or raises an error other than an InputError of one line."""
-    with _alarm():
+    with _alarm(seconds):
         try:
             read()
         except InputError as error:
             return "more than one line" if "\n" in str(error) else None
         except TimeoutError:
-            return f"more than {SECONDS} s"
+            return f"more than {seconds} s"
         except Exception:
             return (
                 traceback.format_exc().strip().splitlines()[-1] + " " + traceback.format_exc().splitlines()[-3].strip()
@@ -120,12 +131,12 @@ def problem_of(read: Callable[[], object]) -> str | None:
 
 
 @contextlib.contextmanager
-def _alarm():  # type: ignore[no-untyped-def]
+def _alarm(seconds: int):  # type: ignore[no-untyped-def]
     def stop(number: int, frame: object) -> None:
         raise TimeoutError
 
     former = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SECONDS)
+    signal.alarm(seconds)
     try:
         yield
     finally:

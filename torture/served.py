@@ -4,24 +4,34 @@ import contextlib
 import functools
 import gzip
 import json
-import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 from tests.served import serving
+from tests.tiny import with_chat_template
 
 from flip_flop import ScoringOptions
 from flip_flop.scoring import EndpointScorer, load_model
 from flip_flop.tasks import load_task
-from torture.inputs import mutated, problem_of
-from torture.workplace import Outcome, remove
+from torture.inputs import mutated, places_of, problem_of
+from torture.workplace import Outcome, cache_in, remove
 
-OPTIONS = ScoringOptions(concurrency=4), ScoringOptions(by="generation", concurrency=4)
+ON = {"chat_template": "on", "concurrency": 4}
+# Each API, its kind of server and the options of scoring.
+APIS = {
+    "echo": ("completions", ScoringOptions(concurrency=4)),
+    "generation": ("completions", ScoringOptions(by="generation", concurrency=4)),
+    "prompt_logprobs": ("vllm", ScoringOptions(**ON)),
+    "grammar": ("llama", ScoringOptions(**ON)),
+    "top_logprobs": ("chat", ScoringOptions(**ON)),
+}
+# A value of these may be changed to another valid one.
+FREE = ("text", "content", "id", "object", "created", "model")
 # None of these is a log-probability.
 WRONG = (True, False, 5, -1e300, 10**400, float("nan"), -float("inf"), "-1", "\ud800", [], {}, [1], {"a": 1})
 HUGE, BOMB = b" " * 2**24, gzip.compress(b" " * 2**27)
@@ -38,18 +48,24 @@ def attack_clients(folder: Path, count: int, rng: Random) -> Outcome:
     outcome = Outcome("hostile replies and stores of served models", count)
     model = load_model("demo", device="cpu")
     rows = load_task(str(folder / "task.yaml")).render("test", limit=2).instances
-    with _cache(folder / "cache"), serving(model.model, model.tokenizer) as (server, name):
-        server.echoed = functools.cache(server.echoed)
-        server.writes = lambda prompt: "Yes." if len(prompt) % 2 else "No"
-        expected = [EndpointScorer(name).scores(rows, each).scores for each in OPTIONS]
-        for _ in range(count):
-            remove(folder / "cache")
-            at, kind = rng.randrange(2), rng.choice([*REPLIES, *STORES])
-            what, scored = f"{kind}, by {OPTIONS[at].by}", []
+    with cache_in(folder / "cache"), serving(model.model, with_chat_template(model.tokenizer)) as (server, name):
+        _keep_answers(server)
 
-            def score(at: int = at, scored: list[bool] = scored) -> None:
-                found = EndpointScorer(name, retries=0, seconds=1.0).scores(rows, OPTIONS[at]).scores
-                scored.append(bool(np.abs(np.exp(found) - np.exp(expected[at])).max() < 1e-6))
+        def scores(api: str) -> np.ndarray:
+            server.kind, options = APIS[api]
+            return np.exp(EndpointScorer(name, retries=0, seconds=1.0).scores(rows, options).scores)
+
+        expected = {}
+        for api in APIS:
+            remove(folder / "cache")  # it has the API of the server
+            expected[api] = scores(api)
+        for number in range(count):
+            remove(folder / "cache")
+            api, kind = [*APIS][number % len(APIS)], rng.choice([*REPLIES, *STORES])
+            what, scored = f"{kind}, {api}", []
+
+            def score(api: str = api, scored: list[bool] = scored) -> None:
+                scored.append(bool(np.nanmax(np.abs(scores(api) - expected[api])) < 1e-6))
 
             if kind in STORES:
                 score()
@@ -57,36 +73,51 @@ def attack_clients(folder: Path, count: int, rng: Random) -> Outcome:
                 STORES[kind](file, rng)
             else:
                 server.sends = _from(len(server.requests) + rng.randrange(8), server, REPLIES[kind](rng))
+                if kind not in CHANGES and rng.random() < 0.5:
+                    server.gets = _for_models(REPLIES[kind](rng))
             before, problem = len(scored), problem_of(score)
             outcome.count(f"{kind}: {'scored' if len(scored) > before else 'refused'}")
             outcome.expect(problem is None, f"{what}: {problem}")
-            server.sends = None
+            server.sends = server.gets = None
             problem = problem_of(score)
             outcome.expect(problem is None, f"{what}, then a good server: {problem}")
             outcome.expect(all(scored), f"{what}: wrong scores")
     return outcome
 
 
-@contextlib.contextmanager
-def _cache(folder: Path) -> Iterator[None]:
-    former = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(folder)
-    try:
-        yield
-    finally:
-        os.environ.pop("XDG_CACHE_HOME")
-        if former is not None:
-            os.environ["XDG_CACHE_HOME"] = former
+def _keep_answers(server: Any) -> None:
+    """Compute each answer of the server once."""
+    server.echoed = functools.cache(server.echoed)
+    log_probs_of = functools.cache(lambda ids, compute=server.log_probs_of: compute([*ids]))
+    server.log_probs_of = lambda ids: log_probs_of(tuple(ids))
+    server.writes = lambda prompt: "Yes." if len(prompt) % 2 else "No"
+
+
+def _for_models(send: Send) -> Callable[[Any], None]:
+    """The same reply for the list of models. The client may close the connection."""
+
+    def gets(handler: Any) -> None:
+        handler.close_connection = True
+        with contextlib.suppress(OSError):
+            send(handler, b"{}")
+
+    return gets
 
 
 def _from(start: int, server: Any, send: Send) -> Send:
     return lambda handler, content: (send if len(server.requests) > start else type(handler).reply)(handler, content)
 
 
-def _changed(change: Callable[[Any], object]) -> Send:
+def _changed(change: Callable[[Any, Any, Random], object], rng: Random, kinds: tuple[type, ...]) -> Send:
+    """Change one value of these types in a reply: the same one in each reply of the same form."""
+    seed = rng.random()
+
     def send(handler: Any, content: bytes) -> None:
-        reply = json.loads(content)
-        change(reply)
+        reply, draw = json.loads(content), Random(seed)
+        places = [(holder, key) for holder, key in places_of(reply) if isinstance(holder[key], kinds)]
+        deep = [(holder, key) for holder, key in places if key not in FREE]
+        if deep:
+            change(*draw.choice(deep), draw)
         handler.reply(json.dumps(reply).encode())
 
     return send
@@ -94,46 +125,49 @@ def _changed(change: Callable[[Any], object]) -> Send:
 
 def _wrong_value(rng: Random) -> Send:
     """A value of another type, or that no log-probability has."""
-    value, seed = rng.choice(WRONG), rng.random()
+    value = rng.choice(WRONG)
 
-    def change(reply: Any) -> None:
-        draw = Random(seed)
-        holders = [reply, reply["usage"], reply["choices"][0], *[reply["choices"][0].get("logprobs") or {}] * 5]
-        holder = draw.choice(holders)
-        lists = [each for each in holder.values() if isinstance(each, list)]
-        if lists and draw.random() < 0.7:
-            holder = draw.choice(lists)
-        if holder and not (isinstance(value, str) and isinstance(holder, dict) and "text" in holder):
-            holder[draw.choice([*(holder if isinstance(holder, dict) else range(len(holder)))])] = value
+    def change(holder: Any, key: Any, draw: Random) -> None:
+        if not (isinstance(value, str) and isinstance(holder[key], str)):
+            holder[key] = value
 
-    return _changed(change)
+    return _changed(change, rng, (object,))
 
 
 def _other_length(rng: Random) -> Send:
-    """Lists of tokens and log-probabilities with elements removed or repeated."""
-    names = rng.choice([["tokens"], ["token_logprobs"], ["tokens", "token_logprobs"]])
-    number, at = rng.choice((-9, -3, -2, -1, 1, 2, 3)), rng.random()
+    """A list with elements removed or repeated; of the most probable tokens, a server may send any number."""
+    number = rng.choice((-9, -3, -2, -1, 1, 2, 3))
 
-    def change(reply: Any) -> None:
-        shown = reply["choices"][0].get("logprobs") or {}
-        for name in names:
-            start = int(at * (len(shown.get(name, [])) + 1))
-            if name in shown and number < 0:
-                del shown[name][max(0, start + number) : max(0, start + number) - number]
-            elif name in shown:
-                shown[name][start:start] = shown[name][max(0, start - number) : start]
+    def change(holder: Any, key: Any, draw: Random) -> None:
+        shown, start = holder[key], draw.randrange(len(holder[key]) + 1)
+        if number < 0 and key != "top_logprobs":
+            del shown[max(0, start + number) : max(0, start + number) - number]
+        elif number > 0:
+            shown[start:start] = shown[max(0, start - number) : start]
 
-    return _changed(change)
+    return _changed(change, rng, (list,))
+
+
+def _missing(rng: Random) -> Send:
+    """A reply without one of its keys."""
+
+    def change(holder: Any, key: Any, draw: Random) -> None:
+        if isinstance(holder, dict):
+            del holder[key]
+
+    return _changed(change, rng, (object,))
 
 
 def _other_usage(rng: Random) -> Send:
     name, number = rng.choice(("prompt_tokens", "completion_tokens")), rng.choice((-9, -1, 1, 2, 9, None, "1", 1.5))
 
-    def change(reply: Any) -> None:
-        usage = reply["usage"]
-        usage[name] = usage[name] + number if isinstance(number, int) else number
+    def send(handler: Any, content: bytes) -> None:
+        reply = json.loads(content)
+        if usage := reply.get("usage"):
+            usage[name] = usage[name] + number if isinstance(number, int) else number
+        handler.reply(json.dumps(reply).encode())
 
-    return _changed(change)
+    return send
 
 
 def _garbage(rng: Random) -> Send:
@@ -152,12 +186,12 @@ def _cut(rng: Random) -> Send:
 
 
 def _slow(rng: Random) -> Send:
-    """A byte at a time, in the headers or the body."""
+    """A byte at a time, in the headers or the body, for longer than a request may take."""
     first = rng.choice((b"", b"HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\n"))
 
     def send(handler: Any, content: bytes) -> None:
         handler.wfile.write(first)
-        for letter in (first or b"HTTP/1.1 200 OK\r\nX-Long: ") + b" " * 40:
+        for letter in (first or b"HTTP/1.1 200 OK\r\nX-Long: ") + b" " * 400:
             handler.wfile.write(bytes([letter]))
             time.sleep(0.05)
 
@@ -232,10 +266,14 @@ def _changed_file(file: Path, rng: Random) -> None:
     file.write_bytes(content)
 
 
-REPLIES: dict[str, Callable[[Random], Send]] = {
+CHANGES: dict[str, Callable[[Random], Send]] = {
     "value": _wrong_value,
     "length": _other_length,
+    "missing": _missing,
     "usage": _other_usage,
+}
+REPLIES: dict[str, Callable[[Random], Send]] = {
+    **CHANGES,
     "garbage": _garbage,
     "cut": _cut,
     "slow": _slow,

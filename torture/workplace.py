@@ -1,7 +1,10 @@
 """A task, a study and commands that take about a second each, on the embedded model."""
 
+import contextlib
 import json
+import os
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +24,7 @@ TRAIN = [
     *("train", *MODEL, "--out", "run", "--keep-worse", "--max-steps", "6", "--per-device-train-batch-size", "4"),
     *("--eval-steps", "2", "--save-total-limit", "9", "--lora-dropout", "0.05"),
 ]
+PREDICT = ["predict", *MODEL, "--input", "test.jsonl", "--out", "answers.csv"]
 REPORT = ["report", "audit", "--out", "page.html"]
 STUDY = ["study", "run", "study.yaml", "--model", "demo", "--device", "cpu", "--out", "studies"]
 
@@ -83,3 +87,28 @@ def results_of(audit: Path) -> bytes:
     """The bytes of an audit's metrics; none where it is not there."""
     file = audit / "metrics.json"
     return file.read_bytes() if file.is_file() else b""
+
+
+def damage(file: Path, kind: str, rng: random.Random) -> None:
+    """Remove, empty or halve a file, or flip one of its bits."""
+    content = bytearray(file.read_bytes())
+    if kind == "missing":
+        file.unlink()
+    elif kind == "flipped":
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        file.write_bytes(content)
+    else:
+        file.write_bytes(content[: len(content) // 2] if kind == "halved" else b"")
+
+
+@contextlib.contextmanager
+def cache_in(folder: Path) -> Iterator[None]:
+    """Keep the cache of flip-flop in a folder."""
+    former = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop("XDG_CACHE_HOME")
+        if former is not None:
+            os.environ["XDG_CACHE_HOME"] = former

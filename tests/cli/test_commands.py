@@ -51,6 +51,21 @@ def test_the_installed_command_runs_and_refuses(project, model):
     assert refused.stderr == "E-CONFIG-VALUE: --divergence-space is 'words'. Use one of vocab, labels, both.\n"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_in_a_write_ends_with_one_line_and_leaves_no_file(tmp_path, name, code):
+    (tmp_path / "reviews.csv").write_text("text,label\n" + "good room,yes\nbad food,no\n" * 5)
+    program = (
+        "import os, signal, sys\nfrom flip_flop.cli.main import main\n"
+        f"sys.addaudithook(lambda event, _: event == 'os.rename' and os.kill(os.getpid(), signal.{name}))\n"
+        "sys.argv = ['flip-flop', 'init', 'reviews.csv']\nmain()"
+    )
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, stdin=subprocess.DEVNULL)
+    assert (ended.returncode, ended.stderr.strip().splitlines()[-1]) == (code, "stopped")
+    assert os.listdir(tmp_path) == ["reviews.csv"]
+
+
 def test_help_imports_no_torch():
     code = (
         "import sys\nfrom flip_flop.cli.main import main\n"

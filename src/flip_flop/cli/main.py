@@ -10,6 +10,7 @@ import time
 import traceback
 import warnings
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -69,39 +70,46 @@ def env_command() -> int:
 def main() -> None:
     """Run a command. For invalid input, print a line to standard error and exit with 2."""
     _set_up_logging()
+    if os.environ.get("WORLD_SIZE", "1") == "1":  # a launcher's processes end at once, in a collective operation, too
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         code = cli.main(prog_name="flip-flop", standalone_mode=False)
     except InputError as error:
-        _silence_other_processes(2)
-        echo(error, err=True)
-        sys.exit(2)
+        _refuse(str(error))
     except click.ClickException as error:
-        _silence_other_processes(2)
         shown = io.StringIO()
         error.show(shown)
-        echo(shown.getvalue().rstrip("\n"), err=True)
-        sys.exit(2)
+        _refuse(shown.getvalue().rstrip("\n"))
     except (click.Abort, KeyboardInterrupt):
         echo("stopped", err=True)
         sys.exit(130)
     except OSError as error:
         from flip_flop.files import WRITE_ERRORS, write_failure  # numpy, for which --help does not wait
 
-        _silence_other_processes(2)
         where = f" {error.filename}" if error.filename else ""
         plain = InputError("E-OS", f"{error.strerror or error}{where}.", "Fix it and run the command again.")
         is_write = error.filename and error.errno in WRITE_ERRORS
-        echo(write_failure(error, Path(error.filename), plain.hint) if is_write else plain, err=True)
-        sys.exit(2)
+        _refuse(str(write_failure(error, Path(error.filename), plain.hint) if is_write else plain))
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # of torch, which is not imported for its name
             raise
-        _silence_other_processes(2)
         reason = " ".join(str(error).split(". ")[0].split()).rstrip(".")
         hint = "See docs/memory.md. --resume continues a training run from its last checkpoint."
-        echo(InputError("E-MEMORY", f"{reason}.", hint), err=True)
-        sys.exit(2)
+        _refuse(str(InputError("E-MEMORY", f"{reason}.", hint)))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _terminate(number: int, frame: object) -> None:
+    """Remove temporary files on the way out, as on Ctrl-C."""
+    os.write(2, b"stopped\n")  # echo cannot interrupt itself
+    raise SystemExit(128 + number)
+
+
+def _refuse(text: str) -> NoReturn:
+    """Print an error of one or all processes once, and exit with 2."""
+    _silence_other_processes(2)
+    echo(text, err=True)
+    sys.exit(2)
 
 
 def _silence_other_processes(code: int) -> None:
