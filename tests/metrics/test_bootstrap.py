@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
+from benchmarks.coverage import LABELS, coverage
+from scipy.stats import binomtest
 
 from flip_flop.files import generator
 from flip_flop.metrics import (
     METRICS,
     Scores,
-    accuracy_per_template,
     bootstrap_interval,
-    f1_per_template,
     instance_agreement,
     mean_statistic,
     observed_agreement,
@@ -39,43 +39,104 @@ def noisy(data):
     return Scores(data.scores + np.clip(noise, -1, 1), data.gold)
 
 
-SLOW = {
-    "observed_agreement": lambda data: observed_agreement(data.predictions),
-    "no_consensus_share": lambda data: oracle.no_consensus_share(data.predictions.tolist()),
-    "mean_f1": lambda data: f1_per_template(data.predictions, data.gold, num_labels=3).mean(),
-    "accuracy": lambda data: float(accuracy_per_template(data.predictions, data.gold).mean()),
-    "fleiss_kappa": lambda data: oracle.fleiss_kappa(data.predictions.tolist()),
-    "posix": lambda data: oracle.posix(data.scores.tolist()),
-    "ensemble_f1": lambda data: oracle.f1([oracle.ensemble(i) for i in data.scores.tolist()], data.gold.tolist(), 3),
-    "vote_f1": lambda data: oracle.f1([oracle.majority_vote(i) for i in data.scores.tolist()], data.gold.tolist(), 3),
+def weights(num_instances, resamples=2000):
+    """Dirichlet weights of other draws than those of the package."""
+    draws = np.random.default_rng(9).exponential(size=(resamples, num_instances))
+    return draws / draws.sum(axis=1, keepdims=True)
+
+
+def weighted_f1(predicted, gold, weights):
+    """Macro-F1 of weighted instances, label by label."""
+    predicted, found = np.array(predicted), []
+    for label in range(3):
+        is_predicted, is_gold = predicted == label, gold == label
+        hits = weights[:, is_predicted & is_gold].sum(axis=1)
+        found.append(2 * hits / (weights[:, is_predicted].sum(axis=1) + weights[:, is_gold].sum(axis=1)))
+    return sum(found) / 3
+
+
+def weighted_kappa(predictions, weights):
+    observed = weights @ [oracle.agreement_of_instance(row) for row in predictions.tolist()]
+    by_chance = sum((weights @ (predictions == label).mean(axis=1)) ** 2 for label in range(3))
+    return (observed - by_chance) / (1 - by_chance)
+
+
+WEIGHTED = {
+    "observed_agreement": lambda data, w: w @ [oracle.agreement_of_instance(row) for row in data.predictions.tolist()],
+    "accuracy": lambda data, w: w @ (data.predictions == data.gold[:, None]).mean(axis=1),
+    "fleiss_kappa": lambda data, w: weighted_kappa(data.predictions, w),
+    "mean_f1": lambda data, w: np.mean([weighted_f1(each, data.gold, w) for each in data.predictions.T], axis=0),
+    "vote_f1": lambda data, w: weighted_f1([oracle.majority_vote(each) for each in data.scores.tolist()], data.gold, w),
+    "ensemble_f1": lambda data, w: weighted_f1([oracle.ensemble(each) for each in data.scores.tolist()], data.gold, w),
+    "posix": lambda data, w: w @ [oracle.posix([each]) for each in data.scores.tolist()],
 }
 
 
-@pytest.mark.parametrize("name", SLOW)
-def test_one_matrix_product_gives_the_interval_of_calling_the_statistic_on_every_resample(name):
-    fast, slow = METRICS[name].statistic, SLOW[name]
-    before, after = noisy(data_of(*table(30))), noisy(data_of(*table(30, 6, 3, 0.8)))
-    settings = {"resamples": 60, "seed": 3}
-    assert fast(before) == pytest.approx(slow(before), abs=1e-12)
-    assert bootstrap_interval(fast, before, **settings) == pytest.approx(
-        bootstrap_interval(slow, before, **settings), abs=1e-12
-    )
-    assert paired_bootstrap_interval(fast, [before], [after], **settings) == pytest.approx(
-        paired_bootstrap_interval(slow, [before], [after], **settings), abs=1e-12
-    )
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_intervals_of_many_instances_are_quantiles_of_the_statistic_under_random_weights(name):
+    before, after = noisy(data_of(*table(400))), noisy(data_of(*table(400, 4, 3, 0.8)))
+    slow = WEIGHTED[name]
+    equal = np.full((1, 400), 1 / 400)
+    assert [METRICS[name].value(before)] == pytest.approx(slow(before, equal), abs=1e-12)
+    first, second = (slow(data, weights(400)) for data in (before, after))
+    for found, drawn in (
+        (METRICS[name].interval(before), first),
+        (METRICS[name].change_interval(before, after), second - first),
+    ):
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        assert found == pytest.approx((low, high), abs=0.3 * (high - low))
+        assert 0.9 * (high - low) < found[1] - found[0] < 1.3 * (high - low)
+
+
+@pytest.mark.parametrize(("successes", "total"), [(60, 60), (0, 60), (59, 60), (41, 60), (3, 20), (995, 1000)])
+def test_the_interval_of_a_share_is_that_of_clopper_and_pearson(successes, total):
+    values = (np.arange(total) < successes).astype(float)
+    exact = binomtest(successes, total).proportion_ci(method="exact")
+    found = bootstrap_interval(mean_statistic(lambda values: values, bounds=(0.0, 1.0)), values)
+    tolerance = 1e-6 if successes in (0, total) else 0.1 * (exact.high - exact.low)
+    assert found == pytest.approx((exact.low, exact.high), abs=tolerance)
+
+
+def test_answers_that_are_all_right_or_all_alike_have_no_interval_of_width_zero():
+    gold = np.arange(60) % 2
+    data = data_of(np.repeat(gold[:, None], 3, axis=1), gold, num_labels=2)
+    for name in ("observed_agreement", "accuracy", "vote_accuracy"):
+        assert METRICS[name].interval(data) == pytest.approx((0.025 ** (1 / 60), 1))
+    for name in ("mean_f1", "macro_f1", "vote_f1", "fleiss_kappa"):
+        low, high = METRICS[name].interval(data)
+        assert 0.85 < low < 0.96
+        assert high == 1
+    low, high = METRICS["no_consensus_share"].interval(data)
+    assert (low, high) == pytest.approx((0, 1 - 0.025 ** (1 / 60)), abs=1e-6)
+    # A template that always differs: each instance has the same agreement.
+    low, high = METRICS["observed_agreement"].interval(data_of([[0, 0, 1]] * 60, num_labels=2))
+    assert low < 1 / 3 - 0.01
+    assert high > 1 / 3 + 0.02
+    assert METRICS["posix"].interval(data) is None  # unbounded: nothing is known of other instances
+
+
+def test_a_rare_label_that_is_always_right_has_an_f1_above_zero():
+    gold = (np.arange(100) < 3).astype(int)
+    data = data_of(np.repeat(gold[:, None], 3, axis=1), gold, num_labels=2)
+    recall = binomtest(3, 3).proportion_ci(method="exact").low
+    low, high = METRICS["mean_f1"].interval(data)
+    assert low == pytest.approx(2 * recall / (1 + recall), abs=0.03)
+    assert high == 1
+    assert METRICS["macro_f1"].interval(data)[0] > 0.6
 
 
 def test_the_change_of_several_runs_is_that_of_their_mean():
-    runs = [data_of(*table(40, 4, 3, accuracy, "runs")) for accuracy in (0.4, 0.6, 0.9)]
-    before, *after = ([run] for run in runs)
-    slow = SLOW["accuracy"]
+    runs = [data_of(*table(400, 4, 3, accuracy, "runs")) for accuracy in (0.4, 0.6, 0.9)]
+    first, second, third = (WEIGHTED["accuracy"](data, weights(400)) for data in runs)
+    low, high = np.quantile((second + third) / 2 - first, [0.025, 0.975])
+    found = METRICS["accuracy"].change_interval(*runs)
+    assert found == pytest.approx((low, high), abs=0.1 * (high - low))
 
-    def difference(first, second, third):
-        return (slow(second) + slow(third)) / 2 - slow(first)
 
-    assert paired_bootstrap_interval(METRICS["accuracy"].statistic, before, *after, resamples=99) == pytest.approx(
-        bootstrap_interval(difference, *runs, resamples=99), abs=1e-12
-    )
+@pytest.mark.parametrize("shares", LABELS.values(), ids=LABELS)
+def test_intervals_contain_the_true_value_from_50_instances_on(shares):
+    for share in coverage(50, shares, 60).values():
+        assert share >= 0.9  # 54 of 60
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():
@@ -114,9 +175,14 @@ def test_a_paired_interval_is_narrower_than_the_two_values_would_suggest():
     assert high - low < 0.5 * (alone[1] - alone[0])
 
 
-def test_no_change_is_zero_in_every_resample():
-    data = data_of(*table())
-    assert METRICS["mean_f1"].change_interval(data, data) == (0.0, 0.0)
+def test_equal_answers_to_few_instances_leave_a_change_on_others_possible():
+    data = data_of(*table(60))
+    for name in ("observed_agreement", "accuracy"):
+        low, high = METRICS[name].change_interval(data, data)
+        assert (-low, high) == pytest.approx((1 - 0.05 ** (1 / 60),) * 2, rel=0.15)  # as likely as not to be seen
+    low, high = METRICS["mean_f1"].change_interval(data, data)
+    assert low < 0 < high
+    assert METRICS["posix"].change_interval(data, data) is None
 
 
 def test_the_same_seed_gives_the_same_interval_and_another_seed_another():
@@ -152,7 +218,16 @@ def test_a_resample_without_any_gold_label_is_left_out():
     mean = lambda values, known: values[known].mean() if known.any() else None  # noqa: E731
     assert bootstrap_interval(mean, values, known) == (0.5, 0.5)
     data = data_of([[0, 1], [1, 1], [0, 0]], [1, -1, -1], num_labels=2)
-    assert METRICS["accuracy"].interval(data) == METRICS["mean_f1"].interval(data) == (0.5, 0.5)
+    for name in ("accuracy", "mean_f1"):
+        low, high = METRICS[name].interval(data)
+        assert (low, high) == pytest.approx((0.0125, 0.9875), abs=0.02)
+
+
+def test_a_number_without_known_extremes_has_an_interval_from_50_instances_on():
+    data = noisy(data_of(*table(50)))
+    assert METRICS["posix"].interval(data) is not None
+    assert METRICS["posix"].interval(data[:49]) is METRICS["posix"].change_interval(data[:49], data[:49]) is None
+    assert METRICS["observed_agreement"].interval(data[:5]) is not None
 
 
 def test_a_statistic_without_any_value_is_refused():

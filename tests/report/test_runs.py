@@ -1,8 +1,11 @@
+import base64
 import gzip
 import json
+import re
 import shutil
 import tracemalloc
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -229,7 +232,7 @@ def test_a_run_older_than_a_metric_lacks_its_value(make_run, tmp_path):
 def test_a_custom_metric_is_in_the_report_and_in_the_gate(make_run, tmp_path, monkeypatch, flip_flop):
     answers = Metric("first_share", "first", lambda data: float((data.predictions == 0).mean()), "First label", "How.")
     monkeypatch.setitem(METRICS, "first_share", answers)
-    before, after = make_run(), make_run("f2c", pull=0.9)
+    before, after = make_run(num_instances=60), make_run("f2c", pull=0.9, num_instances=60)
     change = mean_difference("first_share", load_run(before), [load_run(after)])
     assert change.interval[0] <= change.value <= change.interval[1]
     page = Page(write_report([before, after], tmp_path / "report.html").read_text(encoding="utf-8"))
@@ -246,11 +249,58 @@ def test_a_report_needs_a_run(tmp_path):
         write_report([], tmp_path / "report.html")
 
 
-def test_with_different_chat_templates_the_report_names_the_run_of_the_prompts(make_run, tmp_path):
+def embedded_prompts(page):
+    data = re.search(r'id="g1-data">([^<]+)<', page).group(1)
+    return json.loads(gzip.decompress(base64.b64decode(data)))["prompts"]
+
+
+def with_texts(run, start, answer):
+    """Write the run again, with other prompts, and with a generated answer to each of them."""
+    found = load_run(run)
+    instances = [
+        replace(
+            each,
+            prompts=tuple(start + prompt for prompt in each.prompts),
+            written=tuple(f"{answer} {at}" for at in range(len(each.prompts))) if answer else (),
+        )
+        for each in found.instances
+    ]
+    replace(found, data=replace(found.data, instances=instances)).write(run)
+
+
+def test_a_report_of_two_runs_has_the_prompts_and_the_texts_of_both(make_run, tmp_path):
     base, trained = make_run(), make_run("f2c", pull=0.8)
-    assert "chat templates differ" not in report_text([base, trained], tmp_path)
-    change_json(trained / "run.json", scoring={"chat_template": True})
-    assert "The prompts are those of base: the runs' chat templates differ." in report_text([base, trained], tmp_path)
+    page = write_report([base, trained], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert not any("[prompt of" in text for texts in embedded_prompts(page) for text in texts)
+
+    with_texts(base, "", "It is")
+    with_texts(trained, "", "I say")
+    page = write_report([base, trained], tmp_path / "report.html").read_text(encoding="utf-8")
+    for texts in embedded_prompts(page):
+        for text in texts:
+            prompt, *answers = text.rsplit("\n", 2)
+            assert "kettle" in prompt
+            number = answers[0][-1]
+            assert answers == [f"[base wrote] It is {number}", f"[f2c wrote] I say {number}"]
+    assert "[f2c wrote] I say 3" in Page(page).text
+
+    with_texts(trained, "<|user|>", "I say")
+    page = write_report([base, trained], tmp_path / "report.html").read_text(encoding="utf-8")
+    for text in (text for texts in embedded_prompts(page) for text in texts):
+        first, second = text.split("\n\n[prompt of f2c]\n")
+        assert first.startswith("[prompt of base]\n")
+        assert "[base wrote] It is" in first
+        assert second.startswith("<|user|>")
+        assert "[f2c wrote] I say" in second
+        assert "[base wrote]" not in second
+    assert "[prompt of f2c] <|user|>" in Page(page).text
+
+
+def test_prompts_that_only_one_of_two_runs_kept_have_its_name(make_run, tmp_path):
+    base, trained = make_run(), make_run("f2c", pull=0.8)
+    (base / "instances.jsonl.gz").unlink()
+    page = write_report([base, trained], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert all(text.startswith("[prompt of f2c]\n") for texts in embedded_prompts(page) for text in texts)
 
 
 def report_text(runs, folder):

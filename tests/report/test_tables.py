@@ -192,13 +192,3 @@ def test_unknown_constant_templates_are_rejected(constant, make_run):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"constant_templates": constant}))
     with pytest.raises(InputError, match="E-RUN-BROKEN"):
         load_run(path.parent)
-
-
-def test_few_labelled_instances_make_intervals_too_narrow(make_run):
-    run = load_run(make_run(num_instances=60))
-    assert "too narrow" not in render_markdown(comparison_frame([run]))
-    few = replace(run, data=replace(run.data, gold=np.where(np.arange(60) < 20, run.gold, -1)))
-    assert "With 20 labelled instances, 95% intervals are too narrow" in render_markdown(comparison_frame([few]))
-    assert "With 12 instances, 95% intervals" in render_markdown(
-        comparison_frame([load_run(make_run(num_instances=12))])
-    )

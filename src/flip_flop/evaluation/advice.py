@@ -6,21 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from flip_flop.console import count, percent, visible
+from flip_flop.console import percent, visible
 from flip_flop.metrics import (
+    METRICS,
     MIN_LABELLED,
+    bootstrap_interval,
     calibration_error_per_template,
+    chance_f1,
     label_probs,
     risk_coverage,
     vote_margin,
     vote_share,
 )
 
-# From docs/how-to/templates.md: python -m evidence.template_ranking.
-RELIABILITY = (
-    "The order uses no labels: over 18 audits its rank correlation was 0.26 with F1 (-1.00 to 0.87) and 0.46 with "
-    "macro-F1"
-)
 NEAR = 0.8  # the coverage that the sentence on abstention is for, or the closest one
 MAX_LISTED = 3
 
@@ -100,20 +98,39 @@ def template_advice(found: Any) -> str:
     if len(names) < 2:
         return ""
     best, *others = ranking.order
-    if ranking.faults[best]:
-        return "Use none of the templates: all are constant."
-    value = percent(float(ranking.values[best]))
-    why = f"it agrees with the {_calibrated(found)}vote of the other templates on {value} %"
-    if ranking.by_f1:
-        why = f"F1 {value} on {count(len(found.data.labelled), 'labelled instance')}"
-    close = [names[at] for at in others if not ranking.faults[at] and ranking.differences[at][2] >= 0]
-    if close:
-        why += f", not clearly above {_listed(close)}"
+    reason = _objection(found)
+    if reason:
+        words = f"No template is recommended: {reason}"
+    else:
+        words = f"Use {names[best]}: F1 {percent(ranking.f1[best])} on {len(found.data.labelled)} labelled instances"
+        close = [names[at] for at in others if not ranking.faults[at] and ranking.differences[at][2] >= 0]
+        words += f", not clearly above {_listed(close)}" if close else ""
     faults = dict.fromkeys(fault for at in others if (fault := ranking.faults[at]))
     dropped = [f"{_listed([names[at] for at in others if ranking.faults[at] == fault])} ({fault})" for fault in faults]
-    drop = "; without calibration, drop " if found.calibrated else "; drop "
-    words = f"Use {names[best]}: {why}{drop if dropped else ''}{', '.join(dropped)}."
-    return visible(words if ranking.by_f1 else f"{words} {RELIABILITY}.", one_line=True)
+    if dropped and not ranking.faults[best]:
+        words += f"; {'without calibration, ' if found.calibrated else ''}drop {', '.join(dropped)}"
+    return visible(f"{words}.", one_line=True)
+
+
+def _objection(found: Any) -> str:
+    """Return why the best template is not recommended, or an empty text."""
+    ranking, data = found.template_ranking, found.data.labelled
+    best = ranking.order[0]
+    if ranking.faults[best]:
+        return "all are constant"
+    if not ranking.by_f1:
+        return f"this takes {MIN_LABELLED} labelled instances, and the audit has {len(data)}"
+    single, metric = data.single(best), METRICS["mean_f1"]
+    start = f"F1 {percent(metric.value(single))} of {found.template_names[best]}, the best, is"
+    low, _ = bootstrap_interval(metric.statistic, single, confidence=1 - 0.05 / len(ranking.order))
+    if low <= chance_f1(single):
+        return f"{start} not clearly above {percent(chance_f1(single))}, the F1 of answers that ignore the input"
+    if found.calibrated:
+        after = found.calibrated.data.labelled.single(best)
+        low, _ = metric.change_interval(single, after) or (0.0, 0.0)
+        if low > 0:
+            return f"{start} {percent(metric.value(after))} with calibration"
+    return ""
 
 
 def abstention_advice(found: Any) -> str:

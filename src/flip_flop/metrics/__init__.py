@@ -43,7 +43,7 @@ from flip_flop.metrics.confidence import (
     vote_share,
 )
 from flip_flop.metrics.data import Scores
-from flip_flop.metrics.f1 import Average, accuracy_per_template, f1_per_template, resolve_average
+from flip_flop.metrics.f1 import Average, accuracy_per_template, chance_f1, f1_per_template, resolve_average
 from flip_flop.metrics.fragility import Resolution, fragile_answers, fragile_votes
 from flip_flop.metrics.ranking import MIN_LABELLED, TemplateRanking, label_preference, peer_votes, rank_templates
 from flip_flop.metrics.table import METRICS, Metric, add_metric, summarise
@@ -64,6 +64,7 @@ __all__ = [
     "bootstrap_interval",
     "calibrated",
     "calibration_error_per_template",
+    "chance_f1",
     "check_calibration",
     "check_prior",
     "constant_templates",

@@ -304,9 +304,11 @@ def _kappa(sums: Float[np.ndarray, "samples features"]) -> Float[np.ndarray, " s
 
 # Of Scores.
 AGREEMENT = mean_statistic(
-    lambda data: instance_agreement(data.predictions), plain=lambda data: observed_agreement(data.predictions)
+    lambda data: instance_agreement(data.predictions),
+    plain=lambda data: observed_agreement(data.predictions),
+    bounds=(0.0, 1.0),
 )
-NO_CONSENSUS = mean_statistic(lambda data: lacks_consensus(data.predictions))
+NO_CONSENSUS = mean_statistic(lambda data: lacks_consensus(data.predictions), bounds=(0.0, 1.0))
 FLEISS_KAPPA = SumStatistic(
     contributions=lambda data: np.column_stack(
         [
@@ -316,5 +318,10 @@ FLEISS_KAPPA = SumStatistic(
         ]
     ),
     value=_kappa,
+    # An instance without agreement, and one with full agreement; both have an answer of each label.
+    extremes=lambda data: (
+        np.concatenate([[0, 1, data.num_labels], np.ones(data.num_labels)])[None],
+        np.concatenate([[1, 1, data.num_labels], np.ones(data.num_labels)])[None],
+    ),
 )
 POSIX = mean_statistic(lambda data: instance_posix(data.scores))

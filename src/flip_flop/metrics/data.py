@@ -120,6 +120,10 @@ class Scores:
         """The instances with a gold label."""
         return self[self.gold >= 0]
 
+    def single(self, template: int) -> "Scores":
+        """One template."""
+        return Scores(self.scores[:, [template]], self.gold, self.average, self.resolution)
+
     @cached_property
     def voted(self) -> "Scores":
         """The majority vote as the answer of a single template."""

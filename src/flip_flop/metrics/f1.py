@@ -1,6 +1,6 @@
 """F1 and accuracy of each template, and their mean over templates, on instances with a gold label."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -92,12 +92,36 @@ def _f1(counts: Float[np.ndarray, "*samples templates labels 3"]) -> Float[np.nd
     return ratio(2 * hits, predicted + occurring, otherwise=0.0).mean(axis=-1)
 
 
+def _extremes(data: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the counts of a wrong and of a right instance of each gold label, for any number of templates."""
+    labels = np.arange(data.num_labels)
+    common = (labels, data.num_labels, data.average)
+    return _counts(np.roll(labels, 1)[:, None], *common), _counts(labels[:, None], *common)
+
+
 # Of Scores, whose instances all have a gold label.
-MEAN_F1 = SumStatistic(
+F1_PER_TEMPLATE = SumStatistic(
     contributions=lambda data: _counts(data.predictions, data.gold, data.num_labels, data.average),
-    value=lambda sums: _f1(sums).mean(axis=-1),
+    value=_f1,
+    extremes=_extremes,
 )
+MEAN_F1 = SumStatistic(F1_PER_TEMPLATE.contributions, lambda sums: _f1(sums).mean(axis=-1), extremes=_extremes)
 ACCURACY = mean_statistic(
     lambda data: (data.predictions == data.gold[:, None]).mean(axis=1),
     plain=lambda data: float((data.predictions == data.gold[:, None]).mean(axis=0).mean()),
+    bounds=(0.0, 1.0),
 )
+
+
+def chance_f1(data: Any) -> float:
+    r"""Return the highest F1 of answers that do not depend on the input.
+
+    It is :math:`1/L` for macro-F1, and :math:`2g/(1+g)` for label 1 with the share g of the gold labels.
+
+    Example:
+        >>> from flip_flop.metrics import Scores
+        >>> chance_f1(Scores(np.zeros((4, 1, 5)), np.array([0, 0, 1, 2])))
+        0.2
+    """
+    share = float((data.gold == 1).mean())
+    return 2 * share / (1 + share) if data.is_binary else 1 / data.num_labels

@@ -7,16 +7,20 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flip_flop.metrics.agreement import label_probs, label_shares_per_template, majority_vote
-from flip_flop.metrics.bootstrap import mean_statistic, paired_bootstrap_interval
+from flip_flop.metrics.bootstrap import SumStatistic, simultaneous_width
 from flip_flop.metrics.data import Scores
-from flip_flop.metrics.f1 import MEAN_F1, f1_per_template
+from flip_flop.metrics.f1 import F1_PER_TEMPLATE, f1_per_template
 
-MIN_LABELLED = 50  # Below, percentile intervals are too narrow, and F1 does not rank the templates.
+MIN_LABELLED = 50  # Below, F1 does not rank the templates, and none is recommended.
 # Shares of a label that make a template constant, its label bias, and how far a template must be below the best.
 CONSTANT_SHARE, CONSTANT_EXCESS, LABEL_BIAS, CLEARLY_BELOW = 0.9, 0.1, 0.1, 0.1
 
 Fault = Literal["constant", "label preference", "low F1", "low agreement"]
-_AGREEMENT = mean_statistic(lambda agrees: agrees)
+_MEAN_PER_TEMPLATE = SumStatistic(
+    contributions=lambda agrees: np.column_stack([agrees, np.ones(len(agrees))]),
+    value=lambda sums: sums[:, :-1] / sums[:, -1:],
+    extremes=lambda agrees: (np.eye(1, agrees.shape[1] + 1, agrees.shape[1]), np.ones((1, agrees.shape[1] + 1))),
+)
 
 
 def peer_votes(scores: Float[np.ndarray, "instances templates labels"]) -> Int[np.ndarray, "instances templates"]:
@@ -64,7 +68,8 @@ class TemplateRanking:
         bias: The label preference, see :func:`label_preference`. None for generated answers.
         constancy: Share of the most frequent label of each template, ``top_label``.
         order: The templates, best first. Constant templates are last. Ties keep the order of the templates.
-        differences: Difference from the best template with its paired 95 % interval; None for the best.
+        differences: Difference from the best template with its 95 % interval; None for the best. The intervals are
+            simultaneous: see :func:`~flip_flop.metrics.bootstrap.simultaneous_width`.
         faults: Why a template should not be used, or None. It is constant, or more than 10 points below the best,
             interval included.
     """
@@ -110,18 +115,14 @@ def rank_templates(data: Scores, calibrated: Scores | None = None) -> TemplateRa
     order = np.lexsort((-values, constant)).tolist()
     bias = None if data.is_generated else label_preference(data.scores)
     best = order[0]
-    columns = [Scores(data.labelled.scores[:, [at]], data.labelled.gold, data.average) for at in range(len(order))]
-    differences: list[tuple[float, float, float] | None] = [None] * len(order)
+    measured = (F1_PER_TEMPLATE, data.labelled) if by_f1 else (_MEAN_PER_TEMPLATE, agrees)
+    width = simultaneous_width(*measured)
+    gaps = values - values[best]
+    differences = [(gap, gap - width, gap + width) if at != best else None for at, gap in enumerate(gaps.tolist())]
     faults: list[Fault | None] = [None] * len(order)
-    for own in order[1:]:
-        if by_f1:
-            low, high = paired_bootstrap_interval(MEAN_F1, [columns[best]], [columns[own]])
-        else:
-            low, high = paired_bootstrap_interval(_AGREEMENT, [agrees[:, best]], [agrees[:, own]])
-        differences[own] = (float(values[own] - values[best]), low, high)
-        if high < -CLEARLY_BELOW:
-            biased = bias is not None and np.abs(bias[own]).sum() / 2 >= LABEL_BIAS
-            faults[own] = "label preference" if biased else "low F1" if by_f1 else "low agreement"
+    for own in np.flatnonzero(gaps + width < -CLEARLY_BELOW).tolist():
+        biased = bias is not None and np.abs(bias[own]).sum() / 2 >= LABEL_BIAS
+        faults[own] = "label preference" if biased else "low F1" if by_f1 else "low agreement"
     for own in np.flatnonzero(constant).tolist():
         faults[own] = "constant"
     return TemplateRanking(agrees.mean(axis=0), f1, by_f1, bias, constancy, top, order, differences, faults)

@@ -2,8 +2,9 @@
 
 import base64
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.report import changes
 from flip_flop.report.compare import AuditComparison
 
+Choices = tuple[tuple[str, ...], ...]
 PAGE_SIZE = 4_000_000  # characters of a page's instances, compressed and in Base64
 READ_SIZE = 24_000_000  # bytes of prompts to try
 
@@ -27,16 +29,14 @@ class Embedded:
 
     Attributes:
         content: Base64 of gzip of JSON.
-        printed: The printed instances that have prompts, by position.
+        printed: The printed instances that have prompts, by position: the blocks of each template, and the choices.
         held: The number of instances in the page; ``with_prompts`` of them have prompts.
-        read_by: The run of the prompts.
     """
 
     content: str
-    printed: dict[int, RenderedInstance]
+    printed: dict[int, tuple[dict[int, list[str]], Choices]]
     held: int
     with_prompts: int
-    read_by: str
 
 
 def embed(group: AuditComparison, order: list[int], printed: Collection[int], size: int | None = PAGE_SIZE) -> Embedded:
@@ -45,8 +45,8 @@ def embed(group: AuditComparison, order: list[int], printed: Collection[int], si
     Instances with changed answers come first, then those with the smallest margins. The page prints those at the
     positions ``printed``, which are always embedded; ``order`` is the order of the templates.
     """
-    run, stored = max(((run, _sizes(run)) for run in group.runs), key=lambda each: len(each[1]))
-    sizes = np.full(len(run.instance_ids), 8 * len(group.runs) * len(order))
+    stored = max(map(_sizes, group.runs), key=len)
+    sizes = np.full(len(group.base.instance_ids), 8 * len(group.runs) * len(order))
     sizes[: len(stored)] += np.array(stored, dtype=np.int64)
     ranked = np.concatenate([np.array(sorted(printed), dtype=np.int64), _by_interest(group)])
     ranked = ranked[np.sort(np.unique(ranked, return_index=True)[1])]
@@ -54,7 +54,7 @@ def embed(group: AuditComparison, order: list[int], printed: Collection[int], si
     if size is not None:
         number = max(len(printed), int(np.searchsorted(sizes[ranked].cumsum(), READ_SIZE, side="right")))
     while True:
-        found = _pack(group, run, order, np.sort(ranked[:number]), printed)
+        found = _pack(group, order, np.sort(ranked[:number]), printed)
         if size is None or len(found.content) <= size or number <= len(printed):
             return found
         number = max(len(printed), int(0.95 * number * size / len(found.content)))
@@ -74,13 +74,12 @@ def _by_interest(group: AuditComparison) -> Int[np.ndarray, " instances"]:
 
 def _pack(
     group: AuditComparison,
-    run: Audit,
     order: list[int],
     positions: Int[np.ndarray, " instances"],
     printed: Collection[int],
 ) -> Embedded:
     """Embed the instances at these positions. A table is a flat list, instance by instance."""
-    kept: dict[int, RenderedInstance] = {}
+    kept: dict[int, tuple[dict[int, list[str]], Choices]] = {}
     choices: dict[Any, int] = {}
     prompts_of: list[int] = []
     choice_of: list[int] = []
@@ -92,8 +91,8 @@ def _pack(
             "labels": _names(group.base.label_names),
             "templates": _names(group.base.template_names[index] for index in order),
             "states": changes.state_names(group.base),
-            "total": len(run.instance_ids),
-            "ids": _names(run.instance_ids[index] for index in place),
+            "total": len(group.base.instance_ids),
+            "ids": _names(group.base.instance_ids[index] for index in place),
             "gold": group.base.gold[positions].tolist(),
             "answers": [each.predictions[positions][:, order].ravel().tolist() for each in group.runs],
             "margins": [_per_mille(each, positions, order) for each in group.runs],
@@ -101,19 +100,34 @@ def _pack(
             "standing": [changes.states(each)[positions].tolist() for each in group.runs],
         }
         yield f'{_json(answers)[:-1]},"prompts":['
-        for index, instance in _read(run, place):
+        names = ["the model"] if len(group.runs) == 1 else _names(run.name for run in group.runs)
+        texts_of_runs = zip_longest(*(_read(run, place) for run in group.runs))  # a run may lack the last prompts
+        for index, rows in zip(place, texts_of_runs, strict=False):
+            read = [(name, row[1]) for name, row in zip(names, rows, strict=True) if row]
+            blocks = {template: _blocks(read, template, len(names)) for template in order}
             if index in printed:
-                kept[index] = instance
-            written = [f"\n[the model wrote] {text}" for text in instance.written] or [""] * len(order)
-            prompts = [visible(instance.prompts[template] + written[template]) for template in order]
-            yield ("," if prompts_of else "") + _json(prompts)
+                kept[index] = blocks, read[0][1].choices
+            yield ("," if prompts_of else "") + _json(["\n\n".join(each) for each in blocks.values()])
             prompts_of.append(place[index])
-            choice_of.append(choices.setdefault(instance.choices, len(choices)))
+            choice_of.append(choices.setdefault(read[0][1].choices, len(choices)))
         listed = [[_names(each[template]) for template in order] for each in choices]
         yield "]," + _json({"promptsOf": prompts_of, "choices": listed, "choiceOf": choice_of})[1:]
 
     content = base64.b64encode(b"".join(compress(texts()))).decode("ascii")
-    return Embedded(content, kept, len(positions), len(prompts_of), run.name)
+    return Embedded(content, kept, len(positions), len(prompts_of))
+
+
+def _blocks(read: Sequence[tuple[str, RenderedInstance]], template: int, num_runs: int) -> list[str]:
+    """Return each different prompt of a template, with the answers that the models of its runs wrote."""
+    by_prompt: dict[str, list[tuple[str, RenderedInstance]]] = {}
+    for name, instance in read:
+        by_prompt.setdefault(instance.prompts[template], []).append((name, instance))
+    blocks = []
+    for prompt, runs in by_prompt.items():
+        head = "" if len(runs) == num_runs else f"[prompt of {', '.join(name for name, _ in runs)}]\n"
+        written = (f"\n[{name} wrote] {instance.written[template]}" for name, instance in runs if instance.written)
+        blocks.append(visible(head + prompt + "".join(written)))
+    return blocks
 
 
 def _json(value: Any) -> str:

@@ -43,7 +43,6 @@ def report_section(group: AuditComparison, number: int, size: int | None) -> dic
         "examples": chosen,
         "kind_counts": Counter(change.kind for change in found),
         "embedded": embed(group, template_order(group), printed, size),
-        "has_chat_templates": len(set(map(_chat_template, group.runs))) > 1,
         **confidence_section(group),
     }
 
@@ -128,9 +127,3 @@ def gold_shares(run: Audit) -> list[float] | None:
         return None
     shares: list[float] = (np.bincount(labelled, minlength=len(run.label_names)) / len(labelled)).tolist()
     return shares
-
-
-def _chat_template(run: Audit) -> Any:
-    """A key of the chat template of a run's prompts; None if they use none."""
-    in_chat = run.record.scoring.get("chat_template")
-    return (in_chat, run.record.model.digests.get("chat_template")) if in_chat else None

@@ -9,7 +9,6 @@ import pandas as pd
 from flip_flop.console import (
     MISSING,
     align_columns,
-    count,
     markdown_cell,
     percent,
     percent_interval,
@@ -46,7 +45,6 @@ _LEGEND = (
     "sigma_F1: standard deviation of F1 over templates. min..max F1: F1 of the worst and of the best template.",
     "vote F1: F1 of the templates' majority vote. collapsed: one label dominates, or every template is constant.",
 )
-FEW_INSTANCES = 50  # below, percentile intervals are too narrow
 HEADLINE = ("observed_agreement", "mean_f1", "f1_std")
 HEADLINE_WITHOUT_GOLD = ("observed_agreement", "no_consensus_share")
 _COLUMNS = (*HEADLINE, "f1_range", "macro_f1", "accuracy", "vote_f1", "vote_accuracy")
@@ -178,26 +176,22 @@ def assumption(run: Audit) -> str | None:
 
 
 def table_caveats(runs: Sequence[Audit]) -> list[str]:
-    """Sentences on few instances, calibration, constant templates and fragile answers."""
-    number = min(len(run.data.labelled) or len(run.data) for run in runs)
-    noun = "labelled instance" if number < min(len(run.data) for run in runs) else "instance"
-    few = f"With {count(number, noun)}, 95% intervals are too narrow; use {FEW_INSTANCES} or more."
-    notes = [few] * (number < FEW_INSTANCES)
+    """Sentences on calibration, constant templates and fragile answers."""
     assumptions = dict.fromkeys(filter(None, map(assumption, runs)))
-    notes += [f"calibrated: label bias corrected from the same scores; {words}." for words in assumptions]
+    notes = [f"calibrated: label bias corrected from the same scores; {words}." for words in assumptions]
     for run in runs:
         name = visible(run.name, one_line=True)
         if constant := run.constant_templates:
             listed = visible(", ".join(f"{each} ({label})" for each, label in constant.items()), one_line=True)
             notes.append(f"{name}: constant templates (one label for every instance): {listed}.")
-    for run in runs:
-        if share := run.value("fragile_share"):
-            notes.append(
-                f"{visible(run.name, one_line=True)}: {percent(share)}% of the answers are fragile: their margin over "
-                f"the second label is under {run.metrics['resolution']:.2g} nats, the resolution of "
-                f"{run.record.model.dtype or 'the data type'}. They decide {percent(run.value('fragile_vote_share'))}% "
-                "of the votes."
-            )
+    notes += [
+        f"{visible(run.name, one_line=True)}: {percent(share)}% of the answers are fragile: their margin over the "
+        f"second label is under {run.metrics['resolution']:.2g} nats, the resolution of "
+        f"{run.record.model.dtype or 'the data type'}. They decide {percent(run.value('fragile_vote_share'))}% of the "
+        "votes."
+        for run in runs
+        if (share := run.value("fragile_share"))
+    ]
     return notes
 
 
