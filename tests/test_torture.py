@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from torture.__main__ import ATTACKS
 
+
 @pytest.mark.slow
 def test_nothing_but_a_right_result_or_one_line_comes_of_an_attack():
     command = [sys.executable, "-m", "torture", "--share", "0.004"]
