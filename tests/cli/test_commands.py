@@ -57,6 +57,7 @@ def test_a_signal_in_a_write_ends_with_one_line_and_leaves_no_file(tmp_path, nam
     (tmp_path / "reviews.csv").write_text("text,label\n" + "good room,yes\nbad food,no\n" * 5)
     program = (
         "import os, signal, sys\nfrom flip_flop.cli.main import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background process may ignore it
         f"sys.addaudithook(lambda event, _: event == 'os.rename' and os.kill(os.getpid(), signal.{name}))\n"
         "sys.argv = ['flip-flop', 'init', 'reviews.csv']\nmain()"
     )

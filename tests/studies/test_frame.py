@@ -1,11 +1,9 @@
 """The frame of a study: averages over seeds, and the base on the same instances and templates."""
 
-from statistics import fmean
-
 import numpy as np
 import pytest
 
-from flip_flop.metrics import observed_agreement, paired_bootstrap_interval
+from flip_flop.metrics import instance_agreement, mean_statistic, paired_bootstrap_interval
 from flip_flop.report import load_run
 from flip_flop_paper.frame import average_seeds, methods_of, template_f1
 from tests.studies.made_results import Maker, study1, study2, study3
@@ -42,10 +40,8 @@ def test_interval_is_paired_over_instances(tmp_path):
     before, *after = [load_run(run).predictions for run in maker.runs()]
     assert len(after) == 2
 
-    def slow(*arrays):
-        return fmean(observed_agreement(array) for array in arrays)
-
-    expected = paired_bootstrap_interval(slow, [before, before], after)
+    agreement = mean_statistic(instance_agreement, bounds=(0.0, 1.0))
+    expected = paired_bootstrap_interval(agreement, [before], *([answers] for answers in after))
     cell = averaged(maker, "f2c", "rte")["observed_agreement"]
     assert (cell.change_low, cell.change_high) == pytest.approx(expected)
 

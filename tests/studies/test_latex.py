@@ -26,7 +26,7 @@ def tables(tmp_path_factory):
     study3(study2(study1(maker, tasks=("rte", "copa", "[own]_task"))), "cb")
     paper = list(make_tables(made_frame(*paper_audits(model=HOSTILE))))
     found = [*paper, *make_tables(maker.frame())]
-    assert len(found) == 2 + 8
+    assert len(found) == 2 + 7
     return found
 
 

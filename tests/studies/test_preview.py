@@ -78,5 +78,6 @@ def test_missing_rows_of_a_users_task_are_an_error(tmp_path):
 )
 def test_a_mistake_is_one_line(flip_flop, no_rows, arguments, code):
     shown = flip_flop("study", *arguments)
-    assert (shown.code, shown.err.partition(":")[0]) == (2, code)
-    assert shown.err.count("\n") == 1
+    line = shown.err.removeprefix(f"reading study {arguments[1]}\n")
+    assert (shown.code, line.partition(":")[0]) == (2, code)
+    assert line.count("\n") == 1

@@ -84,6 +84,6 @@ def test_study_2_reuses_adapters_of_study_3(root):
 @pytest.mark.parametrize("study", ["study2", "study3"])
 def test_demo_results_have_a_warning(root, study):
     pages = [place(root, study) / "index.md", *(place(root, study) / "tables").glob("*.md")]
-    assert len(pages) > 2
+    assert len(pages) > 1
     assert "not evidence for the paper's claim" in DEMO_NOTE
     assert all(DEMO_NOTE in page.read_text() for page in pages)

@@ -176,7 +176,7 @@ def test_table_has_the_majority_vote_of_the_base(tmp_path):
 def test_demo_tables_have_a_warning(tmp_path, is_demo):
     maker = study3(study2(study1(Maker(tmp_path, is_demo=is_demo))), "cb")
     tables = list(make_tables(maker.frame()))
-    assert len(tables) == 8
+    assert len(tables) == 7
     assert all((DEMO_NOTE in table.notes) == is_demo for table in tables)
 
 

@@ -1,5 +1,6 @@
 """Units are idempotent: they skip completed cells, log failures, and continue interrupted studies."""
 
+import fcntl
 import json
 import os
 import shlex
@@ -12,7 +13,6 @@ import pytest
 import torch
 
 from flip_flop.errors import InputError
-from flip_flop.files import lock
 from flip_flop.report import load_run
 from flip_flop_paper import local, run
 from flip_flop_paper.cli import PROGRAM
@@ -151,7 +151,8 @@ def test_a_unit_that_another_process_runs_is_skipped(tmp_path, capsys, unit):
     out = folder.run(made.units[unit].cells[0])
     file = out / ".lock" if unit else out.with_name(f".{out.name}.lock")
     file.parent.mkdir(parents=True)
-    with lock(file, out):
+    with file.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
         assert run_unit(made, folder, made.units[unit]) == BUSY
     assert f"E-OUT-BUSY: Another process is writing to {out}." in capsys.readouterr().err
     assert not list(error_lines(made, folder))

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -70,7 +71,10 @@ def env_command() -> int:
 def main() -> None:
     """Run a command. For invalid input, print a line to standard error and exit with 2."""
     _set_up_logging()
-    if os.environ.get("WORLD_SIZE", "1") == "1":  # a launcher's processes end at once, in a collective operation, too
+    is_main = threading.current_thread() is threading.main_thread()
+    if (
+        is_main and os.environ.get("WORLD_SIZE", "1") == "1"
+    ):  # a launcher's processes end at once, in a collective operation, too
         signal.signal(signal.SIGTERM, _terminate)
     try:
         code = cli.main(prog_name="flip-flop", standalone_mode=False)

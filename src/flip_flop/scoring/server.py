@@ -115,9 +115,10 @@ class Server:
                 "temperature": {"temperature": "default"},
                 "logprobs": {"top_logprobs": max(fewer)} if fewer else {},
             }
-            self.adapted = next((wanted | each for word, each in wishes.items() if word in error.message), wanted)
-            if self.adapted == wanted:
+            wish = next((each for word, each in wishes.items() if word in error.message), {})
+            if wanted | wish == wanted:
                 raise
+            self.adapted = self.adapted | wish  # other threads adapt it, too
         return self._asked(path, arguments)
 
     def _send(self, path: str, body: dict[str, Any]) -> Any:
