@@ -72,9 +72,8 @@ def main() -> None:
     """Run a command. For invalid input, print a line to standard error and exit with 2."""
     _set_up_logging()
     is_main = threading.current_thread() is threading.main_thread()
-    if (
-        is_main and os.environ.get("WORLD_SIZE", "1") == "1"
-    ):  # a launcher's processes end at once, in a collective operation, too
+    # A launcher's processes end at once, in a collective operation, too.
+    if is_main and os.environ.get("WORLD_SIZE", "1") == "1":
         signal.signal(signal.SIGTERM, _terminate)
     try:
         code = cli.main(prog_name="flip-flop", standalone_mode=False)
