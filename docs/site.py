@@ -53,8 +53,6 @@ METRIC_DEFINITIONS = {
     "f1_spread": ["metrics.table._spread", _F1],
     "ensemble_f1": ["metrics.agreement.label_probs", _F1],
     "ece": ["metrics.confidence.calibration_error_per_template", "metrics.confidence.reliability"],
-    "fragile_share": ["metrics.fragility.fragile_answers"],
-    "fragile_vote_share": ["metrics.fragility.fragile_votes"],
 }
 METHOD_DEFINITIONS = {
     "swarm": ["method.swarm.swarm_loss", "method.swarm.swarm_teachers", "method.swarm.swarm_mixture_loss"],

@@ -194,7 +194,7 @@ def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
     assert found.metrics["label_shares"] == [0.25, 0.5, 0.0]
     accuracy = [np.mean(found.gold == answer) for answer in (1, -1, 1, 0)]
     assert list(found.metrics["accuracy_per_template"].values()) == accuracy
-    for metric in ("posix", "ensemble_f1", "fragile_share"):
+    for metric in ("posix", "ensemble_f1"):
         assert found.metrics[metric] is None
     assert "no probabilities" in found.metrics["absent"]["posix"]
     stored = load_run(found.write(tmp_path / "run"))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flip_flop.files import generator
-from flip_flop.metrics import METRICS, Resolution, bootstrap_interval, f1_per_template, mean_statistic, summarise
+from flip_flop.metrics import METRICS, bootstrap_interval, f1_per_template, mean_statistic, summarise
 from tests.metrics import oracle
 
 AGAINST_GOLD = [
@@ -14,7 +14,6 @@ AGAINST_GOLD = [
 KEYS = {
     *AGAINST_GOLD, "observed_agreement", "no_consensus_share", "fleiss_kappa", "posix",
     "label_shares", "label_shares_per_template",
-    "fragile_share", "fragile_vote_share", "fragile_share_per_template", "resolution", "resolution_found",
     "collapsed", "constant_templates", "num_instances", "num_templates", "num_labels", "intervals",
 }  # fmt: skip
 NAMES = ["plain", "formal", "reversed", "terse"]
@@ -58,7 +57,7 @@ def test_every_number_equals_the_loop(num_labels):
 
 
 def test_the_keys_are_those_of_metrics_json_and_the_values_are_plain_json():
-    found = summarise(*run(), NAMES, resolution=Resolution(0.05, "measured"))
+    found = summarise(*run(), NAMES)
     assert set(found) == KEYS
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     for name, metric in METRICS.items():

@@ -106,43 +106,6 @@ def test_csv_has_all_digits(rows, demo):
             assert float(line[key]) == metrics[key]
 
 
-def make_fragile(run, fragile_share, resolution=0.05):
-    path = run / "metrics.json"
-    known = {"fragile_share": fragile_share, "fragile_vote_share": 0.025, "resolution": resolution}
-    path.write_text(json.dumps(json.loads(path.read_text()) | known | {"resolution_found": "measured"}))
-    return load_run(run)
-
-
-def test_fragile_answers_have_a_column_and_a_sentence_if_a_run_has_some(make_run, tmp_path):
-    old, solid = load_run(make_run("old")), make_fragile(make_run("solid"), 0.0)
-    fragile = make_fragile(make_run("frag"), 0.125)
-    none, some = (comparison_frame(runs) for runs in ([old, solid], [old, solid, fragile]))
-    assert "fragile" not in render_text(none) + render_markdown(none)
-    lines = [line.split() for line in render_text(some).splitlines()]
-    assert lines[1][-1] == "fragile"
-    assert [line[-1] for line in lines[3:]] == ["–", "0.0", "12.5"]
-    said = "frag: 12.5% of the answers are fragile: their margin over the second label is under 0.05 nats, the"
-    assert render_markdown(some).count("are fragile") == 1
-    for text in (
-        render_markdown(some),
-        write_report([old.path, solid.path, fragile.path], tmp_path / "report.html").read_text(),
-    ):
-        assert f"{said} resolution of float32. They decide 2.5% of the votes." in text
-
-
-def test_fragile_answers_need_a_resolution(make_run):
-    run = make_run()
-    path = run / "metrics.json"
-    metrics = json.loads(path.read_text())
-    old = {name: value for name, value in metrics.items() if "fragile" not in name and "resolution" not in name}
-    path.write_text(json.dumps(old))
-    assert load_run(run).value("fragile_share") is None
-    assert "fragile" not in render_text(comparison_frame([load_run(run)]))
-    for resolution in (None, "much"):
-        with pytest.raises(InputError, match="E-RUN-BROKEN"):
-            make_fragile(run, 0.1, resolution)
-
-
 def make_constant(run, labels):
     """Rewrite a run's scores so that each template with a label in ``labels`` always predicts it."""
     found = load_run(run)

@@ -68,7 +68,7 @@ def test_wrong_scores_stop_audit_with_instance_and_template(loaded, error):
         hook.remove()
 
 
-def test_difference_within_resolution_is_accepted(tmp_path):
+def test_rounding_of_bfloat16_is_accepted(tmp_path):
     model = load_model(str(save_tiny(tmp_path / "tiny", seed=3)), dtype="bfloat16")
     checked = audit(model, choices_task(), quiet=True).record.scoring["self_check"]
     assert 1e-5 < checked["largest_difference"] < 0.5

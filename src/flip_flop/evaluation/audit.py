@@ -89,7 +89,6 @@ def audit(
     )
     if skipped := ids_of(scores.too_long):
         split = replace(split, instances=[each for each in split.instances if each.id not in skipped])
-    resolution = scorer.resolution(scores, scoring, quiet=quiet)
     adapter = scorer.adapter
     record = RunRecord(
         kind="audit",
@@ -108,9 +107,9 @@ def audit(
         **this_process(started),
         allowed_changes=scorer.allowed_changes,
     )
-    scores = replace(scores, average=record.task.f1, resolution=None if resolution is None else resolution.nats)
+    scores = replace(scores, average=record.task.f1)
     names = tuple(split.task.templates.names)
-    metrics = summarise(scores.scores, scores.gold, names, f1=scores.average, seed=seed, resolution=resolution)
+    metrics = summarise(scores.scores, scores.gold, names, f1=scores.average, seed=seed)
     if scores.token_counts is not None and scores.token_counts.all():
         mass = scores.own_label_mass.mean(axis=0)
         low = np.flatnonzero(mass < LOW_MASS).tolist()
@@ -127,7 +126,7 @@ def audit(
             **scores.calibration,
             "offsets": dict(zip(names, offsets.tolist(), strict=True)),
             **vote_changes(scores.scores, after),
-            **summarise(after, scores.gold, names, f1=scores.average, seed=seed, resolution=resolution),
+            **summarise(after, scores.gold, names, f1=scores.average, seed=seed),
         }
     metrics |= compute_sections(scorer, split.task, how, sections) if sections else {}
     scores = replace(scores, instances=scores.instances or split.instances, encoded=None)

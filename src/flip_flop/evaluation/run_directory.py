@@ -150,7 +150,7 @@ class Audit(AuditViews):
             return None
         offsets = np.array([found["offsets"][name] for name in self.template_names])
         record = replace(self.record, name=f"{self.name} (calibrated)")
-        data = replace(self.data, scores=calibrated(self.scores, offsets), resolution=found.get("resolution"))
+        data = replace(self.data, scores=calibrated(self.scores, offsets))
         return replace(self, record=record, metrics=found, data=data)
 
     def write(self, out: str | os.PathLike[str], *, overwrite: bool = True) -> Path:
@@ -205,7 +205,7 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
     if (found := metrics.get("calibrated")) is not None:
         _check_metrics(found, names, num_labels, path / METRICS_FILE, CalibratedMetrics)
     instances = StoredInstances(path, data.ids, (len(names), num_labels))
-    data = replace(data, average=record.task.f1, resolution=metrics.get("resolution"), instances=instances)
+    data = replace(data, average=record.task.f1, instances=instances)
     return Audit(record, metrics, data, names, path)
 
 
@@ -287,7 +287,7 @@ def _check_metrics(
 ) -> None:
     """Check the types of stored metrics, their templates and their numbers of labels (``E-RUN-BROKEN``)."""
     found = validated(kind, metrics, path)
-    validated(dict[str, Number | None], {name: metrics.get(name) for name in (*METRICS, "resolution")}, path)
+    validated(dict[str, Number | None], {name: metrics.get(name) for name in METRICS}, path)
     per_template = [value for name, value in found if name.endswith("_per_template") and name != PREFERRED and value]
     if isinstance(found, CalibratedMetrics):
         per_template.append(found.offsets)
@@ -300,7 +300,5 @@ def _check_metrics(
         raise broken(path, f"names other templates than {SCORES_FILE}")
     if any(len(value) != num_labels for value in per_label):
         raise broken(path, f"has other labels than {SCORES_FILE}, which has {num_labels}")
-    if metrics.get("fragile_share") is not None and metrics.get("resolution") is None:
-        raise broken(path, "has fragile answers, but no resolution")
     if metrics.get("mean_f1") is not None and found.f1_per_template is None:
         raise broken(path, "has no F1 for some template")

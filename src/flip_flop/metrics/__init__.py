@@ -44,7 +44,6 @@ from flip_flop.metrics.confidence import (
 )
 from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import Average, accuracy_per_template, chance_f1, f1_per_template, resolve_average
-from flip_flop.metrics.fragility import Resolution, fragile_answers, fragile_votes
 from flip_flop.metrics.ranking import MIN_LABELLED, TemplateRanking, label_preference, peer_votes, rank_templates
 from flip_flop.metrics.table import METRICS, Metric, add_metric, summarise
 from flip_flop.metrics.template_weights import template_accuracies, template_weights
@@ -54,7 +53,6 @@ __all__ = [
     "MIN_LABELLED",
     "Average",
     "Metric",
-    "Resolution",
     "Scores",
     "SumStatistic",
     "TemplateRanking",
@@ -71,8 +69,6 @@ __all__ = [
     "contextual_offsets",
     "f1_per_template",
     "find_offsets",
-    "fragile_answers",
-    "fragile_votes",
     "instance_agreement",
     "instance_posix",
     "is_collapsed",

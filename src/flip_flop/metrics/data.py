@@ -23,7 +23,6 @@ class Scores:
             other labels.
         gold: Label indices, -1 without a gold label.
         average: The F1 by which the task is measured.
-        resolution: The smallest margin that the arithmetic resolves, in nats, or None if unknown.
         token_counts: The number of tokens of each answer, 0 for generated answers.
         prompt_tokens: The number of tokens of each prompt, if a local model scored it.
         ids: The ids of the instances.
@@ -48,7 +47,6 @@ class Scores:
     scores: Float[np.ndarray, "instances templates labels"]
     gold: Int[np.ndarray, " instances"]
     average: Average = "auto"
-    resolution: float | None = None
     token_counts: Int[np.ndarray, "instances templates labels"] | None = None
     prompt_tokens: Int[np.ndarray, "instances templates"] | None = None
     ids: tuple[str, ...] = ()
@@ -82,7 +80,7 @@ class Scores:
         return len(self.scores)
 
     def __getitem__(self, rows: Any) -> "Scores":
-        return Scores(self.scores[rows], self.gold[rows], self.average, self.resolution)
+        return Scores(self.scores[rows], self.gold[rows], self.average)
 
     @property
     def num_labels(self) -> int:
@@ -122,7 +120,7 @@ class Scores:
 
     def single(self, template: int) -> "Scores":
         """One template."""
-        return Scores(self.scores[:, [template]], self.gold, self.average, self.resolution)
+        return Scores(self.scores[:, [template]], self.gold, self.average)
 
     @cached_property
     def voted(self) -> "Scores":
@@ -140,4 +138,4 @@ class Scores:
 
     def _answered(self, answers: Int[np.ndarray, " instances"]) -> "Scores":
         certain = np.where(answers[:, None] == np.arange(self.num_labels), 0.0, -np.inf)
-        return Scores(certain[:, None], self.gold, self.average, self.resolution)
+        return Scores(certain[:, None], self.gold, self.average)

@@ -24,7 +24,6 @@ from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bo
 from flip_flop.metrics.confidence import mean_calibration_error
 from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template
-from flip_flop.metrics.fragility import Resolution, fragile_share, fragile_share_per_template, fragile_vote_share
 from flip_flop.plugins import PluginTable, import_object
 
 MIN_UNBOUNDED = 50  # instances; below, percentiles of resamples are too narrow
@@ -181,24 +180,6 @@ _METRICS = {
             has_interval=False,
             needs_probabilities=True,
         ),
-        Metric(
-            "fragile_share",
-            "fragile answers",
-            fragile_share,
-            "Fragile answers",
-            "Answers whose margin over the second label is within numerical noise.",
-            higher_is_better=False,
-            has_interval=False,
-        ),
-        Metric(
-            "fragile_vote_share",
-            "fragile votes",
-            fragile_vote_share,
-            "Fragile votes",
-            "Instances whose majority vote changes if some of their fragile answers become the second label.",
-            higher_is_better=False,
-            has_interval=False,
-        ),
     )
 }
 METRICS = PluginTable("flip_flop.metrics", _METRICS)
@@ -223,7 +204,6 @@ def summarise(
     f1: Average = "auto",
     intervals: bool = True,
     seed: int = 0,
-    resolution: Resolution | None = None,
 ) -> dict[str, Any]:
     """Compute all metrics of one model on one task, as JSON values.
 
@@ -234,7 +214,6 @@ def summarise(
         f1: The F1 of the metrics that are not named macro.
         intervals: Add 95% bootstrap intervals over instances.
         seed: The seed of the bootstrap.
-        resolution: The resolution of the scores. Without it, fragile answers are unknown.
 
     Returns:
         Each of :data:`METRICS` by name, as a fraction or None; values per template and per label; for generated
@@ -255,7 +234,7 @@ def summarise(
         raise ValueError(f"Each of {num_templates} templates needs a unique name. The names are {names}.")
     if num_instances == 0:
         raise ValueError("The set of instances is empty.")
-    data = Scores(scores, gold, f1, None if resolution is None else resolution.nats)
+    data = Scores(scores, gold, f1)
     predictions = data.predictions
 
     def by_template(values: np.ndarray | None) -> dict[str, Any] | None:
@@ -269,9 +248,6 @@ def summarise(
         "accuracy_per_template": by_template(accuracy_per_template(predictions, gold)),
         "label_shares": label_shares(predictions, num_labels).tolist(),
         "label_shares_per_template": by_template(label_shares_per_template(predictions, num_labels)),
-        "fragile_share_per_template": by_template(fragile_share_per_template(data)),
-        "resolution": data.resolution,
-        "resolution_found": None if resolution is None else resolution.found,
         "collapsed": is_collapsed(predictions, num_labels, gold),
         "constant_templates": np.array(names)[constant_templates(predictions, gold)].tolist(),
         "num_instances": num_instances,

@@ -39,7 +39,7 @@ _TEXT_COLUMNS = {
     "vote_f1": "vote F1",
     "collapsed": "collapsed",
 }
-_RARE_COLUMNS = {"constant_templates": "constant", "fragile_share": "fragile"}  # only if a run has some
+_RARE_COLUMNS = {"constant_templates": "constant"}  # only if a run has some
 _LEGEND = (
     "In percent. P_o: how likely two templates give the same label, with its 95% interval over instances.",
     "sigma_F1: standard deviation of F1 over templates. min..max F1: F1 of the worst and of the best template.",
@@ -176,7 +176,7 @@ def assumption(run: Audit) -> str | None:
 
 
 def table_caveats(runs: Sequence[Audit]) -> list[str]:
-    """Sentences on calibration, constant templates and fragile answers."""
+    """Sentences on calibration and constant templates."""
     assumptions = dict.fromkeys(filter(None, map(assumption, runs)))
     notes = [f"calibrated: label bias corrected from the same scores; {words}." for words in assumptions]
     for run in runs:
@@ -184,14 +184,6 @@ def table_caveats(runs: Sequence[Audit]) -> list[str]:
         if constant := run.constant_templates:
             listed = visible(", ".join(f"{each} ({label})" for each, label in constant.items()), one_line=True)
             notes.append(f"{name}: constant templates (one label for every instance): {listed}.")
-    notes += [
-        f"{visible(run.name, one_line=True)}: {percent(share)}% of the answers are fragile: their margin over the "
-        f"second label is under {run.metrics['resolution']:.2g} nats, the resolution of "
-        f"{run.record.model.dtype or 'the data type'}. They decide {percent(run.value('fragile_vote_share'))}% of the "
-        "votes."
-        for run in runs
-        if (share := run.value("fragile_share"))
-    ]
     return notes
 
 

@@ -27,7 +27,6 @@ from flip_flop.scoring.options import ChatTemplate
 from flip_flop.scoring.too_long import TooLong
 
 CHUNK = 64  # instances per call of the tokenizer
-KEPT = 24  # encoded instances that stay in memory
 # Upper bounds of tokens: of a byte, which Unicode normalization may turn into 11, and BOS or a leading space.
 TOKENS_A_BYTE, ADDED = 12, 8
 
@@ -200,13 +199,11 @@ class PromptEncoder:
 class EncodedRows(Sequence[EncodedInstance]):
     """Instances as the model reads them. During iteration, a thread tokenizes them in advance.
 
-    The error of an invalid instance is raised as soon as the thread finds it. Iteration stores the first :data:`KEPT`
-    instances in ``first``.
+    The error of an invalid instance is raised as soon as the thread finds it.
     """
 
     encoder: PromptEncoder
     read: Sequence[RenderedInstance]
-    first: list[EncodedInstance] = field(default_factory=list, init=False)
 
     def __len__(self) -> int:
         return len(self.read)
@@ -234,9 +231,7 @@ class EncodedRows(Sequence[EncodedInstance]):
         try:
             waiting = [worker.submit(encode, start) for start in range(0, len(self), CHUNK)][::-1]
             while waiting:
-                chunk = waiting.pop().result()
-                self.first[:] = self.first or chunk[:KEPT]
-                for instance in chunk:
+                for instance in waiting.pop().result():
                     if failed:
                         raise failed[0]
                     yield instance

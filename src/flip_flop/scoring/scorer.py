@@ -13,11 +13,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from flip_flop.errors import InputError
 from flip_flop.files import json_digest
 from flip_flop.hub import is_endpoint
-from flip_flop.metrics import Resolution, Scores
+from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import AdapterRecord, ModelRecord
 from flip_flop.scoring.causal_lm import check_head, unwrap
-from flip_flop.scoring.checks import check_scores, find_resolution, preferred_tokens
+from flip_flop.scoring.checks import check_scores, preferred_tokens
 from flip_flop.scoring.loading import (
     DEMO,
     EMBEDDED_MODEL,
@@ -85,10 +85,6 @@ class Scorer(abc.ABC):
         """Return the most probable first tokens of the answer under each of these templates, or an empty list."""
         return []
 
-    def resolution(self, scores: Scores, options: ScoringOptions, *, quiet: bool = True) -> Resolution | None:
-        """Return the smallest margin between two scores that the arithmetic resolves, or ``None`` if unknown."""
-        return None
-
 
 class CausalLMScorer(Scorer):
     """A local model, scored by the packed or the padded backend. ``shared`` as in :func:`~flip_flop.score`."""
@@ -121,10 +117,6 @@ class CausalLMScorer(Scorer):
     def preferred_tokens(self, scores: Scores, templates: Sequence[int], options: ScoringOptions) -> list[list[str]]:
         """:func:`~flip_flop.scoring.checks.preferred_tokens`."""
         return preferred_tokens(self.loaded, scores, templates, options)
-
-    def resolution(self, scores: Scores, options: ScoringOptions, *, quiet: bool = True) -> Resolution | None:
-        """:func:`~flip_flop.scoring.checks.find_resolution`."""
-        return find_resolution(self.loaded.model, scores, options.batch_tokens, quiet=quiet)
 
 
 def as_scorer(given: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | None = None) -> Scorer:
