@@ -117,16 +117,6 @@ def spreadsheet_cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r\n＝＋－＠")) else value
 
 
-def plain_cell(value: Any) -> Any:
-    """Undo :func:`spreadsheet_cell`.
-
-    Example:
-        >>> plain_cell("'=1+1"), plain_cell("'tis")
-        ('=1+1', "'tis")
-    """
-    return value[1:] if isinstance(value, str) and value[:1] == "'" and spreadsheet_cell(value[1:]) == value else value
-
-
 def percent(fraction: float | None, decimals: int = 1, *, scale: int = 100) -> str:
     """Format a fraction in percent without the sign, or a number in another scale.
 

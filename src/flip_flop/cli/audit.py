@@ -18,7 +18,7 @@ from flip_flop.cli.options import (
     out_file,
     out_folder,
 )
-from flip_flop.console import align_columns, count, echo, is_first_process, percent, visible
+from flip_flop.console import echo, is_first_process, percent
 from flip_flop.errors import InputError
 from flip_flop.plugins import SectionOptions, audit_sections, compute_sections
 from flip_flop.scoring.options import ScoringOptions
@@ -93,7 +93,7 @@ def audit_command(
         check_out(out, overwrite=run.overwrite)
     # Errors in the data come before the model is loaded, and errors in options before torch is imported.
     chosen = data.open(task.task, task.templates, data.protocol)
-    prior, few_labels = calibration.prior(chosen), calibration.labelled(chosen)
+    prior = calibration.prior(chosen)
     split = chosen.render(run.split, limit=run.limit, seed=run.seed)
     checks.require_values(split, skips_rows=scoring.too_long == "skip")
     model.check(scoring)
@@ -110,7 +110,6 @@ def audit_command(
     quiet = run.quiet or not is_first_process()
     scorer = model.scorer(quiet=run.quiet)
     from flip_flop.evaluation.audit import audit
-    from flip_flop.evaluation.few_labels import with_weighted_vote
 
     for each in variants.values():
         scorer.as_read(split.instances[0], each)  # rejects a chat template setting before scoring
@@ -131,8 +130,6 @@ def audit_command(
         how = SectionOptions(None, run.split, run.limit, run.seed, each, quiet)
         try:
             with listed_beside(out, ()):
-                if few_labels is not None:
-                    found = with_weighted_vote(found, scorer, split, few_labels, each, quiet=quiet)
                 computed = compute_sections(scorer, chosen, how, values)
             found = replace(found, metrics={**found.metrics, **computed})
         finally:  # an error in a section does not lose the audit
@@ -161,9 +158,6 @@ def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> i
 
     frame = comparison_frame(runs)
     echo(render_text(frame))
-    voted = [each for found in runs for each in (found, found.calibrated) if each and "weighted_vote" in each.metrics]
-    if voted:
-        echo(f"\n{_render_votes(voted)}")
     for found in runs:
         place = f"{found.path}: " if run.compare_chat else ""
         for name, section in SECTIONS.items():
@@ -192,17 +186,3 @@ def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> i
     if run.markdown is not None:
         write_text(run.markdown, gates.markdown(results, render_markdown(frame)))
     return 0 if all(gate.passed for gate in results) else 1
-
-
-def _render_votes(runs: "Sequence[Audit]") -> str:
-    """Render the accuracy and F1 of the two votes of each run, in percent, and the weights."""
-    lines, notes = [["vote", "accuracy", "F1", "macro-F1"]], []
-    for run in runs:
-        found, title = run.metrics["weighted_vote"], visible(run.name, one_line=True)
-        lines += [[f"{title}: {name} vote", *map(percent, found[name].values())] for name in ("majority", "weighted")]
-        weights = (f"{visible(name, one_line=True)} {weight:.2f}" for name, weight in found["weights"].items())
-        notes.append(f"{title}: weights {', '.join(weights)}")
-    others, few = count(found["num_instances"], "labelled instance"), count(found["num_few_labels"], "labelled row")
-    return "\n".join(
-        [f"{others} other than the {few} of --few-labels", align_columns(lines, num_left=1, rule=True), *notes]
-    )

@@ -19,7 +19,7 @@ from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, Scorin
 
 if TYPE_CHECKING:
     from flip_flop.scoring import LoadedModel, Scorer
-    from flip_flop.tasks import RenderedSplit, Task
+    from flip_flop.tasks import Task
 
 Command = Callable[..., Any]
 CALIBRATE_HELP = (
@@ -266,11 +266,6 @@ class CalibrationOptions:
     few_labels: Path | None = option(
         None, help="Estimate the label frequencies from these labelled rows: CSV, JSONL or parquet."
     )
-    weighted_vote: bool = option(
-        False,
-        help="Weigh the templates in the vote by their accuracy on --few-labels, which then do not set label "
-        "frequencies (docs/how-to/few-labels.md).",
-    )
 
     def prior(self, task: "Task") -> tuple[float, ...] | None:
         """Return the given label frequencies, or estimate them from the labelled rows.
@@ -282,28 +277,14 @@ class CalibrationOptions:
         from flip_flop.metrics import check_calibration, check_prior
         from flip_flop.tasks import prior_from
 
-        if self.label_prior is not None and self.few_labels is not None and not self.weighted_vote:
+        if self.label_prior is not None and self.few_labels is not None:
             message = "--label-prior and --few-labels are both given."
             raise InputError("E-LABEL-PRIOR", message, "Remove one of them.")
-        prior = None if self.few_labels is None or self.weighted_vote else prior_from(task, self.few_labels)
+        prior = None if self.few_labels is None else prior_from(task, self.few_labels)
         if self.label_prior is not None:
             prior = check_prior(self.label_prior, None if task.labels is None else len(task.labels))
         check_calibration(self.calibrate, prior)
         return prior
-
-    def labelled(self, task: "Task") -> "RenderedSplit | None":
-        """Render the labelled rows that weigh the vote, if ``--weighted-vote`` asks for it.
-
-        Raises:
-            InputError: ``E-LABEL-PRIOR`` without labelled rows, or an error of the file.
-        """
-        if not self.weighted_vote:
-            return None
-        if self.few_labels is None:
-            raise InputError("E-LABEL-PRIOR", "--weighted-vote needs labelled rows.", "Add --few-labels FILE.")
-        from flip_flop.tasks import labelled_file
-
-        return labelled_file(task, self.few_labels)
 
 
 @dataclass(frozen=True, kw_only=True)

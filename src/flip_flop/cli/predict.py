@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from flip_flop.cli.options import CalibrationOptions, ModelOptions, RowOptions, TaskOptions, option, options, out_file
-from flip_flop.console import count, echo, is_first_process
-from flip_flop.errors import InputError
+from flip_flop.console import echo, is_first_process
 from flip_flop.scoring.options import ScoringOptions
 
 
@@ -20,9 +19,6 @@ class PredictOptions:
     out: Path = option(short="-o", callback=out_file, help="A .jsonl or .csv file.")
     abstain_below: float = option(
         0.0, type=click.FloatRange(0, 1), help="Leave the vote empty if a smaller share of the templates predicts it."
-    )
-    label_next: int | None = option(
-        None, min=1, help="Also write the N most disputed unlabelled rows to OUT-to-label, for --few-labels."
     )
     quiet: bool = option(False, short="-q", help="Show no progress.")
 
@@ -43,8 +39,6 @@ def predict_command(
     prediction's own, one of the same name as `input: NAME`; in JSONL as the object `input`. `confidence` is the share
     of the templates that predict the vote. With --too-long skip, a row that is longer than the model's context has no
     answer, and a note that says so.
-    --label-next 20 also writes the 20 most disputed rows without a label. Fill in the labels and pass the file as
-    --few-labels, with --weighted-vote.
     """
     from flip_flop.evaluation.run_directory import check_target
     from flip_flop.files import lock_output
@@ -53,21 +47,14 @@ def predict_command(
     check_target(run.out, run.source)
     # The data's errors come before the model's minutes, and those of all that is typed before the seconds of torch.
     chosen = data.open(task.task, task.templates, data.protocol)
-    prior, few_labels = calibration.prior(chosen), calibration.labelled(chosen)
+    prior = calibration.prior(chosen)
     rows = chosen.render_file(run.source)
-    to_label, field = run.out.with_stem(f"{run.out.stem}-to-label"), str(chosen.label_field)
-    if run.label_next is not None and None not in chosen.gold_labels(rows.rows, need_labels=False):
-        raise InputError("E-DATA-EMPTY", f"--label-next: {run.source} has no row without a label.")
-    if run.label_next is not None and chosen.label_field is None:
-        raise InputError("E-TASK-KEY", f"--label-next: task {chosen.name!r} has no label_field.", "Add it.")
-    if run.label_next is not None and to_label.exists():
-        raise InputError("E-OUT-USED", f"{to_label} exists and may have labels.", "Rename it or choose another --out.")
     model.check(scoring)
     if is_first_process():
         click.get_current_context().with_resource(lock_output(run.out))
     scorer, calibrate = model.scorer(quiet=run.quiet), calibration.calibrate
     quiet = run.quiet or not is_first_process()
-    from flip_flop.evaluation.predict import predict, write_label_next, write_predictions
+    from flip_flop.evaluation.predict import predict, write_predictions
 
     with listed_beside(run.out, rows.task.templates.names):
         predictions = predict(
@@ -78,7 +65,6 @@ def predict_command(
             calibrate=calibrate,
             label_prior=prior,
             abstain_below=run.abstain_below,
-            few_labels=few_labels,
         )
     if not is_first_process():
         return 0
@@ -94,7 +80,4 @@ def predict_command(
     if unanswered := sum(row["vote"] is None for row in predictions) - abstained:
         notes += f"; {unanswered} {'too long' if scoring.too_long == 'skip' else 'without an answer that is a label'}"
     echo(f"{run.out}: {len(predictions)} rows ({shares}{notes})")
-    if run.label_next is not None:
-        number = write_label_next(predictions, rows.rows, field, run.label_next, to_label, chosen.labels or ())
-        echo(f"{to_label}: fill in {field!r} of {count(number, 'row')}, then pass it as --few-labels")
     return 0

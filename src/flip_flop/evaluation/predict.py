@@ -6,17 +6,14 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import spreadsheet_cell
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import resolve, score_calibrated
-from flip_flop.evaluation.few_labels import score_few, weigh_templates
 from flip_flop.evaluation.run_directory import check_target
 from flip_flop.files import write_text
 from flip_flop.metrics import calibrated, label_probs, majority_vote, predicted, vote_counts
@@ -24,8 +21,7 @@ from flip_flop.metrics.calibration import CalibrationChoice
 from flip_flop.scoring import ModelGiven, Scorer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
 from flip_flop.scoring.too_long import words
-from flip_flop.tasks import Data, RenderedSplit, Rows
-from flip_flop.tasks.readers import label_text
+from flip_flop.tasks import Data, Rows
 
 
 def predict(
@@ -36,15 +32,12 @@ def predict(
     calibrate: CalibrationChoice = "none",
     label_prior: Sequence[float] | None = None,
     abstain_below: float = 0.0,
-    few_labels: RenderedSplit | None = None,
 ) -> list[dict[str, Any]]:
     """Predict a label for each instance under each template, and their majority vote: ``predict(model, data)``.
 
     Model and data are those of :func:`~flip_flop.audit`. Gold labels are not required:
     ``predict("demo", task.with_rows("new.csv"))``. ``calibrate`` corrects the label bias of each template before the
-    vote, as in an audit. ``abstain_below`` is the smallest confidence of a vote; the others are None. Labelled rows
-    ``few_labels``, from :func:`~flip_flop.tasks.labelled_file`, weigh the templates in the vote; ``confidence`` and
-    ``consensus`` then count weights.
+    vote, as in an audit. ``abstain_below`` is the smallest confidence of a vote; the others are None.
 
     Returns:
         A row for each instance, with ``id``, ``vote``, ``confidence``, ``consensus`` and ``templates``. ``vote`` is the
@@ -59,29 +52,27 @@ def predict(
             "E-CONFIG-VALUE", f"abstain_below is {abstain_below}.", "Use a share from 0 to 1, such as 0.8."
         )
     scorer, split = resolve(model, data, need_labels=False)
-    few = None if few_labels is None else score_few(scorer, few_labels, scoring, quiet=quiet)
     found = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
     offsets = None if found.calibration is None else found.calibration["offsets"]
     scores = found.scores if offsets is None else calibrated(found.scores, offsets)
     labels, names = split.task.label_values(scores.shape[-1]), split.task.templates.names
     probs = None if scoring.by == "generation" else label_probs(scores).round(6).tolist()
     predictions = predicted(scores)
-    weights = np.ones(len(names)) if few is None else weigh_templates(few, offsets)
-    counts, total = vote_counts(predictions, len(labels), weights), weights.sum()
-    shares = (counts.max(axis=1) / total).tolist()
+    counts = vote_counts(predictions, len(labels))
+    shares = (counts.max(axis=1) / len(names)).tolist()
     labels_of = [*labels, None]  # index -1: the answer does not match a label
     answered = {
         identifier: {
             "id": identifier,
             "vote": labels_of[vote] if shares[row] >= abstain_below else None,
             "confidence": shares[row],
-            "consensus": bool(2 * counts[row].max() > total),
+            "consensus": bool(2 * counts[row].max() > len(names)),
             "templates": {
                 name: {"label": labels_of[predictions[row, column]], "probs": probs and probs[row][column]}
                 for column, name in enumerate(names)
             },
         }
-        for row, (identifier, vote) in enumerate(zip(found.ids, majority_vote(scores, weights), strict=True))
+        for row, (identifier, vote) in enumerate(zip(found.ids, majority_vote(scores), strict=True))
     }
     if scoring.too_long == "refuse":
         return [*answered.values()]
@@ -134,42 +125,6 @@ def _write(out: Path, lines: Iterable[Mapping[str, Any]], table: Iterable[Sequen
         # The writer does not quote a text with a carriage return, which ends a row, so all texts are quoted.
         csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(table)
     write_text(out, buffer.getvalue())
-
-
-def most_disputed(predictions: Sequence[Mapping[str, Any]], number: int) -> list[int]:
-    """Return the positions of the ``number`` predictions with the smallest share of the vote.
-
-    Equal shares are ordered by the margin between the two labels with the largest mean probability over templates, and
-    then by position. Generated answers have no margin. Rows that were too long for the model are excluded.
-    """
-
-    def margin(prediction: Mapping[str, Any]) -> float:
-        probs = zip(*(each["probs"] or (0.0, 0.0) for each in prediction["templates"].values()), strict=True)
-        second, first = sorted(math.fsum(label) for label in probs)[-2:]
-        return round(first - second, 6)  # the digits of probs
-
-    found = [(row["confidence"], margin(row), at) for at, row in enumerate(predictions) if row["templates"]]
-    return [at for *_, at in sorted(found)[:number]]
-
-
-def write_label_next(
-    predictions: Sequence[Mapping[str, Any]],
-    rows: Rows,
-    label_field: str,
-    number: int,
-    out: Path,
-    labels: Sequence[object] = (),
-) -> int:
-    """Write the most disputed of the unlabelled rows, with an empty label, as CSV or JSONL for ``--few-labels``.
-
-    The predictions are not in the file, because they would influence the labels. Returns the number of rows.
-    """
-    blank = [at for at, row in enumerate(rows.rows) if not label_text(row.fields.get(label_field), labels)]
-    chosen = [rows.rows[blank[at]] for at in most_disputed([predictions[at] for at in blank], number)]
-    fields = [{label_field: None} | row.fields | {label_field: None} for row in chosen]
-    empty = replace(rows, rows=tuple(row._replace(fields=each) for row, each in zip(chosen, fields, strict=True)))
-    _write(out, ({name: _finite(value) for name, value in each.items()} for each in fields), _input_cells(empty, ()))
-    return len(chosen)
 
 
 def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any]) -> Iterator[list[Any]]:

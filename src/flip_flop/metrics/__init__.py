@@ -46,7 +46,6 @@ from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import Average, accuracy_per_template, chance_f1, f1_per_template, resolve_average
 from flip_flop.metrics.ranking import MIN_LABELLED, TemplateRanking, label_preference, peer_votes, rank_templates
 from flip_flop.metrics.table import METRICS, Metric, add_metric, summarise
-from flip_flop.metrics.template_weights import template_accuracies, template_weights
 
 __all__ = [
     "METRICS",
@@ -92,9 +91,7 @@ __all__ = [
     "risk_coverage",
     "share_drift",
     "summarise",
-    "template_accuracies",
     "template_agreement_matrix",
-    "template_weights",
     "uniform_prior",
     "vote_changes",
     "vote_counts",

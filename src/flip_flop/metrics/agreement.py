@@ -15,11 +15,9 @@ def predicted(scores: Float[np.ndarray, "instances templates labels"]) -> Int[np
 
 
 def vote_counts(
-    predictions: Int[np.ndarray, "instances templates"],
-    num_labels: int,
-    weights: Float[np.ndarray, " templates"] | None = None,
-) -> Int[np.ndarray, "instances labels"] | Float[np.ndarray, "instances labels"]:
-    r"""Count the templates that predict each label of each instance, or sum their weights. -1 does not count.
+    predictions: Int[np.ndarray, "instances templates"], num_labels: int
+) -> Int[np.ndarray, "instances labels"]:
+    r"""Count the templates that predict each label of each instance. -1 does not count.
 
     .. math:: n_{i,c} = \sum_v \mathbf 1[\hat y_{i,v} = c] \qquad \text{(Eq. 4 of the F2C paper)}
 
@@ -33,8 +31,6 @@ def vote_counts(
     """
     if predictions.size and not -1 <= predictions.min() <= predictions.max() < num_labels:
         raise ValueError(f"Predictions must be label indices, 0 to {num_labels - 1}, or -1 for none.")
-    if weights is not None:
-        return ((predictions[:, :, None] == np.arange(num_labels)) * weights[:, None]).sum(axis=1)
     return row_counts(predictions + 1, num_labels + 1)[:, 1:]
 
 
@@ -166,23 +162,21 @@ def label_probs(
     return ratio(odds, total, otherwise=0.0)
 
 
-def majority_vote(
-    scores: Float[np.ndarray, "instances templates labels"], weights: Float[np.ndarray, " templates"] | None = None
-) -> Int[np.ndarray, " instances"]:
+def majority_vote(scores: Float[np.ndarray, "instances templates labels"]) -> Int[np.ndarray, " instances"]:
     r"""The label that most of an instance's templates predict.
 
     .. math:: \arg\max_c \sum_v \mathbf 1[\hat y_{i,v} = c]
 
     A plurality is enough, unlike for a consensus: every instance gets an answer. A tie goes to the label with the
     larger sum of label probabilities over all templates, and then to the lowest index. The order of the templates has
-    no influence. -1: no template's answer is a label. ``weights`` are :func:`~flip_flop.metrics.template_weights`.
+    no influence. -1: no template's answer is a label.
 
     Example:
         >>> probabilities = np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.7, 0.3]]])
         >>> majority_vote(np.log(probabilities)).tolist()
         [0, 1]
     """
-    counts = vote_counts(predicted(scores), scores.shape[2], weights)
+    counts = vote_counts(predicted(scores), scores.shape[2])
     most = counts.max(axis=1, keepdims=True)
     return np.where(most[:, 0] > 0, np.where(counts == most, vote_weights(scores), -1.0).argmax(axis=1), -1)
 

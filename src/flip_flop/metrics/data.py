@@ -132,10 +132,6 @@ class Scores:
         """The label with the largest mean probability over templates, as the answer of a single template."""
         return self._answered(label_probs(self.scores).mean(axis=1).argmax(axis=1))
 
-    def weighted(self, weights: Float[np.ndarray, " templates"]) -> "Scores":
-        """The weighted majority vote as the answer of a single template."""
-        return self._answered(majority_vote(self.scores, weights))
-
     def _answered(self, answers: Int[np.ndarray, " instances"]) -> "Scores":
         certain = np.where(answers[:, None] == np.arange(self.num_labels), 0.0, -np.inf)
         return Scores(certain[:, None], self.gold, self.average)

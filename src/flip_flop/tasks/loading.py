@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flip_flop.console import count, plain_cell
+from flip_flop.console import count
 from flip_flop.errors import InputError, nearest
 from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
@@ -150,10 +150,6 @@ def _labelled_rows(task: Task, path: Path) -> Rows:
     labelled = [row for row, label in zip(rows.rows, task.gold_labels(rows), strict=True) if label is not None]
     if not labelled:
         raise InputError("E-LABEL-PRIOR", f"{path} has no labels in {task.label_field!r}.", "Label some rows.")
-    if path.suffix.lower() in (".csv", ".tsv"):  # as predict --label-next wrote them
-        labelled = [
-            row._replace(fields={key: plain_cell(each) for key, each in row.fields.items()}) for row in labelled
-        ]
     return replace(rows, rows=tuple(labelled))
 
 
