@@ -15,8 +15,8 @@ import yaml
 from evidence.rows import Row, target_rows, with_prior
 from flip_flop.errors import InputError
 from flip_flop.files import write_text
+from flip_flop.paper.data.promptsource import read_promptsource, templates_folder
 from flip_flop.prompts import Template
-from flip_flop_paper.data.promptsource import read_promptsource, templates_folder
 
 TASKS = Path(__file__).parent / "tasks"
 OWN = Path(__file__).parent / "subjectivity_templates.yaml"

@@ -22,7 +22,7 @@ from hypothesis import settings
 from flip_flop import method, metrics, prompts
 from flip_flop.cli.main import main
 from flip_flop.errors import InputError
-from flip_flop_paper.data.promptsource import templates_folder
+from flip_flop.paper.data.promptsource import templates_folder
 from tests.paper.made_datasets import make_datasets
 
 torch.set_num_threads(1)

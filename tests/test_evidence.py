@@ -16,9 +16,9 @@ from evidence.rows import read_rows, with_prior
 from flip_flop import load_model, load_run, load_task
 from flip_flop.errors import InputError
 from flip_flop.metrics import Scores
-from flip_flop_paper.cli import study_command
-from flip_flop_paper.grid import expand
-from flip_flop_paper.study_file import load_study
+from flip_flop.paper.cli import study_command
+from flip_flop.paper.grid import expand
+from flip_flop.paper.study_file import load_study
 from tests.report.made_runs import TEMPLATES, make_scores, write_run
 
 FOLDER = Path(__file__).parents[1] / "evidence"

@@ -12,13 +12,13 @@ from random import Random
 from typing import Any
 
 from flip_flop.errors import InputError
+from flip_flop.paper.study_file import load_study
 from flip_flop.record import RunRecord
 from flip_flop.report import load_run
 from flip_flop.scoring import load_model
 from flip_flop.tasks import load_task
 from flip_flop.training import F2CConfig
 from flip_flop.training.checkpoints import latest_valid
-from flip_flop_paper.study_file import load_study
 from torture.forked import run
 from torture.workplace import AUDIT, TRAIN, Outcome, remove
 

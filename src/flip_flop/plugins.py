@@ -1,19 +1,15 @@
-"""Methods, metrics and audit sections of installed packages, by entry points."""
+"""Methods and metrics of installed packages, by entry points."""
 
 import functools
 import importlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, MutableMapping
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
-
-import click
 
 from flip_flop.errors import InputError
 
 log = logging.getLogger("flip_flop")
-AUDIT_SECTIONS = "flip_flop.audit_sections"
 Value = TypeVar("Value")
 
 
@@ -45,53 +41,6 @@ def import_object(what: str, reference: str, kind: type[Value]) -> Value:
         message = f"{what} is {reference!r}, which is a {type(found).__name__}."
         raise InputError("E-CONFIG-VALUE", message, f"Name a {kind.__name__}.")
     return found
-
-
-@dataclass(frozen=True)
-class SectionOptions:
-    """The value of the section's option, and the options of the audit."""
-
-    value: Any
-    split: str
-    limit: int | None
-    seed: int
-    scoring: Any  # flip_flop.ScoringOptions
-    quiet: bool
-
-
-@dataclass(frozen=True)
-class AuditSection:
-    """A part of an audit: the value of an entry point in ``flip_flop.audit_sections``.
-
-    The name of the entry point is the key of the section in ``metrics.json``.
-
-    Attributes:
-        option: Its option of ``flip-flop audit``. Without a value the section is not computed.
-        compute: Computes plain values for ``metrics.json`` from a :class:`~flip_flop.scoring.Scorer`, a
-            :class:`~flip_flop.Task` and these options.
-        render: Renders them for the terminal.
-    """
-
-    option: click.Option
-    compute: Callable[[Any, Any, SectionOptions], Mapping[str, Any]]
-    render: Callable[[Mapping[str, Any]], str]
-
-
-@functools.cache
-def audit_sections() -> dict[str, AuditSection]:
-    """Import the sections of installed packages, by name."""
-    return dict(load_plugins(AUDIT_SECTIONS))
-
-
-def compute_sections(
-    scorer: Any, task: Any, options: SectionOptions, values: Mapping[str, Any]
-) -> dict[str, Mapping[str, Any]]:
-    """Compute the sections whose options have a value, by the name of the option."""
-    return {
-        name: section.compute(scorer, task, replace(options, value=value))
-        for name, section in audit_sections().items()
-        if (value := values.get(str(section.option.name))) is not None
-    }
 
 
 class PluginTable(MutableMapping[str, Value]):

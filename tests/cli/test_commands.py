@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flip_flop.cli.main import VERBS
+from flip_flop.cli.main import COMMANDS
 from flip_flop.evaluation.audit import audit as audit_function
 from flip_flop.method import METHODS
 from flip_flop.metrics import METRICS
@@ -20,7 +20,7 @@ from tests.tiny import byte_bpe, save_tiny, with_chat_template
 # The package gives its function the module's name.
 AUDITING = sys.modules[audit_function.__module__]
 COMMAND = Path(sys.executable).with_name("flip-flop")
-NAMES = [*VERBS, "study"]
+NAMES = [*COMMANDS, "env"]
 
 
 def metrics(run):
@@ -108,23 +108,7 @@ def test_what_is_typed_wrong_is_told_before_torch_is_imported(project):
         *("E-RUN-MISSING", "E-CONFIG-VALUE"),
     ]
     assert last == "Error: No such command 'audti'. Did you mean 'audit'?"
-    assert "Error: No such command 'vary'. Did you mean 'templates vary'?" in lines
     assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
-
-
-def test_an_installed_package_adds_a_command(tmp_path):
-    (tmp_path / "hello.py").write_text(
-        "import click\n\n@click.command()\ndef hello():\n    'Greet.'\n    print('hi')\n"
-    )
-    (tmp_path / "hello-1.dist-info").mkdir()
-    (tmp_path / "hello-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: hello\nVersion: 1\n")
-    (tmp_path / "hello-1.dist-info" / "entry_points.txt").write_text("[flip_flop.commands]\nhello = hello:hello\n")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    for words, shown in ((["--help"], "  hello      Greet."), (["hello"], "hi")):
-        command = [sys.executable, "-m", "flip_flop", *words]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
-        assert done.returncode == 0, done.stderr
-        assert shown in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("verb", NAMES)

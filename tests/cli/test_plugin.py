@@ -1,4 +1,4 @@
-"""Plug-ins: `flip-flop init method` and `metric`, and packages with tasks and audit sections."""
+"""Plug-ins: `flip-flop init method` and `metric`, and packages with tasks."""
 
 import subprocess
 import sys
@@ -18,17 +18,6 @@ def load(request):
     texts = {"plain": "Is {{ drink }} warm?", "short": "Warm, {{ drink }}:"}
     templates = [Template(name, text, "No ||| Yes") for name, text in texts.items()]
     return Task(request.name, templates, {"test": rows}, labels=("no", "yes"), label_field="warm")
-"""
-SECTION = """
-import click
-from flip_flop.plugins import AuditSection
-
-
-def compute(scorer, task, how):
-    return {"templates": len(task.templates) * how.value}
-
-
-SECTION = AuditSection(click.Option(["--times"], type=int), compute, lambda found: f"times: {found['templates']}")
 """
 
 
@@ -73,15 +62,13 @@ def test_init_rejects_an_invalid_name(name, flip_flop, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_package_adds_a_task_and_an_audit_section(tmp_path):
+def test_a_package_adds_a_task(tmp_path):
     (tmp_path / "drinks.py").write_text(TASK)
-    (tmp_path / "times.py").write_text(SECTION)
     install(tmp_path, "drinks", {"flip_flop.tasks": ("drinks", "drinks:load")})
-    install(tmp_path, "times", {"flip_flop.audit_sections": ("times", "times:SECTION")})
     install(tmp_path, "broken", {"flip_flop.metrics": ("broken", "no_such_module:METRIC")})
-    options = ["--model", "demo", "--task", "drinks:tea", "--times", 3, "--out", tmp_path / "out"]
+    options = ["--model", "demo", "--task", "drinks:tea", "--vary", 2, "--out", tmp_path / "out"]
     result = run(tmp_path, "audit", *options)
     assert result.returncode == 0, result.stderr
-    assert "times: 6" in result.stdout
+    assert result.stdout.startswith("tea, test, 2 templates, 2 instances\n")
     assert "W-PLUGIN: cannot import 'broken' (no_such_module:METRIC)" in result.stderr
-    assert '"times": {' in (tmp_path / "out" / "metrics.json").read_text()
+    assert '"formats": {' in (tmp_path / "out" / "metrics.json").read_text()

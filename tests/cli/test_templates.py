@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from flip_flop_paper.data import promptsource
+from flip_flop.paper.data import promptsource
 from tests.cli.project import TASK, one_line
 from tests.paper.test_archive import unpack, write_archive
 from tests.tiny import metaspace, save_tiny

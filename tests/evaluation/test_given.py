@@ -15,7 +15,6 @@ from peft import LoraConfig, get_peft_model
 from flip_flop import Task, audit, load_model, load_run, predict, write_predictions
 from flip_flop.errors import InputError
 from flip_flop.prompts import TemplateSet
-from flip_flop_phrasings.spread import format_spread
 from tests.evaluation.conftest import TEMPLATES, make_rows, make_task
 from tests.tiny import byte_bpe, tiny_model
 
@@ -154,14 +153,6 @@ def test_a_limit_takes_the_same_sample_of_a_task_a_split_and_rows(loaded):
         assert list(audit(loaded, given, limit=3, seed=5, quiet=True).instance_ids) == ids
     with pytest.raises(InputError, match=r"E-TASK-KEY: the limit is 0\."):
         audit(loaded, rows, limit=0)
-
-
-def test_sections_of_installed_packages_are_keyword_arguments(loaded):
-    task = make_task()
-    found = audit(loaded, task, limit=3, seed=5, vary=2, quiet=True).metrics["formats"]
-    assert found == format_spread(loaded, task, 2, limit=3, seed=5, quiet=True)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'varry'"):
-        audit(loaded, task, varry=2)
 
 
 def test_audit_has_line_table_and_frames(expected, tmp_path):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet
 
-from flip_flop_paper.data.catalog import catalog_entry, catalog_names
+from flip_flop.paper.data.catalog import catalog_entry, catalog_names
 
 NUM_TRAIN, NUM_TEST = 60, 23
 CSV_FILES = tuple(catalog_entry("storycloze").files.values())

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop_paper.data import promptsource
-from flip_flop_paper.data.promptsource import (
+from flip_flop.paper.data import promptsource
+from flip_flop.paper.data.promptsource import (
     ARCHIVE_NAME,
     fetch,
     promptsource_names,

@@ -7,9 +7,9 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.metrics import resolve_average
+from flip_flop.paper.data.catalog import catalog_data, catalog_entry, catalog_names, compare
 from flip_flop.tasks import TaskRequest, load_task
-from flip_flop.tasks.plugins import plugin_tasks
-from flip_flop_paper.data.catalog import catalog_data, catalog_entry, catalog_names, compare
+from flip_flop.tasks.plugins import task_loaders
 from tests.paper.made_datasets import CSV_FILES, write_rows, write_story_cloze
 
 NAMES = catalog_names()
@@ -29,7 +29,7 @@ def change_rows(made, path, change):
 
 
 def test_entry_points_name_all_datasets():
-    assert {*plugin_tasks()} >= {*NAMES, "promptsource"}
+    assert {*task_loaders()} >= {*NAMES, "promptsource"}
 
 
 def test_data_files_are_consistent():
@@ -114,7 +114,7 @@ def test_rows_of_train_that_render_alike_all_stay_in_train(made):
 def test_the_check_of_all_rows_is_cached(made, monkeypatch):
     first = load_data(made, "copa")
     with monkeypatch.context() as patch:
-        patch.setattr("flip_flop_paper.data.row_checks.filter_templates", lambda *_, **__: pytest.fail("again"))
+        patch.setattr("flip_flop.paper.data.row_checks.filter_templates", lambda *_, **__: pytest.fail("again"))
         second = load_data(made, "copa")
     assert second == first
 

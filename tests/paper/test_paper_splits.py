@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flip_flop.paper.data.splits import Duplicates, SplitPolicy, divide, find_duplicates, name_rows
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.tasks import Rows, RowsSource
-from flip_flop_paper.data.splits import Duplicates, SplitPolicy, divide, find_duplicates, name_rows
 
 TEMPLATES = TemplateSet(
     (Template("short", "{{ a }}", "No ||| Yes"), Template("drawn", "{{ ['x', 'y'] | choice }} {{ b }}", "0 ||| 1"))

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from flip_flop.errors import InputError
+from flip_flop.paper.data.promptsource import SourceTemplate, filter_templates, promptsource_names, read_promptsource
 from flip_flop.prompts import Template
-from flip_flop_paper.data.promptsource import SourceTemplate, filter_templates, promptsource_names, read_promptsource
 from tests.paper.test_archive import YAML
 
 

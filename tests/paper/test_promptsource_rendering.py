@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from flip_flop.files import generator, sha256_file
+from flip_flop.paper.data.catalog import catalog_entry, catalog_names
+from flip_flop.paper.data.promptsource import ARCHIVE_NAME, ARCHIVE_SHA256, VERSION, filter_templates, read_promptsource
 from flip_flop.tasks import TaskRequest
-from flip_flop_paper.data.catalog import catalog_entry, catalog_names
-from flip_flop_paper.data.promptsource import ARCHIVE_NAME, ARCHIVE_SHA256, VERSION, filter_templates, read_promptsource
 
 REAL = [name for name in catalog_names() if name != "storycloze"]  # has real rows
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from flip_flop.paper.data.catalog import CatalogData, catalog_data, catalog_entry, catalog_names, compare
 from flip_flop.tasks import TaskRequest
-from flip_flop_paper.data.catalog import CatalogData, catalog_data, catalog_entry, catalog_names, compare
 
 NAMES = tuple(name for name in catalog_names() if name != "storycloze")
 OFFICIAL = {"cb": (194, 56, 56), "wic": (4428, 1000, 638)}

@@ -11,10 +11,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flip_flop.errors import InputError
+from flip_flop.paper.data.catalog import CatalogData, catalog_data, catalog_entry, catalog_names, compare, row_protocols
+from flip_flop.paper.data.splits import SplitPolicy, divide, find_duplicates, name_rows
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.tasks import Rows, RowsSource, Task, TaskRequest, load_task
-from flip_flop_paper.data.catalog import CatalogData, catalog_data, catalog_entry, catalog_names, compare, row_protocols
-from flip_flop_paper.data.splits import SplitPolicy, divide, find_duplicates, name_rows
 from tests.paper.made_datasets import Made, write_rows
 
 SPLITS = ("train", "validation", "test")

@@ -3,10 +3,10 @@
 import pytest
 
 from flip_flop.errors import InputError
+from flip_flop.paper.data.catalog import catalog_entry
+from flip_flop.paper.data.promptsource import filter_templates, read_promptsource
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.prompts.lint import LONG, LintRow, lint_templates
-from flip_flop_paper.data.catalog import catalog_entry
-from flip_flop_paper.data.promptsource import filter_templates, read_promptsource
 from tests.paper.test_promptsource_rendering import REAL, official_rows
 
 PLAIN = Template("plain", "Is {{ x }} good? ||| {{ answer_choices[y] }}", "No ||| Yes")

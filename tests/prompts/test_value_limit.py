@@ -7,10 +7,10 @@ import pytest
 
 from flip_flop.errors import InputError
 from flip_flop.files import generator
+from flip_flop.paper.data.catalog import catalog_entry
+from flip_flop.paper.data.promptsource import filter_templates, read_promptsource
 from flip_flop.prompts import Template, TemplateSet, render_instance
 from flip_flop.tasks import load_task
-from flip_flop_paper.data.catalog import catalog_entry
-from flip_flop_paper.data.promptsource import filter_templates, read_promptsource
 from tests.paper.test_promptsource_rendering import Reference, official_rows
 
 LIMIT = 2048

@@ -16,12 +16,12 @@ from transformers import AutoModelForCausalLM
 from flip_flop import F2CConfig, audit, train
 from flip_flop.errors import InputError
 from flip_flop.files import lock, sha256_file
+from flip_flop.paper.units import Setup
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord
 from flip_flop.scoring import EndpointScorer, load_model, load_tokenizer, score
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.training.record import model_card
-from flip_flop_paper.units import Setup
 from tests.cli.project import make_project
 from tests.gguf_files import QUANTIZED, llama_tensors, write_gguf
 from tests.studies.plans import plan

@@ -8,11 +8,11 @@ import pandas as pd
 
 from flip_flop.files import sha256_text
 from flip_flop.method import BASE, METHODS
-from flip_flop_paper.folder import StudyFolder
-from flip_flop_paper.frame import KEPT, TEMPLATE_F1, make_frame
-from flip_flop_paper.paper import dataset_names, table1, table2
-from flip_flop_paper.study import Study
-from flip_flop_paper.units import Cell, Plan, Setup
+from flip_flop.paper.folder import StudyFolder
+from flip_flop.paper.frame import KEPT, TEMPLATE_F1, make_frame
+from flip_flop.paper.paper import dataset_names, table1, table2
+from flip_flop.paper.study import Study
+from flip_flop.paper.units import Cell, Plan, Setup
 from tests.report.made_runs import make_scores, write_run
 
 PULLS = {"base": 0.0, "swarm": 0.3, "cce": 0.7, "f2c": 0.8}

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from flip_flop_paper.digests import make_plan
-from flip_flop_paper.study import Settings, Study
-from flip_flop_paper.units import Setup
+from flip_flop.paper.digests import make_plan
+from flip_flop.paper.study import Settings, Study
+from flip_flop.paper.units import Setup
 
 SHORT = {
     "max_steps": 2,

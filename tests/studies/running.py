@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flip_flop_paper.cli import study_command
+from flip_flop.paper.cli import study_command
 
 STUDY = """\
 name: small

@@ -5,9 +5,9 @@ import functools
 import numpy as np
 import pytest
 
-from flip_flop_paper.figures import SCALE, draw_boxes, draw_curves, draw_heatmaps, luminance
-from flip_flop_paper.frame import template_f1
-from flip_flop_paper.output import make_plots
+from flip_flop.paper.figures import SCALE, draw_boxes, draw_curves, draw_heatmaps, luminance
+from flip_flop.paper.frame import template_f1
+from flip_flop.paper.output import make_plots
 from tests.studies.made_results import Maker, made_frame, paper_audits, study2, study3, transfer_audits
 
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop_paper.folder import StudyFolder, load_plan, root_of
-from flip_flop_paper.local import LocalRun
-from flip_flop_paper.units import Setup
+from flip_flop.paper.folder import StudyFolder, load_plan, root_of
+from flip_flop.paper.local import LocalRun
+from flip_flop.paper.units import Setup
 from tests.studies.plans import plan, small
 from tests.studies.running import STUDY, here, write_study
 

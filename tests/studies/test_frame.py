@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from flip_flop.metrics import instance_agreement, mean_statistic, paired_bootstrap_interval
+from flip_flop.paper.frame import average_seeds, methods_of, template_f1
 from flip_flop.report import load_run
-from flip_flop_paper.frame import average_seeds, methods_of, template_f1
 from tests.studies.made_results import Maker, study1, study2, study3
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from flip_flop.errors import InputError
+from flip_flop.paper.data.catalog import catalog_names
+from flip_flop.paper.grid import GridCell, expand
+from flip_flop.paper.study import Subsets, narrow
+from flip_flop.paper.study_file import load_study
 from flip_flop.tasks.embedded import embedded_task
-from flip_flop_paper.data.catalog import catalog_names
-from flip_flop_paper.grid import GridCell, expand
-from flip_flop_paper.study import Subsets, narrow
-from flip_flop_paper.study_file import load_study
 
 PAPERS_SOURCES = {"anli_r1", "anli_r2", "anli_r3", "rte", "copa", "hellaswag", "storycloze", "winogrande"}
 

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop_paper import digests as keys_module
-from flip_flop_paper.folder import StudyFolder, load_plan
-from flip_flop_paper.local import LocalRun
-from flip_flop_paper.study import MethodVariant, Settings, Subsets, narrow
-from flip_flop_paper.study_file import load_study
-from flip_flop_paper.units import Setup
+from flip_flop.paper import digests as keys_module
+from flip_flop.paper.folder import StudyFolder, load_plan
+from flip_flop.paper.local import LocalRun
+from flip_flop.paper.study import MethodVariant, Settings, Subsets, narrow
+from flip_flop.paper.study_file import load_study
+from flip_flop.paper.units import Setup
 from tests.studies.plans import DEMO, SHORT, keys, plan, small, write_task
 from tests.studies.running import here, write_study
 

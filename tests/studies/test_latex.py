@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from flip_flop_paper.output import make_tables
-from flip_flop_paper.table import escape, render_latex
+from flip_flop.paper.output import make_tables
+from flip_flop.paper.table import escape, render_latex
 from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3
 
 HOSTILE = r"\input{x} $a_b$ 50% #1 & ~^ {[*]} <\\> \"q\" `c`"

@@ -9,10 +9,10 @@ import pytest
 from safetensors.torch import load_file
 
 from flip_flop.errors import InputError
+from flip_flop.paper.folder import StudyFolder
+from flip_flop.paper.run import split_batch_across_ranks
+from flip_flop.paper.study import Settings
 from flip_flop.training.resume import lock
-from flip_flop_paper.folder import StudyFolder
-from flip_flop_paper.run import split_batch_across_ranks
-from flip_flop_paper.study import Settings
 from tests.studies.plans import SHORT, plan, small
 from tests.studies.running import ENVIRONMENT, here, write_study
 from tests.training.conftest import settings

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from flip_flop_paper.output import make_tables, write_outputs
-from flip_flop_paper.table import render_text
+from flip_flop.paper.output import make_tables, write_outputs
+from flip_flop.paper.table import render_text
 from tests.studies.made_results import Maker, study1, study2, study3
 
 SPREAD, BOXES = ["base_spread"], ["f1_over_templates_base"]
@@ -86,7 +86,7 @@ def test_no_output_without_complete_audits(tmp_path):
 
 
 def test_tables_without_matplotlib(tmp_path, monkeypatch, caplog):
-    for name in [name for name in sys.modules if name.startswith(("matplotlib", "flip_flop_paper.figures"))]:
+    for name in [name for name in sys.modules if name.startswith(("matplotlib", "flip_flop.paper.figures"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with caplog.at_level(logging.WARNING, "flip_flop"):

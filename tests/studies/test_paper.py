@@ -2,9 +2,9 @@
 
 import pytest
 
-from flip_flop_paper.data.catalog import catalog_names
-from flip_flop_paper.grids import average_changes
-from flip_flop_paper.paper import PAPER_METRICS, dataset_names, table1, table2, text
+from flip_flop.paper.data.catalog import catalog_names
+from flip_flop.paper.grids import average_changes
+from flip_flop.paper.paper import PAPER_METRICS, dataset_names, table1, table2, text
 
 
 def printed_changes():

@@ -3,10 +3,10 @@
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop_paper.folder import StudyFolder
-from flip_flop_paper.preview import plan_lines
-from flip_flop_paper.run import run_unit
-from flip_flop_paper.study import Settings
+from flip_flop.paper.folder import StudyFolder
+from flip_flop.paper.preview import plan_lines
+from flip_flop.paper.run import run_unit
+from flip_flop.paper.study import Settings
 from tests.studies.plans import DEMO, plan, small, write_task
 
 QWEN = "Qwen/Qwen2.5-3B-Instruct"

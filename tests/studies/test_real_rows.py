@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flip_flop.console import DEMO_NOTE
-from flip_flop_paper.folder import StudyFolder, load_plan
+from flip_flop.paper.folder import StudyFolder, load_plan
 from tests.studies.plans import SHORT
 from tests.studies.running import here
 

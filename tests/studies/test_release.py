@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from flip_flop.errors import InputError
+from flip_flop.paper.release import release_settings, with_protocol
+from flip_flop.paper.study import narrow
+from flip_flop.paper.study_file import load_study
+from flip_flop.paper.units import Setup
 from flip_flop.training import F2CConfig, make_config
-from flip_flop_paper.release import release_settings, with_protocol
-from flip_flop_paper.study import narrow
-from flip_flop_paper.study_file import load_study
-from flip_flop_paper.units import Setup
 from tests.studies.plans import keys, plan, small
 
 QWEN, LLAMA = "Qwen/Qwen2.5-3B-Instruct", "meta-llama/Llama-3.2-3B-Instruct"
@@ -75,7 +75,7 @@ def test_protocol_changes_digests_through_its_settings():
 
 
 def test_plan_with_protocol_round_trip(tmp_path):
-    from flip_flop_paper.folder import StudyFolder, load_plan
+    from flip_flop.paper.folder import StudyFolder, load_plan
 
     written = plan(with_protocol(small(protocol="release"), "demo"), Setup("demo", device="cpu"))
     assert load_plan(StudyFolder(tmp_path).write_plan(written)) == written

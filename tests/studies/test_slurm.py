@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop_paper.folder import StudyFolder
-from flip_flop_paper.slurm import SlurmArray, sbatch_directives
+from flip_flop.paper.folder import StudyFolder
+from flip_flop.paper.slurm import SlurmArray, sbatch_directives
 from tests.studies.plans import plan
 from tests.studies.running import LONG, attempts, here, outcome, start, tables, whole_checkpoints, write_study
 from tests.studies.slurm_cluster import Cluster, missing_programs

@@ -3,8 +3,8 @@
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop_paper.study import MethodVariant, Settings, Subsets, narrow
-from flip_flop_paper.study_file import COLOURS, load_study, study_names
+from flip_flop.paper.study import MethodVariant, Settings, Subsets, narrow
+from flip_flop.paper.study_file import COLOURS, load_study, study_names
 
 
 def write(folder, text):

@@ -8,13 +8,13 @@ import pytest
 
 from flip_flop.console import DEMO_NOTE
 from flip_flop.metrics import METRICS
-from flip_flop_paper import grids
-from flip_flop_paper.frame import colours_of, make_frame
-from flip_flop_paper.output import make_tables
-from flip_flop_paper.paper import PAPER_METRICS, dataset_names, table1, table2
-from flip_flop_paper.sizes import read_sizes, sizes_table
-from flip_flop_paper.study import MethodVariant
-from flip_flop_paper.table import render_csv, render_markdown
+from flip_flop.paper import grids
+from flip_flop.paper.frame import colours_of, make_frame
+from flip_flop.paper.output import make_tables
+from flip_flop.paper.paper import PAPER_METRICS, dataset_names, table1, table2
+from flip_flop.paper.sizes import read_sizes, sizes_table
+from flip_flop.paper.study import MethodVariant
+from flip_flop.paper.table import render_csv, render_markdown
 from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3, transfer_audits
 
 PAPER = made_frame(*paper_audits())

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from flip_flop.errors import InputError
+from flip_flop.paper import local, run
+from flip_flop.paper.cli import PROGRAM
+from flip_flop.paper.folder import StudyFolder, root_of
+from flip_flop.paper.local import LocalRun, worker_devices
+from flip_flop.paper.preview import error_lines
+from flip_flop.paper.run import BUSY, DONE, FAILED, run_unit
+from flip_flop.paper.study import Settings
 from flip_flop.report import load_run
-from flip_flop_paper import local, run
-from flip_flop_paper.cli import PROGRAM
-from flip_flop_paper.folder import StudyFolder, root_of
-from flip_flop_paper.local import LocalRun, worker_devices
-from flip_flop_paper.preview import error_lines
-from flip_flop_paper.run import BUSY, DONE, FAILED, run_unit
-from flip_flop_paper.study import Settings
 from tests.studies.plans import SHORT, plan, small, write_task
 from tests.studies.running import (
     ENVIRONMENT,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,13 +20,10 @@ from flip_flop.cli.options import (
 )
 from flip_flop.console import echo, is_first_process, percent
 from flip_flop.errors import InputError
-from flip_flop.plugins import SectionOptions, audit_sections, compute_sections
 from flip_flop.scoring.options import ScoringOptions
 
 if TYPE_CHECKING:
     from flip_flop.evaluation.run_directory import Audit
-
-SECTIONS = audit_sections()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +47,12 @@ class AuditOptions:
     markdown: Path | None = option(
         None, callback=out_file, help="Write the table and the results of --fail-... as Markdown."
     )
+    vary: int | None = option(
+        None,
+        min=2,
+        metavar="N",
+        help="Also score each template under this many random formats, to measure sensitivity to formatting.",
+    )
     seed: int = option(0, help="For the sample, the bootstrap, and templates that draw at random.")
     compare_chat: bool = option(
         False, help="Audit with and without the chat template, into OUT/chat-on and OUT/chat-off."
@@ -70,7 +73,6 @@ def audit_command(
     calibration: AuditCalibrationOptions,
     scoring: ScoringOptions,
     data: RowOptions,
-    **values: Any,
 ) -> int:
     """Measure the consistency and accuracy of a model over the templates of a task.
 
@@ -127,19 +129,27 @@ def audit_command(
                 label_prior=prior,
             )
         found = replace(found, path=out)
-        how = SectionOptions(None, run.split, run.limit, run.seed, each, quiet)
         try:
             with listed_beside(out, ()):
-                computed = compute_sections(scorer, chosen, how, values)
-            found = replace(found, metrics={**found.metrics, **computed})
-        finally:  # an error in a section does not lose the audit
+                if run.vary is not None:
+                    from flip_flop.drafting.spread import format_spread
+
+                    spread = format_spread(
+                        scorer,
+                        chosen,
+                        run.vary,
+                        split=run.split,
+                        limit=run.limit,
+                        scoring=each,
+                        seed=run.seed,
+                        quiet=quiet,
+                    )
+                    found = replace(found, metrics={**found.metrics, "formats": spread})
+        finally:  # an error here does not lose the audit
             if is_first_process():
                 found.write(out)
         runs.append(found)
     return _show(runs, run, checks) if is_first_process() else 0
-
-
-audit_command.params.extend(section.option for section in SECTIONS.values())
 
 
 def _variants(run: AuditOptions, scoring: ScoringOptions) -> dict[Path, ScoringOptions]:
@@ -160,9 +170,10 @@ def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> i
     echo(render_text(frame))
     for found in runs:
         place = f"{found.path}: " if run.compare_chat else ""
-        for name, section in SECTIONS.items():
-            if name in found.metrics:
-                echo(f"\n{place}{section.render(found.metrics[name])}")
+        if "formats" in found.metrics:
+            from flip_flop.drafting.spread import render_formats
+
+            echo(f"\n{place}{render_formats(found.metrics['formats'])}")
         if found.value("unmapped_share"):
             listed = (f"{name} {percent(part)}" for name, part in found.metrics["unmapped_share_per_template"].items())
             share = percent(found.value("unmapped_share"))

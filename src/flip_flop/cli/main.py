@@ -1,6 +1,5 @@
 """``flip-flop``: its commands and exit codes."""
 
-import importlib
 import io
 import logging
 import os
@@ -15,46 +14,33 @@ from typing import NoReturn
 
 import click
 
-from flip_flop.cli.plugin import PluginGroup
+from flip_flop.cli.lazy import LazyGroup
 from flip_flop.console import LogLines, align_columns, echo, hardware, is_first_process, versions
 from flip_flop.errors import InputError
 
-VERBS = {
-    "demo": "Audit, train, audit and report on the embedded task; no network.",
-    "init": "Create a task file from a data file, or a package for a method or metric.",
-    "audit": "Measure how consistently a model answers across templates.",
-    "train": "Train an adapter: f2c, cce, swarm, or a method of another paper.",
-    "predict": "Predict labels for a data file, per template and by majority vote.",
-    "templates": "PromptSource's templates and your own: fetch, list, show, lint.",
-    "report": "One HTML page from audits.",
-    "env": "Versions and hardware, for a bug report.",
+COMMANDS = {
+    "demo": ("flip_flop.cli.demo:demo_command", "Audit, train, audit and report on the embedded task; no network."),
+    "init": (
+        "flip_flop.cli.init:init_command",
+        "Create a task file, or a package for a method or metric.",
+    ),
+    "audit": ("flip_flop.cli.audit:audit_command", "Measure how consistently a model answers across templates."),
+    "train": ("flip_flop.cli.train:train_command", "Train an adapter: f2c, cce, swarm, or a method of another paper."),
+    "predict": (
+        "flip_flop.cli.predict:predict_command",
+        "Predict labels for a data file, by template and majority.",
+    ),
+    "templates": ("flip_flop.cli.templates:templates_command", "Fetch, search, list, show, lint and vary templates."),
+    "report": ("flip_flop.cli.report:report_command", "One HTML page from audits."),
+    "tasks": ("flip_flop.paper.data.cli:tasks_command", "The paper's datasets by name: list, show, check."),
+    "study": ("flip_flop.paper.cli:study_command", "The paper's studies as grids: plan, run, status, tables."),
 }
 
 # All processes of a launcher detect the same error within this time.
 SECONDS_FOR_THE_FIRST = 10.0
 
 
-class Commands(PluginGroup):
-    """Import a command when it is used, so that ``--help`` does not import torch."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """List our commands, then the commands of installed packages by name."""
-        return [*VERBS, *sorted({*self.plugins} - {*VERBS})]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return ``<name>_command`` of our module, or the command of an installed package."""
-        if cmd_name not in VERBS or cmd_name in self.commands:
-            return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(f"flip_flop.cli.{'plugin' if cmd_name == 'init' else cmd_name}")
-        command: click.Command = vars(module)[f"{cmd_name}_command"]
-        return command
-
-    def describe_command(self, ctx: click.Context, name: str) -> str:
-        """Describe a command without importing ours."""
-        return VERBS[name] if name in VERBS else super().describe_command(ctx, name)
-
-
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="flip-flop-consistency", prog_name="flip-flop")
 def cli() -> None:
     """Measure and improve the consistency of a language model across prompt templates."""

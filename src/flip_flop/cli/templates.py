@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from flip_flop.cli.lazy import LazyGroup
 from flip_flop.cli.options import DataOptions, TemplateOptions, option, options
-from flip_flop.cli.plugin import PluginGroup
 from flip_flop.console import align_columns, count, echo, visible
 from flip_flop.errors import InputError
 
@@ -36,7 +36,14 @@ class LintOptions:
     seed: int = option(0, help="For the sample, and for templates that draw at random.")
 
 
-@click.group("templates", cls=PluginGroup, prefix="templates.")
+LAZY = {
+    "fetch": ("flip_flop.paper.data.cli:fetch_command", "Download PromptSource's templates."),
+    "search": ("flip_flop.paper.data.cli:search_command", "Find PromptSource's sets and templates."),
+    "vary": ("flip_flop.drafting.cli:vary_command", "Write formatting variants and paraphrases of templates."),
+}
+
+
+@click.group("templates", cls=LazyGroup, lazy=LAZY)
 def templates_command() -> None:
     """PromptSource's templates and your own: fetch, search, list, show, lint."""
 

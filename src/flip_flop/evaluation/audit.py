@@ -26,7 +26,6 @@ from flip_flop.metrics import (
     vote_changes,
 )
 from flip_flop.metrics.calibration import CalibrationChoice
-from flip_flop.plugins import SectionOptions, audit_sections, compute_sections
 from flip_flop.record import AdapterRecord, RunRecord, TaskRecord, this_process
 from flip_flop.scoring import ModelGiven, Scorer, as_scorer
 from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
@@ -50,7 +49,6 @@ def audit(
     quiet: bool = False,
     calibrate: CalibrationChoice = "auto",
     label_prior: Sequence[float] | None = None,
-    **sections: Any,
 ) -> Audit:
     """Score a split under every template and compute its metrics: ``audit(model, data)``.
 
@@ -72,18 +70,13 @@ def audit(
         quiet: Show no progress.
         calibrate: The method of calibration (docs/calibration.md), or ``"none"``.
         label_prior: The label frequencies that calibration assumes, by default equal.
-        sections: Options of ``flip-flop audit`` that installed packages add, such as ``vary=20``.
 
     Raises:
         InputError: The model, the rows or the templates are invalid, or prompts exceed the model's context.
     """
     started = time.monotonic()
-    known = {str(each.option.name) for each in audit_sections().values()} if sections else set()
-    if unknown := sections.keys() - known:
-        raise TypeError(f"audit() got an unexpected keyword argument {min(unknown)!r}.")
     scorer, split = resolve(model, data, limit=limit, seed=seed)
     scoring = replace(scoring, prompt_date=scoring.prompt_date or today())  # all prompts of a run have the same date
-    how = SectionOptions(None, split.split, len(split.instances), seed, scoring, quiet)
     scores = score_calibrated(
         scorer, log_label_counts(split), scoring, calibrate, label_prior, label="audit", quiet=quiet
     )
@@ -128,7 +121,6 @@ def audit(
             **vote_changes(scores.scores, after),
             **summarise(after, scores.gold, names, f1=scores.average, seed=seed),
         }
-    metrics |= compute_sections(scorer, split.task, how, sections) if sections else {}
     scores = replace(scores, instances=scores.instances or split.instances, encoded=None)
     if scoring.by == "generation":
         metrics["unparsed_per_template"] = frequent_unparsed(scores, names)

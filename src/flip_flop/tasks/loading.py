@@ -15,7 +15,7 @@ from flip_flop.metrics import prior_of_labels
 from flip_flop.prompts import RenderedInstance, Template, TemplateSet
 from flip_flop.prompts.lint import LintRow, lines_of, lint_templates
 from flip_flop.tasks.embedded import EMBEDDED, embedded_task
-from flip_flop.tasks.plugins import TaskRequest, find_loader, plugin_tasks
+from flip_flop.tasks.plugins import TaskRequest, find_loader, task_loaders
 from flip_flop.tasks.readers import label_text
 from flip_flop.tasks.sources import Rows, RowsSource
 from flip_flop.tasks.splits import sample_ids
@@ -84,7 +84,7 @@ def load_task(
     elif loader := find_loader(name):
         task = loader(request)
     elif Path(name).name == name and not Path(name).suffix and not Path(name).exists():
-        known = sorted([*EMBEDDED, *plugin_tasks()])
+        known = sorted([*EMBEDDED, *task_loaders()])
         near, listed = nearest(name, known), f"Known: {', '.join(known)}."
         hint = near if near == listed else f"{near} {listed}"
         raise InputError("E-TASK-UNKNOWN", f"there is no task {name!r}, and no file of this name.", hint)

@@ -1,4 +1,4 @@
-"""Tasks of installed packages, by the entry-point group ``flip_flop.tasks``."""
+"""Loaders of tasks by name: the paper's, and those of installed packages (entry-point group ``flip_flop.tasks``)."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -11,6 +11,11 @@ from flip_flop.errors import InputError
 from flip_flop.tasks.task import Task
 
 GROUP = "flip_flop.tasks"
+CATALOG = ("anli_r1", "anli_r2", "anli_r3", "cb", "copa", "hellaswag", "rte", "storycloze", "wic", "winogrande", "wsc")
+# Imported when one is used: no package but the commands knows the paper's.
+PAPER = dict.fromkeys(CATALOG, "flip_flop.paper.data.catalog:load") | {
+    "promptsource": "flip_flop.paper.data.promptsource_set:load"
+}
 COMPUTED_LABEL = "target_index"  # the label field of a task whose loader computes the labels
 
 
@@ -44,9 +49,10 @@ Loader = Callable[[TaskRequest], Task]
 
 
 @functools.cache
-def plugin_tasks() -> dict[str, EntryPoint]:
-    """Return the entry points by name."""
-    return {each.name: each for each in entry_points(group=GROUP)}
+def task_loaders() -> dict[str, EntryPoint]:
+    """Return the loaders of the paper's datasets, of PromptSource's sets and of installed packages, by name."""
+    installed = {loader.name: loader for loader in entry_points(group=GROUP)}
+    return installed | {name: EntryPoint(name, value, GROUP) for name, value in PAPER.items()}
 
 
 def find_loader(name: str) -> Loader | None:
@@ -55,12 +61,15 @@ def find_loader(name: str) -> Loader | None:
     Raises:
         InputError: ``E-TASK-UNKNOWN``: its package cannot be imported.
     """
-    found = plugin_tasks().get(name.partition(":")[0])
-    if found is None:
+    entry = task_loaders().get(name.partition(":")[0])
+    if entry is None:
         return None
     try:
-        loader: Loader = found.load()
+        loader: Loader = entry.load()
     except ImportError as error:
-        message = f"cannot import the task {name!r} ({found.value}): {error}."
-        raise InputError("E-TASK-UNKNOWN", message, "Install the package of this task again.") from error
+        raise InputError(
+            "E-TASK-UNKNOWN",
+            f"cannot import the task {name!r} ({entry.value}): {error}.",
+            "Install the package of this task again.",
+        ) from error
     return loader

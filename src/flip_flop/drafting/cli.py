@@ -1,0 +1,209 @@
+"""``flip-flop init DATA`` and ``flip-flop templates vary``."""
+
+import contextlib
+import functools
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from flip_flop.cli.options import BaseModelOptions, DataOptions, TemplateOptions, option, options, out_file
+from flip_flop.cli.templates import sample_rows
+from flip_flop.console import align_columns, count, echo, percent
+from flip_flop.drafting import TaskKind
+from flip_flop.errors import InputError
+
+if TYPE_CHECKING:
+    from flip_flop.drafting.draft import Draft
+    from flip_flop.drafting.vary import VariedTemplate
+    from flip_flop.tasks import Task
+
+TASK_FILE = functools.partial(out_file, suffixes=(".yaml", ".yml"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitOptions:
+    """Options of ``init``; by default found in the data."""
+
+    out: Path = option(Path("task.yaml"), short="-o", callback=TASK_FILE, help="The task file.")
+    text: tuple[str, ...] = option((), metavar="COLUMN", help="The column of texts; twice for two columns.")
+    label: str | None = option(None, metavar="COLUMN", help="The column of gold labels, or none.")
+    labels: str | None = option(
+        None,
+        metavar="LABEL,LABEL,...",
+        help="The labels in the order of the answers; words for labels that are numbers.",
+    )
+    kind: TaskKind | None = option(None, help="The kind of task.")
+    question: str = option("", help="For yes_no: the question, such as 'Is this urgent?'.")
+    encoding: str = option("utf-8", help="The file's encoding, such as cp1252 for Excel's CSV.")
+    delimiter: str | None = option(None, metavar="CHARACTER", help="The character between the cells of a CSV file.")
+    overwrite: bool = option(False, help="Replace a task file that is there already.")
+
+
+@click.command("data")
+@click.argument("data", type=click.Path(path_type=Path))
+@options(InitOptions)
+def data_command(init: InitOptions, data: Path) -> int:
+    """Write a task file for DATA (CSV, TSV, JSONL, parquet, xlsx) with four templates.
+
+    On a terminal, the command asks for missing options. Otherwise it finds them in the names and values of the columns,
+    and ambiguity is an error. Edit the templates in the file.
+
+    `flip-flop init method NAME` and `flip-flop init metric NAME` write a plug-in.
+    """
+    from flip_flop.drafting.draft import draft_task, split_labels
+    from flip_flop.files import write_text
+    from flip_flop.tasks.readers import DELIMITERS
+    from flip_flop.tasks.sources import FileSource, load_file
+
+    click.get_current_context().with_resource(check_task_out(init.out, overwrite=init.overwrite))
+    if init.delimiter is None:
+        rows = load_file(data, DELIMITERS, [init.encoding])
+    else:
+        rows = FileSource(data, init.encoding, init.delimiter).load()
+    draft = draft_task(
+        rows,
+        texts=init.text,
+        label=init.label,
+        labels=split_labels(init.labels) if init.labels is not None else (),
+        kind=init.kind,
+        question=init.question,
+        ask=_ask if sys.stdin.isatty() else None,
+    )
+    write_text(init.out, draft.text(init.out))
+    _show(draft, init.out)
+    return 0
+
+
+def _show(draft: "Draft", out: Path) -> None:
+    columns = draft.columns
+    meant = [
+        f"{value} ({word})" if value != word else value for value, word in zip(draft.labels, draft.words, strict=True)
+    ]
+    parts = ", ".join(
+        f"{part} {number:,}" + (f" ({blank:,} unlabelled)" if blank else "")
+        for part, (number, blank) in draft.parts.items()
+    )
+    found = f"{count(len(draft.templates), 'template')}, {count(len(draft.findings), 'warning')} of lint"
+    echo(f"{out}: {draft.kind}, {found}")
+    rows = [
+        ["text", ", ".join([*columns.texts, *columns.options])],
+        [
+            "labels",
+            f"{columns.label}: {', '.join(meant)}" if columns.label else f"without a column: {', '.join(draft.words)}",
+        ],
+        ["rows", parts or "test: all; too few to divide"],
+    ]
+    echo(align_columns(rows, indent="  "))
+    echo(align_columns([[each.name, each.answer_choices or ""] for each in draft.templates], indent="    "))
+    for finding in draft.findings:
+        echo(f"  {finding.code} {finding.template}: {finding.message}")
+    echo(f"next: flip-flop audit --model demo --task {out} --out out/before    # demo is a toy: name your own model")
+
+
+def _ask(question: str, proposed: str, choices: Sequence[str]) -> str:
+    kind = click.Choice(list(choices)) if choices else None
+    return str(click.prompt(question, default=proposed or None, type=kind, err=True))
+
+
+@contextlib.contextmanager
+def check_task_out(out: Path, *, overwrite: bool) -> Iterator[None]:
+    """Hold the lock of a new task file (``E-OUT-BUSY``, ``E-OUT-USED``)."""
+    from flip_flop.files import lock_output
+
+    with lock_output(out):
+        if out.exists() and not overwrite:
+            raise InputError("E-OUT-USED", f"{out} exists already.", "Give another --out, or add --overwrite.")
+        yield
+
+
+@dataclass(frozen=True, kw_only=True)
+class VaryOptions(TemplateOptions):
+    """Options of ``templates vary``."""
+
+    out: Path = option(short="-o", callback=TASK_FILE, help="The new task file.")
+    number: int = option(20, short="-n", min=2, help="The number of templates, with the original ones.")
+    typos: float = option(0.0, type=click.FloatRange(0, 1), help="The share of words with a typo in new formats.")
+    paraphraser: str | None = option(None, metavar="MODEL", help="Also paraphrase with this causal model.")
+    paraphrases: int = option(4, min=1, help="Paraphrases per template.")
+    model: str | None = option(None, short="-m", help="Show this model's agreement under each template.")
+    split: str | None = option(None, help="The split for --model; by default train, or else test.")
+    limit: int = option(200, min=1, help="Lint and score a seeded uniform sample of this many rows.")
+    seed: int = option(0, help="For formats, paraphrases and samples.")
+    overwrite: bool = option(False, help="Replace a task file that is there already.")
+
+
+@click.command("vary", short_help="Add formats and paraphrases of templates to a task file.")
+@click.argument("task", type=click.Path(path_type=Path))
+@options(VaryOptions, DataOptions)
+def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
+    """Write the task file TASK with more templates to --out.
+
+    New templates are formats of the training templates, or of --templates: separators, spaces, casing, wrappers of
+    marks, and the order of options. --paraphraser adds paraphrases. Lint rejects invalid templates and duplicates.
+
+    Review paraphrases, because their meaning may differ. --model shows the share of instances on which a template
+    agrees with the vote of the original templates, and the probability of its labels.
+    """
+    from flip_flop.drafting.paraphrase import sampler
+    from flip_flop.drafting.vary import review, varied_task_text, vary_templates
+    from flip_flop.files import write_text
+    from flip_flop.tasks.plugins import COMPUTED_LABEL
+
+    if task.suffix not in (".yaml", ".yml"):
+        raise InputError("E-TASK-FILE", f"{task} is not a task file.", "Give a .yaml file: the new file has its data.")
+    click.get_current_context().with_resource(check_task_out(vary.out, overwrite=vary.overwrite))
+    found = whole = data.open(str(task), "all")
+    if whole.label_field == COMPUTED_LABEL:
+        message = f"{task}: the labels are computed from targets, and the rows have no label field."
+        raise InputError("E-TASK-FILE", message, "Add label_field and labels to it, and list its templates.")
+    if vary.templates:
+        names = data.open(str(task), vary.templates).templates.names
+        others = tuple(name for name in whole.templates.names if name not in names or name in whole.held_out_templates)
+        found = replace(whole, held_out_templates=others)
+    split = vary.split or ("train" if "train" in found.data else "test")
+    found.rows(split)
+    given = {name: BaseModelOptions(model=name) for name in (vary.paraphraser, vary.model) if name}
+    for model in given.values():
+        model.check()
+    rows = [row for each in found.data for row in sample_rows(found, each, vary.limit, vary.seed)]
+    loaded = {name: model.load() for name, model in given.items()}
+    variants = vary_templates(
+        found,
+        rows,
+        number=vary.number,
+        seed=vary.seed,
+        typos=vary.typos,
+        generate=sampler(loaded[vary.paraphraser]) if vary.paraphraser else None,
+        paraphrases=vary.paraphrases,
+        by=vary.paraphraser or "",
+    )
+    shown = {}
+    if vary.model:
+        shown = review(loaded[vary.model], found, variants, split=split, limit=vary.limit, seed=vary.seed)
+    write_text(vary.out, varied_task_text(task, vary.out, whole, variants))
+    _show_variants(found, variants, shown, vary)
+    return 0
+
+
+def _show_variants(
+    task: "Task", variants: "Sequence[VariedTemplate]", shown: dict[str, tuple[float, float]], vary: VaryOptions
+) -> None:
+    own = task.training_templates.names
+    lines = [(name, "original", "") for name in own]
+    for each in variants:
+        verdict = f"rejected: {each.rejected}" if each.rejected else " ".join(("kept", *each.warnings))
+        lines.append((each.name, each.text, verdict))
+    head: list[tuple[str, ...]] = [
+        ("template", "change", "verdict", *(("agrees with vote", "label mass") if shown else ()))
+    ]
+    cells = [(*line, *(map(percent, shown.get(line[0], (None, None))) if shown else ())) for line in lines]
+    kept = sum(not each.rejected for each in variants)
+    reached = f"{count(len(own) + kept, 'template')}, {len(own)} of them original; {len(variants) - kept} rejected"
+    echo(align_columns([*head, *cells], num_left=3, rule=True))
+    echo(f"{vary.out}: {reached}")
+    if len(own) + kept < vary.number:
+        echo(f"only {len(own) + kept} of {vary.number} templates: the templates have no more formats", err=True)

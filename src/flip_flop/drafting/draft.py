@@ -1,0 +1,279 @@
+"""A commented task file for a data file: columns, labels and four templates, checked on its rows."""
+
+import logging
+import os
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from flip_flop.console import count, visible
+from flip_flop.drafting.columns import LABEL_NAMES, Ask, Columns, find_columns, is_known_pair
+from flip_flop.drafting.library import KINDS, choose_phrasings, guess_kind, know_sentiment, make_templates
+from flip_flop.errors import InputError
+from flip_flop.prompts import Template, TemplateSet
+from flip_flop.prompts.lint import Finding, LintRow, lint_templates
+from flip_flop.tasks import Rows
+from flip_flop.tasks.readers import cell_text
+from flip_flop.tasks.sources import PARTS, parts_of
+from flip_flop.tasks.splits import holdout_size
+
+log = logging.getLogger("flip_flop")
+
+LINTED_ROWS = 1000
+MIN_ROWS_TO_DIVIDE = 20
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A drafted task.
+
+    Attributes:
+        labels: The values of the label column, in the order of the answers. ``words`` has their meanings.
+        form: ``delimiter`` and ``encoding`` of the file, if they are not a comma and UTF-8.
+        parts: The numbers of rows and of rows with a blank label in each part of the file. Empty if the file is too
+            small to be divided.
+        findings: The warnings of lint.
+    """
+
+    source: Path
+    kind: str
+    columns: Columns
+    labels: tuple[str, ...]
+    words: tuple[str, ...]
+    templates: tuple[Template, ...]
+    parts: dict[str, tuple[int, int]]
+    form: dict[str, str]
+    findings: tuple[Finding, ...] = field(repr=False)
+
+    def text(self, out: Path) -> str:
+        """Return the text of the task file ``out``. Its paths are relative to its folder."""
+        source = f"path: {_scalar(Path(os.path.relpath(self.source, out.parent)).as_posix())}"
+        source += "".join(f", {key}: {_scalar(value)}" for key, value in self.form.items())
+        label = self.columns.label
+        by = f"[{', '.join(map(_scalar, (*self.columns.texts, *self.columns.options)))}]"
+        lines = [
+            f"# Drafted by flip-flop init {visible(self.source.name, one_line=True)}, as {self.kind}.",
+            "# Change the wording and the answers as needed. Paths are relative to this file.",
+            f"name: {_scalar(self.source.stem)}",
+        ]
+        if self.parts:
+            trained, blank = self.parts["train"]
+            by_labels = label and trained - blank >= holdout_size(trained)
+            chosen_by = "whose labels choose the checkpoint" if by_labels else "on which the checkpoint is chosen"
+            how = (
+                f"into {'half of ' if blank < trained else ''}the labelled rows for testing and all others for training"
+                if blank
+                else "by its texts, about half and half"
+            )
+            lines += [
+                f"# A file without splits is divided {how}. Training rows are",
+                f"# not audited. F2C uses no label; a tenth of the training rows is held out, {chosen_by}.",
+                f"# To audit all rows, write test: {{{source}}} and leave train out, or name another file there.",
+                "data:",
+                *(f"  {part}: {{{source}, part: {part}, by: {by}}}" for part in self.parts),
+            ]
+        else:
+            lines += ["# To train, name a file of other rows, which need no labels: train: more.csv", "data:"]
+            lines += [f"  test: {{{source}}}"]
+        lines += [
+            f"label_field: {_scalar(label)}" if label else "# No column of labels: there is agreement, but no F1."
+        ]
+        if self.labels:
+            lines += [f"labels: [{', '.join(map(_label, self.labels))}]"]
+        if self.words != self.labels:
+            lines += [f"label_names: [{', '.join(map(_scalar, self.words))}]    # what reports call them"]
+        lines += [
+            "# Each has an answer for every label, in the labels' order. Three or more can out-vote one.",
+            "templates:",
+        ]
+        for template in self.templates:
+            lines += [
+                f"  - name: {_scalar(template.name)}",
+                f"    jinja: {_quoted(template.jinja)}",
+                f"    answer_choices: {_quoted(template.answer_choices or '')}",
+            ]
+        return "\n".join(lines) + "\n"
+
+
+def draft_task(
+    rows: Rows,
+    *,
+    texts: Sequence[str] = (),
+    label: str | None = None,
+    labels: Sequence[str] = (),
+    kind: str | None = None,
+    question: str = "",
+    ask: Ask = None,
+) -> Draft:
+    """Draft a task for the rows of a data file. The same file and arguments give the same draft.
+
+    Args:
+        rows: The rows.
+        texts: One or two columns of text; by default found. Two columns are joined, unless ``kind``, their names or
+            the labels suggest a pair.
+        label: The column of gold labels; by default found, if the file has one.
+        labels: The values of the label column in the order of the answers, or the words for numbers.
+        kind: One of ``KINDS``; by default guessed.
+        question: The question about a text, for ``yes_no``.
+        ask: Asks the user for missing arguments. Without it, ambiguity is an error.
+
+    Raises:
+        InputError: ``E-INIT-COLUMN``, ``E-INIT-LABELS``, ``E-INIT-KIND``, or the first error of lint.
+    """
+    columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask)
+    values, words = _labels(rows, columns, tuple(labels), kind, ask)
+    has_options, has_question = bool(columns.options), [*map(str.lower, columns.texts[1:])] == ["question"]
+    of_a_pair = kind in ("entailment", "yes_no") or "entail" in " ".join(words).lower()
+    is_pair = len(columns.texts) > 1 and (of_a_pair or has_question or is_known_pair(columns.texts))
+    if not is_pair:
+        question = question or _question(columns.label)
+    if kind == "sentiment" and not know_sentiment(words):
+        shown = ", ".join(map(repr, words))
+        log.warning("W-INIT-KIND: the labels %s are not words of a sentiment. Use --kind topic for topics.", shown)
+    if kind is None and (columns.label or "").lower() in ("sentiment", "polarity") and len(words) == 2:
+        kind = "sentiment"
+    if kind is None:
+        asked = has_question or bool(question)
+        kind = guess_kind(words, is_pair=is_pair and not asked, has_options=has_options, has_question=asked)
+        if ask is not None:
+            kind = ask("Which kind of task is it?", kind or KINDS[0], KINDS)
+    if kind is None:
+        message = f"{rows.source}: the meaning of {', '.join(map(repr, words))} is unknown."
+        raise InputError("E-INIT-KIND", message)
+    given = {
+        name
+        for name, there in (("question", question or is_pair), ("other", is_pair), ("options", has_options))
+        if there
+    }
+    phrasings, order = choose_phrasings(kind, words, given, by_place=bool(labels))
+    options = columns.options if kind == "choice" else ()
+    if options:
+        values = words = _option_labels(rows, columns)
+        order = tuple(range(len(values)))
+    values, words = tuple(values[at] for at in order), tuple(words[at] for at in order)
+    templates = make_templates(phrasings, texts=columns.texts, words=words, options=options, question=question)
+    findings = _lint(rows, templates, columns.label, values, len(options) or len(words))
+    by, is_divided = (*columns.texts, *columns.options), len(rows) >= MIN_ROWS_TO_DIVIDE
+    found = parts_of([row.fields for row in rows.rows], by, columns.label, values) if is_divided else []
+    parts = {part: ([each for each, _ in found].count(part), found.count((part, True))) for part in PARTS if found}
+    form = {key: rows.provenance[key] for key in ("delimiter", "encoding") if key in rows.provenance}
+    return Draft(Path(rows.source), kind, columns, values, words, tuple(templates), parts, form, findings)
+
+
+def _labels(
+    rows: Rows, columns: Columns, given: tuple[str, ...], kind: str | None, ask: Ask
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the values of the label column and their words, in one order."""
+    values = tuple(columns.values)
+    if columns.options:
+        return values, values
+    if not values and not given:
+        answer = "" if ask is None else ask("No column holds labels. Which are there, such as no,yes?", "", ())
+        given = split_labels(answer) if answer else ()
+        if not given:
+            message = f"{rows.source} has no column of labels."
+            raise InputError("E-INIT-LABELS", message, 'Name them with --labels, such as --labels "no,yes".')
+    if not values:
+        return given, given
+    are_numbers = all(re.fullmatch(r"-?\d+", value) for value in values)
+    if not given:
+        if ask is not None and are_numbers and kind not in ("sentiment", "yes_no"):
+            answer = ask(f"What do {', '.join(values)} mean, in this order?", ",".join(values), ())
+            given = split_labels(answer)
+        elif are_numbers and kind in ("topic", "entailment"):
+            message = f"{rows.source}: the labels in {columns.label!r} are numbers: {', '.join(values)}."
+            raise InputError("E-INIT-LABELS", message, "Give their words in this order with --labels.")
+        else:
+            return values, values
+    if set(values) <= set(given):
+        return given, given
+    if are_numbers and len(given) == len(values):
+        return values, given
+    message = (
+        f"{rows.source}: {columns.label!r} holds {', '.join(map(repr, values))}, not {', '.join(map(repr, given))}."
+    )
+    hint = "Give --labels all of its values, or a word for each number. Add --label none if it has no gold labels."
+    raise InputError("E-INIT-LABELS", message, hint)
+
+
+def split_labels(text: str) -> tuple[str, ...]:
+    """Parse ``"no, yes"`` as two labels.
+
+    Raises:
+        InputError: ``E-INIT-LABELS`` for fewer than two labels, an empty label or a duplicate.
+    """
+    found = tuple(part.strip() for part in unicodedata.normalize("NFC", text).split(","))
+    if len(found) < 2 or "" in found or len(set(found)) < len(found):
+        message = f"--labels {text!r} are not two or more different labels."
+        raise InputError("E-INIT-LABELS", message, "Write them with commas, such as no,yes.")
+    return found
+
+
+def _question(label: str | None) -> str:
+    """Make a question from the name of a label column; empty for a name such as ``label``."""
+    word = re.sub(r"^(is|has|was|does)[ _]", "", (label or "").strip().lower()).replace("_", " ")
+    return "" if not word or word.replace(" ", "_") in LABEL_NAMES else f'Does "{word}" describe this?'
+
+
+def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
+    """Return the label of each option: a number from 0 or 1, a letter, or the option's column."""
+    number, values = len(columns.options), set(columns.values)
+    if not values:
+        return ()
+    forms = [
+        tuple(str(at) for at in range(number)),
+        tuple(str(at + 1) for at in range(number)),
+        *(tuple(chr(ord(first) + at) for at in range(number)) for first in "Aa"),
+        columns.options,
+    ]
+    found = next((form for form in forms if set(form) == values), None)
+    if found is None:
+        among = [form for form in forms if values <= set(form)]
+        if len(among) > 1:
+            message = f"{rows.source}: {columns.label!r} holds {', '.join(sorted(values))}, counted from 0 or from 1."
+            raise InputError("E-INIT-LABELS", message, "Write letters or the options' columns instead of numbers.")
+        found = next(iter(among), None)
+    if found is None:
+        message = f"{rows.source}: {columns.label!r} holds {', '.join(map(repr, columns.values))}"
+        message += f", which do not name {count(number, 'option')}."
+        raise InputError("E-INIT-LABELS", message, "Write an option's number, letter or column there.")
+    return found
+
+
+def _lint(
+    rows: Rows, templates: Sequence[Template], label: str | None, values: Sequence[str], num_labels: int
+) -> tuple[Finding, ...]:
+    """Lint the templates on the first rows, and return the warnings.
+
+    Raises:
+        InputError: The first error.
+    """
+    index_of = {value: at for at, value in enumerate(values)} if label else {}
+    linted = [
+        LintRow(rows.location(row), row.fields, index_of.get(cell_text(row.fields.get(label or ""))))
+        for row in rows.rows[:LINTED_ROWS]
+    ]
+    found = lint_templates(TemplateSet(tuple(templates)), linted, label_field=label, num_labels=num_labels)
+    for finding in found:
+        if finding.is_error:
+            where, hint = (f"{finding.row}: ", " ") if finding.row else ("", "")  # an error in a row has its hint
+            raise InputError(finding.code, f"template {finding.template!r}, {where}{finding.message}", hint)
+    return tuple(found)
+
+
+def _scalar(text: str) -> str:
+    """Return a text as YAML, quoted if YAML would read another value."""
+    is_plain = re.fullmatch(r"[A-Za-z][\w./-]*", text, flags=re.ASCII) and yaml.safe_load(text) == text
+    return text if is_plain else _quoted(text)
+
+
+def _label(value: str) -> str:
+    return value if re.fullmatch(r"0|-?[1-9]\d{0,8}", value) else _scalar(value)
+
+
+def _quoted(text: str) -> str:
+    return yaml.safe_dump(text, default_style='"', allow_unicode=True, width=float("inf")).strip()

@@ -1,0 +1,146 @@
+"""The library of phrasings, and the templates made from them."""
+
+import functools
+import re
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+
+from flip_flop.drafting import TaskKind
+from flip_flop.errors import InputError
+from flip_flop.prompts import Template
+from flip_flop.prompts.sandbox import SEPARATOR, reference
+
+KINDS = get_args(TaskKind)
+_ORDERED = ("sentiment", "yes_no")  # kinds with ordered numbers as labels: the first means no
+
+
+@dataclass(frozen=True)
+class Phrasings:
+    """The phrasings of one kind of task.
+
+    Attributes:
+        needs: A requirement besides the text: ``question``, ``other`` or ``options``.
+        roles: The meanings of the labels in the order of the answers, each with known words; or empty.
+        phrasings: ``name``, ``jinja``, and ``answers``: one for each role, or ``$names``, ``$letters``, ``$options``.
+    """
+
+    kind: str
+    phrasings: tuple[dict[str, Any], ...]
+    needs: str = ""
+    roles: dict[str, list[str]] | None = None
+
+    def order(self, words: Sequence[str], *, by_place: bool) -> tuple[int, ...] | None:
+        """Return the label of each role, by words or ``by_place``; None if the labels do not fit."""
+        roles = list((self.roles or {}).values())
+        if len(words) != len(roles):
+            return None
+        found = [[at for at, word in enumerate(words) if word.strip().lower() in known] for known in roles]
+        if all(len(each) == 1 for each in found):
+            return tuple(each[0] for each in found)
+        is_known_elsewhere = any(at != role for role, places in enumerate(found) for at in places)
+        return tuple(range(len(words))) if by_place and not is_known_elsewhere else None
+
+
+@functools.cache
+def library() -> tuple[Phrasings, ...]:
+    """Return the entries of ``library.yaml`` in order."""
+    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+    return tuple(Phrasings(**entry) for entry in yaml.safe_load(text))
+
+
+def guess_kind(words: Sequence[str], *, is_pair: bool, has_options: bool, has_question: bool) -> str | None:
+    """Guess the kind of a task from its columns and the words of its labels; None if unknown.
+
+    ``is_pair`` means two texts without a question.
+    """
+    if has_options:
+        return "choice"
+    are_words = not any(word.strip().lstrip("-").isdigit() for word in words)
+    for phrasings in library():
+        fits = phrasings.roles and (phrasings.needs == "other") == is_pair and are_words
+        if fits and phrasings.order(words, by_place=False) is not None:
+            return phrasings.kind
+    if not are_words:
+        return "yes_no" if has_question and len(words) == 2 else None
+    return None if is_pair else "topic"
+
+
+def know_sentiment(words: Sequence[str]) -> bool:
+    """Return whether a label is a number or has a known word of a sentiment, such as ``very positive``."""
+    entries = (each for each in library() if each.kind == "sentiment")
+    known = {word for entry in entries for words in (entry.roles or {}).values() for word in words}
+    return any(word.lstrip("-").isdigit() or known & {*re.findall(r"\w+", word.lower())} for word in words)
+
+
+def choose_phrasings(
+    kind: str, words: Sequence[str], given: set[str], *, by_place: bool
+) -> tuple[Phrasings, tuple[int, ...]]:
+    """Return the first fitting entry of the kind, and the label of each answer.
+
+    Args:
+        kind: One of ``KINDS``.
+        words: The labels in words.
+        given: The available ones of ``question``, ``other`` and ``options``.
+        by_place: Use the order of the labels if their words are unknown.
+
+    Raises:
+        InputError: ``E-INIT-COLUMN`` or ``E-INIT-LABELS`` if no entry fits.
+    """
+    entries = [each for each in library() if each.kind == kind]
+    possible = [each for each in entries if not each.needs or each.needs in given]
+    if not possible:
+        more = {"other": "a second column of text", "options": "columns of options, such as choice1 and choice2"}
+        message = f"the kind {kind} needs {more[entries[0].needs]}."
+        hint = "Give both with --text, twice." if entries[0].needs == "other" else "Name them so in the file."
+        raise InputError("E-INIT-COLUMN", message, hint)
+    are_numbers = kind in _ORDERED and all(word.strip().lstrip("-").isdigit() for word in words)
+    for phrasings in possible:
+        if phrasings.roles is None:
+            return phrasings, tuple(range(len(words)))
+        order = phrasings.order(words, by_place=by_place or are_numbers)
+        if order is not None:
+            return phrasings, order
+    roles = " or ".join(", ".join(each.roles or ()) for each in possible)
+    message = f"the labels {', '.join(map(repr, words))} are not {roles}."
+    raise InputError(
+        "E-INIT-LABELS", message, "Give their words in the labels' order with --labels, or another --kind."
+    )
+
+
+def make_templates(
+    phrasings: Phrasings, *, texts: Sequence[str], words: Sequence[str], options: Sequence[str], question: str
+) -> list[Template]:
+    """Make the templates of an entry for the columns ``texts`` and ``options``, and the labels in ``words``."""
+    count = len(options) or len(words)
+    letters = string.ascii_uppercase[:count] if count <= 26 else [str(at + 1) for at in range(count)]
+    listed = [f"{{{{ {reference(name)} }}}}" for name in options] or [_literal(word) for word in words]
+    text, other = [f"{{{{ {reference(name)} }}}}" for name in texts], ""
+    if phrasings.needs == "other" or (phrasings.needs == "question" and len(text) > 1 and not question):
+        *text, other = text
+    values = {
+        "text": "\n".join(text),
+        "other": other,
+        "question": _literal(question) or other,
+        "names": ", ".join(listed[:-1]) + f" and {listed[-1]}" if listed else "",
+        "letters": "\n".join(f"{letter}. {each}" for letter, each in zip(letters, listed, strict=True)),
+        "options": "\n".join(f"- {each}" for each in listed),
+    }
+    answers = {"$names": listed, "$options": listed, "$letters": list(letters)}
+    return [
+        Template(
+            entry["name"],
+            string.Template(entry["jinja"]).substitute(values),
+            f" {SEPARATOR} ".join(answers[entry["answers"]] if isinstance(entry["answers"], str) else entry["answers"]),
+        )
+        for entry in phrasings.phrasings
+    ]
+
+
+def _literal(text: str) -> str:
+    """Escape a text for a template."""
+    return "{{ " + repr(text) + " }}" if any(mark in text for mark in ("{{", "{%", "{#", SEPARATOR)) else text

@@ -1,0 +1,94 @@
+"""Paraphrases of a template by a language model, whose texts are untrusted."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor
+
+from flip_flop.drafting.formats import TemplateParts
+from flip_flop.prompts import RenderedInstance, Template
+from flip_flop.prompts.sandbox import SEPARATOR
+from flip_flop.scoring import LoadedModel
+from flip_flop.scoring.causal_lm import evaluation_mode
+
+# From prompts and seeds to continuations.
+Generate = Callable[[Sequence[str], Sequence[int]], Sequence[str]]
+
+INSTRUCTION_VERSION = 1  # increases with every change of the instruction
+_INSTRUCTION = """\
+Below is a prompt between <template> and </template>. Write it in other words. It must mean the same and ask for the \
+same answers: {answers}. Copy everything in {{{{ double braces }}}} exactly as it is and add none. \
+Write one new prompt and then </template>.
+
+<template>
+{prompt}
+</template>
+
+In other words:
+<template>
+"""
+
+
+def instruction(template: Template) -> str:
+    """Return the instruction to paraphrase this template."""
+    parts = TemplateParts(template)
+    return _INSTRUCTION.format(answers=", ".join(map(parts.source, parts.answers)), prompt=parts.source(parts.text))
+
+
+def read_paraphrase(template: Template, text: str, name: str) -> tuple[Template, str]:
+    """Make a template from a text, with the original's target and answers. Also return reasons to reject it.
+
+    The text must have every piece of the original's code equally often, and name the same answers.
+
+    Raises:
+        InputError: An ``E-TPL`` code for an invalid template.
+    """
+    parts = TemplateParts(template)
+    found = Template(name, text + parts.target, template.answer_choices)
+    other = TemplateParts(found)
+    own, new = Counter(parts.holds(parts.text)), Counter(other.holds(other.text))
+    lost = [each for each in parts.answers if parts.names(each, parts.text) and not parts.names(each, other.text)]
+    why = [f"it lacks {each}" for each in own - new] + [f"it adds {each}" for each in new - own]
+    why += [f"it no longer names the answer {parts.source(each)!r}" for each in lost]
+    return found, "; ".join(why)
+
+
+def cut_reply(reply: str) -> str:
+    """Return the prompt of a reply; empty for a reply without an end or with a separator."""
+    text, end, _ = reply.strip().removeprefix("<template>").partition("</template>")
+    return text.strip() if end and SEPARATOR not in text else ""
+
+
+class GumbelNoise(LogitsProcessor):
+    """Noise that makes the largest logit a sample from the softmax, with a separate generator."""
+
+    def __init__(self, seed: int, temperature: float = 0.8):
+        self.random, self.temperature = torch.Generator().manual_seed(seed), temperature
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """The logits ``[batch, vocab]`` over the temperature, with the noise."""
+        exponential = torch.empty(scores.shape, dtype=torch.float32).exponential_(generator=self.random)
+        return scores.float() / self.temperature - exponential.log().to(scores.device)
+
+
+def sampler(loaded: LoadedModel) -> Generate:
+    """Return a generator of texts from a causal LM. Each text depends on its prompt and seed only."""
+    encoder, tokenizer, model = loaded.encoder(), loaded.tokenizer, loaded.model
+    end: dict[str, Any] = {"stop_strings": ["</template>"], "eos_token_id": tokenizer.eos_token_id}
+
+    @torch.no_grad()
+    def write(prompt: str, seed: int) -> str:
+        (read,) = encoder.as_read(RenderedInstance("", (prompt,), (), None)).prompts
+        ids = [*([] if encoder.bos is None else [encoder.bos]), *tokenizer(read, add_special_tokens=False)["input_ids"]]
+        room = len(ids) if encoder.max_length is None else min(len(ids), encoder.max_length - len(ids))
+        config = GenerationConfig(max_new_tokens=max(1, room), do_sample=False, pad_token_id=0, **end)
+        given = torch.tensor([ids], device=next(model.parameters()).device)
+        settings = {"generation_config": config, "logits_processor": [GumbelNoise(seed)], "tokenizer": tokenizer}
+        with evaluation_mode(model):
+            out = model.generate(input_ids=given, attention_mask=torch.ones_like(given), **settings)  # type: ignore[operator]
+        return str(tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True))
+
+    return lambda prompts, seeds: list(map(write, prompts, seeds))

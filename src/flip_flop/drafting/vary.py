@@ -1,0 +1,204 @@
+"""New templates from a few: other formats and paraphrases."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flip_flop.drafting.formats import apply_format, draw_format
+from flip_flop.drafting.paraphrase import INSTRUCTION_VERSION, Generate, cut_reply, instruction, read_paraphrase
+from flip_flop.errors import InputError
+from flip_flop.files import derive_seed, generator
+from flip_flop.metrics import majority_vote
+from flip_flop.prompts import Template
+from flip_flop.prompts.lint import LintRow, lint_templates
+from flip_flop.scoring import LoadedModel, score
+from flip_flop.strict_yaml import read_yaml
+from flip_flop.tasks import Task
+
+_DRAWS = 30  # sampled formats per requested format: a short template has few
+
+
+@dataclass(frozen=True)
+class VariedTemplate:
+    """A template made from another.
+
+    Attributes:
+        template: The template; None for an invalid text.
+        made: Its origin: the template ``from``, the ``change`` and its details, ``seed`` and ``index``.
+        text: The change, for a table.
+        rejected: The reason to reject it, or empty.
+        warnings: Lint codes that the original does not have.
+    """
+
+    name: str
+    template: Template | None
+    made: dict[str, Any]
+    text: str
+    rejected: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def kept_templates(found: Sequence[VariedTemplate]) -> list[Template]:
+    """Return the templates that are not rejected."""
+    return [each.template for each in found if each.template and not each.rejected]
+
+
+def vary_templates(
+    task: Task,
+    rows: Sequence[LintRow],
+    *,
+    number: int,
+    seed: int = 0,
+    typos: float = 0.0,
+    generate: Generate | None = None,
+    paraphrases: int = 0,
+    by: str = "",
+) -> list[VariedTemplate]:
+    """Make new templates from the training templates, up to ``number`` in all.
+
+    Paraphrases come first, then formats of templates and paraphrases in turn. Invalid templates, duplicates, and
+    templates with lint errors are rejected. A short template has few formats, so there may be fewer templates.
+
+    Args:
+        task: The task.
+        rows: Rows for lint.
+        number: The number of templates, including the original ones.
+        seed: The seed of formats and paraphrases.
+        typos: The share of words with a typo in a format.
+        generate: The paraphraser; None for formats only.
+        paraphrases: Paraphrases per template.
+        by: The name of the paraphraser, for the record.
+    """
+    found, own = list[VariedTemplate](), list(task.training_templates)
+    if generate is not None:
+        keys = [(each, index) for each in own for index in islice(_free(task, each, "paraphrase"), paraphrases)]
+        seeds = [derive_seed(seed, "paraphrase", template.name, index) for template, index in keys]
+        first: dict[str, str] = {}
+        for template in task.templates:
+            first.setdefault(_plain(template.jinja), template.name)
+        for key, reply in zip(keys, generate([instruction(key[0]) for key in keys], seeds), strict=True):
+            found.append(_paraphrase(*key, reply, {"seed": seed, "by": by}, first))
+        found = _judge(task, rows, found)
+    bases = own + kept_templates(found)
+    seen = {_texts(apply_format(each, {}, each.name)) for each in [*task.templates, *bases]}
+    rounds = islice(zip(*(_free(task, base, "format") for base in bases), strict=True), _DRAWS * number)
+    draws = ((base, index) for indices in rounds for base, index in zip(bases, indices, strict=True))
+    batch: list[VariedTemplate] | None = None
+    while batch != [] and (missing := number - len(own) - len(kept_templates(found))) > 0:
+        batch = []
+        for base, index in draws:
+            made = draw_format(base, generator(seed, "format", base.name, index), typos=typos)
+            template = apply_format(base, made, f"{base.name} format {index}")
+            if _texts(template) not in seen:
+                seen.add(_texts(template))
+                details = {"from": base.name, "change": "format", "seed": seed, "index": index, **made}
+                text = ", ".join(f"{key} {value!r}" for key, value in made.items())
+                batch.append(VariedTemplate(template.name, template, details, text))
+            if len(batch) == missing:
+                break
+        found = _judge(task, rows, [*found, *batch])
+    return found
+
+
+def _free(task: Task, template: Template, change: str) -> Iterator[int]:
+    """Yield the numbers from 1 that the task does not use. It may have varied templates already."""
+    return (index for index in count(1) if f"{template.name} {change} {index}" not in task.templates.names)
+
+
+def _texts(template: Template) -> tuple[str, str | None]:
+    return template.jinja, template.answer_choices
+
+
+def _paraphrase(
+    template: Template, index: int, reply: str, made: dict[str, Any], first: dict[str, str]
+) -> VariedTemplate:
+    """Make a template from a reply. ``first`` maps each text, without case and punctuation, to its first template."""
+    name, text, new = f"{template.name} paraphrase {index}", cut_reply(reply), None
+    why = "" if text else "the reply is not one prompt with an end"
+    if text:
+        try:
+            new, why = read_paraphrase(template, text, name)
+        except InputError as error:
+            why = f"{error.code} {error.message}"
+    if new and not why and (earlier := first.setdefault(_plain(new.jinja), name)) != name:
+        why = f"it repeats {earlier!r}"
+    change = {"from": template.name, "change": "paraphrase", "index": index, "instruction": INSTRUCTION_VERSION}
+    return VariedTemplate(name, new, change | made, text or reply, why)
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.casefold()))
+
+
+def _judge(task: Task, rows: Sequence[LintRow], found: Sequence[VariedTemplate]) -> list[VariedTemplate]:
+    """Lint the templates together with those of the task, and reject templates with errors."""
+    findings = lint_templates(
+        replace(task.templates, templates=(*task.templates, *kept_templates(found))),
+        rows,
+        label_field=task.label_field,
+        num_labels=None if task.labels is None else len(task.labels),
+    )
+    orders = {each.name for each in found if "order" in each.made}  # their marks move with the options
+    codes: dict[str, list[str]] = {name: [] for name in (*task.templates.names, *(each.name for each in found))}
+    errors: dict[str, str] = {}
+    for finding in findings:
+        if finding.code != "W-TPL-LABEL-ORDER" or finding.template not in orders:
+            codes[finding.template].append(finding.code)
+        if finding.is_error:
+            errors.setdefault(finding.template, f"{finding.code} {finding.message}")
+    return [
+        replace(
+            each,
+            rejected=each.rejected or errors.get(each.name, ""),
+            warnings=tuple(code for code in codes[each.name] if code not in codes[each.made["from"]]),
+        )
+        for each in found
+    ]
+
+
+def review(
+    loaded: LoadedModel, task: Task, found: Sequence[VariedTemplate], *, split: str, limit: int, seed: int = 0
+) -> dict[str, tuple[float, float]]:
+    """Score the original and the kept templates without reading labels.
+
+    Returns:
+        For each template, the share of instances that agree with the vote of the original templates, and the mean
+        probability of its labels.
+    """
+    own = task.training_templates
+    asked = replace(task, templates=replace(own, templates=(*own, *kept_templates(found))), held_out_templates=())
+    table = score(loaded, asked.render(split, limit=limit, seed=seed, need_labels=False).instances, quiet=False)
+    votes = majority_vote(table.scores[:, : len(own)])
+    agreement = (table.scores.argmax(axis=2) == votes[:, None]).mean(axis=0)
+    numbers = zip(agreement.tolist(), table.own_label_mass.mean(axis=0).tolist(), strict=True)
+    return dict(zip(asked.templates.names, numbers, strict=True))
+
+
+def varied_task_text(source: Path, out: Path, task: Task, found: Sequence[VariedTemplate]) -> str:
+    """Return the text of the task file ``out``: ``source`` with the kept templates, without comments.
+
+    ``metadata`` has the origin of each new template. Paths are relative to the folder of ``out``.
+    """
+    document = read_yaml(source)
+    there = Path(os.path.relpath(source.parent, out.parent))
+    for split, entry in document["data"].items():
+        if isinstance(entry, str):
+            document["data"][split] = (there / entry).as_posix()
+        elif "path" in entry:
+            document["data"][split] = entry | {"path": (there / entry["path"]).as_posix()}
+    made = {each.name: each.made for each in found}
+    kept = kept_templates(found)
+    document["name"] = task.name
+    if isinstance(document["templates"], dict):  # write the templates and labels that the task found
+        document["templates"] = [asdict(each) for each in task.templates]
+        if task.labels is not None:
+            document |= {"label_field": task.label_field, "labels": list(task.labels)}
+    document["templates"] += [asdict(each) | {"metadata": made[each.name]} for each in kept]
+    head = f"# {source.name} with {len(kept)} new templates, made by flip-flop templates vary.\n"
+    return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)

@@ -1,0 +1,284 @@
+"""The paper's datasets: one data file per dataset in ``datasets/``, the task made of it, and the published sizes."""
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from flip_flop.errors import InputError, nearest
+from flip_flop.files import sha256_file
+from flip_flop.paper.data.promptsource import FILE_NAME, read_promptsource, templates_folder
+from flip_flop.paper.data.row_checks import check_rows
+from flip_flop.paper.data.splits import Duplicates, SplitPolicy, divide, name_rows
+from flip_flop.strict_yaml import read_yaml
+from flip_flop.tasks import FileSource, HubSource, Rows, Source, Task, TaskRequest
+from flip_flop.tasks.task import Label
+
+_FOLDER = Path(__file__).parent
+COLUMNS = ("train", "validation", "test", "templates", "labels")
+STORY_CLOZE_VARIABLE = "FLIP_FLOP_STORY_CLOZE"
+STORY_CLOZE_OWNERS = "https://cs.rochester.edu/nlp/rocstories"
+# The columns of the CSV files, and the names that templates use.
+STORY_CLOZE_FIELDS = {
+    "InputStoryid": "story_id",
+    "InputSentence1": "input_sentence_1",
+    "InputSentence2": "input_sentence_2",
+    "InputSentence3": "input_sentence_3",
+    "InputSentence4": "input_sentence_4",
+    "RandomFifthSentenceQuiz1": "sentence_quiz1",
+    "RandomFifthSentenceQuiz2": "sentence_quiz2",
+    "AnswerRightEnding": "answer_right_ending",
+}
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RowProtocol(_Model):
+    """The publication of a protocol, and the reported hours of a run."""
+
+    name: str
+    source: str
+    reported_hours: tuple[int, int] | None = None
+    reported_for: str = ""
+
+
+@functools.cache
+def row_protocols() -> dict[str, RowProtocol]:
+    """Return the protocols by name.
+
+    Example:
+        >>> list(row_protocols())
+        ['paper', 'release']
+    """
+    content = read_yaml(_FOLDER / "protocols.yaml")
+    return {name: RowProtocol(name=name, **values) for name, values in content.items()}
+
+
+class OfficialSplit(_Model):
+    """A published split: its name and number of rows."""
+
+    split: str
+    rows: int
+
+
+class CatalogEntry(_Model):
+    """The data file of a dataset.
+
+    Attributes:
+        repo: The repository on the hub; None for rows in files.
+        files: The file of each official split, if its owners distribute it.
+        train_from: The official split that is divided into train and validation.
+        id_field: A field that names a row within its split; without it, the content names the row.
+        named_by: The fields of that content, without the label; by default all.
+        labels: The values of ``label_field``, in the order of the answer choices.
+        validation: The number of rows held out of ``train_from``; None for the size of ``test_from``.
+        paper: The paper's table: ``train``, ``validation``, ``test``, ``templates``, ``labels``.
+        release: The sizes of the authors' release: ``train``, ``validation``, ``test``.
+        table_note: The reason why the official rows cannot give the paper's table.
+    """
+
+    name: str
+    description: str
+    repo: str | None = None
+    config: str | None = None
+    files: dict[str, str] = {}
+    train_from: OfficialSplit
+    test_from: OfficialSplit
+    templates: str
+    fields: tuple[str, ...]
+    id_field: str | None = None
+    named_by: tuple[str, ...] = ()
+    label_field: str
+    labels: tuple[Label, ...]
+    label_names: tuple[str, ...]
+    validation: int | None
+    max_test: int | None = None
+    paper: dict[str, int]
+    release: dict[str, int]
+    f1: str = "auto"
+    table_note: str = ""
+
+    @property
+    def policy(self) -> SplitPolicy:
+        """The sizes of the splits."""
+        return SplitPolicy(validation=self.validation, max_test=self.max_test)
+
+    def published(self, splits: str) -> Mapping[str, int]:
+        """Return the published numbers of a protocol by column."""
+        return {**self.paper, **self.release} if splits == "release" else self.paper
+
+    @property
+    def source_name(self) -> str:
+        """The source of the rows, for tables."""
+        if self.repo is None:
+            return f"{len(self.files)} CSV files, from their owners"
+        return f"{self.repo} ({self.config})" if self.config else self.repo
+
+    def source(self, official: OfficialSplit, request: TaskRequest) -> Source:
+        """Return the source of an official split."""
+        if self.repo is None:
+            return StoryClozeSource(self.files[official.split], request.story_cloze_dir)
+        return HubSource(self.repo, self.config, official.split, mirror=request.hub_mirror)
+
+
+def catalog_names() -> tuple[str, ...]:
+    """Return the names of the datasets, sorted."""
+    return tuple(sorted(path.stem for path in (_FOLDER / "datasets").glob("*.yaml")))
+
+
+def catalog_entry(name: str) -> CatalogEntry:
+    """Read the data file of a dataset (``E-TASK-UNKNOWN``)."""
+    names = catalog_names()
+    if name not in names:
+        raise InputError("E-TASK-UNKNOWN", f"there is no task {name!r} in the catalog.", nearest(name, names))
+    return CatalogEntry(name=name, **read_yaml(_FOLDER / "datasets" / f"{name}.yaml"))
+
+
+@dataclass(frozen=True)
+class CatalogData:
+    """A dataset: its task, its named official rows, and the rows that no split uses."""
+
+    entry: CatalogEntry
+    splits: str
+    train: Rows
+    test: Rows
+    duplicates: Duplicates
+    task: Task
+
+
+def load(request: TaskRequest) -> Task:
+    """Load the task of a dataset: the entry point of each name in :func:`catalog_names`."""
+    return catalog_data(request).task
+
+
+def catalog_data(request: TaskRequest) -> CatalogData:
+    """Load a dataset, select its templates and divide its rows.
+
+    Raises:
+        InputError: ``E-TASK-UNKNOWN``, ``E-TPL-FETCH`` (templates), ``E-DATA-HUB``, ``E-DATA-FILE``,
+            ``E-DATA-STORYCLOZE`` (rows) or ``E-DATA-COLUMN``.
+    """
+    name = request.name
+    if request.fields:
+        raise InputError("E-TASK-KEY", f"{name!r} is a dataset with rows, not a set of templates.")
+    entry, folder = catalog_entry(name), templates_folder()
+    candidates = read_promptsource(folder, entry.templates)
+    official = []
+    for split in (entry.train_from, entry.test_from):
+        rows = entry.source(split, request).load()
+        rows.require_columns(entry.fields, f"which {name} has")
+        official.append(name_rows(rows, split.split, entry.id_field, entry.named_by))
+    train, test = official
+    templates, duplicates = check_rows(
+        name,
+        candidates,
+        train,
+        test,
+        label_field=entry.label_field,
+        num_labels=len(entry.labels),
+        value_limit=request.value_limit,
+    )
+    if not len(templates.kept):
+        template, reason = templates.dropped[0]
+        message = f"{entry.source_name}: no template renders for every row; {template!r}: {reason}."
+        raise InputError("E-TPL-EMPTY", message, "Download the dataset again.")
+    task = Task(
+        name,
+        templates.kept,
+        labels=entry.labels,
+        label_field=entry.label_field,
+        f1=entry.f1,
+        label_names=entry.label_names,
+        description=entry.description,
+        dropped_templates=templates.dropped,
+    )
+    task.gold_labels(test)
+    labels = task.gold_labels(train)
+    divided = divide(train, test, labels, entry.policy, duplicates=duplicates, splits=request.splits, seed=request.seed)
+    source = {"promptsource": entry.templates, "sha256": sha256_file(folder / entry.templates / FILE_NAME)}
+    data = {
+        split: replace(rows, provenance={**rows.provenance, "templates": source}) for split, rows in divided.items()
+    }
+    return CatalogData(entry, request.splits, train, test, duplicates, replace(task, data=data))
+
+
+@dataclass(frozen=True)
+class StoryClozeSource:
+    """One of StoryCloze's two CSV files of 2016, in ``folder`` or in ``FLIP_FLOP_STORY_CLOZE``."""
+
+    file_name: str
+    folder: Path | None = None
+
+    def load(self) -> Rows:
+        """Read the file with the field names of the hub (``E-DATA-STORYCLOZE``)."""
+        folder = self.folder or os.environ.get(STORY_CLOZE_VARIABLE)
+        if not folder:
+            message = "StoryCloze must be requested from its owners."
+            hint = f"Register at {STORY_CLOZE_OWNERS}, and give --story-cloze-dir the folder of the two 2016 CSV files."
+            raise InputError("E-DATA-STORYCLOZE", message, hint)
+        path = Path(folder) / self.file_name
+        if not path.is_file():
+            hint = f"Register at {STORY_CLOZE_OWNERS}, and keep the file's name."
+            raise InputError("E-DATA-STORYCLOZE", f"{folder} has no file {self.file_name!r}.", hint)
+        rows = FileSource(path).load()
+        missing = [column for column in STORY_CLOZE_FIELDS if column not in rows.columns()]
+        if missing:
+            message = f"{path} has no column {missing[0]!r}."
+            raise InputError("E-DATA-STORYCLOZE", message, "Use the owners' file of 2016.")
+        renamed = []
+        for row in rows.rows:
+            fields: dict[str, Any] = {name: row.fields[column] for column, name in STORY_CLOZE_FIELDS.items()}
+            answer = fields["answer_right_ending"]
+            if answer not in ("1", "2"):
+                message = f"{rows.location(row)}: AnswerRightEnding is {answer!r}."
+                raise InputError("E-LABEL-UNDECLARED", message, "It must be 1 or 2.")
+            renamed.append(row._replace(fields=fields | {"answer_right_ending": int(answer)}))
+        return replace(rows, rows=tuple(renamed))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The numbers found and published, by column, and the reasons for differences."""
+
+    name: str
+    splits: str
+    found: Mapping[str, int]
+    published: Mapping[str, int]
+    reasons: tuple[str, ...]
+    unexplained: tuple[str, ...]
+
+
+def compare(data: CatalogData) -> Comparison:
+    """Compare a dataset with the published sizes.
+
+    Three causes explain a difference: the rows are a part of the official split, rows are excluded, or the data file
+    has a ``table_note``.
+    """
+    entry, duplicates = data.entry, data.duplicates
+    splits, published, is_paper = COLUMNS[:3], data.entry.published(data.splits), data.splits == "paper"
+    found = {split: len(data.task.rows(split)) for split in splits}
+    found |= {"templates": len(data.task.templates), "labels": len(entry.labels)}
+    differing = [column for column in COLUMNS if found[column] != published[column]]
+    explained: dict[str, tuple[str, ...]] = {}
+    for official, rows, columns in (
+        (entry.train_from, data.train, ("train", "validation")),
+        (entry.test_from, data.test, ("test",)),
+    ):
+        if len(rows) != official.rows:
+            explained[f"{official.split} has {len(rows):,} of its {official.rows:,} rows here"] = columns
+    if is_paper and (left_out := len(duplicates.in_test)):
+        reason = f"{left_out} of {entry.train_from.split} left out: rendered, they are in {entry.test_from.split}"
+        explained[reason] = ("train", "validation")
+    if unanswerable := len(duplicates.unanswerable):
+        explained[f"{unanswerable} rows left out: two of their answers are equal"] = splits
+    if is_paper and entry.table_note and differing:
+        explained[entry.table_note] = splits
+    known = {column for columns in explained.values() for column in columns}
+    unexplained = tuple(column for column in differing if column not in known)
+    return Comparison(entry.name, data.splits, found, published, tuple(explained), unexplained)

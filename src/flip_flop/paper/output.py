@@ -1,0 +1,114 @@
+"""Write the tables and figures of a study, and one page with both."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from flip_flop.console import DEMO_NOTE, markdown_cell
+from flip_flop.errors import install_command
+from flip_flop.files import write_bytes, write_text
+from flip_flop.method import BASE
+from flip_flop.paper import grids
+from flip_flop.paper.frame import in_setting, methods_of, template_f1
+from flip_flop.paper.sizes import read_sizes, sizes_table
+from flip_flop.paper.study import Study
+from flip_flop.paper.table import Table, render_csv, render_latex, render_markdown
+
+if TYPE_CHECKING:
+    from flip_flop.paper.figures import Plot
+
+log = logging.getLogger("flip_flop")
+
+RENDERERS = {"md": render_markdown, "csv": render_csv, "tex": render_latex}
+FORMATS = ("pdf", "svg", "png")
+
+
+def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
+    """Write the tables and figures of complete audits, and ``index.md`` with all of them.
+
+    Outdated tables and figures are removed. Notes below the tables name incomplete audits. Returns the written files,
+    ``index.md`` first, or none if no audit is complete.
+
+    Raises:
+        InputError: ``E-RUN-MISSING`` or ``E-RUN-BROKEN`` for a run that cannot be read.
+    """
+    if not frame["is_done"].any():
+        return []
+    tables, plots = list(make_tables(frame)), make_plots(frame)
+    files = {
+        out / "tables" / f"{table.name}.{kind}": render(table).encode("utf-8")
+        for kind, render in RENDERERS.items()
+        for table in tables
+    }
+    files |= {out / "figures" / f"{plot.name}.{kind}": plot.render(kind) for plot in plots for kind in FORMATS}
+    for path in [*(out / "tables").glob("*.*"), *(out / "figures").glob("*.*")]:
+        if path not in files and path.suffix.removeprefix(".") in (*RENDERERS, *FORMATS):
+            path.unlink()
+    for path, content in files.items():
+        write_bytes(path, content)
+    write_text(out / "index.md", _page(frame, study, tables, plots))
+    return [out / "index.md", *files]
+
+
+def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
+    """Make the tables that apply."""
+    own = in_setting(frame, "own")
+    if set(methods_of(own)) - {BASE.name}:
+        yield grids.methods_table(frame)
+        yield grids.changes_table(frame)
+        if len(in_setting(frame, "held_out")):
+            yield grids.changes_table(frame, "held_out")
+    for method in _transferred(frame):
+        yield grids.transfer_table(frame, method)
+        yield grids.pairs_table(frame, method)
+    if in_setting(frame, "unseen")["is_done"].any():
+        yield grids.unseen_table(frame)
+    if len(template_f1(own[own["method"] == BASE.name])):
+        yield grids.spread_table(frame)
+    if len(sizes := read_sizes(frame)):
+        yield sizes_table(frame, sizes)
+
+
+def make_plots(frame: pd.DataFrame) -> list["Plot"]:
+    """Make the plots that apply. Without matplotlib there are none, and a warning."""
+    try:
+        from flip_flop.paper.figures import draw_boxes, draw_curves, draw_heatmaps
+    except ModuleNotFoundError as error:
+        if str(error.name).split(".")[0] != "matplotlib":
+            raise
+        log.warning(
+            "W-STUDY-FIGURES: matplotlib is not installed: there are tables, and no figures. Install it: %s",
+            install_command("studies"),
+        )
+        return []
+    f1 = template_f1(frame)
+    of_base = f1["method"] == BASE.name
+    plots = ([draw_boxes(f1[of_base])] if of_base.any() else []) + ([] if of_base.all() else [draw_boxes(f1)])
+    for method in _transferred(frame):
+        plots += draw_heatmaps(frame, method)
+    return plots + draw_curves(frame)
+
+
+def _transferred(frame: pd.DataFrame) -> list[str]:
+    found = in_setting(frame, "transfer")
+    return methods_of(found[found["is_done"]])
+
+
+def _page(frame: pd.DataFrame, study: Study, tables: Sequence[Table], plots: Sequence["Plot"]) -> str:
+    parts = [f"# {markdown_cell(study.name)}"]
+    if study.description:
+        parts.append(markdown_cell(study.description))
+    if frame["is_demo"].any():
+        parts.append(f"**{DEMO_NOTE}**")
+    parts += [f"{render_markdown(each).rstrip()}\n\n{_links('tables', each.name, ('csv', 'tex'))}" for each in tables]
+    for plot in plots:
+        image = f"![{markdown_cell(plot.alt)}](figures/{plot.name}.png)"
+        parts.append(f"### {markdown_cell(plot.title)}\n\n{image}\n\n{_links('figures', plot.name, FORMATS)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _links(folder: str, name: str, kinds: Sequence[str]) -> str:
+    return "Files: " + ", ".join(f"[{kind}]({folder}/{name}.{kind})" for kind in kinds)

@@ -1,0 +1,374 @@
+"""`flip-flop init`: a task file from a data file, that an audit runs on at once."""
+
+import io
+import json
+import sys
+
+import pandas as pd
+import pytest
+import yaml
+
+from flip_flop.drafting.library import KINDS, library
+from flip_flop.tasks import load_task
+from tests.cli.project import one_line
+from tests.drafting.files import csv, text
+
+
+def choices(number):
+    return f'"{text(number)} Why, guest {number}?","it rained, {number}",it is old {number},{number % 2}'
+
+
+# name: (file, content, arguments, (kind, labels, answers of the first two templates))
+FILES = {
+    "sentiment": (
+        "a.csv",
+        csv("review,verdict", lambda n: f"{text(n)},{('positive', 'negative')[n % 2]}"),
+        (),
+        ("sentiment", ["negative", "positive"], ["negative ||| positive", "No ||| Yes"]),
+    ),
+    "sentiment of numbers": (
+        "a.csv",
+        csv("review,sentiment", lambda n: f"{text(n)},{n % 2}"),
+        (),
+        ("sentiment", [0, 1], ["negative ||| positive", "No ||| Yes"]),
+    ),
+    "sentiment of three": (
+        "a.tsv",
+        csv("review\tsentiment", lambda n: f"{text(n)}\t{n % 3 - 1}"),
+        ("--kind", "sentiment"),
+        ("sentiment", [-1, 0, 1], ["negative ||| neutral ||| positive", "bad ||| indifferent ||| good"]),
+    ),
+    "stars": (
+        "a.csv",
+        csv("review,stars", lambda n: f"{text(n)},{n % 5 + 1}"),
+        ("--kind", "sentiment", "--labels", "awful,poor,fair,fine,great"),
+        ("sentiment", [1, 2, 3, 4, 5], ["awful ||| poor ||| fair ||| fine ||| great"] * 2),
+    ),
+    "topic": (
+        "a.csv",
+        csv("id,text,section", lambda n: f"{n},{text(n)},{('sports', 'world', 'science')[n % 3]}"),
+        (),
+        ("topic", ["science", "sports", "world"], ["science ||| sports ||| world"] * 2),
+    ),
+    "topic of two columns": (
+        "a.csv",
+        csv("headline,body,label", lambda n: f"Day {n} has come,{text(n)},{n % 2}"),
+        ("--text", "headline", "--text", "body", "--kind", "topic", "--labels", "rooms,food"),
+        ("topic", [0, 1], ["rooms ||| food"] * 2),
+    ),
+    "yes or no": (
+        "a.csv",
+        csv("text,urgent", lambda n: f"{text(n)},{n % 2}"),
+        (),
+        ("yes_no", [0, 1], ["No ||| Yes", "no ||| yes"]),
+    ),
+    "yes or no of other words": (
+        "a.csv",
+        csv("text,label", lambda n: f"{text(n)},{('spam', 'ham')[n % 2]}"),
+        ("--kind", "yes_no", "--labels", "ham, spam", "--question", "Is this {{ spam }}?"),
+        ("yes_no", ["ham", "spam"], ["No ||| Yes", "no ||| yes"]),
+    ),
+    "yes or no of a pair": (
+        "a.jsonl",
+        "".join(
+            json.dumps({"passage": text(n), "question": f"Was it day {n}?", "label": n % 2 == 0}) + "\n"
+            for n in range(24)
+        ),
+        (),
+        ("yes_no", ["False", "True"], ["No ||| Yes", "no ||| yes"]),
+    ),
+    "the text is the question": (
+        "a.csv",
+        csv("question", lambda n: f"Was day {n} good?"),
+        ("--labels", "no,yes"),
+        ("yes_no", ["no", "yes"], ["No ||| Yes", "False ||| True"]),
+    ),
+    "entailment": (
+        "a.csv",
+        csv("premise,hypothesis,label", lambda n: f"{text(n)},Day {n} is over.,{n % 3}"),
+        ("--kind", "entailment", "--labels", "entailment,neutral,contradiction"),
+        ("entailment", [0, 1, 2], ["Yes ||| Maybe ||| No", "True ||| Unclear ||| False"]),
+    ),
+    "entailment of two": (
+        "a.csv",
+        csv("sentence1,sentence2,gold", lambda n: f"{text(n)},Day {n}.,{('not_entailment', 'entailment')[n % 2]}"),
+        (),
+        ("entailment", ["entailment", "not_entailment"], ["Yes ||| No", "True ||| False"]),
+    ),
+    "choice": (
+        "a.csv",
+        csv("question,choice1,choice2,label", choices),
+        (),
+        ("choice", [0, 1], ["{{ choice1 }} ||| {{ choice2 }}"] * 2),
+    ),
+    "no labels": (
+        "a.csv",
+        csv("text", text),
+        ("--labels", "rooms,food"),
+        ("topic", ["rooms", "food"], ["rooms ||| food"] * 2),
+    ),
+}
+
+
+NAMES = (
+    "本文",
+    "Text der Bewertung",
+    "1st",
+    "for",
+    "none",
+    "a.b-c",
+    "it's",
+    'say "hi"',
+    "a, b",
+    "{{x}}",
+    " text ",
+    "a\\b",
+    "row",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_column_of_any_name_is_printed(name, flip_flop, folder):
+    pd.DataFrame({name: map(text, range(40)), "urgent": [n % 2 for n in range(40)]}).to_csv("a.csv", index=False)
+    result = flip_flop("init", "a.csv")
+    assert (result.code, result.err) == (0, "")
+    task = load_task("task.yaml")
+    found = [each for split in ("train", "test") for each in task.instances(split)]
+    assert sum(all(text(n) in prompt for prompt in each.prompts) for n in range(40) for each in found) == 40
+    assert flip_flop("templates", "lint", "task.yaml").out.startswith("task.yaml: 4 templates, 40 rows, 0 errors, 0 w")
+    varied = flip_flop("templates", "vary", "task.yaml", "--number", "8", "--out", "more.yaml")
+    assert varied.code == 0, varied.err
+
+
+def test_options_in_columns_of_any_name_are_answers(flip_flop, folder):
+    columns = {"Die Frage?": map(text, range(24)), "A": [f"it rained {n}" for n in range(24)]}
+    pd.DataFrame({**columns, "B": [f"it is old {n}" for n in range(24)], "label": [0, 1] * 12}).to_csv(
+        "a.csv", index=False
+    )
+    assert (
+        flip_flop("init", "a.csv", "--text", "Die Frage?", "--text", "A", "--kind", "topic", "--labels", "a,b").code
+        == 0
+    )
+    assert "{{ row['Die Frage?'] }}\n{{ A }}" in load_task("task.yaml").templates[0].jinja
+
+
+def test_the_file_has_label_names_and_the_delimiter(flip_flop, folder):
+    (folder / "a.csv").write_text(csv("text;topic", lambda n: f"{text(n)};{n % 2}"))
+    assert flip_flop("init", "a.csv", "--kind", "topic", "--labels", "rooms,food").code == 0
+    written = yaml.safe_load((folder / "task.yaml").read_text())
+    assert written["label_names"] == ["rooms", "food"]
+    assert written["data"]["train"] == {"path": "a.csv", "delimiter": ";", "part": "train", "by": ["text"]}
+    assert load_task("task.yaml").instances("test")
+    assert (
+        flip_flop("predict", "--model", "demo", "--task", "task.yaml", "--input", "a.csv", "--out", "b.csv").code == 0
+    )
+
+
+def test_an_encoding_and_a_delimiter_are_written_into_the_task_and_hold_for_predict(flip_flop, folder):
+    content = csv("text;urgent", lambda n: f"“{text(n)}” 5 €;{n % 2}")
+    (folder / "a.csv").write_text(content, encoding="cp1252")
+    one_line(flip_flop("init", "a.csv"), "E-DATA-ENCODING", "encoding: cp1252 (init: --encoding)")
+    assert flip_flop("init", "a.csv", "--encoding", "cp1252", "--delimiter", ";").code == 0
+    test = yaml.safe_load((folder / "task.yaml").read_text())["data"]["test"]
+    assert (test["encoding"], test["delimiter"]) == ("cp1252", ";")
+    predict = ("predict", "--model", "demo", "--task", "task.yaml", "--input", "a.csv", "--out", "b.jsonl")
+    assert flip_flop(*predict).code == 0
+    assert "“On day 0" in (folder / "b.jsonl").read_text(encoding="utf-8")
+
+
+TWO_TEXTS = {"topic": ("food", "rooms"), "yes_no": ("no", "yes"), "sentiment": ("negative", "positive")}
+
+
+@pytest.mark.parametrize(("kind", "labels"), TWO_TEXTS.items())
+def test_two_columns_that_are_no_pair_are_joined(kind, labels, flip_flop, folder):
+    (folder / "a.csv").write_text(csv("subject,message,kind", lambda n: f"Day {n},{text(n)},{labels[n % 2]}"))
+    result = flip_flop("init", "a.csv", "--text", "subject", "--text", "message")
+    assert (result.code, result.err) == (0, "")
+    assert f"task.yaml: {kind}, 4 templates" in result.out
+    assert all("{{ subject }}\n{{ message }}" in template.jinja for template in load_task("task.yaml").templates)
+
+
+def test_a_sentiment_of_other_words_gives_a_warning(flip_flop, folder):
+    (folder / "a.csv").write_text(FILES["topic"][1])
+    result = flip_flop("init", "a.csv", "--kind", "sentiment")
+    assert result.code == 0
+    assert result.err.startswith("W-INIT-KIND: the labels 'science', 'sports', 'world' are not words of a sentiment.")
+    (folder / "a.csv").write_text(csv("text,label", lambda n: f"{text(n)},{('very bad', 'middling')[n % 2]}"))
+    assert flip_flop("init", "a.csv", "--kind", "sentiment", "--overwrite").err == ""
+
+
+def test_rows_with_equal_texts_are_in_one_part(flip_flop, folder):
+    (folder / "a.csv").write_text(csv("ref,text,urgent", lambda n: f"{n},{text(n % 20)},{n % 2}", 60))
+    assert flip_flop("init", "a.csv", "--text", "text", "--label", "urgent").code == 0
+    task = load_task("task.yaml")
+    train, test = ({instance.prompts for instance in task.instances(split)} for split in ("train", "test"))
+    assert train
+    assert test
+    assert not train & test
+
+
+@pytest.mark.parametrize(("file", "content", "arguments", "expected"), FILES.values(), ids=FILES)
+def test_a_file_becomes_a_task_of_its_kind_with_four_phrasings_that_lint_passes(
+    file, content, arguments, expected, flip_flop, folder
+):
+    (folder / file).write_text(content)
+    result = flip_flop("init", file, *arguments)
+    assert (result.code, result.err) == (0, "")
+    kind, labels, answers = expected
+    assert result.out.startswith(f"task.yaml: {kind}, 4 templates, 0 warnings of lint\n")
+    written = yaml.safe_load((folder / "task.yaml").read_text())
+    assert written.get("labels") == labels
+    assert [template["answer_choices"] for template in written["templates"][:2]] == answers
+    task = load_task("task.yaml")
+    split = task.render("test")
+    assert len(set(split.instances[0].prompts)) == 4
+    assert {each.label for each in split.instances} == (set(range(len(labels))) if "label_field" in written else {None})
+    assert flip_flop("templates", "lint", "task.yaml").out.startswith("task.yaml: 4 templates, 24 rows, 0 errors, 0 w")
+
+
+def test_every_entry_of_the_library_is_tried_by_a_file_above():
+    tried = {expected[0] for *_, expected in FILES.values()}
+    assert tried == set(KINDS) == {each.kind for each in library()}
+    assert all(len(each.phrasings) == 4 for each in library())
+    for each in library():
+        if each.roles:
+            assert {len(entry["answers"]) for entry in each.phrasings} == {len(each.roles)}
+            assert len({tuple(entry["answers"]) for entry in each.phrasings}) > 2  # in different words
+
+
+def test_training_rows_are_not_audited(flip_flop, folder):
+    header, rows = "review,verdict", lambda n: f"{text(n)},{('positive', 'negative')[n % 2]}"
+    (folder / "a.csv").write_text(csv(header, rows, 60))
+    flip_flop("init", "a.csv")
+    task = load_task("task.yaml")
+    parts = {part: {each.prompts for each in task.instances(part)} for part in ("train", "test")}
+    assert not parts["train"] & parts["test"]
+    assert len(parts["train"] | parts["test"]) == 60
+    assert task.rows("test").provenance["part"] == "test"
+    (folder / "a.csv").write_text(csv(header, rows, 80))
+    assert {each.prompts for each in load_task("task.yaml").instances("test")} >= parts["test"]
+    (folder / "a.csv").write_text(csv(header, rows, 8))  # too few to be divided
+    flip_flop("init", "a.csv", "--overwrite")
+    assert list(load_task("task.yaml").data) == ["test"]
+
+
+@pytest.mark.parametrize("arguments", [("--labels", "shipping,refund,login"), ("--labels", "a,b", "--label", "none")])
+def test_given_labels_exclude_other_columns(arguments, flip_flop, folder):
+    (folder / "a.csv").write_text(
+        csv("channel,text,open", lambda n: f"{('mail', 'phone')[n % 2]},{text(n)},{n % 3 > 0}")
+    )
+    found = flip_flop("init", "a.csv", *arguments)
+    assert f"without a column: {arguments[1].replace(',', ', ')}" in found.out
+
+
+def test_a_known_label_word_is_not_used_by_position(flip_flop, folder):
+    (folder / "a.csv").write_text(csv("text,sentiment", lambda n: f"{text(n)},{('good', 'dreadful')[n % 2]}"))
+    assert "good ||| dreadful" in flip_flop("init", "a.csv", "--labels", "good,dreadful").out
+    assert "'foo' is not one of 'sentiment'" in flip_flop("init", "a.csv", "--kind", "foo").err
+
+
+def test_an_audit_runs_on_the_file_at_once(flip_flop, folder):
+    (folder / "data").mkdir()
+    (folder / "data/my reviews.csv").write_text(FILES["sentiment"][1])
+    result = flip_flop("init", "data/my reviews.csv", "--out", "tasks/reviews.yaml")
+    assert result.out.splitlines()[-1].startswith("next: flip-flop audit --model demo --task tasks/reviews.yaml ")
+    audited = flip_flop("audit", "--model", "demo", "--task", "tasks/reviews.yaml", "--out", "out", "--quiet")
+    assert audited.code == 0, audited.err
+    assert "4 templates" in audited.out
+
+
+def test_a_draft_is_reproducible_and_does_not_overwrite(flip_flop, folder):
+    (folder / "a.csv").write_text(FILES["sentiment"][1])
+    first = flip_flop("init", "a.csv")
+    written = (folder / "task.yaml").read_bytes()
+    one_line(flip_flop("init", "a.csv"), "E-OUT-USED", "task.yaml", "--overwrite")
+    assert flip_flop("init", "a.csv", "--overwrite") == first
+    assert (folder / "task.yaml").read_bytes() == written
+    assert sorted(path.name for path in folder.iterdir()) == ["a.csv", "task.yaml"]
+
+
+PLAIN = csv("text,urgent", lambda n: f"{text(n)},{n % 2}")
+# name: (content, arguments, code, words of the line)
+MISTAKES = {
+    "no labels": (csv("text", text), (), "E-INIT-LABELS", ["a.csv has no column of labels", '--labels "no,yes"']),
+    "no such column": (PLAIN, ("--text", "txt"), "E-INIT-COLUMN", ["'txt'", "mean 'text'?"]),
+    "text and label": (PLAIN, ("--text", "urgent", "--label", "urgent"), "E-INIT-COLUMN", ["'urgent'"]),
+    "three texts": (PLAIN, ("--text", "text") * 3, "E-INIT-COLUMN", ["3 columns"]),
+    "two label columns": (
+        csv("text,new,open", lambda n: f"{text(n)},{n % 2},{n % 3}"),
+        (),
+        "E-INIT-COLUMN",
+        ["'new' or 'open'", "--label"],
+    ),
+    "two texts": (
+        csv("front,back,urgent", lambda n: f"{text(n)},{text(n + 1)},{n % 2}"),
+        (),
+        "E-INIT-COLUMN",
+        ["'front' or 'back'", "--text"],
+    ),
+    "no text": (csv("size,urgent", lambda n: f"{n},{n % 2}"), (), "E-INIT-COLUMN", ["no column holds texts"]),
+    "blank labels": (
+        csv("text,urgent", lambda n: f"{text(n)},"),
+        ("--label", "urgent"),
+        "E-INIT-LABELS",
+        ["has 0 diff"],
+    ),
+    "no kind": (csv("text,label", lambda n: f"{text(n)},{n % 2}"), (), "E-INIT-KIND", ["'0', '1'", "--kind"]),
+    "numbers": (PLAIN, ("--kind", "topic"), "E-INIT-LABELS", ["are numbers: 0, 1", "--labels"]),
+    "other labels": (FILES["topic"][1], ("--labels", "a,b,c"), "E-INIT-LABELS", ["'science'", "'a'", "--label none"]),
+    "two delimiters": (PLAIN, ("--delimiter", ";;"), "E-TASK-KEY", ["delimiter is ';;'"]),
+    "one label": (PLAIN, ("--labels", "yes"), "E-INIT-LABELS", ["'yes'"]),
+    "a label twice": (PLAIN, ("--labels", "yes,yes"), "E-INIT-LABELS", ["'yes,yes'"]),
+    "no pair": (PLAIN, ("--kind", "entailment", "--labels", "a,b"), "E-INIT-COLUMN", ["second column"]),
+    "no options": (PLAIN, ("--kind", "choice"), "E-INIT-COLUMN", ["choice1"]),
+    "options from 0 or from 1": (
+        csv("question,choice1,choice2,choice3,label", lambda n: f"{text(n)}?,it {n},he {n},she {n},{n % 2 + 1}"),
+        (),
+        "E-INIT-LABELS",
+        ["1, 2", "from 0 or from 1"],
+    ),
+    "roles": (FILES["topic"][1], ("--kind", "yes_no"), "E-INIT-LABELS", ["are not no, yes", "--labels"]),
+    "every row": (csv("text,name", lambda n: f"{text(n)},a{n}", 120), ("--label", "name"), "E-INIT-LABELS", ["120"]),
+    "kind of file": (PLAIN, ("--out", "task.json"), "E-OUT-KIND", ["task.json"]),
+}
+
+
+@pytest.mark.parametrize(("content", "arguments", "code", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_ambiguity_is_reported_in_one_line(content, arguments, code, words, flip_flop, folder):
+    (folder / "a.csv").write_text(content)
+    one_line(flip_flop("init", "a.csv", *arguments), code, *words)
+    assert [path.name for path in folder.iterdir()] == ["a.csv"]
+
+
+def test_hint_for_a_label_with_the_separator_is_printed_once(flip_flop, folder):
+    (folder / "a.csv").write_text(csv("text,topic", lambda n: f"{text(n)},{('a ||| b', 'c')[n % 2]}"))
+    result = flip_flop("init", "a.csv", "--out", "task.yaml")
+    one_line(result, "E-TPL-LABELCOUNT")
+    assert result.err.count("Write one answer per label") == 1
+
+
+def test_an_audit_names_constant_templates_and_few_instances(flip_flop, folder):
+    (folder / "a.csv").write_text(csv("text,verdict", lambda n: f"{text(n)},{('positive', 'negative')[n % 2]}", 19))
+    assert flip_flop("init", "a.csv").code == 0
+    task = yaml.safe_load((folder / "task.yaml").read_text())
+    task["templates"].append({"name": "blind", "jinja": "{{ text | length }}", "answer_choices": "No ||| Yes"})
+    (folder / "task.yaml").write_text(yaml.safe_dump(task))
+    audit = flip_flop("audit", "--model", "demo", "--task", "task.yaml", "--out", "out")
+    assert audit.code == 0, audit.err
+    assert audit.out.splitlines()[1].split()[-2:] == ["collapsed", "constant"]
+    assert "\nbase: constant templates (one label for every instance): tone (negative), " in audit.out
+    assert json.loads((folder / "out" / "metrics.json").read_text())["constant_templates"][-1] == "blind"
+
+
+def test_a_terminal_is_asked_with_proposed_answers(flip_flop, folder, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    (folder / "a.csv").write_text(csv("text,new,label", lambda n: f"{text(n)},{n % 2},{n % 3}"))
+    # Which column holds the labels, which the text; what do 0, 1, 2 mean; which kind is it.
+    monkeypatch.setattr(sys, "stdin", Terminal("\n\nrooms,food,staff\ntopic\n"))
+    result = flip_flop("init", "a.csv")
+    assert result.code == 0, result.err
+    assert "What do 0, 1, 2 mean" in result.err
+    assert "  labels  label: 0 (rooms), 1 (food), 2 (staff)\n" in result.out
