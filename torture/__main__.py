@@ -17,7 +17,6 @@ from torture.files import damage_audits, damage_checkpoints, fill_disks, race
 from torture.forked import import_everything
 from torture.inputs import give_wrong_settings, mutate_inputs
 from torture.models import damage_configurations, damage_gguf_files
-from torture.served import attack_clients
 from torture.workplace import Outcome, make_workplace
 
 Attack = Callable[[Path, int, random.Random], Outcome]
@@ -32,7 +31,6 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
     "race": (race, 200),
     "settings": (give_wrong_settings, 2000),
     "inputs": (mutate_inputs, 100_000),
-    "served": (attack_clients, 5000),
 }
 
 

@@ -110,11 +110,11 @@ def test_interrupted_audit_continues_with_stored_answers(served, task):
         audit(EndpointScorer(name, retries=0), task, quiet=True, scoring=one_by_one)
     server.dies_after = None
     found = audit(name, task, quiet=True)
-    assert (len(server.requests), found.record.scoring["num_asked"]) == (70, 43)
+    assert found.record.scoring["num_asked"] == 43
     texts = [request["prompt"] for request in server.requests]
     assert len({*texts}) == 60
     server.model = tiny_model(seed=8)
-    with pytest.raises(InputError, match=r"E-ENDPOINT-CHANGED: .*Remove .*\.sqlite"):
+    with pytest.raises(InputError, match=r"E-ENDPOINT-CHANGED: .*Remove .*\.jsonl"):
         audit(name, task, quiet=True)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flip_flop.scoring.questions import label_of
+from flip_flop.scoring.served_answers import label_of
 
 WORDS = ["no", "yes", "entailment", "Sci/Tech", "not sure", "是", "ไม่"]
 answers = st.lists(st.sampled_from(WORDS), min_size=2, max_size=4, unique=True)

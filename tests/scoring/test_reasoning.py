@@ -4,8 +4,7 @@ import unicodedata
 
 import pytest
 
-from flip_flop.scoring.questions import label_of
-from flip_flop.scoring.reasoning import after_reasoning
+from flip_flop.scoring.served_answers import after_reasoning, label_of
 
 ANSWERS = ["No", "Yes"]
 HARMONY = "<|channel|>analysis<|message|>No complaint.<|end|><|start|>assistant<|channel|>final<|message|>"

@@ -128,7 +128,7 @@ def as_scorer(given: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | N
     if isinstance(given, Scorer):
         return given
     if isinstance(given, str | os.PathLike) and is_endpoint(os.fspath(given)):
-        from flip_flop.scoring.endpoint import EndpointScorer  # needs openai, and imports Scorer
+        from flip_flop.scoring.served import EndpointScorer  # needs openai, and imports Scorer
 
         return EndpointScorer(os.fspath(given), tokenizer)
     return CausalLMScorer(as_loaded(given, tokenizer))

@@ -1,0 +1,329 @@
+"""Served models with an OpenAI-compatible completions endpoint, such as vLLM, SGLang or llama.cpp.
+
+The first question shows which API the server has. :mod:`flip_flop.scoring.served_apis` has one function for each.
+"""
+
+import contextlib
+import itertools
+import json
+import multiprocessing
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from flip_flop.console import count, echo, today, track
+from flip_flop.errors import InputError
+from flip_flop.files import json_digest, sha256_json, user_cache
+from flip_flop.metrics import Scores
+from flip_flop.prompts import RenderedInstance
+from flip_flop.record import ModelRecord
+from flip_flop.scoring.encoder import PromptEncoder
+from flip_flop.scoring.loading import load_tokenizer
+from flip_flop.scoring.options import DEFAULT_SCORING, ScoringOptions
+from flip_flop.scoring.scorer import Scorer
+from flip_flop.scoring.served_answers import (
+    first_token_scores,
+    label_of,
+    require_different,
+    require_different_beginnings,
+)
+from flip_flop.scoring.served_apis import (
+    EXACT,
+    RETRIES,
+    SECONDS,
+    WITHOUT_PROBABILITIES,
+    Answer,
+    Question,
+    Server,
+    UnreachableError,
+    UnsupportedError,
+    ask,
+)
+
+MAX_MASS = 1.05  # of all answers of a template together; half precision may round up
+CHECKED = 10  # stored answers to ask again
+SAME_NATS = 0.1  # tolerance of a repeated score, for servers in half precision
+# Words in the name of an instruction-tuned model, as in Llama-3.2-1B-Instruct, gemma-2-2b-it and zephyr-7b-chat.
+INSTRUCT = re.compile(r"(?i)(?<![a-z])(instruct|chat|it|sft|dpo)(?![a-z])")
+
+
+class EndpointScorer(Scorer):
+    """A served model, by its name ``openai:URL#NAME``.
+
+    The tokenizer, or its name, supplies only the chat template for prompts. The key comes from ``OPENAI_API_KEY``.
+    Failed connections and statuses 429 and 5xx are retried ``retries`` times. Scoring ends if no reply is complete
+    for ``seconds``.
+
+    Raises:
+        InputError: ``E-ENDPOINT``, or those of :func:`~flip_flop.scoring.load_tokenizer`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tokenizer: PreTrainedTokenizerBase | str | None = None,
+        *,
+        retries: int = RETRIES,
+        seconds: float = SECONDS,
+    ):
+        self.server = Server(name, retries=retries, seconds=seconds)
+        self.tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+        digests = {"chat_template": json_digest(self.tokenizer.chat_template)} if self.tokenizer else {}
+        endpoint = self.server.endpoint
+        self.record = ModelRecord(name=endpoint.model, digests=digests, endpoint=endpoint.url)
+        has_template = self.tokenizer is not None and bool(self.tokenizer.chat_template)
+        self.is_instruct = has_template or bool(INSTRUCT.search(endpoint.model))
+        self.store = user_cache() / "answers" / f"{sha256_json(endpoint)[:16]}.jsonl"
+        self._apis: dict[tuple[str, ...], list[tuple[str, bool]]] = {}  # by options; once found, an API stays the same
+
+    def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
+        """Return the instance in the chat template of the tokenizer. Chat settings of a task need one."""
+        return self._as_read(instance, self._encoder(options))
+
+    def _encoder(self, options: ScoringOptions) -> PromptEncoder | None:
+        date = options.prompt_date or today()
+        return None if self.tokenizer is None else PromptEncoder(self.tokenizer, options.chat_template, date=date)
+
+    def _as_read(self, instance: RenderedInstance, encoder: PromptEncoder | None) -> RenderedInstance:
+        if encoder is not None:
+            return encoder.as_read(instance)
+        for key in instance.chat.given:
+            raise InputError(
+                "E-CHAT-TEMPLATE",
+                f"The task has {key}, which needs a chat template.",
+                "Give the served model's tokenizer with --tokenizer.",
+            )
+        return instance
+
+    def scores(
+        self,
+        instances: Sequence[RenderedInstance],
+        options: ScoringOptions = DEFAULT_SCORING,
+        *,
+        names: Sequence[str] = (),
+        label: str = "scoring",
+        quiet: bool = True,
+    ) -> Scores:
+        """Send ``options.concurrency`` requests at a time. Stored answers are not requested again.
+
+        With generated answers, the label of the answer has the score 0, and other labels have ``-inf``.
+        With ``top_logprobs``, a score is the log-probability of the first token. If no answer is among the tokens, all
+        scores are ``-inf``.
+
+        Raises:
+            InputError: ``E-ENDPOINT-ANSWER``, ``E-ENDPOINT-LOGPROBS``, ``E-ENDPOINT-LABELS``, ``E-ENDPOINT-CHANGED``;
+                ``E-ENDPOINT`` for an option of loaded models.
+        """
+        if options.too_long == "skip":
+            raise InputError("E-ENDPOINT", "--too-long skip applies only to local models.", "Remove the option.")
+        encoder = self._encoder(options)
+        if options.by == "generation":
+            require_different(instances)
+        read = [self._as_read(instance, encoder) for instance in instances]
+        key, failures = (options.by, options.api, options.chat_template), []
+        for api, in_chat in self._apis.get(key) or self._possible_apis(options, encoder):
+            if api == "top_logprobs":
+                require_different_beginnings(instances, names)
+            questions = [
+                question for instance in read for question in _questions(instance, encoder, api, in_chat, names)
+            ]
+            try:
+                answers, totals = self._answers(questions, options.concurrency, label, quiet)
+                break
+            except UnsupportedError as error:
+                failures.append(error)
+        else:  # the reason that mentions log-probabilities says most
+            raise next((error for error in failures if error.code == "E-ENDPOINT-LOGPROBS"), failures[-1])
+        self._apis[key] = [(api, in_chat)]
+        settings = {
+            "delimiter": "" if in_chat else _delimiter(instances[0], encoder),
+            "chat_template": in_chat or bool(encoder and encoder.uses_chat_template),
+            "prompt_date": encoder and encoder.date,
+            "backend": "openai",
+            "by": options.by,
+            "api": api,
+            "exact": api in EXACT,
+            "boundary_merged": sum(answer.get("merged", False) for answer in answers),
+            **totals,
+            **({"adapted": self.server.adapted} if self.server.adapted else {}),
+        }
+        scores = _scores_of(read, questions, answers, settings)
+        if options.by != "generation":
+            self._check_mass(read, scores, names)
+        if not quiet:
+            kind = "exact scores" if api in EXACT else "not exact"
+            changes = "".join(f"; {name}: {value}" for name, value in self.server.adapted.items())
+            echo(f"api: {api}{' with the chat template of the server' * in_chat}, {kind}{changes}", err=True)
+        return scores
+
+    def _possible_apis(self, options: ScoringOptions, encoder: PromptEncoder | None) -> list[tuple[str, bool]]:
+        """Return the APIs to try in order, each with whether the server applies its chat template."""
+        plain = encoder is not None or options.chat_template != "on"
+        chat = encoder is None and options.chat_template != "off"
+        if options.by == "generation":
+            return [("generation", in_chat) for in_chat, is_possible in ((False, plain), (True, chat)) if is_possible]
+        apis = [(name, False) for name in ("echo", "grammar") if plain]
+        apis += [(name, True) for name in ("grammar", "prompt_logprobs", "top_logprobs") if chat]
+        if options.api != "auto":
+            apis = [pair for pair in apis if pair[0] == options.api]
+            if not apis:
+                raise InputError(
+                    "E-CHAT-TEMPLATE",
+                    f"--api {options.api} does not fit --chat-template {options.chat_template} and --tokenizer.",
+                    "Remove one of them, or see docs/how-to/models.md.",
+                )
+            return apis[:1]
+        if self.server.is_llama_server:  # it ignores or rejects echo
+            return [pair for pair in apis if pair[0] == "grammar"][:1]
+        return [pair for pair in apis if pair[0] != "grammar"]
+
+    def _check_mass(self, read: Sequence[RenderedInstance], scores: Scores, names: Sequence[str]) -> None:
+        """Refuse probabilities that sum to more than 1, such as probabilities after a grammar."""
+        mass = scores.own_label_mass
+        for row, template in np.argwhere(mass > MAX_MASS).tolist():
+            choices = sorted(read[row].choices[template])
+            if not any(after.startswith(choice) for choice, after in itertools.pairwise(choices)):
+                raise InputError(
+                    "E-ENDPOINT-LOGPROBS",
+                    f"{_place(read[row], template, names)}: {self.server} gives the answers a probability of "
+                    f"{mass[row, template]:.2f}.",
+                    WITHOUT_PROBABILITIES,
+                )
+
+    def _answers(
+        self, questions: Sequence[Question], concurrency: int, label: str, quiet: bool
+    ) -> tuple[list[Answer], dict[str, int]]:
+        """Return all answers, and counts of the requested answers. Some stored answers are requested again."""
+        by_key = {question.key: question for question in questions}
+        stored = {key: answer for key, answer in read_answers(self.store).items() if key in by_key}
+        missing = [question for key, question in by_key.items() if key not in stored]
+        again = [by_key[key] for key in sorted(stored)[:CHECKED]]  # keys are digests, so this is a random sample
+        self.store.parent.mkdir(parents=True, exist_ok=True)
+        answers, num_changed = dict(stored), 0
+        with (
+            track(label, len(by_key), "answers", quiet=quiet) as advance,
+            self.store.open("a", encoding="utf-8") as file,
+            ThreadPool(concurrency) as pool,
+        ):
+            advance(len(stored))
+            try:
+                # A separate first request: it shows whether the server has this API.
+                for question, answer in itertools.chain.from_iterable(
+                    self._ask_all(group, pool) for group in (again, missing[:1], missing[1:])
+                ):
+                    if question.key not in stored:
+                        answers[question.key] = answer
+                        write_answer(file, question.key, answer)
+                        advance(1)
+                    elif "temperature" not in self.server.adapted:
+                        num_changed += not _is_same(question, stored[question.key], answer)
+                    if num_changed > len(again) // 5:  # a few answers may change by rounding
+                        raise InputError(
+                            "E-ENDPOINT-CHANGED",
+                            f"{self.server} does not answer as before: its weights have changed.",
+                            f"Remove {self.store} to ask all again.",
+                        )
+            except (UnreachableError, UnsupportedError) as error:
+                if not answers:
+                    raise
+                hint = error.hint
+                if isinstance(error, UnreachableError):
+                    hint = f"{len(answers):,} of {len(by_key):,} answers are stored. Run the command again to continue."
+                raise InputError(error.code, error.message, hint) from error
+        new = [answers[question.key] for question in missing]
+        read, written = (sum(answer[name] for answer in new) for name in ("read", "written"))
+        if not quiet:
+            tokens = f"{count(read, 'token')} read, {written:,} written"
+            echo(f"{count(len(new), 'answer')} asked, {tokens}; {len(stored):,} kept", err=True)
+        totals = {"num_asked": len(new), "tokens_read": read, "tokens_written": written}
+        return [answers[question.key] for question in questions], totals
+
+    def _ask_all(self, questions: Sequence[Question], pool: ThreadPool) -> Iterator[tuple[Question, Answer]]:
+        """Yield questions with their answers, in the order of arrival."""
+        replies = pool.imap_unordered(lambda question: (question, ask(self.server, question)), questions)
+        for question in questions:
+            try:
+                yield replies.next(self.server.seconds)
+            except multiprocessing.TimeoutError:
+                error = self.server.too_slow(self.server.seconds)
+                raise UnreachableError(error.code, f"{question.place}: {error.message}", error.hint) from None
+
+
+def read_answers(path: Path) -> dict[str, Answer]:
+    """Return the stored answers by key. A line without the right digest of key and answer is ignored."""
+    answers = {}
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ()
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError, RecursionError):
+            key, answer, digest = json.loads(line)
+            if digest == sha256_json([key, answer]):
+                answers[key] = answer
+    return answers
+
+
+def write_answer(file: Any, key: str, answer: Answer) -> None:
+    """Append an answer as a line. Several processes may write to the file."""
+    file.write(f"\n{json.dumps([key, answer, sha256_json([key, answer])])}\n")
+    file.flush()
+
+
+def _meaning(question: Question, answer: Answer) -> Any:
+    """Return scores in nats, or a label index, or None if the text does not match a label."""
+    if "top" in answer:
+        return first_token_scores(answer["top"], question.choices, question.place)
+    return [answer["score"]] if "score" in answer else label_of(answer["text"], question.choices)
+
+
+def _is_same(question: Question, one: Answer, other: Answer) -> bool:
+    meaning, again = _meaning(question, one), _meaning(question, other)
+    return np.allclose(meaning, again, rtol=0, atol=SAME_NATS) if isinstance(meaning, list) else meaning == again
+
+
+def _scores_of(
+    read: Sequence[RenderedInstance], questions: Sequence[Question], answers: Sequence[Answer], settings: dict[str, Any]
+) -> Scores:
+    """Return the scores of instances from the answers to their questions."""
+    shape = (len(read), len(read[0].choices), len(read[0].choices[0]))
+    meanings = [_meaning(question, answer) for question, answer in zip(questions, answers, strict=True)]
+    if settings["by"] == "generation":
+        is_given = np.array(meanings, dtype=object)[:, None] == np.arange(shape[2])
+        scores, counts = np.where(is_given, 0.0, -np.inf), np.zeros(shape, dtype=np.int64)
+        texts = np.array([answer["text"] for answer in answers], dtype=object).reshape(shape[:2]).tolist()
+        read = [replace(instance, written=tuple(written)) for instance, written in zip(read, texts, strict=True)]
+    else:
+        scores = np.array(meanings)
+        counts = np.array([answer.get("tokens", 1) for answer in answers], dtype=np.int64)
+        counts = np.broadcast_to(counts.reshape(*shape[:2], -1), shape)
+    return Scores.of(read, scores.astype(np.float32).reshape(shape), counts, instances=read, settings=settings)
+
+
+def _place(instance: RenderedInstance, template: int, names: Sequence[str]) -> str:
+    return f"Instance {instance.id!r}, template {names[template] if names else template + 1!r}"
+
+
+def _questions(
+    instance: RenderedInstance, encoder: PromptEncoder | None, api: str, in_chat: bool, names: Sequence[str]
+) -> Iterator[Question]:
+    # Without this, the text would have the BOS of the chat template and the BOS of the server's tokenizer.
+    bos = encoder.tokenizer.bos_token if encoder and encoder.uses_chat_template and encoder.starts_with_bos else ""
+    for template, (text, choices) in enumerate(zip(instance.prompts, instance.choices, strict=True)):
+        prompt, place = text.removeprefix(str(bos)), _place(instance, template, names)
+        if api not in EXACT:
+            max_tokens = 16 + max(map(len, choices)) if api == "generation" else 1
+            yield Question(prompt, "", max_tokens, in_chat, api, choices, place)
+            continue
+        start = prompt if in_chat else prompt.rstrip(" ")
+        delimiter = "" if in_chat else _delimiter(instance, encoder)
+        for choice in choices:
+            answer = prompt[len(start) :] + delimiter + choice
+            yield Question(start, answer, 1, in_chat, api, choices, place)
+
+
+def _delimiter(instance: RenderedInstance, encoder: PromptEncoder | None) -> str:
+    return " " if encoder is None else encoder.delimiter_of(instance.chat)
