@@ -1,4 +1,4 @@
-"""The APIs of servers that return log-probabilities. Replies are read as strict models, because servers are untrusted."""
+"""The APIs of servers that return log-probabilities. Servers are untrusted: replies are read as strict models."""
 
 import functools
 import itertools
