@@ -23,6 +23,7 @@ from flip_flop import method, metrics, prompts
 from flip_flop.cli.main import main
 from flip_flop.errors import InputError
 from flip_flop.paper.data.promptsource import templates_folder
+from flip_flop.tasks.loading import log_finding
 from tests.paper.made_datasets import make_datasets
 
 torch.set_num_threads(1)
@@ -55,6 +56,11 @@ def _no_network(monkeypatch):
         return connect(self, address, *rest)
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture(autouse=True)
+def _log_findings_again():
+    log_finding.cache_clear()
 
 
 @pytest.fixture(autouse=True)

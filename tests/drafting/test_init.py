@@ -129,7 +129,8 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_column_of_any_name_is_printed(name, flip_flop, folder):
-    pd.DataFrame({name: map(text, range(40)), "urgent": [n % 2 for n in range(40)]}).to_csv("a.csv", index=False)
+    columns = {name: map(text, range(40)), "urgent": [n % 2 for n in range(40)]}
+    pd.DataFrame(columns if name == "row" else {"row": range(40), **columns}).to_csv("a.csv", index=False)
     result = flip_flop("init", "a.csv")
     assert (result.code, result.err) == (0, "")
     task = load_task("task.yaml")

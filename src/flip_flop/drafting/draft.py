@@ -155,7 +155,9 @@ def draft_task(
         values = words = _option_labels(rows, columns)
         order = tuple(range(len(values)))
     values, words = tuple(values[at] for at in order), tuple(words[at] for at in order)
-    templates = make_templates(phrasings, texts=columns.texts, words=words, options=options, question=question)
+    templates = make_templates(
+        phrasings, columns=rows.columns(), texts=columns.texts, words=words, options=options, question=question
+    )
     findings = _lint(rows, templates, columns.label, values, len(options) or len(words))
     by, is_divided = (*columns.texts, *columns.options), len(rows) >= MIN_ROWS_TO_DIVIDE
     found = parts_of([row.fields for row in rows.rows], by, columns.label, values) if is_divided else []

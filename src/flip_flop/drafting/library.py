@@ -113,13 +113,19 @@ def choose_phrasings(
 
 
 def make_templates(
-    phrasings: Phrasings, *, texts: Sequence[str], words: Sequence[str], options: Sequence[str], question: str
+    phrasings: Phrasings,
+    *,
+    columns: Sequence[str],
+    texts: Sequence[str],
+    words: Sequence[str],
+    options: Sequence[str],
+    question: str,
 ) -> list[Template]:
     """Make the templates of an entry for the columns ``texts`` and ``options``, and the labels in ``words``."""
     count = len(options) or len(words)
     letters = string.ascii_uppercase[:count] if count <= 26 else [str(at + 1) for at in range(count)]
-    listed = [f"{{{{ {reference(name)} }}}}" for name in options] or [_literal(word) for word in words]
-    text, other = [f"{{{{ {reference(name)} }}}}" for name in texts], ""
+    listed = [f"{{{{ {reference(name, columns)} }}}}" for name in options] or [_literal(word) for word in words]
+    text, other = [f"{{{{ {reference(name, columns)} }}}}" for name in texts], ""
     if phrasings.needs == "other" or (phrasings.needs == "question" and len(text) > 1 and not question):
         *text, other = text
     values = {

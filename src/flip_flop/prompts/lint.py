@@ -202,7 +202,9 @@ class _Lint:
             self.add("W-TPL-CONSTANT", name, "", "the prompt is the same for every row.")
         columns = {column for row in rows for column in row.fields} - {self.label_field}
         for column in sorted(columns.intersection(re.findall(r"(?<!\{)\{\s*([^{}]+?)\s*\}(?!\})", template.jinja))):
-            self.add("W-TPL-BRACES", name, "", f"{{{column}}} is only text. Write {{{{ {reference(column)} }}}}.")
+            self.add(
+                "W-TPL-BRACES", name, "", f"{{{column}}} is only text. Write {{{{ {reference(column, columns)} }}}}."
+            )
         for method in UNCALLED.findall(f"{template.jinja} {template.answer_choices}"):
             self.add("W-TPL-METHOD", name, "", f".{method} is a dictionary's method. Write [{method!r}] for an item.")
         printed = columns & names_of(template.jinja, printed=True)

@@ -299,7 +299,7 @@ def render_text(
     marked, pieces, length = _with_missing(fields), [], 0
     try:
         # Template.generate would rewrite the traceback of each EndOfPrompt.
-        values = {"row": marked, **marked, _STATE: Render(make_generator, value_limit)}
+        values = {"row": marked, "fields": marked, **marked, _STATE: Render(make_generator, value_limit)}
         for piece in template.root_render_func(template.new_context(values)):
             pieces.append(piece)
             length += len(piece)
@@ -324,14 +324,20 @@ def render_text(
     return [part.strip() for part in ([text] if is_prompt else text.split(_BOUNDARY))]
 
 
-def reference(field: str) -> str:
+def reference(field: str, columns: Iterable[str] = ()) -> str:
     """Return the expression for a field: its name, or ``row['...']`` if the name is not an identifier of Jinja.
+
+    If ``row`` is one of the columns, ``fields`` is the name of the whole row.
 
     Example:
         >>> reference("本文"), reference("Text der Bewertung"), reference("1st"), reference("in")
         ('本文', "row['Text der Bewertung']", "row['1st']", "row['in']")
+        >>> reference("the text", columns=["row", "the text"])
+        "fields['the text']"
     """
-    return field if field.isidentifier() and field[:2] != "__" and field.lower() not in NO_NAMES else f"row[{field!r}]"
+    if field.isidentifier() and field[:2] != "__" and field.lower() not in NO_NAMES:
+        return field
+    return f"{'fields' if 'row' in columns else 'row'}[{field!r}]"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -363,7 +369,7 @@ def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: st
     if (error.owner is missing or error.owner is fields) and error.name is not None and error.name == hidden:
         message = f"{location}: the prompt reads the label field {hidden!r}."
         return InputError("E-TPL-LABEL-LEAK", message, f"Move it behind {SEPARATOR}, or leave it out.")
-    known = dict.fromkeys(map(reference, fields)) if error.owner is missing else error.owner
+    known = {reference(name, fields): name for name in fields} if error.owner is missing else error.owner
     words = nearest(str(error.name), known) if isinstance(known, Mapping) and error.name is not None else ""
     what = f"there is no field {error.name!r}" if isinstance(error.name, str) else str(error.message).rstrip(".")
     return InputError("E-TPL-UNDEFINED", f"{location}: {what}.", words)

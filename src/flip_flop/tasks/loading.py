@@ -1,5 +1,6 @@
 """A task by its name or file, or from rendered rows."""
 
+import functools
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -168,13 +169,22 @@ def log_label_counts(split: RenderedSplit) -> RenderedSplit:
 
 
 def log_findings(split: RenderedSplit) -> RenderedSplit:
-    """Log the findings of lint on 100 rows of a split, and the blank prompts of all rows. Returns the split."""
+    """Log the findings of lint on 100 rows of a split, and the blank prompts of all rows. Returns the split.
+
+    A finding is logged once in a process, also if several splits or models have it.
+    """
     task, rows, labels = split.task, split.rows, [each.label for each in split.instances]
     gold = labels if len(labels) == len(rows) else [None] * len(rows)  # the labels of a sample belong to other rows
     linted = [LintRow(rows.location(row), row.fields, label) for row, label in zip(rows.rows, gold, strict=True)]
     for line in lines_of(lint_templates(task.templates, linted, label_field=task.label_field, limit=100)):
-        log.warning("%s: template %s: %s", *line)
+        log_finding(task.name, *line)
     return split
+
+
+@functools.cache
+def log_finding(task: str, code: str, template: str, message: str) -> None:
+    """Log a finding about a template of a task, once."""
+    log.warning("%s: template %s: %s", code, template, message)
 
 
 def as_split(given: Data, *, limit: int | None = None, seed: int = 0, need_labels: bool | None = None) -> RenderedSplit:
