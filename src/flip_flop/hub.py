@@ -1,13 +1,8 @@
 """The hub's availability, and the kinds of model names."""
 
 import functools
-import http.client
 import importlib.util
 import os
-import ssl
-import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -89,16 +84,19 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
     if device.partition(":")[0] not in DEVICES:
         raise InputError("E-MODEL-DEVICE", f"Unknown device {device!r}.", "Use cpu, or cuda for a GPU.")
     if is_endpoint(name):
-        message = f"{name} is a served model: its weights cannot be loaded or trained."
-        raise InputError("E-ENDPOINT", message, "Give it to audit or predict, or give a model's folder or name.")
+        raise InputError(
+            "E-ENDPOINT",
+            f"{name} is a served model: its weights cannot be loaded or trained.",
+            "Give it to audit or predict, or give a model's folder or name.",
+        )
     gguf = gguf_name(name)
     if is_local_name(name):
         if not (Path(*gguf).is_file() if gguf else Path(name).is_dir()):
-            hint = "Give a model's folder, a GGUF file or a name on the hub."
-            raise InputError("E-MODEL-FILE", f"{name} does not exist.", hint)
+            raise InputError(
+                "E-MODEL-FILE", f"{name} does not exist.", "Give a model's folder, a GGUF file or a name on the hub."
+            )
     elif name != DEMO and not is_cached(name, revision) and not hub_answers():
-        message = f"cannot download {name}: {unreachable()}."
-        raise InputError("E-MODEL-FILE", message, f"Give a folder, or {WAY_OUT}.")
+        raise InputError("E-MODEL-FILE", f"cannot download {name}: {unreachable()}.", f"Give a folder, or {WAY_OUT}.")
     if gguf and importlib.util.find_spec("gguf") is None:
         raise InputError(
             "E-MODEL-FILE",
@@ -132,11 +130,17 @@ def endpoint_of(name: str) -> Endpoint:
     except ValueError:  # an invalid port or bracket
         is_address = False
     if not is_address or not model:
-        hint = f"Write {SERVED}http://HOST:PORT/v1#NAME, with the server's name of the model."
-        raise InputError("E-ENDPOINT", f"{name!r} is not an endpoint and model.", hint)
+        raise InputError(
+            "E-ENDPOINT",
+            f"{name!r} is not an endpoint and model.",
+            f"Write {SERVED}http://HOST:PORT/v1#NAME, with the server's name of the model.",
+        )
     if parts.username or parts.password or parts.query:
-        hint = "Set the variable OPENAI_API_KEY instead. The key is never written."
-        raise InputError("E-ENDPOINT", "A key does not belong in an endpoint's address.", hint)
+        raise InputError(
+            "E-ENDPOINT",
+            "A key does not belong in an endpoint's address.",
+            "Set the variable OPENAI_API_KEY instead. The key is never written.",
+        )
     if importlib.util.find_spec("openai") is None:
         raise InputError(
             "E-ENDPOINT",
@@ -159,25 +163,9 @@ def is_cached(name: str, revision: str | None = None) -> bool:
 
 @functools.cache
 def _answers(address: str) -> bool:
-    parts = urlsplit(address)
-    proxies = {} if urllib.request.proxy_bypass(parts.hostname or "") else urllib.request.getproxies()
-    if any(proxy.startswith("socks") for proxy in proxies.values()):
-        return True  # only the libraries support such a proxy
-    found = []
+    from huggingface_hub.utils import get_session
 
-    def ask() -> None:
-        try:
-            urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=SECONDS_TO_ANSWER).close()
-        except urllib.error.HTTPError as error:
-            found.append(error.code < 500 and error.code != 407)  # otherwise the proxy answered
-        except urllib.error.URLError as error:
-            found.append(isinstance(error.reason, ssl.SSLError))  # the libraries may have other certificates
-        except (OSError, ValueError, http.client.HTTPException):
-            found.append(False)
-        else:
-            found.append(True)
-
-    asking = threading.Thread(target=ask, daemon=True)  # resolving a host name has no timeout
-    asking.start()
-    asking.join(SECONDS_TO_ANSWER)
-    return found == [True]
+    try:  # with the proxy and the certificates of the library
+        return bool(get_session().head(address, timeout=SECONDS_TO_ANSWER).status_code < 500)
+    except Exception:  # its kind depends on the version of the library
+        return False

@@ -81,7 +81,8 @@ def open_in_place(path: Path) -> BinaryIO:
     try:  # opening a pipe that no process reads would wait for ever
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK) if number is None else os.dup(number)
     except OSError as error:
-        hint = "A pipe needs a process that reads it."
-        raise InputError("E-OUT-PATH", f"Cannot write to {path}: {error.strerror}.", hint) from error
+        raise InputError(
+            "E-OUT-PATH", f"Cannot write to {path}: {error.strerror}.", "A pipe needs a process that reads it."
+        ) from error
     os.set_blocking(descriptor, True)
     return open(descriptor, "wb")

@@ -35,11 +35,15 @@ def import_object(what: str, reference: str, kind: type[Value]) -> Value:
         found = getattr(importlib.import_module(module), name)
     except Exception as error:  # a module can raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
-        hint = f"Give MODULE:NAME of a {kind.__name__}, in a module that Python finds (PYTHONPATH=. for this folder)."
-        raise InputError("E-CONFIG-VALUE", f"{what} is {reference!r}: {reason}.", hint) from error
+        raise InputError(
+            "E-CONFIG-VALUE",
+            f"{what} is {reference!r}: {reason}.",
+            f"Give MODULE:NAME of a {kind.__name__}, in a module that Python finds (PYTHONPATH=. for this folder).",
+        ) from error
     if not isinstance(found, kind):
-        message = f"{what} is {reference!r}, which is a {type(found).__name__}."
-        raise InputError("E-CONFIG-VALUE", message, f"Name a {kind.__name__}.")
+        raise InputError(
+            "E-CONFIG-VALUE", f"{what} is {reference!r}, which is a {type(found).__name__}.", f"Name a {kind.__name__}."
+        )
     return found
 
 

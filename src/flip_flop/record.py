@@ -171,8 +171,11 @@ class RunRecord(Section):
         """
         path, hint = folder / RUN_FILE, "Give the folder of a finished run."
         if not path.is_file():
-            message = f"{folder} has no {RUN_FILE}." if folder.is_dir() else f"{folder} is not a folder."
-            raise InputError("E-RUN-MISSING", message, _audits_inside(folder) if kind == "audit" else hint)
+            raise InputError(
+                "E-RUN-MISSING",
+                f"{folder} has no {RUN_FILE}." if folder.is_dir() else f"{folder} is not a folder.",
+                _audits_inside(folder) if kind == "audit" else hint,
+            )
         with reading(path, READABLE_JSON):
             value = read_json(path)
         found = value.get("kind") if isinstance(value, dict) else None
@@ -229,8 +232,9 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         InputError: ``E-RUN-MISSING`` without the file, ``E-RUN-BROKEN`` for a file that is not of this kind.
     """
     if not path.is_file():
-        hint = "Give a folder that `flip-flop audit` wrote."
-        raise InputError("E-RUN-MISSING", f"{path.parent} has no {path.name}.", hint)
+        raise InputError(
+            "E-RUN-MISSING", f"{path.parent} has no {path.name}.", "Give a folder that `flip-flop audit` wrote."
+        )
     try:
         yield
     except UNREADABLE as error:
@@ -282,8 +286,9 @@ def check_adapter_folder(adapter: Path) -> None:
     """Check that an adapter's files exist; raises ``E-ADAPTER-FILE``."""
     for file in reversed(ADAPTER_PARTS.values()):
         if not (adapter / file).is_file():
-            message = f"{adapter} has no {file}."
-            raise InputError("E-ADAPTER-FILE", message, "Give the adapter/ folder of a training run.")
+            raise InputError(
+                "E-ADAPTER-FILE", f"{adapter} has no {file}.", "Give the adapter/ folder of a training run."
+            )
 
 
 def changed_parts(before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, str]:
@@ -307,8 +312,9 @@ def check_parts(names: Iterable[str], parts: Collection[str]) -> None:
     """Refuse an unknown part (``E-ALLOW-CHANGED``)."""
     for name in names:
         if name not in parts:
-            message = f"unknown part {name!r} in --allow-changed."
-            raise InputError("E-ALLOW-CHANGED", message, f"Name one of {', '.join(parts)}.")
+            raise InputError(
+                "E-ALLOW-CHANGED", f"unknown part {name!r} in --allow-changed.", f"Name one of {', '.join(parts)}."
+            )
 
 
 def refuse_changed(code: str, message: str, changed: Mapping[str, str], allowed: Collection[str], hint: str) -> None:

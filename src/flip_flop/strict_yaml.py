@@ -96,5 +96,8 @@ def validate(model: type[Model], content: Any, where: str, *, code: str) -> Mode
     if isinstance(reason, InputError):
         raise InputError(reason.code, f"{where}: {reason.message}", reason.hint)
     place = f"{key}, entry {inside[0] + 1}," if inside and isinstance(inside[0], int) else key
-    message = f"{where}: {place} is {reprlib.repr(first['input'])}."
-    raise InputError(code, message, first["msg"].replace("Input should", "It should", 1) + ".")
+    raise InputError(
+        code,
+        f"{where}: {place} is {reprlib.repr(first['input'])}.",
+        first["msg"].replace("Input should", "It should", 1) + ".",
+    )

@@ -1,6 +1,5 @@
 """The digest of a cell: it contains exactly the inputs that decide the result."""
 
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -155,7 +154,8 @@ def test_missing_revision_is_resolved(tmp_path, monkeypatch):
     api = SimpleNamespace(model_info=lambda name, revision, timeout: SimpleNamespace(sha=shas[revision]))
     monkeypatch.setattr("huggingface_hub.HfApi", lambda: api)
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr("urllib.request.urlopen", lambda *request, timeout: io.BytesIO())
+    session = SimpleNamespace(head=lambda address, timeout: SimpleNamespace(status_code=200))
+    monkeypatch.setattr("huggingface_hub.utils.get_session", lambda: session)
     assert (found().setup.revision, found("v1.0").setup.revision) == ("e" * 40, "f" * 40)
     main = tmp_path / "models--owner--model" / "refs" / "main"
     main.parent.mkdir(parents=True)

@@ -10,7 +10,6 @@ import time
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.error import URLError
 
 import openpyxl
 import pyarrow as pa
@@ -303,7 +302,10 @@ class MadeHub:
         monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=self.load_dataset))
         monkeypatch.setattr("huggingface_hub.HfApi", lambda: self)
         monkeypatch.delenv("HF_HUB_OFFLINE")
-        monkeypatch.setattr("urllib.request.urlopen", lambda *request, timeout: io.BytesIO())
+        monkeypatch.setattr("huggingface_hub.utils.get_session", lambda: self)
+
+    def head(self, address, timeout):
+        return SimpleNamespace(status_code=200)
 
     def dataset_info(self, repo, revision, timeout):
         return SimpleNamespace(sha=COMMIT)
@@ -320,10 +322,10 @@ def test_an_unreachable_hub_is_reported_at_once(monkeypatch):
     hub = MadeHub(monkeypatch, [{"a": 1}], [])
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
 
-    def refuse(request, timeout):
-        raise URLError("no such host")
+    def refuse(address, timeout):
+        raise OSError("no such host")
 
-    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    monkeypatch.setattr(hub, "head", refuse)
     with pytest.raises(
         InputError, match=r"E-DATA-HUB: .*owner/repo \(train\): hub\.invalid does not answer\. .*--hub-mirror DIR"
     ):

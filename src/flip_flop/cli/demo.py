@@ -129,8 +129,7 @@ def _clear(out: Path, overwrite: bool) -> None:
     if found and not overwrite:
         raise InputError("E-OUT-USED", f"{out} is not empty.", "Give another --out, or add --overwrite to a demo's.")
     if foreign := sorted(found - {"base", "report.html", *METHODS}):
-        message = f"{out} holds {foreign[0]}, which is not from a demo."
-        raise InputError("E-OUT-USED", message, "Give another --out.")
+        raise InputError("E-OUT-USED", f"{out} holds {foreign[0]}, which is not from a demo.", "Give another --out.")
     if found:
         shutil.rmtree(out)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flip_flop.tasks import RenderedSplit
 
 ALIASES = {"agreement": "observed_agreement"}
+OF_PAIRS = ("observed_agreement", "fleiss_kappa")  # of two or more templates
 COMPARED = ("observed_agreement", "macro_f1")  # by --fail-if-worse-than
 
 
@@ -45,13 +46,10 @@ class Checks:
 
     def require_values(self, split: "RenderedSplit", *, skips_rows: bool) -> None:
         """Refuse gates without a value on this split, before it is scored. Skipped rows are known after scoring."""
-        if not self.thresholds and self.stored is None:
-            return
-        expected = expected_audit(split)
         for name, _ in self.thresholds:
-            check_threshold(name, expected)
+            check_threshold(name, split)
         if self.stored is not None and not skips_rows:
-            check_stored(self.stored, expected)
+            check_stored(self.stored, unscored_audit(split))
 
     def results(self, runs: "Sequence[Audit]") -> list[Gate]:
         """Return the results of all gates for all runs."""
@@ -73,38 +71,39 @@ def parse_threshold(text: str) -> tuple[str, float]:
     except ValueError:
         minimum = math.nan
     if not 0 <= minimum <= 1:  # NaN too: the check would always pass
-        message = f"--fail-under {text!r} is not METRIC=VALUE with a number from 0 to 1."
-        raise InputError("E-FAIL-UNDER", message, "Write, for example, --fail-under agreement=0.9.")
+        raise InputError(
+            "E-FAIL-UNDER",
+            f"--fail-under {text!r} is not METRIC=VALUE with a number from 0 to 1.",
+            "Write, for example, --fail-under agreement=0.9.",
+        )
     known = [*ALIASES, *(metric.name for metric in METRICS.values() if metric.higher_is_better)]
     if name not in known:
         raise InputError("E-FAIL-UNDER", f"--fail-under takes no metric {name!r}.", nearest(name, known))
     return name, minimum
 
 
-def expected_audit(split: "RenderedSplit") -> "Audit":
-    """Return an audit of this split in which every label is answered, to check gates before scoring."""
+def unscored_audit(split: "RenderedSplit") -> "Audit":
+    """Return an audit of this split without scores, to compare its data with those of a stored run."""
     import numpy as np
 
     from flip_flop.evaluation.run_directory import Audit
     from flip_flop.metrics import Scores
     from flip_flop.record import ModelRecord, RunRecord, TaskRecord
 
-    names = tuple(split.task.templates.names)
-    shape = (len(split.instances), len(names), len(split.instances[0].choices[0]))
-    instance, template, label = np.indices(shape)
-    answers = ((instance + template) % shape[2] == label).astype(np.float32)
-    data = Scores(answers, split.gold, ids=tuple(each.id for each in split.instances))
-    record = RunRecord(kind="audit", task=TaskRecord(**split.record), model=ModelRecord())
-    return Audit(record, {}, data, names)
+    names, instances = tuple(split.task.templates.names), split.instances
+    shape = (len(instances), len(names), len(instances[0].choices[0]))
+    scores = Scores(np.zeros(shape, np.float32), split.gold, ids=tuple(instance.id for instance in instances))
+    return Audit(RunRecord(kind="audit", task=TaskRecord(**split.record), model=ModelRecord()), {}, scores, names)
 
 
-def check_threshold(name: str, expected: "Audit") -> None:
+def check_threshold(name: str, split: "RenderedSplit") -> None:
     """Refuse a threshold whose metric has no value on this split (``E-FAIL-UNDER``)."""
     from flip_flop.metrics import METRICS
 
-    if METRICS[ALIASES.get(name, name)].value(expected.data) is None:
-        labelled, templates = int((expected.gold >= 0).sum()), count(len(expected.template_names), "template")
-        why = f"split {expected.record.task.split!r} has {count(labelled, 'gold label')} and {templates}"
+    metric = METRICS[ALIASES.get(name, name)]
+    labelled, number = int((split.gold >= 0).sum()), len(split.task.templates)
+    if (metric.needs_gold and not labelled) or (metric.name in OF_PAIRS and number < 2):
+        why = f"split {split.split!r} has {count(labelled, 'gold label')} and {count(number, 'template')}"
         raise _no_value(name, why)
 
 
@@ -113,11 +112,17 @@ def check_stored(stored: "Audit", found: "Audit") -> None:
     from flip_flop.report import data_differences
 
     if differing := data_differences(stored, found):
-        message = f"--fail-if-worse-than {stored.path}: the stored run and this audit differ in their {differing}."
-        raise InputError("E-RUN-MISMATCH", message, "Audit both on the same task, split, templates, limit and seed.")
+        raise InputError(
+            "E-RUN-MISMATCH",
+            f"--fail-if-worse-than {stored.path}: the stored run and this audit differ in their {differing}.",
+            "Audit both on the same task, split, templates, limit and seed.",
+        )
     if not any(stored.value(name) is not None for name in COMPARED):
-        message = f"--fail-if-worse-than {stored.path}: the stored run has no agreement and no macro-F1."
-        raise InputError("E-RUN-MISMATCH", message, "Audit two or more templates, or rows with gold labels.")
+        raise InputError(
+            "E-RUN-MISMATCH",
+            f"--fail-if-worse-than {stored.path}: the stored run has no agreement and no macro-F1.",
+            "Audit two or more templates, or rows with gold labels.",
+        )
 
 
 def threshold_gate(found: "Audit", name: str, minimum: float) -> Gate:

@@ -67,8 +67,9 @@ def out_file(
     """
     if path is not None:
         if suffixes and path.suffix not in suffixes:
-            hint = f"End its name with {' or '.join(suffixes)}."
-            raise InputError("E-OUT-KIND", f"{path.name} is another kind of file.", hint)
+            raise InputError(
+                "E-OUT-KIND", f"{path.name} is another kind of file.", f"End its name with {' or '.join(suffixes)}."
+            )
         check_output(path, **how)
     return path
 
@@ -178,8 +179,11 @@ class ModelOptions(BaseModelOptions):
         if self.adapter is not None:
             check_adapter_folder(self.adapter)
         if self.device_map is not None and self.device != "auto":
-            message = f"--device {self.device} and --device-map {self.device_map} are both given."
-            raise InputError("E-MODEL-DEVICE", message, "Remove one of them.")
+            raise InputError(
+                "E-MODEL-DEVICE",
+                f"--device {self.device} and --device-map {self.device_map} are both given.",
+                "Remove one of them.",
+            )
         super().check()
         if scoring.by == "generation" or self.tokenizer is not None:
             flag = "--by generation" if self.tokenizer is None else "--tokenizer"
@@ -278,8 +282,7 @@ class CalibrationOptions:
         from flip_flop.tasks import prior_from
 
         if self.label_prior is not None and self.few_labels is not None:
-            message = "--label-prior and --few-labels are both given."
-            raise InputError("E-LABEL-PRIOR", message, "Remove one of them.")
+            raise InputError("E-LABEL-PRIOR", "--label-prior and --few-labels are both given.", "Remove one of them.")
         prior = None if self.few_labels is None else prior_from(task, self.few_labels)
         if self.label_prior is not None:
             prior = check_prior(self.label_prior, None if task.labels is None else len(task.labels))

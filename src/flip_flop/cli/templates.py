@@ -83,8 +83,11 @@ def show_command(show: ShowOptions, data: DataOptions, task: str) -> int:
     by_name = {str(number): each for number, each in enumerate(instances, start=1)}
     chosen = (by_name | {each.id: each for each in instances}).get(show.instance)
     if chosen is None:
-        message = f"{found.name}, {show.split}, has no instance {show.instance!r}."
-        raise InputError("E-DATA-INSTANCE", message, f"Give a number from 1 to {len(instances)}, or an id.")
+        raise InputError(
+            "E-DATA-INSTANCE",
+            f"{found.name}, {show.split}, has no instance {show.instance!r}.",
+            f"Give a number from 1 to {len(instances)}, or an id.",
+        )
     echo(visible(f"{found.name}, {show.split}, instance {chosen.id}", one_line=True))
     for key, value in chosen.chat.given.items():
         echo(visible(f"{key}: {value}", one_line=True))

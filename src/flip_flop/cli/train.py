@@ -102,8 +102,11 @@ def train_command(
     if run.method is not None:
         settings["method"] = run.method
     if model.device not in ("auto", "cpu", "cuda"):
-        message = f"Training does not support --device {model.device}."
-        raise InputError("E-MODEL-DEVICE", message, "Set CUDA_VISIBLE_DEVICES, and use cuda or auto.")
+        raise InputError(
+            "E-MODEL-DEVICE",
+            f"Training does not support --device {model.device}.",
+            "Set CUDA_VISIBLE_DEVICES, and use cuda or auto.",
+        )
     # Everything typed and the data are checked before the model is loaded.
     settings["use_cpu"] = model.device == "cpu"
     config = make_config(settings, source, flags)

@@ -158,8 +158,11 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
     click.get_current_context().with_resource(check_task_out(vary.out, overwrite=vary.overwrite))
     found = whole = data.open(str(task), "all")
     if whole.label_field == COMPUTED_LABEL:
-        message = f"{task}: the labels are computed from targets, and the rows have no label field."
-        raise InputError("E-TASK-FILE", message, "Add label_field and labels to it, and list its templates.")
+        raise InputError(
+            "E-TASK-FILE",
+            f"{task}: the labels are computed from targets, and the rows have no label field.",
+            "Add label_field and labels to it, and list its templates.",
+        )
     if vary.templates:
         names = data.open(str(task), vary.templates).templates.names
         others = tuple(name for name in whole.templates.names if name not in names or name in whole.held_out_templates)

@@ -69,8 +69,7 @@ def find_columns(
     label = None if has_none else label
     for name in [*texts, *([] if label is None else [label])]:
         if name not in names:
-            message = f"{rows.source} has no column {name!r}."
-            raise InputError("E-INIT-COLUMN", message, nearest(name, names))
+            raise InputError("E-INIT-COLUMN", f"{rows.source} has no column {name!r}.", nearest(name, names))
     if len(texts) > 2:
         raise InputError("E-INIT-COLUMN", f"--text names {len(texts)} columns.", "Give one or two.")
     if label in texts:
@@ -123,16 +122,22 @@ def _label_column(rows: Rows, names: Sequence[str], labels: Sequence[str], ask: 
         answer = ask("Which column holds the labels?", found or "none", [*candidates, "none"])
         return None if answer == "none" else answer
     if found is None and candidates:
-        message = f"{rows.source}: the labels may be in {_listed(candidates)}."
-        raise InputError("E-INIT-COLUMN", message, "Give --label COLUMN, or --label none.")
+        raise InputError(
+            "E-INIT-COLUMN",
+            f"{rows.source}: the labels may be in {_listed(candidates)}.",
+            "Give --label COLUMN, or --label none.",
+        )
     return found
 
 
 def _label_values(rows: Rows, label: str, labels: Sequence[str]) -> dict[str, int]:
     counts = Counter(map(cell_text, _cells(rows, label, labels)))
     if not 2 <= len(counts) <= _MAX_NAMED_LABELS:
-        message = f"{rows.source}: the column {label!r} has {len(counts):,} different values."
-        raise InputError("E-INIT-LABELS", message, f"A label column has 2 to {_MAX_NAMED_LABELS}.")
+        raise InputError(
+            "E-INIT-LABELS",
+            f"{rows.source}: the column {label!r} has {len(counts):,} different values.",
+            f"A label column has 2 to {_MAX_NAMED_LABELS}.",
+        )
     as_numbers = all(re.fullmatch(r"-?\d{1,9}", value) for value in counts)
     return {value: counts[value] for value in sorted(counts, key=int if as_numbers else None)}
 

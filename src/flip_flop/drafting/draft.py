@@ -142,8 +142,7 @@ def draft_task(
         if ask is not None:
             kind = ask("Which kind of task is it?", kind or KINDS[0], KINDS)
     if kind is None:
-        message = f"{rows.source}: the meaning of {', '.join(map(repr, words))} is unknown."
-        raise InputError("E-INIT-KIND", message)
+        raise InputError("E-INIT-KIND", f"{rows.source}: the meaning of {', '.join(map(repr, words))} is unknown.")
     given = {
         name
         for name, there in (("question", question or is_pair), ("other", is_pair), ("options", has_options))
@@ -177,8 +176,11 @@ def _labels(
         answer = "" if ask is None else ask("No column holds labels. Which are there, such as no,yes?", "", ())
         given = split_labels(answer) if answer else ()
         if not given:
-            message = f"{rows.source} has no column of labels."
-            raise InputError("E-INIT-LABELS", message, 'Name them with --labels, such as --labels "no,yes".')
+            raise InputError(
+                "E-INIT-LABELS",
+                f"{rows.source} has no column of labels.",
+                'Name them with --labels, such as --labels "no,yes".',
+            )
     if not values:
         return given, given
     are_numbers = all(re.fullmatch(r"-?\d+", value) for value in values)
@@ -187,19 +189,22 @@ def _labels(
             answer = ask(f"What do {', '.join(values)} mean, in this order?", ",".join(values), ())
             given = split_labels(answer)
         elif are_numbers and kind in ("topic", "entailment"):
-            message = f"{rows.source}: the labels in {columns.label!r} are numbers: {', '.join(values)}."
-            raise InputError("E-INIT-LABELS", message, "Give their words in this order with --labels.")
+            raise InputError(
+                "E-INIT-LABELS",
+                f"{rows.source}: the labels in {columns.label!r} are numbers: {', '.join(values)}.",
+                "Give their words in this order with --labels.",
+            )
         else:
             return values, values
     if set(values) <= set(given):
         return given, given
     if are_numbers and len(given) == len(values):
         return values, given
-    message = (
-        f"{rows.source}: {columns.label!r} holds {', '.join(map(repr, values))}, not {', '.join(map(repr, given))}."
+    raise InputError(
+        "E-INIT-LABELS",
+        f"{rows.source}: {columns.label!r} holds {', '.join(map(repr, values))}, not {', '.join(map(repr, given))}.",
+        "Give --labels all of its values, or a word for each number. Add --label none if it has no gold labels.",
     )
-    hint = "Give --labels all of its values, or a word for each number. Add --label none if it has no gold labels."
-    raise InputError("E-INIT-LABELS", message, hint)
 
 
 def split_labels(text: str) -> tuple[str, ...]:
@@ -210,8 +215,11 @@ def split_labels(text: str) -> tuple[str, ...]:
     """
     found = tuple(part.strip() for part in unicodedata.normalize("NFC", text).split(","))
     if len(found) < 2 or "" in found or len(set(found)) < len(found):
-        message = f"--labels {text!r} are not two or more different labels."
-        raise InputError("E-INIT-LABELS", message, "Write them with commas, such as no,yes.")
+        raise InputError(
+            "E-INIT-LABELS",
+            f"--labels {text!r} are not two or more different labels.",
+            "Write them with commas, such as no,yes.",
+        )
     return found
 
 
@@ -236,8 +244,11 @@ def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
     if found is None:
         among = [form for form in forms if values <= set(form)]
         if len(among) > 1:
-            message = f"{rows.source}: {columns.label!r} holds {', '.join(sorted(values))}, counted from 0 or from 1."
-            raise InputError("E-INIT-LABELS", message, "Write letters or the options' columns instead of numbers.")
+            raise InputError(
+                "E-INIT-LABELS",
+                f"{rows.source}: {columns.label!r} holds {', '.join(sorted(values))}, counted from 0 or from 1.",
+                "Write letters or the options' columns instead of numbers.",
+            )
         found = next(iter(among), None)
     if found is None:
         message = f"{rows.source}: {columns.label!r} holds {', '.join(map(repr, columns.values))}"

@@ -95,9 +95,11 @@ def choose_phrasings(
     possible = [each for each in entries if not each.needs or each.needs in given]
     if not possible:
         more = {"other": "a second column of text", "options": "columns of options, such as choice1 and choice2"}
-        message = f"the kind {kind} needs {more[entries[0].needs]}."
-        hint = "Give both with --text, twice." if entries[0].needs == "other" else "Name them so in the file."
-        raise InputError("E-INIT-COLUMN", message, hint)
+        raise InputError(
+            "E-INIT-COLUMN",
+            f"the kind {kind} needs {more[entries[0].needs]}.",
+            "Give both with --text, twice." if entries[0].needs == "other" else "Name them so in the file.",
+        )
     are_numbers = kind in _ORDERED and all(word.strip().lstrip("-").isdigit() for word in words)
     for phrasings in possible:
         if phrasings.roles is None:
@@ -106,9 +108,10 @@ def choose_phrasings(
         if order is not None:
             return phrasings, order
     roles = " or ".join(", ".join(each.roles or ()) for each in possible)
-    message = f"the labels {', '.join(map(repr, words))} are not {roles}."
     raise InputError(
-        "E-INIT-LABELS", message, "Give their words in the labels' order with --labels, or another --kind."
+        "E-INIT-LABELS",
+        f"the labels {', '.join(map(repr, words))} are not {roles}.",
+        "Give their words in the labels' order with --labels, or another --kind.",
     )
 
 

@@ -61,8 +61,11 @@ def check_calibration(method: CalibrationChoice, prior: Sequence[float] | None, 
         InputError: ``E-LABEL-PRIOR`` if the prior is invalid, missing or without effect.
     """
     if method in ("none", "stored") and prior is not None:
-        hint = "Add --calibrate batch, contextual or prior."
-        raise InputError("E-LABEL-PRIOR", f"a label prior has no effect with --calibrate {method}.", hint)
+        raise InputError(
+            "E-LABEL-PRIOR",
+            f"a label prior has no effect with --calibrate {method}.",
+            "Add --calibrate batch, contextual or prior.",
+        )
     if method == "prior" and prior is None:
         raise InputError("E-LABEL-PRIOR", "--calibrate prior needs a prior.", "Add --label-prior or --few-labels.")
     if prior is not None:

@@ -246,11 +246,17 @@ def compile_source(source: str, is_prompt: bool, where: str) -> jinja2.Template:
         message = f"{where}, line {error.lineno}: {error.message}"
         raise InputError("E-TPL-SYNTAX", f"{message.rstrip('.')}.", "Fix the Jinja syntax at this line.") from None
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-        message = f"{where}: too deep or too large to read ({type(error).__name__})."
-        raise InputError("E-TPL-SYNTAX", message, "Simplify the template.") from None
+        raise InputError(
+            "E-TPL-SYNTAX",
+            f"{where}: too deep or too large to read ({type(error).__name__}).",
+            "Simplify the template.",
+        ) from None
     if count > 1:
-        message = f"{where}: {count} separators {SEPARATOR} in the same text."
-        raise InputError("E-TPL-PARTS", message, "Keep one, between the prompt and its target.")
+        raise InputError(
+            "E-TPL-PARTS",
+            f"{where}: {count} separators {SEPARATOR} in the same text.",
+            "Keep one, between the prompt and its target.",
+        )
     return jinja2.Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.globals)
 
 
@@ -260,8 +266,11 @@ def check_characters(text: str, where: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         line, column = text.count("\n", 0, error.start) + 1, error.start - text.rfind("\n", 0, error.start)
-        message = f"{where}, line {line}, column {column}: {text[error.start]!r} is half of a character."
-        raise InputError("E-TPL-SYNTAX", message, "Write the whole character.") from None
+        raise InputError(
+            "E-TPL-SYNTAX",
+            f"{where}, line {line}, column {column}: {text[error.start]!r} is half of a character.",
+            "Write the whole character.",
+        ) from None
 
 
 def _most_separators(tree: nodes.Template) -> int:
@@ -312,13 +321,17 @@ def render_text(
     except MissingNameError as error:
         raise _missing_name(error, marked, hidden, location) from None
     except SecurityError as error:
-        message = f"{location}: {str(error).rstrip('.')}."
-        raise InputError("E-TPL-UNSAFE", message, "Write the template without it.") from None
+        raise InputError(
+            "E-TPL-UNSAFE", f"{location}: {str(error).rstrip('.')}.", "Write the template without it."
+        ) from None
     except Exception as error:  # a template may raise anything on a row of the wrong shape
         raise InputError("E-TPL-RENDER", f"{location}: {type(error).__name__}: {str(error)[:200]}.") from None
     if length > MAX_OUTPUT:
-        hint = f"Shorten it: a prompt has at most {MAX_OUTPUT:,} characters."
-        raise InputError("E-TPL-TOO-BIG", f"{location}: the text is too long.", hint)
+        raise InputError(
+            "E-TPL-TOO-BIG",
+            f"{location}: the text is too long.",
+            f"Shorten it: a prompt has at most {MAX_OUTPUT:,} characters.",
+        )
     text = "".join(pieces)
     check_characters(text, location)
     return [part.strip() for part in ([text] if is_prompt else text.split(_BOUNDARY))]
@@ -367,8 +380,11 @@ def _with_missing(value: Any) -> Any:
 
 def _missing_name(error: MissingNameError, fields: Mapping[str, Any], hidden: str | None, location: str) -> InputError:
     if (error.owner is missing or error.owner is fields) and error.name is not None and error.name == hidden:
-        message = f"{location}: the prompt reads the label field {hidden!r}."
-        return InputError("E-TPL-LABEL-LEAK", message, f"Move it behind {SEPARATOR}, or leave it out.")
+        return InputError(
+            "E-TPL-LABEL-LEAK",
+            f"{location}: the prompt reads the label field {hidden!r}.",
+            f"Move it behind {SEPARATOR}, or leave it out.",
+        )
     known = {reference(name, fields): name for name in fields} if error.owner is missing else error.owner
     words = nearest(str(error.name), known) if isinstance(known, Mapping) and error.name is not None else ""
     what = f"there is no field {error.name!r}" if isinstance(error.name, str) else str(error.message).rstrip(".")
@@ -384,8 +400,11 @@ def _not_printable(item: Any, fields: Mapping[str, Any], read: frozenset[str], l
             "E-TPL-NULL", f"{location}: a missing value{of} is printed.", "Fill in the field or remove the row."
         )
     kind = f"method .{item.__name__}" if hasattr(item, "__self__") else type(item).__name__
-    message = f"{location}: a {kind} is printed instead of a text."
-    return InputError("E-TPL-RENDER", message, "Call a method with (); end a list of filters with |join or |list.")
+    return InputError(
+        "E-TPL-RENDER",
+        f"{location}: a {kind} is printed instead of a text.",
+        "Call a method with (); end a list of filters with |join or |list.",
+    )
 
 
 def _parts(value: Any) -> Iterator[Any]:

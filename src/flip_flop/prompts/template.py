@@ -89,8 +89,11 @@ class Template:
         if self.answer_choices is None or not self.answer_choices.strip():
             raise InputError("E-TPL-NOCHOICES", f"{self._where} has no answer_choices, so no answer can be scored.")
         if RESERVED_FIELD in fields:
-            message = f"{row} has a field named {RESERVED_FIELD!r}, which templates need for the answers."
-            raise InputError("E-DATA-COLUMN", message, "Rename the field.")
+            raise InputError(
+                "E-DATA-COLUMN",
+                f"{row} has a field named {RESERVED_FIELD!r}, which templates need for the answers.",
+                "Rename the field.",
+            )
         visible = {key: value for key, value in fields.items() if key != label_field}
         choices = self._plain_choices or render_text(
             self.answer_choices,
@@ -145,8 +148,11 @@ class TemplateSet:
 
     def __post_init__(self) -> None:
         if self.value_limit is not None and self.value_limit < MIN_VALUE_LIMIT:
-            message = f"prompt_value_limit is {self.value_limit}."
-            raise InputError("E-TASK-KEY", message, f"Give at least {MIN_VALUE_LIMIT} characters, or leave it out.")
+            raise InputError(
+                "E-TASK-KEY",
+                f"prompt_value_limit is {self.value_limit}.",
+                f"Give at least {MIN_VALUE_LIMIT} characters, or leave it out.",
+            )
         for index, name in enumerate(self.names):
             if name in self.names[:index]:
                 raise InputError("E-TPL-NAME-DUP", f"two templates are named {name!r}.")
@@ -167,8 +173,11 @@ class TemplateSet:
         answers = f" {SEPARATOR} ".join(map(str, labels)) or None
         found = [Template(name, each, answers) if isinstance(each, str) else each for name, each in named.items()]
         if others := [type(each).__name__ for each in found if not isinstance(each, Template)]:
-            message = f"a template is of type {others[0]}."
-            raise InputError("E-TASK-KEY", message, "Give a text, or Template(name, jinja, answer_choices).")
+            raise InputError(
+                "E-TASK-KEY",
+                f"a template is of type {others[0]}.",
+                "Give a text, or Template(name, jinja, answer_choices).",
+            )
         return cls(tuple(found))
 
     def __len__(self) -> int:

@@ -87,8 +87,11 @@ def load_task(
     elif Path(name).name == name and not Path(name).suffix and not Path(name).exists():
         known = sorted([*EMBEDDED, *task_loaders()])
         near, listed = nearest(name, known), f"Known: {', '.join(known)}."
-        hint = near if near == listed else f"{near} {listed}"
-        raise InputError("E-TASK-UNKNOWN", f"there is no task {name!r}, and no file of this name.", hint)
+        raise InputError(
+            "E-TASK-UNKNOWN",
+            f"there is no task {name!r}, and no file of this name.",
+            near if near == listed else f"{near} {listed}",
+        )
     else:
         task = read_task_file(Path(name), request.hub_mirror)
     if task.templates.value_limit is None:
@@ -103,8 +106,9 @@ def _with_chosen_templates(task: Task, templates: str | None) -> Task:
         return task
     if templates == "held_out":
         if not task.held_out_templates:
-            message = f"task {task.name!r} has no held_out_templates."
-            raise InputError("E-TPL-UNKNOWN", message, "Name some in the task file.")
+            raise InputError(
+                "E-TPL-UNKNOWN", f"task {task.name!r} has no held_out_templates.", "Name some in the task file."
+            )
         return task.with_templates(task.held_out_templates)
     named = task.with_templates([part.strip() for part in templates.split(",") if part.strip()])
     return replace(named, held_out_templates=())
@@ -115,8 +119,7 @@ def require_templates_for_training(task: Task) -> None:
     number = len(task.training_templates)
     if number < 2:
         held_out = f" ({len(task.held_out_templates)} held out)" if task.held_out_templates else ""
-        message = f"task {task.name!r} has {number} template to train on{held_out}."
-        raise InputError("E-TOO-FEW-TEMPLATES", message)
+        raise InputError("E-TOO-FEW-TEMPLATES", f"task {task.name!r} has {number} template to train on{held_out}.")
 
 
 def as_task(given: Task | str | os.PathLike[str]) -> Task:
@@ -145,8 +148,11 @@ def labelled_file(task: Task, path: str | os.PathLike[str]) -> RenderedSplit:
 
 def _labelled_rows(task: Task, path: Path) -> Rows:
     if task.label_field is None:
-        message = f"task {task.name!r} has no label_field, so the labels of {path} are unknown."
-        raise InputError("E-LABEL-PRIOR", message, "Add label_field and labels, or give --label-prior.")
+        raise InputError(
+            "E-LABEL-PRIOR",
+            f"task {task.name!r} has no label_field, so the labels of {path} are unknown.",
+            "Add label_field and labels, or give --label-prior.",
+        )
     rows = task.read_file(path)
     labelled = [row for row, label in zip(rows.rows, task.gold_labels(rows), strict=True) if label is not None]
     if not labelled:
@@ -217,11 +223,17 @@ def render_rows(rows: RenderedRows) -> list[RenderedInstance]:
     instances = [_render_row(row, number) for number, row in enumerate(rows)]
     shapes = sorted({tuple(len(choices) for choices in instance.choices) for instance in instances})
     if len(shapes) > 1:
-        message = f"The rows differ in their numbers of choices under each template: {shapes[:3]}."
-        raise InputError("E-ROW", message, "Give every row the same templates and labels.")
+        raise InputError(
+            "E-ROW",
+            f"The rows differ in their numbers of choices under each template: {shapes[:3]}.",
+            "Give every row the same templates and labels.",
+        )
     if shapes and (len(set(shapes[0])) > 1 or min(shapes[0]) < 2):
-        message = f"The templates of a row offer {shapes[0]} choices."
-        raise InputError("E-ROW", message, "Give every template the same labels, at least two.")
+        raise InputError(
+            "E-ROW",
+            f"The templates of a row offer {shapes[0]} choices.",
+            "Give every template the same labels, at least two.",
+        )
     return instances
 
 
@@ -233,8 +245,9 @@ def _render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> Rende
     choices: Any = given.get("choices")
     are_texts = _is_list_of(str, prompts) and _is_list_of(list | tuple, choices) and len(prompts) == len(choices)
     if not are_texts or not all(_is_list_of(str, labels) for labels in choices):
-        message = f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template."
-        raise InputError("E-ROW", message, _ROWS)
+        raise InputError(
+            "E-ROW", f"Row {number}: 'prompts' and 'choices' must be lists with one entry per template.", _ROWS
+        )
     return RenderedInstance(
         id=str(number if given.get("id") is None else given["id"]),
         prompts=tuple(prompts),
@@ -256,8 +269,11 @@ def _split_of_rows(rows: RenderedRows) -> RenderedSplit:
             raise InputError("E-DATA-DUPID", f"Two rows have the id {instance.id!r}.", "Give every row its own id.")
         last = len(instance.choices[0]) - 1
         if instance.label is not None and not (type(instance.label) is int and 0 <= instance.label <= last):
-            message = f"Row {instance.id!r}: the label is {instance.label!r}."
-            raise InputError("E-ROW", message, f"It is an index from 0 to {last}, or None.")
+            raise InputError(
+                "E-ROW",
+                f"Row {instance.id!r}: the label is {instance.label!r}.",
+                f"It is an index from 0 to {last}, or None.",
+            )
         seen.add(instance.id)
     fields = [{key: value for key, value in vars(each).items() if key != "chat"} for each in instances]
     source = RowsSource(fields, "rows").load()

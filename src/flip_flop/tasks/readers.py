@@ -46,8 +46,11 @@ def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None)
     """
     kind = path.suffix.lower()
     if kind in EXCEL:
-        hint = "Save the sheet as .xlsx or CSV UTF-8 in the spreadsheet program, and name that file."
-        raise InputError("E-DATA-KIND", f"{path} is a spreadsheet of another kind than .xlsx.", hint)
+        raise InputError(
+            "E-DATA-KIND",
+            f"{path} is a spreadsheet of another kind than .xlsx.",
+            "Save the sheet as .xlsx or CSV UTF-8 in the spreadsheet program, and name that file.",
+        )
     if kind not in READABLE:
         raise InputError("E-DATA-KIND", f"{path} is none of {', '.join(READABLE)}.")
     if not path.is_file():
@@ -103,11 +106,15 @@ def _read_text(path: Path, encoding: str) -> str:
         raise InputError("E-DATA-FILE", f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeError as error:
         at = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
-        hint = f"Save it as UTF-8, or set encoding: {_guess_encoding(content)} (init: --encoding)."
-        raise InputError("E-DATA-ENCODING", f"{path} is not {encoding}{at}.", hint) from None
+        raise InputError(
+            "E-DATA-ENCODING",
+            f"{path} is not {encoding}{at}.",
+            f"Save it as UTF-8, or set encoding: {_guess_encoding(content)} (init: --encoding).",
+        ) from None
     except (LookupError, ValueError):  # it may hold a NUL character
-        message = f"{path}: unknown encoding {encoding!r}."
-        raise InputError("E-DATA-ENCODING", message, "Name one that Python knows, such as latin-1.") from None
+        raise InputError(
+            "E-DATA-ENCODING", f"{path}: unknown encoding {encoding!r}.", "Name one that Python knows, such as latin-1."
+        ) from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InputError("E-DATA-PARSE", f"{path} line {line} holds a NUL byte.", "Remove it.")
@@ -156,17 +163,26 @@ def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".cs
                 if delimiter is None:
                     _check_delimiter(header, where)
             elif len(cells) != len(header):
-                message = f"{where} line {first_line}: {len(cells)} cells under {len(header)} columns."
-                raise InputError("E-DATA-RAGGED", message, f'Put a cell that holds {between!r} in "quotes".')
+                raise InputError(
+                    "E-DATA-RAGGED",
+                    f"{where} line {first_line}: {len(cells)} cells under {len(header)} columns.",
+                    f'Put a cell that holds {between!r} in "quotes".',
+                )
             else:
                 rows.append((first_line, dict(zip(header, cells, strict=True))))
     except csv.Error as error:
         if "unexpected end" in str(error):
-            message = f'{where} line {line}: a " in the row that begins here is never closed.'
-            raise InputError("E-DATA-PARSE", message, f"Close it. {_QUOTES}") from None
+            raise InputError(
+                "E-DATA-PARSE",
+                f'{where} line {line}: a " in the row that begins here is never closed.',
+                f"Close it. {_QUOTES}",
+            ) from None
         if "field larger" in str(error):
-            message = f"{where} line {line}: a cell of more than {_MAX_CELL:,} characters."
-            raise InputError("E-ROW-TOO-BIG", message, "Shorten it, or close a quote that was left open.") from None
+            raise InputError(
+                "E-ROW-TOO-BIG",
+                f"{where} line {line}: a cell of more than {_MAX_CELL:,} characters.",
+                "Shorten it, or close a quote that was left open.",
+            ) from None
         raise InputError("E-DATA-PARSE", f"{where} line {reader.line_num}: {error}.", _QUOTES) from None
     finally:
         csv.field_size_limit(previous_limit)
@@ -224,9 +240,11 @@ def _read_jsonl(text: str, path: Path) -> list[NumberedRow]:
             try:
                 rows.append(NumberedRow(number, _json_object(_parse_json(line))))
             except json.JSONDecodeError as error:
-                hint = "The file seems incomplete: remove or complete its last line." if number == len(lines) else ""
-                message = f"{path} line {number}: column {error.colno}: {error.msg}."
-                raise InputError("E-DATA-PARSE", message, hint) from None
+                raise InputError(
+                    "E-DATA-PARSE",
+                    f"{path} line {number}: column {error.colno}: {error.msg}.",
+                    "The file seems incomplete: remove or complete its last line." if number == len(lines) else "",
+                ) from None
             except ValueError as error:
                 raise InputError("E-DATA-PARSE", f"{path} line {number}: {error}.") from None
     return rows
@@ -239,8 +257,9 @@ def _read_json(text: str, path: Path) -> list[NumberedRow]:
             raise ValueError("it is not a list of objects")
         return [NumberedRow(at, _json_object(value, f"row {at}")) for at, value in enumerate(values, start=1)]
     except ValueError as error:
-        hint = "Write a list of objects, or one object per line in a .jsonl file."
-        raise InputError("E-DATA-PARSE", f"{path}: {error}.", hint) from None
+        raise InputError(
+            "E-DATA-PARSE", f"{path}: {error}.", "Write a list of objects, or one object per line in a .jsonl file."
+        ) from None
 
 
 def _read_parquet(path: Path) -> list[NumberedRow]:
@@ -280,8 +299,9 @@ def _read_excel(path: Path) -> list[NumberedRow]:
             f"Install it: {install_command('xlsx')}.",
         ) from None
     except Exception as error:  # a damaged archive raises many kinds
-        hint = "Save it again as .xlsx."
-        raise InputError("E-DATA-PARSE", f"{path}: {type(error).__name__}: {_first_line(error)}.", hint) from None
+        raise InputError(
+            "E-DATA-PARSE", f"{path}: {type(error).__name__}: {_first_line(error)}.", "Save it again as .xlsx."
+        ) from None
     _check_columns([name for _, name in named], str(path))
     return [
         NumberedRow(number, fields) for number, fields in enumerate(cells, 2) if any(map(cell_text, fields.values()))

@@ -95,8 +95,9 @@ class Rows:
         columns = self.columns()
         for name in names:
             if name not in columns:
-                message = f"{self.source} has no column {name!r}, {purpose}."
-                raise InputError("E-DATA-COLUMN", message, nearest(name, columns))
+                raise InputError(
+                    "E-DATA-COLUMN", f"{self.source} has no column {name!r}, {purpose}.", nearest(name, columns)
+                )
 
     def ids_from(self, id_field: str) -> tuple[str, ...]:
         """Each row's value of the field that names rows, present (``E-DATA-COLUMN``), unique (``E-DATA-DUPID``)."""
@@ -104,12 +105,18 @@ class Rows:
         for row in self.rows:
             value = row.fields.get(id_field)
             if not cell_text(value):
-                message = f"{self.location(row)} has no {id_field!r}, the field that names rows."
-                raise InputError("E-DATA-COLUMN", message, nearest(id_field, self.columns()))
+                raise InputError(
+                    "E-DATA-COLUMN",
+                    f"{self.location(row)} has no {id_field!r}, the field that names rows.",
+                    nearest(id_field, self.columns()),
+                )
             first = seen.setdefault(str(value), row)
             if first is not row:
-                message = f"{self.location(row)} has the {id_field} {value!r} of {self.unit} {first.number}."
-                raise InputError("E-DATA-DUPID", message, "Give every row its own id.")
+                raise InputError(
+                    "E-DATA-DUPID",
+                    f"{self.location(row)} has the {id_field} {value!r} of {self.unit} {first.number}.",
+                    "Give every row its own id.",
+                )
         return tuple(seen)
 
 
@@ -128,8 +135,11 @@ class FileSource:
     def __post_init__(self) -> None:
         is_separated = self.path.suffix.lower() in SEPARATED
         if self.delimiter is not None and not (is_separated and re.fullmatch('[^"\r\n]', self.delimiter)):
-            hint = 'Write one character, such as ";" or "\\t", for a .csv or .tsv file.'
-            raise InputError("E-TASK-KEY", f"{self.path}: delimiter is {self.delimiter!r}.", hint)
+            raise InputError(
+                "E-TASK-KEY",
+                f"{self.path}: delimiter is {self.delimiter!r}.",
+                'Write one character, such as ";" or "\\t", for a .csv or .tsv file.',
+            )
 
     def load(self) -> Rows:
         """Read the file. Raises the errors of :func:`flip_flop.tasks.readers.read_rows`."""
@@ -232,8 +242,11 @@ class HubSource:
         for value in (*self.repo.split("/"), self.config or "default", self.split):
             if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", value) or self.repo.count("/") > 1:
                 name = "/".join([self.repo, self.config or "default", self.split])
-                message = f"{name!r} is not the name of a dataset: {value!r} is invalid."
-                raise InputError("E-DATA-HUB", message, "Write repo: owner/name, and plain words for the rest.")
+                raise InputError(
+                    "E-DATA-HUB",
+                    f"{name!r} is not the name of a dataset: {value!r} is invalid.",
+                    "Write repo: owner/name, and plain words for the rest.",
+                )
 
     @property
     def name(self) -> str:
@@ -262,17 +275,22 @@ class HubSource:
         path = mirror / self.repo / (self.config or "default") / f"{self.split}.parquet"
         if not path.is_file():
             near = nearest(self.split, (file.stem for file in path.parent.glob("*.parquet")))
-            hint = near or f"Store the dataset as {MIRROR_VARIABLE}/<repo>/<config>/<split>.parquet."
-            raise InputError("E-DATA-FILE", f"the mirror has no file {path}.", hint)
+            raise InputError(
+                "E-DATA-FILE",
+                f"the mirror has no file {path}.",
+                near or f"Store the dataset as {MIRROR_VARIABLE}/<repo>/<config>/<split>.parquet.",
+            )
         rows, unit = read_rows(path)
         provenance = {"source": self.name, "sha256": _digest(rows), "num_rows": len(rows), "mirror": str(mirror)}
         return Rows(str(path), unit, tuple(rows), provenance)
 
     def _load_from_hub(self) -> Rows:
         if not is_offline() and not hub_answers():
-            message = f"cannot download {self.name}: {unreachable()}."
-            hint = "Give --hub-mirror DIR; or set HF_HUB_OFFLINE=1, to read the cache of earlier downloads."
-            raise InputError("E-DATA-HUB", message, hint)
+            raise InputError(
+                "E-DATA-HUB",
+                f"cannot download {self.name}: {unreachable()}.",
+                "Give --hub-mirror DIR; or set HF_HUB_OFFLINE=1, to read the cache of earlier downloads.",
+            )
         import datasets  # seconds of import, needed for the hub only
 
         commit = _commit(self.repo, self.revision)

@@ -30,8 +30,11 @@ def holdout(
     """
     wanted = holdout_size(len(instances))
     if len(instances) <= wanted:
-        message = f"{wanted} of {len(instances)} training instances cannot be held out for validation."
-        raise InputError("E-DATA-TOO-FEW", message, "Add training rows, or a validation split.")
+        raise InputError(
+            "E-DATA-TOO-FEW",
+            f"{wanted} of {len(instances)} training instances cannot be held out for validation.",
+            "Add training rows, or a validation split.",
+        )
     labelled = {instance.id: instance.label if stratify else None for instance in instances}
     known = {name: label for name, label in labelled.items() if label is not None}
     held_out = draw_stratified(known if len(known) >= wanted else labelled, wanted, seed)

@@ -84,8 +84,11 @@ class Task:
         if self.f1 not in F1_KINDS:
             raise InputError("E-TASK-KEY", f"{task}: f1 is {self.f1!r}.", f"Choose one of {', '.join(F1_KINDS)}.")
         if self.label_field is not None and self.labels is None:
-            hint = "List the field's values under labels, in the order of the answer choices."
-            raise InputError("E-TASK-KEY", f"{task} has a label_field but no labels.", hint)
+            raise InputError(
+                "E-TASK-KEY",
+                f"{task} has a label_field but no labels.",
+                "List the field's values under labels, in the order of the answer choices.",
+            )
         texts = [unicodedata.normalize("NFC", str(label)) for label in self.labels or ()]
         if self.labels is not None and len(texts) < 2:
             raise InputError("E-TASK-KEY", f"{task} has {len(texts)} label.", "List at least two labels.")
@@ -219,8 +222,11 @@ class Task:
             text = label_text(value, self.labels)
             index = index_of.get(unicodedata.normalize("NFC", str(value)), index_of.get(text)) if text else None
             if index is None and text:
-                message = f"{rows.location(row)}: {self.label_field!r} is {value!r}, which is not among the labels."
-                raise InputError("E-LABEL-UNDECLARED", message, f"Declared: {', '.join(map(repr, self.labels))}.")
+                raise InputError(
+                    "E-LABEL-UNDECLARED",
+                    f"{rows.location(row)}: {self.label_field!r} is {value!r}, which is not among the labels.",
+                    f"Declared: {', '.join(map(repr, self.labels))}.",
+                )
             gold.append(index)
         return gold
 

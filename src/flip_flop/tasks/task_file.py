@@ -24,8 +24,7 @@ def _check_labels(labels: Any) -> list[Label]:
         raise InputError("E-LABEL-TYPE", f"labels is {labels!r}, not a list.", "Write labels: [0, 1].")
     for number, label in enumerate(labels, 1):
         if isinstance(label, bool) or not isinstance(label, int | str):
-            message = f"label {number} was read as {label!r}, not as a text or an integer."
-            raise InputError("E-LABEL-TYPE", message)
+            raise InputError("E-LABEL-TYPE", f"label {number} was read as {label!r}, not as a text or an integer.")
     return labels
 
 
@@ -37,15 +36,21 @@ def _join_choices(choices: Any) -> str:
         if not isinstance(item, str):
             raise InputError("E-TPL-CHOICE-TYPE", f"an answer choice was read as {item!r}, not as a text.")
         if isinstance(choices, list) and SEPARATOR in item:
-            message = f"the answer choice {item!r} of a list holds {SEPARATOR}."
-            raise InputError("E-TPL-CHOICE-TYPE", message, "Write one answer per item.")
+            raise InputError(
+                "E-TPL-CHOICE-TYPE",
+                f"the answer choice {item!r} of a list holds {SEPARATOR}.",
+                "Write one answer per item.",
+            )
     return f" {SEPARATOR} ".join(items)
 
 
 def _check_templates(templates: Any) -> Any:
     if not isinstance(templates, list | dict) or not templates:
-        message = "it has no templates." if not templates else f"templates is {templates!r}, not a list."
-        raise InputError("E-TASK-KEY", message, "Begin each template with a dash, or write {promptsource: SET}.")
+        raise InputError(
+            "E-TASK-KEY",
+            "it has no templates." if not templates else f"templates is {templates!r}, not a list.",
+            "Begin each template with a dash, or write {promptsource: SET}.",
+        )
     return templates
 
 
@@ -114,8 +119,9 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
             error of a template.
     """
     if path.is_dir():
-        hint = nearest_file(path / path.name, SUFFIXES)
-        raise InputError("E-TASK-FILE", f"{path} is a folder, not a task file.", hint)
+        raise InputError(
+            "E-TASK-FILE", f"{path} is a folder, not a task file.", nearest_file(path / path.name, SUFFIXES)
+        )
     if not path.is_file():
         raise InputError("E-TASK-FILE", f"there is no task file {path}.", nearest_file(path, SUFFIXES))
     if path.suffix.lower() in (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx"):
@@ -149,9 +155,11 @@ def _load_set(templates: dict[str, Any], request: TaskRequest, where: str) -> Ta
     (source, name), *more = templates.items()
     loader = find_loader(source) if isinstance(name, str) and not more else None
     if loader is None:
-        message = f"{where}: templates is {templates!r}."
-        hint = "Write a list of templates, or {promptsource: SET}; `flip-flop templates search` lists the sets."
-        raise InputError("E-TASK-KEY", message, hint)
+        raise InputError(
+            "E-TASK-KEY",
+            f"{where}: templates is {templates!r}.",
+            "Write a list of templates, or {promptsource: SET}; `flip-flop templates search` lists the sets.",
+        )
     return loader(replace(request, name=name))
 
 
