@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 
-.PHONY: architectures browser docs memory model release setup torture demo demo-real demo-seeds smoke evidence slurm slurm-programs test quick check bench bench-full clean
+.PHONY: architectures browser docs memory model release setup torture demo demo-real demo-seeds smoke slurm slurm-programs test quick check bench bench-full clean
 
 setup: $(VENV)/.installed
 
@@ -66,26 +66,8 @@ demo-seeds: $(VENV)/.installed      ## the demo for three seeds; minutes
 smoke: $(VENV)/.installed           ## a study end to end on the embedded model: grid, tables, figures; minutes
 	$(BIN)/flip-flop study run smoke
 
-# LANGUAGE is the folder of the sentences (without it one line says which), BASE a base's folder; it is made where there
-# is none, as are the biased one and those of other sizes (width, layers, steps). What is done is not run again.
-EVIDENCE := out/evidence
-BASE ?= $(EVIDENCE)/base
-BIASED ?= $(EVIDENCE)/biased
-evidence: $(VENV)/.installed        ## the studies on real sentences of docs/evidence.md; many hours
-	-XDG_CACHE_HOME=$(CACHE) $(BIN)/flip-flop templates fetch
-	XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m evidence.prepare "$(LANGUAGE)"
-	test -f $(BASE)/config.json || XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m evidence.pretrain "$(LANGUAGE)" $(BASE)
-	test -f $(BIASED)/config.json || XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m evidence.pretrain "$(LANGUAGE)" $(BIASED) --from $(BASE) --steps 300 --skew 0.85
-	for study in language default templates sizes_of_data transfer; do \
-	  $(BIN)/flip-flop study run evidence/$$study.yaml --model $(BASE) --out $(EVIDENCE)/studies || exit 1; done
-	$(BIN)/flip-flop study run evidence/biased.yaml --model $(BIASED) --out $(EVIDENCE)/studies
-	for size in "80 2 2000" "224 5 1000"; do \
-	  set -- $$size; other=$(EVIDENCE)/base-$$1; \
-	  test -f $$other/config.json || XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m evidence.pretrain "$(LANGUAGE)" $$other --hidden-size $$1 --layers $$2 --steps $$3 || exit 1; \
-	  $(BIN)/flip-flop study run evidence/default.yaml --tasks mr --model $$other --out $(EVIDENCE)/studies || exit 1; done
-
 SHARE := 1
-torture: $(VENV)/.installed-dev     ## signals, damaged files, full disks, races, mutated inputs, hostile servers; hours (SHARE=0.02: minutes)
+torture: $(VENV)/.installed-dev     ## signals, damaged files, full disks, races; hours (SHARE=0.02: minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m torture --share $(SHARE)
 
 # Root alone may start Slurm's daemons, and install them where they are not: Debian's and Ubuntu's packages.

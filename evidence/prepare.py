@@ -1,101 +1,106 @@
-"""Writes the tasks of the studies: their rows, out of the parquet files, and their templates.
+"""Writes the tasks of movie reviews and AG News: their rows, from parquet files, and PromptSource's templates.
 
-Usage: python -m evidence.prepare LANGUAGE [--out evidence/tasks]. Nothing of either is kept in this repository.
+Usage: python -m evidence.prepare LANGUAGE [--out evidence/tasks]. This repository has no rows and no templates.
 """
 
 import argparse
 import json
+import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import yaml
 
-from evidence.rows import Row, target_rows, with_prior
 from flip_flop.errors import InputError
 from flip_flop.files import write_text
 from flip_flop.paper.data.promptsource import read_promptsource, templates_folder
 from flip_flop.prompts import Template
 
 TASKS = Path(__file__).parent / "tasks"
-OWN = Path(__file__).parent / "subjectivity_templates.yaml"
-# The sizes of the unlabelled pool, and the shares of the label 1, of which there is a task each.
-SIZES = (100, 250, 500, 1000, 2500)
-PRIORS = (0.2, 0.35, 0.5, 0.65, 0.8)
-# TREC's labels in the order of PromptSource's answers, which have quantities before locations.
-TREC_LABELS = [0, 1, 2, 3, 5, 4]
+# A sentence and the number of its label.
+Row = tuple[str, int]
+HINT = (
+    "Give one folder with movie_reviews.parquet (MR of github.com/harvardnlp/sent-conv-torch) and ag_news_test.parquet "
+    "(github.com/mhjabreel/CharCnn_Keras), each with the columns text and label."
+)
+# Rows per split.
+SIZES = {
+    "mr": {"train": 2500, "validation": 500, "test": 1500},
+    "ag": {"train": 1800, "validation": 400, "test": 1000},
+}
 
 
-def templates_of(dataset: str) -> list[dict[str, str]]:
-    """PromptSource's templates of a dataset that ask its own question and have answers, as a task file lists them."""
-    found = read_promptsource(templates_folder(), dataset)
-    return [
-        {"name": each.name.strip(), "jinja": each.jinja, "answer_choices": each.answer_choices}
-        for each in found
-        if isinstance(each.template, Template) and each.original_task and each.answer_choices
-    ]
-
-
-def write_tasks(folder: Path, out: Path) -> list[Path]:
-    """Write every task, and return their files."""
-    rows = target_rows(folder)
-    own = yaml.safe_load(OWN.read_text(encoding="utf-8"))
-    reviews, news = templates_of("rotten_tomatoes"), templates_of("ag_news")
-    questions = [each for each in templates_of("trec") if "label_fine" not in each["jinja"]]
+def write_tasks(language: Path, out: Path) -> list[Path]:
+    """Write both tasks with their rows, and return the task files."""
+    reviews = templates_of("rotten_tomatoes")
     held_out = [reviews[index]["name"] for index in (1, 6, 9)]
+    content = {
+        "mr": {"labels": [0, 1], "templates": reviews, "held_out_templates": held_out},
+        "ag": {"labels": [0, 1, 2, 3], "templates": templates_of("ag_news")},
+    }
+    task_files = []
+    for name, rows in task_rows(language).items():
+        data = {}
+        for split, size in SIZES[name].items():
+            data[split] = f"{name}_{split}.jsonl"
+            lines = [json.dumps({"text": text, "label": label}) + "\n" for text, label in rows[:size]]
+            write_text(out / data[split], "".join(lines))
+            rows = rows[size:]
+        task = {"name": name, "data": data, "label_field": "label", **content[name]}
+        task_files.append(out / f"{name}.yaml")
+        write_text(task_files[-1], yaml.safe_dump(task, sort_keys=False, allow_unicode=True))
+    return task_files
 
-    def task(name: str, labels: Sequence[int], templates: Any, held_out: Sequence[str] = (), **data: str) -> Path:
-        splits = {split: data.get(split, f"{name}_{split}.jsonl") for split in ("train", "validation", "test")}
-        content: dict[str, Any] = {"name": name, "data": splits, "label_field": "label", "labels": list(labels)}
-        content |= {"templates": templates} | ({"held_out_templates": list(held_out)} if held_out else {})
-        return _write(out / f"{name}.yaml", yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
-    for name, splits in rows.items():
-        _write_rows(out, name, splits)
-    written = [
-        task("mr", (0, 1), reviews, held_out),
-        task("ag", (0, 1, 2, 3), news),
-        task("subj", (0, 1), own["templates"], own["held_out_templates"]),
-        task("trec", TREC_LABELS, questions),
+def templates_of(dataset: str) -> list[dict[str, Any]]:
+    """PromptSource's templates of a dataset that ask its question and have answers, as in a task file."""
+    return [
+        {"name": entry.name.strip(), "jinja": entry.jinja, "answer_choices": entry.answer_choices}
+        for entry in read_promptsource(templates_folder(), dataset)
+        if isinstance(entry.template, Template) and entry.original_task and entry.answer_choices
     ]
-    other = {split: f"mr_{split}.jsonl" for split in ("validation", "test")}
-    for size in SIZES:
-        name = f"mr_rows_{size}"
-        _write_rows(out, name, {"train": rows["mr"]["train"][:size]})
-        written.append(task(name, (0, 1), reviews, held_out, **other))
-    for prior in PRIORS:
-        name = f"mr_prior_{round(100 * prior)}"
-        _write_rows(out, name, {split: _of_prior(found, prior) for split, found in rows["mr"].items()})
-        written.append(task(name, (0, 1), reviews, held_out))
-    return written
 
 
-def _of_prior(rows: Sequence[Row], prior: float) -> list[Row]:
-    """As many rows for each prior: what the rarer label suffices for under the most uneven one."""
-    rarer = min(sum(label == wanted for _, label in rows) for wanted in (0, 1))
-    return with_prior(rows, int(rarer / max(PRIORS)), prior)
+def task_rows(language: Path) -> dict[str, list[Row]]:
+    """The shuffled rows of both tasks. The other half pretrained the small models of older records."""
+    rng = random.Random(1)
+    reviews = second_half(list(dict(read_rows(language, "movie_reviews")).items()))
+    news = second_half(read_rows(language, "ag_news_test"))
+    rng.shuffle(reviews)
+    rng.shuffle(news)
+    return {"mr": reviews, "ag": news}
 
 
-def _write_rows(out: Path, name: str, splits: Mapping[str, Sequence[Row]]) -> None:
-    for split, rows in splits.items():
-        lines = [json.dumps({"text": text, "label": label}) + "\n" for text, label in rows]
-        _write(out / f"{name}_{split}.jsonl", "".join(lines))
+def read_rows(language: Path, name: str) -> list[Row]:
+    """The rows of one file, in its order.
+
+    Raises:
+        InputError: ``E-DATA-FILE``: it is missing. The hint names the public datasets.
+    """
+    path = language / f"{name}.parquet"
+    if not path.is_file():
+        raise InputError("E-DATA-FILE", f"there is no {path}.", HINT)
+    columns = pq.read_table(path, columns=["text", "label"]).to_pydict()
+    return list(zip(columns["text"], columns["label"], strict=True))
 
 
-def _write(path: Path, text: str) -> Path:
-    write_text(path, text)
-    return path
+def second_half(rows: Sequence[Row]) -> list[Row]:
+    """The rows whose text has a digest in the upper half."""
+    return [row for row in rows if int(sha256(row[0].encode()).hexdigest(), 16) % 1000 >= 500]
 
 
 def main() -> int:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m evidence.prepare", description="Write the studies' tasks.")
+    parser = argparse.ArgumentParser(prog="python -m evidence.prepare", description="Write the tasks.")
     parser.add_argument("language", type=Path, metavar="LANGUAGE", help="the folder of the parquet files")
     parser.add_argument("--out", type=Path, default=TASKS, help="the tasks' folder (default: evidence/tasks)")
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        print("\n".join(map(str, write_tasks(given.language, given.out))))
+        print("\n".join(map(str, write_tasks(options.language, options.out))))
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

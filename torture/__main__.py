@@ -15,8 +15,6 @@ from pathlib import Path
 from torture import stops
 from torture.files import damage_audits, damage_checkpoints, fill_disks, race
 from torture.forked import import_everything
-from torture.inputs import give_wrong_settings, mutate_inputs
-from torture.models import damage_configurations, damage_gguf_files
 from torture.workplace import Outcome, make_workplace
 
 Attack = Callable[[Path, int, random.Random], Outcome]
@@ -25,12 +23,8 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
     **stops.ATTACKS,
     "damage": (damage_checkpoints, 2000),
     "damage-audit": (damage_audits, 2000),
-    "gguf": (damage_gguf_files, 2000),
-    "configuration": (damage_configurations, 2000),
     "disk": (fill_disks, 200),
     "race": (race, 200),
-    "settings": (give_wrong_settings, 2000),
-    "inputs": (mutate_inputs, 100_000),
 }
 
 
