@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 
-.PHONY: architectures browser docs memory model release setup torture demo demo-real demo-seeds smoke slurm slurm-programs test quick check bench bench-full clean
+.PHONY: architectures browser docs model release setup torture demo demo-real demo-seeds smoke slurm slurm-programs test quick check bench bench-full clean
 
 setup: $(VENV)/.installed
 
@@ -88,20 +88,14 @@ slurm: slurm-programs $(VENV)/.installed-dev  ## the studies' tests against a re
 # Scoring and the training step against their peers, interleaved, with equality checked; see benchmarks/README.md.
 # glibc is told to keep what is freed: else each large tensor is given back, and its pages are asked for again.
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=2000000000 MALLOC_TRIM_THRESHOLD_=8000000000
-bench: $(VENV)/.installed-dev       ## a smoke run, then the toy model; about half an hour on two cores
-	$(BIN)/python -m benchmarks.run --smoke --out out/bench/smoke.json
+bench: $(VENV)/.installed-dev       ## the toy model against its peers; about half an hour on two cores
 	$(KEEP_MEMORY) $(BIN)/python -m benchmarks.run --model toy --out out/bench/toy.json
 
-bench-full: $(VENV)/.installed-dev  ## the shape of a 0.5B model, and memory; about an hour on two cores
-	$(KEEP_MEMORY) $(BIN)/python -m benchmarks.run --model 0.5b --part scoring --tokens 900 --rounds 3 --slow-rounds 0 --no-padded --out out/bench/0.5b-scoring.json
-	$(KEEP_MEMORY) $(BIN)/python -m benchmarks.run --model 0.5b --part training --rounds 2 --no-padded --out out/bench/0.5b-training.json
-	$(BIN)/python -m benchmarks.run --model 0.5b --part memory --out out/bench/memory.json
+bench-full: $(VENV)/.installed-dev  ## the shape of a 0.5B model; about an hour on two cores
+	$(KEEP_MEMORY) $(BIN)/python -m benchmarks.run --model 0.5b --out out/bench/0.5b.json
 
 architectures: $(VENV)/.installed-dev ## benchmarks/ARCHITECTURES.md: every causal language model of transformers, tiny; ten minutes
 	$(BIN)/python -m benchmarks.architectures --out benchmarks/ARCHITECTURES.md
-
-memory: $(VENV)/.installed-dev      ## docs/memory.md: which models train on which cards, from counted bytes; two minutes
-	$(BIN)/python -m benchmarks.saved_bytes --out docs/memory.md
 
 docs: $(VENV)/.installed            ## the site, from docs/, README.md and the docstrings, into out/site; a warning is an error
 	$(BIN)/pip install --quiet --constraint constraints.txt --group docs

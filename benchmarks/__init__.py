@@ -1,4 +1,1 @@
 """Benchmarks: scoring and the training step against their peers, with equality checked in every round."""
-
-# The model that memory is measured on.
-MEMORY_MODEL = "wide-vocab"

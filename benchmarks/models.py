@@ -68,8 +68,6 @@ class ModelShape:
 MODELS = {
     "tiny": ModelShape(hidden=32, layers=2, heads=4, key_heads=2, ff=64, vocab=VOCAB, spread=0.15),
     "toy": ModelShape(hidden=512, layers=8, heads=8, key_heads=2, ff=2048, vocab=VOCAB),
-    # For memory: real models' vocabulary, in which full logits are dear. Never for ratios of time: the head is 72%.
-    "wide-vocab": ModelShape(hidden=512, layers=8, heads=8, key_heads=2, ff=2048, vocab=151_936),
     "0.5b": ModelShape(hidden=896, layers=24, heads=14, key_heads=2, ff=4864, vocab=151_936),
     "3b": ModelShape(hidden=2048, layers=36, heads=16, key_heads=2, ff=11_008, vocab=151_936),
 }

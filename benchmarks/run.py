@@ -1,164 +1,212 @@
-"""``python -m benchmarks.run``: measure, and write one JSON file that :mod:`benchmarks.results` makes a page of."""
+"""``python -m benchmarks.run``: time scoring and the training step against their peers, and write one JSON file.
+
+Absolute times of a shared machine say little, ratios of runs side by side say something. In each round every variant
+runs once, in an order that rotates. The first round is dropped. Results are compared in every round.
+"""
 
 import argparse
 import dataclasses
-import functools
-import json
+import gc
+import importlib.metadata
+import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers.utils import logging as transformers_logging
 
-import flip_flop
-from benchmarks import MEMORY_MODEL
-from benchmarks.memory import VARIANTS, memory_part
-from benchmarks.parts import Settings, scoring_part, training_part
-from benchmarks.workload import SHAPES
-from flip_flop.console import command, hardware, now, versions
-from flip_flop.files import sha256_file, sha256_json, write_json
-from flip_flop.scoring.attention import KERNELS
+from benchmarks.models import LEAST, MODELS, PEERS, ModelShape, Sharing, make_model, scoring_flops, training_flops
+from benchmarks.ours import gradient, make_trainer, our_scores, our_step
+from benchmarks.peers import best_harness_batch, harness_scorer, strong_scores
+from benchmarks.training_peers import FORCED_LABEL, naive_step, strong_step, with_forced_consensus
+from benchmarks.workload import SHAPES, count_tokens, digest, make_instances
+from flip_flop.console import command, echo, hardware, now, versions
+from flip_flop.files import write_json
+from flip_flop.scoring import EncodedInstance
 
-ALL = tuple(SHAPES)
-PARTS = ("scoring", "training", "memory")
+PARTS = ("scoring", "training")
+# Scores per token, nats; gradients, relative L2; losses, relative.
+TOLERANCES = {"scores": 1e-5, "gradient": 5e-5, "loss": 1e-5}
+# Instances for scoring, instances of a training step, rounds.
+DEFAULTS = {"tiny": (2, 1, 1), "toy": (8, 2, 3), "0.5b": (1, 1, 3), "3b": (8, 4, 5)}
 
-# Per model: instances, instances of a step, rounds, rounds of the slowest peers.
-DEFAULTS = {"tiny": (2, 1, 1, 1), "toy": (8, 2, 5, 1), "0.5b": (1, 1, 3, 1), "3b": (8, 4, 5, 1)}
+Variants = Mapping[str, Callable[[], Any]]
+# The largest differences of a round's results from the reference, by variant and kind.
+Compare = Callable[[Mapping[str, Any]], dict[str, dict[str, float]]]
+
+
+@dataclasses.dataclass
+class Timings:
+    """Seconds of each variant by round, the largest difference by variant and kind, and faults that void the timing."""
+
+    seconds: dict[str, list[float]]
+    differences: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    faults: list[str] = dataclasses.field(default_factory=list)
+
+    def ratio(self, slow: str, fast: str) -> dict[str, float]:
+        """How many times as long ``slow`` takes: median, least and most over the rounds."""
+        pairs = zip(self.seconds[slow], self.seconds[fast], strict=True)
+        ratios = [slow_seconds / fast_seconds for slow_seconds, fast_seconds in pairs]
+        return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios), "rounds": len(ratios)}
+
+
+def interleave(variants: Variants, rounds: int, compare: Compare, device: str) -> Timings:
+    """Run all variants in ``rounds`` rounds after one that is dropped, and compare the results of every round."""
+    names = list(variants)
+    timings = Timings({name: [] for name in names})
+    for number in range(rounds + 1):
+        turn = number % len(names)
+        results = {}
+        for name in [*names[turn:], *names[:turn]]:
+            gc.collect()
+            seconds, results[name] = timed(variants[name], device)
+            if number:
+                timings.seconds[name].append(seconds)
+        for name, kinds in compare(results).items():
+            known = timings.differences.setdefault(name, {})
+            for kind, value in kinds.items():
+                known[kind] = max(value, known.get(kind, 0.0))
+                if not value <= TOLERANCES[kind]:  # a NaN is a fault, too
+                    timings.faults.append(f"round {number}: {name}: {kind} differ by {value:.1e}")
+    return timings
+
+
+def timed(run: Callable[[], Any], device: str) -> tuple[float, Any]:
+    """Return seconds and result."""
+    is_gpu = torch.device(device).type == "cuda"
+    if is_gpu:
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    result = run()
+    if is_gpu:
+        torch.cuda.synchronize()
+    return time.perf_counter() - start, result
+
+
+def measure_scoring(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the results of scoring by shape. lm-eval is the reference."""
+    model = make_model(MODELS[options.model], device=options.device)
+    for name in options.workloads:
+        instances = make_instances(name, options.instances)
+        batch = best_harness_batch(model, instances[:2])
+        harness = harness_scorer(model, batch)
+        variants = {
+            "lm-eval": lambda instances=instances, harness=harness: harness(instances),
+            "strong": lambda instances=instances: strong_scores(model, instances),
+            "packed": lambda instances=instances: our_scores(model, instances, "packed"),
+        }
+        timings = interleave(variants, options.rounds, _compare_scores, options.device)
+        flops = {peer: scoring_flops(MODELS[options.model], instances, PEERS[peer]) for peer in ("lm-eval", "strong")}
+        least = scoring_flops(MODELS[options.model], instances, LEAST)
+        yield name, _entry(instances, timings, flops, least) | {"harness_batch": batch}
+
+
+def measure_training(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the results of the training step by shape. T0, two naive passes, is the reference."""
+    shape = MODELS[options.model]
+    with tempfile.TemporaryDirectory() as folder, with_forced_consensus():
+        trainer = make_trainer(make_model(shape, device=options.device), "packed", folder)
+        adapted, config = trainer.adapted, trainer.args
+        for name in options.workloads:
+            instances = make_instances(name, options.step_instances)
+            losses = {
+                "T0": lambda instances=instances: naive_step(adapted, instances, config),
+                "T1": lambda instances=instances: strong_step(adapted, instances, config),
+                "packed": lambda instances=instances: our_step(trainer, instances),
+            }
+            variants = {variant: lambda run=run: (run(), gradient(adapted)) for variant, run in losses.items()}
+            timings = interleave(variants, options.rounds, _compare_gradients, options.device)
+            flops = {peer: _step_flops(shape, instances, PEERS[peer]) for peer in ("T0", "T1")}
+            yield name, _entry(instances, timings, flops, _step_flops(shape, instances, LEAST))
+
+
+def _step_flops(shape: ModelShape, instances: Sequence[EncodedInstance], sharing: Sharing) -> float:
+    return training_flops(shape, instances, FORCED_LABEL, sharing)
+
+
+def _compare_scores(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    reference = results["lm-eval"]
+    return {name: {"scores": float(np.abs(scores - reference).max())} for name, scores in results.items()}
+
+
+def _compare_gradients(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    loss, whole = results["T0"]
+    return {
+        name: {"gradient": float((vector - whole).norm() / whole.norm()), "loss": abs(value - loss) / abs(loss)}
+        for name, (value, vector) in results.items()
+    }
+
+
+def _entry(
+    instances: Sequence[EncodedInstance], timings: Timings, flops: Mapping[str, float], least: float
+) -> dict[str, Any]:
+    return {
+        "instances": len(instances),
+        "sha256": digest(instances),
+        "counts": dataclasses.asdict(count_tokens(instances)),
+        "seconds": timings.seconds,
+        "ratios": {peer: timings.ratio(peer, "packed") for peer in flops},
+        "bounds": {peer: value / least for peer, value in flops.items()},
+        "differences": timings.differences,
+        "void": timings.faults,
+    }
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    parser.add_argument("--model", choices=DEFAULTS, default="toy", help="a random model's shape")
-    parser.add_argument("--workloads", default=",".join(ALL), help="shapes, with commas")
-    parser.add_argument("--part", choices=[*PARTS, "all"], default="all")
+    parser.add_argument("--model", choices=DEFAULTS, default="toy", help="the shape of a random model")
+    parser.add_argument("--workloads", default=",".join(SHAPES), help="shapes, with commas")
+    parser.add_argument("--part", choices=PARTS, help="by default both")
     parser.add_argument("--instances", type=int, help="per shape, for scoring")
-    parser.add_argument("--tokens", type=int, default=0, help="more of them, until so many distinct tokens are scored")
-    parser.add_argument("--no-padded", action="store_true", help="without our padded back end, the strong peer's equal")
     parser.add_argument("--step-instances", type=int, help="per shape, for a training step")
     parser.add_argument("--rounds", type=int, help="counted rounds; one more is dropped")
-    parser.add_argument("--slow-rounds", type=int, help="rounds of naive and T0; 0: none")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--kernel", choices=["sdpa", "mask"], help="of packed attention; by default the device's")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--smoke", action="store_true", help="two shapes, one instance, one round: a minute")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file")
-    return parser.parse_args(arguments)
-
-
-def settings_of(options: argparse.Namespace) -> Settings:
-    """What to measure."""
-    defaults = dict(zip(("instances", "step_instances", "rounds", "slow_rounds"), DEFAULTS[options.model], strict=True))
-    workloads = tuple(options.workloads.split(","))
-    if options.smoke:
-        defaults = dict.fromkeys(defaults, 1)
-        workloads = ("rte", "copa")
-    chosen = {name: value for name in defaults if (value := getattr(options, name)) is not None}
-    unknown = set(workloads) - set(ALL)
-    if unknown:
-        sys.exit(f"Unknown workloads {sorted(unknown)}: use {', '.join(ALL)}.")
-    return Settings(
-        model=options.model,
-        workloads=workloads,
-        device=options.device,
-        dtype=options.dtype,
-        tokens=options.tokens,
-        padded=not options.no_padded,
-        **(defaults | chosen),
-    )
+    options = parser.parse_args(arguments)
+    for name, value in zip(("instances", "step_instances", "rounds"), DEFAULTS[options.model], strict=True):
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    options.workloads = options.workloads.split(",")
+    if unknown := set(options.workloads) - set(SHAPES):
+        parser.error(f"unknown workloads {sorted(unknown)}: use {', '.join(SHAPES)}")
+    return options
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure; what is done so far is in the file after each shape."""
+    """Measure. The file has every shape that is done."""
     torch.set_num_threads(options.threads)
     transformers_logging.set_verbosity_error()
-    device = options.device.partition(":")[0]
-    KERNELS[device] = options.kernel or KERNELS[device]
-    settings = settings_of(options)
-    start = time.monotonic()
-    say = functools.partial(print, file=sys.stderr, flush=True)
     record: dict[str, Any] = {
-        "settings": dataclasses.asdict(settings),
-        "kernel": KERNELS[device],
-        "head_share": settings.shape.head_share,
+        "settings": {name: value for name, value in vars(options).items() if name != "out"},
+        "head_share": MODELS[options.model].head_share,
         "machine": hardware(),
-        "versions": versions() | {"lm_eval": _harness_version()},
-        "code": _code(),
+        "versions": versions() | {"lm_eval": importlib.metadata.version("lm_eval")},
         "command": command(),
         "started": now(),
     }
-
-    before = _begun(options.out, record)
-
-    def keep() -> None:
-        record["minutes"] = round(before.get("minutes", 0) + (time.monotonic() - start) / 60, 1)
-        write_json(options.out, record)
-
-    parts = PARTS if options.part == "all" else (options.part,)
-    for part, measure in (("scoring", scoring_part), ("training", training_part)):
-        if part in parts:
-            record[part] = {name: entry for name, entry in before.get(part, {}).items() if name in settings.workloads}
-            left = tuple(name for name in settings.workloads if name not in record[part])
-            for name, entry in measure(dataclasses.replace(settings, workloads=left), say):
-                record[part][name] = entry
-                say(summary(part, name, entry))
-                keep()
-    if "memory" in parts:
-        shapes = ("anli",) if options.smoke else ("anli", "hellaswag")
-        variants = {"training": ("T0", "packed")} if options.smoke else VARIANTS
-        model = "tiny" if options.smoke else MEMORY_MODEL
-        record["memory"] = {"model": model} | memory_part(model, shapes, variants, settings.device, say)
-    record["finished"] = True
-    keep()
+    for part, measure in (("scoring", measure_scoring), ("training", measure_training)):
+        if options.part in (None, part):
+            for name, entry in measure(options):
+                record.setdefault(part, {})[name] = entry
+                write_json(options.out, record)
+                ratios = ", ".join(f"{ratio['median']:.2f}x {peer}" for peer, ratio in entry["ratios"].items())
+                echo("\n".join([f"{part} {name}: packed {ratios}", *entry["void"]]), err=True)
     return record
 
 
-def _begun(path: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """What a run that was broken off has measured: with these settings and this code, on this machine."""
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    same = ("kernel", "machine", "versions", "code")
-    if before.get("finished") or any(before.get(name) != record[name] for name in same):
-        return {}
-    others = [
-        {name: value for name, value in each["settings"].items() if name != "workloads"} for each in (before, record)
-    ]
-    return before if others[0] == others[1] else {}
-
-
-def summary(part: str, name: str, entry: dict[str, Any]) -> str:
-    """A line for the terminal."""
-    ratios = "; ".join(
-        f"{ours} {ratio['median']:.2f}x {peer} ({ratio['min']:.2f} to {ratio['max']:.2f})"
-        for ours, peers in entry["ratios"].items()
-        for peer, ratio in peers.items()
-    )
-    return f"== {part} {name}: {ratios}" + "".join(f"\n   VOID {fault}" for fault in entry["void"])
-
-
-def _code() -> str:
-    """The digest of all that is measured and measures."""
-    roots = (Path(__file__).parent, Path(flip_flop.__file__).parent)
-    files = {str(file.relative_to(root.parent)): file for root in roots for file in root.rglob("*.py")}
-    return sha256_json({name: sha256_file(file) for name, file in files.items()})
-
-
-def _harness_version() -> str:
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version("lm_eval")
-    except importlib.metadata.PackageNotFoundError:
-        sys.exit("The benchmarks need lm-eval: pip install --constraint constraints.txt --group dev")
+def main() -> int:
+    """The command."""
+    record = run(parse())
+    entries = [entry for part in PARTS for entry in record.get(part, {}).values()]
+    return 1 if any(entry["void"] for entry in entries) else 0
 
 
 if __name__ == "__main__":
-    record = run(parse())
-    if any(entry["void"] for part in ("scoring", "training") for entry in record.get(part, {}).values()):
-        sys.exit("Something was not equal: see VOID above.")
+    sys.exit(main())

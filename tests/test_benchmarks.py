@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.architectures import row
-from benchmarks.measure import Variant, interleave
 from benchmarks.models import LEAST, MODELS, PEERS, make_model, scoring_flops, training_flops
 from benchmarks.ours import gradient, make_trainer, our_scores, our_step
-from benchmarks.parts import _over
 from benchmarks.peers import naive_scores, strong_scores
+from benchmarks.run import interleave
 from benchmarks.training_peers import naive_step, strong_step, with_forced_consensus
 from benchmarks.workload import SHAPES, count_tokens, digest, make_instances
 
@@ -124,19 +123,17 @@ def test_a_peers_work_is_counted_by_hand_for_a_small_instance():
 
 def test_rounds_rotate_and_the_first_is_dropped():
     ran = []
-    variants = [Variant("a", lambda: ran.append("a")), Variant("b", lambda: ran.append("b"))]
-    variants.append(Variant("rare", lambda: ran.append("rare"), rounds=1))
-    timings = interleave(variants, 2, lambda results: ({}, ["unequal"] if "rare" in results else []), "cpu")
-    assert "".join(name[0] for name in ran) == "ab" + "bra" + "ab"
-    assert {name: list(rounds) for name, rounds in timings.seconds.items()} == {"a": [1, 2], "b": [1, 2], "rare": [1]}
-    assert timings.faults == ["round 1: unequal"]
-    assert timings.ratio("a", "rare")["rounds"] == 1
-    assert timings.ratio("a", "missing") is None
+    variants = {"a": lambda: ran.append("a"), "b": lambda: ran.append("b")}
+    timings = interleave(variants, 2, lambda results: {name: {"scores": 0.0} for name in results}, "cpu")
+    assert "".join(ran) == "ab" + "ba" + "ab"
+    assert {name: len(seconds) for name, seconds in timings.seconds.items()} == {"a": 2, "b": 2}
+    assert timings.faults == []
 
 
-def test_a_difference_that_is_not_a_number_is_a_fault():
-    assert _over({"x": {"scores": 1e-6}}) == []
-    assert len(_over({"x": {"scores": 2e-5}, "y": {"gradient": float("nan")}})) == 2
+@pytest.mark.parametrize("difference", [2e-5, float("nan")])
+def test_a_difference_voids_a_timing(difference):
+    timings = interleave({"a": lambda: None}, 1, lambda results: {"a": {"scores": difference}}, "cpu")
+    assert [fault.partition(" differ by")[0] for fault in timings.faults] == [f"round {n}: a: scores" for n in (0, 1)]
 
 
 def test_a_run_and_its_page(tmp_path):
@@ -144,20 +141,13 @@ def test_a_run_and_its_page(tmp_path):
     from benchmarks import results, run
 
     threads = torch.get_num_threads()
-    arguments = ["--model", "tiny", "--workloads", "wsc", "--instances", "1", "--part", "scoring"]
-    run.run(run.parse([*arguments, "--threads", str(threads), "--out", str(tmp_path / "run.json")]))
-    record = json.loads((tmp_path / "run.json").read_text())
-    begun = {name: value for name, value in record.items() if name != "finished"}
-    for change, found in (({}, begun), ({"finished": True}, {}), ({"code": "another"}, {}), ({"kernel": "flex"}, {})):
-        (tmp_path / "before.json").write_text(json.dumps(begun | change))
-        assert run._begun(tmp_path / "before.json", record) == found
-    entry = record["scoring"]["wsc"]
-    assert entry["void"] == []
-    assert set(entry["seconds"]) == {"lm-eval", "strong", "padded", "packed", "naive"}
-    assert set(entry["ratios"]["packed"]) == {"lm-eval", "strong", "naive"}
-    text = results.page([record])
-    assert "| wsc |" in text
-    assert "A GPU" in text
+    arguments = ["--model", "tiny", "--workloads", "wsc", "--instances", "1", "--rounds", "1"]
+    record = run.run(run.parse([*arguments, "--threads", str(threads), "--out", str(tmp_path / "run.json")]))
+    assert json.loads((tmp_path / "run.json").read_text()) == record
+    assert set(record["scoring"]["wsc"]["ratios"]) == {"lm-eval", "strong"}
+    assert set(record["training"]["wsc"]["ratios"]) == {"T0", "T1"}
+    assert [record[part]["wsc"]["void"] for part in ("scoring", "training")] == [[], []]
+    assert results.page([record]).count("| wsc |") == 2
 
 
 ARCHITECTURES = {

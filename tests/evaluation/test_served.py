@@ -48,17 +48,6 @@ def test_served_scores_match_local_scores(served, loaded, task):
     ]
 
 
-def test_benchmark_of_server_matches_local_scores(served, loaded, tmp_path, capsys):
-    from benchmarks.served import main
-
-    loaded.model.save_pretrained(tmp_path / "model")
-    loaded.tokenizer.save_pretrained(tmp_path / "model")
-    main([served[1], "--model", str(tmp_path / "model"), "--task", "demo", "--limit", "3"])
-    said = capsys.readouterr().out
-    assert float(re.search(r"difference of scores: (\S+) nats", said)[1]) < 1e-4
-    assert "the same label in 100.00% of answers" in said
-
-
 def test_merged_tokens_are_cut_like_local_tokens(tmp_path, monkeypatch):
     """Sentencepiece's kind writes a prompt's last space into the answer's token, adds a BOS, and knows few words."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
