@@ -12,13 +12,14 @@ from flip_flop.files import write_text
 PAGE = Path(__file__).with_name("RESULTS.md")
 INTRODUCTION = """# Results
 
-`python -m benchmarks.results` writes this page from the files of the runs. [README.md](README.md) explains variants and
-shapes. A ratio is the median over rounds, with least and most, *of* its counted bound, and the share of the bound that is
-reached. *void*: results differed from the reference. The bound is the work of the peer over the least work of the task,
-in floating-point operations without padding. More than 100 % is what the peer wastes on padding or in slower kernels.
+`python -m benchmarks.results` writes this page from the files of the runs. [README.md](README.md) explains variants
+and shapes. A ratio is the median over rounds, with least and most, *of* its counted bound, and the share of the bound
+that is reached. *void*: results differed from the reference. The bound is the work of the peer over the least work of
+the task, in floating-point operations without padding. More than 100 % is what the peer wastes on padding or in slower
+kernels.
 
-Models are random, and prompts are token ids of the lengths of real templates. Tokenizing, rendering, dropout and the step
-of the optimizer are not timed. No run is from a GPU unless its heading names one.
+Models are random, and prompts are token ids of the lengths of real templates. Tokenizing, rendering, dropout and the
+step of the optimizer are not timed. No run is from a GPU unless its heading names one.
 """
 
 
