@@ -21,8 +21,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from flip_flop.errors import InputError
 from flip_flop.files import write_json, write_text
 from flip_flop.scoring import EncodedAnswer, EncodedInstance, causal_lm, score_instances
-from flip_flop.scoring.answers import answer_states
-from flip_flop.scoring.support import choose_backend
+from flip_flop.scoring.options import Backend
+from flip_flop.scoring.packed import answer_states
 from flip_flop.training import F2CConfig
 from flip_flop.training.adapter import prepare_model
 
@@ -80,12 +80,6 @@ def tiny(kind: str) -> PreTrainedModel:
     return model.eval()
 
 
-def has_default_options(kind: str) -> bool:
-    """Whether the tested model has the default options of its architecture, apart from sizes."""
-    config = tiny(kind).config
-    return config.model_type == kind and not causal_lm.changed_options(config)
-
-
 def made_instances(count: int = 3) -> list[EncodedInstance]:
     """Prompts of 4 to 20 tokens, answers of one to three, some beginnings in common."""
     draw = torch.Generator().manual_seed(1)
@@ -113,12 +107,21 @@ def one_at_a_time(model: nn.Module, instances: list[EncodedInstance]) -> torch.T
     return torch.stack(scores)
 
 
-def training_step(model: nn.Module, instances: list[EncodedInstance]) -> str:
+def exact_backend(model: nn.Module, instances: list[EncodedInstance]) -> Backend:
+    """``packed`` if a packed row gives the scores of one sequence at a time."""
+    try:
+        scores = score_instances(model, instances, backend="packed", quiet=True).scores
+    except Exception:  # of any kind: the model does not take a packed row
+        return "padded"
+    exact = one_at_a_time(model, instances)
+    return "packed" if torch.allclose(torch.from_numpy(scores).flatten().double(), exact, atol=1e-3) else "padded"
+
+
+def training_step(model: nn.Module, instances: list[EncodedInstance], backend: Backend) -> str:
     """``yes``, or what went wrong in a step that raises the first label."""
     args = F2CConfig(lora_r=4, lora_dropout=0.0, select_by="last", use_cpu=True)
     adapted = prepare_model(model, args)
-    backend = choose_backend(adapted, instances, "packed")
-    answer_states(adapted, instances, backend=backend).scores(adapted).log_softmax(-1)[..., 0].mean().neg().backward()
+    answer_states(adapted, instances, backend=backend).scores().log_softmax(-1)[..., 0].mean().neg().backward()
     gradients = {name: value.grad for name, value in adapted.named_parameters() if "lora_B" in name}
     reached = [name for name, gradient in gradients.items() if gradient is not None and bool(gradient.any())]
     if not all(bool(gradients[name].isfinite().all()) for name in reached):
@@ -131,17 +134,16 @@ def row(kind: str) -> list[str] | None:
     instances = made_instances()
     try:
         model = tiny(kind)
-        one_at_a_time(model, instances)
+        backend = exact_backend(model, instances)
     except Exception as error:
         logging.getLogger("architectures").warning("%s is left out: %s", kind, " ".join(str(error).split())[:120])
         return None
-    cells: dict[str, list[str]] = {"backend": [], "audit": [], "train": []}
+    cells: dict[str, list[str]] = {"audit": [], "train": []}
     for dtype in (torch.float32, torch.bfloat16):
         candidate = copy.deepcopy(model).to(dtype)
         try:
-            table = score_instances(candidate, instances, quiet=True)
+            table = score_instances(candidate, instances, backend=backend, quiet=True)
             found = torch.from_numpy(table.scores).flatten().double()
-            cells["backend"].append(table.settings["backend"])
             cells["audit"].append(f"{float((found - one_at_a_time(candidate, instances)).abs().max()):.1e}")
         except InputError as error:
             cells["audit"].append(f"refused: {error.code}")
@@ -152,14 +154,12 @@ def row(kind: str) -> list[str] | None:
             cells["train"].append("")
             continue
         try:
-            cells["train"].append(training_step(candidate, instances))
+            cells["train"].append(training_step(candidate, instances, backend))
         except InputError as error:
             cells["train"].append(f"refused: {error.code}")
         except RuntimeError as error:  # the model's own
             cells["train"].append(f"fails: {type(error).__name__}")
-    if not cells["backend"]:
-        return [kind, cells["audit"][0], "", "", "", ""]
-    return [kind, ", ".join(dict.fromkeys(cells["backend"])), *cells["audit"], *cells["train"]]
+    return [kind, backend, *cells["audit"], *cells["train"]]
 
 
 def main() -> None:
@@ -173,7 +173,6 @@ def main() -> None:
     logging.basicConfig(format="%(message)s")
     logging.getLogger("transformers").setLevel(logging.CRITICAL)
     logging.getLogger("flip_flop").setLevel(logging.ERROR)
-    causal_lm.TESTED["packed"] = []  # no architecture is known before the test
     rows = []
     for kind in arguments.architectures or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
         found = row(kind)
@@ -198,7 +197,7 @@ def main() -> None:
     ]
     if arguments.out:
         write_text(arguments.out, "\n".join(lines) + "\n")
-        packed = [cells[0] for cells in rows if cells[1] == "packed" and has_default_options(cells[0])]
+        packed = [cells[0] for cells in rows if cells[1] == "packed"]
         version = ".".join(__version__.split(".")[:2])
         write_json(Path(causal_lm.__file__).with_name("tested.json"), {"transformers": version, "packed": packed})
 

@@ -1,146 +1,132 @@
-"""Packed rows have the states and gradients of separate sequences."""
+"""Packed rows and padded sequences have the scores and gradients of separate sequences."""
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 
-from flip_flop.scoring import attention
-from flip_flop.scoring.answers import packed_states, padded_states
-from flip_flop.scoring.attention import NAME, packed_attention
-from flip_flop.scoring.causal_lm import decoder_of
-from flip_flop.scoring.trie import build_trie
-from tests.exact import EXACT, float32_bound, in_float64
-from tests.scoring.tries import CALL_COSTS, made_trie, path, relative, set_call_cost
-from tests.tiny import ARCHITECTURES, MORE_ARCHITECTURES, tiny_model
-
-EVERY_ARCHITECTURE = [*ARCHITECTURES, *MORE_ARCHITECTURES]
+from flip_flop.scoring import packed
+from flip_flop.scoring.packed import NAME, REFUSED, Layout, answer_states, attend, packed_attention
+from tests.exact import EXACT, in_float64
+from tests.scoring.made import instances
+from tests.scoring.tries import made_trie, path, relative
+from tests.tiny import ARCHITECTURES, MORE_ARCHITECTURES, byte_bpe, tiny_model
 
 
-def exact_model(architecture):
-    return in_float64(tiny_model(architecture))
-
-
-def dense_states(model, trie):
-    """The decoder over the same row with transformers' attention, each pair of nodes masked or not."""
-    nodes = len(trie)
-    mask = torch.full((nodes, nodes), torch.finfo(model.dtype).min, dtype=model.dtype)
+def slow_attention(query, key, value, trie, scale):
+    """Each node's softmax over itself and its ancestors, a head at a time, in float64."""
+    _, heads, nodes, _ = query.shape
+    groups = heads // key.shape[1]
+    rows = []
     for node in range(nodes):
-        mask[node, path(trie, node)] = 0.0
-    ids, positions = (torch.from_numpy(part.astype(np.int64))[None] for part in (trie.ids, trie.depth))
-    output = decoder_of(model)(input_ids=ids, position_ids=positions, attention_mask=mask[None, None], use_cache=False)
-    return output.last_hidden_state[0]
+        keys = path(trie, node)
+        for head in range(heads):
+            weights = (key[0, head // groups, keys] @ query[0, head, node] * scale).softmax(0)
+            rows.append(weights @ value[0, head // groups, keys])
+    return torch.stack(rows).view(1, nodes, heads, value.shape[3])
 
 
-def gradients_of(model, states):
-    weights = torch.randn(states.shape, generator=torch.Generator().manual_seed(4)).to(states.dtype)
-    parameters = list(decoder_of(model).parameters())
-    return torch.autograd.grad((states * weights).sum(), parameters)
+def made_states(trie, heads, key_heads):
+    draw = torch.Generator().manual_seed(3)
+    shapes = [(1, heads, len(trie), 5), (1, key_heads, len(trie), 5), (1, key_heads, len(trie), 7)]
+    return [torch.randn(shape, generator=draw, dtype=torch.float64).requires_grad_() for shape in shapes]
 
 
-def assert_same_states_and_gradients(model, found, expected):
-    assert relative(found, expected) < EXACT
-    for gradient, slow in zip(gradients_of(model, found), gradients_of(model, expected), strict=True):
-        assert relative(gradient, slow) < EXACT
+def attended(states, layout, **options):
+    return attend(torch.nn.Identity(), *states, None, packed=layout, **options)[0]
 
 
-@pytest.mark.parametrize("call_cost", CALL_COSTS)
-@pytest.mark.parametrize("architecture", EVERY_ARCHITECTURE)
-def test_packed_states_and_gradients_match_dense_mask(monkeypatch, architecture, call_cost):
-    set_call_cost(monkeypatch, call_cost)
-    model, trie = exact_model(architecture), made_trie()
-    assert_same_states_and_gradients(model, packed_states(model, trie), dense_states(model, trie))
-
-
-@pytest.mark.parametrize("batch_tokens", [1, 60, 10_000])
-@pytest.mark.parametrize("architecture", EVERY_ARCHITECTURE)
-def test_padded_states_and_gradients_match_packed_row(architecture, batch_tokens):
-    model, trie = exact_model(architecture), made_trie()
-    assert_same_states_and_gradients(model, padded_states(model, trie, batch_tokens), packed_states(model, trie))
-
-
-@pytest.mark.parametrize("architecture", EVERY_ARCHITECTURE)
-def test_float32_states_match_within_rounding(architecture):
-    model, trie = tiny_model(architecture), made_trie()
-    bound = float32_bound(model)
-    assert relative(packed_states(model, trie), dense_states(exact_model(architecture), trie)) < bound
-
-
-def test_prompt_may_span_several_pieces(monkeypatch):
-    set_call_cost(monkeypatch, 0.0)
-    draw = np.random.default_rng(1)
-    prompt = tuple(draw.integers(1, 30, size=150).tolist())
-    trie = build_trie([[(prompt, (1, 2, 3)), (prompt, (4, 5))], [(prompt[:140], (6,)), (prompt[:140], (7, 8))]])
-    model = exact_model("qwen2")
-    assert relative(packed_states(model, trie), dense_states(model, trie)) < EXACT
-
-
-def test_bfloat16_states_are_close():
-    model, trie = tiny_model("qwen2"), made_trie()
-    exact = packed_states(model, trie)
-    model = copy.deepcopy(model).to(torch.bfloat16)
-    found = packed_states(model, trie)
-    assert found.dtype == torch.bfloat16
-    assert relative(found, exact) < 3 * relative(dense_states(model, trie), exact) < 0.1
-    assert all(gradient.isfinite().all() for gradient in gradients_of(model, found))
-
-
-def test_attention_dropout_applies_only_in_training():
-    trie, model = made_trie(), exact_model("gpt2")
-    for name, part in model.named_modules():
-        if isinstance(part, torch.nn.Dropout):
-            part.p = 0.4 if name.endswith("attn_dropout") else 0.0
-    assert relative(packed_states(model.eval(), trie), dense_states(model, trie)) < EXACT
-    model.train()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        first, second = packed_states(model, trie), packed_states(model, trie)
-        torch.manual_seed(1)
-        again = packed_states(model, trie)
-    assert torch.equal(first, again)
-    assert relative(first, second) > 1e-3
-    assert all(gradient.isfinite().all() for gradient in gradients_of(model, first))
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_plain_forward_is_rejected_inside_context_and_unchanged_after_it(architecture):
-    model = exact_model(architecture)
-    ids = torch.tensor([[1, 5, 2, 9, 4], [3, 3, 8, 1, 7]])
+@pytest.mark.parametrize(("heads", "key_heads"), [(3, 3), (6, 2), (4, 1)])
+@pytest.mark.parametrize("chunk", [1, 5, 16, 1000])
+def test_attention_and_gradients_match_loop_over_nodes(monkeypatch, heads, key_heads, chunk):
+    monkeypatch.setattr(packed, "CHUNK", chunk)
+    trie = made_trie()
+    states, layout = made_states(trie, heads, key_heads), Layout(trie)
+    expected, found = slow_attention(*states, trie, 0.3), attended(states, layout, scaling=0.3)
     with torch.no_grad():
-        before = model(input_ids=ids).logits
-        with packed_attention(model):
-            packed_states(model, made_trie())
-            with pytest.raises(NotImplementedError, match="was not given the layout"):  # its mask would not be made
-                model(input_ids=ids)
-        after = model(input_ids=ids).logits
-    assert torch.equal(after, before)
+        assert relative(attended(states, layout, scaling=0.3), expected) < EXACT
+    weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+    slow, ours = (torch.autograd.grad((output * weights).sum(), states) for output in (expected, found))
+    assert relative(found, expected) < EXACT
+    assert all(relative(gradient, exact) < EXACT for gradient, exact in zip(ours, slow, strict=True))
 
 
-@pytest.mark.parametrize("own", ["sdpa", "eager"])
-def test_attention_is_restored_after_error(own):
-    model = tiny_model("qwen2")
-    model.set_attn_implementation(own)
-    with packed_attention(model):
-        assert model.config._attn_implementation == NAME
-        with packed_attention(model):
-            pass
-        assert model.config._attn_implementation == NAME, "the outer context is still open"
-    assert model.config._attn_implementation == own
-    with pytest.raises(ZeroDivisionError), packed_attention(model):
-        raise ZeroDivisionError
-    assert model.config._attn_implementation == own
+@pytest.mark.parametrize("name", REFUSED)
+def test_attention_rejects_other_than_scaled_dot_product(name):
+    trie = made_trie()
+    with pytest.raises(NotImplementedError, match=name):
+        attended(made_states(trie, 3, 3), Layout(trie), **{name: 1.0})
 
 
 def test_kernel_may_return_transposed_tensor(monkeypatch):
     """Like masked kernels of GPUs."""
-    model, trie = exact_model("qwen2"), made_trie()
-    with torch.no_grad():
-        expected = packed_states(model, trie)
-        stock = attention.F.scaled_dot_product_attention
+    trie = made_trie()
+    states, stock = made_states(trie, 6, 2), packed.F.scaled_dot_product_attention
+    expected = attended(states, Layout(trie))
 
-        def transposed(*arguments, **keywords):
-            return stock(*arguments, **keywords).transpose(1, 2).contiguous().transpose(1, 2)
+    def transposed(*arguments, **keywords):
+        return stock(*arguments, **keywords).transpose(1, 2).contiguous().transpose(1, 2)
 
-        monkeypatch.setattr(attention.F, "scaled_dot_product_attention", transposed)
-        assert relative(packed_states(model, trie), expected) < EXACT
+    monkeypatch.setattr(packed.F, "scaled_dot_product_attention", transposed)
+    assert relative(attended(states, Layout(trie)), expected) < EXACT
+
+
+def slow_scores(model, encoded):
+    """Eq. 13 with gradient, one answer at a time."""
+    scores = []
+    for answer in (answer for instance in encoded for template in instance.answers for answer in template):
+        logits = model(input_ids=torch.tensor([answer.inputs]), use_cache=False).logits[0, len(answer.context) - 1 :]
+        scores.append(logits.log_softmax(-1)[torch.arange(len(answer.tokens)), list(answer.tokens)].mean())
+    return torch.stack(scores).view(len(encoded), 3, 2)
+
+
+@pytest.mark.parametrize(("backend", "batch_tokens"), [("packed", 1), ("padded", 1), ("padded", 60), ("padded", 9999)])
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE_ARCHITECTURES])
+def test_scores_and_gradients_match_separate_sequences(architecture, backend, batch_tokens):
+    model, encoded = in_float64(tiny_model(architecture)), instances(byte_bpe(), 2)
+    weights = torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    found = answer_states(model, encoded, backend=backend, batch_tokens=batch_tokens).scores()
+    expected, parameters = slow_scores(model, encoded), list(model.parameters())
+    assert relative(found, expected) < EXACT
+    ours, slow = (torch.autograd.grad((scores * weights).sum(), parameters) for scores in (found, expected))
+    assert all(relative(gradient, exact) < EXACT for gradient, exact in zip(ours, slow, strict=True))
+
+
+def test_bfloat16_logits_become_float32():
+    model, encoded = tiny_model("qwen2"), instances(byte_bpe(), 2)
+    exact = answer_states(model, encoded).scores()
+    states = answer_states(copy.deepcopy(model).to(torch.bfloat16), encoded)
+    assert states.logits.dtype == states.scores().dtype == states.token_log_softmax().dtype == torch.float32
+    assert relative(states.scores(), exact) < 0.1
+
+
+@pytest.mark.parametrize("label", [None, 1])
+@torch.no_grad()
+def test_answers_of_instance_and_label_exclude_others(label):
+    model, encoded = in_float64(tiny_model("qwen2")), instances(byte_bpe(), 3)
+    states, labels = answer_states(model, encoded), slice(None) if label is None else slice(label, label + 1)
+    chosen = [answer for template in encoded[1].answers for answer in template[labels]]
+    part = states.of(1, label)
+    assert relative(part.scores(), states.scores()[1:2, :, labels]) < EXACT
+    assert part.token_target.tolist() == [token for answer in chosen for token in answer.tokens]
+    token_log_probs = part.token_log_softmax()[range(len(part.token_target)), part.token_target]
+    sums = [float(tokens.sum()) for tokens in token_log_probs.split([len(answer.tokens) for answer in chosen])]
+    expected = states.scores()[1, :, labels].flatten() * torch.tensor([len(answer.tokens) for answer in chosen])
+    assert sums == pytest.approx(expected.tolist(), rel=EXACT)
+
+
+@pytest.mark.parametrize("own", ["sdpa", "eager"])
+def test_own_attention_is_restored_also_after_error(own):
+    model, ids = in_float64(tiny_model("qwen2")), torch.tensor([[1, 5, 2, 9, 4], [3, 3, 8, 1, 7]])
+    model.set_attn_implementation(own)
+    before = model(input_ids=ids).logits
+    with packed_attention(model):
+        with packed_attention(model):
+            answer_states(model, instances(byte_bpe(), 1))
+        assert model.config._attn_implementation == NAME, "the outer context is still open"
+        with pytest.raises(NotImplementedError, match="was not given the layout"):  # its mask would not be made
+            model(input_ids=ids)
+    with pytest.raises(ZeroDivisionError), packed_attention(model):
+        raise ZeroDivisionError
+    assert model.config._attn_implementation == own
+    assert torch.equal(model(input_ids=ids).logits, before)

@@ -1,11 +1,8 @@
 """The trie has one node per distinct prefix, with positions and visibility checked against a set of prefixes."""
 
 import numpy as np
-import pytest
-import torch
 from hypothesis import given, settings
 
-from flip_flop.scoring.answers import AnswerStates
 from flip_flop.scoring.trie import build_trie, join, shared_beginning
 from tests.scoring.tries import batches, batches_with_a_common_beginning, expected_prefixes, joined, path, spelled
 
@@ -14,7 +11,6 @@ EXAMPLE = [
     [((1, 2, 3), (4,)), ((1, 2, 3), (5, 6)), ((1, 2, 3), (5, 7, 8))],
     [((1, 2), (3, 9)), ((1, 4, 4), (1,)), ((1, 2), (6, 1))],
 ]
-OTHER = [[((5,), (5, 5)), ((5,), (6,)), ((7, 5), (1, 1, 1))], [((5, 1), (2,)), ((5,), (3, 3)), ((8,), (4,))]]
 
 
 def words(trie):
@@ -24,13 +20,10 @@ def words(trie):
 def test_trie_of_example():
     trie = build_trie(EXAMPLE)
     # (1, 2, 3) is also the input of the answer (3, 9), and (1, 2, 6) of (6, 1).
-    prompts = [(1,), (1, 2), (1, 2, 3), (1, 4), (1, 4, 4)]
-    assert words(trie) == [*prompts, (1, 2, 3, 5), (1, 2, 3, 5, 7), (1, 2, 6)]
-    assert trie.num_prompt == len(prompts)
-    assert trie.depth.tolist() == [0, 1, 2, 1, 2, 3, 4, 2]
-    assert trie.enter.tolist() == [0, 1, 2, 6, 7, 3, 4, 5]
-    assert trie.leave.tolist() == [8, 6, 5, 8, 8, 5, 5, 6]
-    assert trie.token_node.tolist() == [2, *[2, 5], *[2, 5, 6], *[1, 2], 4, *[1, 7]]
+    assert words(trie) == [(1,), (1, 2), (1, 2, 3), (1, 2, 3, 5), (1, 2, 3, 5, 7), (1, 2, 6), (1, 4), (1, 4, 4)]
+    assert trie.depth.tolist() == [0, 1, 2, 3, 4, 2, 1, 2]
+    assert trie.leave.tolist() == [8, 6, 5, 5, 5, 6, 8, 8]
+    assert trie.token_node.tolist() == [2, *[2, 3], *[2, 3, 4], *[1, 2], 7, *[1, 5]]
     assert trie.token_target.tolist() == [4, 5, 6, 5, 7, 8, 3, 9, 1, 6, 1]
     assert trie.token_counts.tolist() == [[[1, 2, 3], [2, 1, 2]]]
 
@@ -40,7 +33,6 @@ def test_one_node_per_distinct_prefix(batch):
     trie = joined(batch)
     assert sorted(words(trie)) == sorted(word for answers in batch for word in expected_prefixes(answers))
     assert all(trie.parent[node] < node for node in range(len(trie)))
-    assert all(trie.parent[node] < trie.num_prompt for node in range(trie.num_prompt))
     assert trie.depth.tolist() == [len(word) - 1 for word in words(trie)]
 
 
@@ -53,9 +45,11 @@ def test_joined_tries_keep_visibility_positions_and_targets(batch):
         assert len(trie) == sum(len(each) - shared for each in tries) + shared
         spelt = words(trie)
         # Visibility: the nodes that an attention mask shows are the node and its ancestors.
-        is_seen = (trie.enter[None] <= trie.enter[:, None]) & (trie.enter[:, None] < trie.leave[None])
+        nodes = np.arange(len(trie))
+        is_seen = (nodes <= nodes[:, None]) & (nodes[:, None] < trie.leave)
         paths = [path(trie, node) for node in range(len(trie))]
-        assert [np.flatnonzero(row).tolist() for row in is_seen] == [sorted(each) for each in paths]
+        assert [np.flatnonzero(row).tolist() for row in is_seen] == paths
+        assert [[*trie.ancestors(node), node] for node in nodes] == paths
         # Positions, and a parent before its children.
         assert trie.depth.tolist() == [len(each) - 1 for each in paths]
         assert all(trie.parent[node] < node for node in range(len(trie)))
@@ -69,21 +63,3 @@ def test_joined_tries_keep_visibility_positions_and_targets(batch):
         contexts = [prompt + answer[:at] for prompt, answer in pairs for at in range(len(answer))]
         assert [spelt[node] for node in trie.token_node] == contexts
         assert trie.token_target.tolist() == [token for _, answer in pairs for token in answer]
-
-
-def answers_of(trie):
-    parts = (torch.from_numpy(part.astype(np.int64)) for part in (trie.token_node, trie.token_target))
-    return AnswerStates(torch.zeros(len(trie), 1), *parts, torch.from_numpy(trie.token_counts))
-
-
-@pytest.mark.parametrize("label", [None, 1])
-def test_answers_of_instance_exclude_others(label):
-    trie = joined([OTHER, EXAMPLE])
-    mine = answers_of(trie).of(1, label)
-    spelt = words(trie)
-    chosen = [pair for template in EXAMPLE for pair in (template if label is None else template[label : label + 1])]
-    expected = [prompt + answer[:j] for prompt, answer in chosen for j in range(len(answer))]
-    assert [spelt[node] for node in mine.token_node] == expected
-    assert mine.token_target.tolist() == [token for _, answer in chosen for token in answer]
-    assert mine.token_counts.shape == (1, 2, 3 if label is None else 1)
-    assert mine.token_counts.ravel().tolist() == [len(answer) for _, answer in chosen]

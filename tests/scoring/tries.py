@@ -3,19 +3,10 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from flip_flop.scoring.attention import COSTS
 from flip_flop.scoring.trie import build_trie, join
 
 # Few tokens, so that sequences share beginnings of every length.
 TOKEN = st.integers(1, 3)
-# Nanoseconds of an attention call: 0 gives a call per chain, 1e12 the fewest calls.
-CALL_COSTS = [0.0, None, 1e12]
-
-
-def set_call_cost(monkeypatch, cost):
-    """``None`` keeps the cost of the device."""
-    if cost is not None:
-        monkeypatch.setitem(COSTS, "cpu", (cost, *COSTS["cpu"][1:]))
 
 
 def sequences(most):

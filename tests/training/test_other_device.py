@@ -12,7 +12,7 @@ import torch
 
 from flip_flop import audit
 from flip_flop.scoring import score_instances
-from flip_flop.scoring.answers import pack
+from flip_flop.scoring.packed import pack
 from tests.exact import float32_bound
 from tests.tiny import tiny_model
 from tests.training.conftest import load_tiny, make_task
@@ -20,7 +20,7 @@ from tests.training.naive_step import LOSSES, distance, made_instances, made_tra
 from tests.training.test_trainer import adapter_weights, training_rows
 
 pytestmark = pytest.mark.slow
-SCORINGS = {"one mask": ("packed", "mask"), "blocks": ("packed", "sdpa"), "padded": ("padded", "sdpa")}
+SCORINGS = ("packed", "padded")
 STEPS = LOSSES | {
     "f2c, positions apart": {"method": "f2c", "answer_aggregation": "per_position"},
     "swarm, mixture": {"method": "swarm", "swarm_pairs": "mixture", "swarm_space": "vocab"},
@@ -55,13 +55,13 @@ def found(tmp_path_factory, instances):
     return torch.load(folder / "found.pt", weights_only=False)
 
 
-@pytest.mark.parametrize("name", SCORINGS)
-def test_scores_match_the_cpu_with_one_wait_per_window(found, instances, name):
+@pytest.mark.parametrize("backend", SCORINGS)
+def test_scores_match_the_cpu_with_one_wait_per_window(found, instances, backend):
     model = tiny_model("qwen2")
-    scores, waits = found[name]
-    expected = score_instances(model, instances, backend=SCORINGS[name][0], quiet=True).scores
+    scores, waits = found[backend]
+    expected = score_instances(model, instances, backend=backend, quiet=True).scores
     np.testing.assert_allclose(scores, expected, rtol=float32_bound(model))
-    if name != "padded":  # transformers' own masks wait
+    if backend == "packed":  # transformers' own masks wait
         assert waits == ["scoring/scores.py: score_instances"]
 
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from flip_flop.scoring.causal_lm import decoder_of
 from tests.exact import EXACT, in_float64
 from tests.training.naive_step import LOSSES, distance, lora_gradients, made_instances, made_trainer
 
@@ -23,7 +22,7 @@ def refuse_beyond(trainer, limit, *, backward):
         if backward and seen[-1] > limit:
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    decoder_of(trainer.adapted).register_forward_pre_hook(before, with_kwargs=True)
+    trainer.adapted.get_base_model().model.register_forward_pre_hook(before, with_kwargs=True)
     first = next(value for value in trainer.adapted.parameters() if value.requires_grad)
     first.register_post_accumulate_grad_hook(after)
 

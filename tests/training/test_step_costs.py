@@ -3,11 +3,10 @@
 import itertools
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flip_flop.scoring.answers import pack
+from flip_flop.scoring.packed import pack
 from tests.method import oracle
 from tests.training.naive_step import LOSSES, NO_CONSENSUS, made_instances, made_trainer, slow_scores, step
 
@@ -16,7 +15,7 @@ class Counter:
     """Tokens into the first layer, tokens whose state behind it receives a gradient, rows of the head."""
 
     def __init__(self, model):
-        self.forwarded = self.backward = self.head_rows = self.loss_rows = 0
+        self.forwarded = self.backward = self.head_rows = 0
         base = model.get_base_model()
         base.model.layers[0].register_forward_hook(self._layer)
         base.get_output_embeddings().register_forward_pre_hook(self._head)
@@ -31,13 +30,10 @@ class Counter:
         self.backward += gradient.shape[0] * gradient.shape[1]
 
     def _head(self, head, given):
-        if torch.is_grad_enabled() and given[0].requires_grad:
-            self.loss_rows += len(given[0])
-        else:
-            self.head_rows += len(given[0])
+        self.head_rows += given[0].shape[0] * given[0].shape[1]
 
     def found(self):
-        return self.forwarded, self.backward, self.head_rows, self.loss_rows
+        return self.forwarded, self.backward, self.head_rows
 
 
 def prefixes(sequences):
@@ -75,8 +71,8 @@ def test_step_computes_each_prefix_once(tmp_path, kind, number):
     counter = Counter(trainer.adapted)
     step(trainer, [instance])
     tokens, rows = len(inputs_of(pairs(instance))), len(rows_of(pairs(instance)))
-    derived = rows if kind == "swarm" else 0 if label is None else len(rows_of(pairs(instance, label)))
-    assert counter.found() == (tokens, tokens if derived else 0, rows, derived)
+    has_loss = kind == "swarm" or label is not None
+    assert counter.found() == (tokens, tokens if has_loss else 0, rows)
 
 
 def test_instances_without_a_consensus_need_no_backward_in_separate_rows(tmp_path):
@@ -116,12 +112,11 @@ def test_micro_batch_is_split_between_instances(tmp_path, monkeypatch, row_token
     assert rows == [[instances[index] for index in sorted(group)] for group in groups]
 
 
-@given(st.lists(st.integers(1, 20), max_size=8), st.integers(1, 60), st.booleans())
-def test_rows_are_full_and_sorted_by_size(sizes, most, padded):
-    groups = list(pack(sizes, most, padded=padded))
+@given(st.lists(st.integers(1, 20), max_size=8), st.integers(1, 60))
+def test_rows_are_full_and_sorted_by_size(sizes, most):
+    groups = list(pack(sizes, most))
     ordered = [[sizes[index] for index in group] for group in groups]
     assert sorted(index for group in groups for index in group) == list(range(len(sizes)))
     assert [size for group in ordered for size in group] == sorted(sizes, reverse=True)
-    tokens = (lambda group: group[0] * len(group)) if padded else sum
-    assert all(len(group) == 1 or tokens(group) <= most for group in ordered)
-    assert all(tokens([*group, following[0]]) > most for group, following in itertools.pairwise(ordered))
+    assert all(len(group) == 1 or sum(group) <= most for group in ordered)
+    assert all(sum([*group, following[0]]) > most for group, following in itertools.pairwise(ordered))

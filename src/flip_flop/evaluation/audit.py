@@ -106,9 +106,11 @@ def audit(
     if scores.token_counts is not None and scores.token_counts.all():
         mass = scores.own_label_mass.mean(axis=0)
         low = np.flatnonzero(mass < LOW_MASS).tolist()
-        tokens = scorer.preferred_tokens(scores, low, scoring) if low else []
         metrics["own_label_mass_per_template"] = dict(zip(names, mass.tolist(), strict=True))
-        metrics["preferred_tokens_per_template"] = {names[at]: each for at, each in zip(low, tokens, strict=False)}
+        tokens = scores.preferred_tokens
+        metrics["preferred_tokens_per_template"] = {
+            names[template]: list(tokens[template]) for template in low if tokens
+        }
     if scores.prompt_tokens is not None:
         lengths = scores.prompt_tokens.mean(axis=0).tolist()
         metrics["prompt_tokens_per_template"] = dict(zip(names, lengths, strict=True))
@@ -121,7 +123,7 @@ def audit(
             **vote_changes(scores.scores, after),
             **summarise(after, scores.gold, names, f1=scores.average, seed=seed),
         }
-    scores = replace(scores, instances=scores.instances or split.instances, encoded=None)
+    scores = replace(scores, instances=scores.instances or split.instances)
     if scoring.by == "generation":
         metrics["unparsed_per_template"] = frequent_unparsed(scores, names)
     found = Audit(record, metrics, scores, names)

@@ -1,6 +1,5 @@
 """The cost of an audit before it runs: requests, tokens, price and time, from a few instances."""
 
-import functools
 import tempfile
 import time
 from collections.abc import Sequence
@@ -8,7 +7,7 @@ from pathlib import Path
 
 from flip_flop.console import count, duration
 from flip_flop.prompts import RenderedInstance
-from flip_flop.scoring import CausalLMScorer, EndpointScorer, Scorer, score
+from flip_flop.scoring import CausalLMScorer, EndpointScorer, Scorer
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import RenderedSplit
 
@@ -40,13 +39,11 @@ def estimate(
             if isinstance(scorer, EndpointScorer):
                 scorer.store = Path(folder) / name
             started = time.perf_counter()
-            # The self-check of a local scorer does not grow with the instances.
-            run = functools.partial(score, scorer.loaded) if isinstance(scorer, CausalLMScorer) else scorer.scores
-            scores = run(chosen, options, names=names)
+            scores = scorer.scores(chosen, options, names=names)
             seconds = time.perf_counter() - started
     lines = [f"dry run: {count(len(instances), 'instance')}, {count(len(names), 'template')}; nothing is written"]
     if isinstance(scorer, CausalLMScorer):
-        encoded, too_long = scorer.loaded.encoder(options.chat_template).encode_all(instances)
+        encoded, too_long, _ = scorer.loaded.encoder(options.chat_template).encode_all(instances)
         sizes = {each.id: len(each.trie) for each in encoded}
         naive = sum(
             len(one.context) + len(one.tokens) for each in encoded for answers in each.answers for one in answers

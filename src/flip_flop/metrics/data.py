@@ -32,7 +32,7 @@ class Scores:
         settings: ``scoring`` in ``run.json``.
         calibration: ``method``, ``label_prior`` and ``offsets``, ``[templates, labels]`` in nats. The offsets are not
             added to ``scores``.
-        encoded: The instances in tokens, if a local model scored them.
+        preferred_tokens: The most probable first tokens of the answer under each template, if known.
         resampled: Values of statistics on the bootstrap's resamples.
 
     Raises:
@@ -54,7 +54,7 @@ class Scores:
     too_long: tuple[Any, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     calibration: Mapping[str, Any] | None = None
-    encoded: Any = None
+    preferred_tokens: tuple[tuple[str, ...], ...] = ()
     resampled: dict[Any, np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:

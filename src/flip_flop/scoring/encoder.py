@@ -4,15 +4,13 @@ import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import SimpleNamespace
-from typing import Any, cast, overload
+from typing import Any, cast
 from unittest.mock import patch
 
-import jinja2
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -21,14 +19,11 @@ from flip_flop.errors import InputError
 from flip_flop.prompts import Chat, RenderedInstance
 from flip_flop.prompts.sandbox import MAX_OUTPUT
 from flip_flop.scoring.boundary import AnswerRow, Boundary, EncodedInstance, longest_tokens
-from flip_flop.scoring.bounds import time_limit
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
 from flip_flop.scoring.options import ChatTemplate
 from flip_flop.scoring.too_long import TooLong
 
 CHUNK = 64  # instances per call of the tokenizer
-# Upper bounds of tokens: of a byte, which Unicode normalization may turn into 11, and BOS or a leading space.
-TOKENS_A_BYTE, ADDED = 12, 8
 
 
 @dataclass(frozen=True)
@@ -94,22 +89,44 @@ class PromptEncoder:
         """Tokenize one instance under all templates.
 
         Raises:
-            InputError: ``E-TOO-LONG`` above the model's context, ``E-MODEL-TOKENIZER`` for a token outside of the
-                model's vocabulary, ``E-LABEL-TOKENS`` for two equal answers, or as :meth:`Boundary.encode`.
+            InputError: ``E-TOO-LONG`` above the model's context, or as :meth:`encode_all`.
         """
-        return self.encode_chunk([self.as_read(instance)])[0]
+        encoded, too_long, _ = self.encode_all([instance])
+        for prompt in too_long:
+            raise InputError(
+                "E-TOO-LONG",
+                f"Instance {prompt.id!r}, template number {prompt.template + 1}: prompt and answer are {prompt.tokens} "
+                f"tokens, the model's context is {prompt.limit}.",
+                "Shorten the text or the template, or use a model with a longer context.",
+            )
+        return encoded[0]
 
-    def encode_all(self, instances: Sequence[RenderedInstance]) -> tuple["EncodedRows", list[TooLong]]:
-        """Return the instances that fit the model's context, in tokens, and the prompts that do not.
+    def encode_all(
+        self, instances: Sequence[RenderedInstance]
+    ) -> tuple[list[EncodedInstance], list[TooLong], list[RenderedInstance]]:
+        """Tokenize instances under all templates, each once.
 
-        Only prompts that may be too long are tokenized here. The rows tokenize the others during iteration.
+        Returns:
+            The instances that fit the model's context, the prompts that do not, and the fitting instances as the model
+            reads them.
+
+        Raises:
+            InputError: ``E-MODEL-TOKENIZER`` for a token outside of the model's vocabulary, ``E-LABEL-TOKENS`` for two
+                equal answers, or as :meth:`Boundary.encode`.
         """
-        read = list(map(self.as_read, instances))
-        long = [number for number, instance in enumerate(read) if self._may_be_too_long(instance)]
-        found = map(self._too_long, self._chunks([read[number] for number in long]))
-        too_long = {number: each for number, each in zip(long, found, strict=True) if each}
-        fitting = [each for number, each in enumerate(read) if number not in too_long]
-        return EncodedRows(self, fitting), [one for each in too_long.values() for one in each]
+        encoded: list[EncodedInstance] = []
+        too_long: list[TooLong] = []
+        fitting: list[RenderedInstance] = []
+        for start in range(0, len(instances), CHUNK):
+            chunk = [self.as_read(instance) for instance in instances[start : start + CHUNK]]
+            for row, instance in zip(self._encode(chunk), chunk, strict=True):
+                long = self._too_long(row)
+                too_long += long
+                if not long:
+                    self._check(row, instance.choices)
+                    encoded.append(row)
+                    fitting.append(instance)
+        return encoded, too_long, fitting
 
     def as_read(self, instance: RenderedInstance) -> RenderedInstance:
         """Return the instance with its prompts in the chat template, if it is used."""
@@ -142,32 +159,6 @@ class PromptEncoder:
         left = iter(rows)
         return [EncodedInstance(each.id, tuple(next(left) for _ in each.prompts), each.label) for each in instances]
 
-    def _chunks(self, instances: Sequence[RenderedInstance]) -> Iterator[EncodedInstance]:
-        for start in range(0, len(instances), CHUNK):
-            yield from self._encode(instances[start : start + CHUNK])
-
-    def encode_chunk(self, read: Sequence[RenderedInstance]) -> list[EncodedInstance]:
-        """Tokenize instances in one call. Their prompts are in the chat template. Raises as :meth:`encode`."""
-        found = self._encode(read)
-        for encoded, instance in zip(found, read, strict=True):
-            for each in self._too_long(encoded):
-                where = f"Instance {each.id!r}, template number {each.template + 1}"
-                raise InputError(
-                    "E-TOO-LONG",
-                    f"{where}: prompt and answer are {each.tokens} tokens, the model's context is {each.limit}.",
-                    "Shorten the text or the template, or use a model with a longer context.",
-                )
-            self._check(encoded, instance.choices)
-        return found
-
-    def _may_be_too_long(self, instance: RenderedInstance) -> bool:
-        if self.max_length is None:
-            return False
-        return any(
-            _most_tokens(prompt) + max(map(_most_tokens, choices)) > self.max_length
-            for prompt, choices in zip(instance.prompts, instance.choices, strict=True)
-        )
-
     def _too_long(self, instance: EncodedInstance) -> list[TooLong]:
         if self.max_length is None:
             return []
@@ -195,55 +186,6 @@ class PromptEncoder:
                 )
 
 
-@dataclass(frozen=True, eq=False)
-class EncodedRows(Sequence[EncodedInstance]):
-    """Instances as the model reads them. During iteration, a thread tokenizes them in advance.
-
-    The error of an invalid instance is raised as soon as the thread finds it.
-    """
-
-    encoder: PromptEncoder
-    read: Sequence[RenderedInstance]
-
-    def __len__(self) -> int:
-        return len(self.read)
-
-    @overload
-    def __getitem__(self, index: int) -> EncodedInstance: ...
-    @overload
-    def __getitem__(self, index: slice) -> "EncodedRows": ...
-    def __getitem__(self, index: int | slice) -> "EncodedInstance | EncodedRows":
-        """Return one instance in tokens, or a part of the rows."""
-        read = self.read[index]
-        return self.encoder.encode_chunk([read])[0] if isinstance(read, RenderedInstance) else replace(self, read=read)
-
-    def __iter__(self) -> Iterator[EncodedInstance]:
-        failed: list[BaseException] = []
-
-        def encode(start: int) -> list[EncodedInstance]:
-            try:
-                return self.encoder.encode_chunk(self.read[start : start + CHUNK])
-            except BaseException as error:
-                failed.append(error)
-                raise
-
-        worker = ThreadPoolExecutor(1, "encoding")
-        try:
-            waiting = [worker.submit(encode, start) for start in range(0, len(self), CHUNK)][::-1]
-            while waiting:
-                for instance in waiting.pop().result():
-                    if failed:
-                        raise failed[0]
-                    yield instance
-        finally:
-            worker.shutdown(cancel_futures=True)
-
-
-def _most_tokens(text: str) -> int:
-    """Return an upper bound of the number of tokens of a text."""
-    return ADDED + (len(text) if text.isascii() else TOKENS_A_BYTE * len(text.encode()))
-
-
 log = logging.getLogger("flip_flop")
 
 _LIBRARY_NAMES = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) - {"tools", "documents"}
@@ -262,13 +204,11 @@ def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: Chat) -> str:
     if chat.system:
         turns.insert(0, {"role": "system", "content": chat.system})
     try:
-        _check_operators(tokenizer)
-        with time_limit():
-            text = str(
-                tokenizer.apply_chat_template(
-                    turns, **chat.chat_template_kwargs, tokenize=False, add_generation_prompt=True
-                )
+        text = str(
+            tokenizer.apply_chat_template(
+                turns, **chat.chat_template_kwargs, tokenize=False, add_generation_prompt=True
             )
+        )
         text.encode()  # a lone surrogate has no tokens
         if len(text) > MAX_OUTPUT:
             raise ValueError(f"it writes {len(text):,} characters; {MAX_OUTPUT:,} are allowed")
@@ -315,13 +255,3 @@ def warn_of_unused(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> None:
 @functools.cache
 def _say(line: str) -> None:
     log.warning(line)
-
-
-@functools.lru_cache(maxsize=4)
-def _check_operators(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse powers, which a time limit cannot interrupt, and Jinja's random filter and text."""
-    written = tokenizer.chat_template
-    for text in written.values() if isinstance(written, dict) else [written]:
-        refused = {("operator", "**"), ("name", "random"), ("name", "lipsum")}
-        if any((kind, value) in refused for _, kind, value in jinja2.Environment().lex(text)):
-            raise ValueError("a power (**), random or lipsum is not allowed")

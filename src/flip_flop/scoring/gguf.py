@@ -14,14 +14,11 @@ from transformers.utils import cached_file, extract_commit_hash
 from flip_flop.errors import InputError
 from flip_flop.files import lock_output, new_folder, read_object, sha256_file, user_cache, write_failure, write_json
 from flip_flop.hub import gguf_name
-from flip_flop.scoring.bounds import check_model_size, check_num_layers, refuse_tensors
 from flip_flop.scoring.causal_lm import as_input_error
-from flip_flop.scoring.loading import ModelSource, in_one_line, load_weights
+from flip_flop.scoring.loading import ModelSource, in_one_line, load_weights, refuse_tensors
 
 log = logging.getLogger("flip_flop")
 
-WEIGHTS_PER_BYTE = 6
-"""The most that a type of quantization stores; IQ1_S stores 5.1."""
 DIGESTS = "digests.json"  # of the other files of its folder
 
 
@@ -75,12 +72,11 @@ def _check_header(name: str, file: Path) -> tuple[str, tuple[str, ...]]:
     """Return the architecture and the names of the tensors.
 
     Raises:
-        InputError: ``E-MODEL-FILE``: the file is damaged, has too many layers, or scales its rotary embeddings.
+        InputError: ``E-MODEL-FILE``: the file is damaged, or scales its rotary embeddings.
     """
     from transformers.integrations.gguf import read_gguf_metadata  # since transformers 5.23
 
     metadata, tensors = read_gguf_metadata(str(file))
-    check_num_layers(name, metadata.get(f"{metadata['general.architecture']}.block_count", 0))
     scaled = [key for key in (*metadata, *tensors) if ".rope.scaling." in key or key.startswith("rope_")]
     if scaled:
         raise InputError(
@@ -95,7 +91,6 @@ def _read_weights(name: str, file: Path, architecture: str, tensors: tuple[str, 
     from transformers.integrations.gguf import is_gguf_arch_supported
 
     config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
-    check_model_size(name, config, WEIGHTS_PER_BYTE * file.stat().st_size)
     dense = {"quantization_config": transformers.GgufConfig(dequantize=True), "dtype": torch.float32}
     model = load_weights(ModelSource(name, str(file.parent)), config=config, gguf_file=file.name, **dense)
     if not is_gguf_arch_supported(architecture):  # then transformers drops unexpected tensors without a report

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+from safetensors import safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -22,19 +23,21 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, install_command
 from flip_flop.files import config_digest, json_digest, sha256_file, sha256_json
 from flip_flop.hub import DEMO, check_model_name, gguf_name, hub_answers, is_local_name
-from flip_flop.record import LOADED_PARTS, AdapterRecord, ModelRecord, check_adapter_folder, check_parts
+from flip_flop.record import ADAPTER_CONFIG, LOADED_PARTS, AdapterRecord, ModelRecord, check_adapter_folder, check_parts
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
-from flip_flop.scoring.bounds import check_model_size, max_weights, refuse_tensors, time_limit, weight_files
-from flip_flop.scoring.causal_lm import as_input_error, check_head, decoder_of
+from flip_flop.scoring.causal_lm import as_input_error, check_model
 from flip_flop.scoring.encoder import PromptEncoder
 from flip_flop.scoring.options import ChatTemplate, DeviceMap, LoadIn
 
+# Behind the name of a module: the scale of its quantized weights.
+SCALE = re.compile(r"\.(weight_scale|scale|qscale|SCB|weight\.absmax)")
 # Where transformers keeps the head of a classifier, a reward model or a reader.
 OTHER_HEADS = {"score", "classifier", "qa_outputs"}
 # Constant tables and masks that older versions stored, scales of a cache in 8 bits, and towers for images and sound.
@@ -103,10 +106,55 @@ def load_weights(source: ModelSource, **arguments: Any) -> Any:
     if heads:
         raise _other_head(source.name, f"its weights hold {heads[0]}")
     # Tensors of other modules, such as a value head, have no effect. GGUF's names of layers begin with "blk".
-    own = {"blk", *dict(model.named_children()), *dict(decoder_of(model).named_children())}
+    own = {"blk", *dict(model.named_children()), *dict(model.base_model.named_children())}
     unexpected = [key for key in loading["unexpected_keys"] if key.split(".")[0] in own and not LEFTOVERS.search(key)]
     refuse_tensors(source.name, unexpected, "hold, without a place in the model,")
     return model
+
+
+def weight_files(source: str, config: PreTrainedConfig, **hub: Any) -> Collection[str]:
+    """Return the names of the files from which transformers loads a model's weights.
+
+    Args:
+        source: A folder, or a name on the hub.
+        config: The model's configuration, which may name the file.
+        hub: ``revision`` and ``local_files_only``.
+
+    Raises:
+        ValueError: A file is not a safetensors file, or is outside the model's folder.
+    """
+    hub |= {"_raise_exceptions_for_missing_entries": False}
+    if other := cached_file(source, ADAPTER_CONFIG, **hub) or next(Path(source).glob("shard-*-model-*"), None):
+        raise ValueError(f"{Path(other).name} makes it an adapter (see --adapter) or a distributed checkpoint")
+    first = getattr(config, "transformers_weights", None) or SAFE_WEIGHTS_NAME
+    is_index = first.endswith(".json") or not (Path(source) / first).is_file()
+    index = is_index and cached_file(source, first if first.endswith(".json") else SAFE_WEIGHTS_INDEX_NAME, **hub)
+    names = set(json.loads(Path(index).read_bytes())["weight_map"].values()) if index else {first}
+    if wrong := [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]:
+        raise ValueError(f"{wrong[0]!r} is not a safetensors file in the model's folder")
+    return names
+
+
+def refuse_unscaled(name: str, folder: Path, files: Collection[str]) -> None:
+    """Refuse quantized weights of a folder without their scale, which would be read as numbers (``E-MODEL-FILE``)."""
+    codes, scaled = set[str](), set[str]()
+    for file in files if folder.is_dir() else ():
+        with safe_open(folder / file, "pt") as tensors:
+            for key in tensors.keys():  # noqa: SIM118 - no mapping
+                scaled.add(f"{SCALE.split(key)[0]}.weight")
+                if key.endswith(".weight") and tensors.get_slice(key).get_dtype()[:2] in ("I8", "U8", "F8"):
+                    codes.add(key)
+    refuse_tensors(name, codes - scaled, "hold, without the scale of its quantization,")
+
+
+def refuse_tensors(name: str, tensors: Collection[str], what: str) -> None:
+    """Refuse a model because of these tensors (``E-MODEL-FILE``)."""
+    if tensors:
+        raise InputError(
+            "E-MODEL-FILE",
+            f"The weights of {name} {what} {min(tensors)}; {len(tensors)} such tensors in all.",
+            "Give the complete weights of a causal language model, with the configuration that belongs to them.",
+        )
 
 
 def check_kind(name: str, config: PreTrainedConfig) -> None:
@@ -196,12 +244,10 @@ def load_model(
     if adapter is not None:
         check_adapter_folder(Path(adapter))
     source = _find_source(name, revision, "weights")
-    with time_limit(1.5):  # some configurations build a list with an entry per layer
-        config = load_pretrained(AutoConfig, source)
+    config = load_pretrained(AutoConfig, source)
     check_kind(name, config)
     files = in_one_line("weights", name, weight_files, source.place, config, **source.hub)
-    largest = in_one_line("weights", name, max_weights, name, Path(source.place), files, config)
-    in_one_line("weights", name, check_model_size, name, config, largest)
+    in_one_line("weights", name, refuse_unscaled, name, Path(source.place), files)
     tokenizer = load_tokenizer(name, revision)
     stored = getattr(config, "quantization_config", None)
     if stored and stored.get("load_in_4bit"):
@@ -217,8 +263,9 @@ def load_model(
     model = load_weights(source, **how)
     if source.gguf_digest:
         model.config.name_or_path = name  # PEFT looks for a folder in model.name_or_path
+    model.requires_grad_(False)  # only an adapter is trained
     compute_in_its_dtype(model)
-    check_head(model)
+    check_model(model)
     record = ModelRecord(
         name=name,
         revision=getattr(config, "_commit_hash", None) or source.revision,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 ChatTemplate = Literal["auto", "on", "off"]
-Backend = Literal["packed", "padded"]
+Backend = Literal["auto", "packed", "padded"]
 By = Literal["probability", "generation"]
 Api = Literal["auto", "echo", "grammar", "prompt_logprobs", "top_logprobs"]
 TooLongPolicy = Literal["refuse", "skip"]
@@ -14,7 +14,7 @@ DeviceMap = Literal["auto"]
 
 _HELP = {
     "chat_template": "Use the tokenizer's chat template; auto: if it has one.",
-    "backend": "packed: compute shared tokens of prompts once, if the model allows it; padded: separate sequences.",
+    "backend": "packed: compute shared tokens of prompts once; padded: separate sequences; auto: packed if tested.",
     "batch_tokens": "Tokens of one forward pass.",
     "too_long": "Rows that exceed the context length: refuse (exit with an error) or skip.",
     "by": "Served models: score each answer (probability), or use the answer that the model writes (generation).",
@@ -29,7 +29,7 @@ class ScoringOptions:
     """The options of scoring. The metadata of a field describes its command-line option."""
 
     chat_template: ChatTemplate = field(default="auto", metadata={"help": _HELP["chat_template"]})
-    backend: Backend = field(default="packed", metadata={"help": _HELP["backend"]})
+    backend: Backend = field(default="auto", metadata={"help": _HELP["backend"]})
     batch_tokens: int = field(default=4096, metadata={"help": _HELP["batch_tokens"], "min": 1})
     too_long: TooLongPolicy = field(default="refuse", metadata={"help": _HELP["too_long"]})
     by: By = field(default="probability", metadata={"help": _HELP["by"]})

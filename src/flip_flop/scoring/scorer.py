@@ -16,8 +16,7 @@ from flip_flop.hub import is_endpoint
 from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import AdapterRecord, ModelRecord
-from flip_flop.scoring.causal_lm import check_head, unwrap
-from flip_flop.scoring.checks import check_scores, preferred_tokens
+from flip_flop.scoring.causal_lm import check_model, unwrap
 from flip_flop.scoring.loading import (
     DEMO,
     EMBEDDED_MODEL,
@@ -81,10 +80,6 @@ class Scorer(abc.ABC):
         """Return the instance as the model reads it, for example in a chat template."""
         return instance
 
-    def preferred_tokens(self, scores: Scores, templates: Sequence[int], options: ScoringOptions) -> list[list[str]]:
-        """Return the most probable first tokens of the answer under each of these templates, or an empty list."""
-        return []
-
 
 class CausalLMScorer(Scorer):
     """A local model, scored by the packed or the padded backend. ``shared`` as in :func:`~flip_flop.score`."""
@@ -103,20 +98,14 @@ class CausalLMScorer(Scorer):
         label: str = "scoring",
         quiet: bool = True,
     ) -> Scores:
-        """Call :func:`~flip_flop.score`, then :func:`~flip_flop.scoring.checks.check_scores`."""
+        """:func:`~flip_flop.score`."""
         if options.by == "generation":
             raise InputError("E-GENERATION", f"{self.record.name} is loaded here, and has probabilities.")
-        found = score(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
-        checked = check_scores(self.loaded.model, found, names, quiet=quiet)
-        return replace(found, settings={**found.settings, "self_check": checked})
+        return score(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:
         """Return the instance in the tokenizer's chat template, if it is used."""
         return self.loaded.encoder(options.chat_template).as_read(instance)
-
-    def preferred_tokens(self, scores: Scores, templates: Sequence[int], options: ScoringOptions) -> list[list[str]]:
-        """:func:`~flip_flop.scoring.checks.preferred_tokens`."""
-        return preferred_tokens(self.loaded, scores, templates, options)
 
 
 def as_scorer(given: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | None = None) -> Scorer:
@@ -167,7 +156,7 @@ def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> Lo
         raise InputError("E-MODEL-KIND", f"{type(model).__name__} is not a model of transformers.", hint)
     causal_lm = unwrap(model)
     compute_in_its_dtype(causal_lm)
-    check_head(causal_lm)
+    check_model(causal_lm)
     name = causal_lm.config._name_or_path
     if tokenizer is None:
         if not name:

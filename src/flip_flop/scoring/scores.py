@@ -1,6 +1,7 @@
 """Score every label under every template: mean log-probability of the answer's tokens, in nats (Eq. 13)."""
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -8,25 +9,39 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from flip_flop.console import track
+from flip_flop.errors import InputError
+from flip_flop.files import generator
 from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import distributed
-from flip_flop.scoring.answers import AnswerStates, answer_states, pack
-from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.boundary import EncodedInstance
-from flip_flop.scoring.causal_lm import evaluation_mode, require_finite
+from flip_flop.scoring.causal_lm import TESTED, evaluation_mode, require_finite, unwrap
 from flip_flop.scoring.loading import LoadedModel
 from flip_flop.scoring.options import DEFAULT_SCORING, Backend, ScoringOptions
-from flip_flop.scoring.support import choose_backend
+from flip_flop.scoring.packed import AnswerStates, answer_states, pack, packed_attention, pass_sizes, rotary_limit
 from flip_flop.scoring.too_long import refuse_or_skip
 from flip_flop.scoring.trie import shared_beginning
 
 log = logging.getLogger("flip_flop")
 
 WINDOW = 8  # forward passes whose instances are sorted by length
+# Kinds of layers in which tokens interact only by attention to earlier tokens.
+ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
+# Rows of the self-check: one of 200, within these bounds, each under at most this number of templates.
+MIN_ROWS, MAX_ROWS, MAX_TEMPLATES = 2, 16, 3
+# Tolerance of the self-check in float32, absolute in nats and relative. Rounding is about 1e-7 of the logits.
+SAME_NATS, SAME_SHARE = 1e-3, 1e-5
+# In units of eps, the dtype's spacing above 1. A logit from 16 to 32 is a multiple of 16 eps. The difference of two
+# logits, each rounded by up to half of that, doubles for two computations, and again for the layers below.
+ROUNDING_EPS = 64
+# Rows and tokens of the preferred tokens.
+NUM_ROWS, NUM_TOKENS = 3, 5
+
+Visit = Callable[[Sequence[EncodedInstance], AnswerStates, Tensor], None]
 
 
 def score(
@@ -39,7 +54,7 @@ def score(
     quiet: bool = True,
     shared: bool = False,
 ) -> Scores:
-    """Score rendered instances, all with the same numbers of templates and labels.
+    """Score rendered instances, all with the same numbers of templates and labels, and check a few of the scores.
 
     Args:
         loaded: The model.
@@ -49,29 +64,95 @@ def score(
         label: The name of the progress bar.
         quiet: Show no progress.
         shared: Divide the work between the processes of a launcher. All processes call this, and all get all scores.
+
+    Raises:
+        InputError: As :meth:`~flip_flop.scoring.PromptEncoder.encode_all`, :func:`score_instances` and
+            :func:`check_scores`.
     """
     encoder = loaded.encoder(options.chat_template, options.prompt_date or "")
-    encoded, too_long = encoder.encode_all(instances)
+    encoded, too_long, read = encoder.encode_all(instances)
     refuse_or_skip(too_long, len(instances), options.too_long, names)
-    how: dict[str, Any] = {"batch_tokens": options.batch_tokens, "label": label, "quiet": quiet}
+    backend = choose_backend(loaded.model, encoded, options.backend)
+    preferred: list[Tensor] = []
+
+    def score_part(part: Sequence[EncodedInstance]) -> Scores:
+        how: dict[str, Any] = {"batch_tokens": options.batch_tokens, "label": label, "quiet": quiet}
+        return score_instances(loaded.model, part, backend=backend, **how, visit=_note_first_tokens(part, preferred))
+
     if shared:
-        # Chosen from all instances, so that all processes use the same backend.
-        backend = choose_backend(loaded.model, encoded, options.backend)
         own = distributed.shard(encoded) or encoded[:1]
-        parts = distributed.all_results(lambda: score_instances(loaded.model, own, backend=backend, **how))
-        found = join_scores(parts, len(encoded))
+        scores = join_scores(distributed.all_results(lambda: score_part(own)), len(encoded))
     else:
-        found = score_instances(loaded.model, encoded, backend=options.backend, **how)
+        scores = score_part(encoded)
     settings = {
         "delimiter": encoder.delimiter_of(instances[0].chat),
         "chat_template": encoder.uses_chat_template,
         "prompt_date": encoder.date,
         "bos": encoder.bos is not None,
-        "backend": found.settings["backend"],
+        "backend": backend,
         "batch_tokens": options.batch_tokens,
-        "boundary_merged": found.settings["boundary_merged"],
+        "boundary_merged": scores.settings["boundary_merged"],
+        "self_check": check_scores(loaded.model, scores, encoded, names, quiet=quiet),
     }
-    return replace(found, instances=encoded.read, too_long=tuple(too_long), settings=settings, encoded=encoded)
+    top = torch.stack(preferred).mean(dim=0).topk(min(NUM_TOKENS, preferred[0].shape[-1])).indices.tolist()
+    words = tuple(tuple(str(loaded.tokenizer.decode([token])) for token in tokens) for tokens in top)
+    return replace(scores, instances=read, too_long=tuple(too_long), settings=settings, preferred_tokens=words)
+
+
+def _note_first_tokens(instances: Sequence[EncodedInstance], probs: list[Tensor]) -> Visit:
+    """Append the probabilities of the answer's first token, ``[templates, vocab]``, of a few drawn instances."""
+    drawn = generator(0, "preferred-tokens").permutation(len(instances))[:NUM_ROWS].tolist()
+    ids = {instances[row].id for row in drawn}
+
+    def visit(members: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
+        for number, member in enumerate(members):
+            if member.id in ids:
+                answers = states.of(number, label=0)
+                counts = answers.token_counts.flatten()
+                rows = answers.token_row[counts.cumsum(0) - counts].to(states.logits.device)
+                probs.append(states.logits[rows].softmax(dim=-1).cpu())
+
+    return visit
+
+
+def choose_backend(model: nn.Module, instances: Sequence[EncodedInstance], wanted: Backend) -> Backend:
+    """Return ``packed`` or ``padded``. ``auto`` packs architectures whose packed scores were tested.
+
+    Others are computed as separate sequences, with a warning ``W-PADDED``.
+    """
+    if wanted != "auto":
+        return wanted
+    obstacle = packed_obstacle(model, max((instance.longest for instance in instances), default=0))
+    if obstacle is None:
+        return "packed"
+    _warn_once(f"W-PADDED: {type(unwrap(model)).__name__}: {obstacle}; the slower padded back end is used.")
+    return "padded"
+
+
+@functools.cache
+def _warn_once(line: str) -> None:
+    log.warning(line)
+
+
+def packed_obstacle(model: nn.Module, longest: int) -> str | None:
+    """Return why packed scores may differ, or ``None``. ``longest`` is the length of the longest sequence."""
+    causal_lm = unwrap(model)
+    if causal_lm.config.model_type not in TESTED["packed"]:
+        return f"its architecture {causal_lm.config.model_type!r} is not tested with packed rows"
+    config = causal_lm.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if others := kinds - ATTENTION_LAYERS:
+        return f"it has layers of kind {sorted(others)[0]}"
+    slides = "sliding_attention" in kinds if kinds else getattr(config, "use_sliding_window", True)
+    limits = {
+        "attention window": slides and getattr(config, "sliding_window", None),
+        "attention chunk": getattr(config, "attention_chunk_size", None),
+        "range of fixed rotary positions": rotary_limit(model),
+    }
+    for name, limit in limits.items():
+        if limit and longest > limit:
+            return f"its {name} ends at {limit} tokens, and the longest prompt with its answer is read in {longest}"
+    return None
 
 
 @torch.no_grad()
@@ -79,51 +160,41 @@ def score_instances(
     model: nn.Module,
     instances: Sequence[EncodedInstance],
     *,
-    backend: Backend = "packed",
+    backend: Backend = "auto",
     batch_tokens: int = DEFAULT_SCORING.batch_tokens,
     label: str = "scoring",
     quiet: bool = False,
-    visit: Callable[[Sequence[EncodedInstance], AnswerStates, torch.Tensor], None] | None = None,
+    visit: Visit | None = None,
 ) -> Scores:
     """Score every label of every instance under every template.
 
     The result does not depend on the order of the instances. It depends on ``batch_tokens``, the tokens of one forward
-    pass, only by rounding. An instance is never divided. The model is in evaluation mode. Models that the packed
-    backend cannot serve exactly are scored by the padded one. ``visit`` gets the instances, states and scores of each
-    forward pass.
+    pass, only by rounding. An instance is never divided. The model is in evaluation mode. ``visit`` gets the instances,
+    states and scores of each forward pass.
 
     Raises:
         InputError: ``E-NONFINITE`` with the instance's id if the model's output is not finite.
     """
     backend = choose_backend(model, instances, backend)
-    read: list[EncodedInstance] = []
     scores: list[np.ndarray] = []
     counts: list[np.ndarray] = []
-    lengths: list[list[int]] = []
-    merged = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(evaluation_mode(model))
         if backend == "packed":
             stack.enter_context(packed_attention(model))
         advance = stack.enter_context(track(label, len(instances), "instances", quiet=quiet))
         for window in _windows(instances, WINDOW * batch_tokens):
-            # Only the id and the label: the tokens of a whole set need too much memory.
-            read += [replace(instance, answers=()) for instance in window]
-            scores += [np.empty(0)] * len(window)
-            counts += [np.empty(0)] * len(window)
-            lengths += [instance.prompt_tokens for instance in window]
-            merged += sum(instance.num_merged for instance in window)
             shared = shared_beginning([instance.trie for instance in window])
-            sizes = [len(instance.trie) - shared for instance in window]
+            sizes = pass_sizes(model, window, batch_tokens, shared)
             waiting = list(pack(sizes, batch_tokens - shared))[::-1]
             order: list[int] = []
-            found: list[tuple[torch.Tensor, torch.Tensor]] = []
+            results: list[tuple[Tensor, Tensor]] = []
             while waiting:
                 indices = waiting.pop()
                 members = [window[index] for index in indices]
                 try:
                     states = answer_states(model, members, backend=backend, batch_tokens=batch_tokens, shared=shared)
-                    answers = states.scores(model)
+                    answers = states.scores()
                 except torch.OutOfMemoryError:
                     if len(indices) == 1:
                         raise
@@ -132,21 +203,26 @@ def score_instances(
                     log.warning("W-MEMORY: %d tokens do not fit; forwards now have %d", shared + tokens, batch_tokens)
                     left = [index for group in [*waiting, indices] for index in group]
                     parts = pack([sizes[index] for index in left], tokens // 2)
-                    waiting = [[left[at] for at in part] for part in parts][::-1]
+                    waiting = [[left[number] for number in part] for part in parts][::-1]
                     continue
                 if visit is not None:
-                    answers = require_finite(answers.cpu(), [instance.id for instance in members])
                     visit(members, states, answers)
                 order += indices
-                found.append((answers, states.token_counts))
+                results.append((answers, states.token_counts))
                 advance(len(indices))
             # One copy per window: while a device computes a forward pass, the CPU prepares the next one.
-            batch, batch_counts = (torch.cat(parts) for parts in zip(*found, strict=True))
+            batch, batch_counts = (torch.cat(parts) for parts in zip(*results, strict=True))
             batch = require_finite(batch.float().cpu(), [window[index].id for index in order])
-            for index, of_it, its_counts in zip(order, batch.numpy(), batch_counts.numpy(), strict=True):
-                scores[index - len(window)], counts[index - len(window)] = of_it, its_counts
-    settings = {"backend": backend, "boundary_merged": merged}
-    return Scores.of(read, np.stack(scores), np.stack(counts), prompt_tokens=np.array(lengths), settings=settings)
+            place = np.argsort(order)
+            scores.append(batch.numpy()[place])
+            counts.append(batch_counts.numpy()[place])
+    return Scores.of(
+        instances,
+        np.concatenate(scores),
+        np.concatenate(counts),
+        prompt_tokens=np.array([instance.prompt_tokens for instance in instances]),
+        settings={"backend": backend, "boundary_merged": sum(instance.num_merged for instance in instances)},
+    )
 
 
 def join_scores(parts: Sequence[Scores], length: int) -> Scores:
@@ -166,10 +242,11 @@ def join_scores(parts: Sequence[Scores], length: int) -> Scores:
 
 
 def _windows(instances: Iterable[EncodedInstance], max_nodes: int) -> Iterator[list[EncodedInstance]]:
-    """Yield the instances in order, in groups of at most ``max_nodes``. Only one group is in memory."""
+    """Yield the instances in order, in groups of at most ``max_nodes``. Only the tries of one group are in memory."""
     window: list[EncodedInstance] = []
     total = 0
-    for instance in instances:
+    for stored in instances:
+        instance = replace(stored) if "trie" not in vars(stored) else stored
         if window and total + len(instance.trie) > max_nodes:
             yield window
             window, total = [], 0
@@ -177,3 +254,84 @@ def _windows(instances: Iterable[EncodedInstance], max_nodes: int) -> Iterator[l
         total += len(instance.trie)
     if window:
         yield window
+
+
+def allowed_difference(model: nn.Module) -> float:
+    """Return 64 eps of the model's dtype, at least 1e-3 nats: 0.5 in bfloat16, 0.063 in float16, 0.001 in float32."""
+    causal_lm = unwrap(model)
+    dtype = causal_lm.dtype
+    if dtype == torch.float32 and causal_lm.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+        dtype = torch.float16  # TF32 has the same precision
+    return max(SAME_NATS, ROUNDING_EPS * torch.finfo(dtype).eps)
+
+
+@torch.no_grad()
+def check_scores(
+    model: nn.Module,
+    scores: Scores,
+    instances: Sequence[EncodedInstance],
+    names: Sequence[str] = (),
+    *,
+    quiet: bool = True,
+) -> dict[str, float | int]:
+    """Score a few rows again, one row at a time with the padded backend, and compare the scores.
+
+    Two scores may differ by :func:`allowed_difference` and 1e-5 of their value: their sums are rounded in another
+    order.
+
+    Args:
+        model: The model that computed the scores.
+        scores: The scores, ``[instances, templates, labels]``.
+        instances: Their instances.
+        names: Template names, for errors.
+        quiet: Show no progress.
+
+    Returns:
+        The number of scores that were checked, and their largest difference in nats.
+
+    Raises:
+        InputError: ``E-SELF-CHECK`` for a larger difference.
+    """
+    draw, allowed = generator(0, "self-check"), allowed_difference(model)
+    rows = draw.permutation(len(scores))[: int(np.clip(len(scores) // 200, MIN_ROWS, MAX_ROWS))].tolist()
+    differences = []
+    with track("self-check", len(rows), "instances", quiet=quiet) as advance:
+        for row in rows:
+            templates = draw.permutation(scores.scores.shape[1])[:MAX_TEMPLATES]
+            first = scores.scores[row, templates].astype(np.float64)
+            again = _scores_alone(model, instances[row], templates.tolist())
+            differences.append(np.abs(first - again))
+            wrong = np.argwhere(~(differences[-1] <= allowed + SAME_SHARE * np.abs(again)))
+            if len(wrong):
+                cell = template, label = tuple(wrong[0].tolist())
+                name = names[templates[template]] if names else int(templates[template]) + 1
+                raise InputError(
+                    "E-SELF-CHECK",
+                    f"instance {scores.ids[row]!r}, template {name!r}, label {label}: the score is {first[cell]:.5f} "
+                    f"in this run, but {again[cell]:.5f} if computed alone.",
+                )
+            advance(1)
+    checked = np.concatenate(differences)
+    return {"num_scores": checked.size, "largest_difference": float(checked.max())}
+
+
+def _scores_alone(
+    model: nn.Module, instance: EncodedInstance, templates: Sequence[int]
+) -> Float[np.ndarray, "templates labels"]:
+    """Return the scores of an instance under some templates, with the padded backend."""
+    part = replace(instance, answers=tuple(instance.answers[template] for template in templates))
+    with evaluation_mode(model):
+        # No forward pass is larger than the packed row of the instance, for which there was memory.
+        states = answer_states(model, [part], backend="padded", batch_tokens=len(part.trie))
+        return states.scores()[0].double().cpu().numpy()
+
+
+def check_backend(model: nn.Module, instances: Sequence[EncodedInstance], backend: Backend) -> None:
+    """Score two instances with this backend and alone, before a training.
+
+    Raises:
+        InputError: ``E-SELF-CHECK`` if the scores differ, or as :func:`score_instances`.
+    """
+    sample = instances[:MIN_ROWS]
+    if sample:
+        check_scores(model, score_instances(model, sample, backend=backend, quiet=True), sample)

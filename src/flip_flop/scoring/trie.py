@@ -7,11 +7,11 @@ distinct beginning is computed once. It is one *node* of the trie.
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from numpy import ndarray
 
 STORED = np.int32  # the tries of a training set stay in memory
@@ -23,16 +23,15 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True, eq=False)
 class TokenTrie:
-    """Distinct tokens of one or several instances. The nodes of prompts precede those that only answers have.
+    """Distinct tokens of one or several instances, in depth-first order.
 
-    Parents precede their children. Node ``a`` is ``b`` or one of its ancestors iff ``enter[a] <= enter[b] < leave[a]``.
+    A node's descendants directly follow it: node ``a`` is ``b`` or one of its ancestors iff ``a <= b < leave[a]``.
 
     Attributes:
         ids: The token of each node.
         parent: The preceding node, -1 for the first node of a sequence.
         depth: The number of ancestors, which is the position for the model.
-        enter, leave: The number in depth-first order, and the first number after the descendants.
-        num_prompt: The number of nodes of prompts.
+        leave: The number of the first node after the descendants.
         token_node: The node that predicts each token of the answers, in the order (instance, template, label).
         token_target: The id of each token of the answers.
         token_counts: The number of tokens of each answer.
@@ -41,9 +40,7 @@ class TokenTrie:
     ids: Int[ndarray, " nodes"]
     parent: Int[ndarray, " nodes"]
     depth: Int[ndarray, " nodes"]
-    enter: Int[ndarray, " nodes"]
     leave: Int[ndarray, " nodes"]
-    num_prompt: int
     token_node: Int[ndarray, " tokens"]
     token_target: Int[ndarray, " tokens"]
     token_counts: Int[ndarray, "instances templates labels"]
@@ -53,8 +50,8 @@ class TokenTrie:
 
     def sequences(self) -> tuple[list[list[int]], Int[ndarray, " nodes"]]:
         """Return the sequences that are not the beginning of another sequence, and a sequence of each node."""
-        leaves = np.flatnonzero(self.leave == self.enter + 1)
-        leaves = leaves[np.argsort(self.enter[leaves])]
+        nodes = np.arange(len(self))
+        leaves = np.flatnonzero(self.leave == nodes + 1)
         ids, parent = self.ids.tolist(), self.parent.tolist()
         sequences = []
         for node in leaves.tolist():
@@ -63,8 +60,13 @@ class TokenTrie:
                 backwards.append(ids[node])
                 node = parent[node]
             sequences.append(backwards[::-1])
-        # In depth-first order, the next leaf is the node or one of its descendants.
-        return sequences, np.searchsorted(self.enter[leaves], self.enter)
+        # The next leaf is the node or one of its descendants.
+        return sequences, np.searchsorted(leaves, nodes)
+
+    def ancestors(self, node: int) -> Int[ndarray, " ancestors"]:
+        """Return the ancestors of a node, from the first token of its sequence."""
+        earlier = np.arange(node)
+        return earlier[self.leave[:node] > node]
 
 
 def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
@@ -98,16 +100,11 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
         paths[read] = path
     for node in path:
         leave[node] = len(parent)
-    in_prompt = np.zeros(len(parent), dtype=bool)
-    for key, read in {id(prompt): read for (prompt, _), read in zip(pairs, reads, strict=True)}.items():
-        in_prompt[paths[read][: len(prompts[key])]] = True
-    trie = TokenTrie(
+    return TokenTrie(
         ids=np.frombuffer(b"".join(ids), TOKEN).astype(STORED),
         parent=np.array(parent, dtype=STORED),
         depth=np.array(depth, dtype=STORED),
-        enter=np.arange(len(parent), dtype=STORED),
         leave=np.array(leave, dtype=STORED),
-        num_prompt=len(parent),
         token_node=np.array(
             [node for (prompt, _), read in zip(pairs, reads, strict=True) for node in paths[read][len(prompt) - 1 :]],
             dtype=STORED,
@@ -115,7 +112,6 @@ def build_trie(answers: Sequence[Sequence[Pair]]) -> TokenTrie:
         token_target=np.array([token for _, answer in pairs for token in answer], dtype=np.int64),
         token_counts=np.array([[[len(answer) for _, answer in template] for template in answers]], dtype=np.int64),
     )
-    return _prompts_first(trie, in_prompt)
 
 
 def join(tries: Sequence[TokenTrie], shared: int = 0) -> TokenTrie:
@@ -135,16 +131,13 @@ def join(tries: Sequence[TokenTrie], shared: int = 0) -> TokenTrie:
         ids=joined("ids"),
         parent=joined("parent", shifted=True),
         depth=joined("depth"),
-        enter=joined("enter", shifted=True),
         leave=joined("leave", shifted=True),
-        num_prompt=sum(trie.num_prompt - shared for trie in tries) + shared,
         token_node=joined("token_node", shifted=True, skip=0),
         token_target=joined("token_target", skip=0),
         token_counts=joined("token_counts", skip=0),
     )
     trie.leave[:shared] = len(trie)
-    in_prompt = [np.arange(shared, len(trie)) < trie.num_prompt for trie in tries]
-    return _prompts_first(trie, np.concatenate([np.ones(shared, dtype=bool), *in_prompt]))
+    return trie
 
 
 def shared_beginning(tries: Sequence[TokenTrie]) -> int:
@@ -160,26 +153,8 @@ def shared_beginning(tries: Sequence[TokenTrie]) -> int:
 
 
 def _trunk(trie: TokenTrie) -> int:
-    """Return the number of prompt nodes before the first branch."""
-    first = slice(trie.num_prompt)
-    # Nodes are numbered prompts first, so an answer's branch has a higher number than the nodes that it precedes.
-    is_trunk = (trie.enter[first] == np.arange(trie.num_prompt)) & (trie.leave[first] == len(trie))
-    return int(np.append(is_trunk, False).argmin())
-
-
-def _prompts_first(trie: TokenTrie, in_prompt: Bool[ndarray, " nodes"]) -> TokenTrie:
-    order = np.argsort(~in_prompt, kind="stable")
-    new_number = np.append(np.argsort(order), -1).astype(STORED)  # -1: no parent
-    return replace(
-        trie,
-        ids=trie.ids[order],
-        parent=new_number[trie.parent[order]],
-        depth=trie.depth[order],
-        enter=trie.enter[order],
-        leave=trie.leave[order],
-        num_prompt=int(in_prompt.sum()),
-        token_node=new_number[trie.token_node],
-    )
+    """Return the number of nodes before the first branch."""
+    return int(np.append(trie.leave == len(trie), False).argmin())
 
 
 def _as_bytes(tokens: Sequence[int]) -> bytes:

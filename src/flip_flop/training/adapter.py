@@ -18,8 +18,8 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.files import derive_seed
-from flip_flop.scoring.bounds import ADAPTER_KINDS
-from flip_flop.scoring.causal_lm import HALF, as_input_error, check_head, decoder_of, unwrap
+from flip_flop.scoring.adapters import ADAPTER_KINDS
+from flip_flop.scoring.causal_lm import HALF, as_input_error, unwrap
 from flip_flop.scoring.loading import LoadedModel, load_model
 from flip_flop.scoring.scorer import ModelGiven, as_loaded
 from flip_flop.training.config import F2CConfig, setting_errors
@@ -57,7 +57,7 @@ class Projections:
     @classmethod
     def of(cls, causal_lm: PreTrainedModel) -> "Projections":
         """Find the projections of a causal LM without an adapter."""
-        inside = {id(parameter) for parameter in decoder_of(causal_lm).parameters()}
+        inside = {id(parameter) for parameter in causal_lm.base_model.parameters()}
         state_space = causal_lm.config.model_type in _STATE_SPACE
         called = _called(causal_lm)
         modules, experts, left_out, total = [], [], Counter[str](), 0
@@ -90,7 +90,7 @@ def _called(causal_lm: PreTrainedModel) -> set[nn.Module]:
         causal_lm.train()
         with torch.random.fork_rng():  # of dropout
             ids = torch.zeros(1, 3, dtype=torch.long, device=next(causal_lm.parameters()).device)
-            decoder_of(causal_lm)(input_ids=ids, use_cache=False)
+            causal_lm.base_model(input_ids=ids, use_cache=False)
     finally:
         hook.remove()
         causal_lm.train(was_training)
@@ -123,7 +123,6 @@ def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
 
 
 def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None) -> PeftModel:
-    check_head(model)
     config = peft_config or _lora(unwrap(model), args)
     what = f"PEFT cannot put the adapter on {type(model).__name__}"
     with (

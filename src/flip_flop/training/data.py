@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Int64
 from torch.utils.data import Dataset, Sampler
 
-from flip_flop.console import track
 from flip_flop.errors import InputError
 from flip_flop.files import generator
 from flip_flop.metrics import check_prior
@@ -151,16 +150,11 @@ class InstanceDataset(Dataset[EncodedInstance]):
         InputError: ``E-ROW`` for a row of another shape.
     """
 
-    def __init__(self, rows: RenderedRows, encoder: PromptEncoder, split: str = "", *, quiet: bool = True):
+    def __init__(self, rows: RenderedRows, encoder: PromptEncoder, split: str = ""):
         rendered = render_rows(rows)
         self.num_rows = len(rendered)
-        encoded, too_long = encoder.encode_all(rendered)
-        self.digest = instances_digest(encoded.read)
-        self.instances: list[EncodedInstance] = []
-        with track(f"encoding {split}", len(encoded), "instances", quiet=quiet) as advance:
-            for instance in encoded:
-                self.instances.append(instance)
-                advance(1)
+        self.instances, too_long, read = encoder.encode_all(rendered)
+        self.digest = instances_digest(read)
         self.too_long = [replace(each, split=split) for each in too_long]
 
     def __len__(self) -> int:
@@ -180,16 +174,14 @@ class InstanceDataset(Dataset[EncodedInstance]):
 
 
 def encode_rows(
-    encoder: PromptEncoder, policy: TooLongPolicy, *splits: tuple[str, RenderedRows | None], quiet: bool | None = True
+    encoder: PromptEncoder, policy: TooLongPolicy, *splits: tuple[str, RenderedRows | None]
 ) -> list[InstanceDataset]:
     """Encode splits, given by name and rows; refuse or skip the long rows of all of them together.
 
     Raises:
         InputError: ``E-TOO-LONG``, also if a split would be empty.
     """
-    datasets = [
-        InstanceDataset(() if rows is None else rows, encoder, split, quiet=bool(quiet)) for split, rows in splits
-    ]
+    datasets = [InstanceDataset(() if rows is None else rows, encoder, split) for split, rows in splits]
     too_long = [each for dataset in datasets for each in dataset.too_long]
     if any(dataset.too_long and not len(dataset) for dataset in datasets):
         policy = "refuse"

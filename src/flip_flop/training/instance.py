@@ -15,7 +15,7 @@ from flip_flop.files import derive_seed, generator
 from flip_flop.method import Consensus, TemplateSplit
 from flip_flop.method.divergences import to_device
 from flip_flop.method.settings import Reduction
-from flip_flop.scoring.answers import AnswerStates, pack
+from flip_flop.scoring.packed import AnswerStates, pack
 
 Found = TypeVar("Found")
 log = logging.getLogger("flip_flop")
@@ -32,7 +32,6 @@ class TrainingInstance:
         vote_scores: The scores that vote, on the CPU and without gradient.
         gold: The index of the gold label, for methods that use labels.
         states: The answer states of this instance, with gradient.
-        model: The model, for its head.
         keys: The run's seed and the epoch, counted from 0.
     """
 
@@ -42,19 +41,18 @@ class TrainingInstance:
     vote_scores: Float[Tensor, "templates labels"]
     gold: int | None
     states: AnswerStates
-    model: nn.Module
     keys: tuple[int, int]
     token_counts: Int[Tensor, "templates labels"] = field(init=False)
     _scores: Tensor | None = field(default=None, init=False)
     _token_log_softmax: dict[int, tuple[AnswerStates, Tensor]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self.token_counts = to_device(self.states.token_counts[0], self.states.hidden.device)
+        self.token_counts = to_device(self.states.token_counts[0], self.states.logits.device)
 
     def scores(self) -> Float[Tensor, "templates labels"]:
         """Mean log-probability of each answer's tokens, in nats."""
         if self._scores is None:
-            self._scores = self.states.scores(self.model)[0]
+            self._scores = self.states.scores()[0]
         return self._scores
 
     def nll(self, label: int, reduction: Reduction = "mean") -> Float[Tensor, " templates"]:
@@ -67,14 +65,14 @@ class TrainingInstance:
         elif self._scores is not None:
             scores = self._scores[:, label]
         else:
-            scores = self.states.of(0, label).scores(self.model)[0, :, 0]
+            scores = self.states.of(0, label).scores()[0, :, 0]
         return -scores * self.token_counts[:, label] if reduction == "sum" else -scores
 
     def answer_log_probs(self, label: int) -> list[Float[Tensor, "_positions vocab"]]:
         """Vocabulary distributions at each token of a label's answer, per template."""
         if label not in self._token_log_softmax:
             answer = self.states.of(0, label)
-            self._token_log_softmax[label] = answer, answer.token_log_softmax(self.model)
+            self._token_log_softmax[label] = answer, answer.token_log_softmax()
         return list(self._token_log_softmax[label][1].split(self._lengths(label)))
 
     def random(self, purpose: str) -> np.random.Generator:

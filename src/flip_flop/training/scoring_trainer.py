@@ -18,9 +18,10 @@ from flip_flop.hub import hub_answers, unreachable
 from flip_flop.metrics import METRICS, Average, Scores, label_shares, majority_vote, summarise
 from flip_flop.record import TaskRecord
 from flip_flop.scoring import distributed
-from flip_flop.scoring.answers import AnswerStates
 from flip_flop.scoring.boundary import EncodedInstance
+from flip_flop.scoring.causal_lm import require_finite
 from flip_flop.scoring.encoder import PromptEncoder
+from flip_flop.scoring.packed import AnswerStates
 from flip_flop.scoring.scores import join_scores, score_instances
 from flip_flop.tasks import RenderedRows, template_name
 from flip_flop.training.config import F2CConfig, setting_errors
@@ -127,7 +128,7 @@ class ScoringTrainer(Trainer):
             if rows not in self.eval_by_name:
                 raise InputError("E-ROW", f"There is no eval_dataset {rows!r}.", nearest(rows, self.eval_by_name))
             return self.eval_by_name[rows]
-        (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows), quiet=self.args.disable_tqdm)
+        (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows))
         return dataset
 
     def _metrics_on(self, dataset: InstanceDataset) -> dict[str, float]:
@@ -190,6 +191,7 @@ class ScoringTrainer(Trainer):
             own: list[float] = []
 
             def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
+                scores = require_finite(scores.cpu(), [instance.id for instance in encoded])
                 votes = frozen.scores_for(encoded) if frozen else scores
                 own.extend(self.unsupervised_losses(encoded, states, votes))
 

@@ -189,7 +189,7 @@ class TrainingSettings:
     prompt_date: str | None = _setting(
         None, "The date that chat templates print, such as 2026-11-25; by default the run's first day, in UTC."
     )
-    backend: Backend = _setting("packed", "packed, if the model supports it, or padded (see audit --help).")
+    backend: Backend = _setting("auto", "auto, packed or padded (see audit --help).")
     batch_tokens: int = _setting(4096, "Tokens of one forward pass; an instance is never split.")
     too_long: TooLongPolicy = _setting("refuse", "Rows that exceed the context length: refuse or skip.")
     lora_r: int = _setting(16, "LoRA rank (the paper's).")

@@ -20,13 +20,12 @@ from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.method.supervised import few_label_terms
 from flip_flop.record import RunRecord
 from flip_flop.scoring import distributed
-from flip_flop.scoring.answers import AnswerStates, answer_states, training_row_tokens
-from flip_flop.scoring.attention import packed_attention
 from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.causal_lm import evaluation_mode, require_finite, unwrap
 from flip_flop.scoring.encoder import PromptEncoder
+from flip_flop.scoring.packed import AnswerStates, answer_states, packed_attention, pass_sizes, training_row_tokens
 from flip_flop.scoring.scorer import ModelGiven
-from flip_flop.scoring.support import choose_backend
+from flip_flop.scoring.scores import check_backend, choose_backend
 from flip_flop.tasks import RenderedRows, Task
 from flip_flop.training.adapter import load_trained, prepare_model
 from flip_flop.training.callbacks import StopEarly
@@ -142,7 +141,7 @@ class F2CTrainer(ScoringTrainer):
     def _encode(self, args: F2CConfig, train_dataset: Any, eval_dataset: Any) -> None:
         by_name = eval_dataset if isinstance(eval_dataset, Mapping) else {"validation": eval_dataset}
         splits = ("train", train_dataset), *by_name.items()
-        self.train_instances, *evaluated = encode_rows(self.encoder, args.too_long, *splits, quiet=args.disable_tqdm)
+        self.train_instances, *evaluated = encode_rows(self.encoder, args.too_long, *splits)
         self.eval_instances = None if eval_dataset is None else evaluated[0]
         self.eval_by_name = dict(zip(by_name, evaluated, strict=True)) if by_name is eval_dataset else {}
         require_data(self.train_instances.instances, args)
@@ -169,17 +168,17 @@ class F2CTrainer(ScoringTrainer):
         states = self._answer_states(model, encoded)
         scores = self._scores(model, states, encoded)
         votes = scores if self.votes is None else self.votes.table.scores_for(encoded)
-        instances = self._instances(model, encoded, states, votes, epoch=self._sampler.epoch)
+        instances = self._instances(encoded, states, votes, epoch=self._sampler.epoch)
         losses = [self._loss_terms(each, row.label) for each, row in zip(instances, encoded, strict=True)]
         uses_labels = self.args.uses_labels
         self.statistics.add(encoded, instances, scores, states.token_counts, losses, uses_labels=uses_labels)
-        zero = torch.zeros((), device=states.hidden.device)
+        zero = torch.zeros((), device=states.logits.device)
         total = torch.stack([sum(terms.values(), zero) for terms in losses]).sum() / (num_items_in_batch or len(losses))
         # Without a consensus no term has a gradient.
         return total if total.requires_grad else total.requires_grad_()
 
     def _instances(
-        self, model: nn.Module, encoded: Sequence[EncodedInstance], states: AnswerStates, votes: Tensor, *, epoch: int
+        self, encoded: Sequence[EncodedInstance], states: AnswerStates, votes: Tensor, *, epoch: int
     ) -> list[TrainingInstance]:
         """Return the instances of a forward pass as the method reads them."""
         consensus, keys = find_consensus(votes), (self.args.seed, epoch)
@@ -191,7 +190,6 @@ class F2CTrainer(ScoringTrainer):
                 vote_scores=votes[number],
                 gold=each.label if self.method.uses_labels else None,
                 states=states.of(number),
-                model=model,
                 keys=keys,
             )
             for number, each in enumerate(encoded)
@@ -209,9 +207,9 @@ class F2CTrainer(ScoringTrainer):
         """Scores of the loss's own pass, or of one without dropout, on the CPU. Only this waits for the device."""
         if self.args.vote_pass == "separate" and self.votes is None:
             with evaluation_mode(model):
-                scores = self._answer_states(model, encoded).scores(model)
+                scores = self._answer_states(model, encoded).scores()
         else:
-            scores = states.scores(model)
+            scores = states.scores()
         ids = [instance.id for instance in encoded]
         return require_finite(scores.cpu(), ids, f"Step {self.state.global_step + 1}: the scores")
 
@@ -224,6 +222,7 @@ class F2CTrainer(ScoringTrainer):
             _ = self.votes.table  # before the first step, on all processes
         if distributed.rank() == 0 and len(self.train_instances):
             log_passes(len(self.train_instances), self.args)
+        check_backend(self.adapted, self.train_instances.instances, self.backend)
         output = super().train(resume_from_checkpoint, *args, **kwargs)
         return output._replace(training_loss=output.metrics["train_loss"])
 
@@ -241,7 +240,8 @@ class F2CTrainer(ScoringTrainer):
             with attention, drawn_for(self.args.device, *keys, *(instance.id for instance in row)):
                 return step(self.adapted, {"instances": row}, num_items_in_batch), self.statistics
 
-        before, sizes, trained = self.statistics, [len(each.trie) for each in instances], [*self.adapted.parameters()]
+        before, trained = self.statistics, [*self.adapted.parameters()]
+        sizes = pass_sizes(self.adapted, instances, self.args.batch_tokens)
         found, self._row_tokens = by_rows(run, sizes, self._row_tokens, trained)
         self.statistics = StepStatistics.merged([before, *(noted for _, noted in found)])
         if self.accelerator.sync_gradients:
@@ -276,8 +276,8 @@ class F2CTrainer(ScoringTrainer):
     ) -> list[float]:
         """The method's loss of each instance. Only methods that use labels read them."""
         # Always epoch 0, so that all evaluations have the same random teachers.
-        read = self._instances(self.adapted, encoded, states, votes, epoch=0)
-        zero = torch.zeros((), device=states.hidden.device)
+        read = self._instances(encoded, states, votes, epoch=0)
+        zero = torch.zeros((), device=states.logits.device)
         return torch.stack([sum(self._loss_terms(each).values(), zero) for each in read]).tolist()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

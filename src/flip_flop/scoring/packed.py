@@ -1,0 +1,367 @@
+"""One forward pass of the model over a batch of instances: the logits that predict the tokens of each answer.
+
+A *packed* row holds every distinct token of the instances once. Its layout is a keyword argument that models pass to
+their attention, where each node of the trie attends to itself and its ancestors. *Padded* sequences are computed
+separately, for models whose attention does not take a layout.
+"""
+
+import inspect
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from flip_flop.method.divergences import at_least_float32, to_device
+from flip_flop.scoring.boundary import EncodedInstance
+from flip_flop.scoring.causal_lm import as_input_error, unwrap
+from flip_flop.scoring.options import DEFAULT_SCORING, Backend
+from flip_flop.scoring.trie import TokenTrie, join
+
+# The most logits of one forward pass: 256 MB in float32, or 441 rows of 151,936.
+MAX_LOGITS = 1 << 26
+# Floating-point operations above which the fixed cost of a forward pass is small: an order of magnitude by device.
+WORTHWHILE_FLOPS = {"cpu": 2e9, "cuda": 2e13}
+NAME = "flip_flop_packed"
+# Without gradient, a CPU computes the attention of so many nodes at a time, over their ancestors and themselves. One
+# mask over all nodes has the fewest calls, but computes every pair of nodes, most of which are hidden.
+CHUNK = 128
+# Kernels require masks whose rows have a multiple of this number of elements in memory.
+ALIGNED = 16
+# Arguments of attentions that are more than a scaled dot product.
+REFUSED = ("softcap", "s_aux", "position_bias", "cache")
+
+
+@dataclass(frozen=True)
+class AnswerStates:
+    """The logits of a batch in float32 that predict the tokens of its answers.
+
+    Attributes:
+        logits: One row per distinct context of an answer token, on the model's device.
+        token_row: The row that predicts each answer token, in the order (instance, template, label). On the CPU, as
+            are the following.
+        token_target: The id of each answer token.
+        token_counts: The number of tokens of each answer.
+    """
+
+    logits: Float[Tensor, "rows vocab"]
+    token_row: Int[Tensor, " tokens"]
+    token_target: Int[Tensor, " tokens"]
+    token_counts: Int[Tensor, "instances templates labels"]
+
+    @property
+    def token_owner(self) -> Int[Tensor, " tokens"]:
+        """The answer of each token, as an index into the flattened ``[instances, templates, labels]``."""
+        counts = self.token_counts.flatten()
+        return torch.repeat_interleave(torch.arange(counts.numel()), counts)
+
+    def of(self, instance: int, label: int | None = None) -> "AnswerStates":
+        """Return only the answers of one instance, or only its answers with one label."""
+        labels = slice(None) if label is None else slice(label, label + 1)
+        wanted = torch.zeros_like(self.token_counts, dtype=torch.bool)
+        wanted[instance, :, labels] = True
+        is_wanted = wanted.flatten()[self.token_owner]
+        return replace(
+            self,
+            token_row=self.token_row[is_wanted],
+            token_target=self.token_target[is_wanted],
+            token_counts=self.token_counts[instance : instance + 1, :, labels],
+        )
+
+    def scores(self) -> Float[Tensor, "instances templates labels"]:
+        """Return the mean log-probability of each answer's tokens (Eq. 13), with gradient if enabled."""
+        logits, row = self._used_logits()
+        target, owner, counts = (
+            to_device(part, logits.device) for part in (self.token_target, self.token_owner, self.token_counts)
+        )
+        log_probs = logits[row, target] - logits.logsumexp(dim=-1)[row]
+        sums = torch.zeros(counts.numel(), dtype=log_probs.dtype, device=log_probs.device)
+        return sums.index_add(0, owner, log_probs).view(counts.shape) / counts
+
+    def token_log_softmax(self) -> Float[Tensor, "tokens vocab"]:
+        """Return the log-probabilities of the vocabulary at each answer token."""
+        logits, row = self._used_logits()
+        return logits.log_softmax(dim=-1)[row]
+
+    def _used_logits(self) -> tuple[Float[Tensor, "used vocab"], Int[Tensor, " tokens"]]:
+        """Return the rows that these answers use, and the index of each token's row among them."""
+        rows, row = self.token_row.unique(return_inverse=True)
+        rows, row = (to_device(part, self.logits.device) for part in (rows, row))
+        return (self.logits if len(rows) == len(self.logits) else self.logits[rows]), row
+
+
+def answer_states(
+    model: nn.Module,
+    instances: Sequence[EncodedInstance],
+    *,
+    backend: Backend = "packed",
+    batch_tokens: int = DEFAULT_SCORING.batch_tokens,
+    shared: int = 0,
+) -> AnswerStates:
+    """Run one forward pass over a batch of instances, with gradient if enabled.
+
+    All instances have the same numbers of templates and labels. ``packed`` computes them as one row of any length.
+    ``padded`` computes batches of sequences with at most ``batch_tokens``, padding included. If a sequence reaches
+    :func:`rotary_limit`, each answer has its own sequence. The ``shared`` beginning of the instances is computed once.
+
+    Raises:
+        InputError: ``E-MODEL-KIND`` if packing was forced on a model that does not take a packed row.
+    """
+    trie = join([instance.trie for instance in instances], shared)
+    limit = rotary_limit(model)
+    if backend == "packed":
+        logits, token_row = _packed_logits(model, trie)
+    elif limit is None or trie.depth.max() + 1 < limit:
+        sequences, sequence_of = trie.sequences()
+        lines, columns = sequence_of[trie.token_node].tolist(), trie.depth[trie.token_node].tolist()
+        logits, token_row = _padded_logits(model, sequences, [*zip(lines, columns, strict=True)], batch_tokens)
+    else:
+        answers = [answer for instance in instances for template in instance.answers for answer in template]
+        places = [
+            (number, len(answer.context) - 1 + offset)
+            for number, answer in enumerate(answers)
+            for offset in range(len(answer.tokens))
+        ]
+        inputs = [answer.inputs for answer in answers]
+        logits, token_row = _padded_logits(model, inputs, places, batch_tokens, same_length=True)
+    return AnswerStates(logits, token_row, *map(torch.from_numpy, (trie.token_target, trie.token_counts)))
+
+
+def _packed_logits(model: nn.Module, trie: TokenTrie) -> tuple[Float[Tensor, "rows vocab"], Int[Tensor, " tokens"]]:
+    """Return the logits at the nodes of a trie that predict an answer token, and the row of each answer token."""
+    nodes, token_row = np.unique(trie.token_node, return_inverse=True)
+    ids, positions, kept = (torch.from_numpy(part.astype(np.int64)) for part in (trie.ids, trie.depth, nodes))
+    positions = to_device(positions[None], unwrap(model).device)
+    hint = "Use --backend padded."
+    what, unsupported = f"{type(unwrap(model)).__name__} does not take a packed row", (NotImplementedError, TypeError)
+    with packed_attention(model), as_input_error("E-MODEL-KIND", what, hint, unsupported):
+        logits = _forward(model, ids[None], kept, position_ids=positions, packed=Layout(trie))[0]
+    return logits, torch.from_numpy(token_row)
+
+
+def _padded_logits(
+    model: nn.Module,
+    sequences: Sequence[Sequence[int]],
+    places: Sequence[tuple[int, int]],
+    batch_tokens: int,
+    *,
+    same_length: bool = False,
+) -> tuple[Float[Tensor, "rows vocab"], Int[Tensor, " tokens"]]:
+    """Return the logits at some places of separate sequences, and the row of each place.
+
+    Sequences are padded on the right with token 0. A causal model needs no mask, because a token never attends to
+    later tokens.
+
+    Args:
+        model: The model.
+        sequences: The token ids of each sequence.
+        places: A sequence and a position for each answer token.
+        batch_tokens: The tokens of a forward pass, padding included.
+        same_length: Compute only sequences of one length together, for positions that depend on the length. A pass
+            over a single token resets positions that a longer sequence has changed.
+    """
+    columns: dict[int, set[int]] = {}
+    for sequence, column in places:
+        columns.setdefault(sequence, set()).add(column)
+    max_rows = MAX_LOGITS // unwrap(model).config.get_text_config().vocab_size
+    pieces: list[Tensor] = []
+    row_of: dict[tuple[int, int], int] = {}
+    for numbers in _batches(sequences, columns, batch_tokens, max_rows, same_length=same_length):
+        ids = torch.zeros(len(numbers), len(sequences[numbers[0]]), dtype=torch.long)
+        for line, number in enumerate(numbers):
+            ids[line, : len(sequences[number])] = torch.tensor(sequences[number])
+        if same_length:
+            with torch.no_grad():
+                model(input_ids=to_device(ids[:1, :1], unwrap(model).device), use_cache=False)
+        used = sorted(set.union(*(columns[number] for number in numbers)))
+        logits = _forward(model, ids, torch.tensor(used))
+        cells = [(line, column) for line, number in enumerate(numbers) for column in sorted(columns[number])]
+        for line, column in cells:
+            row_of[numbers[line], column] = len(row_of)
+        lines, kept = torch.tensor([(line, used.index(column)) for line, column in cells]).T
+        pieces.append(logits[to_device(lines, logits.device), to_device(kept, logits.device)])
+    return torch.cat(pieces), torch.tensor([row_of[place] for place in places])
+
+
+def _batches(
+    sequences: Sequence[Sequence[int]],
+    columns: dict[int, set[int]],
+    batch_tokens: int,
+    max_rows: int,
+    *,
+    same_length: bool,
+) -> Iterator[list[int]]:
+    """Yield the numbers of the sequences that one forward pass computes, longest first."""
+    batch: list[int] = []
+    used: set[int] = set()
+    for number in sorted(columns, key=lambda number: -len(sequences[number])):
+        length = len(sequences[batch[0]]) if batch else len(sequences[number])
+        both = used | columns[number]
+        is_full = (len(batch) + 1) * length > batch_tokens or (len(batch) + 1) * len(both) > max_rows
+        if batch and (is_full or (same_length and len(sequences[number]) < length)):
+            yield batch
+            batch, both = [], columns[number]
+        batch.append(number)
+        used = both
+    if batch:
+        yield batch
+
+
+def _forward(
+    model: nn.Module, ids: Int[Tensor, "lines tokens"], columns: Int[Tensor, " columns"], **more: Any
+) -> Float[Tensor, "lines columns vocab"]:
+    """Return the model's logits of some columns in float32: with its caps and scales, and through its hooks."""
+    causal_lm = unwrap(model)
+    on_one_device = len(set(getattr(causal_lm, "hf_device_map", {}).values())) <= 1
+    if on_one_device and "logits_to_keep" in inspect.signature(causal_lm.forward).parameters:
+        more["logits_to_keep"] = to_device(columns, causal_lm.device)
+    logits = model(input_ids=to_device(ids, causal_lm.device), use_cache=False, **more).logits
+    if "logits_to_keep" not in more:
+        logits = logits[:, to_device(columns, logits.device)]
+    return at_least_float32(logits)
+
+
+class Layout:
+    """The masks of a packed row, which the first layer on each device computes for all layers."""
+
+    def __init__(self, trie: TokenTrie):
+        self.trie = trie
+        self._calls: dict[tuple[torch.device, torch.dtype, int], list[tuple[slice, Tensor, Tensor]]] = {}
+
+    def calls(self, query: Float[Tensor, "1 heads nodes width"]) -> list[tuple[slice, Tensor, Tensor]]:
+        """Return the queries, keys and mask of each attention call: one for all nodes, or one per chunk."""
+        chunk = len(self.trie) if query.device.type != "cpu" or torch.is_grad_enabled() else CHUNK
+        kind = (query.device, query.dtype, chunk)
+        if kind not in self._calls:
+            starts = range(0, len(self.trie), chunk)
+            self._calls[kind] = [self._call(start, min(start + chunk, len(self.trie)), query) for start in starts]
+        return self._calls[kind]
+
+    def _call(self, start: int, stop: int, query: Tensor) -> tuple[slice, Tensor, Tensor]:
+        # An ancestor of a later node of the chunk is in the chunk, or an ancestor of its first node.
+        keys = np.concatenate([self.trie.ancestors(start), np.arange(start, stop)])
+        places, leave = (to_device(torch.from_numpy(part), query.device) for part in (keys, self.trie.leave[keys]))
+        nodes = torch.arange(start, stop, device=query.device)[:, None]
+        # Without the alignment in memory, each layer would copy the mask.
+        mask = query.new_full((stop - start, math.ceil(len(keys) / ALIGNED) * ALIGNED), float("-inf"))[:, : len(keys)]
+        return slice(start, stop), places, mask.masked_fill_((places <= nodes) & (nodes < leave), 0.0)
+
+
+def attend(
+    module: nn.Module,
+    query: Float[Tensor, "batch heads nodes width"],
+    key: Float[Tensor, "batch key_heads keys width"],
+    value: Float[Tensor, "batch key_heads keys value_width"],
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    packed: Layout | None = None,
+    **arguments: Any,
+) -> tuple[Float[Tensor, "batch nodes heads value_width"], None]:
+    """Compute the attention of a layer. transformers calls this function.
+
+    No mask function is registered. Transformers then creates no mask and does not synchronize with the device.
+
+    Raises:
+        NotImplementedError: The layout is missing, or the attention is not a scaled dot product.
+    """
+    if packed is None:
+        raise NotImplementedError("its attention was not given the layout of a packed row")
+    if attention_mask is not None:
+        raise NotImplementedError("attention with an additional mask")
+    for name in REFUSED:
+        if arguments.get(name) is not None:
+            raise NotImplementedError(f"attention with {name}")
+    _, heads, nodes, width = query.shape
+    outputs = []
+    for rows, places, mask in packed.calls(query):
+        # The query heads of each key head are one batch with the same keys, so that keys are not copied.
+        q = query[0, :, rows].reshape(key.shape[1], heads // key.shape[1], -1, width)
+        k, v = (part if len(places) == nodes else part[:, :, places] for part in (key, value))
+        k, v = (part[0, :, None].expand(-1, q.shape[1], -1, -1) for part in (k, v))
+        states = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
+        # Some kernels return a transposed tensor, for which view() fails.
+        outputs.append(states.reshape(1, heads, -1, value.shape[3]).transpose(1, 2))
+    return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)), None
+
+
+AttentionInterface.register(NAME, attend)
+
+
+@contextmanager
+def packed_attention(model: nn.Module) -> Iterator[None]:
+    """Replace the attention of a model by attention over packed rows, and restore it afterwards.
+
+    With gradient checkpointing, the context must include the backward pass.
+    """
+    causal_lm = unwrap(model)
+    before = causal_lm.config._attn_implementation
+    if before == NAME:
+        yield
+        return
+    causal_lm.set_attn_implementation(NAME)
+    try:
+        yield
+    finally:
+        causal_lm.set_attn_implementation(before)
+
+
+def rotary_limit(model: nn.Module) -> int | None:
+    """Return the number of tokens above which rotary positions depend on the input's length, or ``None``."""
+    config = unwrap(model).config.get_text_config()
+    rope = getattr(config, "rope_parameters", None) or {}
+    limits = [
+        int(settings.get("original_max_position_embeddings") or config.max_position_embeddings)
+        for settings in [rope, *(value for value in rope.values() if isinstance(value, dict))]
+        if settings.get("rope_type") in ("dynamic", "longrope")
+    ]
+    return min(limits, default=None)
+
+
+def pass_sizes(model: nn.Module, instances: Sequence[EncodedInstance], batch_tokens: int, shared: int = 0) -> list[int]:
+    """Return the tokens of each instance in a forward pass of ``batch_tokens``.
+
+    An instance with many answer tokens counts more, so that the logits of a pass are at most :data:`MAX_LOGITS`.
+    """
+    vocab_size = unwrap(model).config.get_text_config().vocab_size
+    sizes = []
+    for instance in instances:
+        rows = len(np.unique(instance.trie.token_node))
+        sizes.append(max(len(instance.trie) - shared, math.ceil(rows * vocab_size / MAX_LOGITS * batch_tokens)))
+    return sizes
+
+
+def pack(sizes: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Yield the indices of the sizes, largest first, in groups of at most ``max_tokens``. A larger size is alone."""
+    group: list[int] = []
+    total = 0
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        if group and total + sizes[index] > max_tokens:
+            yield group
+            group, total = [], 0
+        group.append(index)
+        total += sizes[index]
+    if group:
+        yield group
+
+
+def training_row_tokens(model: nn.Module, max_tokens: int) -> int:
+    """Return the number of nodes for a row of training: the fewest that make a forward pass efficient.
+
+    The backward pass computes the whole row, including instances without a consensus. Rows of large models are
+    therefore short: one instance each.
+    """
+    causal_lm = unwrap(model)
+    # Every token is multiplied with all weights except the embeddings; the head computes few of them.
+    embeddings = [module for module in causal_lm.modules() if isinstance(module, nn.Embedding)]
+    left_out = {id(module.weight) for module in [*embeddings, causal_lm.get_output_embeddings()]}
+    weights = sum(parameter.numel() for parameter in causal_lm.parameters() if id(parameter) not in left_out)
+    worthwhile = WORTHWHILE_FLOPS.get(causal_lm.device.type, WORTHWHILE_FLOPS["cuda"]) / (2 * max(weights, 1))
+    return max(1, min(max_tokens, int(worthwhile)))
