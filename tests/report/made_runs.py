@@ -3,7 +3,7 @@
 import numpy as np
 
 from flip_flop.evaluation.run_directory import Audit
-from flip_flop.metrics import Scores, summarise
+from flip_flop.metrics import ScoredRows, summarise
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord
 
@@ -81,7 +81,7 @@ def write_run(folder, name, scores, gold, templates, *, labels, method=None, **e
     found = Audit(
         record=RunRecord.from_json(record),
         metrics=summarise(scores, gold, names),
-        data=Scores(scores, gold, token_counts=np.ones(scores.shape, dtype=np.int64), ids=ids, instances=instances),
+        data=ScoredRows(scores, gold, token_counts=np.ones(scores.shape, dtype=np.int64), ids=ids, instances=instances),
         template_names=names,
     )
     return found.write(folder)

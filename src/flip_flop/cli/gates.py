@@ -87,12 +87,12 @@ def unscored_audit(split: "RenderedSplit") -> "Audit":
     import numpy as np
 
     from flip_flop.evaluation.run_directory import Audit
-    from flip_flop.metrics import Scores
+    from flip_flop.metrics import ScoredRows
     from flip_flop.record import ModelRecord, RunRecord, TaskRecord
 
     names, instances = tuple(split.task.templates.names), split.instances
     shape = (len(instances), len(names), len(instances[0].choices[0]))
-    scores = Scores(np.zeros(shape, np.float32), split.gold, ids=tuple(instance.id for instance in instances))
+    scores = ScoredRows(np.zeros(shape, np.float32), split.gold, ids=tuple(instance.id for instance in instances))
     return Audit(RunRecord(kind="audit", task=TaskRecord(**split.record), model=ModelRecord()), {}, scores, names)
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from flip_flop.console import align_columns, count, percent, percent_interval
 from flip_flop.drafting.formats import apply_format, draw_format, draw_order
 from flip_flop.files import generator
-from flip_flop.metrics import bootstrap_interval, predicted
+from flip_flop.metrics import ScoredRows, bootstrap_interval, predicted
 from flip_flop.metrics.agreement import template_agreement_matrix
 from flip_flop.metrics.f1 import f1_per_template, resolve_average
 from flip_flop.prompts import RenderedInstance
@@ -81,7 +81,7 @@ def format_spread(
         )
         for each in zip(*rendered, strict=True)
     ]
-    table = as_scorer(model).scores(instances, scoring, names=names, label="formats", quiet=quiet)
+    table = ScoredRows.of_scorer(as_scorer(model).scores(instances, scoring, names=names, label="formats", quiet=quiet))
     skipped = ids_of(table.too_long)
     gold = np.array([-1 if one.label is None else one.label for one in instances if one.id not in skipped])
     average = resolve_average(task.f1, num_labels := table.scores.shape[2])

@@ -16,7 +16,7 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.evaluation.views import LOW_MASS
 from flip_flop.metrics import (
-    Scores,
+    ScoredRows,
     calibrated,
     check_calibration,
     find_offsets,
@@ -142,7 +142,7 @@ def score_calibrated(
     *,
     label: str,
     quiet: bool,
-) -> Scores:
+) -> ScoredRows:
     """Score a split and compute the offsets of its calibration. Inputs are checked before scoring, which takes long."""
     num_labels = len(data.instances[0].choices[0])
     check_calibration(calibrate, label_prior, num_labels)
@@ -154,8 +154,9 @@ def score_calibrated(
     if calibrate not in ("auto", "none") and scoring.by == "generation":
         message = f"--calibrate {calibrate} needs probabilities, and generated answers have none."
         raise InputError("E-GENERATION", message, "Remove one of the two options.")
-    scores = scorer.scores(
-        log_findings(data).instances, scoring, names=data.task.templates.names, label=label, quiet=quiet
+    names = data.task.templates.names
+    scores = ScoredRows.of_scorer(
+        scorer.scores(log_findings(data).instances, scoring, names=names, label=label, quiet=quiet)
     )
     if scorer.is_instruct and not scores.settings.get("chat_template"):
         hint = "Use --chat-template on, or for a served model its --tokenizer."
@@ -180,7 +181,7 @@ def score_calibrated(
     return replace(scores, calibration={"method": calibrate, "label_prior": prior, "offsets": offsets})
 
 
-def frequent_unparsed(scores: Scores, names: Sequence[str]) -> dict[str, list[tuple[str, int]]]:
+def frequent_unparsed(scores: ScoredRows, names: Sequence[str]) -> dict[str, list[tuple[str, int]]]:
     """Return the most frequent generated texts that match no label, per template, with their numbers."""
     rows = [*zip(scores.instances, scores.predictions.tolist(), strict=True)]
     return {

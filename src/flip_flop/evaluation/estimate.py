@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flip_flop.console import count, duration
+from flip_flop.metrics import ScoredRows
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import CausalLMScorer, EndpointScorer, Scorer
 from flip_flop.scoring.options import ScoringOptions
@@ -39,7 +40,7 @@ def estimate(
             if isinstance(scorer, EndpointScorer):
                 scorer.store = Path(folder) / name
             started = time.perf_counter()
-            scores = scorer.scores(chosen, options, names=names)
+            scores = ScoredRows.of_scorer(scorer.scores(chosen, options, names=names))
             seconds = time.perf_counter() - started
     lines = [f"dry run: {count(len(instances), 'instance')}, {count(len(names), 'template')}; nothing is written"]
     if isinstance(scorer, CausalLMScorer):

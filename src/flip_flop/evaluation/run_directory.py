@@ -17,7 +17,7 @@ from flip_flop.evaluation.instances import StoredInstances, write_instances
 from flip_flop.evaluation.views import AuditViews
 from flip_flop.files import check_output, new_folder, read_arrays, read_json, write_arrays, write_json
 from flip_flop.manifest import write_manifest
-from flip_flop.metrics import METRICS, Scores, calibrated, resolve_average
+from flip_flop.metrics import METRICS, ScoredRows, calibrated, resolve_average
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import READABLE_JSON, RUN_FILE, RunRecord, broken, reading, validated
 from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, write_too_long
@@ -44,7 +44,7 @@ class Audit(AuditViews):
 
     record: RunRecord
     metrics: dict[str, Any]
-    data: Scores
+    data: ScoredRows
     template_names: tuple[str, ...]
     path: Path = Path()
 
@@ -240,7 +240,7 @@ def check_target(out: Path, source: Path | None = None) -> None:
         raise InputError("E-OUT-KIND", f"{out.name} is not JSONL or CSV.", "End --out with .jsonl or .csv.")
 
 
-def _read_scores(path: Path) -> tuple[Scores, tuple[str, ...]]:
+def _read_scores(path: Path) -> tuple[ScoredRows, tuple[str, ...]]:
     """Read scores, gold labels, ids and template names."""
     with reading(path, "a readable array file"):
         file = read_arrays(path)
@@ -254,7 +254,7 @@ def _read_scores(path: Path) -> tuple[Scores, tuple[str, ...]]:
     if gold.max() >= scores.shape[2] or not scores.max() < np.inf:
         raise broken(path, "holds a score that is not a number, or a gold label that is none of the labels")
     counts = token_counts.astype(np.int64)
-    found = Scores(scores.astype(np.float32), gold.astype(np.int64), token_counts=counts, ids=tuple(ids.tolist()))
+    found = ScoredRows(scores.astype(np.float32), gold.astype(np.int64), token_counts=counts, ids=tuple(ids.tolist()))
     return found, tuple(names.tolist())
 
 

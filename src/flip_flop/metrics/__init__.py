@@ -42,7 +42,7 @@ from flip_flop.metrics.confidence import (
     vote_margin,
     vote_share,
 )
-from flip_flop.metrics.data import Scores
+from flip_flop.metrics.data import ScoredRows, Scores
 from flip_flop.metrics.f1 import Average, accuracy_per_template, chance_f1, f1_per_template, resolve_average
 from flip_flop.metrics.ranking import MIN_LABELLED, TemplateRanking, label_preference, peer_votes, rank_templates
 from flip_flop.metrics.table import METRICS, Metric, add_metric, summarise
@@ -52,6 +52,7 @@ __all__ = [
     "MIN_LABELLED",
     "Average",
     "Metric",
+    "ScoredRows",
     "Scores",
     "SumStatistic",
     "TemplateRanking",

@@ -1,9 +1,9 @@
-"""Scores and gold labels: the one type between scorers and metrics."""
+"""Scores and gold labels, which metrics read, and what a scorer says about them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -11,12 +11,14 @@ from jaxtyping import Float, Int
 from flip_flop.metrics.agreement import label_probs, majority_vote, predicted
 from flip_flop.metrics.f1 import Average, resolve_average
 
+S = TypeVar("S", bound="Scores")
+
 
 @dataclass(frozen=True, eq=False)
 class Scores:
     """The scores of one model on instances under templates, with their gold labels.
 
-    ``len(data)`` is the number of instances, and ``data[rows]`` the scores and gold labels of some instances.
+    ``len(data)`` is the number of instances, and ``data[rows]`` has the arrays of some instances.
 
     Attributes:
         scores: Mean log-probability of each answer's tokens, in nats. For a generated answer 0, and ``-inf`` for the
@@ -24,15 +26,7 @@ class Scores:
         gold: Label indices, -1 without a gold label.
         average: The F1 by which the task is measured.
         token_counts: The number of tokens of each answer, 0 for generated answers.
-        prompt_tokens: The number of tokens of each prompt, if a local model scored it.
         ids: The ids of the instances.
-        instances: The instances as the model reads them, for example in a chat template.
-        too_long: Prompts that exceed the model's context, :class:`~flip_flop.scoring.too_long.TooLong`. Their
-            instances have no scores.
-        settings: ``scoring`` in ``run.json``.
-        calibration: ``method``, ``label_prior`` and ``offsets``, ``[templates, labels]`` in nats. The offsets are not
-            added to ``scores``.
-        preferred_tokens: The most probable first tokens of the answer under each template, if known.
         resampled: Values of statistics on the bootstrap's resamples.
 
     Raises:
@@ -48,13 +42,7 @@ class Scores:
     gold: Int[np.ndarray, " instances"]
     average: Average = "auto"
     token_counts: Int[np.ndarray, "instances templates labels"] | None = None
-    prompt_tokens: Int[np.ndarray, "instances templates"] | None = None
     ids: tuple[str, ...] = ()
-    instances: Iterable[Any] = ()
-    too_long: tuple[Any, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    calibration: Mapping[str, Any] | None = None
-    preferred_tokens: tuple[tuple[str, ...], ...] = ()
     resampled: dict[Any, np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -65,12 +53,12 @@ class Scores:
 
     @classmethod
     def of(
-        cls,
+        cls: type[S],
         rows: Sequence[Any],
         scores: Float[np.ndarray, "instances templates labels"],
         token_counts: Int[np.ndarray, "instances templates labels"],
         **more: Any,
-    ) -> "Scores":
+    ) -> S:
         """Return scores with the ids and gold labels of their instances, ``rows``."""
         gold = np.array([-1 if each.label is None else each.label for each in rows], dtype=np.int64)
         ids = tuple(each.id for each in rows)
@@ -80,7 +68,9 @@ class Scores:
         return len(self.scores)
 
     def __getitem__(self, rows: Any) -> "Scores":
-        return Scores(self.scores[rows], self.gold[rows], self.average)
+        counts = None if self.token_counts is None else self.token_counts[rows]
+        ids = tuple(np.array(self.ids, dtype=object)[rows]) if self.ids else ()
+        return Scores(self.scores[rows], self.gold[rows], self.average, counts, ids)
 
     @property
     def num_labels(self) -> int:
@@ -135,3 +125,33 @@ class Scores:
     def _answered(self, answers: Int[np.ndarray, " instances"]) -> "Scores":
         certain = np.where(answers[:, None] == np.arange(self.num_labels), 0.0, -np.inf)
         return Scores(certain[:, None], self.gold, self.average)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRows(Scores):
+    """Scores with what a scorer says about them. A part of the rows is plain :class:`Scores`.
+
+    Attributes:
+        prompt_tokens: The number of tokens of each prompt, if a local model scored it.
+        instances: The instances as the model reads them, for example in a chat template.
+        too_long: Prompts that exceed the model's context, :class:`~flip_flop.scoring.too_long.TooLong`. Their
+            instances have no scores.
+        settings: ``scoring`` in ``run.json``.
+        calibration: ``method``, ``label_prior`` and ``offsets``, ``[templates, labels]`` in nats. The offsets are not
+            added to ``scores``.
+        preferred_tokens: The most probable first tokens of the answer under each template, if known.
+    """
+
+    prompt_tokens: Int[np.ndarray, "instances templates"] | None = None
+    instances: Iterable[Any] = ()
+    too_long: tuple[Any, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Mapping[str, Any] | None = None
+    preferred_tokens: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def of_scorer(cls, scores: Scores) -> "ScoredRows":
+        """Return the scores of a scorer, which may return plain :class:`Scores`."""
+        if isinstance(scores, cls):
+            return scores
+        return cls(scores.scores, scores.gold, scores.average, scores.token_counts, scores.ids)

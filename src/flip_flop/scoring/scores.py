@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flip_flop.console import track
 from flip_flop.errors import InputError
 from flip_flop.files import generator
-from flip_flop.metrics import Scores
+from flip_flop.metrics import ScoredRows, Scores
 from flip_flop.prompts import RenderedInstance
 from flip_flop.scoring import distributed
 from flip_flop.scoring.boundary import EncodedInstance
@@ -53,7 +53,7 @@ def score(
     label: str = "scoring",
     quiet: bool = True,
     shared: bool = False,
-) -> Scores:
+) -> ScoredRows:
     """Score rendered instances, all with the same numbers of templates and labels, and check a few of the scores.
 
     Args:
@@ -81,7 +81,7 @@ def score(
 
     if shared:
         own = distributed.shard(encoded) or encoded[:1]
-        scores = join_scores(distributed.all_results(lambda: score_part(own)), len(encoded))
+        scores = join_scores(distributed.all_results(lambda: score_part(own)), encoded)
     else:
         scores = score_part(encoded)
     settings = {
@@ -91,12 +91,19 @@ def score(
         "bos": encoder.bos is not None,
         "backend": backend,
         "batch_tokens": options.batch_tokens,
-        "boundary_merged": scores.settings["boundary_merged"],
+        "boundary_merged": sum(instance.num_merged for instance in encoded),
         "self_check": check_scores(loaded.model, scores, encoded, names, quiet=quiet),
     }
     top = torch.stack(preferred).mean(dim=0).topk(min(NUM_TOKENS, preferred[0].shape[-1])).indices.tolist()
     words = tuple(tuple(str(loaded.tokenizer.decode([token])) for token in tokens) for tokens in top)
-    return replace(scores, instances=read, too_long=tuple(too_long), settings=settings, preferred_tokens=words)
+    return replace(
+        ScoredRows.of_scorer(scores),
+        prompt_tokens=np.array([instance.prompt_tokens for instance in encoded]),
+        instances=read,
+        too_long=tuple(too_long),
+        settings=settings,
+        preferred_tokens=words,
+    )
 
 
 def _note_first_tokens(instances: Sequence[EncodedInstance], probs: list[Tensor]) -> Visit:
@@ -216,29 +223,18 @@ def score_instances(
             place = np.argsort(order)
             scores.append(batch.numpy()[place])
             counts.append(batch_counts.numpy()[place])
-    return Scores.of(
-        instances,
-        np.concatenate(scores),
-        np.concatenate(counts),
-        prompt_tokens=np.array([instance.prompt_tokens for instance in instances]),
-        settings={"backend": backend, "boundary_merged": sum(instance.num_merged for instance in instances)},
-    )
+    return Scores.of(instances, np.concatenate(scores), np.concatenate(counts))
 
 
-def join_scores(parts: Sequence[Scores], length: int) -> Scores:
+def join_scores(parts: Sequence[Scores], instances: Sequence[EncodedInstance]) -> Scores:
     """Join the scores that processes computed for their :func:`~flip_flop.scoring.distributed.shard`."""
-    first, own = parts[0], parts[:length]  # with more processes than instances, the others have no part
-    scores = np.empty((length, *first.scores.shape[1:]), np.float32)
+    scores = np.empty((len(instances), *parts[0].scores.shape[1:]), np.float32)
     counts = np.empty(scores.shape, np.int64)
-    gold, ids = np.empty(length, np.int64), [""] * length
-    lengths = np.empty(scores.shape[:2], np.int64)
-    for number, part in enumerate(own):
+    for number, part in enumerate(parts[: len(instances)]):  # further processes have no part
         rows = slice(number, None, len(parts))
         assert part.token_counts is not None
-        scores[rows], counts[rows], gold[rows], ids[rows] = part.scores, part.token_counts, part.gold, part.ids
-        lengths[rows] = part.prompt_tokens
-    settings = {**first.settings, "boundary_merged": sum(part.settings["boundary_merged"] for part in own)}
-    return Scores(scores, gold, token_counts=counts, prompt_tokens=lengths, ids=tuple(ids), settings=settings)
+        scores[rows], counts[rows] = part.scores, part.token_counts
+    return Scores.of(instances, scores, counts)
 
 
 def _windows(instances: Iterable[EncodedInstance], max_nodes: int) -> Iterator[list[EncodedInstance]]:

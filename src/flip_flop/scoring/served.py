@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from flip_flop.console import count, echo, today, track
 from flip_flop.errors import InputError
 from flip_flop.files import json_digest, sha256_json, user_cache
-from flip_flop.metrics import Scores
+from flip_flop.metrics import ScoredRows, Scores
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import ModelRecord
 from flip_flop.scoring.encoder import PromptEncoder
@@ -109,7 +109,7 @@ class EndpointScorer(Scorer):
         names: Sequence[str] = (),
         label: str = "scoring",
         quiet: bool = True,
-    ) -> Scores:
+    ) -> ScoredRows:
         """Send ``options.concurrency`` requests at a time. Stored answers are not requested again.
 
         With generated answers, the label of the answer has the score 0, and other labels have ``-inf``.
@@ -287,7 +287,7 @@ def _is_same(question: Question, one: Answer, other: Answer) -> bool:
 
 def _scores_of(
     read: Sequence[RenderedInstance], questions: Sequence[Question], answers: Sequence[Answer], settings: dict[str, Any]
-) -> Scores:
+) -> ScoredRows:
     """Return the scores of instances from the answers to their questions."""
     shape = (len(read), len(read[0].choices), len(read[0].choices[0]))
     meanings = [_meaning(question, answer) for question, answer in zip(questions, answers, strict=True)]
@@ -300,7 +300,7 @@ def _scores_of(
         scores = np.array(meanings)
         counts = np.array([answer.get("tokens", 1) for answer in answers], dtype=np.int64)
         counts = np.broadcast_to(counts.reshape(*shape[:2], -1), shape)
-    return Scores.of(read, scores.astype(np.float32).reshape(shape), counts, instances=read, settings=settings)
+    return ScoredRows.of(read, scores.astype(np.float32).reshape(shape), counts, instances=read, settings=settings)
 
 
 def _place(instance: RenderedInstance, template: int, names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from flip_flop.errors import InputError
 from flip_flop.files import read_json, write_json
 from flip_flop.manifest import find_change
-from flip_flop.metrics import Scores, batch_offsets, check_prior, uniform_prior
+from flip_flop.metrics import ScoredRows, batch_offsets, check_prior, uniform_prior
 from flip_flop.prompts import Template
 from flip_flop.record import AdapterRecord
 
@@ -17,7 +17,7 @@ CALIBRATION_FILE = "calibration.json"
 
 
 def store_calibration(
-    adapter: Path, table: Scores, templates: Iterable[Template], label_prior: Sequence[float] | None = None
+    adapter: Path, table: ScoredRows, templates: Iterable[Template], label_prior: Sequence[float] | None = None
 ) -> None:
     """Compute batch offsets from the scores of unlabelled rows, and write them into the folder of an adapter.
 

@@ -20,7 +20,7 @@ from flip_flop.console import today
 from flip_flop.errors import InputError
 from flip_flop.files import new_folder, write_json, write_text
 from flip_flop.method import find_method
-from flip_flop.metrics import Scores
+from flip_flop.metrics import ScoredRows, Scores
 from flip_flop.metrics.calibration import MIN_INSTANCES
 from flip_flop.prompts import Template
 from flip_flop.record import (
@@ -267,7 +267,8 @@ def _save(trainer: F2CTrainer, record: RunRecord, table: Scores | None, out: Pat
         write_text(folder / CARD, model_card(record))
         if table is not None:
             templates = [Template(each.name, each.jinja, each.answer_choices) for each in record.task.templates]
-            store_calibration(folder, replace(table, settings=record.scoring), templates, trainer.args.label_prior)
+            scored = replace(ScoredRows.of_scorer(table), settings=record.scoring)
+            store_calibration(folder, scored, templates, trainer.args.label_prior)
     how = {"method": trainer.method.name, "uses_labels": trainer.args.uses_labels or None}
     adapter = describe_adapter(out / "adapter", path="adapter", **how)
     replace(record, adapter=adapter).write(out)

@@ -209,7 +209,7 @@ class ScoringTrainer(Trainer):
         parts = distributed.all_results(score_part)
         if losses is not None:  # idle processes repeat another's instances
             losses.extend(loss for _, own in parts[: len(instances)] for loss in own)
-        return join_scores([table for table, _ in parts], len(instances))
+        return join_scores([table for table, _ in parts], instances)
 
 
 def _joined(named: Mapping[str, dict[str, float]]) -> dict[str, float]:
