@@ -1,10 +1,10 @@
-"""The record of a run (``run.json``), typed, and the comparison of its parts with another run."""
+"""The record of a run (``run.json``), typed and checked."""
 
 import contextlib
 import json
 import time
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -16,27 +16,6 @@ from flip_flop.console import command, hardware, now, versions
 from flip_flop.errors import InputError
 from flip_flop.files import MAX_JSON, read_json, write_json
 from flip_flop.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, find_change, loaded_files, write_manifest
-
-# The parts of a run that --allow-changed accepts, by name.
-MODEL_PARTS = {
-    "weights": "weights",
-    "config": "config.json",
-    "tokenizer": "tokenizer",
-    "chat_template": "chat template",
-}
-DATA_PARTS = {
-    "templates": "templates",
-    "task": "task (its name, labels or F1, or the order of its templates)",
-    "rows": "training rows",
-    "gold": "gold labels of the training rows",
-    "validation": "validation rows",
-    "validation_gold": "gold labels of the validation rows",
-}
-ADAPTER_PARTS = {"adapter": ADAPTER_WEIGHTS, "adapter_config": ADAPTER_CONFIG}
-TRAINING_PARTS = MODEL_PARTS | DATA_PARTS
-LOADED_PARTS = MODEL_PARTS | ADAPTER_PARTS
-# Parts that change with a template.
-FOLLOW_TEMPLATES = ("task", "rows", "validation")
 
 NAMED = 8  # audits in a hint
 BROKEN_HINT = "Restore it, or run it again into a new folder."
@@ -82,7 +61,7 @@ class TemplateRecord(Section):
 class TaskRecord(Section):
     """A task, its templates and the data of one split, by digest; see :attr:`flip_flop.tasks.RenderedSplit.record`.
 
-    ``instances_digest`` differs between two samples of one file. ``digests`` has the other :data:`DATA_PARTS`.
+    ``instances_digest`` differs between two samples of one file. ``digests`` is of earlier versions.
     """
 
     name: str
@@ -111,7 +90,7 @@ class TaskRecord(Section):
 class ModelRecord(Section):
     """The base model. ``digest`` covers its weight files, or its name on the hub and its commit.
 
-    ``digests`` has the other :data:`MODEL_PARTS`. A commit on the hub covers all files.
+    ``digests`` is of earlier versions.
     """
 
     name: str = ""
@@ -142,7 +121,8 @@ class AdapterRecord(Section):
 class RunRecord(Section):
     """The inputs and settings of a run: enough to repeat it, and to compare it with another run.
 
-    ``allowed_changes`` are the changed parts that ``--allow-changed`` accepted.
+    ``allowed_changes`` are inputs that had changed when a run was resumed: ``weights``, ``task`` or ``rows``. For an
+    audit: ``weights`` if the adapter was trained on other weights.
     """
 
     kind: Kind
@@ -267,59 +247,10 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
-def digests_of(
-    task: TaskRecord | None = None, model: ModelRecord | None = None, adapter: AdapterRecord | None = None
-) -> dict[str, Any]:
-    """Return the SHA-256 of each part of these records. ``templates`` has a digest per name."""
-    found: dict[str, Any] = {}
-    if task is not None:
-        templates = {each.name: each.digest for each in task.templates}
-        found |= {"templates": templates, "task": task.digest, "rows": task.instances_digest, **task.digests}
-    if model is not None:
-        found |= {"weights": model.digest, **model.digests}
-    if adapter is not None:
-        found |= {"adapter": adapter.digest, **adapter.digests}
-    return found
-
-
 def check_adapter_folder(adapter: Path) -> None:
     """Check that an adapter's files exist; raises ``E-ADAPTER-FILE``."""
-    for file in reversed(ADAPTER_PARTS.values()):
+    for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
         if not (adapter / file).is_file():
             raise InputError(
                 "E-ADAPTER-FILE", f"{adapter} has no {file}.", "Give the adapter/ folder of a training run."
             )
-
-
-def changed_parts(before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapping[str, str]) -> dict[str, str]:
-    """Return the descriptions of the parts whose digests differ, by name. Parts without both digests are ignored.
-
-    If templates differ, the parts that change with them (:data:`FOLLOW_TEMPLATES`) are not compared.
-    """
-    changed = {
-        name: words for name, words in parts.items() if before.get(name) and now.get(name) and before[name] != now[name]
-    }
-    if "templates" in changed:
-        old, new = (dict(each["templates"]) if isinstance(each["templates"], Mapping) else {} for each in (before, now))
-        differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-        changed = {name: words for name, words in changed.items() if name not in FOLLOW_TEMPLATES}
-        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
-        changed["templates"] = f"template {', '.join(map(repr, differing[:3]))}{more}"
-    return changed
-
-
-def check_parts(names: Iterable[str], parts: Collection[str]) -> None:
-    """Refuse an unknown part (``E-ALLOW-CHANGED``)."""
-    for name in names:
-        if name not in parts:
-            raise InputError(
-                "E-ALLOW-CHANGED", f"unknown part {name!r} in --allow-changed.", f"Name one of {', '.join(parts)}."
-            )
-
-
-def refuse_changed(code: str, message: str, changed: Mapping[str, str], allowed: Collection[str], hint: str) -> None:
-    """Refuse changed parts that are not allowed, with this ``code``. The hint has the flags that allow them."""
-    refused = {name: words for name, words in changed.items() if name not in allowed}
-    if refused:
-        flags = " ".join(f"--allow-changed {name}" for name in refused)
-        raise InputError(code, f"{message}: {', '.join(refused.values())}.", f"{hint} Or continue with {flags}.")

@@ -65,8 +65,6 @@ MISTAKES = {
     "metric": (None, (*AUDIT, "--fail-under", "agreemnt=0.9"), "E-FAIL-UNDER", ["'agreement'"]),
     "model": (None, ("audit", "-m", "./tiny", "-t", "tickets.yaml", "-o", "out"), "E-MODEL-FILE", ["./tiny does"]),
     "adapter": (None, (*AUDIT, "--adapter", "runs/f2c/adapter"), "E-ADAPTER-FILE", ["runs/f2c/adapter"]),
-    "part": (None, (*AUDIT, "--allow-changed", "rows"), "E-ALLOW-CHANGED", ["'rows'", "weights, config"]),
-    "part of a training": (None, (*TRAIN, "--allow-changed", "adapter"), "E-ALLOW-CHANGED", ["validation_gold."]),
     "dtype": (None, (*AUDIT, "--dtype", "int8"), "E-MODEL-DTYPE", ["float32"]),
     "device": (None, (*AUDIT, "--device", "abacus"), "E-MODEL-DEVICE", ["abacus"]),
     "one template": (None, (*TRAIN, "--templates", "plain"), "E-TOO-FEW-TEMPLATES", ["1 template"]),

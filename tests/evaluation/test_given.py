@@ -78,12 +78,10 @@ def test_predictions_are_not_written_with_other_rows(loaded, tmp_path):
             write_predictions(found[1:], [0, 1, 2], tmp_path / f"out.{suffix}", split.rows)
 
 
-def test_other_tokenizer_is_recorded(loaded):
+def test_other_tokenizer_is_used(loaded):
     other = copy.deepcopy(loaded.tokenizer)
     other.chat_template = "{% for message in messages %}<{{ message.content }}>{% endfor %}"
-    digests = audit(loaded, other, make_task(), quiet=True).record.model.digests
-    assert digests["chat_template"] != loaded.record.digests["chat_template"]
-    assert "tokenizer" not in digests
+    assert audit(loaded, other, make_task(), quiet=True).record.scoring["chat_template"] is True
 
 
 def test_all_kinds_of_rows_are_accepted(loaded, expected, task_file):

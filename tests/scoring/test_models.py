@@ -267,10 +267,9 @@ def test_folder_without_adapter_files_is_rejected(base, run, missing):
     refused("E-ADAPTER-FILE", base, adapter=run)
 
 
-def test_adapter_of_another_base_is_rejected(tmp_path, run):
-    other = save_tiny(tmp_path / "other", seed=7)
-    line = refused("E-ADAPTER-BASE", other, adapter=run / "adapter")
-    assert "was trained on" in line
+def test_adapter_of_another_base_is_a_warning(tmp_path, run, caplog):
+    load_model(str(save_tiny(tmp_path / "other", seed=7)), adapter=run / "adapter")
+    assert "W-ADAPTER-BASE" in caplog.text
 
 
 @pytest.mark.parametrize(

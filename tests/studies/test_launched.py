@@ -12,7 +12,7 @@ from flip_flop.errors import InputError
 from flip_flop.paper.folder import StudyFolder
 from flip_flop.paper.run import split_batch_across_ranks
 from flip_flop.paper.study import Settings
-from flip_flop.training.resume import lock
+from flip_flop.training.checkpoints import lock
 from tests.studies.plans import SHORT, plan, small
 from tests.studies.running import ENVIRONMENT, here, write_study
 from tests.training.conftest import settings

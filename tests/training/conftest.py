@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -69,6 +70,14 @@ def settings(**changes):
         "use_cpu": True,
     }
     return make_config(base | changes)
+
+
+def change_digit(path):
+    """Change a digit, or a bit of a file without digits."""
+    content = path.read_bytes()
+    digits = [found.start() for found in re.finditer(rb"[1-8]", content)]
+    place = digits[len(digits) // 2] if digits else len(content) // 2
+    path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
 
 
 def adapter_bytes(out):

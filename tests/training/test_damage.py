@@ -1,12 +1,9 @@
 """A changed digit in any file of a run, an adapter, a checkpoint or a study is refused or harmless."""
 
-import json
-import re
+import os
 import shutil
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
@@ -14,19 +11,11 @@ from flip_flop.record import AdapterRecord, RunRecord
 from flip_flop.report import load_run
 from flip_flop.scoring.stored_calibration import stored_calibration
 from flip_flop.training import train
-from flip_flop.training.checkpoints import write_manifest
-from tests.training.conftest import adapter_bytes, before_step, load_tiny, make_task, settings
+from flip_flop.training.selection import CheckpointCriterion
+from tests.training.conftest import before_step, change_digit, load_tiny, make_task, settings
 from tests.training.test_resume import run
 
 HARMLESS = ("README.md", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-
-
-def change_digit(path):
-    """Change a digit, or a bit of a file without digits."""
-    content = path.read_bytes()
-    digits = [found.start() for found in re.finditer(rb"[1-8]", content)]
-    place = digits[len(digits) // 2] if digits else len(content) // 2
-    path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
 
 
 def files_of(folder):
@@ -108,111 +97,45 @@ def test_changed_offsets_of_an_adapter_are_refused(copy):
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory):
-    """A run that was killed at its sixth step, with checkpoints of the second and fourth."""
+    """A run that was killed at its sixth step, with checkpoints of the second step, the best one, and the fourth."""
     out = tmp_path_factory.mktemp("crashed") / "run"
 
     def crash():
         raise RuntimeError("crash")
 
+    values = iter([0.1, 0.9, 0.7])  # at steps 0, 2 and 4
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CheckpointCriterion, "judge", lambda *_: {"selection": next(values), "vote_drift": 0.0})
         before_step(patch, 5, crash)
         with pytest.raises(RuntimeError, match="crash"):
             run(out)
     return out
 
 
-@pytest.fixture(scope="module")
-def resumed(crashed, tmp_path_factory):
-    out = shutil.copytree(crashed, tmp_path_factory.mktemp("resumed") / "run")
-    run(out, resume=True)
-    return adapter_bytes(out)
-
-
-@pytest.mark.parametrize("name", ["README.md", "tokenizer.json", "optimizer.pt", "trainer_state.json"])
-def test_the_best_checkpoint_is_lost_only_if_its_adapter_is(crashed, resumed, tmp_path, caplog, name):
-    out = shutil.copytree(crashed, tmp_path / "run")
-    state = json.loads((out / "checkpoints" / "checkpoint-4" / "trainer_state.json").read_text())
-    best = out / "checkpoints" / f"checkpoint-{state['best_global_step']}"
-    change_digit(best / name)
-    run(out, resume=True)
-    assert "cannot be used" not in caplog.text
-    assert adapter_bytes(out) == resumed
-
-
-def edit_tensors(name, act):
-    """Change a file of tensors."""
-
-    def edit(checkpoint):
-        if name.endswith(".safetensors"):
-            tensors = load_file(checkpoint / name)
-            act(tensors)
-            save_file(tensors, checkpoint / name, {"format": "pt"})
-        else:
-            state = torch.load(checkpoint / name, weights_only=False)
-            act(state)
-            torch.save(state, checkpoint / name)
-
-    return edit
-
-
-def edit_state(**changes):
-    def edit(checkpoint):
-        path = checkpoint / "trainer_state.json"
-        value = json.loads(path.read_text()) | changes
-        path.write_text(json.dumps({key: part for key, part in value.items() if part != "absent"}))
-
-    return edit
-
-
-def shorten(state):
-    state["state"][0]["exp_avg"] = torch.zeros(1)
-
-
-def first(tensors, tensor):
-    tensors[sorted(tensors)[0]] = tensor
-
-
-FORGED = {
-    "a short moment": edit_tensors("optimizer.pt", shorten),
-    "no moment": edit_tensors("optimizer.pt", lambda state: state["state"][0].pop("exp_avg")),
-    "a text as moment": edit_tensors("optimizer.pt", lambda state: state["state"][0].update(exp_avg="a")),
-    "another parameter": edit_tensors("optimizer.pt", lambda state: state["state"].update({999: {}})),
-    "no group": edit_tensors("optimizer.pt", lambda state: state["param_groups"].clear()),
-    "a text as rate": edit_tensors("optimizer.pt", lambda state: state["param_groups"][0].update(lr="a")),
-    "an empty optimizer": edit_tensors("optimizer.pt", lambda state: state.clear()),
-    "a list as optimizer": lambda checkpoint: torch.save([1], checkpoint / "optimizer.pt"),
-    "an empty schedule": edit_tensors("scheduler.pt", lambda state: state.clear()),
-    "a text as epoch": edit_tensors("scheduler.pt", lambda state: state.update(last_epoch="a")),
-    "no rates": edit_tensors("scheduler.pt", lambda state: state.update(base_lrs=[])),
-    "no generator": edit_tensors("rng_state.pth", lambda state: state.clear()),
-    "a number as generator": edit_tensors("rng_state.pth", lambda state: state.update(python=3)),
-    "another shape": edit_tensors("adapter_model.safetensors", lambda tensors: first(tensors, torch.zeros(2, 2))),
-    "a missing tensor": edit_tensors("adapter_model.safetensors", lambda tensors: tensors.pop(sorted(tensors)[0])),
-    "an unknown tensor": edit_tensors("adapter_model.safetensors", lambda tensors: tensors.update(x=torch.zeros(1))),
-    "no json": lambda checkpoint: (checkpoint / "trainer_state.json").write_text("{"),
-    "a list as state": lambda checkpoint: (checkpoint / "trainer_state.json").write_text("[]"),
-    "an unknown key": edit_state(other=1),
-    "a missing key": edit_state(log_history="absent"),
-    "a text as step": edit_state(global_step="4"),
-    "another step": edit_state(global_step=3),
-    "a text as log": edit_state(log_history="a"),
-    "a log of texts": edit_state(log_history=[{"step": "a"}]),
-    "no saved steps": edit_state(save_steps=0),
-    "no logged steps": edit_state(logging_steps=0),
-    "a text as best": edit_state(best_metric="a"),
-    "a list as flops": edit_state(total_flos=[]),
-    "no adapter": lambda checkpoint: (checkpoint / "adapter_model.safetensors").unlink(),
+DAMAGES = {
+    "a changed digit": lambda checkpoint: change_digit(checkpoint / "optimizer.pt"),
+    "a short file": lambda checkpoint: os.truncate(checkpoint / "trainer_state.json", 100),
+    "a missing file": lambda checkpoint: (checkpoint / "adapter_model.safetensors").unlink(),
+    "a list as manifest": lambda checkpoint: (checkpoint / "MANIFEST.json").write_text("[]"),
+    "no digests": lambda checkpoint: (checkpoint / "MANIFEST.json").write_text('{"optimizer.pt": {"size": 1}}'),
 }
 
 
-@pytest.mark.parametrize("forgery", FORGED)
-def test_a_checkpoint_that_does_not_fit_the_run_is_one_line(crashed, tmp_path, forgery):
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_refused(crashed, tmp_path, damage):
     out = shutil.copytree(crashed, tmp_path / "run")
-    checkpoint = out / "checkpoints" / "checkpoint-4"
-    FORGED[forgery](checkpoint)
-    write_manifest(checkpoint)
+    DAMAGES[damage](out / "checkpoints" / "checkpoint-4")
     error = error_of(run, out, resume=True)
-    assert error.code == "E-RUN-BROKEN"
-    assert f"{checkpoint} does not fit this run" in error.message
-    shutil.rmtree(checkpoint)
+    assert (error.code, "checkpoint-4 cannot be used" in error.message) == ("E-RUN-BROKEN", True)
     assert not (out / "run.json").exists()
+
+
+def test_a_damaged_best_checkpoint_is_refused_only_for_its_adapter(crashed, tmp_path):
+    best = "checkpoint-2"
+    for name, is_refused in (("optimizer.pt", False), ("README.md", False), ("adapter_model.safetensors", True)):
+        out = shutil.copytree(crashed, tmp_path / name)
+        change_digit(out / "checkpoints" / best / name)
+        if is_refused:
+            assert f"{best} cannot be used" in error_of(run, out, resume=True).message
+        else:
+            run(out, resume=True)

@@ -18,8 +18,7 @@ from transformers.trainer_pt_utils import safe_globals
 
 from flip_flop.errors import InputError
 from flip_flop.training import F2CConfig, F2CTrainer, train
-from flip_flop.training.checkpoints import latest_valid, rotate, write_manifest
-from flip_flop.training.selection import CheckpointCriterion
+from flip_flop.training.checkpoints import complete_checkpoints, rotate, write_manifest
 from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, record_of, settings
 from tests.training.test_trainer import make_trainer, training_rows
 from tests.waiting import wait_for
@@ -57,17 +56,8 @@ def interrupt(out, monkeypatch, step, **changes):
             run(out, **changes)
 
 
-def flip_bit(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 DAMAGES = {
     "none": lambda checkpoint: None,
-    "missing": lambda checkpoint: (checkpoint / "optimizer.pt").unlink(),
-    "flipped": lambda checkpoint: flip_bit(checkpoint / "adapter_model.safetensors"),
-    "truncated": lambda checkpoint: os.truncate(checkpoint / "optimizer.pt", 100),
     "no manifest": lambda checkpoint: (checkpoint / "MANIFEST.json").unlink(),
     "survey": lambda checkpoint: (checkpoint.parents[1] / "survey.json").write_text('{"num_instances": 0}'),
 }
@@ -76,7 +66,7 @@ DAMAGES = {
 @slow
 @pytest.mark.parametrize(
     ("step", "damage"),
-    [(1, "none"), (3, "survey"), (4, "none"), (8, "none"), *((5, damage) for damage in DAMAGES)],
+    [(1, "none"), (3, "survey"), (4, "none"), (8, "none"), (5, "none"), (5, "no manifest")],
 )
 def test_interrupted_run_resumes_to_the_same_adapter_and_log(out, monkeypatch, uninterrupted, step, damage):
     interrupt(out, monkeypatch, step)
@@ -169,7 +159,7 @@ def test_full_disk_is_one_line_and_keeps_the_last_checkpoint(out, monkeypatch, u
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "\n" not in str(caught.value)
-    assert latest_valid(out / "checkpoints")[0] == out / "checkpoints" / "checkpoint-2"
+    assert complete_checkpoints(out / "checkpoints")[0] == out / "checkpoints" / "checkpoint-2"
     run(out, resume=True)
     assert adapter_bytes(out) == uninterrupted
 
@@ -328,18 +318,6 @@ def test_invalid_settings_leave_the_folder_free(out, changes):
 
 
 @slow
-def test_lost_best_checkpoint_is_replaced_by_the_next_best(out, monkeypatch, caplog):
-    values = iter([0.1, 0.9, 0.7, 0.5, 0.2, 0.3])  # at steps 0, 2, 4, 6, 8, 9
-    monkeypatch.setattr(CheckpointCriterion, "judge", lambda *_: {"selection": next(values), "vote_drift": 0.0})
-    interrupt(out, monkeypatch, 7, save_total_limit=None)
-    (out / "checkpoints" / "checkpoint-2" / "adapter_model.safetensors").write_bytes(b"")
-    run(out, resume=True, save_total_limit=None)
-    assert "checkpoint-2, cannot be used (adapter_model.safetensors is damaged): it is now checkpoint-4" in caplog.text
-    training = record_of(out)["training"]
-    assert (training["selected_checkpoint"], training["selected_value"]) == ("checkpoint-4", 0.7)
-
-
-@slow
 def test_checkpoint_is_safe_to_load_and_has_no_token(out):
     run(out, num_train_epochs=1, hub_token="a token of no known shape")
     files = [path for path in out.rglob("*") if path.is_file()]
@@ -369,27 +347,10 @@ def test_checkpoint_is_on_disk_before_an_older_one_is_deleted(tmp_path, monkeypa
     assert flushed[-1] == str(tmp_path)
 
 
-MANIFESTS = ["{", "null", "[]", "{}", '{"weights": 3}', '{"weights": {"size": 1}}', '{"\\u0000": {}}']
-
-
-@pytest.mark.parametrize("manifest", [*MANIFESTS, '{"%s": {}}' % ("x" * 300)])
-def test_checkpoint_with_an_invalid_manifest_is_skipped(tmp_path, manifest):
-    expected = make_checkpoint(tmp_path, 2)
-    make_checkpoint(tmp_path, "\u00b2")
-    (tmp_path / "checkpoint-99").write_text("a file")
-    newest = make_checkpoint(tmp_path, 3)
-    (newest / "MANIFEST.json").write_text(manifest)
-    valid, corrupt = latest_valid(tmp_path)
-    assert (valid, list(corrupt)) == (expected, [newest])
-
-
 def test_rotation_keeps_the_newest_complete_and_the_best_checkpoint(tmp_path):
     for step in (1, 2, 3, 4):
         make_checkpoint(tmp_path, step)
     (tmp_path / "checkpoint-5").mkdir()
     rotate(tmp_path, 2, best=str(tmp_path / "checkpoint-1"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-4", "checkpoint-5"]
-    assert latest_valid(tmp_path) == (
-        tmp_path / "checkpoint-4",
-        {tmp_path / "checkpoint-5": "it was not finished"},
-    )
+    assert complete_checkpoints(tmp_path)[0].name == "checkpoint-4"

@@ -11,7 +11,7 @@ from flip_flop.tasks import RowsSource
 from flip_flop.training import F2CTrainer, train
 from flip_flop.training import run as run_module
 from flip_flop.training.callbacks import StopOnSignal
-from flip_flop.training.checkpoints import latest_valid
+from flip_flop.training.checkpoints import complete_checkpoints
 from flip_flop.training.checks import SAMPLE_SIZE, initial_vote_stats
 from flip_flop.training.selection import CheckpointCriterion
 from tests.tiny import byte_bpe, tiny_model
@@ -64,7 +64,7 @@ def test_signal_stops_after_the_step_and_resume_gives_the_same_adapter(tmp_path,
             stopped = run(out)
         assert (stopped.stopped_by, stopped.adapter) == (signal.SIGTERM, None)
         assert not (out / "run.json").exists()
-        assert latest_valid(out / "checkpoints")[0] == out / "checkpoints" / f"checkpoint-{step}"
+        assert complete_checkpoints(out / "checkpoints")[0] == out / "checkpoints" / f"checkpoint-{step}"
         run(out, resume=True)
         assert adapter_bytes(out) == adapter_bytes(whole)
         assert chosen(out) == chosen(whole)
@@ -136,7 +136,7 @@ def test_signal_in_an_evaluation_stops_before_the_next_step(tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(F2CTrainer, "_evaluate_own", signalled)
         assert run(out).stopped_by == signal.SIGTERM
-    assert latest_valid(out / "checkpoints")[0] == out / "checkpoints" / "checkpoint-4"
+    assert complete_checkpoints(out / "checkpoints")[0] == out / "checkpoints" / "checkpoint-4"
     assert [entry["step"] for entry in log_of(out, "loss")] == [1, 2, 3, 4]
     run(out, resume=True)
     assert adapter_bytes(out) == adapter_bytes(whole)

@@ -10,7 +10,7 @@ import pytest
 from flip_flop.errors import InputError
 from flip_flop.method import METHODS, LossVariant
 from flip_flop.training import F2CConfig, make_config
-from flip_flop.training.resume import recorded_settings
+from flip_flop.training.checkpoints import recorded_settings
 from flip_flop.training.settings import TrainingSettings
 from tests.training.conftest import settings
 

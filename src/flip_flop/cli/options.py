@@ -14,7 +14,6 @@ from flip_flop.errors import InputError
 from flip_flop.method.settings import Protocol
 from flip_flop.metrics.calibration import CalibrationChoice
 from flip_flop.outputs import check_output
-from flip_flop.record import LOADED_PARTS
 from flip_flop.scoring.options import DEFAULT_SCORING, DeviceMap, LoadIn, ScoringOptions
 
 if TYPE_CHECKING:
@@ -144,20 +143,9 @@ class ModelOptions(BaseModelOptions):
     model: str = option(short="-m", help="A hub name, a folder, a GGUF file, `demo`, or openai:URL#NAME (served).")
     adapter: Path | None = option(None, help="The adapter/ folder of a training run.")
     device_map: DeviceMap | None = option(None, help="auto: over all GPUs, then the CPU's memory (docs/memory.md).")
-    allow_changed: tuple[str, ...] = option(
-        (),
-        metavar="PART",
-        help=f"Accept that this part changed since the adapter's training: {', '.join(LOADED_PARTS)}. Repeatable.",
-    )
-
     tokenizer: str | None = option(
         None, help="Served models: a folder or hub name of a tokenizer, for its chat template."
     )
-
-    def __post_init__(self) -> None:
-        from flip_flop.record import check_parts
-
-        check_parts(self.allow_changed, LOADED_PARTS)
 
     def check(self, scoring: ScoringOptions = DEFAULT_SCORING) -> None:
         """Refuse missing adapter files, options that exclude each other, and options of the other kind of model."""

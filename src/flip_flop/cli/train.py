@@ -12,7 +12,6 @@ from flip_flop.cli.options import BaseModelOptions, DataOptions, TaskOptions, op
 from flip_flop.console import echo
 from flip_flop.errors import InputError, install_command
 from flip_flop.method.settings import TrainingProtocol, row_protocol_of
-from flip_flop.record import TRAINING_PARTS
 
 # Settings that the command owns, and the flags that set them.
 OWNED = {"output_dir": "--out", "resume_from_checkpoint": "--resume", "use_cpu": "--device", "do_train": "the verb"}
@@ -41,18 +40,8 @@ class TrainOptions:
         "training rows instead, and the loss reads their labels only.",
     )
     resume: bool = option(False, help="Continue from the last complete checkpoint in --out.")
-    allow_changed: tuple[str, ...] = option(
-        (),
-        metavar="PART",
-        help=f"With --resume, accept a change of this part: {', '.join(TRAINING_PARTS)}. Repeatable.",
-    )
     keep_worse: bool = option(False, help="Save the adapter even if it has collapsed or is worse than the base.")
     quiet: bool = option(False, short="-q", help="Show no progress.")
-
-    def __post_init__(self) -> None:
-        from flip_flop.record import check_parts
-
-        check_parts(self.allow_changed, TRAINING_PARTS)
 
 
 class TrainCommand(click.Command):
@@ -94,7 +83,7 @@ def train_command(
     from flip_flop.scoring.distributed import rank
     from flip_flop.tasks import prior_from, require_templates_for_training
     from flip_flop.training import load_training_data, make_config, train
-    from flip_flop.training.resume import check_out
+    from flip_flop.training.checkpoints import check_out
 
     for key, name in names.items():
         if flag := OWNED.get(key):
@@ -130,7 +119,6 @@ def train_command(
         resume=run.resume,
         quiet=run.quiet,
         keep_worse=run.keep_worse,
-        allow_changed=run.allow_changed,
     )
     if result.stopped_by is not None:
         return 128 + int(result.stopped_by)

@@ -20,7 +20,7 @@ from flip_flop.scoring import LoadedModel, load_model
 from flip_flop.scoring.loading import EMBEDDED_MODEL
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
-from flip_flop.training.resume import EXECUTION_ONLY, recorded_settings, resume_settings
+from flip_flop.training.checkpoints import EXECUTION_ONLY, recorded_settings, resume_settings
 
 # The version of the digests. Another number changes all of them.
 SCHEME = 2

@@ -14,7 +14,6 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.evaluation.views import SHOWN, html_table
 from flip_flop.metrics import METRICS
-from flip_flop.record import MODEL_PARTS, changed_parts, digests_of
 from flip_flop.report.tables import metrics_frame, render_text
 
 
@@ -250,21 +249,25 @@ def data_differences(left: Audit, right: Audit) -> str:
 def what_differs(left: Audit, right: Audit) -> str:
     """The differences, in words, that prevent a comparison of two runs as one model before and after training."""
     one, other = left.record.model, right.record.model
-    models = changed_parts(digests_of(model=one), digests_of(model=other), MODEL_PARTS)
-    same_model = {f"model's {words}": False for words in models.values()} | {"data type": one.dtype == other.dtype}
+    same_model = {"model's weights": _may_be_same(one.digest, other.digest), "data type": one.dtype == other.dtype}
     return _differing(_same_data(left, right) | same_model)
 
 
 def _same_data(left: Audit, right: Audit) -> dict[str, bool]:
     one, other = left.record.task, right.record.task
-    prompts = changed_parts(digests_of(one), digests_of(other), {"rows": "prompts"})
     return {
         "task": one.digest == other.digest,
         "split": one.split == other.split,
         "templates": left.template_names == right.template_names,
-        "instances": left.instance_ids == right.instance_ids and not prompts,
+        "instances": left.instance_ids == right.instance_ids
+        and _may_be_same(one.instances_digest, other.instances_digest),
         "gold labels": np.array_equal(left.gold, right.gold),
     }
+
+
+def _may_be_same(one: str | None, other: str | None) -> bool:
+    """Whether two digests are equal, or one of them is unknown."""
+    return not one or not other or one == other
 
 
 def _differing(parts: Mapping[str, bool]) -> str:

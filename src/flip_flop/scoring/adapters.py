@@ -3,7 +3,6 @@
 import json
 import logging
 import warnings
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,15 @@ from safetensors import safe_open
 from torch import nn
 
 from flip_flop.errors import InputError
-from flip_flop.files import config_digest, sha256_file
+from flip_flop.files import sha256_file
+from flip_flop.manifest import find_change
 from flip_flop.prompts import CHAT_KEYS
 from flip_flop.record import (
     ADAPTER_CONFIG,
-    ADAPTER_PARTS,
     ADAPTER_WEIGHTS,
-    MODEL_PARTS,
     AdapterRecord,
     ModelRecord,
     RunRecord,
-    changed_parts,
-    digests_of,
-    refuse_changed,
 )
 from flip_flop.scoring.causal_lm import as_input_error
 
@@ -40,19 +35,16 @@ OTHER_MODEL = "Give --model the model it was trained on."
 
 
 def describe_adapter(adapter: Path, **more: Any) -> AdapterRecord:
-    """Return the record of an adapter, with the digests of its files."""
-    digests = {"adapter_config": config_digest(adapter / ADAPTER_CONFIG)}
-    return AdapterRecord(digest=sha256_file(adapter / ADAPTER_WEIGHTS), digests=digests, **more)
+    """Return the record of an adapter, with the digest of its weights."""
+    return AdapterRecord(digest=sha256_file(adapter / ADAPTER_WEIGHTS), **more)
 
 
-def identify_adapter(
-    adapter: Path, base: ModelRecord, allowed: Collection[str] = ()
-) -> tuple[AdapterRecord, tuple[str, ...]]:
-    """Return the record of an adapter, and the allowed parts that have changed since its training.
+def identify_adapter(adapter: Path, base: ModelRecord) -> tuple[AdapterRecord, tuple[str, ...]]:
+    """Return the record of an adapter, and ``("weights",)`` if it was trained on other weights (``W-ADAPTER-BASE``).
 
     Raises:
-        InputError: ``E-ADAPTER-CHANGED`` if its files have changed since its training, ``E-ADAPTER-BASE`` if it was
-            trained on another base model, or ``E-RUN-BROKEN`` from the record of its run.
+        InputError: ``E-ADAPTER-CHANGED`` if its files have changed since its training, or ``E-RUN-BROKEN`` from the
+            record of its run.
     """
     trained = RunRecord.of_adapter(adapter)
     if trained is None:
@@ -62,24 +54,19 @@ def identify_adapter(
     training = trained.training or {}
     how = {"method": training.get("method"), "uses_labels": training.get("uses_labels") or None}
     record = describe_adapter(adapter, path=str(adapter), **how, chat_template=in_chat, chat=chat or None)
-    before, now = (
-        digests_of(model=run[0], adapter=run[1]) for run in ((trained.model, trained.adapter), (base, record))
-    )
-    parts = dict(MODEL_PARTS)
-    if bool(trained.model.revision) != bool(base.revision):  # a hub's commit and files cannot be compared
-        del parts["weights"]
-    if in_chat is False:  # the training did not use it
-        del parts["chat_template"]
-    own, models = changed_parts(before, now, ADAPTER_PARTS), changed_parts(before, now, parts)
-    message, hint = f"{adapter} is not as its training left it", "Restore it, or train it again."
-    refuse_changed("E-ADAPTER-CHANGED", message, own, allowed, hint)
-    message = f"{adapter} was trained on {trained.model.name}, this model differs from it in"
-    refuse_changed("E-ADAPTER-BASE", message, models, allowed, OTHER_MODEL)
+    files = [f"adapter/{name}" for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)]
+    if damage := find_change(adapter.resolve().parent, files):
+        raise InputError("E-ADAPTER-CHANGED", f"{adapter}: {damage}.", "Restore it, or train it again.")
+    digests = {trained.model.digest, base.digest}
+    # A commit of the hub and the files of a folder cannot be compared.
+    changed = None not in digests and len(digests) > 1 and bool(trained.model.revision) == bool(base.revision)
+    if changed:
+        log.warning("W-ADAPTER-BASE: %s was trained on other weights, of %s.", adapter, trained.model.name)
     bits = [model.quantization and model.dtype for model in (trained.model, base)]
     if bits[0] != bits[1]:
         trained_on, loaded_on = (f"a base in {each}" if each else "an unquantized base" for each in bits)
         log.warning("W-ADAPTER-BITS: the adapter was trained on %s, and is now on %s.", trained_on, loaded_on)
-    return record, (*own, *models)
+    return record, ("weights",) if changed else ()
 
 
 def load_adapter(model: nn.Module, adapter: Path) -> nn.Module:

@@ -28,9 +28,9 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, install_command
-from flip_flop.files import config_digest, json_digest, sha256_file, sha256_json
+from flip_flop.files import sha256_file, sha256_json
 from flip_flop.hub import DEMO, check_model_name, gguf_name, hub_answers, is_local_name
-from flip_flop.record import ADAPTER_CONFIG, LOADED_PARTS, AdapterRecord, ModelRecord, check_adapter_folder, check_parts
+from flip_flop.record import ADAPTER_CONFIG, AdapterRecord, ModelRecord, check_adapter_folder
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
 from flip_flop.scoring.causal_lm import as_input_error, check_model
 from flip_flop.scoring.encoder import PromptEncoder
@@ -174,8 +174,6 @@ def _other_head(name: str, why: str) -> InputError:
     )
 
 
-# The files of a tokenizer. Its chat template has a digest of its own.
-TOKENIZER_FILES = ("*token*.json", "vocab.*", "merges.txt", "*.model", "*.tiktoken")
 EMBEDDED_MODEL = Path(__file__).parent / "embedded_model"
 
 
@@ -183,7 +181,7 @@ EMBEDDED_MODEL = Path(__file__).parent / "embedded_model"
 class LoadedModel:
     """A loaded causal LM with its tokenizer and their records. ``model`` may be a ``PeftModel``.
 
-    ``allowed_changes`` are the parts that have changed since the adapter's training and that ``allow_changed`` accepts.
+    ``allowed_changes`` is ``("weights",)`` if the adapter was trained on other weights.
     """
 
     model: nn.Module
@@ -210,7 +208,6 @@ def load_model(
     dtype: str = "auto",
     device: str = "auto",
     device_map: DeviceMap | None = None,
-    allow_changed: Collection[str] = (),
     quantization_config: QuantizationConfigMixin | LoadIn | None = None,
 ) -> LoadedModel:
     """Load a causal LM, its tokenizer and an adapter; from safetensors or GGUF, no remote code.
@@ -222,14 +219,12 @@ def load_model(
         dtype: ``float32``, ``bfloat16``, ``float16``; ``auto`` is bfloat16 on a GPU and float32 on a CPU.
         device: ``cpu``, ``cuda``, ...; ``auto`` uses a GPU if available.
         device_map: ``auto`` distributes the layers over all GPUs, then the CPU's memory. It replaces ``device``.
-        allow_changed: Parts (:data:`flip_flop.record.LOADED_PARTS`) that may have changed since the adapter's training.
         quantization_config: ``4bit`` (NF4, double quantization) or ``8bit``, by bitsandbytes; or one of transformers.
 
     Raises:
         InputError: ``E-MODEL-...`` and ``E-ADAPTER-...``.
     """
     name = os.fspath(name)
-    check_parts(allow_changed, LOADED_PARTS)
     check_model_name(name, revision, dtype=dtype, device=device)
     _silence_loading()
     if device == "auto":
@@ -271,12 +266,11 @@ def load_model(
         revision=getattr(config, "_commit_hash", None) or source.revision,
         digest=source.gguf_digest or _weights_digest(source.place, files, model),
         is_demo=name == DEMO,
-        digests=_digests(source, tokenizer),
         **describe_weights(model, dtype, stored),
     )
     if adapter is None:
         return LoadedModel(model, tokenizer, record)
-    adapter_record, changed = identify_adapter(Path(adapter), record, allow_changed)
+    adapter_record, changed = identify_adapter(Path(adapter), record)
     return LoadedModel(load_adapter(model, Path(adapter)), tokenizer, record, adapter_record, changed)
 
 
@@ -351,16 +345,6 @@ def _weights_digest(name: str, files: Collection[str], model: PreTrainedModel) -
     if Path(name).is_dir():
         return sha256_json({file: sha256_file(Path(name) / file) for file in files})
     return sha256_json({"name": name, "commit": getattr(model.config, "_commit_hash", None)})
-
-
-def _digests(source: ModelSource, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """Return the digests of configuration and tokenizer. A commit on the hub and a GGUF file cover these files."""
-    found, folder = {"chat_template": json_digest(tokenizer.chat_template)}, Path(source.place)
-    if folder.is_dir() and not source.gguf_digest:
-        files = sorted({file for kind in TOKENIZER_FILES for file in folder.glob(kind)})
-        content = {file.name: (config_digest if file.stem.endswith("config") else sha256_file)(file) for file in files}
-        found |= {"config": config_digest(folder / "config.json"), "tokenizer": sha256_json(content)}
-    return found
 
 
 def _silence_loading() -> None:

@@ -11,7 +11,6 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from flip_flop.errors import InputError
-from flip_flop.files import json_digest
 from flip_flop.hub import is_endpoint
 from flip_flop.metrics import Scores
 from flip_flop.prompts import RenderedInstance
@@ -47,7 +46,7 @@ class Scorer(abc.ABC):
     Attributes:
         record: The model in ``run.json``.
         adapter: The adapter in ``run.json``.
-        allowed_changes: Changed parts of the adapter's training that ``--allow-changed`` accepted.
+        allowed_changes: ``("weights",)`` if the adapter was trained on other weights.
         is_instruct: Whether the model has a chat template, as far as known. Without it, a warning follows.
     """
 
@@ -126,8 +125,8 @@ def as_scorer(given: ModelGiven | Scorer, tokenizer: PreTrainedTokenizerBase | N
 def as_loaded(given: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = None) -> LoadedModel:
     """Return a :class:`LoadedModel` for a name, a folder, a model of transformers or PEFT, or a trainer.
 
-    Without a tokenizer, the tokenizer of the model's name is loaded. Models that are not loaded from files have no
-    digests, so that changes since an adapter's training are not detected.
+    Without a tokenizer, the tokenizer of the model's name is loaded. The weights of
+    models that are not loaded from files have no digest, so a change since an adapter's training is not detected.
 
     Raises:
         InputError: ``E-MODEL-TOKENIZER`` without a tokenizer, ``E-MODEL-KIND`` for another kind of model, or as
@@ -140,14 +139,8 @@ def as_loaded(given: ModelGiven, tokenizer: PreTrainedTokenizerBase | None = Non
     if isinstance(given, str | os.PathLike):
         given = load_model(given)
     if isinstance(given, LoadedModel):
-        return given if tokenizer is None or tokenizer is given.tokenizer else _with_tokenizer(given, tokenizer)
+        return given if tokenizer is None else replace(given, tokenizer=tokenizer)
     return _describe(given, tokenizer)
-
-
-def _with_tokenizer(loaded: LoadedModel, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
-    digests = {name: digest for name, digest in loaded.record.digests.items() if name != "tokenizer"}
-    digests["chat_template"] = json_digest(tokenizer.chat_template)
-    return replace(loaded, tokenizer=tokenizer, record=replace(loaded.record, digests=digests))
 
 
 def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel:
@@ -168,7 +161,6 @@ def _describe(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> Lo
         name=DEMO if is_demo else name or type(causal_lm).__name__,
         revision=getattr(causal_lm.config, "_commit_hash", None),
         is_demo=is_demo,
-        digests={"chat_template": json_digest(tokenizer.chat_template)},
         **describe_weights(causal_lm, str(causal_lm.dtype).removeprefix("torch.")),
     )
     return LoadedModel(model, tokenizer, record, AdapterRecord() if hasattr(model, "peft_config") else None)

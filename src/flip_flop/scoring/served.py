@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import count, echo, today, track
 from flip_flop.errors import InputError
-from flip_flop.files import json_digest, sha256_json, user_cache
+from flip_flop.files import sha256_json, user_cache
 from flip_flop.metrics import ScoredRows, Scores
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import ModelRecord
@@ -74,9 +74,8 @@ class EndpointScorer(Scorer):
     ):
         self.server = Server(name, retries=retries, seconds=seconds)
         self.tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-        digests = {"chat_template": json_digest(self.tokenizer.chat_template)} if self.tokenizer else {}
         endpoint = self.server.endpoint
-        self.record = ModelRecord(name=endpoint.model, digests=digests, endpoint=endpoint.url)
+        self.record = ModelRecord(name=endpoint.model, endpoint=endpoint.url)
         has_template = self.tokenizer is not None and bool(self.tokenizer.chat_template)
         self.is_instruct = has_template or bool(INSTRUCT.search(endpoint.model))
         self.store = user_cache() / "answers" / f"{sha256_json(endpoint)[:16]}.jsonl"

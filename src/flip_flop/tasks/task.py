@@ -295,7 +295,6 @@ class RenderedSplit:
             "templates": [asdict(template) | {"digest": template.digest()} for template in task.templates],
             "data": dict(self.rows.provenance),
             "instances_digest": instances_digest(self.instances),  # tells two samples of one file apart
-            "digests": {"gold": gold_digest(self.instances)},
             **task.chat.given,
         }
 
@@ -305,8 +304,3 @@ def instances_digest(instances: Iterable[RenderedInstance]) -> str:
     return sha256_json(
         [[each.id, each.prompts, each.choices, *([each.chat.given] if each.chat.given else [])] for each in instances]
     )
-
-
-def gold_digest(instances: Iterable[RenderedInstance]) -> str:
-    """The SHA-256 of ids and gold labels."""
-    return sha256_json([[instance.id, instance.label] for instance in instances])

@@ -1,64 +1,80 @@
-"""Checkpoints. A folder without a valid manifest, which is written last, is not used."""
+"""The folder of a training run: lock, plan and checkpoints. A run resumes from its last complete checkpoint."""
 
 import contextlib
+import json
 import logging
+import math
+import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 
-from flip_flop.files import WRITE_ERRORS, write_failure
+from flip_flop import files
+from flip_flop.errors import InputError
 from flip_flop.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, find_corruption, write_manifest
+from flip_flop.method import find_method
+from flip_flop.record import RUN_FILE
 from flip_flop.scoring.distributed import rank, wait_for_all
+from flip_flop.training.config import F2CConfig
 
 log = logging.getLogger("flip_flop")
+PLAN, LOCK = "plan.json", ".lock"
+# Changes with the files of a checkpoint.
+FORMAT = 2
 BEST = (ADAPTER_WEIGHTS, ADAPTER_CONFIG)  # the files that are loaded from the best checkpoint
+# The inputs of a run that have a digest in its plan.
+INPUTS = {"weights": "model's weights", "task": "task or its templates", "rows": "training or validation rows"}
+# Inherited settings that a run's record includes.
+RECORDED = (
+    *("seed", "learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size"),
+    *("gradient_accumulation_steps", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm"),
+    *("optim", "bf16", "eval_strategy", "eval_steps", "save_strategy", "save_steps"),
+)
+# Settings that change only the execution. After an out-of-memory error they may be changed.
+EXECUTION_ONLY = ("per_device_eval_batch_size", "torch_empty_cache_steps", "batch_tokens")
+# Other settings that may change on resume: destinations, display, and the bundle's name.
+MAY_CHANGE_ON_RESUME = (
+    *EXECUTION_ONLY,
+    *("protocol", "ddp_timeout", "output_dir", "run_name", "project", "report_to", "disable_tqdm", "save_total_limit"),
+    *("use_cpu", "debug"),
+)
+MAY_CHANGE_PREFIXES = (
+    *("log", "hub_", "push_to", "trackio", "dataloader_num", "dataloader_p", "include_", "resume"),
+    *("gradient_checkpointing", "activation_checkpointing"),
+)
 
 
-def checkpoint_step(checkpoint: Path) -> int:
-    """The optimizer step of a checkpoint."""
-    return int(checkpoint.name.removeprefix("checkpoint-"))
+# ---- the folder ----
 
 
-def list_checkpoints(folder: Path) -> list[Path]:
-    """List checkpoint folders, newest first, complete or not."""
-    found = [path for path in folder.glob("checkpoint-*") if re.fullmatch("checkpoint-[0-9]+", path.name)]
-    return sorted((path for path in found if path.is_dir()), key=lambda path: -checkpoint_step(path))
+@contextlib.contextmanager
+def lock(out: Path) -> Iterator[None]:
+    """Lock the folder as long as this process lives. Rank 0 holds the lock for all processes.
 
-
-def latest_valid(folder: Path) -> tuple[Path | None, dict[Path, str]]:
-    """Return the newest complete checkpoint, and the damage of each newer one."""
-    corrupt: dict[Path, str] = {}
-    for checkpoint in list_checkpoints(folder):
-        reason = find_corruption(checkpoint)
-        if reason is None:
-            return checkpoint, corrupt
-        corrupt[checkpoint] = reason
-    return None, corrupt
-
-
-def rotate(folder: Path, keep: int | None, best: str | None) -> None:
-    """Delete the oldest checkpoints down to ``keep``, but never the newest complete one or the best."""
-    if not keep or keep < 1:
+    Raises:
+        InputError: ``E-OUT-BUSY`` if another process holds it, ``E-OUT-PATH`` if it cannot be written.
+    """
+    if rank() > 0:
+        yield
         return
-    protected = {Path(best).name} if best else set()
-    found = list_checkpoints(folder)
-    complete = [path for path in found if (path / MANIFEST).is_file()]
-    for unfinished in found[found.index(complete[0]) :] if complete else []:
-        if unfinished not in complete:
-            shutil.rmtree(unfinished)
-    protected.update(path.name for path in complete[:1])
-    for checkpoint in reversed(complete):
-        if len(complete) <= max(keep, len(protected)):
-            return
-        if checkpoint.name not in protected:
-            (checkpoint / MANIFEST).unlink()  # first: a folder that is deleted in part is not used
-            shutil.rmtree(checkpoint)
-            complete.remove(checkpoint)
+    files.check_output(out, is_folder=True)
+    out.resolve().mkdir(parents=True, exist_ok=True)
+    with files.lock(out / LOCK, out):
+        for leftover in _leftovers(out):
+            files.remove(leftover)
+        yield
+
+
+def _leftovers(out: Path) -> set[Path]:
+    """Return the temporary files of processes that were killed while writing."""
+    return {*out.glob(".*.tmp"), *out.glob(".*.old")}
 
 
 @contextlib.contextmanager
@@ -73,9 +89,167 @@ def named_write_errors(folder: Path) -> Iterator[None]:
     except (OSError, RuntimeError, SafetensorError) as error:
         reason = str(error)
         by_library = "while serializing" in reason or "inline_container.cc" in reason  # safetensors, torch
-        if not by_library and getattr(error, "errno", None) not in WRITE_ERRORS:
+        if not by_library and getattr(error, "errno", None) not in files.WRITE_ERRORS:
             raise
-        raise write_failure(error, folder, "Free some space, then continue with --resume.") from error
+        raise files.write_failure(error, folder, "Free some space, then continue with --resume.") from error
+
+
+def check_out(out: Path, *, resume: bool) -> None:
+    """Refuse an unusable folder before any other work, and leave it unchanged.
+
+    Raises:
+        InputError: ``E-OUT-BUSY`` if another process writes there, ``E-OUT-USED`` as in :func:`check_plan`.
+    """
+    # The processes have not joined yet, so only the launcher's environment has the rank.
+    if (out / LOCK).exists() and os.environ.get("RANK", "0") == "0":
+        with files.lock(out / LOCK, out):
+            pass
+    _holds_run(out, resume=resume)
+
+
+def _holds_run(out: Path, *, resume: bool) -> bool:
+    """Whether the folder has a result or a checkpoint. A run without either restarts."""
+    if not (out / PLAN).exists():
+        own = (LOCK, "checkpoints") if not any((out / "checkpoints").glob("*")) else (LOCK,)
+        others = sorted(item.name for item in {*out.glob("*")} - _leftovers(out) if item.name not in own)
+        if others:
+            raise InputError(
+                "E-OUT-USED", f"{out} is not empty: {', '.join(others[:3])}.", "Choose another --out, or empty it."
+            )
+        return False
+    if not (out / RUN_FILE).exists() and not complete_checkpoints(out / "checkpoints"):
+        return False
+    if not resume:
+        raise InputError(
+            "E-OUT-USED", f"{out} already contains a run.", "Add --resume to continue it, or choose another --out."
+        )
+    return True
+
+
+# ---- the plan ----
+
+
+def recorded_settings(config: F2CConfig) -> dict[str, Any]:
+    """Return the settings for the run's record: the methods' own and the main inherited ones."""
+    inherited = {item.name for item in fields(TrainingArguments)}
+    ours = [item.name for item in fields(F2CConfig) if item.name not in inherited]
+    settings = {name: _as_json(getattr(config, name)) for name in (*ours, *RECORDED)}
+    return settings | {"method": find_method(config.method).name}
+
+
+def resume_settings(config: F2CConfig) -> dict[str, Any]:
+    """Return the settings that a resumed run must share, as JSON values."""
+    return {
+        item.name: _as_json(getattr(config, item.name))
+        for item in fields(F2CConfig)
+        if item.name not in MAY_CHANGE_ON_RESUME and not item.name.startswith(MAY_CHANGE_PREFIXES)
+    }
+
+
+def _as_json(value: Any) -> Any:
+    """Convert to JSON: enumerations by value, infinities and unknown types as text."""
+    value = getattr(value, "value", value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return json.loads(json.dumps(value, default=str))
+
+
+def check_plan(out: Path, plan: dict[str, Any], *, resume: bool) -> list[str]:
+    """Compare a run with the plan of the run in the folder, if there is one.
+
+    Returns the changed :data:`INPUTS` of this and earlier resumes, after a warning (``W-RESUME-CHANGED``). A plan
+    without a date gets that of the other.
+
+    Raises:
+        InputError: ``E-OUT-USED`` if the folder has other files, or a run without ``resume``;
+            ``E-RESUME-CHANGED`` for other settings; ``E-RUN-BROKEN`` for an unreadable plan.
+    """
+    path = out / PLAN
+    if not _holds_run(out, resume=resume):
+        return []
+    before = files.read_object(path)
+    if before is None or not all(isinstance(before.get(section), dict) for section in ("settings", "model", "digests")):
+        raise InputError("E-RUN-BROKEN", f"{path} cannot be read.", "Restore it, or choose another --out.")
+    if before.get("format") != FORMAT and not (out / RUN_FILE).exists():
+        raise InputError(
+            "E-RESUME-CHANGED",
+            f"cannot resume {out}: its checkpoints are those of another version of flip-flop.",
+            "Finish it with that version, or choose another --out.",
+        )
+    # A run keeps the date of its start.
+    plan["settings"]["prompt_date"] = plan["settings"]["prompt_date"] or before["settings"].get("prompt_date")
+    changed = [
+        f"{section}.{name} ({before[section].get(name)!r}, now {plan[section][name]!r})"
+        for section in ("settings", "model")
+        for name in sorted(plan[section])
+        if before[section].get(name) != plan[section][name]
+    ]
+    if changed:
+        raise InputError(
+            "E-RESUME-CHANGED",
+            f"cannot resume {out}, because these have changed: {', '.join(changed[:3])}.",
+            "Resume with the same settings and number of processes, or choose another --out.",
+        )
+    digests = before["digests"]
+    inputs = [name for name in INPUTS if digests.get(name, plan["digests"][name]) != plan["digests"][name]]
+    if inputs and rank() == 0:
+        listed = ", ".join(INPUTS[name] for name in inputs)
+        log.warning("W-RESUME-CHANGED: %s is resumed, but these have changed since its start: %s.", out, listed)
+    return [name for name in INPUTS if name in inputs or name in before.get("allowed_changes", ())]
+
+
+# ---- checkpoints ----
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """The optimizer step of a checkpoint."""
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def _list_checkpoints(folder: Path) -> list[Path]:
+    """List checkpoint folders, newest first, complete or not."""
+    paths = [path for path in folder.glob("checkpoint-*") if re.fullmatch("checkpoint-[0-9]+", path.name)]
+    return sorted((path for path in paths if path.is_dir()), key=checkpoint_step, reverse=True)
+
+
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """List the checkpoints with a manifest, which is written last. The newest is first."""
+    return [path for path in _list_checkpoints(folder) if (path / MANIFEST).exists()]
+
+
+def checkpoint_to_resume(folder: Path) -> Path | None:
+    """Return the newest complete checkpoint. Rank 0 deletes those that were not finished.
+
+    Raises:
+        InputError: ``E-RUN-BROKEN`` if it is damaged.
+    """
+    checkpoints, complete = _list_checkpoints(folder), complete_checkpoints(folder)
+    wait_for_all()  # until all have read the folder, before rank 0 deletes
+    if rank() == 0:
+        for unfinished in (path for path in checkpoints if path not in complete):
+            shutil.rmtree(unfinished)
+        log.info("resuming from %s", complete[0].name if complete else "the beginning: no checkpoint is complete")
+    if not complete:
+        return None
+    _refuse_damage(complete[0], find_corruption(complete[0]), "Remove it to resume from the one before it.")
+    return complete[0]
+
+
+def _refuse_damage(checkpoint: Path, damage: str | None, hint: str) -> None:
+    if damage is not None:
+        raise InputError("E-RUN-BROKEN", f"{checkpoint} cannot be used: {damage}.", hint)
+
+
+def rotate(folder: Path, keep: int | None, best: str | None) -> None:
+    """Delete the oldest complete checkpoints down to ``keep``, but never the newest or the best one."""
+    if keep is None or keep < 1:
+        return
+    older = complete_checkpoints(folder)[1:]
+    deletable = [path for path in older if best is None or path.name != Path(best).name]
+    num_kept = max(0, keep - 1 - (len(older) - len(deletable)))
+    for checkpoint in deletable[num_kept:]:
+        (checkpoint / MANIFEST).unlink()  # first: a folder that is deleted in part is not used
+        shutil.rmtree(checkpoint)
 
 
 class Checkpoints(TrainerCallback):
@@ -85,25 +259,15 @@ class Checkpoints(TrainerCallback):
         self.keep = keep
 
     def on_train_begin(self, args, state: TrainerState, control, **kwargs) -> None:
-        """On resume, find the best checkpoint by its step, because the folder may have been moved."""
-        if not (state.best_global_step and args.load_best_model_at_end):
-            return
-        folder, found = Path(args.output_dir or ""), state.best_global_step
-        lost = find_corruption(folder / f"checkpoint-{found}", BEST)
-        if lost is not None:
-            key = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"
-            values = {entry["step"]: entry[key] for entry in state.log_history if key in entry}
-            whole = [
-                checkpoint_step(path)
-                for path in reversed(list_checkpoints(folder))
-                if checkpoint_step(path) in values and find_corruption(path, BEST) is None
-            ]
-            best = (max if args.greater_is_better else min)(whole, key=values.__getitem__, default=None)
-            state.best_global_step, state.best_metric = best, None if best is None else values[best]
-            then = "one to come" if best is None else f"checkpoint-{best}"
-            log.warning("the best checkpoint, checkpoint-%d, cannot be used (%s): it is now %s", found, lost, then)
-        step = state.best_global_step
-        state.best_model_checkpoint = None if step is None else str(folder / f"checkpoint-{step}")
+        """On resume, find the best checkpoint by its step, because the folder may have been moved.
+
+        Raises:
+            InputError: ``E-RUN-BROKEN`` if its adapter is missing or damaged.
+        """
+        if state.best_global_step and args.load_best_model_at_end:
+            best = Path(args.output_dir or "") / f"checkpoint-{state.best_global_step}"
+            _refuse_damage(best, find_corruption(best, BEST), "Restore this best checkpoint, or choose another --out.")
+            state.best_model_checkpoint = str(best)
 
     def on_step_end(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """Always evaluate the last step, so that its checkpoint can become the best one."""

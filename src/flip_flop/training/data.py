@@ -11,7 +11,7 @@ from jaxtyping import Int64
 from torch.utils.data import Dataset, Sampler
 
 from flip_flop.errors import InputError
-from flip_flop.files import generator
+from flip_flop.files import generator, sha256_json
 from flip_flop.metrics import check_prior
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import TaskRecord
@@ -33,7 +33,7 @@ from flip_flop.tasks import (
     log_label_counts,
     render_rows,
 )
-from flip_flop.tasks.task import gold_digest, instances_digest
+from flip_flop.tasks.task import instances_digest
 from flip_flop.training.config import F2CConfig
 
 log = logging.getLogger("flip_flop")
@@ -47,6 +47,12 @@ class TrainingData:
     validation: list[RenderedInstance]
     record: TaskRecord
     content_free: Sequence[RenderedInstance] = ()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the prompts, answers and gold labels of both splits."""
+        rows = [*self.train, *self.validation]
+        return sha256_json([instances_digest(rows), [row.label for row in rows], len(self.train)])
 
 
 def load_training_data(
@@ -115,10 +121,8 @@ def load_training_data(
             few.rows.source.rstrip(","),
         )
     record = TaskRecord.from_json(replace(rendered, instances=train).record)
-    more = {"validation": instances_digest(validation), "validation_gold": gold_digest(validation)}
-    extra: dict[str, Any] = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
-    record = replace(record, digests={**record.digests, **more}, **extra)
-    return TrainingData(train, validation, record, content_free)
+    counts: dict[str, Any] = {"num_validation": len(validation), "num_dropped": dropped, **sampled}
+    return TrainingData(train, validation, replace(record, **counts), content_free)
 
 
 def rows_for_task(

@@ -21,9 +21,9 @@ from flip_flop.metrics import METRICS, Scores
 from flip_flop.record import ModelRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring.distributed import world_size
 from flip_flop.tasks import template_name
+from flip_flop.training.checkpoints import recorded_settings
 from flip_flop.training.checks import has_dropout
 from flip_flop.training.config import SELECTED
-from flip_flop.training.resume import recorded_settings
 from flip_flop.training.selection import base_value
 
 CARD = "README.md"

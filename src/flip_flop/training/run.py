@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,9 @@ from flip_flop.metrics.calibration import MIN_INSTANCES
 from flip_flop.prompts import Template
 from flip_flop.record import (
     ADAPTER_CONFIG,
-    MODEL_PARTS,
     RUN_FILE,
-    TRAINING_PARTS,
     RunRecord,
     TaskRecord,
-    check_parts,
-    digests_of,
     this_process,
 )
 from flip_flop.scoring.adapters import describe_adapter
@@ -44,21 +39,25 @@ from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, listed_beside, wr
 from flip_flop.tasks import Task, as_task
 from flip_flop.training.adapter import load_trained
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
-from flip_flop.training.checkpoint_state import check_checkpoint
-from flip_flop.training.checkpoints import latest_valid, named_write_errors
+from flip_flop.training.checkpoints import (
+    FORMAT,
+    PLAN,
+    check_plan,
+    checkpoint_to_resume,
+    lock,
+    named_write_errors,
+    resume_settings,
+)
 from flip_flop.training.checks import initial_vote_stats, log_processes, warn_of_answer_words, warn_of_two_templates
 from flip_flop.training.config import F2CConfig, optimizer_errors
 from flip_flop.training.data import TrainingData, load_training_data
 from flip_flop.training.record import CARD, base_name, change_on_validation, model_card, training_record
-from flip_flop.training.resume import FORMAT, PLAN, check_plan, lock, resume_settings
 from flip_flop.training.selection import reason_to_withhold
 from flip_flop.training.trainer import F2CTrainer
 from flip_flop.training.votes import VOTES
 
 log = logging.getLogger("flip_flop")
 SURVEY = "survey.json"
-# A change of one of these parts changes the base model's votes.
-VOTES_FOLLOW = {*MODEL_PARTS, "templates", "task", "rows"}
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,6 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     keep_worse: bool = False,
-    allow_changed: Collection[str] = (),
 ) -> TrainingRun:
     """Train an adapter and write a complete run to ``out``.
 
@@ -101,15 +99,13 @@ def train(
         data: The result of :func:`load_training_data`; all instances of a task, its name or its file.
         config: The settings. Checkpoints go to ``out/checkpoints``; ``output_dir`` is ignored.
         out: An empty or new folder; with ``resume``, the folder of a run with the same settings.
-        resume: Continue from the newest complete checkpoint.
+        resume: Continue from the newest complete checkpoint. Changed weights or rows are one warning, and recorded.
         quiet: Show no progress.
         keep_worse: Save the adapter even if it has collapsed or is worse than the base model.
-        allow_changed: Parts (:data:`flip_flop.record.TRAINING_PARTS`) that may differ on resume.
 
     Raises:
         InputError: See ``docs/reference/errors.md``.
     """
-    check_parts(allow_changed, TRAINING_PARTS)
     out = Path(out)
     with lock(out), named_write_errors(out):
         if not isinstance(data, TrainingData):
@@ -124,10 +120,10 @@ def train(
             "format": FORMAT,
             "settings": resume_settings(config) | {"num_processes": world_size()},
             "model": {"dtype": loaded.record.dtype},
-            "digests": digests_of(data.record, loaded.record),
+            "digests": {"weights": loaded.record.digest, "task": data.record.digest, "rows": data.digest},
         }
         wait_for_all()  # until rank 0 holds the lock
-        plan["allowed_changes"] = check_plan(out, plan, resume=resume, allowed=allow_changed)
+        plan["allowed_changes"] = check_plan(out, plan, resume=resume)
         config.prompt_date = all_gather(plan["settings"]["prompt_date"] or today())[0]
         plan["settings"]["prompt_date"] = config.prompt_date
         has_begun = (out / PLAN).exists()
@@ -137,11 +133,9 @@ def train(
             return TrainingRun(out, out / "adapter")
         started = time.monotonic()
         trainer, task, too_long = _make_trainer(loaded, data, config, out, quiet=quiet)
-        checkpoint = _checkpoint_to_resume(Path(config.output_dir)) if has_begun else None
-        if trainer.votes and checkpoint and not VOTES_FOLLOW.intersection(plan["allowed_changes"]):
+        checkpoint = checkpoint_to_resume(Path(config.output_dir)) if has_begun else None
+        if trainer.votes and checkpoint and not plan["allowed_changes"]:
             trainer.votes.restore(out / VOTES)
-        if checkpoint is not None:
-            check_checkpoint(checkpoint, trainer)
         survey = initial_vote_stats(trainer.first_votes, config)
         # All mistakes of the user have been found.
         _write_start(out, plan, survey, too_long, trainer)
@@ -274,20 +268,6 @@ def _save(trainer: F2CTrainer, record: RunRecord, table: Scores | None, out: Pat
     replace(record, adapter=adapter).write(out)
     if trainer.args.push_to_hub:
         _push(trainer, out / "adapter", base_name(loaded.record))
-
-
-def _checkpoint_to_resume(folder: Path) -> Path | None:
-    checkpoint, corrupt = latest_valid(folder)
-    wait_for_all()  # until all have read the folder, before rank 0 deletes
-    if rank() == 0:
-        for broken, reason in corrupt.items():
-            log.warning("skipping %s: %s", broken.name, reason)
-            shutil.rmtree(broken)
-        if checkpoint is None:
-            log.info("no complete checkpoint: starting from the beginning")
-        else:
-            log.info("resuming from %s", checkpoint.name)
-    return checkpoint
 
 
 def _name_base(adapter: Path, base: str) -> None:
