@@ -21,7 +21,7 @@ from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord
 from flip_flop.scoring import EndpointScorer, load_model, load_tokenizer, score
 from flip_flop.scoring.options import ScoringOptions
-from flip_flop.training.record import model_card
+from flip_flop.training.card import model_card
 from tests.cli.project import make_project
 from tests.gguf_files import QUANTIZED, llama_tensors, write_gguf
 from tests.studies.plans import plan

@@ -10,7 +10,7 @@ from huggingface_hub import HfApi, ModelCard
 
 from flip_flop import InputError, audit, load_model, train
 from flip_flop.record import RunRecord
-from flip_flop.training.record import model_card
+from flip_flop.training.card import model_card
 from tests.tiny import save_tiny
 from tests.training.conftest import adapter_bytes, load_tiny, make_task, settings, signal_in
 from tests.training.test_trainer import make_trainer, training_rows

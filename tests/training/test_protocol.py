@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from transformers import TrainerState
 
 from flip_flop.training import make_config, train
-from flip_flop.training.callbacks import StopEarly
-from flip_flop.training.checks import log_passes, warn_of_two_templates
+from flip_flop.training.data import log_passes, warn_of_two_templates
+from flip_flop.training.selection import StopEarly
 from tests.exact import EXACT, in_float64
 from tests.method import oracle
 from tests.training.conftest import load_tiny, log_of, make_task, record_of, settings

@@ -12,8 +12,9 @@ from flip_flop.training import F2CTrainer, train
 from flip_flop.training import run as run_module
 from flip_flop.training.callbacks import StopOnSignal
 from flip_flop.training.checkpoints import complete_checkpoints
-from flip_flop.training.checks import SAMPLE_SIZE, initial_vote_stats
+from flip_flop.training.data import SAMPLE_SIZE
 from flip_flop.training.selection import CheckpointCriterion
+from flip_flop.training.votes import initial_vote_stats
 from tests.tiny import byte_bpe, tiny_model
 from tests.training.conftest import (
     adapter_bytes,

@@ -1,5 +1,6 @@
 """The model to train and its adapter, whose weights are float32."""
 
+import hashlib
 import logging
 import os
 import re
@@ -201,6 +202,15 @@ def _full_rank(layer: nn.Module) -> int:
     # A quantized weight is packed into another shape.
     sizes = (layer.in_features, layer.out_features) if isinstance(layer, nn.Linear) else layer.weight.shape
     return int(min(sizes))  # type: ignore[arg-type]
+
+
+def weights_digest(adapted: nn.Module) -> str:
+    """Return the SHA-256 of the trainable weights."""
+    digest = hashlib.sha256()
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:
+            digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def prepare_for_saving(adapted: PeftModel) -> PeftModel:

@@ -1,4 +1,4 @@
-"""Callbacks of a training run: the log file, the progress display, early stopping, and signals."""
+"""Callbacks of a training run: the log file, the progress display, and signals."""
 
 import contextlib
 import json
@@ -78,33 +78,6 @@ class ShowProgress(TrainerCallback):
     def on_train_end(self, args, state: TrainerState, control, **kwargs) -> None:
         """Close the bar."""
         self._shown.close()
-
-
-class StopEarly(TrainerCallback):
-    """Ends training when the unsupervised validation loss has stopped falling, as the authors' release does.
-
-    Training ends at the ``patience``-th evaluation in a row without a new minimum of the loss. Evaluations up to step
-    ``start`` are not counted. Only logged values decide, so a resumed run stops at the same step.
-    """
-
-    def __init__(self, patience: int, start: int):
-        self.patience = patience
-        self.start = start
-
-    def on_evaluate(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
-        """End the training if it is due."""
-        if self.is_due(state):
-            control.should_training_stop = True
-
-    def is_due(self, state: TrainerState) -> bool:
-        """Whether the evaluations so far end the training."""
-        best, without = math.inf, 0
-        losses = {entry["step"]: entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry}
-        for step, loss in losses.items():
-            lower = loss < best
-            best = loss if lower else best
-            without = 0 if lower else without + (step > self.start)
-        return 0 < self.patience <= without
 
 
 class StopOnSignal(TrainerCallback):

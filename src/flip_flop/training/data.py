@@ -1,6 +1,7 @@
 """Training data: rows of a task, encoded instances, and their order."""
 
 import logging
+import math
 import os
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
@@ -12,8 +13,9 @@ from torch.utils.data import Dataset, Sampler
 
 from flip_flop.errors import InputError
 from flip_flop.files import generator, sha256_json
+from flip_flop.method import find_method
 from flip_flop.metrics import check_prior
-from flip_flop.prompts import RenderedInstance
+from flip_flop.prompts import RenderedInstance, templates_differ_in_answer_words
 from flip_flop.record import TaskRecord
 from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.distributed import world_size
@@ -37,6 +39,11 @@ from flip_flop.tasks.task import instances_digest
 from flip_flop.training.config import F2CConfig
 
 log = logging.getLogger("flip_flop")
+
+# Instances of a sample: enough to estimate shares to within a few points.
+SAMPLE_SIZE = 200
+# On CB, the smallest of the paper's datasets, 150 steps of 32 instances are 21 passes over 194 rows.
+MANY_PASSES = 25
 
 
 @dataclass(frozen=True)
@@ -193,6 +200,24 @@ def encode_rows(
     return datasets
 
 
+def require_data(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:
+    """Refuse one template, a clean template that does not exist, and rows without the gold labels of a method.
+
+    Raises:
+        InputError: ``E-TOO-FEW-TEMPLATES``, ``E-CONFIG-VALUE`` or ``E-NO-GOLD``.
+    """
+    method, num_templates = find_method(args.method), len(instances[0].answers) if instances else 2
+    if num_templates < 2:
+        raise InputError("E-TOO-FEW-TEMPLATES", "Training needs at least two templates.")
+    if instances and args.clean_template >= num_templates:
+        message = f"clean_template is {args.clean_template}, but there are {num_templates} templates."
+        raise InputError("E-CONFIG-VALUE", message, f"Use 0 to {num_templates - 1}.")
+    if args.uses_labels and all(instance.label is None for instance in instances):
+        reader = method.name if method.uses_labels else "supervised_weight"
+        message = f"{reader} uses gold labels, but none of the {len(instances)} training instances has one."
+        raise InputError("E-NO-GOLD", message)
+
+
 def collate(batch: Sequence[EncodedInstance]) -> dict[str, list[EncodedInstance]]:
     """Keep instances whole: they differ in the length of their prompts."""
     return {"instances": list(batch)}
@@ -241,3 +266,49 @@ class KeyedSampler(Sampler[int | None]):
         together = world_size() * self.batch_size
         batches, rest = divmod(len(self.dataset), together)
         return (batches + (rest > 0 and not self.drop_last)) * together
+
+
+def log_passes(num_instances: int, config: F2CConfig) -> None:
+    """Log the number of passes over the instances, and warn if it is unusual."""
+    step = instances_per_step(config)
+    if config.max_steps > 0:
+        in_a_pass = math.ceil(num_instances / step)  # steps; the last may have fewer instances
+        is_whole = config.max_steps >= in_a_pass
+        passes = config.max_steps / in_a_pass if is_whole else config.max_steps * step / num_instances
+        counted = f"{config.max_steps} steps of {step} instances"
+        all_seen = f"--max-steps {in_a_pass}"
+    else:
+        passes, counted, all_seen = config.num_train_epochs, f"steps of {step} instances", "--num-train-epochs 1"
+    log.info("at most %.3g passes over %d training instances, in %s", passes, num_instances, counted)
+    if passes < 1:
+        log.warning(
+            "W-PASSES: %d of the %d training instances are never seen. To use all of them, set %s.",
+            round(num_instances * (1 - passes)),
+            num_instances,
+            all_seen,
+        )
+    elif passes > MANY_PASSES:
+        log.warning(
+            "W-PASSES: every training instance is seen %.0f times, more than on any of the paper's datasets. "
+            "Lower --max-steps or set --num-train-epochs.",
+            passes,
+        )
+
+
+def warn_of_answer_words(instances: Sequence[RenderedInstance], config: F2CConfig) -> None:
+    """Warn if a divergence over the vocabulary mixes the answer words of different templates."""
+    mixes = find_method(config.method).mixes_answer_vocabularies
+    if mixes and mixes(config) and templates_differ_in_answer_words(instances[:SAMPLE_SIZE]):
+        log.warning(
+            "W-ANSWER-WORDS: templates use different answer words, so a vocabulary-level divergence mixes them. "
+            "Use --divergence-space labels (swarm: --swarm-space labels), or watch own_label_mass."
+        )
+
+
+def warn_of_two_templates(instances: Sequence[RenderedInstance], config: F2CConfig) -> None:
+    """Warn if there are only two templates, because a tie has no majority."""
+    if instances and len(instances[0].prompts) == 2:
+        needs_consensus = find_method(config.method).needs_consensus
+        effect = "these instances get no loss" if needs_consensus else "both count equally"
+        message = "W-TWO-TEMPLATES: two templates cannot break a tie: if they disagree, %s. Add a third template."
+        log.warning(message, effect)

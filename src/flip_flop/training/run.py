@@ -39,6 +39,7 @@ from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, listed_beside, wr
 from flip_flop.tasks import Task, as_task
 from flip_flop.training.adapter import load_trained
 from flip_flop.training.callbacks import LogFile, ShowProgress, StopOnSignal
+from flip_flop.training.card import CARD, base_name, change_on_validation, model_card, training_record
 from flip_flop.training.checkpoints import (
     FORMAT,
     PLAN,
@@ -48,13 +49,11 @@ from flip_flop.training.checkpoints import (
     named_write_errors,
     resume_settings,
 )
-from flip_flop.training.checks import initial_vote_stats, log_processes, warn_of_answer_words, warn_of_two_templates
 from flip_flop.training.config import F2CConfig, optimizer_errors
-from flip_flop.training.data import TrainingData, load_training_data
-from flip_flop.training.record import CARD, base_name, change_on_validation, model_card, training_record
+from flip_flop.training.data import TrainingData, load_training_data, warn_of_answer_words, warn_of_two_templates
 from flip_flop.training.selection import reason_to_withhold
 from flip_flop.training.trainer import F2CTrainer
-from flip_flop.training.votes import VOTES
+from flip_flop.training.votes import VOTES, initial_vote_stats
 
 log = logging.getLogger("flip_flop")
 SURVEY = "survey.json"
@@ -157,8 +156,7 @@ def train(
         if reason is not None and rank() == 0:
             log.warning("%s", reason)
         change = change_on_validation(trainer)
-        is_calibrated = config.vote_calibration != "none" and len(trainer.sample) >= MIN_INSTANCES
-        table = trainer.score(trainer.sample, "calibration") if is_calibrated else None
+        table = None if config.vote_calibration == "none" else _calibration_scores(trainer)
         if rank() == 0:
             trainer.record = RunRecord(
                 kind="train",
@@ -180,6 +178,18 @@ def train(
             _save(trainer, trainer.record, table, out)
         wait_for_all()
         return TrainingRun(out, out / "adapter")
+
+
+def log_processes() -> None:
+    """Log the number of processes, and warn if a launcher started one of several requested processes."""
+    by_accelerate = "ACCELERATE_USE_CPU" in os.environ  # set by its launcher of one process
+    if by_accelerate or "WORLD_SIZE" in os.environ:
+        log.info("processes that train together: %d", world_size())
+    if by_accelerate and "MASTER_PORT" in os.environ and world_size() == 1:  # set if several were requested
+        log.warning(
+            "W-ONE-PROCESS: accelerate started one of several requested processes, because of --cpu or missing GPUs. "
+            "Start them with torchrun --nproc-per-node N."
+        )
 
 
 def _make_trainer(
@@ -249,6 +259,14 @@ def _train(trainer: F2CTrainer, checkpoint: Path | None) -> int | None:
     finally:
         stop.restore()
     return None if trainer.is_over else stop.received
+
+
+def _calibration_scores(trainer: F2CTrainer) -> Scores | None:
+    """Return the scores for the stored offsets: of the validation split, already computed, or of training rows."""
+    dataset = trainer.eval_instances
+    if dataset is not None and trainer.args.eval_strategy != "no" and len(dataset) >= MIN_INSTANCES:
+        return trainer.validation_scores()
+    return trainer.score(trainer.sample, "calibration") if len(trainer.sample) >= MIN_INSTANCES else None
 
 
 def _save(trainer: F2CTrainer, record: RunRecord, table: Scores | None, out: Path) -> None:

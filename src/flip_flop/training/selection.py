@@ -1,6 +1,7 @@
-"""Selection of the checkpoint, detection of collapse, and the rejection of adapters worse than the base model."""
+"""Evaluations: metrics, selection of the checkpoint, early stopping, collapse, and adapters worse than the base."""
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,7 +12,7 @@ from jaxtyping import Float, Int
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from flip_flop.errors import InputError
-from flip_flop.metrics import METRICS, Average, Scores, is_collapsed, label_shares, majority_vote
+from flip_flop.metrics import METRICS, Average, Scores, is_collapsed, label_shares, majority_vote, summarise
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.settings import SelectBy
 from flip_flop.training.votes import VoteTable
@@ -20,6 +21,22 @@ log = logging.getLogger("flip_flop")
 
 # The label frequencies of fewer votes are too noisy.
 MIN_VOTES = 50
+
+
+def evaluation_metrics(table: Scores, gold: np.ndarray, names: Sequence[str], f1: Average = "auto") -> dict[str, float]:
+    """Compute the metrics of one evaluation, flat and without those that have no value.
+
+    The evaluation before the first step has the label frequencies of the base model's votes, so that other selection
+    criteria can be computed from the log.
+    """
+    summary = summarise(table.scores, gold, names, f1=f1, intervals=False)
+    metrics = {name: summary[name] for name in METRICS if summary[name] is not None}
+    metrics |= {f"label_share_{label}": share for label, share in enumerate(summary["label_shares"])}
+    vote_shares = label_shares(majority_vote(table.scores)[:, None], table.scores.shape[-1])
+    metrics |= {f"vote_share_{label}": float(share) for label, share in enumerate(vote_shares)}
+    mass = table.own_label_mass.mean(axis=0)
+    metrics |= {"own_label_mass": float(mass.mean()), "own_label_mass_min": float(mass.min())}
+    return metrics | {f"own_label_mass/{name}": float(value) for name, value in zip(names, mass, strict=True)}
 
 
 def vote_agreement(
@@ -195,6 +212,33 @@ class StopOnCollapse(TrainerCallback):
             log.warning(message, state.global_step, self.hint)
             # The checkpoint lets --keep-worse save the adapter without training again.
             control.should_training_stop, control.should_save = True, True
+
+
+class StopEarly(TrainerCallback):
+    """Ends training when the unsupervised validation loss has stopped falling, as the authors' release does.
+
+    Training ends at the ``patience``-th evaluation in a row without a new minimum of the loss. Evaluations up to step
+    ``start`` are not counted. Only logged values decide, so a resumed run stops at the same step.
+    """
+
+    def __init__(self, patience: int, start: int):
+        self.patience = patience
+        self.start = start
+
+    def on_evaluate(self, args, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """End the training if it is due."""
+        if self.is_due(state):
+            control.should_training_stop = True
+
+    def is_due(self, state: TrainerState) -> bool:
+        """Whether the evaluations so far end the training."""
+        best, without = math.inf, 0
+        losses = {entry["step"]: entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry}
+        for step, loss in losses.items():
+            lower = loss < best
+            best = loss if lower else best
+            without = 0 if lower else without + (step > self.start)
+        return 0 < self.patience <= without
 
 
 def base_value(log_history: Sequence[dict[str, Any]]) -> float | None:

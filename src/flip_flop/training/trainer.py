@@ -1,47 +1,62 @@
-"""One trainer for all methods."""
+"""One trainer for all methods: losses and steps, evaluations, and the model card."""
 
 import contextlib
 import copy
+import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
-from peft import PeftConfig
+from peft import PeftConfig, PeftModel
 from torch import Tensor, nn
-from transformers import EvalPrediction, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments
+from transformers import EvalPrediction, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_utils import PredictionOutput
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from flip_flop.errors import InputError, nearest
 from flip_flop.files import write_text
+from flip_flop.hub import hub_answers, unreachable
 from flip_flop.method import find_consensus, find_method, split_templates
 from flip_flop.method.supervised import few_label_terms
-from flip_flop.record import RunRecord
+from flip_flop.metrics import Average, Scores
+from flip_flop.record import RunRecord, TaskRecord
 from flip_flop.scoring import distributed
 from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.causal_lm import evaluation_mode, require_finite, unwrap
 from flip_flop.scoring.encoder import PromptEncoder
 from flip_flop.scoring.packed import AnswerStates, answer_states, packed_attention, pass_sizes, training_row_tokens
 from flip_flop.scoring.scorer import ModelGiven
-from flip_flop.scoring.scores import check_backend, choose_backend
-from flip_flop.tasks import RenderedRows, Task
-from flip_flop.training.adapter import load_trained, prepare_model
-from flip_flop.training.callbacks import StopEarly
+from flip_flop.scoring.scores import check_backend, choose_backend, join_scores, score_instances
+from flip_flop.tasks import RenderedRows, Task, template_name
+from flip_flop.training.adapter import load_trained, prepare_model, weights_digest
+from flip_flop.training.card import CARD, change_on_validation, describe, model_card
 from flip_flop.training.checkpoints import Checkpoints
-from flip_flop.training.checks import draw_sample, log_passes, require_data, require_dtype, require_one_device_each
-from flip_flop.training.config import F2CConfig
-from flip_flop.training.data import KeyedSampler, collate, encode_rows, instances_per_step, rows_for_task
-from flip_flop.training.instance import TrainingInstance, by_rows, drawn_for
-from flip_flop.training.record import CARD, change_on_validation, describe, model_card
-from flip_flop.training.scoring_trainer import ScoringTrainer
-from flip_flop.training.selection import CheckpointCriterion, StopOnCollapse
-from flip_flop.training.statistics import StepStatistics, mean_loss
-from flip_flop.training.votes import FrozenVotes
+from flip_flop.training.config import F2CConfig, setting_errors
+from flip_flop.training.data import (
+    InstanceDataset,
+    KeyedSampler,
+    collate,
+    encode_rows,
+    instances_per_step,
+    log_passes,
+    require_data,
+    rows_for_task,
+)
+from flip_flop.training.selection import CheckpointCriterion, StopEarly, StopOnCollapse, evaluation_metrics
+from flip_flop.training.step import StepStatistics, TrainingInstance, by_rows, drawn_for, mean_loss
+from flip_flop.training.votes import FrozenVotes, VoteTable, draw_sample
+
+BASE = "base"  # the key of the base model's scores
 
 
-class F2CTrainer(ScoringTrainer):
+class F2CTrainer(Trainer):
     """Trains a causal LM to give the same answer under every template.
 
     A row is one instance, ``{"id", "prompts": [str] * V, "choices": [[str] * L] * V, "label": int | None}``, because
@@ -69,7 +84,12 @@ class F2CTrainer(ScoringTrainer):
         InputError: For rows of another shape, a single template, a prompt that is too long, or missing gold labels.
     """
 
+    args: F2CConfig
+    task_record: TaskRecord | None = None  # rows have no task, and no template names
+    template_names: Sequence[str] | None = None
+    f1: Average = "auto"
     record: RunRecord | None = None  # of the run that this trainer is part of
+    evaluation_seconds: float = 0.0
 
     def __init__(
         self,
@@ -88,27 +108,17 @@ class F2CTrainer(ScoringTrainer):
         task: Task | str | os.PathLike[str] | None = None,
     ):
         args = args if args is None or isinstance(args, F2CConfig) else F2CConfig.of(args)
-        settings = args or F2CConfig()
-        settings.check_metric(has_metrics=compute_metrics is not None)
+        (args or F2CConfig()).check_metric(has_metrics=compute_metrics is not None)
         if task is not None:
-            data = rows_for_task(task, settings, train_dataset, eval_dataset)
+            data = rows_for_task(task, args or F2CConfig(), train_dataset, eval_dataset)
             train_dataset, eval_dataset, content_free = data.train, data.validation, data.content_free
             self.task_record, self.f1 = data.record, data.record.f1
             self.template_names = [template.name for template in data.record.templates]
         self.loaded = load_trained(model, processing_class, args, quantization_config)
         args = self._prepare_args(args, evaluates=eval_dataset is not None)
-        model, tokenizer, date = self.loaded.model, self.loaded.tokenizer, args.prompt_date or ""
-        self.encoder = PromptEncoder.of(model, tokenizer, args.chat_template, date)
-        self.method, self.statistics = find_method(args.method), StepStatistics()
         self._encode(args, train_dataset, eval_dataset)
-        self.adapted = prepare_model(self.loaded.model, args, peft_config)
-        self.sample = draw_sample(self.train_instances.instances, args.seed)
-        self._sampler = KeyedSampler(self.train_instances, args.seed, drop_last=args.dataloader_drop_last)
-        self.votes = None if args.votes == "online" else self._frozen_votes(args, content_free)
-        gold = None if self.eval_instances is None else [each.label for each in self.eval_instances.instances]
-        self.criterion = CheckpointCriterion.of(args, gold)
-        self.stop_early = StopEarly(args.early_stopping_patience, args.early_stopping_start)
-        self.stop_on_collapse = StopOnCollapse(args, lambda: self.first_votes.batch_calibrated)
+        self._prepare_model(args, peft_config)
+        self._prepare_votes(args, content_free)
         checkpoints = Checkpoints(args.save_total_limit)
         args.save_total_limit = None  # Checkpoints deletes the old ones
         super().__init__(
@@ -123,22 +133,43 @@ class F2CTrainer(ScoringTrainer):
             optimizers=optimizers,
         )
         # The model's device, which the library has just chosen, decides the length of a row.
-        every = [*self.train_instances.instances, *(self.eval_instances.instances if self.eval_instances else [])]
-        self.backend = choose_backend(self.adapted, every, args.backend)
+        datasets = [self.train_instances, *([self.eval_instances] if self.eval_instances else [])]
+        instances = [instance for dataset in datasets for instance in dataset.instances]
+        self.backend = choose_backend(self.adapted, instances, args.backend)
         self._row_tokens = training_row_tokens(self.adapted, args.batch_tokens)
         self.model_accepts_loss_kwargs = True  # compute_loss divides by the number of instances itself
 
     def _prepare_args(self, args: F2CConfig | None, *, evaluates: bool) -> F2CConfig:
-        """Copy and check the settings."""
-        args = args or F2CConfig(output_dir=f"{self.loaded.record.name.rstrip('/').split('/')[-1]}-F2C")
-        require_one_device_each(args)
-        require_dtype(args, unwrap(self.loaded.model).dtype)
-        args = copy.copy(args)
+        """Copy the settings; refuse several devices in one process, and a mixed precision without effect."""
+        args = copy.copy(args or F2CConfig(output_dir=f"{self.loaded.record.name.rstrip('/').split('/')[-1]}-F2C"))
+        if args.n_gpu > 1:
+            raise InputError(
+                "E-DISTRIBUTED",
+                f"{args.n_gpu} GPUs are visible to one process.",
+                "Start a process per GPU with `accelerate launch` or `torchrun`, or set CUDA_VISIBLE_DEVICES to one.",
+            )
+        if args.fsdp or args.deepspeed or args.parallelism_config:
+            raise InputError(
+                "E-DISTRIBUTED",
+                "fsdp, deepspeed and parallelism_config are not supported: each device holds the whole model.",
+                "Leave them out; LoRA's optimizer state is small.",
+            )
+        dtype = str(unwrap(self.loaded.model).dtype).removeprefix("torch.")
+        if args.fp16 or (args.bf16 and dtype != "bfloat16"):
+            raise InputError(
+                "E-CONFIG-VALUE",
+                f"{'fp16' if args.fp16 else 'bf16'} has no effect: the model's weights are {dtype}.",
+                "Load the model with --dtype bfloat16 and leave the setting out. The adapter stays in float32.",
+            )
         if not evaluates:
             args.eval_strategy, args.eval_on_start, args.load_best_model_at_end = "no", False, False
         return args
 
     def _encode(self, args: F2CConfig, train_dataset: Any, eval_dataset: Any) -> None:
+        """Encode the rows of all splits."""
+        self.encoder = PromptEncoder.of(
+            self.loaded.model, self.loaded.tokenizer, args.chat_template, args.prompt_date or ""
+        )
         by_name = eval_dataset if isinstance(eval_dataset, Mapping) else {"validation": eval_dataset}
         splits = ("train", train_dataset), *by_name.items()
         self.train_instances, *evaluated = encode_rows(self.encoder, args.too_long, *splits)
@@ -146,12 +177,44 @@ class F2CTrainer(ScoringTrainer):
         self.eval_by_name = dict(zip(by_name, evaluated, strict=True)) if by_name is eval_dataset else {}
         require_data(self.train_instances.instances, args)
 
-    def _frozen_votes(self, args: F2CConfig, content_free: RenderedRows) -> FrozenVotes:
-        """Votes on the instances that the run will see: a short run sees only some of them."""
-        count = args.max_steps * instances_per_step(args) if args.max_steps > 0 else len(self.train_instances)
-        seen = [self.train_instances[index] for index in self._sampler.first(count)]
-        (empty,) = encode_rows(self.encoder, "refuse", ("content_free", content_free))
-        return FrozenVotes(seen, args, self.score_base, empty.instances)
+    def _prepare_model(self, args: F2CConfig, peft_config: PeftConfig | None) -> None:
+        """Add the adapter. Our own LoRA starts at zero, so that its first scores are those of the base model."""
+        is_zero = peft_config is None and not isinstance(self.loaded.model, PeftModel)
+        self.adapted = prepare_model(self.loaded.model, args, peft_config)
+        self._zero_adapter = weights_digest(self.adapted) if is_zero else ""
+        self._validation_scores: dict[str, Scores] = {}
+
+    def _prepare_votes(self, args: F2CConfig, content_free: RenderedRows) -> None:
+        """Frozen votes cover the instances that the run will see: a short run sees only some of them."""
+        self.method, self.statistics = find_method(args.method), StepStatistics()
+        self.sample = draw_sample(self.train_instances.instances, args.seed)
+        self._sampler = KeyedSampler(self.train_instances, args.seed, drop_last=args.dataloader_drop_last)
+        self.votes: FrozenVotes | None = None
+        if args.votes == "frozen":
+            count = args.max_steps * instances_per_step(args) if args.max_steps > 0 else len(self.train_instances)
+            seen = [self.train_instances[index] for index in self._sampler.first(count)]
+            (empty,) = encode_rows(self.encoder, "refuse", ("content_free", content_free))
+            self.votes = FrozenVotes(seen, args, self.score_base, empty.instances)
+        gold = None if self.eval_instances is None else [row.label for row in self.eval_instances.instances]
+        self.criterion = CheckpointCriterion.of(args, gold)
+        self.stop_early = StopEarly(args.early_stopping_patience, args.early_stopping_start)
+        self.stop_on_collapse = StopOnCollapse(args, lambda: self.first_votes.batch_calibrated)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Report an invalid setting as ``E-CONFIG-VALUE``."""
+        with setting_errors("accelerate"):
+            super().create_accelerator_and_postprocess()
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Create the repository of ``push_to_hub`` before the training.
+
+        Raises:
+            InputError: ``E-CONFIG-VALUE`` if the hub is unreachable or refuses.
+        """
+        remedy = "Log in with `hf auth login`" if hub_answers() else f"Connect to the hub ({unreachable()})"
+        hint = f"{remedy}, or save the adapter and send its folder later with `hf upload`."
+        with setting_errors("push_to_hub", hint):
+            super().init_hf_repo(token, private)
 
     # ---- the loss ----
 
@@ -169,7 +232,7 @@ class F2CTrainer(ScoringTrainer):
         scores = self._scores(model, states, encoded)
         votes = scores if self.votes is None else self.votes.table.scores_for(encoded)
         instances = self._instances(encoded, states, votes, epoch=self._sampler.epoch)
-        losses = [self._loss_terms(each, row.label) for each, row in zip(instances, encoded, strict=True)]
+        losses = [self._loss_terms(instance, row.label) for instance, row in zip(instances, encoded, strict=True)]
         uses_labels = self.args.uses_labels
         self.statistics.add(encoded, instances, scores, states.token_counts, losses, uses_labels=uses_labels)
         zero = torch.zeros((), device=states.logits.device)
@@ -184,15 +247,15 @@ class F2CTrainer(ScoringTrainer):
         consensus, keys = find_consensus(votes), (self.args.seed, epoch)
         return [
             TrainingInstance(
-                id=each.id,
+                id=row.id,
                 consensus=consensus[number],
                 split=split_templates(votes[number], self.args.split_settings),
                 vote_scores=votes[number],
-                gold=each.label if self.method.uses_labels else None,
+                gold=row.label if self.method.uses_labels else None,
                 states=states.of(number),
                 keys=keys,
             )
-            for number, each in enumerate(encoded)
+            for number, row in enumerate(encoded)
         ]
 
     def _loss_terms(self, instance: TrainingInstance, gold: int | None = None) -> dict[str, Tensor]:
@@ -240,14 +303,14 @@ class F2CTrainer(ScoringTrainer):
             with attention, drawn_for(self.args.device, *keys, *(instance.id for instance in row)):
                 return step(self.adapted, {"instances": row}, num_items_in_batch), self.statistics
 
-        before, trained = self.statistics, [*self.adapted.parameters()]
+        before, parameters = self.statistics, [*self.adapted.parameters()]
         sizes = pass_sizes(self.adapted, instances, self.args.batch_tokens)
-        found, self._row_tokens = by_rows(run, sizes, self._row_tokens, trained)
-        self.statistics = StepStatistics.merged([before, *(noted for _, noted in found)])
+        results, self._row_tokens = by_rows(run, sizes, self._row_tokens, parameters)
+        self.statistics = StepStatistics.merged([before, *(statistics for _, statistics in results)])
         if self.accelerator.sync_gradients:
-            distributed.sum_gradients(trained)
+            distributed.sum_gradients(parameters)
         # transformers logs the mean over the processes, but the step's loss is the sum.
-        return sum((loss for loss, _ in found), torch.zeros((), device=self.args.device)) * distributed.world_size()
+        return sum((loss for loss, _ in results), torch.zeros((), device=self.args.device)) * distributed.world_size()
 
     def _get_train_sampler(self, train_dataset: Any = None) -> KeyedSampler:
         self._sampler.batch_size = self._train_batch_size
@@ -271,15 +334,6 @@ class F2CTrainer(ScoringTrainer):
         """Return 0: the library's estimate needs ``input_ids``, which a batch of instances lacks."""
         return 0
 
-    def unsupervised_losses(
-        self, encoded: Sequence[EncodedInstance], states: AnswerStates, votes: Tensor
-    ) -> list[float]:
-        """The method's loss of each instance. Only methods that use labels read them."""
-        # Always epoch 0, so that all evaluations have the same random teachers.
-        read = self._instances(encoded, states, votes, epoch=0)
-        zero = torch.zeros((), device=states.logits.device)
-        return torch.stack([sum(self._loss_terms(each).values(), zero) for each in read]).tolist()
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the terms, case shares and vote statistics of the steps since the last log line."""
         if "loss" in logs:
@@ -290,6 +344,154 @@ class F2CTrainer(ScoringTrainer):
         if "train_loss" in logs:
             logs["train_loss"] = mean_loss(self.state.log_history)  # the library omits the steps before a resume
         super().log(logs, start_time)
+
+    # ---- evaluation ----
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Score instances; return agreement, F1, own-label mass and the value that selects the checkpoint.
+
+        ``eval_dataset``: rows, a dict of rows by name, or the name of one of the trainer's.
+        """
+        started = time.monotonic()
+        if eval_dataset is None:
+            metrics = self._evaluate_own()
+        elif isinstance(eval_dataset, Mapping):
+            metrics = _joined({name: self._metrics_on(self._encoded(rows)) for name, rows in eval_dataset.items()})
+        else:
+            metrics = self._metrics_on(self._encoded(eval_dataset))
+        prefixed = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+        self.log(prefixed)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, prefixed)
+        self.evaluation_seconds += time.monotonic() - started
+        return prefixed
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate each step once. The start of a resumed run, and the end of an epoch, can ask again."""
+        known = {entry["step"]: entry for entry in self.state.log_history if "eval_collapsed" in entry}
+        step, is_start = self.state.global_step, kwargs.get("skip_scheduler")
+        if step in known or (step and is_start):
+            return known.get(step, {})
+        return super()._evaluate(*args, **kwargs)  # overrides a private method: the library has no public hook
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """Return scores ``[instances, templates, labels]`` in nats, label indices (-1: no label) and metrics."""
+        dataset = self._encoded(test_dataset)
+        table = self.score(dataset.instances, "predict")
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in self._metrics(table, dataset).items()}
+        return PredictionOutput(table.scores, dataset.gold, metrics)
+
+    def _encoded(self, rows: RenderedRows | str) -> InstanceDataset:
+        if isinstance(rows, str):
+            if rows not in self.eval_by_name:
+                raise InputError("E-ROW", f"There is no eval_dataset {rows!r}.", nearest(rows, self.eval_by_name))
+            return self.eval_by_name[rows]
+        (dataset,) = encode_rows(self.encoder, self.args.too_long, ("validation", rows))
+        return dataset
+
+    def _metrics_on(self, dataset: InstanceDataset) -> dict[str, float]:
+        return self._metrics(self.score(dataset.instances, "validation"), dataset)
+
+    def _evaluate_own(self) -> dict[str, float]:
+        dataset = self.eval_instances
+        assert dataset is not None, "no evaluation rows"
+        losses: list[float] = []
+        table = self.validation_scores(losses if self.args.early_stopping_patience else None)
+        metrics = self._metrics(table, dataset)
+        named = {
+            name: metrics if rows is dataset else self._metrics_on(rows) for name, rows in self.eval_by_name.items()
+        }
+        if losses:
+            metrics = metrics | {"loss": math.fsum(losses) / len(losses)}
+        judged = self.criterion.judge(table.scores, self.validation_votes.batch_calibrated, dataset.gold, self.f1)
+        return metrics | judged | _joined(named)
+
+    def _metrics(self, table: Scores, dataset: InstanceDataset) -> dict[str, float]:
+        names = self.template_names or [template_name(number) for number in range(table.scores.shape[1])]
+        metrics = evaluation_metrics(table, dataset.gold, names, self.f1)
+        if self.compute_metrics is not None:
+            metrics |= self.compute_metrics(EvalPrediction(predictions=table.scores, label_ids=dataset.gold))
+        return metrics
+
+    @cached_property
+    def first_votes(self) -> VoteTable:
+        """The base model's votes on the training instances: all that the run will see if frozen, else a sample."""
+        return self.votes.table if self.votes else self._base_votes(self.sample)
+
+    @cached_property
+    def validation_votes(self) -> VoteTable:
+        """The base model's votes on the validation split, calibrated like the training votes."""
+        assert self.eval_instances is not None, "no evaluation rows"
+        instances = self.eval_instances.instances
+        if BASE not in self._validation_scores:
+            with self.adapted.disable_adapter():
+                self._validation_scores[BASE] = self.score(instances, "base votes")
+        votes = VoteTable(tuple(row.id for row in instances), self._validation_scores[BASE].scores)
+        return votes.with_offsets(self.votes.table.offsets) if self.votes else votes
+
+    def validation_scores(self, losses: list[float] | None = None) -> Scores:
+        """Return the model's scores on the validation split. The same weights are scored once.
+
+        The unsupervised loss of each instance is appended to ``losses``, from a pass over the split.
+        """
+        assert self.eval_instances is not None, "no evaluation rows"
+        weights = distributed.all_gather(weights_digest(self.adapted))[0]
+        key = BASE if weights == self._zero_adapter else weights
+        if losses is not None or key not in self._validation_scores:
+            self._validation_scores[key] = self.score(self.eval_instances.instances, "validation", losses)
+        return self._validation_scores[key]
+
+    def _base_votes(self, instances: Sequence[EncodedInstance]) -> VoteTable:
+        return VoteTable(tuple(row.id for row in instances), self.score_base(instances, "base votes"))
+
+    def score_base(self, instances: Sequence[EncodedInstance], label: str) -> np.ndarray:
+        """Compute the scores of the model without its adapter, ``[instances, templates, labels]`` in nats."""
+        with self.adapted.disable_adapter():
+            return self.score(instances, label).scores
+
+    def score(self, instances: Sequence[EncodedInstance], label: str, losses: list[float] | None = None) -> Scores:
+        """Score instances; ``label`` names the progress bar.
+
+        The unsupervised loss of each instance, from the same pass, is appended to ``losses``.
+        """
+        shard = distributed.shard(instances) or instances[:1]  # all processes take part
+        frozen = self.validation_votes if losses is not None and self.votes is not None else None
+
+        def score_part() -> tuple[Scores, list[float]]:
+            part_losses: list[float] = []
+
+            def note_losses(encoded: Sequence[EncodedInstance], states: AnswerStates, scores: Tensor) -> None:
+                scores = require_finite(scores.cpu(), [instance.id for instance in encoded])
+                votes = frozen.scores_for(encoded) if frozen else scores
+                part_losses.extend(self._unsupervised_losses(encoded, states, votes))
+
+            table = score_instances(
+                self.adapted,
+                shard,
+                backend=self.backend,
+                batch_tokens=self.args.batch_tokens,
+                label=label,
+                quiet=bool(self.args.disable_tqdm),
+                visit=None if losses is None else note_losses,
+            )
+            return table, part_losses
+
+        parts = distributed.all_results(score_part)
+        if losses is not None:  # idle processes repeat another's instances
+            losses.extend(loss for _, part_losses in parts[: len(instances)] for loss in part_losses)
+        return join_scores([table for table, _ in parts], instances)
+
+    def _unsupervised_losses(
+        self, encoded: Sequence[EncodedInstance], states: AnswerStates, votes: Tensor
+    ) -> list[float]:
+        """The method's loss of each instance. Only methods that use labels read them."""
+        # Always epoch 0, so that all evaluations have the same random teachers.
+        instances = self._instances(encoded, states, votes, epoch=0)
+        zero = torch.zeros((), device=states.logits.device)
+        return torch.stack([sum(self._loss_terms(instance).values(), zero) for instance in instances]).tolist()
 
     # ---- the model card ----
 
@@ -312,10 +514,14 @@ class F2CTrainer(ScoringTrainer):
         if self.is_world_process_zero():
             is_alone = distributed.world_size() == 1  # scoring needs all processes
             change = change_on_validation(self) if is_alone else None
-            given = {"language": language, "license": license, "tags": tags, "model_name": model_name} | metadata
-            self._write_card(Path(self.args.output_dir or ""), self.record or describe(self, change), **given)
+            metadata |= {"language": language, "license": license, "tags": tags, "model_name": model_name}
+            self._write_card(Path(self.args.output_dir or ""), self.record or describe(self, change), **metadata)
 
     def _write_card(self, folder: Path, record: RunRecord, **metadata: Any) -> None:
         if distributed.rank() == 0:
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / CARD, model_card(record, **metadata))
+
+
+def _joined(named: Mapping[str, dict[str, float]]) -> dict[str, float]:
+    return {f"{name}_{key}": value for name, metrics in named.items() for key, value in metrics.items()}

@@ -1,9 +1,11 @@
 """Votes of the base model: pseudo-labels that are computed once, before the first step."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,12 +13,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from flip_flop.errors import InputError
-from flip_flop.files import read_arrays, sha256_json, write_arrays
-from flip_flop.metrics import batch_offsets, calibrated, find_offsets, label_shares, majority_vote, share_drift
+from flip_flop.files import generator, read_arrays, sha256_json, write_arrays
+from flip_flop.method import find_consensus, find_method, split_templates
+from flip_flop.metrics import (
+    batch_offsets,
+    calibrated,
+    find_offsets,
+    label_shares,
+    majority_vote,
+    share_drift,
+    vote_changes,
+)
 from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.distributed import all_gather, rank
 from flip_flop.training.config import F2CConfig
+from flip_flop.training.data import SAMPLE_SIZE
 
+log = logging.getLogger("flip_flop")
 VOTES = "votes.npz"
 # Scores of instances; the text labels the progress bar.
 Score = Callable[[Sequence[EncodedInstance], str], np.ndarray]
@@ -137,3 +150,59 @@ class FrozenVotes:
         stored = all_gather(VoteTable.read(path, self.ids) if rank() == 0 else None)[0]
         if stored is not None:
             self.table = stored
+
+
+def draw_sample(instances: Sequence[EncodedInstance], seed: int) -> list[EncodedInstance]:
+    """Draw a seeded sample of the instances, in their order."""
+    chosen = generator(seed, "survey").permutation(len(instances))[:SAMPLE_SIZE]
+    return [instances[number] for number in sorted(chosen)]
+
+
+def initial_vote_stats(votes: VoteTable, config: F2CConfig) -> dict[str, Any]:
+    """Compute and log shares of the first votes: of a consensus, of each case, and of each label.
+
+    Without labels, a label bias that all templates share cannot be distinguished from class imbalance, so the user sees
+    the label frequencies. For calibrated votes, the effect of the calibration is included.
+
+    Raises:
+        InputError: ``E-NO-CONSENSUS`` if no instance has a consensus and the method needs it.
+    """
+    scores = torch.from_numpy(votes.scores)
+    num_with_consensus = int(find_consensus(scores).exists.sum())
+    if num_with_consensus == 0 and find_method(config.method).needs_consensus:
+        message = f"none of the {len(scores)} instances has a strict majority."
+        raise InputError("E-NO-CONSENSUS", message)
+    cases = [split_templates(votes, config.split_settings).case for votes in scores]
+    consensus_share = num_with_consensus / len(scores)
+    case_shares = [cases.count(case) / len(cases) for case in (1, 2, 3)]
+    shares = votes.shares.tolist()
+    log.info(
+        "first votes over %d instances: consensus on %.0f %%, unanimous and confident on %.0f %%, labels %s",
+        len(scores),
+        100 * consensus_share,
+        100 * case_shares[1],
+        " / ".join(f"{100 * share:.0f} %" for share in shares),
+    )
+    if case_shares[1] == 1.0:
+        log.warning("W-NOTHING-TO-FLIP: every instance is unanimous and confident, so training has almost no effect.")
+    if max(shares) > 0.9:
+        log.warning(
+            "W-COLLAPSE: one label has %.0f %% of the votes. If the data are not that imbalanced, training amplifies "
+            "the bias.",
+            100 * max(shares),
+        )
+    calibration = None if votes.offsets is None else vote_changes(votes.uncalibrated.scores, votes.scores)
+    if calibration is not None:
+        log.info(
+            "%s calibration changes %.0f %% of these votes; label drift %.2f",
+            config.vote_calibration,
+            100 * calibration["votes_changed"],
+            calibration["vote_share_drift"],
+        )
+    return {
+        "num_instances": len(scores),
+        "consensus_share": consensus_share,
+        "case_shares": case_shares,
+        "vote_label_shares": shares,
+        "calibration": calibration,
+    }

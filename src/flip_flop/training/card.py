@@ -12,7 +12,7 @@ from typing import Any
 
 import jinja2
 from huggingface_hub import EvalResult, ModelCardData
-from torch import Tensor
+from torch import Tensor, nn
 
 from flip_flop.console import DEMO_NOTE, count, markdown_cell, percent, point_interval, points, versions, visible
 from flip_flop.hub import gguf_name, is_local_name
@@ -22,7 +22,6 @@ from flip_flop.record import ModelRecord, RunRecord, TaskRecord, TemplateRecord
 from flip_flop.scoring.distributed import world_size
 from flip_flop.tasks import template_name
 from flip_flop.training.checkpoints import recorded_settings
-from flip_flop.training.checks import has_dropout
 from flip_flop.training.config import SELECTED
 from flip_flop.training.selection import base_value
 
@@ -78,8 +77,14 @@ def training_record(trainer: Any, change: dict[str, Any] | None, survey: Any = N
     }
 
 
+def has_dropout(model: nn.Module) -> bool:
+    """Whether a layer or the attention has dropout."""
+    in_attention = getattr(getattr(model, "config", None), "attention_dropout", 0.0)
+    return bool(in_attention) or any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in model.modules())
+
+
 def change_on_validation(trainer: Any) -> dict[str, Any] | None:
-    """Compute metrics of the base and the trained model on the validation split; ``None`` without evaluations.
+    """Compare the base and the trained model on the validation split; ``None`` without evaluations.
 
     By name: ``before`` and ``after``, fractions, and ``interval``, the paired 95% interval of their difference. All
     processes take part in the scoring.
@@ -88,14 +93,14 @@ def change_on_validation(trainer: Any) -> dict[str, Any] | None:
     if dataset is None or trainer.args.eval_strategy == "no":
         return None
     before = Scores(trainer.validation_votes.uncalibrated.scores, dataset.gold, trainer.f1)
-    after = Scores(trainer.scores(dataset.instances, "validation"), dataset.gold, trainer.f1)
-    found: dict[str, Any] = {"num_instances": len(dataset)}
+    after = Scores(trainer.validation_scores().scores, dataset.gold, trainer.f1)
+    change: dict[str, Any] = {"num_instances": len(dataset)}
     for name in SHOWN:
         metric = METRICS[name]
         interval = metric.change_interval(before, after)
         values = {"before": metric.value(before), "after": metric.value(after)}
-        found[name] = values | {"interval": None if interval is None else list(interval)}
-    return found
+        change[name] = values | {"interval": None if interval is None else list(interval)}
+    return change
 
 
 def describe(trainer: Any, change: dict[str, Any] | None) -> RunRecord:

@@ -1,0 +1,224 @@
+"""A training step: its instances as the methods read them, rows that are computed together, and statistics."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64
+from torch import Tensor, nn
+
+from flip_flop.files import derive_seed, generator
+from flip_flop.method import Consensus, TemplateSplit
+from flip_flop.method.divergences import to_device
+from flip_flop.method.settings import Reduction
+from flip_flop.metrics import majority_vote
+from flip_flop.scoring.boundary import EncodedInstance
+from flip_flop.scoring.packed import AnswerStates, pack
+
+Result = TypeVar("Result")
+log = logging.getLogger("flip_flop")
+
+
+@dataclass(eq=False)
+class TrainingInstance:
+    """A :class:`~flip_flop.method.Instance` of a batch. No method waits for the device.
+
+    Args:
+        id: The instance's id.
+        consensus: The majority vote.
+        split: The result of Algorithm 1.
+        vote_scores: The scores that vote, on the CPU and without gradient.
+        gold: The index of the gold label, for methods that use labels.
+        states: The answer states of this instance, with gradient.
+        keys: The run's seed and the epoch, counted from 0.
+    """
+
+    id: str
+    consensus: Consensus
+    split: TemplateSplit
+    vote_scores: Float[Tensor, "templates labels"]
+    gold: int | None
+    states: AnswerStates
+    keys: tuple[int, int]
+    token_counts: Int[Tensor, "templates labels"] = field(init=False)
+    _scores: Tensor | None = field(default=None, init=False)
+    _token_log_softmax: dict[int, tuple[AnswerStates, Tensor]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.token_counts = to_device(self.states.token_counts[0], self.states.logits.device)
+
+    def scores(self) -> Float[Tensor, "templates labels"]:
+        """Mean log-probability of each answer's tokens, in nats."""
+        if self._scores is None:
+            self._scores = self.states.scores()[0]
+        return self._scores
+
+    def nll(self, label: int, reduction: Reduction = "mean") -> Float[Tensor, " templates"]:
+        """Negative log-likelihood of a label's answer; reuses earlier results."""
+        if label in self._token_log_softmax:
+            answer, log_probs = self._token_log_softmax[label]
+            target = to_device(answer.token_target, log_probs.device)
+            picked = log_probs.gather(1, target[:, None]).squeeze(1)
+            scores = torch.stack([tokens.mean() for tokens in picked.split(self._lengths(label))])
+        elif self._scores is not None:
+            scores = self._scores[:, label]
+        else:
+            scores = self.states.of(0, label).scores()[0, :, 0]
+        return -scores * self.token_counts[:, label] if reduction == "sum" else -scores
+
+    def answer_log_probs(self, label: int) -> list[Float[Tensor, "_positions vocab"]]:
+        """Vocabulary distributions at each token of a label's answer, per template."""
+        if label not in self._token_log_softmax:
+            answer = self.states.of(0, label)
+            self._token_log_softmax[label] = answer, answer.token_log_softmax()
+        return list(self._token_log_softmax[label][1].split(self._lengths(label)))
+
+    def random(self, purpose: str) -> np.random.Generator:
+        """Return a generator for (seed, purpose, epoch, id)."""
+        seed, epoch = self.keys
+        return generator(seed, purpose, epoch, self.id)
+
+    def _lengths(self, label: int) -> list[int]:
+        return cast(list[int], self.states.token_counts[0, :, label].tolist())
+
+
+@contextmanager
+def drawn_for(device: torch.device, seed: int, purpose: str, *keys: int | str) -> Iterator[None]:
+    """Make random draws inside, such as dropout, depend only on these keys; then restore the generators."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(derive_seed(seed, purpose, *keys))
+        yield
+
+
+def by_rows(
+    run: Callable[[list[int]], Result], sizes: Sequence[int], max_tokens: int, parameters: Sequence[nn.Parameter]
+) -> tuple[list[Result], int]:
+    """Apply ``run``, a forward and backward pass, to rows of instances.
+
+    If a row of several instances exceeds the device's memory, all rows restart with half the length and the original
+    gradients.
+
+    Args:
+        run: From the indices of a row's instances to its result.
+        sizes: Tokens of each instance.
+        max_tokens: Tokens of a row. A longer instance has its own row.
+        parameters: The parameters that receive gradients.
+
+    Returns:
+        The result of each row, and the tokens of a row to use from now on.
+    """
+    rows = [sorted(row) for row in pack(sizes, max_tokens)]
+    divisible = any(len(row) > 1 for row in rows)
+    gradients = [
+        parameter.grad.clone() if divisible and parameter.grad is not None else None for parameter in parameters
+    ]
+    while True:
+        results: list[Result] = []
+        try:
+            results.extend(run(row) for row in rows)  # keeps the results before a failure
+            return results, max_tokens
+        except torch.OutOfMemoryError:
+            if len(rows[len(results)]) == 1:
+                raise
+        tokens = sum(sizes[index] for index in rows[len(results)])
+        max_tokens = tokens // 2
+        log.warning("W-MEMORY: a row of %d tokens does not fit; rows now have %d", tokens, max_tokens)
+        rows = [sorted(row) for row in pack(sizes, max_tokens)]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = None if gradient is None else gradient.clone()
+
+
+class StepStatistics:
+    """Means over the instances of the steps since the last log line.
+
+    Loss terms are averaged over all instances, with zeros for skipped ones. Other values are averaged over the
+    instances that have one.
+    """
+
+    def __init__(self):
+        self._values: dict[str, list[float]] = defaultdict(list)
+        self._unread: list[tuple[str, Tensor]] = []  # loss terms, still on their device
+        self._terms: set[str] = set()
+        self._masses: list[Tensor] = []
+        self._votes: list[Int64[np.ndarray, " instances"]] = []
+
+    def add(
+        self,
+        encoded: Sequence[EncodedInstance],
+        instances: Sequence[TrainingInstance],
+        scores: Float[Tensor, "instances templates labels"],
+        token_counts: Int[Tensor, "instances templates labels"],
+        losses: Sequence[dict[str, Tensor]],
+        *,
+        uses_labels: bool = False,
+    ) -> None:
+        """Add a micro-batch, with scores and token counts on the CPU."""
+        self._masses.append((scores * token_counts).exp().sum(dim=-1))
+        self._votes.append(majority_vote(scores.float().numpy()))
+        for source, instance, terms in zip(encoded, instances, losses, strict=True):
+            consensus, split = instance.consensus, instance.split
+            for case in (1, 2, 3):
+                self._values[f"case_{case}"].append(float(split.case == case))
+            for name, value in terms.items():
+                self._terms.add(name)
+                self._unread.append((name, value.detach()))
+            if uses_labels:
+                self._values["no_gold"].append(float(source.label is None))
+            if split.case == 3:
+                self._values["flip_weight"].append(split.flip_weight)
+            if source.label is not None and bool(consensus.exists):
+                self._values["pseudo_label_accuracy"].append(float(int(consensus.label) == source.label))
+
+    def read(self) -> "StepStatistics":
+        """Copy the loss terms from their device, all at once to wait for it only once; return itself."""
+        if self._unread:
+            names, values = zip(*self._unread, strict=True)
+            read = torch.stack([value.to(values[0].device).reshape(()) for value in values]).tolist()
+            for name, value in zip(names, read, strict=True):
+                self._values[name].append(value)
+            self._unread = []
+        return self
+
+    def means(self) -> dict[str, float]:
+        """Return the means by log key."""
+        if not self._masses:
+            return {}
+        self.read()
+        num_instances = len(self._values["case_1"])
+        logs = {
+            name: sum(values) / (num_instances if name in self._terms else len(values))
+            for name, values in self._values.items()
+        }
+        per_template = torch.cat(self._masses).mean(dim=0)
+        return logs | {"own_label_mass": float(per_template.mean()), "own_label_mass_min": float(per_template.min())}
+
+    def vote_counts(self, num_labels: int) -> Int64[np.ndarray, " labels"]:
+        """Count the model's majority votes for each label."""
+        return np.bincount(np.concatenate([np.empty(0, dtype=np.int64), *self._votes]), minlength=num_labels)
+
+    @classmethod
+    def merged(cls, parts: Sequence["StepStatistics"]) -> "StepStatistics":
+        """Merge the statistics of several processes or rows."""
+        whole = cls()
+        for part in parts:
+            whole._masses.extend(part._masses)
+            whole._votes.extend(part._votes)
+            whole._unread.extend(part._unread)
+            whole._terms |= part._terms
+            for name, values in part._values.items():
+                whole._values[name].extend(values)
+        return whole
+
+
+def mean_loss(log_history: Sequence[Mapping[str, Any]]) -> float:
+    """Return the mean loss of all logged steps, including those before a resume."""
+    total, last = 0.0, 0
+    for entry in log_history:
+        if "loss" in entry:
+            total, last = total + entry["loss"] * (entry["step"] - last), entry["step"]
+    return total / max(last, 1)
