@@ -3,18 +3,15 @@
 import hashlib
 import logging
 import os
-import re
-from collections import Counter
-from dataclasses import dataclass
+import warnings
 from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.pytorch_utils import Conv1D
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, nearest
@@ -29,87 +26,17 @@ log = logging.getLogger("flip_flop")
 
 # Keys of model_init_kwargs.
 INIT_SETTINGS = ("revision", "dtype", "device", "quantization_config")
-# Routers select experts or attended tokens. They get no adapter, because most have no gradient. The gates of
-# RecurrentGemma's recurrence have three axes, as experts have. PEFT's module would keep their state between forwards.
-_ROUTER_CLASS, _ROUTER_NAME = re.compile("Router|Gating|Gate$|Indexer$|Rglru$"), re.compile("router|expert_gate")
-# PEFT refuses `out_proj` of these models, because their kernels read its weight directly.
-_STATE_SPACE = {"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"}
-# In a model with fused experts, PEFT takes these names for the single experts of transformers 4.
-_EXPERT_NAMES = {"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
-
-
-@dataclass(frozen=True)
-class Projections:
-    """All attention and MLP projections of a decoder, by name.
-
-    Attributes:
-        modules: Linear layers.
-        experts: Tensors ``[experts, ., .]`` that hold the projections of a layer's experts.
-        left_out: Sizes of other weights with two or more axes, except embeddings and routers. Projections
-            whose weight a layer reads without calling them are here too: an adapter would have no effect on them.
-        share: Share of ``modules`` and ``experts`` in all these weights.
-    """
-
-    modules: list[str]
-    experts: list[str]
-    left_out: Counter[str]
-    share: float
-
-    @classmethod
-    def of(cls, causal_lm: PreTrainedModel) -> "Projections":
-        """Find the projections of a causal LM without an adapter."""
-        inside = {id(parameter) for parameter in causal_lm.base_model.parameters()}
-        state_space = causal_lm.config.model_type in _STATE_SPACE
-        called = _called(causal_lm)
-        modules, experts, left_out, total = [], [], Counter[str](), 0
-        for name, parameter in causal_lm.named_parameters():
-            path, _, _ = name.rpartition(".")
-            owner = causal_lm.get_submodule(path)
-            if id(parameter) not in inside or parameter.dim() < 2 or isinstance(owner, nn.Embedding):
-                continue
-            if _is_router(causal_lm, path):
-                continue
-            total += parameter.numel()
-            passed_by = owner not in called and causal_lm.get_submodule(path.rpartition(".")[0]) in called
-            refused = passed_by or (state_space and path.endswith("out_proj"))
-            if isinstance(owner, nn.Linear | Conv1D) and not refused:
-                modules.append(path)
-            elif parameter.dim() == 3 and min(parameter.shape) > 1 and not isinstance(owner, nn.Conv1d) and not refused:
-                experts.append(name)
-            else:
-                left_out[re.sub(r"\.\d+\.", ".*.", name)] += parameter.numel()
-        return cls(modules, experts, left_out, 1 - left_out.total() / max(total, 1))
-
-
-@torch.no_grad()
-def _called(causal_lm: PreTrainedModel) -> set[nn.Module]:
-    """Return the modules that are called in a forward pass of three tokens."""
-    called = set[nn.Module]()
-    was_training = causal_lm.training
-    hook = register_module_forward_pre_hook(lambda module, given: called.add(module))
-    try:
-        causal_lm.train()
-        with torch.random.fork_rng():  # of dropout
-            ids = torch.zeros(1, 3, dtype=torch.long, device=next(causal_lm.parameters()).device)
-            causal_lm.base_model(input_ids=ids, use_cache=False)
-    finally:
-        hook.remove()
-        causal_lm.train(was_training)
-    return called
-
-
-def _is_router(causal_lm: nn.Module, path: str) -> bool:
-    parts = path.split(".")
-    owners = [type(causal_lm.get_submodule(".".join(parts[: end + 1]))).__name__ for end in range(len(parts))]
-    return any(map(_ROUTER_CLASS.search, owners)) or bool(_ROUTER_NAME.search(parts[-1]))
+# These models read the weights of `out_proj` and `dt_proj` directly, so an adapter there has no effect.
+STATE_SPACE = {"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"}
+# Share of a model's matrices below which a warning says that the adapter leaves much of it unchanged.
+MIN_SHARE = 0.99
 
 
 def prepare_model(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | None = None) -> PeftModel:
     """Return the model with an adapter to train: its own, the given one, or the paper's LoRA.
 
     Raises:
-        InputError: ``E-ADAPTER-KIND`` for an unsupported kind or model; ``E-CONFIG-VALUE`` for dropout on fused
-            experts; ``E-MODEL-KIND`` if the model cannot be read.
+        InputError: ``E-ADAPTER-KIND`` for an unsupported kind or model; ``E-MODEL-KIND`` if the model cannot be read.
     """
     if peft_config is not None and peft_config.peft_type not in ADAPTER_KINDS:
         raise InputError("E-ADAPTER-KIND", f"{type(peft_config).__name__} is not supported.")
@@ -129,9 +56,14 @@ def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     with (
         as_input_error("E-ADAPTER-KIND", what, "Give another peft_config.", ValueError),
         torch.random.fork_rng(devices=[]),
+        warnings.catch_warnings(),
     ):
+        warnings.filterwarnings("ignore", message=".*did not match any targeted module.*")  # of fused experts
         torch.manual_seed(derive_seed(args.seed, "lora"))
-        return cast(PeftModel, get_peft_model(model, config))
+        adapted = cast(PeftModel, get_peft_model(model, config))
+    if peft_config is None:
+        _warn_of_share(adapted)
+    return adapted
 
 
 def _checkpoint_activations(adapted: PeftModel, given: Any) -> None:
@@ -173,35 +105,32 @@ def _try_step(adapted: PeftModel) -> None:
 
 
 def _lora(causal_lm: PreTrainedModel, args: F2CConfig) -> LoraConfig:
-    """The paper's LoRA: on all attention and MLP projections, fused experts included."""
-    found = Projections.of(causal_lm)
-    kind = type(causal_lm).__name__
-    if found.experts and args.lora_dropout:
-        message = f"lora_dropout is {args.lora_dropout}, but PEFT has none for fused experts, as {kind} has them."
-        raise InputError("E-CONFIG-VALUE", message, "Set --lora-dropout 0.")
-    widest = max((_full_rank(causal_lm.get_submodule(name)) for name in found.modules), default=args.lora_r)
-    if args.lora_r > widest:
-        message = f"lora_r is {args.lora_r:,}, but the widest projection of {kind} has full rank at {widest:,}."
-        raise InputError("E-CONFIG-VALUE", message, "The paper has 16.")
-    if found.share < 0.99:
-        name, _ = found.left_out.most_common(1)[0]
-        text = "W-ADAPTER-SHARE: %s: %.0f %% of the decoder's weights get no adapter, most of them in %s."
-        log.warning(text, kind, 100 * (1 - found.share), name)
-    by_weight = {name for name in found.modules if found.experts and name.rpartition(".")[2] in _EXPERT_NAMES}
+    """The paper's LoRA: on all linear layers but the head, that is, all attention and MLP projections."""
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=args.lora_r,
         lora_alpha=args.lora_alpha,
         lora_dropout=args.lora_dropout,
-        target_modules=[name for name in found.modules if name not in by_weight],
-        target_parameters=[*found.experts, *(f"{name}.weight" for name in sorted(by_weight))] or None,
+        target_modules="all-linear",
+        exclude_modules=["out_proj", "dt_proj"] if causal_lm.config.model_type in STATE_SPACE else None,
     )
 
 
-def _full_rank(layer: nn.Module) -> int:
-    # A quantized weight is packed into another shape.
-    sizes = (layer.in_features, layer.out_features) if isinstance(layer, nn.Linear) else layer.weight.shape
-    return int(min(sizes))  # type: ignore[arg-type]
+def _warn_of_share(adapted: PeftModel) -> None:
+    """Warn if many weights get no adapter, such as experts in one tensor. Embeddings and the head do not count."""
+    layers = [layer.get_base_layer() for layer in adapted.modules() if isinstance(layer, BaseTunerLayer)]
+    covered = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    causal_lm = unwrap(adapted)
+    tables = (causal_lm.get_input_embeddings(), causal_lm.get_output_embeddings())
+    outside = {id(parameter) for table in tables if table is not None for parameter in table.parameters()}
+    sizes = {True: 0, False: 0}  # of matrices with and without an adapter
+    for name, parameter in causal_lm.named_parameters():
+        if parameter.dim() > 1 and "lora_" not in name and id(parameter) not in outside:
+            sizes[id(parameter) in covered] += parameter.numel()
+    share = sizes[True] / max(1, sum(sizes.values()))
+    if share < MIN_SHARE:
+        kind = type(causal_lm).__name__
+        log.warning("W-ADAPTER-SHARE: %s: %.0f %% of the weights get no adapter.", kind, 100 - 100 * share)
 
 
 def weights_digest(adapted: nn.Module) -> str:
@@ -243,13 +172,19 @@ def load_trained(
         settings["quantization_config"] = quantization_config
     if not isinstance(model, str | os.PathLike):
         if settings:
-            message = f"{', '.join(settings)}: the model is loaded already."
-            raise InputError("E-CONFIG-VALUE", message, "Give the model's name, or load it so.")
+            raise InputError(
+                "E-CONFIG-VALUE",
+                f"{', '.join(settings)}: the model is loaded already.",
+                "Give the model's name, or load it so.",
+            )
         return as_loaded(model, tokenizer)
     for name in settings:
         if name not in INIT_SETTINGS:
-            hint = nearest(name, INIT_SETTINGS)
-            raise InputError("E-CONFIG-VALUE", f"model_init_kwargs has {name!r}, which is not passed on.", hint)
+            raise InputError(
+                "E-CONFIG-VALUE",
+                f"model_init_kwargs has {name!r}, which is not passed on.",
+                nearest(name, INIT_SETTINGS),
+            )
     if isinstance(settings.get("dtype"), torch.dtype):
         settings["dtype"] = str(settings["dtype"]).removeprefix("torch.")
     if args is not None and args.bf16:
