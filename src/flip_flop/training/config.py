@@ -19,26 +19,10 @@ from flip_flop.errors import InputError, install_command
 from flip_flop.method import METHODS, find_method
 from flip_flop.metrics import check_prior
 from flip_flop.scoring.causal_lm import as_input_error
-from flip_flop.training.settings import MAX_STEPS, TrainingSettings, find_names
+from flip_flop.training.settings import INHERITED_RANGES, MAX_STEPS, RANGES, TrainingSettings, find_names
 
 # Values of metric_for_best_model that mean select_by. The library's default is "loss".
 SELECTED = (None, "loss", "selection")
-# Ranges of numbers, which must also be finite.
-RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
-    "at least 0": (
-        lambda value: value >= 0,
-        "cce_weight jsd_weight vocab_weight labels_weight max_share_drift early_stopping_patience early_stopping_start "
-        "learning_rate weight_decay max_grad_norm warmup_steps logging_steps seed data_seed dataloader_num_workers "
-        "neftune_noise_alpha clean_template ppcl_beta supervised_weight",
-    ),
-    "at least 1": (
-        lambda value: value >= 1,
-        "per_device_train_batch_size gradient_accumulation_steps batch_tokens lora_r lora_alpha",
-    ),
-    "at least 0 and below 1": (lambda value: 0 <= value < 1, "lora_dropout adam_beta1 adam_beta2"),
-    "above 0": (lambda value: value > 0, "eval_steps adam_epsilon"),
-    "above 0, or -1 for the default": (lambda value: value > 0 or value == -1, "max_steps num_train_epochs save_steps"),
-}
 _PARSERS: dict[Any, Callable[[str], Any]] = {
     bool: {"true": True, "false": False}.__getitem__,
     NoneType: {"none": None, "null": None}.__getitem__,
@@ -119,10 +103,11 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             _ = self.split_settings
         except ValueError as error:
             raise InputError("E-CONFIG-VALUE", str(error)) from error
-        for range_, (holds, names) in RANGES.items():
-            for name in names.split():
-                value = getattr(self, name)
-                self._require(name, value is None or holds(value), range_)
+        for item in fields(self):
+            range_ = item.metadata.get("range") or INHERITED_RANGES.get(item.name)
+            value = getattr(self, item.name)
+            if range_ is not None and value is not None:
+                self._require(item.name, RANGES[range_](value), range_)
         self._require("save_strategy", self.save_strategy != "best", "no, steps or epoch")
 
     def _check_calibration(self) -> None:

@@ -3,7 +3,7 @@
 # ruff: noqa: RUF009 (each default is a dataclass field)
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,14 +71,35 @@ def check_names(settings: Iterable[str], source: str, other_flags: Sequence[str]
     find_names(settings, known, source, other_flags)
 
 
-def _setting(default: Any, help_: str) -> Any:
-    return field(default=default, metadata={"help": help_})
+# Ranges of numbers, which must also be finite.
+RANGES: dict[str, Callable[[float], bool]] = {
+    "at least 0": lambda value: value >= 0,
+    "at least 1": lambda value: value >= 1,
+    "at least 0 and below 1": lambda value: 0 <= value < 1,
+    "above 0": lambda value: value > 0,
+    "above 0, or -1 for the default": lambda value: value > 0 or value == -1,
+}
+# Ranges of inherited settings.
+INHERITED_RANGES = {
+    "max_grad_norm": "at least 0",
+    "data_seed": "at least 0",
+    "dataloader_num_workers": "at least 0",
+    "neftune_noise_alpha": "at least 0",
+    "gradient_accumulation_steps": "at least 1",
+    "adam_beta1": "at least 0 and below 1",
+    "adam_beta2": "at least 0 and below 1",
+    "adam_epsilon": "above 0",
+}
 
 
-def _by_protocol(paper: Any, release: Any, help_: str, *, recommended: Any = None) -> Any:
+def _setting(default: Any, help_: str, range_: str | None = None) -> Any:
+    return field(default=default, metadata={"help": help_, "range": range_})
+
+
+def _by_protocol(paper: Any, release: Any, help_: str, range_: str | None = None, *, recommended: Any = None) -> Any:
     """A setting whose default depends on ``protocol``; the recommended one is the paper's unless given."""
     defaults = {"recommended": paper if recommended is None else recommended, "paper": paper, "release": release}
-    return field(default=None, metadata={"help": help_, **defaults})
+    return field(default=None, metadata={"help": help_, "range": range_, **defaults})
 
 
 @dataclass
@@ -86,29 +107,37 @@ class TrainingSettings:
     """The fields of :class:`~flip_flop.training.config.F2CConfig` that differ from ``TrainingArguments``."""
 
     output_dir: str | None = _setting("f2c", "Folder of the checkpoints.")
-    learning_rate: float = _by_protocol(1e-5, 1e-5, "Peak learning rate of AdamW.", recommended=3e-4)
+    learning_rate: float = _by_protocol(1e-5, 1e-5, "Peak learning rate of AdamW.", "at least 0", recommended=3e-4)
     lr_scheduler_type: Any = _setting("cosine", "Learning rate schedule after the warm-up.")
-    warmup_steps: float = _by_protocol(0.0, 0.0, "Warm-up steps, or below 1 their share of all steps.", recommended=0.1)
-    weight_decay: float = _setting(0.01, "AdamW's weight decay.")
-    per_device_train_batch_size: int = _setting(32, "Instances per micro-batch and device.")
-    max_steps: int = _setting(
-        -1, f"Maximum number of optimizer steps; {MAX_STEPS} if num_train_epochs is not given either."
+    warmup_steps: float = _by_protocol(
+        0.0, 0.0, "Warm-up steps, or below 1 their share of all steps.", "at least 0", recommended=0.1
     )
-    num_train_epochs: float = _setting(-1.0, "Passes over the training instances, if max_steps is not given.")
+    weight_decay: float = _setting(0.01, "AdamW's weight decay.", "at least 0")
+    per_device_train_batch_size: int = _setting(32, "Instances per micro-batch and device.", "at least 1")
+    max_steps: int = _setting(
+        -1,
+        f"Maximum number of optimizer steps; {MAX_STEPS} if num_train_epochs is not given either.",
+        "above 0, or -1 for the default",
+    )
+    num_train_epochs: float = _setting(
+        -1.0, "Passes over the training instances, if max_steps is not given.", "above 0, or -1 for the default"
+    )
     eval_strategy: str = _setting("steps", "When to score the validation split.")
     eval_steps: float | None = _setting(
-        None, "Steps between two evaluations; by default 5, recommended a twelfth of all."
+        None, "Steps between two evaluations; by default 5, recommended a twelfth of all.", "above 0"
     )
     save_strategy: str = _setting("auto", "When to write a checkpoint: with each evaluation, or no, steps or epoch.")
-    save_steps: float = _setting(-1, "Steps between two checkpoints; by default eval_steps.")
+    save_steps: float = _setting(
+        -1, "Steps between two checkpoints; by default eval_steps.", "above 0, or -1 for the default"
+    )
     eval_on_start: bool = _setting(True, "Score the validation split before the first step.")
     load_best_model_at_end: bool = _setting(True, "Load the best checkpoint by select_by at the end.")
     save_total_limit: int | None = _setting(2, "Checkpoints to keep, the best one included.")
-    logging_steps: float = _setting(10, "Optimizer steps between two log lines.")
+    logging_steps: float = _setting(10, "Optimizer steps between two log lines.", "at least 0")
     logging_first_step: bool = _setting(True, "Log the first step too.")
     report_to: Any = _setting("none", "trackio, wandb, tensorboard, ..., or none.")
     remove_unused_columns: bool = _setting(False, "Must be False: instances are not model inputs.")
-    seed: int = _setting(42, "Seed of data order, initialization and dropout.")
+    seed: int = _setting(42, "Seed of data order, initialization and dropout.", "at least 0")
     ddp_timeout: int = _setting(7200, "On GPUs: seconds that a process waits for the others.")
     dataloader_pin_memory: bool = _setting(False, "No effect: batches hold no tensors to pin.")
 
@@ -116,8 +145,8 @@ class TrainingSettings:
     protocol: TrainingProtocol = _setting(
         "recommended", "Default settings: ours, the paper's or the authors' release's."
     )
-    cce_weight: float = _setting(1.0, "lambda_CCE, Eq. 6.")
-    jsd_weight: float = _by_protocol(0.05, 0.05, "beta_jsd, Eq. 8.", recommended=1.0)
+    cce_weight: float = _setting(1.0, "lambda_CCE, Eq. 6.", "at least 0")
+    jsd_weight: float = _by_protocol(0.05, 0.05, "beta_jsd, Eq. 8.", "at least 0", recommended=1.0)
     unanimous_margin: float = _setting(1.4, "tau_unanimous in nats, Algorithm 1 line 6.")
     max_cc_size: int = _setting(3, "k_max >= 2, Algorithm 1 line 10.")
     cc_size_bound: CcSizeBound = _by_protocol(
@@ -129,8 +158,8 @@ class TrainingSettings:
     divergence_space: DivergenceSpace = _by_protocol(
         "vocab", "vocab", "Divergences over the vocabulary, the labels, or both.", recommended="labels"
     )
-    vocab_weight: float = _setting(1.0, "Weight of the divergences over the vocabulary.")
-    labels_weight: float = _setting(1.0, "Weight of the divergences over the labels.")
+    vocab_weight: float = _setting(1.0, "Weight of the divergences over the vocabulary.", "at least 0")
+    labels_weight: float = _setting(1.0, "Weight of the divergences over the labels.", "at least 0")
     cce_space: DivergenceSpace = _by_protocol(
         "vocab",
         "vocab",
@@ -165,14 +194,16 @@ class TrainingSettings:
         "labels", "vocab", "swarm_pairs mixture: over the labels, or over the vocabulary for each answer."
     )
     supervised_weight: float = _setting(
-        0.0, "Weight of the gold label's cross-entropy on labelled training rows; above 0, training uses labels."
+        0.0,
+        "Weight of the gold label's cross-entropy on labelled training rows; above 0, training uses labels.",
+        "at least 0",
     )
-    clean_template: int = _setting(0, "bct, opct, ppcl: index of the template that the others imitate.")
-    ppcl_beta: float = _setting(1.0, "ppcl: weight of the divergence.")
+    clean_template: int = _setting(0, "bct, opct, ppcl: index of the template that the others imitate.", "at least 0")
+    ppcl_beta: float = _setting(1.0, "ppcl: weight of the divergence.", "at least 0")
     early_stopping_patience: int = _by_protocol(
-        0, 5, "Stop after this many evaluations without a lower unsupervised validation loss; 0: never."
+        0, 5, "Stop after this many evaluations without a lower unsupervised validation loss; 0: never.", "at least 0"
     )
-    early_stopping_start: int = _setting(20, "Step after which evaluations count for early stopping.")
+    early_stopping_start: int = _setting(20, "Step after which evaluations count for early stopping.", "at least 0")
     select_by: SelectBy = _setting(
         "auto",
         "Criterion of the best checkpoint: macro_f1, mean_f1 (the paper), vote_agreement with the base (no labels) or "
@@ -181,6 +212,7 @@ class TrainingSettings:
     max_share_drift: float = _setting(
         0.2,
         "Collapse threshold: maximum total variation distance from the base model's label distribution.",
+        "at least 0",
     )
     stop_on_collapse: bool = _by_protocol(
         False, False, "Stop after two collapsed evaluations in a row (max_share_drift).", recommended=True
@@ -190,11 +222,11 @@ class TrainingSettings:
         None, "The date that chat templates print, such as 2026-11-25; by default the run's first day, in UTC."
     )
     backend: Backend = _setting("auto", "auto, packed or padded (see audit --help).")
-    batch_tokens: int = _setting(4096, "Tokens of one forward pass; an instance is never split.")
+    batch_tokens: int = _setting(4096, "Tokens of one forward pass; an instance is never split.", "at least 1")
     too_long: TooLongPolicy = _setting("refuse", "Rows that exceed the context length: refuse or skip.")
-    lora_r: int = _setting(16, "LoRA rank (the paper's).")
-    lora_alpha: int = _setting(32, "LoRA scaling (the paper's).")
-    lora_dropout: float = _setting(0.05, "LoRA dropout (the paper's).")
+    lora_r: int = _setting(16, "LoRA rank (the paper's).", "at least 1")
+    lora_alpha: int = _setting(32, "LoRA scaling (the paper's).", "at least 1")
+    lora_dropout: float = _setting(0.05, "LoRA dropout (the paper's).", "at least 0 and below 1")
     model_init_kwargs: dict[str, Any] | None = _setting(
         None, "In Python, for a model given by name: revision, dtype, device, quantization_config."
     )
