@@ -82,7 +82,7 @@ def audit_command(
     formatting: separators, spaces, casing, marks and the order of options. Rows that are too long in one format are
     skipped in all. With --too-long skip, too_long.csv in --out lists the skipped rows.
     """
-    from flip_flop.evaluation.run_directory import check_out
+    from flip_flop.evaluation.result import check_out
     from flip_flop.files import lock_output
     from flip_flop.metrics import add_metric
     from flip_flop.scoring.too_long import listed_beside

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerBase
 
 from flip_flop.console import today, versions
 from flip_flop.errors import InputError
+from flip_flop.evaluation.result import LOW_MASS
 from flip_flop.evaluation.run_directory import Audit
-from flip_flop.evaluation.views import LOW_MASS
 from flip_flop.metrics import (
     ScoredRows,
     calibrated,

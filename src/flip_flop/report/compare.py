@@ -11,8 +11,8 @@ import pandas as pd
 
 from flip_flop.console import MISSING, align_columns, count, percent, point_interval, points, visible
 from flip_flop.errors import InputError
+from flip_flop.evaluation.result import SHOWN, html_table
 from flip_flop.evaluation.run_directory import Audit, load_run
-from flip_flop.evaluation.views import SHOWN, html_table
 from flip_flop.metrics import METRICS
 from flip_flop.report.tables import metrics_frame, render_text
 

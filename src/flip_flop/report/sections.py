@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from flip_flop.evaluation.advice import coverage_rows, template_rows
+from flip_flop.evaluation.result import coverage_rows, template_rows
 from flip_flop.evaluation.run_directory import Audit
 from flip_flop.metrics import reliability, template_agreement_matrix
 from flip_flop.report import changes

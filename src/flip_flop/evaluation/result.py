@@ -1,0 +1,499 @@
+"""The result of an audit: its values, tables of pandas, a notebook's view, and sentences of advice."""
+
+import contextlib
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from flip_flop.console import count, percent, percent_interval, visible
+from flip_flop.errors import InputError
+from flip_flop.evaluation.instances import write_instances
+from flip_flop.files import check_output, new_folder, write_arrays, write_json
+from flip_flop.manifest import write_manifest
+from flip_flop.metrics import (
+    METRICS,
+    MIN_LABELLED,
+    ScoredRows,
+    TemplateRanking,
+    bootstrap_interval,
+    calibrated,
+    calibration_error_per_template,
+    chance_f1,
+    label_probs,
+    rank_templates,
+    risk_coverage,
+    vote_margin,
+    vote_share,
+)
+from flip_flop.prompts import RenderedInstance
+from flip_flop.record import RunRecord
+from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, write_too_long
+
+METRICS_FILE, SCORES_FILE = "metrics.json", "scores.npz"
+Table = Literal["metrics", "scores", "flips", "templates", "instances", "coverage"]
+# Threshold of low own-label mass; maximum templates and tokens to print.
+LOW_MASS, MAX_NAMED, MAX_TOKENS = 0.1, 8, 3
+# The metrics of a notebook.
+SHOWN = ("observed_agreement", "mean_f1", "f1_std", "accuracy", "vote_f1", "fleiss_kappa")
+NEAR = 0.8  # the coverage that the sentence on abstention is for, or the closest one
+MAX_LISTED = 3  # templates in a sentence
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Audit:
+    """The result of an audit, in memory or from a run directory.
+
+    Attributes:
+        record: ``run.json``.
+        metrics: ``metrics.json``. Fractions from 0 to 1, ``None`` for a metric without a value.
+        data: The scores and gold labels.
+        template_names: In the order of the scores.
+        path: The run directory.
+    """
+
+    record: RunRecord
+    metrics: dict[str, Any]
+    data: ScoredRows
+    template_names: tuple[str, ...]
+    path: Path = Path()
+
+    @property
+    def name(self) -> str:
+        """Its name in tables."""
+        return self.record.name or self.path.name
+
+    @property
+    def scores(self) -> Float[np.ndarray, "instances templates labels"]:
+        """Mean log-probability of each answer's tokens, in nats."""
+        return self.data.scores
+
+    @property
+    def token_counts(self) -> Int[np.ndarray, "instances templates labels"]:
+        """The number of tokens of each answer."""
+        assert self.data.token_counts is not None
+        return self.data.token_counts
+
+    @property
+    def gold(self) -> Int[np.ndarray, " instances"]:
+        """Label indices, -1 without a gold label."""
+        return self.data.gold
+
+    @property
+    def instance_ids(self) -> tuple[str, ...]:
+        """The ids of the instances."""
+        return self.data.ids
+
+    @property
+    def instances(self) -> Iterable[RenderedInstance]:
+        """The instances as the model read them. In a run directory, each iteration loads them from disk."""
+        return self.data.instances
+
+    @property
+    def too_long(self) -> tuple[TooLong, ...]:
+        """The prompts that were too long for the model. ``load_run`` does not load them."""
+        return self.data.too_long
+
+    @property
+    def predictions(self) -> Int[np.ndarray, "instances templates"]:
+        """The label with the highest score; ties go to the lowest index."""
+        return self.data.predictions
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The labels' names, in the order of the scores."""
+        return self.record.task.label_names or tuple(map(str, self.record.task.labels))
+
+    def label_name(self, label: int) -> str:
+        """A label's name, also that of -1, an answer that is none of them."""
+        return self.label_names[label] if label >= 0 else "no label"
+
+    @property
+    def has_gold(self) -> bool:
+        """Whether F1 could be computed."""
+        return self.value("mean_f1") is not None
+
+    @property
+    def is_collapsed(self) -> bool:
+        """Whether one label dominates the predictions, or every template is constant."""
+        return bool(self.metrics.get("collapsed"))
+
+    @property
+    def constant_templates(self) -> dict[str, str] | None:
+        """The label of each template that predicts it for every instance; ``None`` for a run of an earlier version."""
+        labels = dict(zip(self.template_names, map(self.label_name, self.predictions[0].tolist()), strict=True))
+        constant = self.metrics.get("constant_templates")
+        return None if constant is None else {name: labels[name] for name in constant}
+
+    @property
+    def method(self) -> str | None:
+        """The training method of the adapter such as ``f2c``, or ``None`` for a base model."""
+        method = (self.record.training or {}).get("method")
+        return str(method) if method else self.record.adapter.method if self.record.adapter else None
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether the loss of the adapter's training read gold labels."""
+        return bool(self.record.adapter and self.record.adapter.uses_labels)
+
+    def value(self, metric: str) -> float | None:
+        """Return a number of ``metrics.json``, or ``None`` for a metric without a value."""
+        value: float | None = self.metrics.get(metric)
+        return value
+
+    def interval(self, metric: str) -> tuple[float, float] | None:
+        """Return the 95% interval of a metric, or ``None``."""
+        ends = (self.metrics.get("intervals") or {}).get(metric)
+        return (float(ends[0]), float(ends[1])) if ends else None
+
+    @property
+    def f1_range(self) -> tuple[float, float] | None:
+        """F1 of the worst template and of the best."""
+        values = list((self.metrics.get("f1_per_template") or {}).values())
+        return (min(values), max(values)) if values else None
+
+    @cached_property
+    def calibrated(self) -> "Audit | None":
+        """The same instances with calibrated scores; None if the audit has no calibration."""
+        metrics = self.metrics.get("calibrated")
+        if metrics is None:
+            return None
+        offsets = np.array([metrics["offsets"][name] for name in self.template_names])
+        record = replace(self.record, name=f"{self.name} (calibrated)")
+        data = replace(self.data, scores=calibrated(self.scores, offsets))
+        return replace(self, record=record, metrics=metrics, data=data)
+
+    def write(self, out: str | os.PathLike[str], *, overwrite: bool = True) -> Path:
+        """Write the run directory, whole or not at all. By default it replaces an audit that is there.
+
+        Raises:
+            InputError: ``E-OUT-USED`` if the folder has other files, or may not be replaced.
+        """
+        out = Path(out)
+        check_out(out, overwrite=overwrite)
+        arrays = {
+            "scores": self.scores,
+            "token_counts": self.token_counts,
+            "gold": self.gold,
+            "instance_ids": np.array(self.instance_ids),
+            "template_names": np.array(self.template_names),
+        }
+        with new_folder(out) as folder:
+            self.record.write(folder)
+            write_json(folder / METRICS_FILE, self.metrics)
+            write_arrays(folder / SCORES_FILE, **arrays)
+            write_instances(folder, self.instances)
+            if self.too_long:
+                write_too_long(folder / TOO_LONG_FILE, self.too_long, self.template_names)
+            write_manifest(folder)  # again, of all files
+        return out
+
+    def to_pandas(self, table: Table = "metrics") -> Any:
+        """Return a ``pandas.DataFrame``.
+
+        Args:
+            table: ``"metrics"`` has a row per metric with ``value``, ``low`` and ``high``, the ends of its 95%
+                interval. All are fractions. ``"scores"`` has a row per instance, template and label with ``score``
+                (mean log-probability of the answer's tokens, in nats), ``probability`` (over the labels) and
+                ``tokens``. ``"flips"`` has a row per answer that differs from the majority vote of its instance, with
+                ``margin`` (nats between the two labels) and ``prompt``. ``"templates"`` has a row per template, best
+                first (docs/how-to/templates.md). ``"instances"`` has a row per instance with ``vote``, ``confidence``
+                (share of the templates that predict it), ``margin`` (in probability) and ``worst_template``, which
+                gives the vote the smallest margin. ``"coverage"`` has a row per threshold of the vote share and of the
+                margin, with the share of instances that reach it and the accuracy of their votes.
+        """
+        import pandas
+
+        if table not in _TABLES:
+            raise ValueError(f"There is no table {table!r}: choose one of {', '.join(_TABLES)}.")
+        return pandas.DataFrame(_TABLES[table](self))
+
+    def __repr__(self) -> str:
+        values = [f"{METRICS[name].title} {percent(self.value(name))}" for name in SHOWN[:2] if name in self.metrics]
+        return f"Audit({self.heading}: {', '.join(values)})"
+
+    def _repr_html_(self) -> str:
+        runs = [run for run in (self, self.calibrated) if run is not None]
+        rows = [
+            (
+                METRICS[name].title,
+                *chain(*((percent(run.value(name)), percent_interval(run.interval(name))) for run in runs)),
+            )
+            for name in SHOWN
+            if self.value(name) is not None
+        ]
+        return html_table(
+            self.heading, ("", *("%", "95% interval", "% calibrated", "95% interval")[: 2 * len(runs)]), rows
+        )
+
+    @cached_property
+    def template_ranking(self) -> TemplateRanking:
+        """The templates, best first: by F1 from 50 gold labels on, else by agreement with the calibrated vote."""
+        return rank_templates(self.data, self.calibrated.data if self.calibrated else None)
+
+    @cached_property
+    def template_advice(self) -> str:
+        """A sentence that names the template to use and those to drop, or an empty text for a single template."""
+        return template_advice(self)
+
+    @cached_property
+    def abstention_advice(self) -> str:
+        """A sentence on the accuracy of the most confident votes, or an empty text for fewer than 50 gold labels."""
+        return abstention_advice(self)
+
+    @property
+    def low_mass(self) -> str:
+        """A sentence about templates with a low own-label mass and their preferred tokens, or an empty text."""
+        mass, tokens = (
+            self.metrics.get(f"{name}_per_template") or {} for name in ("own_label_mass", "preferred_tokens")
+        )
+        listed = []
+        for share, name in sorted((share, name) for name, share in mass.items() if share < LOW_MASS):
+            preferred = ", ".join(f"'{token}'" for token in tokens.get(name, ())[:MAX_TOKENS])
+            listed.append(f"{name} ({percent(share)} %{', prefers ' if preferred else ''}{preferred})")
+        more = [f"{len(listed) - MAX_NAMED} more"] if len(listed) > MAX_NAMED else []
+        words = (
+            f"under {len(listed)} of {count(len(mass), 'template')} the model gives the template's labels less "
+            f"than {percent(LOW_MASS, 0)} % probability: {', '.join(listed[:MAX_NAMED] + more)}"
+        )
+        return visible(words, one_line=True) if listed else ""
+
+    @property
+    def unparsed(self) -> str:
+        """The most frequent generated texts that match no label, per template, or an empty text."""
+        listed = (
+            f"{name} {', '.join(f'{number} x {text!r}' for text, number in texts)}"
+            for name, texts in (self.metrics.get("unparsed_per_template") or {}).items()
+            if texts
+        )
+        return visible("; ".join(listed), one_line=True)
+
+    @property
+    def heading(self) -> str:
+        """The run, its model and its data as plain text."""
+        instances, templates, _ = self.scores.shape
+        task = self.record.task
+        parts = [task.name, task.split, count(templates, "template"), count(instances, "instance")]
+        return visible(f"{self.name}, {self.record.model.name} on {', '.join(parts)}", one_line=True)
+
+
+def check_out(out: Path, *, overwrite: bool = False) -> None:
+    """Refuse an output folder before the audit.
+
+    Raises:
+        InputError: ``E-OUT-USED`` if it is not empty and may not be replaced, ``E-OUT-PATH`` if it cannot be written.
+    """
+    check_output(out, is_folder=True)
+    out = out.resolve()
+    if out.is_dir() and any(out.iterdir()):
+        is_audit = False  # only a folder with a valid run.json of an audit may be replaced
+        with contextlib.suppress(InputError):
+            is_audit = bool(RunRecord.read(out, "audit", check_files=False))
+        if not (overwrite and is_audit):
+            hint = "Give another --out, or add --overwrite." if is_audit else "Give another --out."
+            raise InputError("E-OUT-USED", f"{out} is not empty.", hint)
+
+
+def template_rows(run: Audit) -> list[dict[str, Any]]:
+    """Return a row per template, best first."""
+    ranking, labels = run.template_ranking, run.label_names
+    labelled = run.data.labelled
+    has_errors = len(labelled) > 0 and not run.data.is_generated
+    errors = calibration_error_per_template(labelled) if has_errors else None
+    mass, tokens = (run.metrics.get(f"{name}_per_template") or {} for name in ("own_label_mass", "prompt_tokens"))
+    rows = []
+    for rank, index in enumerate(ranking.order, start=1):
+        name, bias = run.template_names[index], None if ranking.bias is None else ranking.bias[index]
+        difference, low, high = ranking.differences[index] or (None, None, None)
+        row = {
+            "template": name,
+            "rank": rank,
+            "fault": ranking.faults[index],
+            "agreement": float(ranking.agreement[index]) if len(ranking.order) > 1 else None,
+            "f1": None if ranking.f1 is None else float(ranking.f1[index]),
+            "difference": difference,
+            "low": low,
+            "high": high,
+            "label_preference": None if bias is None else float(np.abs(bias).sum() / 2),
+            "preferred_label": None if bias is None else labels[int(bias.argmax())],
+            "constancy": float(ranking.constancy[index]),
+            "top_label": labels[ranking.top_label[index]],
+            "ece": None if errors is None else float(errors[index]),
+            "own_label_mass": mass.get(name),
+            "prompt_tokens": tokens.get(name),
+        }
+        rows.append(row)
+    return rows
+
+
+def instance_rows(run: Audit) -> dict[str, Any]:
+    """Return the columns of a table with a row per instance."""
+    data, gold = run.data, [None if label < 0 else run.label_name(int(label)) for label in run.gold]
+    probs = label_probs(data.scores)
+    is_vote = data.votes[:, None, None] == np.arange(data.num_labels)
+    lead = (probs * is_vote).sum(axis=2) - np.where(is_vote, -np.inf, probs).max(axis=2, initial=0.0)
+    worst, differs = lead.argmin(axis=1), lead.min(axis=1) < lead.max(axis=1)
+    answers = np.take_along_axis(data.predictions, worst[:, None], axis=1)[:, 0]
+    return {
+        "id": run.instance_ids,
+        "vote": [run.label_name(int(vote)) for vote in data.votes],
+        "confidence": vote_share(data),
+        "margin": None if data.is_generated else vote_margin(data),
+        "gold": gold,
+        "worst_template": [
+            run.template_names[index] if differ else None for index, differ in zip(worst, differs, strict=True)
+        ],
+        "worst_label": [
+            run.label_name(int(label)) if differ else None for label, differ in zip(answers, differs, strict=True)
+        ],
+    }
+
+
+def coverage_rows(run: Audit) -> list[dict[str, Any]]:
+    """Return a row per threshold of the vote share and of the margin. Without gold labels accuracy is None."""
+    data = run.data.labelled if len(run.data.labelled) else run.data
+    measures = {"vote share": vote_share} | ({} if data.is_generated else {"margin": vote_margin})
+    return [
+        {
+            "by": by,
+            "threshold": threshold,
+            "coverage": coverage,
+            "accuracy": 1 - risk if (data.gold >= 0).all() else None,
+        }
+        for by, measure in measures.items()
+        for threshold, coverage, risk in risk_coverage(measure(data), data.votes != data.gold).tolist()
+    ]
+
+
+def template_advice(run: Audit) -> str:
+    """Return a sentence that names the template to use and those to drop, or an empty text for a single template."""
+    ranking, names = run.template_ranking, run.template_names
+    if len(names) < 2:
+        return ""
+    best, *others = ranking.order
+    reason = _objection(run)
+    if reason:
+        words = f"No template is recommended: {reason}"
+    else:
+        assert ranking.f1 is not None, "there is an objection to a ranking without labels"
+        words = f"Use {names[best]}: F1 {percent(ranking.f1[best])} on {len(run.data.labelled)} labelled instances"
+        not_below = {index for index, difference in enumerate(ranking.differences) if difference and difference[2] >= 0}
+        close = [names[index] for index in others if index in not_below and not ranking.faults[index]]
+        words += f", not clearly above {_listed(close)}" if close else ""
+    faults = dict.fromkeys(fault for index in others if (fault := ranking.faults[index]))
+    dropped = [
+        f"{_listed([names[index] for index in others if ranking.faults[index] == fault])} ({fault})" for fault in faults
+    ]
+    if dropped and not ranking.faults[best]:
+        words += f"; {'without calibration, ' if run.calibrated else ''}drop {', '.join(dropped)}"
+    return visible(f"{words}.", one_line=True)
+
+
+def _objection(run: Audit) -> str:
+    """Return why the best template is not recommended, or an empty text."""
+    ranking, data = run.template_ranking, run.data.labelled
+    best = ranking.order[0]
+    if ranking.faults[best]:
+        return "all are constant"
+    if not ranking.by_f1:
+        return f"this takes {MIN_LABELLED} labelled instances, and the audit has {len(data)}"
+    single, metric = data.single(best), METRICS["mean_f1"]
+    start = f"F1 {percent(metric.value(single))} of {run.template_names[best]}, the best, is"
+    low, _ = bootstrap_interval(metric.statistic, single, confidence=1 - 0.05 / len(ranking.order))
+    if low <= chance_f1(single):
+        return f"{start} not clearly above {percent(chance_f1(single))}, the F1 of answers that ignore the input"
+    if run.calibrated:
+        after = run.calibrated.data.labelled.single(best)
+        low, _ = metric.change_interval(single, after) or (0.0, 0.0)
+        if low > 0:
+            return f"{start} {percent(metric.value(after))} with calibration"
+    return ""
+
+
+def abstention_advice(run: Audit) -> str:
+    """Return a sentence on the accuracy of the most confident votes, or an empty text for fewer than 50 gold labels."""
+    voting = run.calibrated or run
+    *thresholds, overall = [row for row in coverage_rows(voting) if row["by"] == "vote share"]
+    if len(voting.data.labelled) < MIN_LABELLED or not thresholds:
+        return ""
+    point = min(thresholds, key=lambda row: abs(row["coverage"] - NEAR))
+    share = math.floor(100 * point["threshold"] + 1e-9) / 100
+    calibrate = f"--calibrate {voting.metrics['method']} " if run.calibrated else ""
+    kind = "calibrated " if run.calibrated or "offsets" in run.metrics else ""
+    words = (
+        f"Abstain on {percent(1 - point['coverage'])} % (predict {calibrate}--abstain-below {share:g}): accuracy of "
+        f"the {kind}vote {percent(point['accuracy'])} instead of {percent(overall['accuracy'])}"
+    )
+    return f"{words}{'' if point['accuracy'] > overall['accuracy'] else ', so that abstaining does not help'}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = [f"{len(names) - MAX_LISTED} more"] if len(names) > MAX_LISTED else []
+    *first, last = [*names[:MAX_LISTED], *more]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return an HTML table with escaped texts."""
+    cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(visible(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    return (
+        f"<table><caption>{escape(visible(caption))}</caption>"
+        f"<thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"
+    )
+
+
+def _metrics(run: Audit) -> list[dict[str, Any]]:
+    rows = []
+    for name in METRICS:
+        low, high = run.interval(name) or (None, None)
+        rows.append({"metric": name, "value": run.value(name), "low": low, "high": high})
+    return rows
+
+
+def _scores(run: Audit) -> dict[str, Any]:
+    num_instances, num_templates, num_labels = run.scores.shape
+    return {
+        "id": np.repeat(run.instance_ids, num_templates * num_labels),
+        "template": np.tile(np.repeat(run.template_names, num_labels), num_instances),
+        "label": np.tile(run.label_names, num_instances * num_templates),
+        "score": run.scores.reshape(-1),
+        "probability": None if run.data.is_generated else label_probs(run.scores).reshape(-1),
+        "tokens": run.token_counts.reshape(-1),
+    }
+
+
+def _flips(run: Audit) -> dict[str, list[Any]]:
+    votes = run.data.votes
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("id", "template", "label", "vote", "gold", "margin", "prompt")
+    }
+    flips = np.argwhere(run.predictions != votes[:, None]).tolist()
+    flipped = {run.instance_ids[row] for row, _ in flips}
+    texts = {row.id: row for row in run.instances if row.id in flipped}
+    for row, column in flips:
+        identifier, answer, vote = run.instance_ids[row], run.predictions[row, column], votes[row]
+        text, scores = texts.get(identifier), run.scores[row, column]
+        values = (
+            *(identifier, run.template_names[column], run.label_name(int(answer)), run.label_name(int(vote))),
+            run.label_name(int(run.gold[row])) if run.gold[row] >= 0 else None,
+            None if run.data.is_generated else float(scores[answer] - scores[vote]),
+            None if text is None else text.prompts[column],
+        )
+        for cells, value in zip(columns.values(), values, strict=True):
+            cells.append(value)
+    return columns
+
+
+_TABLES = {
+    **{"metrics": _metrics, "scores": _scores, "flips": _flips},
+    **{"templates": template_rows, "instances": instance_rows, "coverage": coverage_rows},
+}
