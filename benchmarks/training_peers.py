@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import flip_flop.method.consensus
 from benchmarks.peers import mean_of_targets, naive_log_probs, naive_scores, strong_log_probs, strong_scores
-from flip_flop.method import Consensus, LossVariant, answer_distributions, f2c_loss, split_templates
+from flip_flop.method import Consensus, LossVariant, answer_distributions, f2c_loss, find_consensus, split_templates
 from flip_flop.scoring import EncodedAnswer, EncodedInstance
 from flip_flop.training import F2CConfig
 
@@ -69,7 +68,7 @@ def strong_step(model: nn.Module, instances: Sequence[EncodedInstance], config: 
 
 
 def _consensus_answers(instance: EncodedInstance, scores: np.ndarray) -> list[EncodedAnswer]:
-    label = int(flip_flop.method.consensus.find_consensus(torch.from_numpy(scores)).label)
+    label = int(find_consensus(torch.from_numpy(scores)).label)
     return [row[label] for row in instance.answers]
 
 

@@ -56,15 +56,15 @@ METRIC_DEFINITIONS = {
 }
 METHOD_DEFINITIONS = {
     "swarm": ["method.swarm.swarm_loss", "method.swarm.swarm_teachers", "method.swarm.swarm_mixture_loss"],
-    "cce": ["method.losses.cce_loss", "method.consensus.find_consensus"],
+    "cce": ["method.losses.cce_loss", "method.algorithm.find_consensus"],
     "f2c": [
         *("method.losses.f2c_loss", "method.losses.cce_loss", "method.losses.jsd_loss", "method.losses.flip_loss"),
-        *("method.consensus.find_consensus", "method.controls.split_templates"),
+        *("method.algorithm.find_consensus", "method.algorithm.split_templates"),
     ],
     "others": [
-        *("method.bct.bct_loss", "method.opct.opct_loss", "method.ttrl.ttrl_loss", "method.cpc_grpo.cpc_grpo_loss"),
-        *("method.swarm_l2.swarm_l2_loss", "method.marginal_entropy.marginal_entropy_loss"),
-        *("method.supervised.gold_nll", "method.paft.paft_terms", "method.ppcl.ppcl_loss"),
+        *("method.others.bct_loss", "method.others.opct_loss", "method.others.ttrl_loss", "method.others.cpc_grpo_loss"),
+        *("method.others.swarm_l2_loss", "method.others.marginal_entropy_loss"),
+        *("method.others.gold_nll", "method.others.paft_terms", "method.others.ppcl_loss"),
     ],
 }
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flip_flop.method import METHODS, LossVariant, SplitSettings, find_consensus, split_templates
-from flip_flop.method.supervised import few_label_terms
+from flip_flop.method.others import few_label_terms
 from tests.exact import EXACT
 from tests.method import methods_oracle
 from tests.method.draws import random_of

@@ -9,21 +9,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from flip_flop.method.consensus import label_log_probs
-from flip_flop.method.controls import TemplateSplit
-from flip_flop.method.distributions import (
+from flip_flop.method.algorithm import label_log_probs
+from flip_flop.method.divergences import (
     Distributions,
     answer_distributions,
     as_distributions,
+    at_least_float32,
     divergence_from_mixture,
     forward_kl,
     reverse_kl,
     symmetric_kl,
 )
-from flip_flop.method.divergences import at_least_float32
-from flip_flop.method.instance import Instance
-from flip_flop.method.settings import FlipDirection, JsdForm
-from flip_flop.method.variant import LossVariant
+from flip_flop.method.settings import FlipDirection, JsdForm, LossVariant
+from flip_flop.method.types import Instance, TemplateSplit
 
 PAPER = LossVariant()
 

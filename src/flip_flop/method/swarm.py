@@ -7,17 +7,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from flip_flop.method.consensus import label_log_probs
-from flip_flop.method.distributions import (
+from flip_flop.method.algorithm import label_log_probs
+from flip_flop.method.divergences import (
     Distributions,
     answer_distributions,
     as_distributions,
+    at_least_float32,
     divergence_from_mixture,
     reverse_kl,
+    to_device,
 )
-from flip_flop.method.divergences import at_least_float32, to_device
-from flip_flop.method.instance import DrawsPermutations, Instance
-from flip_flop.method.variant import LossVariant
+from flip_flop.method.settings import LossVariant
+from flip_flop.method.types import DrawsPermutations, Instance
 
 
 def swarm_teachers(

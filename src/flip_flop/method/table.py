@@ -7,18 +7,21 @@ from typing import Any
 from torch import Tensor
 
 from flip_flop.errors import InputError, nearest
-from flip_flop.method.bct import bct_terms
-from flip_flop.method.cpc_grpo import cpc_grpo_terms
-from flip_flop.method.instance import Instance
 from flip_flop.method.losses import cce_terms, f2c_terms, mixes_answer_vocabularies
-from flip_flop.method.marginal_entropy import marginal_entropy_terms
-from flip_flop.method.opct import opct_terms
-from flip_flop.method.paft import paft_terms
-from flip_flop.method.ppcl import ppcl_terms
-from flip_flop.method.supervised import supervised_terms
+from flip_flop.method.others import (
+    bct_terms,
+    cpc_grpo_terms,
+    marginal_entropy_terms,
+    opct_terms,
+    paft_terms,
+    ppcl_terms,
+    supervised_terms,
+    swarm_l1_l2_terms,
+    swarm_l2_terms,
+    ttrl_terms,
+)
 from flip_flop.method.swarm import swarm_mixes_answer_vocabularies, swarm_terms
-from flip_flop.method.swarm_l2 import swarm_l1_l2_terms, swarm_l2_terms
-from flip_flop.method.ttrl import ttrl_terms
+from flip_flop.method.types import Instance
 from flip_flop.plugins import PluginTable, import_object
 
 
@@ -113,11 +116,11 @@ def find_method(method: object) -> Method:
     """
     if not isinstance(method, str | Method):
         raise InputError("E-CONFIG-VALUE", f"method is {method!r}.", f"Use one of {', '.join(METHODS)}.")
-    found = method if isinstance(method, Method) else METHODS.get(method) or _imported(method)
-    if found.loss is None or METHODS.get(found.name, found) is not found:
-        reason = "has no loss" if found.loss is None else "is the name of another method"
-        raise InputError("E-CONFIG-VALUE", f"method: {found.name!r} {reason}.", "Change the Method.")
-    return found
+    method = method if isinstance(method, Method) else METHODS.get(method) or _imported(method)
+    if method.loss is None or METHODS.get(method.name, method) is not method:
+        reason = "has no loss" if method.loss is None else "is the name of another method"
+        raise InputError("E-CONFIG-VALUE", f"method: {method.name!r} {reason}.", "Change the Method.")
+    return method
 
 
 def _imported(reference: str) -> Method:

@@ -24,7 +24,7 @@ from flip_flop.errors import InputError, nearest
 from flip_flop.files import write_text
 from flip_flop.hub import hub_answers, unreachable
 from flip_flop.method import find_consensus, find_method, split_templates
-from flip_flop.method.supervised import few_label_terms
+from flip_flop.method.others import few_label_terms
 from flip_flop.metrics import Average, Scores
 from flip_flop.record import RunRecord, TaskRecord
 from flip_flop.scoring import distributed

@@ -1,13 +1,46 @@
-"""The interface of one training instance for a method."""
+"""The types that methods read: an instance under all its templates, its votes, and its CC and NC sets."""
 
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from flip_flop.method.consensus import Consensus
-from flip_flop.method.controls import TemplateSplit
 from flip_flop.method.settings import Reduction
+
+
+@dataclass(frozen=True, eq=False)
+class Consensus:
+    r"""The templates' votes on each instance of a batch, without gradient.
+
+    ``predictions`` are :math:`\hat y_{i,v}` and ``vote_counts`` :math:`n_{i,c}`. ``label`` has the most votes, *even
+    without a strict majority*. Read it together with ``exists``, :math:`n_{i,c^\star} > V/2`.
+    """
+
+    predictions: Int[Tensor, "*batch templates"]
+    vote_counts: Int[Tensor, "*batch labels"]
+    label: Int[Tensor, "*batch"]
+    exists: Bool[Tensor, "*batch"]
+
+    def __getitem__(self, index: int) -> "Consensus":
+        """The votes on one instance of the batch."""
+        return Consensus(self.predictions[index], self.vote_counts[index], self.label[index], self.exists[index])
+
+
+@dataclass(frozen=True, eq=False)
+class TemplateSplit:
+    r"""The result of Algorithm 1 for one instance, without gradient.
+
+    Case 1 has no majority, Case 2 is unanimous and confident, Case 3 has a split consensus. With too few templates
+    for a split (lines 9 and 12), Case 3 has empty sets, so only the cross-entropy remains. ``cc_mask``
+    are the consensus-confident templates :math:`T_i`, ``nc_mask`` the non-confident or non-consensus ones
+    :math:`S_i`; ``flip_weight`` is :math:`w_{\text{flip}}`, 0 where ``nc_mask`` is empty.
+    """
+
+    case: int
+    cc_mask: Bool[Tensor, " templates"]
+    nc_mask: Bool[Tensor, " templates"]
+    flip_weight: float
 
 
 @runtime_checkable
