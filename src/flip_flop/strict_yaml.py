@@ -87,14 +87,16 @@ def validate(model: type[Model], content: Any, where: str, *, code: str) -> Mode
         return model.model_validate({key: value for key, value in content.items() if value is not None})
     except ValidationError as error:
         first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    key, *inside = first["loc"]
     reason = first.get("ctx", {}).get("error")
-    if first["type"] == "extra_forbidden":
-        raise InputError(code, f"{where} has an unknown key {key!r}.", nearest(str(key), model.model_fields))
-    if first["type"] == "missing":
-        raise InputError(code, f"{where} has no {key}.", f"Add {key}: to it.")
     if isinstance(reason, InputError):
         raise InputError(reason.code, f"{where}: {reason.message}", reason.hint)
+    key, *inside = first["loc"]
+    if first["type"] in ("extra_forbidden", "missing"):
+        inside_of = ", ".join(map(str, [where, *first["loc"][:-1]]))
+        last = first["loc"][-1]
+        if first["type"] == "missing":
+            raise InputError(code, f"{inside_of} has no {last}.", f"Add {last}: to it.")
+        raise InputError(code, f"{inside_of} has an unknown key {last!r}.", nearest(str(last), model.model_fields))
     place = f"{key}, entry {inside[0] + 1}," if inside and isinstance(inside[0], int) else key
     raise InputError(
         code,

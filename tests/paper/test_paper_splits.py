@@ -62,18 +62,6 @@ def test_a_split_is_a_function_of_ids_and_seed(seed: int, train: int, test: int,
         assert abs(held_out - share) < 1
 
 
-def test_the_cap_is_a_uniform_sample() -> None:
-    counts = [0] * 30
-    for seed in range(300):
-        official = rows_of(list(range(30)), "train")
-        policy = SplitPolicy(5, max_train=10)
-        splits = divide(official, rows_of([1], "dev"), [None] * 30, policy, duplicates=Duplicates(), seed=seed)
-        for row in splits["train"].rows:
-            counts[row.fields["idx"]] += 1
-    # 300 draws of a third: a mean of 100, and a standard deviation of 8.2.
-    assert all(60 < count < 140 for count in counts)
-
-
 def test_a_name_does_not_depend_on_the_label_or_on_outer_white_space() -> None:
     made = [{"text": "tea ", "uid": 1, "label": 0}, {"text": "tea", "uid": 2, "label": 1}, {"text": "ice", "label": 0}]
     named = [name_rows(RowsSource([row], "x").load(), "train", None, ["text"]).ids for row in made]

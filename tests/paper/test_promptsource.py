@@ -28,11 +28,6 @@ def test_read_a_template_and_its_metadata(tmp_path):
     assert source.template.render({"drink": "Tea", "label": 1}, "label") == ("Tea?", ("No", "Yes"))
 
 
-def test_templates_come_by_name(tmp_path):
-    folder = write(tmp_path, YAML + second("Odd") + second("other").replace("2b", "3c"))
-    assert [source.name for source in read_promptsource(folder, "drinks")] == ["Odd", "other", "plain"]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "place", "words"),
     [
@@ -153,22 +148,10 @@ def test_a_template_is_dropped_with_its_reason(candidate, reason):
     assert found.dropped == (("t", reason),)
 
 
-def test_a_refused_template_is_dropped_with_its_refusal():
-    refusal = InputError("E-TPL-UNSAFE", "template 'odd', line 1: the method 'append' is not allowed.")
-    odd = SourceTemplate("odd", "{{ x.append(1) }}", "No ||| Yes", True, refusal)
-    dropped = filter_templates([odd], ROWS, label_field="y").dropped
-    assert dropped == (("odd", "line 1: the method 'append' is not allowed (E-TPL-UNSAFE)"),)
-
-
 def test_a_template_that_has_failed_is_not_rendered_again():
     rows = iter([{"x": "tea"}, {"x": "tea"}, {"x": ""}, *[{"x": "tea"}] * 9])
     assert len(filter_templates([source("t", "{{ x }}")], rows, label_field=None).kept) == 0
     assert len(list(rows)) == 9
-
-
-def test_two_equal_answers_do_not_drop_a_template():
-    candidate = source("t", "{{ a }}?", "{{ a }} ||| {{ b }}")
-    assert filter_templates([candidate], [{"a": "x", "b": "x"}], label_field=None).kept.names == ("t",)
 
 
 def test_storycloze_has_five_templates(promptsource_folder):

@@ -1,4 +1,4 @@
-"""PromptSource sets as tasks, with labels from the targets of their templates."""
+"""PromptSource sets as tasks, with the labels that a task file names."""
 
 import pandas as pd
 import pytest
@@ -9,7 +9,7 @@ from flip_flop.errors import InputError
 TEMPLATE = """  {id}: !Template
     answer_choices: {choices}
     id: {id}
-    jinja: "{{{{text}}}}? ||| {{{{ {target} }}}}"
+    jinja: "{{{{text}}}}? ||| {{{{ answer_choices[label] }}}}"
     metadata: !TemplateMetadata {{choices_in_prompt: false, metrics: [], original_task: {original}}}
     name: {id}
     reference: ''
@@ -17,74 +17,57 @@ TEMPLATE = """  {id}: !Template
 
 
 @pytest.fixture
-def task_of(tmp_path, monkeypatch):
-    """A function that reads a task file of a set with two templates, of which one asks for the set's own task."""
+def folder(tmp_path, monkeypatch):
+    """The set `tea` of three templates: one of another task, and one with three answers."""
     monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(tmp_path / "templates"))
+    (tmp_path / "templates" / "tea").mkdir(parents=True)
+    templates = (("plain", "No ||| Yes", "true"), ("other", "No ||| Yes", "false"), ("three", "A ||| B ||| C", "true"))
+    text = "".join(TEMPLATE.format(id=name, choices=choices, original=own) for name, choices, own in templates)
+    (tmp_path / "templates" / "tea" / "templates.yaml").write_text(f"dataset: tea\ntemplates:\n{text}")
+    return tmp_path
 
-    def read(choices, target, rows, more=""):
-        folder = tmp_path / "templates" / "tea"
-        folder.mkdir(parents=True)
-        both = (("plain", "true"), ("other", "false"))
-        text = "".join(TEMPLATE.format(id=name, choices=choices, target=target, original=own) for name, own in both)
-        (folder / "templates.yaml").write_text(f"dataset: tea\ntemplates:\n{text}")
-        (tmp_path / "rows.csv").write_text(rows)
-        (tmp_path / "tea.yaml").write_text(f"data: {{train: rows.csv}}\ntemplates: {{promptsource: tea}}\n{more}")
-        return load_task(tmp_path / "tea.yaml")
 
-    return read
+def load(folder, more):
+    (folder / "rows.csv").write_text("text,label,word\nx,1,good\ny,0,bad\nz,-1,\n")
+    (folder / "tea.yaml").write_text(f"data: {{train: rows.csv}}\ntemplates: {{promptsource: tea}}\n{more}")
+    return load_task(folder / "tea.yaml")
 
 
 @pytest.mark.parametrize(
-    ("choices", "target", "rows", "label_field", "labels"),
+    ("more", "gold"),
     [
-        ("No ||| Yes", "answer_choices[label]", "text,label\nx,1\ny,0", "label", ("0", "1")),
-        ("No ||| Yes", "answer_choices[label - 1]", "text,label\nx,2\ny,1", "label", ("1", "2")),
-        ("No ||| Yes", "answer_choices[label]", "text,label\nx,True\ny,False", "label", ("False", "True")),
-        ("No ||| Yes", "{'p': 'Yes', 'n': 'No'}[label]", "text,label\nx,p\ny,n", "label", ("n", "p")),
-        ("No ||| Yes", "answer_choices[label]", "text,label\nx,yes\ny,no", "label", ("no", "yes")),
-        ("'{{a}} ||| {{b}}'", "right", "text,a,b,right\nx,p,q,q\ny,r,s,r\nz,q,t,q", "target_index", (0, 1)),
+        ("label_field: label\nlabels: [0, 1]", [1, 0, None]),  # -1 is the hub's label of an unlabelled row
+        ("label_field: label\nlabels: [1, 0]", [0, 1, None]),
+        ("label_field: word\nlabels: [bad, good]", [1, 0, None]),
+        ("", [None] * 3),
     ],
 )
-def test_labels_and_their_order_come_from_the_targets(
-    choices, target, rows, label_field, labels, task_of, tmp_path, flip_flop
-):
-    task = task_of(choices, target, rows)
-    assert (task.templates.names, task.label_field, task.labels) == (("plain",), label_field, labels)
-    assert [each.label for each in task.instances("train")][:2] == [1, 0]
-    varied = flip_flop("templates", "vary", tmp_path / "tea.yaml", "--out", tmp_path / "more.yaml")
-    if label_field == "target_index":  # no field of the rows
-        assert varied.err.startswith("E-TASK-FILE: ")
-    else:
-        again = load_task(tmp_path / "more.yaml")
-        assert (again.label_field, again.labels) == (label_field, labels)
-        assert again.gold_labels(again.rows("train"))[:2] == [1, 0]
+def test_labels_are_those_of_the_task_file(folder, caplog, more, gold):
+    task = load(folder, more)
+    assert task.templates.names == ("plain",)
+    assert [name for name, _ in task.dropped_templates] == ["other", "three"]
+    assert [instance.label for instance in task.instances("train")] == gold
+    assert ("W-SET-LABELS" in caplog.text) == (not more)
 
 
 @pytest.mark.parametrize(
-    ("rows", "more", "words"),
+    ("more", "words"),
     [
-        ("text,label,mine\nx,0,1\ny,1,1\nz,0,0", "label_field: mine", "do not map the values of 'mine' to answers"),
-        ("text,label\nx,0\ny,1", "label_field: lable", "no field 'lable'. Did you mean 'label'?"),
-        ("text,label\nx,1\ny,2", "", "no answer for '2' of the field 'label'. Write label_field: and labels:"),
-        ("text,label\nx,0\ny,1", "chat_template_kwargs: {day: 2020-01-01}", "not JSON serializable"),
+        ("label_field: label", "E-TASK-KEY: .*label_field is 'label', and labels is missing"),
+        ("label_field: label\nlabels: [0, 1, 2, 3]", "E-TPL-EMPTY: .*no PromptSource template can be used"),
+        ("label_field: text\nlabels: [x, y]", "E-TPL-EMPTY: .*E-TPL-LABEL-LEAK"),
     ],
 )
-def test_undetermined_labels_are_rejected(rows, more, words, task_of):
-    with pytest.raises(InputError, match="E-TASK-KEY") as error:
-        task_of("No ||| Yes", "answer_choices[label]", rows, more)
-    assert words in str(error.value)
+def test_labels_that_do_not_fit_are_refused(folder, more, words):
+    with pytest.raises(InputError, match=words):
+        load(folder, more).instances("train")
 
 
-def test_a_damaged_split_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setenv("FLIP_FLOP_PROMPTSOURCE", str(tmp_path / "templates"))
-    folder, mirror = tmp_path / "templates" / "tea", tmp_path / "mirror" / "tea" / "default"
-    folder.mkdir(parents=True)
+def test_a_damaged_split_is_an_error(folder):
+    mirror = folder / "mirror" / "tea" / "default"
     mirror.mkdir(parents=True)
-    text = TEMPLATE.format(id="plain", choices="No ||| Yes", target="answer_choices[label]", original="true")
-    (folder / "templates.yaml").write_text(f"dataset: tea\ntemplates:\n{text}")
-    rows = pd.DataFrame({"text": ["x", "y"], "label": [1, 0]})
-    rows.to_parquet(mirror / "validation.parquet")
-    assert set(load_task("promptsource:tea", hub_mirror=tmp_path / "mirror").data) == {"test"}
+    pd.DataFrame({"text": ["x", "y"], "label": [1, 0]}).to_parquet(mirror / "validation.parquet")
+    assert set(load_task("promptsource:tea", hub_mirror=folder / "mirror").data) == {"test"}
     (mirror / "test.parquet").write_bytes((mirror / "validation.parquet").read_bytes()[:-40])
     with pytest.raises(InputError, match=r"test\.parquet"):
-        load_task("promptsource:tea", hub_mirror=tmp_path / "mirror")
+        load_task("promptsource:tea", hub_mirror=folder / "mirror")

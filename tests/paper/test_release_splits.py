@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flip_flop.errors import InputError
-from flip_flop.paper.data.catalog import CatalogData, catalog_data, catalog_entry, catalog_names, compare, row_protocols
+from flip_flop.paper.data.catalog import CatalogData, catalog_data, compare
 from flip_flop.paper.data.splits import SplitPolicy, divide, find_duplicates, name_rows
 from flip_flop.prompts import Template, TemplateSet
 from flip_flop.tasks import Rows, RowsSource, Task, TaskRequest, load_task
@@ -124,29 +124,6 @@ def test_repeated_prompts_are_excluded_within_one_split(made: Made) -> None:
     assert task.rows("train").provenance["left_out"] == 1
 
 
-def test_splits_do_not_use_the_global_generator(made: Made) -> None:
-    state = np.random.get_state()
-    drawn = []
-    for seed in (1, 2):
-        np.random.seed(seed)
-        before = np.random.get_state()[1].tolist()
-        task = load_task("cb", hub_mirror=made.mirror, protocol="release", seed=seed)
-        assert np.random.get_state()[1].tolist() == before
-        drawn.append([task.rows(split).ids for split in SPLITS])
-    np.random.set_state(state)
-    assert drawn[0] == drawn[1]
-
-
-def test_the_record_has_splits_and_limit(made: Made) -> None:
-    records = {
-        protocol: load_task("cb", hub_mirror=made.mirror, protocol=protocol).render("test").record["data"]
-        for protocol in ("paper", "release")
-    }
-    assert {name: record["splits"] for name, record in records.items()} == {"paper": "paper", "release": "release"}
-    assert records["release"]["prompt_value_limit"] == 2048
-    assert "prompt_value_limit" not in records["paper"]
-
-
 def test_splits_and_limit_can_be_set_separately(made: Made) -> None:
     only_splits = load_task("cb", hub_mirror=made.mirror, splits="release").rows("test").provenance
     only_limit = load_task("cb", hub_mirror=made.mirror, prompt_value_limit=99).rows("test").provenance
@@ -159,12 +136,6 @@ def test_unknown_protocols_and_splits_are_rejected(made: Made) -> None:
         load_task("cb", hub_mirror=made.mirror, protocol="released")
     with pytest.raises(InputError, match=r"E-TASK-KEY: splits is 'papers'\. Did you mean 'paper'\?"):
         load_task("cb", hub_mirror=made.mirror, splits="papers")
-
-
-def test_the_release_has_reported_hours() -> None:
-    found = row_protocols()["release"]
-    assert found.reported_hours == (3, 23)
-    assert "061347c" in found.source
 
 
 # The release's sizes for complete datasets, and the sizes of two partial datasets.
@@ -214,21 +185,3 @@ def test_real_splits_match_a_slow_implementation(
     labels = [int(row.fields["label"]) for row in data.train.rows]
     wanted = release(texts[0], labels, texts[1], None, 10_000, 10_000)
     assert numbers({split: data.task.rows(split) for split in SPLITS}) == wanted
-
-
-def test_every_dataset_has_published_sizes_for_both_protocols() -> None:
-    for name in catalog_names():
-        entry = catalog_entry(name)
-        for splits in ("paper", "release"):
-            assert list(entry.published(splits)) == ["train", "validation", "test", "templates", "labels"]
-
-
-def test_the_page_on_datasets_has_the_published_sizes() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text(encoding="utf-8")
-    for name in catalog_names():
-        paper, release = (catalog_entry(name).published(splits) for splits in ("paper", "release"))
-        cells = [*(paper[split] for split in SPLITS), *(release[split] for split in SPLITS)]
-        row = [name, *(f"{size:,}" for size in cells), paper["templates"], paper["labels"]]
-        assert f"| {' | '.join(map(str, row))} |" in page
-    assert "3 to 23 hours" in page
-    assert row_protocols()["release"].reported_for in page

@@ -76,7 +76,7 @@ def test_names_are_not_formulas_in_a_spreadsheet(make_run):
 def test_the_latex_table_has_the_recorded_numbers_and_escapes_names(demo, hostile):
     text = render_latex(groups_of(demo))
     metrics = json.loads((demo[3] / "metrics.json").read_text())
-    line = next(line for line in text.splitlines() if line.startswith("f2c &"))
+    line = next(line for line in text.splitlines() if line.startswith("    f2c &"))
     assert re.findall(r"[\d.]+", line)[1:3] == [
         f"{100 * metrics[key]:.1f}" for key in ("observed_agreement", "mean_f1")
     ]

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from flip_flop import F2CConfig, audit, train
 from flip_flop.errors import InputError
 from flip_flop.files import lock, sha256_file
-from flip_flop.paper.units import Setup
+from flip_flop.paper.plan import Setup
 from flip_flop.prompts import RenderedInstance
 from flip_flop.record import RunRecord
 from flip_flop.scoring import EndpointScorer, load_model, load_tokenizer, score

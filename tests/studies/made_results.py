@@ -8,49 +8,23 @@ import pandas as pd
 
 from flip_flop.files import sha256_text
 from flip_flop.method import BASE, METHODS
-from flip_flop.paper.folder import StudyFolder
 from flip_flop.paper.frame import KEPT, TEMPLATE_F1, make_frame
-from flip_flop.paper.paper import dataset_names, table1, table2
+from flip_flop.paper.plan import Cell, Plan, Setup
+from flip_flop.paper.published import dataset_names, table1, table2
+from flip_flop.paper.run import StudyFolder
 from flip_flop.paper.study import Study
-from flip_flop.paper.units import Cell, Plan, Setup
 from tests.report.made_runs import make_scores, write_run
 
 PULLS = {"base": 0.0, "swarm": 0.3, "cce": 0.7, "f2c": 0.8}
 MODEL = "Qwen/Qwen2.5-3B-Instruct"
 
 
-def make_training(folder: Path, method: str, log: list[dict] | None = None, **settings) -> Path:
+def make_training(folder: Path, method: str) -> None:
     folder.mkdir(parents=True)
-    record = {
-        "kind": "train",
-        "task": {"name": "made", "labels": [], "digest": "", "split": "train", "templates": []}
-        | {"num_instances": 1234, "num_validation": 56},
-        "seconds": 5400,
-        "model": {"name": MODEL},
-        "training": {"method": method, "max_share_drift": 0.2, "selected_by": "mean_f1", "evaluation_seconds": 1800}
-        | settings,
-        "adapter": {"digest": "9e" * 32},  # the made audits'
-    }
+    task = {"name": "made", "labels": [], "digest": "", "split": "train", "templates": []}
+    record = {"kind": "train", "task": task, "model": {"name": MODEL}, "training": {"method": method}}
+    record["adapter"] = {"digest": "9e" * 32}  # the made audits'
     (folder / "run.json").write_text(json.dumps(record))
-    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log or evaluations()))
-    return folder
-
-
-def evaluation(step: int, mean_f1: float, agreement: float, shares=(0.5, 0.5), votes=(0.5, 0.5)) -> dict:
-    line = {"step": step, "eval_observed_agreement": agreement, "eval_mean_f1": mean_f1}
-    line |= {f"eval_label_share_{label}": share for label, share in enumerate(shares)}
-    return line | {f"eval_vote_share_{label}": share for label, share in enumerate(votes)}
-
-
-def evaluations() -> list[dict]:
-    """Agreement is highest at the collapsed step 9, then at step 6. Mean F1 is highest at steps 3 and 6."""
-    return [
-        evaluation(0, 0.60, 0.70, (0.55, 0.45), (0.50, 0.50)),
-        {"step": 1, "loss": 0.7},
-        evaluation(3, 0.80, 0.75, (0.45, 0.55)),
-        evaluation(6, 0.80, 0.85, (0.40, 0.60)),
-        evaluation(9, 0.55, 0.99, (0.05, 0.95)),
-    ]
 
 
 class Maker:
@@ -62,7 +36,7 @@ class Maker:
 
     @property
     def plan(self) -> Plan:
-        study = Study("made", ("rte",), description="Made rows, nothing else.")
+        study = Study(name="made", tasks=("rte",), description="Made rows, nothing else.")
         return Plan(study, Setup(MODEL), {}, tuple(self.cells.values()))
 
     def frame(self) -> pd.DataFrame:
@@ -74,8 +48,7 @@ class Maker:
         if source:
             training = self._cell("train", method, source, source, seed, held_out, _names(k, 0), None)
             if not self.folder.run(training).exists():
-                log = {name: more[name] for name in ("log", "max_share_drift") if name in more}
-                make_training(self.folder.run(training), method, **log)
+                make_training(self.folder.run(training), method)
                 self.folder.finish(training)
         cell = self._cell("audit", method, task, source, seed, held_out, _names(*shown), training)
         if more.get("is_done", True):

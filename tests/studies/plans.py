@@ -1,11 +1,9 @@
 """Plans of small studies on the demo's tasks, opened in this process."""
 
-from dataclasses import replace
 from pathlib import Path
 
-from flip_flop.paper.digests import make_plan
-from flip_flop.paper.study import Settings, Study
-from flip_flop.paper.units import Setup
+from flip_flop.paper.plan import Setup, make_plan
+from flip_flop.paper.study import Study
 
 SHORT = {
     "max_steps": 2,
@@ -18,9 +16,10 @@ SHORT = {
 DEMO = Setup("demo", device="cpu")
 
 
-def small(**changes) -> Study:
-    study = Study("small", ("demo_clear",), ("base", "cce"), (0,), model="demo", settings=Settings(SHORT), limit=22)
-    return replace(study, **changes)
+def small(common=SHORT, **changes) -> Study:
+    settings = {"common": common, **changes.pop("settings", {})}
+    fields = {"name": "small", "tasks": ("demo_clear",), "methods": ("base", "cce"), "model": "demo", "limit": 22}
+    return Study(settings=settings, **(fields | changes))
 
 
 def plan(study: Study | None = None, setup: Setup = DEMO):

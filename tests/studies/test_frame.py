@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flip_flop.metrics import instance_agreement, mean_statistic, paired_bootstrap_interval
-from flip_flop.paper.frame import average_seeds, methods_of, template_f1
+from flip_flop.paper.frame import average_seeds, methods_of
 from flip_flop.report import load_run
 from tests.studies.made_results import Maker, study1, study2, study3
 
@@ -71,16 +71,6 @@ def test_runs_on_different_instances_are_not_compared(tmp_path):
     assert np.isnan([cell.change, cell.change_low, cell.change_high]).all()
 
 
-def test_no_f1_without_gold_labels(tmp_path):
-    maker = Maker(tmp_path)
-    maker.audit("base", "mine", no_gold=True)
-    maker.audit("f2c", "mine", seed=0, no_gold=True)
-    cells = averaged(maker, "f2c", "mine")
-    assert np.isnan(cells["mean_f1"].mean)
-    assert not np.isnan(cells["observed_agreement"].change)
-    assert template_f1(maker.frame()).empty
-
-
 def test_incomplete_audit_has_rows_without_values(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("cb", "rte"), methods=("f2c",))
     maker.lose(method="f2c", task="cb", seed=0)
@@ -91,17 +81,3 @@ def test_incomplete_audit_has_rows_without_values(tmp_path):
     assert list(zip(missing["task"], missing["seed"], missing["setting"], strict=True)) == expected
     assert missing["value"].isna().all()
     assert averaged(maker, "f2c", "rte")["mean_f1"].seeds == (0,)
-
-
-def test_template_f1_is_averaged_over_seeds(tmp_path):
-    maker = study1(Maker(tmp_path), tasks=("rte",))
-    f1 = template_f1(maker.frame())
-    f1 = f1[f1["method"] == "swarm"].set_index("template")["f1"]
-    assert list(f1.index) == [f"t{index:02d}" for index in range(6)]
-    per_seed = [metrics["f1_per_template"]["t02"] for metrics in maker.metrics(method="swarm")]
-    assert f1["t02"] == pytest.approx(np.mean(per_seed))
-
-
-def test_methods_are_sorted_base_ours_others(tmp_path):
-    maker = study1(Maker(tmp_path), tasks=("rte",), seeds=(0,), methods=("zeta", "f2c", "mine.losses:alpha", "swarm"))
-    assert methods_of(maker.frame()) == ["base", "swarm", "f2c", "mine.losses:alpha", "zeta"]

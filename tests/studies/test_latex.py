@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from flip_flop.paper.output import make_tables
-from flip_flop.paper.table import escape, render_latex
+from flip_flop.report.tables import escape
 from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3
 
 HOSTILE = r"\input{x} $a_b$ 50% #1 & ~^ {[*]} <\\> \"q\" `c`"
@@ -26,7 +26,7 @@ def tables(tmp_path_factory):
     study3(study2(study1(maker, tasks=("rte", "copa", "[own]_task"))), "cb")
     paper = list(make_tables(made_frame(*paper_audits(model=HOSTILE))))
     found = [*paper, *make_tables(maker.frame())]
-    assert len(found) == 2 + 7
+    assert len(found) == 2 + 6
     return found
 
 
@@ -38,7 +38,7 @@ def width(line: str) -> int:
 
 def test_latex_is_well_formed(tables):
     for table in tables:
-        text = render_latex(table)
+        text = table.latex()
         columns = re.search(r"\\begin\{tabular\}\{([lr]+)\}", text).group(1)
         assert len(columns) == len(table.columns)
         lines = [line for line in text.splitlines() if line.endswith(r"\\")]
@@ -57,7 +57,7 @@ def test_latex_is_well_formed(tables):
 
 
 def test_latex_marks_best_and_worst(tables):
-    text = render_latex(tables[0])
+    text = tables[0].latex()
     assert text.count("ForestGreen") == text.count("BrickRed") == 33
     assert r"\textbf{\textcolor{ForestGreen}{90.84}}" in text
     assert r"\textcolor{BrickRed}{81.35}" in text
@@ -72,7 +72,7 @@ def test_latex_escapes_names():
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_pdflatex_compiles_every_table(tables, tmp_path):
-    (tmp_path / "all.tex").write_text(DOCUMENT % "\n".join(map(render_latex, tables)), encoding="utf-8")
+    (tmp_path / "all.tex").write_text(DOCUMENT % "\n".join(table.latex() for table in tables), encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
     assert done.returncode == 0, done.stdout[-3000:]

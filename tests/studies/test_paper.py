@@ -2,19 +2,12 @@
 
 import pytest
 
-from flip_flop.paper.data.catalog import catalog_names
-from flip_flop.paper.grids import average_changes
-from flip_flop.paper.paper import PAPER_METRICS, dataset_names, table1, table2, text
+from flip_flop.paper.published import PAPER_METRICS, dataset_names, stated_numbers, table1, table2
+from flip_flop.paper.tables import average_changes
 
 
 def printed_changes():
     return average_changes(table1(), "method", "paper_change").set_index(["method", "metric"])
-
-
-def test_table_1_has_four_methods_on_eleven_datasets():
-    assert len(table1()) == 44 * 3
-    assert set(dataset_names()) == set(catalog_names())
-    assert set(table1()["method"]) == {"base", "swarm", "cce", "f2c"}
 
 
 @pytest.mark.parametrize("method", ["f2c", "cce", "swarm"])
@@ -22,14 +15,14 @@ def test_table_1_has_four_methods_on_eleven_datasets():
 def test_the_mean_changes_of_table_1_are_those_of_the_text(method, metric):
     values = table1().set_index(["method", "task", "metric"])["paper"]
     total = sum(100 * (values[method, task, metric] - values["base", task, metric]) for task in dataset_names())
-    assert f"{total / 11:.2f}" == f"{text()[f'{method} {metric} change']:.2f}"
+    assert f"{total / 11:.2f}" == f"{stated_numbers()[f'{method} {metric} change']:.2f}"
     assert 100 * printed_changes().loc[(method, metric), "mean_change"] == pytest.approx(total / 11)
 
 
 def test_f2c_raises_mean_f1_on_9_of_11_datasets_and_agreement_12_points_more_than_swarm():
-    assert printed_changes().loc[("f2c", "mean_f1"), "better"] == text()["f2c tasks with higher mean_f1"] == 9
-    margin = text()["f2c observed_agreement change"] - text()["swarm observed_agreement change"]
-    assert margin == pytest.approx(text()["f2c over swarm observed_agreement"])
+    assert printed_changes().loc[("f2c", "mean_f1"), "better"] == stated_numbers()["f2c tasks with higher mean_f1"] == 9
+    margin = stated_numbers()["f2c observed_agreement change"] - stated_numbers()["swarm observed_agreement change"]
+    assert margin == pytest.approx(stated_numbers()["f2c over swarm observed_agreement"])
 
 
 @pytest.mark.parametrize("metric", PAPER_METRICS)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flip_flop.console import DEMO_NOTE
-from flip_flop.paper.folder import StudyFolder, load_plan
+from flip_flop.paper.run import StudyFolder, load_plan
 from tests.studies.plans import SHORT
 from tests.studies.running import here
 
@@ -19,18 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real_rows")]
 def root(hub_mirror, promptsource_folder, tmp_path_factory) -> Path:
     """Study 3 on RTE and a 2 x 2 corner of study 2, in one folder."""
     folder = tmp_path_factory.mktemp("real_rows")
-    options = [
-        "--model",
-        "demo",
-        "--device",
-        "cpu",
-        "--limit",
-        "12",
-        "--hub-mirror",
-        hub_mirror,
-        "--out",
-        folder / "out",
-    ]
+    options = ["--model", "demo", "--device", "cpu", "--limit", "12", "--hub-mirror", hub_mirror]
+    options += ["--out", folder / "out"]
     for name, value in SHORT.items():
         options += ["--set", f"{name}={value}"]
     with pytest.MonkeyPatch.context() as patch:
@@ -75,15 +64,3 @@ def test_part_of_study_2_has_both_pairs(root):
     text = (place(root, "study2") / "tables" / "table2_transfer.md").read_text()
     assert "All (2 pairs)" in text
     assert "12 of test (the paper: 277 of test)" in text
-
-
-def test_study_2_reuses_adapters_of_study_3(root):
-    assert len(list(root.glob("trainings/*/adapter"))) == 3
-
-
-@pytest.mark.parametrize("study", ["study2", "study3"])
-def test_demo_results_have_a_warning(root, study):
-    pages = [place(root, study) / "index.md", *(place(root, study) / "tables").glob("*.md")]
-    assert len(pages) > 1
-    assert "not evidence for the paper's claim" in DEMO_NOTE
-    assert all(DEMO_NOTE in page.read_text() for page in pages)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.paper.folder import StudyFolder
-from flip_flop.paper.slurm import SlurmArray, sbatch_directives
+from flip_flop.paper.run import StudyFolder
+from flip_flop.paper.slurm import sbatch_options, submit
 from tests.studies.plans import plan
 from tests.studies.running import LONG, attempts, here, outcome, start, tables, whole_checkpoints, write_study
 from tests.studies.slurm_cluster import Cluster, missing_programs
@@ -27,27 +27,12 @@ pytestmark = pytest.mark.xdist_group("slurm")  # one Slurm for all
 
 
 def test_options_of_sbatch_are_those_of_the_command_line():
-    assert sbatch_directives("gpu", "1-02:30:00", 2, None, None, ["--qos=low", "nice=1=2"]) == {
-        "partition": "gpu",
-        "time": "1-02:30:00",
-        "gpus-per-node": "2",
-        "qos": "low",
-        "nice": "1=2",
-    }
-    for time, more in (("soon", []), ("1:2:3:4", []), ("90", ["qos"]), ("90", ["=low"]), ("90", ["array=1-2"])):
+    options = sbatch_options("gpu", "1-02:30:00", 2, None, None, ["--qos=low", "nice=1=2"])
+    expected = {"partition": "gpu", "time": "1-02:30:00", "gpus-per-node": "2", "qos": "low", "nice": "1=2"}
+    assert options == expected
+    for more in ("qos", "=low", "array=1-2"):
         with pytest.raises(InputError, match="E-STUDY-SLURM"):
-            sbatch_directives(None, time, 0, None, None, more)
-
-
-@pytest.mark.parametrize(("time", "is_long_enough"), [("2", False), ("3", True), ("2:30", False), ("2:31", True)])
-def test_a_job_shorter_than_the_lead_of_the_signal_is_refused(time, is_long_enough):
-    if is_long_enough:
-        assert sbatch_directives(None, time, 0, None, None, [])["time"] == time
-    else:
-        with pytest.raises(InputError, match=rf"E-STUDY-SLURM: --time {time} is too short: .* at least three minutes"):
-            sbatch_directives(None, time, 0, None, None, [])
-    for long in ("0:3:00", "1-0", "0-0:03"):
-        assert sbatch_directives(None, long, 0, None, None, [])
+            sbatch_options(None, "90", 0, None, None, [more])
 
 
 @pytest.fixture
@@ -63,39 +48,42 @@ def programs(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_slurm_launches_only_training_units(programs, monkeypatch):
+def test_one_array_has_all_units_and_launches_those_that_train(programs, monkeypatch):
     made, folder = plan(), StudyFolder(programs / "out")
-    array = SlurmArray(folder, made, ["py", "-m", "ff"], {"gpus-per-node": "4", "time": "9"}, 3, ["launch", "-n4"])
-    assert array.submit(made.units, ["py", "tables"]) == ["7", "8", "9"]
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
-    expected = (("small.sh", "py -m ff", 1), ("small-launched.sh", "launch -n4 -m ff", 4))
-    for unit, (name, started, gpus) in zip(made.units, expected, strict=True):
-        script = folder.root / "slurm" / name
-        options = {"#SBATCH --array=0-0%3", f"#SBATCH --gpus-per-node={gpus}", "#SBATCH --requeue"}
-        assert options < set(script.read_text().splitlines())
-        assert subprocess.run(["bash", script]).returncode == 3
-        assert folder.log(unit).read_text().endswith(f"step {started} --unit {unit.name}\n")
+    options = {"gpus-per-node": "4", "time": "9"}
+    assert submit(folder, made, ["py", "-m", "ff"], ["py", "tables"], options, ["launch", "-n4"], 3) == ["7", "8"]
+    script = folder.root / "slurm" / "small.sh"
+    lines = {"#SBATCH --array=0-1%3", "#SBATCH --gpus-per-node=4", "#SBATCH --requeue", "#SBATCH --signal=TERM@90"}
+    assert lines < set(script.read_text().splitlines())
+    for index, (unit, started) in enumerate(zip(made.units, ("py -m ff", "launch -n4 -m ff"), strict=True)):
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", str(index))
+        job = subprocess.run(["bash", script], capture_output=True, text=True)
+        assert job.returncode == 3
+        assert job.stdout.endswith(f"exec {started} --unit {unit.name} >> {folder.log(unit)} 2>&1\n")
     tables = (folder.root / "slurm" / "small-tables.sh").read_text()
-    assert "\n#SBATCH --dependency=afterany:7:8\n" in tables
+    assert "\n#SBATCH --dependency=afterany:7\n" in tables
     assert "gpus" not in tables
     assert tables.endswith("\nexec py tables\n")
 
 
 def test_units_in_the_queue_are_not_submitted_again(programs):
     made, folder = plan(), StudyFolder(programs / "out")
-    array = SlurmArray(folder, made, ["py"], {}, 3)
-    assert array.submit(made.units, ["py"]) == ["7", "8"]
-    (programs / "queue").write_text("7_1\n8\n")
-    assert array.submit(made.units, ["py"]) == ["9", "10"]
-    assert f"units=(\n    {made.units[0].name}\n)" in (folder.root / "slurm" / "small.sh").read_text()
-    (programs / "queue").write_text("7_1\n9_0\n")
-    assert array.submit(made.units, ["py"]) == []
+
+    def numbers(queue):
+        (programs / "queue").write_text(queue)
+        return submit(folder, made, ["py"], ["py"], {}, [], 3)
+
+    assert numbers("") == ["7", "8"]
+    assert numbers("7_1\n8\n") == ["9", "10"]
+    script = (folder.root / "slurm" / "small.sh").read_text()
+    assert (made.units[0].name in script, made.units[1].name in script) == (True, False)
+    assert numbers("7_1\n9_0\n") == []
 
 
 def test_the_script_requeues_a_running_job_once(programs, monkeypatch):
     """Slurm itself requeues a pre-empted job, whose state is not RUNNING."""
     made, folder = plan(), StudyFolder(programs / "out")
-    SlurmArray(folder, made, ["py"], {}, 3).submit(made.units, ["py"])
+    submit(folder, made, ["py"], ["py"], {}, [], 3)
     for name, command in (("srun", "exit 143"), ("scontrol", f'echo "$2" >> {programs}/requeued; false')):
         (programs / name).write_text(f"#!/bin/sh\n{command}\n")
         (programs / name).chmod(0o755)
@@ -108,9 +96,15 @@ def test_the_script_requeues_a_running_job_once(programs, monkeypatch):
         assert (programs / "requeued").read_text() == "7_0\n" * number
 
 
-def test_missing_slurm_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="E-STUDY-SLURM: --executor slurm"):
+@pytest.mark.parametrize("program", ["", "#!/bin/sh\necho invalid account >&2\nexit 1\n"])
+def test_missing_or_refusing_slurm_is_one_line(tmp_path, monkeypatch, program):
+    if program:
+        for name in ("sbatch", "squeue"):
+            (tmp_path / name).write_text(program.replace("exit 1", f"[ {name} = squeue ]"))
+            (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if program else str(tmp_path))
+    expected = "invalid account" if program else "there is no sbatch here"
+    with pytest.raises(InputError, match=f"E-STUDY-SLURM: .*{expected}"):
         here("run", write_study(tmp_path), "--out", tmp_path / "out", "--executor", "slurm")
 
 
@@ -130,26 +124,25 @@ def cluster():
 
 
 @pytest.fixture(scope="module")
-def submit(cluster, tmp_path_factory):
+def run(cluster, tmp_path_factory):
     """Submit a study, and return its folder."""
 
-    def submit(text, root=None):
-        if root is None:
-            cluster.revive()
-            root = tmp_path_factory.mktemp("study") / "out"
+    def run(text):
+        cluster.revive()
+        root = tmp_path_factory.mktemp("study") / "out"
         process = start("run", write_study(root.parent, text), "--out", root, *OPTIONS, **cluster.client)
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, out + err
-        return root, out
+        return root
 
-    yield submit
+    yield run
     cluster.ask("scancel", "--user=root")
 
 
 @pytest.fixture(scope="module")
-def cancelled(cluster, submit):
+def cancelled(cluster, run):
     """A study with a failing unit and a cancelled job."""
-    root, _ = submit(FAILING)
+    root = run(FAILING)
     unit = begun(root)
     cluster.ask("scancel", cluster.job_of(root, unit))
     return root, unit
@@ -190,8 +183,8 @@ def pre_empt(cluster, root, unit):
 
 
 @pytest.mark.slow
-def test_a_study_that_loses_a_node_has_the_results_of_a_local_run(cluster, submit, local):
-    root, _ = submit(GRID)
+def test_a_study_that_loses_a_node_has_the_results_of_a_local_run(cluster, run, local):
+    root = run(GRID)
     unit = begun(root)
     cluster.kill_node(cluster.node_of(root, unit))
     wait_for(cluster.requeued, seconds=60)
@@ -202,8 +195,8 @@ def test_a_study_that_loses_a_node_has_the_results_of_a_local_run(cluster, submi
 
 
 @pytest.mark.slow
-def test_a_stopped_job_continues_from_its_checkpoint(cluster, submit, local):
-    root, _ = submit(ONE)
+def test_a_stopped_job_continues_from_its_checkpoint(cluster, run, local):
+    root = run(ONE)
     unit = begun(root)
     log, last = root / "logs" / f"{unit}.log", 0
     for stop in (run_out_of_time, pre_empt):
@@ -213,8 +206,8 @@ def test_a_stopped_job_continues_from_its_checkpoint(cluster, submit, local):
         stopped = re.findall(r"stopped by a signal at step (\d+)", log.read_text())
         last = int(stopped[-1])
     end(cluster)
-    found = outcome(root)
-    assert (len(found), found.items() <= local[0].items()) == (3, True)
+    results = outcome(root)
+    assert (len(results), results.items() <= local[0].items()) == (3, True)
     assert (len(stopped), re.findall(r"resuming from checkpoint-(\d+)\n", log.read_text())) == (2, stopped)
     assert sorted(attempts(root).items()) == sorted((name, 3 if name == unit else 1) for name in attempts(root))
 

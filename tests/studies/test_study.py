@@ -1,21 +1,21 @@
-"""Study files are validated: errors have a code and suggest the nearest name."""
+"""Study files are validated; their grid has the paper's training runs and audits; settings have layers."""
+
+import statistics
+from collections import Counter
 
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.paper.study import MethodVariant, Settings, Subsets, narrow
-from flip_flop.paper.study_file import COLOURS, load_study, study_names
+from flip_flop.paper.data.catalog import catalog_names
+from flip_flop.paper.study import GridCell, Subsets, expand, load_study, narrow, release_settings, study_names
+from flip_flop.tasks.embedded import embedded_task
+from flip_flop.training import F2CConfig, make_config
 
-
-def write(folder, text):
-    path = folder / "mine.yaml"
-    path.write_text(text)
-    return str(path)
-
-
+QWEN, LLAMA = "Qwen/Qwen2.5-3B-Instruct", "meta-llama/Llama-3.2-3B-Instruct"
+SOURCES_OF_TRANSFER = {"anli_r1", "anli_r2", "anli_r3", "rte", "copa", "hellaswag", "storycloze", "winogrande"}
 GOOD = """\
 name: mine
-tasks: [rte, tasks/own.yaml]
+tasks: [rte, tasks/mine.yaml]
 methods: [base, f2c]
 seeds: [3, 5]
 template_subsets:
@@ -23,7 +23,7 @@ template_subsets:
 settings:
   learning_rate: 1e-4
   methods: {f2c: {learning_rate: 2e-4, jsd-weight: 0.5}}
-  tasks: {tasks/own.yaml: {learning_rate: 3e-4}}
+  tasks: {tasks/mine.yaml: {learning_rate: 3e-4}}
 limit: 7
 split: validation
 """
@@ -42,136 +42,195 @@ audit_held_out: true
 """
 
 
+def load(folder, text):
+    (folder / "mine.yaml").write_text(text)
+    return load_study(str(folder / "mine.yaml"))
+
+
 def test_study_file_is_read(tmp_path):
-    study = load_study(write(tmp_path, GOOD))
-    own = str(tmp_path / "tasks" / "own.yaml")
-    assert (study.name, study.tasks, study.methods, study.seeds) == ("mine", ("rte", own), ("base", "f2c"), (3, 5))
-    assert study.template_subsets == {"rte": Subsets((2, None), ("plain", "terse"))}
+    study = load(tmp_path, GOOD)
+    assert (study.tasks, study.methods, study.seeds) == (("rte", "tasks/mine.yaml"), ("base", "f2c"), (3, 5))
+    assert study.template_subsets["rte"] == Subsets(train_first=(2, None), held_out=("plain", "terse"))
     assert (study.limit, study.split, study.cross, study.model) == (7, "validation", None, None)
-    assert study.settings.of("f2c", "rte") == {"learning_rate": "2e-4", "jsd_weight": 0.5}
-    assert study.settings.of("f2c", own) == {"learning_rate": "3e-4", "jsd_weight": 0.5}
-    assert study.settings.of("cce", "rte") == {"learning_rate": "1e-4"}
-    assert narrow(study, tasks=["own"]).tasks == (own,)
+    assert study.task_reference("tasks/mine.yaml") == str(tmp_path / "tasks" / "mine.yaml")
+    paper = {"protocol": "paper", "method": "f2c", "jsd_weight": 0.5}
+    assert study.settings_of("f2c", "rte", QWEN) == paper | {"learning_rate": "2e-4"}
+    assert study.settings_of("f2c", "tasks/mine.yaml", QWEN) == paper | {"learning_rate": "3e-4"}
+    assert study.settings_of("base", "rte", QWEN) == {"learning_rate": "1e-4"}
+    assert narrow(study, tasks=["mine"]).tasks == ("tasks/mine.yaml",)
 
 
-def test_variant_settings_override_those_of_its_method(tmp_path):
-    study = load_study(write(tmp_path, ABLATION))
-    assert study.variants["frozen"] == MethodVariant("f2c", "F2C, frozen", "#123456")
-    assert study.variants["wide"] == MethodVariant("f2c", "wide", COLOURS[1])
-    of = {name: study.training_settings(name, "rte") for name in study.methods[2:]}
-    assert of["frozen"] == {"method": "f2c", "votes": "frozen", "lora_r": 2, "learning_rate": 1}
-    wide = {"lora_r": 4, "lora_alpha": 8, "lora_dropout": 0}
-    assert of["wide"] == {"method": "f2c", "votes": "online", "learning_rate": 1, **wide}
-    assert of["f2c"] == {"method": "f2c", "votes": "online", "lora_r": 2, "learning_rate": 1}
-    assert (study.eval_limit, study.audit_held_out) == (5, True)
-    assert narrow(study, methods=["wide"]).methods == ("wide",)
-    assert load_study(write(tmp_path, ABLATION.replace("methods: [", "# ["))).methods[-2:] == ("frozen", "wide")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "code", "hint"),
-    [
-        ("frozen: {method: f2c", "f2c: {method: f2c", "E-STUDY-VALUE", "no method's name"),
-        ("frozen: {method: f2c", "a:b: {method: f2c", "E-STUDY-VALUE", "letters"),
-        ("frozen: {method: f2c", "frozen: {method: base", "E-STUDY-VALUE", "swarm"),
-        ("frozen: {method: f2c", "frozen: {method: f2", "E-STUDY-VALUE", "'f2c'"),
-        ("frozen: {method: f2c, title", "frozen: {title", "E-STUDY-KEY", "method is missing"),
-        ("frozen, f2c, wide]", "frozn]", "E-STUDY-VALUE", "'frozen'"),
-        ('"#123456"', "red", "E-STUDY-VALUE", "#0072b2"),
-        ("lora-r: 4", "seed: 4", "E-STUDY-VALUE", "seeds"),
-        ("tasks: {rte: {lora_dropout: 0}}", "tasks: {rt: {lora_dropout: 0}}", "E-STUDY-VALUE", "'rte'"),
-        ("eval_limit: 5", "eval_limit: 0", "E-STUDY-VALUE", "greater than or equal to 1"),
-        ("audit_held_out: true", "audit_held_out: 1", "E-STUDY-KEY", "a valid boolean"),
-        ("eval_limit: 5", "cross: [rte]", "E-STUDY-KEY", "two studies"),
-    ],
-)
-def test_invalid_variant_has_a_code(tmp_path, old, new, code, hint):
-    assert old in ABLATION
-    with pytest.raises(InputError) as error:
-        load_study(write(tmp_path, ABLATION.replace(old, new)))
-    assert error.value.code == code
-    assert hint in str(error.value)
-    assert "\n" not in str(error.value)
+def test_later_layers_of_settings_win(tmp_path):
+    study = load(tmp_path, ABLATION)
+    paper = {"protocol": "paper", "method": "f2c", "learning_rate": 1}
+    assert study.settings_of("frozen", "rte", QWEN) == paper | {"votes": "frozen", "lora_r": 2}
+    wide = {"votes": "online", "lora_r": 4, "lora_alpha": 8, "lora_dropout": 0}
+    assert study.settings_of("wide", "rte", QWEN) == paper | wide
+    assert study.settings_of("f2c", "rte", QWEN) == paper | {"votes": "online", "lora_r": 2}
+    given = narrow(study, methods=["wide"], settings={"lora-r": "9"})
+    assert (given.methods, given.settings_of("wide", "rte", QWEN)["lora_r"]) == (("wide",), "9")
+    assert load(tmp_path, ABLATION.replace("methods: [", "# [")).methods[-2:] == ("frozen", "wide")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "code", "hint"),
+    ("text", "old", "new", "hint"),
     [
-        ("name: mine", "nme: mine", "E-STUDY-KEY", "'name'"),
-        ("name: mine", "name: a/b", "E-STUDY-KEY", "should match"),
-        ("[rte, tasks/own.yaml]", "[]", "E-STUDY-KEY", "at least 1"),
-        ("[rte, tasks/own.yaml]", "rte", "E-STUDY-KEY", "a valid tuple"),
-        ("[base, f2c]", "[base, f2d]", "E-STUDY-VALUE", "'f2c'"),
-        ("[3, 5]", "[3, 3]", "E-STUDY-VALUE", "twice"),
-        ("[3, 5]", "[3, -5]", "E-STUDY-VALUE", "equal to 0"),
-        ("[3, 5]", "[3, yes]", "E-STUDY-VALUE", "a valid integer"),
-        ("rte: {train_first", "rt: {train_first", "E-STUDY-VALUE", "'rte'"),
-        ("train_first: [2, all]", "train_first: [1]", "E-STUDY-VALUE", "equal to 2"),
-        ("train_first: [2, all]", "first: [2]", "E-STUDY-KEY", "train_first"),
-        ("[plain, terse]", "0", "E-STUDY-VALUE", "held_out is 0"),
-        ("learning_rate: 1e-4", "seed: 4", "E-STUDY-VALUE", "seeds"),
-        ("learning_rate: 1e-4", "method: cce", "E-STUDY-VALUE", "methods"),
-        ("methods: {f2c", "methods: {base", "E-STUDY-VALUE", "swarm"),
-        ("{f2c: {learning_rate: 2e-4, jsd-weight: 0.5}}", "{f2c: 3}", "E-STUDY-KEY", "a valid dictionary"),
-        ("limit: 7", "limit: 0", "E-STUDY-VALUE", "equal to 1"),
-        ("split: validation", "split: [a]", "E-STUDY-KEY", "a valid string"),
-        ("limit: 7", "cross: [rte]", "E-STUDY-KEY", "two studies"),
-        ("limit: 7", "limit: 7\nlimit: 8", "E-STUDY-YAML", "Fix"),
-        ("limit: 7", "cross: [5]", "E-STUDY-KEY", "cross, 0 is 5"),
-        ("limit: 7", "5: 7", "E-STUDY-YAML", "5"),
-        ("[2, all]", "[]", "E-STUDY-KEY", "at least 1"),
-        ("[3, 5]", "[3, 4294967296]", "E-STUDY-VALUE", "equal to 4294967295"),
-        ("name: mine", "name: trainings", "E-STUDY-VALUE", "another name"),
-        ("name: mine", "name: Logs", "E-STUDY-VALUE", "all studies share"),
-        ("name: mine", "name: study1", "E-STUDY-VALUE", "a shipped study has"),
+        (ABLATION, "frozen: {method: f2c", "f2c: {method: f2c", "'f2c' is a method"),
+        (ABLATION, "frozen: {method: f2c", "a:b: {method: f2c", "should match pattern"),
+        (ABLATION, "frozen: {method: f2c", "frozen: {method: f2", "'f2c'"),
+        (ABLATION, "frozen: {method: f2c, title", "frozen: {title", "has no method"),
+        (ABLATION, "frozen, f2c, wide]", "frozn]", "'frozen'"),
+        (ABLATION, '"#123456"', "red", "should match pattern"),
+        (ABLATION, "lora-r: 4", "seed: 4", "seeds"),
+        (ABLATION, "tasks: {rte: {lora_dropout: 0}}", "tasks: {rt: {lora_dropout: 0}}", "'rte'"),
+        (ABLATION, "eval_limit: 5", "eval_limit: 0", "greater than or equal to 1"),
+        (ABLATION, "audit_held_out: true", "audit_held_out: 1", "a valid boolean"),
+        (ABLATION, "eval_limit: 5", "cross: [rte]", "two studies"),
+        (GOOD, "name: mine", "nme: mine", "'name'"),
+        (GOOD, "name: mine", "name: a/b", "should match"),
+        (GOOD, "name: mine", "name: Logs", "another name"),
+        (GOOD, "name: mine", "name: study1", "another name"),
+        (GOOD, "[rte, tasks/mine.yaml]", "[]", "at least 1"),
+        (GOOD, "[rte, tasks/mine.yaml]", "rte", "a valid tuple"),
+        (GOOD, "[3, 5]", "[3, 3]", "twice"),
+        (GOOD, "[3, 5]", "[3, -5]", "equal to 0"),
+        (GOOD, "[3, 5]", "[3, yes]", "a valid integer"),
+        (GOOD, "[3, 5]", "[3, 4294967296]", "equal to 4294967295"),
+        (GOOD, "rte: {train_first", "rt: {train_first", "'rte'"),
+        (GOOD, "train_first: [2, all]", "train_first: [1]", "equal to 2"),
+        (GOOD, "train_first: [2, all]", "first: [2]", "unknown key 'first'"),
+        (GOOD, "learning_rate: 1e-4", "method: cce", "methods"),
+        (GOOD, "methods: {f2c", "methods: {base", "swarm"),
+        (GOOD, "{f2c: {learning_rate: 2e-4, jsd-weight: 0.5}}", "{f2c: 3}", "a valid dictionary"),
+        (GOOD, "limit: 7", "limit: 7\nlimit: 8", "line 12"),
+        (GOOD, "limit: 7", "protocol: realease", "'release'"),
     ],
 )
-def test_invalid_study_file_has_a_code(tmp_path, old, new, code, hint):
-    assert old in GOOD
-    path = write(tmp_path, GOOD.replace(old, new))
-    with pytest.raises(InputError) as error:
-        load_study(path)
-    assert error.value.code == code
+def test_invalid_study_file_is_refused_in_one_line(tmp_path, text, old, new, hint):
+    assert old in text
+    with pytest.raises(InputError, match="E-STUDY-VALUE: ") as error:
+        load(tmp_path, text.replace(old, new))
     assert hint in str(error.value)
-    assert path in str(error.value)
+    assert str(tmp_path / "mine.yaml") in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_unknown_study_has_a_suggestion():
-    with pytest.raises(InputError, match=r"E-STUDY-UNKNOWN: .*Did you mean 'study1'\?"):
+    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .*Did you mean 'study1'\?"):
         load_study("stud1")
     assert {load_study(name).name for name in study_names()} == set(study_names())
-    assert load_study("smoke").model == "demo"
-
-
-def test_command_line_overrides_the_file():
-    study = narrow(load_study("study2"), tasks=["rte", "cb"], seeds=[2, 1, 2], limit=9, settings={"jsd-weight": "0"})
-    assert (study.tasks, study.cross, study.seeds, study.limit) == (("rte", "cb"), ("rte",), (2, 1), 9)
-    assert study.settings.of("f2c", "rte") == {"jsd_weight": "0"}
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"tasks": ["rt"]},
-        {"methods": ["f2"]},
-        {"seeds": ()},
-        {"seeds": [0, -1]},
-        {"seeds": [2**32]},
-        {"settings": {"seed": "1"}},
-    ],
+    [{"tasks": ["rt"]}, {"methods": ["f2"]}, {"seeds": ()}, {"seeds": [0, 2**32]}, {"settings": {"protocol": "paper"}}],
     ids=str,
 )
-def test_invalid_option_has_a_code(wrong):
-    with pytest.raises(InputError, match="E-STUDY-VALUE") as error:
+def test_invalid_option_is_refused(wrong):
+    with pytest.raises(InputError, match="E-STUDY-VALUE"):
         narrow(load_study("study2"), **wrong)
-    assert "\n" not in str(error.value)
-    # Every seed that NumPy takes is one.
-    assert narrow(load_study("study2"), seeds=[0, 2**32 - 1]).seeds == (0, 2**32 - 1)
 
 
-def test_later_layers_of_settings_win():
-    all_four = {"a": 1, "b": 1, "c": 1, "d": 1}
-    layers = Settings(all_four, {"cce": {"b": 2, "c": 2, "d": 2}}, {"rte": {"c": 3, "d": 3}}, {"d": 4})
-    assert layers.of("cce", "rte") == {"a": 1, "b": 2, "c": 3, "d": 4}
-    assert layers.of("f2c", "cb") == {"a": 1, "b": 1, "c": 1, "d": 4}
+# ---- the grid ----
+
+
+def grid(study):
+    """Its training runs and its audits."""
+    cells = expand(load_study(study) if isinstance(study, str) else study)
+    return [[cell for cell in cells if cell.kind == kind] for kind in ("train", "audit")]
+
+
+def test_study_1_has_four_methods_on_eleven_datasets():
+    trainings, audits = grid("study1")
+    assert (len(trainings), len(audits)) == (33, 44)
+    assert Counter(cell.method for cell in audits) == dict.fromkeys(("base", "swarm", "cce", "f2c"), 11)
+    assert {cell.task for cell in audits} == set(catalog_names())
+    assert list(map(len, grid(narrow(load_study("study1"), seeds=[0, 1, 2])))) == [99, 110]
+
+
+def test_study_2_has_eight_sources_with_ten_targets():
+    trainings, audits = grid("study2")
+    pairs = [(cell.training.task, cell.task) for cell in audits if cell.training is not None]
+    assert (len(pairs), len(set(pairs)), len(trainings), len(audits)) == (80, 80, 8, 91)
+    assert Counter(source for source, _ in pairs) == dict.fromkeys(SOURCES_OF_TRANSFER, 10)
+    assert all(source != target for source, target in pairs)
+
+
+def test_study_3_trains_on_k_templates_and_audits_five():
+    trainings, audits = grid("study3")
+    anli = {(f"anli_r{number}", k) for number in (1, 2, 3) for k in (5, 10, None)}
+    assert {(cell.task, cell.templates) for cell in trainings} == {("rte", 5), ("rte", None)} | anli
+    assert {cell.templates for cell in audits} == {5}
+    assert Counter(cell.method for cell in audits) == {"base": 4, "f2c": 11}
+
+
+def test_studies_share_training_runs():
+    cell = GridCell("train", "f2c", "rte", seed=0)
+    assert all(cell in grid(name)[0] for name in ("study1", "study2", "study3"))
+    assert set(grid("study2")[0]) < set(grid("study1")[0])
+    assert set(grid("base_spread")[1]) < set(grid("study1")[1])
+
+
+def test_audited_templates_are_all_seen_or_all_unseen():
+    task = embedded_task()  # 11 templates, of which the last 3 are never trained on
+    names = task.templates.names
+
+    def trained(first=None, name="demo"):
+        return GridCell("train", "f2c", name, first, 0)
+
+    def audited(held_out=None, training=None):
+        return GridCell("audit", "f2c", "demo", held_out, training=training)
+
+    for cell, expected in (
+        (trained(), names[:8]),
+        (audited(), names[:8]),
+        (trained(3), names[:3]),
+        (audited(2), names[9:]),
+        (audited(("thumbs", "sentiment")), ("thumbs", "sentiment")),
+        (audited(5, trained(6)), names[6:]),
+        (audited(names[2:5], trained(6)), names[2:5]),
+        (audited(5, trained(name="other")), names[6:]),
+    ):
+        assert cell.template_names(task) == expected
+    for cell in (
+        trained(9),
+        audited(12),
+        audited(5, trained(7)),
+        audited(4, trained()),
+        audited(names[3:5], trained(4)),
+    ):
+        with pytest.raises(InputError, match=r"E-STUDY-VALUE: .*(fewer than the|1 of the \d templates of held_out)"):
+            cell.template_names(task)
+
+
+@pytest.mark.parametrize("tasks", [["rte"], ["wsc", "cb"]])
+def test_pairs_without_training_task_are_refused(tasks):
+    study = narrow(load_study("study2"), tasks=tasks)
+    with pytest.raises(InputError, match=r"E-STUDY-VALUE: .*none of these tasks is trained on"):
+        expand(study)
+    assert len(expand(narrow(study, methods=["base"]))) == len(tasks)
+
+
+# ---- the release's settings ----
+
+
+def test_defaults_of_the_release_are_medians_of_its_weights():
+    weights = [settings for (method, _), settings in release_settings(QWEN).items() if method == "f2c"]
+    assert len(weights) == 11
+    config = F2CConfig(protocol="release")
+    for name in weights[0]:
+        assert getattr(config, name) == statistics.median(settings[name] for settings in weights), name
+
+
+def test_models_differ_only_in_wic():
+    qwen, llama = release_settings(QWEN), release_settings(LLAMA)
+    assert {key for key in qwen if qwen[key] != llama[key]} == {("f2c", "wic")}
+    assert (qwen["f2c", "wic"]["unanimous_margin"], llama["f2c", "wic"]["unanimous_margin"]) == (12.0, 0.65)
+
+
+def test_protocol_release_has_settings_per_dataset_below_all_others():
+    study = narrow(load_study("study1"), protocol="release", settings={"jsd_weight": 0.2, "jsd": "mean"})
+    cce, f2c = (make_config(study.settings_of(method, "rte", QWEN)) for method in ("cce", "f2c"))
+    assert (cce.cce_weight, f2c.cce_weight, f2c.flip_temperature) == (0.1, 0.4, 2.2)
+    assert (f2c.jsd_weight, f2c.jsd, f2c.flip_direction, f2c.vote_pass) == (0.2, "mean", "reverse", "separate")
+    assert study.settings_of("swarm", "rte", QWEN)["protocol"] == "release"

@@ -8,13 +8,11 @@ import pytest
 
 from flip_flop.console import DEMO_NOTE
 from flip_flop.metrics import METRICS
-from flip_flop.paper import grids
+from flip_flop.paper import tables as grids
 from flip_flop.paper.frame import colours_of, make_frame
 from flip_flop.paper.output import make_tables
-from flip_flop.paper.paper import PAPER_METRICS, dataset_names, table1, table2
-from flip_flop.paper.sizes import read_sizes, sizes_table
+from flip_flop.paper.published import PAPER_METRICS, dataset_names, table1, table2
 from flip_flop.paper.study import MethodVariant
-from flip_flop.paper.table import render_csv, render_markdown
 from tests.studies.made_results import MODEL, Maker, made_frame, paper_audits, study1, study2, study3, transfer_audits
 
 PAPER = made_frame(*paper_audits())
@@ -40,7 +38,7 @@ def notes_of(markdown: str) -> list[str]:
     ],
 )
 def test_papers_numbers_give_its_headline_changes(method, averages, better):
-    rows = rows_of(render_markdown(grids.changes_table(PAPER)))
+    rows = rows_of(grids.changes_table(PAPER).markdown())
     start = next(number for number, row in enumerate(rows) if row[0] == method)
     average, counts = rows[start + 11], rows[start + 12]
     assert average[1] == "average, 11 tasks"
@@ -50,7 +48,7 @@ def test_papers_numbers_give_its_headline_changes(method, averages, better):
 
 
 def test_best_and_worst_match_the_paper():
-    rows = rows_of(render_markdown(grids.methods_table(PAPER)))
+    rows = rows_of(grids.methods_table(PAPER).markdown())
     assert rows[0] == ["", "", *dataset_names().values(), "average"]
     body = [row for row in rows[2:] if row[1] != "(paper)"]
     lines = [(method, metric) for method in ("base", "swarm", "cce", "f2c") for metric in PAPER_METRICS]
@@ -63,19 +61,10 @@ def test_best_and_worst_match_the_paper():
             assert text == f"{around}{100 * cell['paper']:.2f}{around}", (method, task, metric)
 
 
-def test_papers_number_is_below_each_cell():
-    half = [a | {"values": {k: v / 2 for k, v in a["values"].items()}} for a in paper_audits() if a["task"] != "cb"]
-    rows = rows_of(render_markdown(grids.methods_table(made_frame(*half, {"method": "base", "task": "mine"}))))
-    column = rows[0].index("RTE")
-    own, printed = next((row, rows[n + 1]) for n, row in enumerate(rows) if row[:2] == ["F2C", "mean F1"])
-    assert (own[column], printed[column]) == ("**40.77**", "(81.55)")
-    assert printed[rows[0].index("mine")] == "–"
-
-
 def test_table_2_matches_the_papers_counts_and_means():
     table = grids.transfer_table(TRANSFER, "f2c")
     assert table.records["improvement"].tolist() == pytest.approx(table.records["paper_improvement"].tolist(), abs=6e-6)
-    rows = rows_of(render_markdown(table))
+    rows = rows_of(table.markdown())
     assert [row[0] for row in rows[2:]] == [
         "All (80 pairs)",
         *(dataset_names()[source] for source in table2()["source"].unique() if source != "all"),
@@ -95,13 +84,13 @@ def test_zero_change_counts_as_unchanged():
     shared = {"method": "f2c", "source": "rte", "setting": "transfer", "base": {"mean_f1": 0.5}}
     values = {"cb": 0.5, "wsc": 0.6, "copa": 0.7, "wic": 0.4}
     audits = [shared | {"task": task, "values": {"mean_f1": value}} for task, value in values.items()]
-    assert rows_of(render_markdown(grids.transfer_table(made_frame(*audits), "f2c")))[2][1:3] == ["+5.00", "2/1"]
+    assert rows_of(grids.transfer_table(made_frame(*audits), "f2c").markdown())[2][1:3] == ["+5.00", "2/1"]
 
 
 def test_missing_cell_is_a_dash_and_is_named():
     lost = {"is_done": False, "values": {}}
     frame = made_frame(*(a | (lost if (a["method"], a["task"]) == ("cce", "wsc") else {}) for a in paper_audits()))
-    text = render_markdown(grids.methods_table(frame))
+    text = grids.methods_table(frame).markdown()
     rows = rows_of(text)
     column = rows[0].index("WSC")
     start = next(n for n, row in enumerate(rows) if row[0] == "CCE")
@@ -109,17 +98,9 @@ def test_missing_cell_is_a_dash_and_is_named():
     assert [rows[start + n][-1] for n in (0, 2, 4)] == ["–"] * 3  # an average over ten is not one over eleven
     assert "3 cells without a number (a dash)." in notes_of(text)
     assert "1 audit of this table not done yet: CCE on WSC, seed 0." in notes_of(text)
-    averages = [row for row in rows_of(render_markdown(grids.changes_table(frame))) if row[1].startswith("average")]
+    averages = [row for row in rows_of(grids.changes_table(frame).markdown()) if row[1].startswith("average")]
     assert [row[1] for row in averages] == ["average, 11 tasks", "average, 10 of 11 tasks", "average, 11 tasks"]
     assert averages[1][2] == averages[1][4].strip("()")  # the paper's average is over the same ten
-
-
-def test_transfer_table_names_missing_audits():
-    lost = {"task": "cb", "is_done": False, "values": {}}
-    audits = [*transfer_audits(), {"method": "base"} | lost]
-    audits += [{"method": m, "source": "rte", "setting": "transfer"} | lost for m in ("cce", "f2c")]
-    notes = grids.transfer_table(made_frame(*audits), "f2c").notes
-    assert "2 audits of this table not done yet: F2C trained on RTE on CB, seed 0; Base on CB." in notes
 
 
 def test_average_over_fewer_tasks_is_labelled():
@@ -129,7 +110,7 @@ def test_average_over_fewer_tasks_is_labelled():
         values = {metric: value + 0.1 for metric, value in base.items()}
         audits += [{"method": "base", "task": task, "values": base}]
         audits += [{"method": "f2c", "task": task, "values": values, "base": base}]
-    text = render_markdown(grids.changes_table(made_frame(*audits)))
+    text = grids.changes_table(made_frame(*audits)).markdown()
     average = next(row for row in rows_of(text) if row[1].startswith("average"))
     assert average[1:3] == ["average, 3 tasks", "+10.00 over 2 tasks"]
     assert (average[4], average[5]) == ("+10.00 over 2 tasks", "+10.00")
@@ -147,16 +128,9 @@ def test_note_names_differing_instances():
             assert f"Instances x templates, split {split}: RTE {instances} x 10." in table.notes
 
 
-def test_no_change_without_base():
-    bare = [audit for audit in paper_audits(base={}) if audit["method"] == "f2c"]
-    rows = rows_of(render_markdown(grids.changes_table(made_frame(*bare))))
-    assert rows[2][2] == "–"
-    assert rows[-2][1:3] == ["average, 0 of 11 tasks", "–"]
-
-
 def test_seeds_are_printed_as_mean_and_spread(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("rte", "my_task"), seeds=(3, 5))
-    text = render_markdown(grids.methods_table(maker.frame()))
+    text = grids.methods_table(maker.frame()).markdown()
     values = [100 * metrics["f1_std"] for metrics in maker.metrics(method="cce", task="my_task")]
     mean, std = sum(values) / 2, abs(values[0] - values[1]) / 2**0.5
     row = next(row for n, row in enumerate(rows_of(text)) if rows_of(text)[n - 2][0] == "CCE")
@@ -166,34 +140,18 @@ def test_seeds_are_printed_as_mean_and_spread(tmp_path):
     assert notes_of(text)[1] == "Instances x templates, split test: RTE 37 x 6, my\\_task 37 x 6."
 
 
-def test_table_has_the_majority_vote_of_the_base(tmp_path):
-    maker = study1(Maker(tmp_path), tasks=("rte",))
-    row = next(row for row in rows_of(render_markdown(grids.methods_table(maker.frame()))) if row[1] == "vote F1")
-    assert row[2] == f"{100 * maker.metrics(method='base')[0]['vote_f1']:.2f}"
-
-
 @pytest.mark.parametrize("is_demo", [True, False])
 def test_demo_tables_have_a_warning(tmp_path, is_demo):
     maker = study3(study2(study1(Maker(tmp_path, is_demo=is_demo))), "cb")
     tables = list(make_tables(maker.frame()))
-    assert len(tables) == 7
+    assert len(tables) == 6
     assert all((DEMO_NOTE in table.notes) == is_demo for table in tables)
-
-
-def test_notes_name_fewer_seeds_and_collapse(tmp_path):
-    maker = study1(Maker(tmp_path), tasks=("rte", "copa"))
-    maker.lose(method="cce", task="copa", seed=1)
-    frame = maker.frame()
-    frame["collapsed"] = (frame["method"] == "f2c") & (frame["task"] == "rte") & (frame["seed"] == 0)
-    notes = grids.methods_table(frame).notes
-    assert "Over fewer seeds than the others: CCE on COPA (1)." in notes
-    assert "Collapsed, one label nearly everywhere or for each template: F2C on RTE." in notes
 
 
 def test_study_3_table_has_base_each_k_and_all(tmp_path):
     maker = study3(Maker(tmp_path))
     table = grids.unseen_table(maker.frame())
-    rows = rows_of(render_markdown(table))[2:]
+    rows = rows_of(table.markdown())[2:]
     assert [row[1] for row in rows] == ["base", "F2C, 3 templates", "F2C, 6 templates", "F2C, 10 templates (seen)"]
     values = [100 * metrics["observed_agreement"] for metrics in maker.metrics()]
     assert [row[7] for row in rows] == [f"{value:.2f}" for value in values]
@@ -208,7 +166,7 @@ def test_spread_table_has_quartiles_and_the_papers_range():
     f1 = {"rte": [0.1, 0.2, 0.3, 0.4, 0.5], "cb": [0.2, 0.25, 0.3, 0.7], "mine": [0.5, 0.5]}
     named = {task: {str(n): value for n, value in enumerate(values)} for task, values in f1.items()}
     audits = [{"method": "base", "task": task, "f1": values} for task, values in named.items()]
-    rows = rows_of(render_markdown(grids.spread_table(made_frame(*audits))))[2:]
+    rows = rows_of(grids.spread_table(made_frame(*audits)).markdown())[2:]
     assert rows[1] == ["RTE", "10.00", "20.00", "30.00", "40.00", "50.00", "20.00", ""]
     assert rows[0][:7] == ["CB", "20.00", "23.75", "27.50", "40.00", "70.00", "16.25"]
     assert (rows[3][0], rows[3][6:]) == ("mean", [f"{(20 + 16.25 + 0) / 3:.2f}", "(13.53)"])
@@ -217,7 +175,7 @@ def test_spread_table_has_quartiles_and_the_papers_range():
 
 def test_csv_has_unrounded_fractions(tmp_path):
     maker = study1(Maker(tmp_path), tasks=("rte", "my_task"), seeds=(0,))
-    lines = list(csv.DictReader(io.StringIO(render_csv(grids.methods_table(maker.frame())))))
+    lines = list(csv.DictReader(io.StringIO(grids.methods_table(maker.frame()).csv())))
     line_of = {"method": "f2c", "task": "rte", "metric": "mean_f1"}
     line = next(line for line in lines if line_of.items() <= line.items())
     (metrics,) = maker.metrics(method="f2c", task="rte")
@@ -231,60 +189,26 @@ def test_csv_has_unrounded_fractions(tmp_path):
 def test_untrusted_names_cannot_break_a_table():
     name = "a|b*[x](y)<b>_\u202e"
     audit = {"method": "base", "task": name, "values": dict.fromkeys(PAPER_METRICS, 0.5), "model": name}
-    text = render_markdown(grids.methods_table(made_frame(audit, audit | {"method": "f2c"})))
+    text = grids.methods_table(made_frame(audit, audit | {"method": "f2c"})).markdown()
     assert text.splitlines()[2].replace("\\|", "").count("|") == 5
     assert "\u202e" not in text
     assert "<b>" not in text
     table = grids.methods_table(made_frame(audit | {"task": "=1+1"}))
-    assert "=1+1" not in render_csv(table).replace("'=1+1", "")
-
-
-def test_no_paper_columns_without_its_tasks():
-    table = grids.changes_table(made_frame(*({**audit, "task": f"my_{audit['task']}"} for audit in paper_audits())))
-    assert "paper" not in [column.text for column in table.columns]
-    assert {len(row) for row in table.rows if row} == {len(table.columns)}
-    own = made_frame(*({**audit, "source": f"my_{audit['source']}"} for audit in transfer_audits()))
-    headings = [column.text for column in grids.transfer_table(own, "f2c").columns]
-    assert headings == ["trained on", *["Δ", "P/N"] * 3]
-
-
-def test_other_methods_have_separate_transfer_files():
-    frame = made_frame(*({**audit, "method": "cce"} for audit in transfer_audits()))
-    table = grids.transfer_table(frame, "cce")
-    assert (table.name, table.title) == ("table2_transfer_cce", "Transfer to other tasks under CCE")
-    assert not any(cell.style == "paper" for row in table.rows for cell in row)
-    assert grids.transfer_table(TRANSFER, "f2c").title == "Transfer to other tasks under F2C (the paper's Table 2)"
-    line = "The paper gives its pairs only as heat maps."
-    assert line in grids.pairs_table(TRANSFER, "f2c").notes
-    assert line not in grids.pairs_table(frame, "cce").notes
-
-
-def test_sizes_table_has_published_rows_and_hours(tmp_path):
-    frame = study1(Maker(tmp_path), tasks=("rte", "cb")).frame()
-    text = render_markdown(sizes_table(frame, read_sizes(frame)))
-    rows = rows_of(text)
-    assert rows[0][1:4] == ["train here", "train paper", "train release"]
-    rte = next(row for row in rows if row[0] == "RTE")
-    assert rte[1:4] == ["1,234", "(1,490)", "(1,488)"]  # the paper's table, and the release's
-    assert rte[4:7] == ["56", "(1,000)", "(1,000)"]
-    assert rte[9] == "(277)"
-    assert rows[0][10:] == ["hours training", "hours validation", "hours audit"]
-    assert rte[10:] == ["1.50", "0.50", "0.25"]
-    assert "Reported there: 3 to 23 hours for one dataset, on an A6000 of 48 GB or an A100 of 80 GB." in text
-    assert "061347c" in text
+    assert "=1+1" not in table.csv().replace("'=1+1", "")
 
 
 def test_variants_keep_titles_and_order(tmp_path):
     maker = Maker(tmp_path)
     study1(maker, tasks=("rte",), seeds=(0,), methods=("f2c", "frozen", "cce"))
-    variants = {"frozen": MethodVariant("f2c", "F2C, frozen", "#123456")}
-    study = replace(maker.plan.study, methods=("base", "cce", "frozen", "f2c"), variants=variants)
+    variants = {"frozen": MethodVariant(method="f2c", title="F2C, frozen", colour="#123456")}
+    changes = {"methods": ("base", "cce", "frozen", "f2c"), "variants": variants}
+    study = maker.plan.study.model_copy(update=changes)
     frame = make_frame(maker.folder, replace(maker.plan, study=study))
     assert colours_of(frame)["frozen"] == "#123456"
-    rows = rows_of(render_markdown(grids.methods_table(frame)))
+    rows = rows_of(grids.methods_table(frame).markdown())
     heads = [row[0] for row in rows[2:] if row[0]]
     assert heads == ["Base", "CCE", "F2C, frozen", "F2C"]
-    of_others = [row[0] for row in rows_of(render_markdown(grids.methods_table(maker.frame())))[2:] if row[0]]
+    of_others = [row[0] for row in rows_of(grids.methods_table(maker.frame()).markdown())[2:] if row[0]]
     assert of_others == ["Base", "CCE", "F2C", "frozen"]
 
 
@@ -293,9 +217,9 @@ def test_held_out_templates_have_separate_rows(tmp_path):
     study1(maker, tasks=("mine", "other"), seeds=(0,), methods=("f2c",))
     maker.audit("base", "mine", shown=(3, 10), held_out=True)
     maker.audit("f2c", "mine", seed=0, shown=(3, 10), held_out=True)
-    study = replace(maker.plan.study, audit_held_out=True)
+    study = maker.plan.study.model_copy(update={"audit_held_out": True})
     frame = make_frame(maker.folder, replace(maker.plan, study=study))
-    tables = {table.name: render_markdown(table) for table in make_tables(frame)}
+    tables = {table.name: table.markdown() for table in make_tables(frame)}
     rows = rows_of(tables["table1_methods"])
     assert [row[0] for row in rows[2:] if row[0]] == ["Base", "F2C", "Base (held out)", "F2C (held out)"]
     of_other = [row[rows[0].index("other")] for row in rows[2:]]

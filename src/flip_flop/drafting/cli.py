@@ -151,18 +151,11 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
     from flip_flop.drafting.paraphrase import sampler
     from flip_flop.drafting.vary import review, varied_task_text, vary_templates
     from flip_flop.files import write_text
-    from flip_flop.tasks.plugins import COMPUTED_LABEL
 
     if task.suffix not in (".yaml", ".yml"):
         raise InputError("E-TASK-FILE", f"{task} is not a task file.", "Give a .yaml file: the new file has its data.")
     click.get_current_context().with_resource(check_task_out(vary.out, overwrite=vary.overwrite))
     found = whole = data.open(str(task), "all")
-    if whole.label_field == COMPUTED_LABEL:
-        raise InputError(
-            "E-TASK-FILE",
-            f"{task}: the labels are computed from targets, and the rows have no label field.",
-            "Add label_field and labels to it, and list its templates.",
-        )
     if vary.templates:
         names = data.open(str(task), vary.templates).templates.names
         others = tuple(name for name in whole.templates.names if name not in names or name in whole.held_out_templates)

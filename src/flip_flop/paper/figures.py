@@ -41,7 +41,7 @@ from flip_flop.paper.frame import (
     tasks_of,
     titles_of,
 )
-from flip_flop.paper.paper import PAPER_METRICS
+from flip_flop.paper.published import PAPER_METRICS
 
 COLUMN, PAGE = 3.35, 6.9  # widths in inches of one column and of both, in a two-column paper
 GREY, FAINT = "#4d4d4d", "#d9d9d9"

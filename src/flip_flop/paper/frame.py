@@ -29,10 +29,9 @@ import pandas as pd
 from flip_flop.evaluation.run_directory import Audit, load_run
 from flip_flop.method import BASE, METHODS, Method
 from flip_flop.metrics import METRICS
-from flip_flop.paper.folder import StudyFolder
-from flip_flop.paper.paper import PAPER_METRICS, dataset_names
-from flip_flop.paper.study import MethodVariant
-from flip_flop.paper.units import Cell, Plan
+from flip_flop.paper.plan import Cell, Plan
+from flip_flop.paper.published import PAPER_METRICS, dataset_names
+from flip_flop.paper.run import StudyFolder
 from flip_flop.report import mean_difference, what_differs
 
 Setting = Literal["own", "held_out", "transfer", "unseen"]
@@ -42,6 +41,10 @@ TEMPLATE_F1 = "template_f1"
 CELL = ["setting", "method", "source", "task", "k", "held_out", "template_names"]
 _METHOD = ["method", "method_title", "method_colour"]
 _OTHERS_COLOUR = "#cc79a7"
+# Default colours of variants: those of Okabe and Ito that the paper's methods do not have, then Tol's.
+VARIANT_COLOURS = (
+    *("#0072b2", "#d55e00", "#332288", "#999933", "#882255", "#f0e442", "#44aa99", "#661100", "#aa4499", "#000000"),
+)
 _INTERVAL = ["change_low", "change_high"]
 
 
@@ -128,9 +131,12 @@ def _compare(metric: str, base: Audit | None, runs: Sequence[Audit]) -> dict[str
     return {"base": base.metrics[metric], "change_low": low, "change_high": high}
 
 
-def _methods_audited(plan: Plan) -> dict[str, Method | MethodVariant]:
+def _methods_audited(plan: Plan) -> dict[str, Method]:
     """Return the methods by name, in the order of tables. Other people's methods share a colour."""
-    known: dict[str, Method | MethodVariant] = {BASE.name: BASE, **METHODS, **plan.study.variants}
+    known: dict[str, Method] = {BASE.name: BASE, **METHODS}
+    for number, (name, variant) in enumerate(plan.study.variants.items()):
+        colour = variant.colour or VARIANT_COLOURS[number % len(VARIANT_COLOURS)]
+        known[name] = Method(name, variant.title or name, colour)
     order = plan.study.methods if plan.study.variants else known
     names = sorted({cell.method for cell in plan.audits}, key=lambda name: _rank(name, order))
     return {name: known.get(name, Method(name, name, _OTHERS_COLOUR)) for name in names}

@@ -11,18 +11,17 @@ from flip_flop.console import DEMO_NOTE, markdown_cell
 from flip_flop.errors import install_command
 from flip_flop.files import write_bytes, write_text
 from flip_flop.method import BASE
-from flip_flop.paper import grids
+from flip_flop.paper import tables
 from flip_flop.paper.frame import in_setting, methods_of, template_f1
-from flip_flop.paper.sizes import read_sizes, sizes_table
 from flip_flop.paper.study import Study
-from flip_flop.paper.table import Table, render_csv, render_latex, render_markdown
+from flip_flop.report.tables import Table
 
 if TYPE_CHECKING:
     from flip_flop.paper.figures import Plot
 
 log = logging.getLogger("flip_flop")
 
-RENDERERS = {"md": render_markdown, "csv": render_csv, "tex": render_latex}
+RENDERERS = {"md": Table.markdown, "csv": Table.csv, "tex": Table.latex}
 FORMATS = ("pdf", "svg", "png")
 
 
@@ -37,11 +36,11 @@ def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
     """
     if not frame["is_done"].any():
         return []
-    tables, plots = list(make_tables(frame)), make_plots(frame)
+    contents, plots = list(make_tables(frame)), make_plots(frame)
     files = {
-        out / "tables" / f"{table.name}.{kind}": render(table).encode("utf-8")
+        out / "tables" / f"{table.name}.{kind}": f"{render(table).rstrip()}\n".encode()
         for kind, render in RENDERERS.items()
-        for table in tables
+        for table in contents
     }
     files |= {out / "figures" / f"{plot.name}.{kind}": plot.render(kind) for plot in plots for kind in FORMATS}
     for path in [*(out / "tables").glob("*.*"), *(out / "figures").glob("*.*")]:
@@ -49,7 +48,7 @@ def write_outputs(frame: pd.DataFrame, study: Study, out: Path) -> list[Path]:
             path.unlink()
     for path, content in files.items():
         write_bytes(path, content)
-    write_text(out / "index.md", _page(frame, study, tables, plots))
+    write_text(out / "index.md", _page(frame, study, contents, plots))
     return [out / "index.md", *files]
 
 
@@ -57,19 +56,17 @@ def make_tables(frame: pd.DataFrame) -> Iterator[Table]:
     """Make the tables that apply."""
     own = in_setting(frame, "own")
     if set(methods_of(own)) - {BASE.name}:
-        yield grids.methods_table(frame)
-        yield grids.changes_table(frame)
+        yield tables.methods_table(frame)
+        yield tables.changes_table(frame)
         if len(in_setting(frame, "held_out")):
-            yield grids.changes_table(frame, "held_out")
+            yield tables.changes_table(frame, "held_out")
     for method in _transferred(frame):
-        yield grids.transfer_table(frame, method)
-        yield grids.pairs_table(frame, method)
+        yield tables.transfer_table(frame, method)
+        yield tables.pairs_table(frame, method)
     if in_setting(frame, "unseen")["is_done"].any():
-        yield grids.unseen_table(frame)
+        yield tables.unseen_table(frame)
     if len(template_f1(own[own["method"] == BASE.name])):
-        yield grids.spread_table(frame)
-    if len(sizes := read_sizes(frame)):
-        yield sizes_table(frame, sizes)
+        yield tables.spread_table(frame)
 
 
 def make_plots(frame: pd.DataFrame) -> list["Plot"]:
@@ -97,13 +94,13 @@ def _transferred(frame: pd.DataFrame) -> list[str]:
     return methods_of(found[found["is_done"]])
 
 
-def _page(frame: pd.DataFrame, study: Study, tables: Sequence[Table], plots: Sequence["Plot"]) -> str:
+def _page(frame: pd.DataFrame, study: Study, contents: Sequence[Table], plots: Sequence["Plot"]) -> str:
     parts = [f"# {markdown_cell(study.name)}"]
     if study.description:
         parts.append(markdown_cell(study.description))
     if frame["is_demo"].any():
         parts.append(f"**{DEMO_NOTE}**")
-    parts += [f"{render_markdown(each).rstrip()}\n\n{_links('tables', each.name, ('csv', 'tex'))}" for each in tables]
+    parts += [f"{table.markdown()}\n\n{_links('tables', table.name, ('csv', 'tex'))}" for table in contents]
     for plot in plots:
         image = f"![{markdown_cell(plot.alt)}](figures/{plot.name}.png)"
         parts.append(f"### {markdown_cell(plot.title)}\n\n{image}\n\n{_links('figures', plot.name, FORMATS)}")

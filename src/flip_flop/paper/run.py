@@ -1,86 +1,229 @@
-"""Run units. A unit skips completed cells, so that an interrupted study continues when its command is run again.
+"""The folder of all studies, and the run of a unit. An interrupted study continues when its command is run again.
 
-Of several processes that ``accelerate launch`` or ``torchrun`` has started, the main one runs the unit. The others
-train with it, and receive their instructions through the process group. A shared file system may show files late.
+Of several processes that ``accelerate launch`` or ``torchrun`` has started, all train a unit, and the first one does
+everything else. A shared file system may show files late, so the first one also decides what is left to train.
 """
 
 import contextlib
 import gc
+import logging
 import math
 import os
 import signal
-import sys
-import threading
+import subprocess
 import time
 import traceback
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
-from flip_flop.console import echo, is_first_process, now
+from flip_flop.console import align_columns, echo, is_first_process, now, track
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
-from flip_flop.files import lock_output, remove
-from flip_flop.paper.digests import cell_key, choose, open_model, open_task
-from flip_flop.paper.folder import CELL, StudyFolder
-from flip_flop.paper.units import Cell, Plan, Unit
+from flip_flop.files import (
+    lock_output,
+    read_json,
+    read_object,
+    remove,
+    sha256_json,
+    sha256_text,
+    write_json,
+    write_text,
+)
+from flip_flop.manifest import find_change, loaded_files
+from flip_flop.paper.plan import Cell, Plan, Unit, cell_key, choose, open_task
+from flip_flop.paper.study import Study
 from flip_flop.record import RUN_FILE
-from flip_flop.scoring import LoadedModel
+from flip_flop.scoring import LoadedModel, load_model
 from flip_flop.scoring.distributed import all_gather
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.tasks import Task
 from flip_flop.training import F2CConfig, load_training_data, make_config, train
 
-# Exit codes: done; a cell failed; another process is running the unit (EX_TEMPFAIL); stopped by a signal.
-DONE, FAILED, BUSY, STOPPED = 0, 1, 75, 128 + signal.SIGTERM
-# The main process tells the others to train, or its exit code.
-TRAIN = -1
-# Set in the environment of the processes of `study run`. A text on standard input asks them to stop; its end without a
-# text means that `study run` was killed.
-SUPERVISED = "FLIP_FLOP_SUPERVISED"
-_stop_asked = threading.Event()  # the last step of a training run does not react to a signal
+log = logging.getLogger("flip_flop")
+
+CELL = "cell.json"
+DONE, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM  # exit codes of a unit
+STATES = ("done", "failed", "open")
+_PLAN = TypeAdapter(Plan)
+
+
+class StudyFolder:
+    """``trainings/``, ``audits/``, ``logs/``, ``slurm/``, and a folder for each study and model."""
+
+    def __init__(self, root: Path):
+        self.root = root.resolve()
+
+    def run(self, cell: Cell) -> Path:
+        """Return the run directory of a cell."""
+        return self.root / cell.folder
+
+    def log(self, unit: Unit) -> Path:
+        """Return the log of a unit. Attempts are appended."""
+        return self.root / "logs" / f"{unit.name}.log"
+
+    def is_done(self, cell: Cell) -> bool:
+        """Return whether a cell's record is complete. An audit must be of the current adapter."""
+        run, mark = _read(self.run(cell) / RUN_FILE), _read(self.run(cell) / CELL)
+        if run.get("kind") != cell.kind or mark.get("key") != cell.key or self.damage(cell) is not None:
+            return False
+        adapter = mark.get("adapter")
+        return cell.training is None or (bool(adapter) and _adapter(self.root / str(mark.get("trained_in"))) == adapter)
+
+    def damage(self, cell: Cell) -> str | None:
+        """Name the changed file of a cell's run; ``None`` if it is complete or has not finished."""
+        folder = self.run(cell)
+        only = () if cell.kind == "train" else loaded_files(folder)  # prompts of an audit may have been removed
+        return find_change(folder, only) if (folder / RUN_FILE).exists() else None
+
+    def open_units(self, plan: Plan) -> list[Unit]:
+        """Return the units with a cell that is not done."""
+        return [unit for unit in plan.units if not all(map(self.is_done, unit.cells))]
+
+    def finish(self, cell: Cell, training: Cell | None = None) -> None:
+        """Mark a complete run as done: write its digest, and for an audit the adapter's digest, into its folder."""
+        record = {"key": cell.key, "label": cell.label, "training": cell.training}
+        if training is not None:
+            record |= {"trained_in": str(training.folder), "adapter": _adapter(self.run(cell))}
+        write_json(self.run(cell) / CELL, record)
+
+    def write_failures(self, unit: Unit, lines: list[str]) -> None:
+        """Replace the failures of a unit's last attempt, one line for each cell."""
+        write_text(self.log(unit).with_suffix(".failed"), "".join(f"{line}\n" for line in lines))
+
+    def failures(self, unit: Unit) -> dict[Cell, str]:
+        """Return the reason for each cell of a unit that has a changed file, or that failed and is not done since."""
+        reasons: dict[Cell, str] = {}
+        with contextlib.suppress(OSError):
+            for line in self.log(unit).with_suffix(".failed").read_text(encoding="utf-8").splitlines():
+                failed = (cell for cell in unit.cells if line.startswith(f"{cell.kind} {cell.label}: "))
+                reasons |= {cell: line for cell in failed if not self.is_done(cell)}
+        for cell in unit.cells:
+            if damage := self.damage(cell):
+                reasons[cell] = f"{cell.kind} {cell.label}: {self.run(cell) / damage}."
+        return reasons
+
+    def states(self, plan: Plan) -> dict[Cell, str]:
+        """Return the state of each cell: ``done``, ``failed`` or ``open``."""
+        states = {}
+        for unit in plan.units:
+            failed = self.failures(unit)
+            for cell in unit.cells:
+                states[cell] = "done" if self.is_done(cell) else "failed" if cell in failed else "open"
+        return states
+
+    def error_lines(self, plan: Plan) -> list[str]:
+        """Return one line for each failed cell, with its log."""
+        return [
+            f"failed: {reason} Log: {self.log(unit)}" for unit in plan.units for reason in self.failures(unit).values()
+        ]
+
+    # ---- the study ----
+
+    def study(self, plan: Plan) -> Path:
+        """Return the folder of a study with a model.
+
+        The folder has the study's name if the study file names this model. Otherwise the end of the model's name
+        follows, and six digits of a digest, as the names of two models may end alike.
+        """
+        study, model = plan.study, plan.setup.model
+        name = study.name if study.protocol == "paper" else f"{study.name}-{study.protocol}"
+        if study.model == model:
+            return self.root / name
+        word = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in Path(model).name)
+        return self.root / f"{name}-{word}-{sha256_text(model)[:6]}"
+
+    def write_plan(self, plan: Plan) -> Path:
+        """Write the plan under its digest and as ``study.json``, and return the former path.
+
+        Units read the former: another command may start the same study with other seeds meanwhile.
+        """
+        record = _PLAN.dump_python(plan, mode="json", exclude={"study": {"settings", "override"}})
+        folder, revision = self.study(plan), plan.setup.revision
+        former = _read(folder / "study.json").get("setup", {}).get("revision")
+        if former and revision and former != revision:
+            log.warning(
+                "W-STUDY-MODEL: %s is at commit %s now. The last run used %s, and its cells are not used. "
+                "--revision %s continues that run.",
+                *(plan.setup.model, revision, former, former),
+            )
+        path = folder / "plans" / f"{sha256_json(record)[:12]}.json"
+        write_json(path, record)
+        write_json(folder / "study.json", record)
+        return path
+
+    def read_study(self, study: Study, model: str | None = None) -> Plan:
+        """Read the plan of a study's last run. Without a model, there must be one plan.
+
+        Raises:
+            InputError: ``E-STUDY-MISSING``, also if there are several models or a plan cannot be read.
+        """
+        plans = {}
+        for path in sorted(self.root.glob("*/study.json"), key=lambda path: path.stat().st_mtime_ns):
+            if f"{path.parent.name}-".startswith(f"{study.name}-"):
+                plan = load_plan(path)  # maybe of a study whose name begins alike
+                if (plan.study.name, plan.study.protocol) == (study.name, study.protocol):
+                    plans[plan.setup.model] = plan
+        if model is None and len(plans) == 1:
+            return next(iter(plans.values()))
+        if model in plans:
+            return plans[model]
+        known = sorted(plans) or sorted(entry.parent.name for entry in self.root.glob("*/study.json"))
+        options = "" if model is None else f" --model {model}"
+        options += "" if study.protocol == "paper" else f" --protocol {study.protocol}"
+        raise InputError(
+            "E-STUDY-MISSING",
+            f"{self.root} has {'several runs' if plans and model is None else 'no run'} of study "
+            f"{study.name!r}{options and f' with{options}'}.",
+            f"Name one with --model. There: {', '.join(known)}." if known else "Run the study first.",
+        )
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan that :meth:`StudyFolder.write_plan` wrote (``E-STUDY-MISSING``)."""
+    try:
+        record = read_json(path)
+        record["study"].pop("settings", None)  # of an earlier version
+        return _PLAN.validate_python(record)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else type(error).__name__
+    raise InputError("E-STUDY-MISSING", f"{path} is not the plan of a study ({reason}).", "Run the study again.")
+
+
+def _adapter(run: Path) -> str | None:
+    """Return the digest of the adapter that a run saved or measured."""
+    adapter = _read(run / RUN_FILE).get("adapter")
+    return adapter.get("digest") if isinstance(adapter, dict) else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return read_object(path) or {}
+
+
+def status_lines(plan: Plan, folder: StudyFolder) -> Iterator[str]:
+    """Count the states by kind and task, and name each failure."""
+    states = folder.states(plan)
+    counts = Counter((cell.kind, cell.task_name, state) for cell, state in states.items())
+    total = Counter(states.values())
+    rows: list[tuple[str, ...]] = [("", "task", *STATES)]
+    for kind, task in sorted({(cell.kind, cell.task_name) for cell in states}):
+        rows.append((kind, task, *(str(counts[kind, task, state]) for state in STATES)))
+    rows.append(("all", "", *(str(total[state]) for state in STATES)))
+    yield from align_columns(rows, num_left=2).splitlines()
+    yield from folder.error_lines(plan)
+
+
+# ---- one unit, in this process ----
 
 
 def num_processes() -> int:
     """Return the number of processes that a launcher has started; 1 without a launcher."""
     return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def run_unit(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
-    """Run the cells of a unit that are not done, and return the exit code.
-
-    Raises:
-        SystemExit: A signal stopped an audit.
-    """
-    runner = _UnitRunner(plan, folder, unit)
-    with _terminable():
-        if num_processes() == 1:
-            return runner.run()
-        return runner.run_launched()
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Exit in order on SIGTERM, as on Ctrl-C, or when the supervisor asks for it or has died."""
-
-    def stop(number: int, frame: object) -> None:
-        raise SystemExit(STOPPED)
-
-    def watch() -> None:
-        if not sys.stdin.read():  # the supervisor was killed: release the unit at once, for the next command
-            os.kill(os.getpid(), signal.SIGKILL)
-        _stop_asked.set()
-        # Not SIGINT: the cluster may have sent SIGTERM to the whole job, and SIGINT would end a training run at once.
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    if SUPERVISED in os.environ:
-        threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def split_batch_across_ranks(config: F2CConfig, processes: int) -> None:
@@ -90,127 +233,185 @@ def split_batch_across_ranks(config: F2CConfig, processes: int) -> None:
         InputError: ``E-DISTRIBUTED`` if they cannot be divided.
     """
     step = config.per_device_train_batch_size * config.gradient_accumulation_steps
-    each, rest = divmod(step, processes)
+    share, rest = divmod(step, processes)
     if rest:
-        message = f"A step of {step} instances cannot be divided evenly among {processes} processes."
-        raise InputError("E-DISTRIBUTED", message, f"Launch a number of processes that divides {step}.")
-    config.per_device_train_batch_size = math.gcd(config.per_device_train_batch_size, each)
-    config.gradient_accumulation_steps = each // config.per_device_train_batch_size
+        raise InputError(
+            "E-DISTRIBUTED",
+            f"A step of {step} instances cannot be divided evenly among {processes} processes.",
+            f"Launch a number of processes that divides {step}.",
+        )
+    config.per_device_train_batch_size = math.gcd(config.per_device_train_batch_size, share)
+    config.gradient_accumulation_steps = share // config.per_device_train_batch_size
 
 
-class _UnitRunner:
-    def __init__(self, plan: Plan, folder: StudyFolder, unit: Unit):
-        self.plan, self.folder, self.unit = plan, folder, unit
-        self._on_cpu = plan.setup.device == "cpu" or not torch.cuda.is_available()
-        self._opened: tuple[str, Task] | None = None
-        self._told = False
+def run_unit(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
+    """Run the cells of a unit that are not done, and return the exit code: 0, 1 if a cell failed, 143 if stopped.
 
-    def run(self) -> int:
-        if all(map(self.folder.is_done, self.unit.cells)):
-            return DONE
-        echo(f"---- {now()}, process {os.getpid()}")
-        failures: list[str] = []
-        for cell in self.unit.cells:
-            if _stop_asked.is_set():
-                return STOPPED
-            if self.folder.is_done(cell):
-                continue
-            code, reason = self._run_cell(cell)
-            if code in (BUSY, STOPPED):
-                return code
-            if code == FAILED:
-                failures.append(f"{cell.kind} {cell.label}: {reason}")
-                if cell.kind == "train":
-                    break
-        self.folder.write_failures(self.unit, failures)
-        return FAILED if failures else DONE
+    Raises:
+        SystemExit: SIGTERM stopped an audit.
+    """
+    with _exit_on_sigterm():
+        if num_processes() > 1:
+            if unit.training is None:  # one process audits the base, without a process group
+                return _run_cells(plan, folder, unit) if is_first_process() else DONE
+            # This begins the process group. Later, digests resolve settings for the CPU, which would begin a CPU's.
+            ddp = {name: value for name, value in unit.training.settings.items() if name.startswith("ddp")}
+            make_config(ddp | {"use_cpu": _on_cpu(plan)})
+            is_trained = all_gather(folder.is_done(unit.training))[0]
+            if not is_first_process():
+                return DONE if is_trained or _train(plan, folder, unit.training) else STOPPED
+        return _run_cells(plan, folder, unit)
 
-    def run_launched(self) -> int:
-        training = self.unit.training
-        if training is None:  # one process audits the base, without a process group
-            return self.run() if is_first_process() else DONE
-        # This begins the process group. Later, digests resolve settings for the CPU, which would begin a CPU's group.
-        own = {name: value for name, value in training.settings.items() if name.startswith("ddp")}
-        make_config(own | {"use_cpu": self._on_cpu})
-        if not is_first_process():
-            word = all_gather(DONE)[0]
-            return word if word != TRAIN else DONE if self._train(training) else STOPPED
-        code = self.run()
-        self._tell(code)
-        return code
 
-    def _tell(self, word: int) -> None:
-        """Tell the other processes once to train or to exit."""
-        if num_processes() > 1 and not self._told:
-            self._told = True
-            all_gather(word)
+@contextlib.contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: exit(STOPPED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
-    def _run_cell(self, cell: Cell) -> tuple[int, str]:
-        """Run a cell, and return its exit code and the reason of a failure. Other cells run after any error."""
-        started = time.monotonic()
+
+def _run_cells(plan: Plan, folder: StudyFolder, unit: Unit) -> int:
+    """Run the cells one after the other. Other cells run after any error but that of a training run."""
+    echo(f"---- {now()}, process {os.getpid()}")
+    failures: list[str] = []
+    for cell in unit.cells:
+        if folder.is_done(cell):
+            continue
+        started, reason = time.monotonic(), ""
         try:
             if cell.kind == "audit":
-                self._tell(DONE)  # the others can exit
-                self._audit(cell)
-            elif not self._train(cell):
-                return STOPPED, ""
-            self.folder.finish(cell, self.unit.training if cell.kind == "audit" else None)
+                _audit(plan, folder, unit, cell)
+            elif not _train(plan, folder, cell):
+                return STOPPED
+            folder.finish(cell, unit.training if cell.kind == "audit" else None)
         except InputError as error:
             echo(error, err=True)
-            return BUSY if error.code == "E-OUT-BUSY" else FAILED, str(error)
+            if error.code == "E-OUT-BUSY":
+                return FAILED
+            reason = str(error)
         except Exception as error:
             echo(traceback.format_exc(), err=True)
-            return FAILED, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        finally:
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-        echo(f"{cell.kind} {cell.label}: {time.monotonic() - started:.0f} s", err=True)
-        return DONE, ""
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        echo(f"{cell.kind} {cell.label}: {reason or f'{time.monotonic() - started:.0f} s'}", err=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+        if reason:
+            failures.append(f"{cell.kind} {cell.label}: {reason}")
+            if cell.kind == "train":
+                break
+    folder.write_failures(unit, failures)
+    return FAILED if failures else DONE
 
-    def _open(self, cell: Cell) -> Task:
-        if self._opened is None or self._opened[0] != cell.task:
-            self._opened = (cell.task, open_task(cell.task, self.plan.setup, self.plan.study.protocol))
-        task = choose(self._opened[1], cell.templates)
-        if cell_key(self.plan, cell, task) != cell.key:
-            message = f"the data, templates or settings of {cell.task} have changed since the plan of {cell.label}."
-            raise InputError("E-STUDY-CHANGED", message)
-        return task
 
-    def _load(self, training: Cell | None) -> LoadedModel:
-        """Load the base model, or with the adapter of a training run."""
-        adapter = None if training is None else self.folder.run(training) / "adapter"
-        loaded = open_model(self.plan.setup, adapter)
-        if loaded.record.is_demo:
-            torch.set_num_threads(1)  # so small a model is slower with two threads
-        return loaded
+def _on_cpu(plan: Plan) -> bool:
+    return plan.setup.device == "cpu" or not torch.cuda.is_available()
 
-    def _train(self, cell: Cell) -> bool:
-        task, out, study = self._open(cell), self.folder.run(cell), self.plan.study
-        config = make_config(dict(cell.settings) | {"use_cpu": self._on_cpu}, cell.label)
-        split_batch_across_ranks(config, num_processes())
-        if is_first_process():
-            if damage := self.folder.damage(cell):
-                echo(f"{out / damage}: {cell.label} continues from its last checkpoint", err=True)
-                (out / RUN_FILE).unlink()
-                (out / CELL).unlink()
-            self._tell(TRAIN)
+
+def _open(plan: Plan, cell: Cell) -> Task:
+    task = choose(open_task(cell.task, plan.study, plan.setup), cell.templates)
+    if cell_key(plan, cell, task) != cell.key:
+        message = f"the data, templates or settings of {cell.task} have changed since the plan of {cell.label}."
+        raise InputError("E-STUDY-CHANGED", message)
+    return task
+
+
+def _load(plan: Plan, adapter: Path | None = None) -> LoadedModel:
+    setup = plan.setup
+    loaded = load_model(setup.model, adapter=adapter, revision=setup.revision, dtype=setup.dtype, device=setup.device)
+    if loaded.record.is_demo:
+        torch.set_num_threads(1)  # so small a model is slower with two threads
+    return loaded
+
+
+def _train(plan: Plan, folder: StudyFolder, cell: Cell) -> bool:
+    """Train, or continue from the last checkpoint. Return whether the training has ended, not been stopped."""
+    task, out, study = _open(plan, cell), folder.run(cell), plan.study
+    config = make_config(dict(cell.settings) | {"use_cpu": _on_cpu(plan)}, cell.label)
+    split_batch_across_ranks(config, num_processes())
+    if is_first_process() and (damage := folder.damage(cell)):
+        echo(f"{out / damage}: {cell.label} continues from its last checkpoint", err=True)
+        (out / RUN_FILE).unlink()
+        (out / CELL).unlink()
+    data = load_training_data(task, config, limit=study.limit, eval_limit=study.eval_limit)
+    try:
+        return train(_load(plan), data, config, out, resume=True, keep_worse=True).stopped_by is None
+    except InputError as error:
+        if error.code != "E-RESUME-CHANGED":
+            raise
+        hint = f"Restore them, or remove {out}, and run the study again."
+        raise InputError(error.code, error.message, hint) from error
+
+
+def _audit(plan: Plan, folder: StudyFolder, unit: Unit, cell: Cell) -> None:
+    out = folder.run(cell)
+    with lock_output(out):  # refused before the work, not after it
+        split = _open(plan, cell).render(plan.study.split, limit=plan.study.limit)
+        known = {item.name for item in fields(ScoringOptions)}
+        scoring = ScoringOptions(**{name: value for name, value in cell.settings.items() if name in known})
+        adapter = folder.run(unit.training) / "adapter" if unit.training else None
+        result = audit(_load(plan, adapter), split, scoring=scoring, name=cell.method)
+        remove(out)  # a damaged audit
+        result.write(out)
+
+
+# ---- all units, on this machine ----
+
+
+def worker_devices(device: str, jobs: int | None = None) -> list[str]:
+    """Return the value of CUDA_VISIBLE_DEVICES for each worker: one GPU, or none. More workers share the GPUs."""
+    available = 0 if device == "cpu" else torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = list(map(str, range(available))) if named is None else [name.strip() for name in named.split(",")]
+    devices = [name for name in names if name][:available] or [""]
+    return [devices[index % len(devices)] for index in range(jobs or len(devices))]
+
+
+def run_units(
+    plan: Plan, folder: StudyFolder, command: Sequence[str], devices: Sequence[str], *, quiet: bool = False
+) -> dict[Unit, int]:
+    """Run the units that are not done, one process of ``command`` on each device at a time; return their exit codes.
+
+    An error on a GPU or a lost process ends its unit alone. SIGTERM and Ctrl-C let each process finish its step and
+    write a checkpoint. A second Ctrl-C ends them at once.
+    """
+    waiting, free, exit_codes = folder.open_units(plan), list(devices), {}
+    running: dict[subprocess.Popen[bytes], tuple[Unit, str]] = {}
+    with _exit_on_sigterm(), track(plan.study.name, len(waiting), "units", quiet=quiet) as advance:
         try:
-            data = load_training_data(task, config, limit=study.limit, eval_limit=study.eval_limit)
-            run = train(self._load(None), data, config, out, resume=True, keep_worse=True)
-        except InputError as error:
-            if error.code != "E-RESUME-CHANGED":
-                raise
-            hint = f"Restore them, or remove {out}, and run the study again."
-            raise InputError(error.code, error.message, hint) from error
-        return run.stopped_by is None
+            while waiting or running:
+                while waiting and free:
+                    unit, device = waiting.pop(0), free.pop(0)
+                    running[_start(folder, unit, command, device)] = (unit, device)
+                time.sleep(0.1)
+                for process in [process for process in running if process.poll() is not None]:
+                    unit, device = running.pop(process)
+                    exit_codes[unit] = process.returncode
+                    free.append(device)
+                    advance(1)
+        finally:
+            if running:
+                echo("finishing the step; press Ctrl-C again to stop now", err=True)
+            try:
+                for process in running:
+                    process.terminate()
+                for process in running:
+                    process.wait()
+            finally:
+                for process in running:
+                    process.kill()
+    return exit_codes
 
-    def _audit(self, cell: Cell) -> None:
-        with lock_output(self.folder.run(cell)):  # refused before the work, not after it
-            split = self._open(cell).render(self.plan.study.split, limit=self.plan.study.limit)
-            known = {item.name for item in fields(ScoringOptions)}
-            scoring = ScoringOptions(**{name: value for name, value in cell.settings.items() if name in known})
-            loaded = self._load(self.unit.training)
-            found = audit(loaded, split, scoring=scoring, name=cell.method)
-            remove(self.folder.run(cell))  # a damaged audit
-            found.write(self.folder.run(cell))
+
+def _start(folder: StudyFolder, unit: Unit, command: Sequence[str], device: str) -> subprocess.Popen[bytes]:
+    folder.log(unit).parent.mkdir(parents=True, exist_ok=True)
+    with folder.log(unit).open("ab") as log:
+        return subprocess.Popen(
+            [*command, "--unit", unit.name],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": device},
+            start_new_session=True,  # Ctrl-C reaches only this process
+        )

@@ -1,6 +1,5 @@
-"""Submit a study to Slurm: one array of units, and a dependent job that writes the tables. Slurm does the rest."""
+"""The commands of a study's units: as lines of a file for any scheduler, or as an array job of Slurm."""
 
-import re
 import shlex
 import shutil
 import subprocess
@@ -9,39 +8,43 @@ from pathlib import Path
 
 from flip_flop.errors import InputError
 from flip_flop.files import read_object, write_json, write_text
-from flip_flop.paper.folder import StudyFolder
-from flip_flop.paper.units import Plan, Unit
+from flip_flop.paper.plan import Plan, Unit
+from flip_flop.paper.run import StudyFolder
 
-# Slurm signals a job before the end of its time, up to a minute earlier than asked.
-LEAD_SECONDS, LEAD_TOLERANCE = 90, 60
-# A training run that never reaches its next checkpoint must not be requeued forever.
-MAX_RESTARTS = 100
+EXPORT = """\
+# Study {study}: {total} units, each a training run with its audits or an audit of the base; {open} are not done.
+# One after the other: sh {file}
+# Four at a time: grep -v '^#' {file} | xargs -d '\\n' -P 4 -n 1 sh -c
+# All use the first GPU, unless each line sets its own CUDA_VISIBLE_DEVICES.
+# The weights are loaded in {dtype}. --device cpu or cuda, or --dtype, changes that.
+{commands}
+# At the end, tables and figures:
+# {tables}
+"""
 
-SCRIPT = """\
+# Slurm sends SIGTERM to the step, not to this script: when a pre-emption's grace begins, and 90 s before the time
+# limit. Training stops with a checkpoint. A launcher then has a different exit code.
+# Slurm itself requeues a job after a lost node or a pre-emption. The script requeues only a job that is still RUNNING,
+# so not one that scancel or a pre-emption has ended, and at most 100 times: a training run may never reach its next
+# checkpoint. The last job of an array has the array's SLURM_JOB_ID: requeueing that would run completed units again.
+ARRAY = """\
 #!/bin/bash
 {options}
 #SBATCH --requeue
+#SBATCH --signal=TERM@90
+#SBATCH --open-mode=append
 # {count} units of study {study}, each a training run with its audits, or an audit of the base.
-units=(
-{units}
+commands=(
+{commands}
 )
-unit=${{units[$SLURM_ARRAY_TASK_ID]}}
-mkdir -p {logs}
-exec >> {logs}/"$unit".log 2>&1
 export PYTHONUNBUFFERED=1 TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${{TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-75}}
-
-# Slurm sends SIGTERM to the step, not to this script: when a pre-emption's grace begins, and {lead} s before the time
-# limit. Training stops with a checkpoint. A launcher then has a different exit code.
-step='trap "stopped=1" TERM; "$@" & wait $!; status=$?; [[ $stopped ]] && {{ wait $!; status=143; }}; exit $status'
+step='trap "stopped=1" TERM; bash -c "$1" & wait $!; status=$?
+[[ $stopped ]] && {{ wait $!; status=143; }}; exit $status'
 srun --ntasks=1 ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
-    bash -c "$step" step {command} --unit "$unit"
+    bash -c "$step" step "exec ${{commands[$SLURM_ARRAY_TASK_ID]}}"
 status=$?
-
-# Slurm itself requeues a job after a lost node or a pre-emption. The script requeues only a job that is still RUNNING,
-# so not one that scancel or a pre-emption has ended. The last job of an array has the array's SLURM_JOB_ID: requeueing
-# that would run completed units again.
 job="${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
-if [[ $status == 143 && ${{SLURM_RESTART_COUNT:-0}} -lt {restarts} ]] &&
+if [[ $status == 143 && ${{SLURM_RESTART_COUNT:-0}} -lt 100 ]] &&
     [[ $(squeue --noheader --jobs="$job" --format=%T) == RUNNING ]]; then
     echo "requeued, to continue from the last checkpoint"
     # Slurm ends this script. If the script ended first, the job could count as failed instead.
@@ -49,143 +52,118 @@ if [[ $status == 143 && ${{SLURM_RESTART_COUNT:-0}} -lt {restarts} ]] &&
 fi
 exit $status
 """
+SET_BY_SCRIPT = ("array", "signal", "output", "requeue")
 
 
-def sbatch_directives(
-    partition: str | None, time: str, gpus: int | None, mem: str | None, cpus: int | None, slurm: Sequence[str]
+def unit_commands(
+    folder: StudyFolder, units: Sequence[Unit], command: Sequence[str], launcher: Sequence[str]
+) -> list[str]:
+    """Return a line of the shell for each unit. Any order works.
+
+    ``launcher`` replaces the interpreter, the first word of ``command``, to train.
+    """
+    (folder.root / "logs").mkdir(parents=True, exist_ok=True)
+    lines = []
+    for unit in units:
+        start = launcher if unit.training and launcher else command[:1]
+        words = [*start, *command[1:], "--unit", unit.name]
+        lines.append(f"{shlex.join(words)} >> {shlex.quote(str(folder.log(unit)))} 2>&1")
+    return lines
+
+
+def export_commands(out: Path, plan: Plan, commands: Sequence[str], tables: Sequence[str]) -> None:
+    """Write the commands of the units into a file, and after them the command ``tables`` as a comment."""
+    text = EXPORT.format(
+        study=plan.study.name,
+        total=len(plan.units),
+        open=len(commands),
+        dtype=plan.setup.dtype,
+        file=shlex.quote(out.name),
+        commands="\n".join(commands),
+        tables=shlex.join(tables),
+    )
+    write_text(out, text)
+
+
+def sbatch_options(
+    partition: str | None, time: str, gpus: int | None, mem: str | None, cpus: int | None, more: Sequence[str]
 ) -> dict[str, str]:
-    """Make options of ``sbatch`` from the command line. ``slurm`` holds any further ones as ``KEY=VALUE``.
+    """Make options of ``sbatch`` from the command line. ``more`` holds any further ones as ``KEY=VALUE``.
 
     Raises:
         InputError: ``E-STUDY-SLURM``.
 
     Example:
-        >>> sbatch_directives(None, "1-02:00", 0, None, 4, ["nice=10"])
+        >>> sbatch_options(None, "1-02:00", 0, None, 4, ["nice=10"])
         {'time': '1-02:00', 'cpus-per-task': '4', 'nice': '10'}
     """
-    if (seconds := _seconds(time.strip())) is None:
-        raise InputError("E-STUDY-SLURM", f"Invalid --time {time!r}.", "Write minutes, or 12:00:00, or 1-12:00.")
-    if seconds <= LEAD_SECONDS + LEAD_TOLERANCE:
-        message = f"--time {time} is too short: Slurm would stop each job {LEAD_SECONDS} s before its end."
-        raise InputError("E-STUDY-SLURM", message, "Give at least three minutes.")
-    given = {"partition": partition, "time": time.strip(), "gpus-per-node": 1 if gpus is None else gpus or None}
-    given |= {"mem": mem, "cpus-per-task": cpus}
-    for text in slurm:
-        name, separator, value = text.lstrip("-").partition("=")
-        if not separator or not name:
-            raise InputError("E-STUDY-SLURM", f"--slurm {text!r} is not KEY=VALUE.", "Write --slurm qos=low.")
-        if name in ("array", "signal", "output", "requeue"):
-            raise InputError("E-STUDY-SLURM", f"--slurm {text!r}: the study's script sets it.", "Leave it out.")
-        given[name] = value
-    return {name: str(value) for name, value in given.items() if value is not None}
+    options = {"partition": partition, "time": time, "gpus-per-node": 1 if gpus is None else gpus or None}
+    options |= {"mem": mem, "cpus-per-task": cpus}
+    for text in more:
+        name, _, value = text.lstrip("-").partition("=")
+        if not name or not value or name in SET_BY_SCRIPT:
+            hint = f"Write --slurm qos=low. The study's script sets {', '.join(SET_BY_SCRIPT)}."
+            raise InputError("E-STUDY-SLURM", f"--slurm {text!r} is not KEY=VALUE, or is not free.", hint)
+        options[name] = value
+    return {name: str(value) for name, value in options.items() if value is not None}
 
 
-def _seconds(time: str) -> int | None:
-    """Read a time limit in one of Slurm's formats; None if it has none of them."""
-    if re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", time) is None:
-        return None
-    days, dash, rest = time.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    parts = [0] * (len(parts) < 3 and not dash) + parts  # minutes come first without days or hours
-    hours, minutes, seconds = (*parts, 0, 0)[:3]
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+def submit(
+    folder: StudyFolder,
+    plan: Plan,
+    command: Sequence[str],
+    tables: Sequence[str],
+    options: dict[str, str],
+    launcher: Sequence[str],
+    max_jobs: int,
+) -> list[str]:
+    """Submit an array of the units that are neither done nor in the queue, then a job of the command ``tables``.
 
-
-class SlurmArray:
-    """The jobs of a study.
-
-    ``command`` runs a unit with ``--unit``. For training runs ``launcher`` replaces its first word, the interpreter.
+    Returns:
+        The job numbers; none if all units are in the queue.
     """
-
-    def __init__(
-        self,
-        folder: StudyFolder,
-        plan: Plan,
-        command: Sequence[str],
-        directives: dict[str, str],
-        max_jobs: int,
-        launcher: Sequence[str] = (),
-    ):
-        for program in ("sbatch", "srun", "squeue"):
-            if shutil.which(program) is None:
-                hint = "Run it on a login node, or use --executor local, or --export."
-                raise InputError("E-STUDY-SLURM", f"--executor slurm: there is no {program} here.", hint)
-        self.folder, self.plan, self.command, self.directives = folder, plan, command, directives
-        self.max_jobs, self.launcher = max_jobs, launcher
-        self.jobs = folder.root / "slurm"
-
-    def submit(self, units: Sequence[Unit], tables: Sequence[str]) -> list[str]:
-        """Submit the units that are not in the queue, then a job of the command ``tables``. Return the job numbers.
-
-        With a launcher there are two arrays, as an audit of the base is one process.
-        """
-        queued = self._queued()
-        numbers = []
-        for is_launched in (False, True):
-            chosen = [unit for unit in units if (bool(self.launcher) and unit.training is not None) == is_launched]
-            chosen = [unit for unit in chosen if unit.name not in queued]
-            if chosen:
-                script = self._path("-launched" if is_launched else "")
-                write_text(script, self.script(chosen, is_launched=is_launched))
-                numbers.append(self._sbatch(script))
-                write_json(self.jobs / f"{numbers[-1]}.json", {"units": [unit.name for unit in chosen]})
-        if numbers:
-            kept = {name: value for name, value in self.directives.items() if name not in ("gpus-per-node", "mem")}
-            kept |= {"job-name": f"{self.plan.study.name}-tables", "dependency": f"afterany:{':'.join(numbers)}"}
-            script = self._path("-tables")
-            options = _options(kept | {"output": str(self.jobs / "%j.log")})
-            write_text(script, f"#!/bin/bash\n{options}\nexec {shlex.join(tables)}\n")
-            numbers.append(self._sbatch(script))
-        return numbers
-
-    def script(self, units: Sequence[Unit], *, is_launched: bool) -> str:
-        """Render the array script. Units that are not launched are one process with at most one GPU."""
-        directives = {
-            "job-name": self.plan.study.name,
-            "array": f"0-{len(units) - 1}%{self.max_jobs}",
-            "signal": f"TERM@{LEAD_SECONDS}",
-            "open-mode": "append",
-            "output": str(self.jobs / "%A_%a.log"),
-        } | self.directives
-        if self.launcher and not is_launched and "gpus-per-node" in directives:
-            directives["gpus-per-node"] = "1"
-        start = self.launcher if is_launched else self.command[:1]
-        return SCRIPT.format(
-            options=_options(directives),
-            study=self.plan.study.name,
-            count=len(units),
-            units="\n".join(f"    {shlex.quote(unit.name)}" for unit in units),
-            logs=shlex.quote(str(self.folder.root / "logs")),
-            command=shlex.join([*start, *self.command[1:]]),
-            lead=LEAD_SECONDS,
-            restarts=MAX_RESTARTS,
-        )
-
-    def _path(self, suffix: str) -> Path:
-        return self.jobs / f"{self.folder.study(self.plan).name}{suffix}.sh"
-
-    def _sbatch(self, script: Path) -> str:
-        done = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True)
-        if done.returncode:
-            reason = " ".join(done.stderr.split())[-300:].rstrip(".")
-            raise InputError("E-STUDY-SLURM", f"sbatch refused {script}: {reason}.", "Correct the option.")
-        return done.stdout.strip().partition(";")[0]
-
-    def _queued(self) -> set[str]:
-        """Return the names of the units that an earlier command has submitted and Slurm has not ended."""
-        command = ["squeue", "--noheader", "--array", "--format=%i", "--me"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        except (subprocess.SubprocessError, OSError):
-            hint = "Run the same command again when Slurm's controller is up."
-            raise InputError("E-STUDY-SLURM", "squeue does not answer.", hint) from None
-        found = set()
-        for job in done.stdout.split():
-            number, _, index = job.partition("_")
-            if index.isdigit() and (record := read_object(self.jobs / f"{number}.json")):
-                found.add(record["units"][int(index)])
-        return found
+    if shutil.which("sbatch") is None:
+        hint = "Run it on a login node, or use --executor local, or --export."
+        raise InputError("E-STUDY-SLURM", "--executor slurm: there is no sbatch here.", hint)
+    jobs, name = folder.root / "slurm", plan.study.name
+    queued = _queued(jobs)
+    units = [unit for unit in folder.open_units(plan) if unit.name not in queued]
+    if not units:
+        return []
+    array = {"job-name": name, "array": f"0-{len(units) - 1}%{max_jobs}", "output": str(jobs / "%A_%a.log")}
+    lines = [f"    {shlex.quote(line)}" for line in unit_commands(folder, units, command, launcher)]
+    script = ARRAY.format(options=_lines(array | options), study=name, count=len(units), commands="\n".join(lines))
+    number = _sbatch(jobs / f"{folder.study(plan).name}.sh", script)
+    write_json(jobs / f"{number}.json", {"units": [unit.name for unit in units]})
+    options = {key: value for key, value in options.items() if key not in ("gpus-per-node", "mem")}
+    options |= {"job-name": f"{name}-tables", "dependency": f"afterany:{number}", "output": str(jobs / "%j.log")}
+    script = f"#!/bin/bash\n{_lines(options)}\nexec {shlex.join(tables)}\n"
+    return [number, _sbatch(jobs / f"{folder.study(plan).name}-tables.sh", script)]
 
 
-def _options(directives: dict[str, str]) -> str:
-    return "\n".join(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in directives.items())
+def _lines(options: dict[str, str]) -> str:
+    return "\n".join(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in options.items())
+
+
+def _sbatch(path: Path, script: str) -> str:
+    write_text(path, script)
+    return _slurm("sbatch", "--parsable", str(path)).strip().partition(";")[0]
+
+
+def _queued(jobs: Path) -> set[str]:
+    """Return the names of the units that an earlier command has submitted and Slurm has not ended."""
+    names = set()
+    for job in _slurm("squeue", "--noheader", "--array", "--format=%i", "--me").split():
+        number, _, index = job.partition("_")
+        if index.isdigit() and (record := read_object(jobs / f"{number}.json")):
+            names.add(record["units"][int(index)])
+    return names
+
+
+def _slurm(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (subprocess.SubprocessError, OSError) as error:
+        reason = " ".join(str(getattr(error, "stderr", None) or "it does not answer").split())[-300:].rstrip(".")
+        hint = "Correct the option, or run the same command again when Slurm's controller is up."
+        raise InputError("E-STUDY-SLURM", f"{shlex.join(command)}: {reason}.", hint) from None

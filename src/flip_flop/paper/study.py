@@ -1,20 +1,27 @@
-"""A study: a grid of tasks, methods, seeds and templates, with settings."""
+"""A study: a grid of tasks, methods, seeds and templates with settings, read from a YAML file."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import csv
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictInt
-from pydantic.dataclasses import dataclass as pydantic_dataclass
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
 from flip_flop.errors import InputError, nearest
 from flip_flop.method import BASE, METHODS, find_method
 from flip_flop.method.settings import PAPER_METHODS, TrainingProtocol
+from flip_flop.strict_yaml import StrictModel, read_yaml, validate
+from flip_flop.tasks import Task
 
+CATALOG = Path(__file__).parent / "catalog"
+RELEASE_SETTINGS = Path(__file__).parent / "published" / "release_settings.csv"
+# Folders that all studies share. Earlier versions wrote claims/.
+SHARED_FOLDERS = ("trainings", "audits", "logs", "claims", "slurm")
 MAX_SEED = 2**32 - 1  # of NumPy
 # The source of each training setting that the grid decides.
-OWNED = {
+SET_BY_GRID = {
     "method": "methods",
     "seed": "seeds",
     "output_dir": "--out",
@@ -24,27 +31,64 @@ OWNED = {
     "protocol": "protocol: in the study file, or --protocol",
 }
 PROTOCOLS: tuple[TrainingProtocol, ...] = get_args(TrainingProtocol)
+# A cell with these templates audits those that the task file holds out, if any.
+HELD_OUT = "held_out"
+
+
+def require_known(names: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Refuse unknown names (``E-STUDY-VALUE``)."""
+    for name in names:
+        if name not in known:
+            raise InputError("E-STUDY-VALUE", f"{where}: there is no {name!r}.", nearest(name, known))
+
+
+def known_methods(names: Iterable[str], variants: Iterable[str], where: str) -> tuple[str, ...]:
+    """Return the names once each: of the method table, the base, variants, or ``package.module:name``."""
+    names = tuple(dict.fromkeys(names))
+    require_known([name for name in names if ":" not in name], (BASE.name, *METHODS, *variants), where)
+    for name in names:
+        if ":" in name:
+            find_method(name)
+    return names
 
 
 def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    for index, value in enumerate(values):
-        if value in values[:index]:
-            raise ValueError(f"{value!r} occurs twice. Remove one")
+    if len(set(values)) < len(values):
+        twice = next(value for value in values if values.count(value) > 1)
+        raise InputError("E-STUDY-VALUE", f"{twice!r} occurs twice.", "Remove one.")
     return values
+
+
+def _setting_names(settings: dict[str, Any]) -> dict[str, Any]:
+    """Write the names with underscores, and refuse settings that the grid decides."""
+    settings = {name.replace("-", "_"): value for name, value in settings.items()}
+    for name in settings:
+        if source := SET_BY_GRID.get(name):
+            raise InputError("E-STUDY-VALUE", f"{name} cannot be set here.", f"It is set by {source}.")
+    return settings
 
 
 Names = Annotated[tuple[Annotated[str, Field(pattern=r"\S")], ...], Field(min_length=1), AfterValidator(_unique)]
 Size = Annotated[StrictInt, Field(ge=1, le=MAX_SEED)]
-Seeds = Annotated[
-    tuple[Annotated[StrictInt, Field(ge=0, le=MAX_SEED)], ...], Field(min_length=1), AfterValidator(_unique)
-]
-_First = Annotated[
-    Annotated[StrictInt, Field(ge=2, le=MAX_SEED)] | None, BeforeValidator(lambda k: None if k == "all" else k)
-]
+Seed = Annotated[StrictInt, Field(ge=0, le=MAX_SEED)]
+Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_unique)]
+_First = Annotated[StrictInt, Field(ge=2, le=MAX_SEED)]
+_FirstOrAll = Annotated[_First | None, BeforeValidator(lambda first: None if first == "all" else first)]
+SettingFields = Annotated[dict[str, Any], AfterValidator(_setting_names)]
 
 
-@pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class Subsets:
+class _Block(StrictModel):
+    """A part of a study's file. A key without a value has its default."""
+
+    model_config = ConfigDict(strict=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_keys(cls, content: Any) -> Any:
+        return {key: value for key, value in content.items() if value is not None} if type(content) is dict else content
+
+
+class Subsets(_Block):
     """Template subsets of a task.
 
     Attributes:
@@ -52,51 +96,45 @@ class Subsets:
         held_out: The templates to audit: the last N, or these names.
     """
 
-    train_first: Annotated[tuple[_First, ...], Field(min_length=1), AfterValidator(_unique)]
+    train_first: Annotated[tuple[_FirstOrAll, ...], Field(min_length=1), AfterValidator(_unique)]
     held_out: Size | Names
 
 
-@dataclass(frozen=True)
-class MethodVariant:
+class Settings(_Block):
+    """Fields of ``F2CConfig``: any key that is not declared. ``tasks`` and ``methods`` have those for one of them."""
+
+    common: SettingFields = Field(default={})
+    tasks: dict[str, SettingFields] = Field(default={})
+    methods: dict[str, SettingFields] = Field(default={})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_fields(cls, content: Any) -> Any:
+        if not isinstance(content, dict) or "common" in content:
+            return content
+        declared = {key: value for key, value in content.items() if key in cls.model_fields}
+        return declared | {"common": {key: value for key, value in content.items() if key not in declared}}
+
+
+class MethodVariant(Settings):
     """A method under another name, with its settings.
 
     Attributes:
         method: A name of :data:`~flip_flop.method.METHODS`, or ``package.module:name``.
-        title: Its name in tables and figures.
-        colour: In figures, as ``#rrggbb``.
+        title: Its name in tables and figures; by default its key.
+        colour: In figures; by default one that the paper's methods do not have.
     """
 
     method: str
-    title: str
-    colour: str
+    title: str = ""
+    colour: Annotated[str, Field(pattern="^(#[0-9A-Fa-f]{6})?$")] = ""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Fields of ``F2CConfig`` in layers. Later layers win: see :meth:`of`.
-
-    ``protocol`` and ``pairs`` are by method and task, ``methods`` and ``tasks`` by one of them.
-    """
-
-    common: Mapping[str, Any] = field(default_factory=dict)
-    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    override: Mapping[str, Any] = field(default_factory=dict)
-    protocol: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    pairs: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-
-    def of(self, method: str, task: str) -> dict[str, Any]:
-        """Return the settings of one training run; for the base, those that its scoring reads."""
-        bundle, pair = (of.get(method, {}).get(task, {}) for of in (self.protocol, self.pairs))
-        layers = (bundle, self.common, self.methods.get(method, {}), self.tasks.get(task, {}), pair, self.override)
-        return {key.replace("-", "_"): value for layer in layers for key, value in layer.items()}
-
-
-@dataclass(frozen=True)
-class Study:
-    """A grid of training runs and audits.
+class Study(_Block):
+    """A grid of training runs and audits, as its file has it.
 
     Attributes:
+        tasks: Names, or task files relative to ``folder``.
         methods: ``base``, names of :data:`~flip_flop.method.METHODS` or of ``variants``, ``package.module:name``.
         variants: Methods with their settings, by name. With variants, tables keep the order of ``methods``.
         cross: Tasks to train on. Each adapter is audited on every *other* task. None: train and audit on the same task.
@@ -106,39 +144,109 @@ class Study:
         eval_limit: Number of validation instances, as ``train --eval-limit``.
         split: The split to audit.
         protocol: ``paper``, ``release`` or ``recommended``.
+        override: Settings of the command line. They win over all others.
+        folder: The folder of the study's file.
     """
 
-    name: str
-    tasks: tuple[str, ...]
-    methods: tuple[str, ...] = (BASE.name, *PAPER_METHODS)
-    seeds: tuple[int, ...] = (0,)
+    name: Annotated[str, Field(pattern=r"^[\w-]+$")]
+    tasks: Names
+    methods: tuple[str, ...] = ()
+    seeds: Seeds = (0,)
     model: str | None = None
     description: str = ""
-    cross: tuple[str, ...] | None = None
-    template_subsets: Mapping[str, Subsets] = field(default_factory=dict)
-    settings: Settings = field(default_factory=Settings)
-    limit: int | None = None
+    cross: Annotated[tuple[str, ...], AfterValidator(_unique)] | None = None
+    template_subsets: dict[str, Subsets] = Field(default={})
+    settings: Settings = Settings()
+    limit: Size | None = None
     split: str = "test"
     protocol: TrainingProtocol = "paper"
-    variants: Mapping[str, MethodVariant] = field(default_factory=dict)
-    audit_held_out: bool = False
-    eval_limit: int | None = None
+    variants: dict[Annotated[str, Field(pattern="^[A-Za-z0-9_-]+$")], MethodVariant] = Field(default={})
+    audit_held_out: StrictBool = False
+    eval_limit: Size | None = None
+    override: SettingFields = Field(default={})
+    folder: str = ""
 
-    def trained(self, method: str) -> str:
-        """Return the method of a variant, or the name itself."""
-        return self.variants[method].method if method in self.variants else method
+    @model_validator(mode="after")
+    def _check_names(self) -> "Study":
+        for names, key in (
+            (self.cross or (), "cross"),
+            (self.template_subsets, "template_subsets"),
+            (self.settings.tasks, "settings, tasks"),
+            *((variant.tasks, f"variants, {name}, tasks") for name, variant in self.variants.items()),
+        ):
+            require_known(names, self.tasks, key)
+        if self.cross and (self.template_subsets or self.audit_held_out):
+            other = "template_subsets" if self.template_subsets else "audit_held_out"
+            raise InputError("E-STUDY-VALUE", f"it has cross and {other}.", "Make two studies of it.")
+        for name, variant in self.variants.items():
+            if name in (BASE.name, *METHODS):
+                raise InputError("E-STUDY-VALUE", f"variants: {name!r} is a method.", "Give another name.")
+            known_methods([variant.method], (), f"variants, {name}, method")
+        methods = known_methods(self.methods, self.variants, "methods") or (BASE.name, *PAPER_METHODS, *self.variants)
+        object.__setattr__(self, "methods", methods)
+        trained = [name for name in (*METHODS, *self.variants, *methods) if name != BASE.name]
+        require_known(self.settings.methods, trained, "settings, methods")
+        return self
 
-    def training_settings(self, method: str, task: str) -> dict[str, Any]:
-        """Return the settings of one training run without its seed."""
-        return self.settings.of(method, task) | {"method": self.trained(method)}
+    def task_reference(self, task: str) -> str:
+        """Return the name of a task, or the path of its file."""
+        is_file = task.endswith((".yaml", ".yml")) or "/" in task
+        return str((Path(self.folder) / task).resolve()) if is_file else task
+
+    def settings_of(self, method: str, task: str, model: str) -> dict[str, Any]:
+        """Return the settings of one training run without its seed; for the base, those that its scoring reads.
+
+        Later layers win: the protocol's, those of all runs, of the method, of its variant, of the task, of both, and of
+        the command line.
+        """
+        variant = self.variants.get(method, MethodVariant(method=method))
+        by_method = self.settings.methods
+        bundle: dict[str, Any] = {}
+        if method != BASE.name:
+            bundle = {"protocol": self.protocol}
+        if self.protocol == "release":
+            bundle |= release_settings(model).get((variant.method, task), {})
+        layers = (
+            bundle,
+            self.settings.common,
+            by_method.get(variant.method, {}),
+            variant.common,
+            by_method.get(method, {}),
+            self.settings.tasks.get(task, {}),
+            variant.tasks.get(task, {}),
+            self.override,
+        )
+        settings = {name: value for layer in layers for name, value in layer.items()}
+        return settings if method == BASE.name else settings | {"method": variant.method}
 
 
-def plain_fields(content: dict[str, Any]) -> dict[str, Any]:
-    """Write setting names with underscores, and refuse those that the grid decides."""
-    for key in content:
-        if owner := OWNED.get(key.replace("-", "_")):
-            raise ValueError(f"{key} cannot be set here. It is set by {owner}")
-    return {key.replace("-", "_"): value for key, value in content.items()}
+def study_names() -> tuple[str, ...]:
+    """Return the names of the shipped studies.
+
+    Example:
+        >>> study_names()
+        ('base_spread', 'smoke', 'study1', 'study2', 'study3')
+    """
+    return tuple(sorted(path.stem for path in CATALOG.glob("*.yaml")))
+
+
+def load_study(name: str) -> Study:
+    """Read a shipped study by name, or a file.
+
+    Raises:
+        InputError: ``E-STUDY-MISSING`` (no such study) or ``E-STUDY-VALUE``.
+    """
+    is_shipped = name in study_names()
+    path = CATALOG / f"{name}.yaml" if is_shipped else Path(name)
+    if not path.is_file():
+        hint = f"{nearest(name, study_names())} Or give the path of a YAML file."
+        raise InputError("E-STUDY-MISSING", f"there is no study {name!r}, and no file of this name.", hint)
+    content = read_yaml(path, code="E-STUDY-VALUE", file_code="E-STUDY-MISSING")
+    study = validate(Study, content, f"study {name}" if is_shipped else name, code="E-STUDY-VALUE")
+    taken = SHARED_FOLDERS if is_shipped else (*SHARED_FOLDERS, *study_names())
+    if study.name.lower() in taken:
+        raise InputError("E-STUDY-VALUE", f"{name}: name is {study.name!r}, which is taken.", "Give another name.")
+    return study.model_copy(update={"folder": str(path.parent.resolve())})
 
 
 def narrow(
@@ -156,45 +264,156 @@ def narrow(
     Raises:
         InputError: ``E-STUDY-VALUE``.
     """
-    for given, option in ((tasks, "--tasks"), (methods, "--methods"), (seeds, "--seeds")):
-        if given is not None and not given:
+    for option, values in (("--tasks", tasks), ("--methods", methods), ("--seeds", seeds)):
+        if values is not None and not values:
             raise InputError("E-STUDY-VALUE", f"{option} is empty.", "Name at least one, or leave it out.")
+    update: dict[str, Any] = {"limit": limit or study.limit}
     if tasks is not None:
         # A task file may be named without its folder.
         references = {Path(task).stem: task for task in study.tasks} | {task: task for task in study.tasks}
         require_known(tasks, references, f"--tasks, study {study.name}")
-        tasks = [references[task] for task in tasks]
-        sources = None if study.cross is None else tuple(task for task in study.cross if task in tasks)
-        subsets = {task: chosen for task, chosen in study.template_subsets.items() if task in tasks}
-        study = replace(study, tasks=tuple(dict.fromkeys(tasks)), cross=sources, template_subsets=subsets)
+        update["tasks"] = tuple(dict.fromkeys(references[task] for task in tasks))
+        if study.cross is not None:
+            update["cross"] = tuple(task for task in study.cross if task in update["tasks"])
     if methods is not None:
-        study = replace(study, methods=known_methods(methods, "--methods", study.variants))
+        update["methods"] = known_methods(methods, study.variants, "--methods")
     if seeds is not None:
         if not all(0 <= seed <= MAX_SEED for seed in seeds):
-            message = f"--seeds {','.join(map(str, seeds))}: a seed is out of range."
-            raise InputError("E-STUDY-VALUE", message, f"Use whole numbers from 0 to {MAX_SEED}.")
-        study = replace(study, seeds=tuple(dict.fromkeys(seeds)))
+            raise InputError(
+                "E-STUDY-VALUE",
+                f"--seeds {','.join(map(str, seeds))}: a seed is out of range.",
+                f"Use whole numbers from 0 to {MAX_SEED}.",
+            )
+        update["seeds"] = tuple(dict.fromkeys(seeds))
     if protocol is not None:
         require_known([protocol], PROTOCOLS, "--protocol")
-        study = replace(study, protocol=cast(TrainingProtocol, protocol))
-    try:
-        override = plain_fields(dict(settings or {}))
-    except ValueError as error:
-        raise InputError("E-STUDY-VALUE", f"--set: {error}.") from None
-    return replace(study, limit=limit or study.limit, settings=replace(study.settings, override=override))
+        update["protocol"] = protocol
+    if settings is not None:
+        update["override"] = _setting_names(dict(settings))
+    return study.model_copy(update=update)
 
 
-def known_methods(names: Sequence[str], where: str, variants: Iterable[str] = ()) -> tuple[str, ...]:
-    """Check methods: names of the table, the base, variants, and ``package.module:name``."""
-    require_known([name for name in names if ":" not in name], (BASE.name, *METHODS, *variants), where)
-    for name in names:
-        if ":" in name:
-            find_method(name)
-    return tuple(dict.fromkeys(names))
+@functools.cache
+def release_settings(model: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
+    """Return the settings of the authors' release by (method, task), as fields of ``F2CConfig``.
+
+    The release ran Qwen2.5-3B-Instruct and Llama-3.2-3B-Instruct. Only WiC's settings differ. A model with "llama" in
+    its name uses those of Llama, every other model those of Qwen.
+
+    Example:
+        >>> release_settings("meta-llama/Llama-3.2-3B-Instruct")["f2c", "wic"]["unanimous_margin"]
+        0.65
+        >>> release_settings("Qwen/Qwen2.5-3B-Instruct")["cce", "rte"]
+        {'cce_weight': 0.1}
+    """
+    family = "llama" if "llama" in Path(model).name.lower() else "qwen"
+    settings: dict[tuple[str, str], dict[str, Any]] = {}
+    with RELEASE_SETTINGS.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            task, of_family, cce_alone = row.pop("task"), row.pop("model"), float(row.pop("cce_alone"))
+            if of_family in ("", family):
+                settings["cce", task] = {"cce_weight": cce_alone}
+                settings["f2c", task] = {name: float(value) for name, value in row.items()}
+                settings["f2c", task]["max_cc_size"] = int(row["max_cc_size"])
+    return settings
 
 
-def require_known(names: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Refuse unknown names (``E-STUDY-VALUE``)."""
-    for name in names:
-        if name not in known:
-            raise InputError("E-STUDY-VALUE", f"{where}: there is no {name!r}.", nearest(name, known))
+# ---- the grid ----
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """One training run, or one audit of the base or of an adapter. No data is loaded.
+
+    Attributes:
+        kind: ``"train"`` or ``"audit"``.
+        method: As the study names it.
+        templates: A training run uses the first N templates that are not held out. An audit uses the last N of all,
+            these names, or :data:`HELD_OUT`. None: all that the task does not hold out.
+    """
+
+    kind: str
+    method: str
+    task: str
+    templates: int | str | tuple[str, ...] | None = None
+    seed: int | None = None
+    training: "GridCell | None" = None
+
+    def template_names(self, task: Task) -> tuple[str, ...]:
+        """Return the templates to train on or to audit. An empty result means that the task holds out no template.
+
+        Raises:
+            InputError: ``E-STUDY-VALUE`` if the task has too few templates, or if only some of the audited ones were
+                trained on. ``E-TPL-UNKNOWN``.
+        """
+        trainable, every, wanted = task.training_templates.names, task.templates.names, self.templates
+        if wanted is None:
+            return trainable
+        if isinstance(wanted, str):
+            return tuple(name for name in every if name in task.held_out_templates)
+        if isinstance(wanted, tuple):
+            names = task.templates.select(wanted).names
+        else:
+            names = trainable[:wanted] if self.kind == "train" else every[-wanted:]
+            if len(names) < wanted:
+                raise InputError(
+                    "E-STUDY-VALUE",
+                    f"task {task.name!r} has {len(names)} templates, fewer than the {wanted} of template_subsets.",
+                    "Ask for fewer.",
+                )
+        trained = self.training.template_names(task) if self.training and self.training.task == self.task else ()
+        shared = [name for name in names if name in trained]
+        if shared and len(shared) < len(names):
+            raise InputError(
+                "E-STUDY-VALUE",
+                f"task {task.name!r}: {len(shared)} of the {len(names)} templates of held_out are among the "
+                f"{len(trained)} trained on: {', '.join(shared[:3])}.",
+                "Train on fewer, or hold out fewer or others.",
+            )
+        return names
+
+
+def expand(study: Study) -> tuple[GridCell, ...]:
+    """Return every training run and audit of a study once, each training run before its audits.
+
+    Example:
+        >>> from collections import Counter
+        >>> Counter(cell.kind for cell in expand(load_study("study1")))
+        Counter({'audit': 44, 'train': 33})
+
+    Raises:
+        InputError: ``E-STUDY-VALUE`` if the methods have no task to train on.
+    """
+    cells = [cell for audit in _audits(study) for cell in (audit.training, audit) if cell is not None]
+    if all(cell.kind == "audit" for cell in cells) and any(method != BASE.name for method in study.methods):
+        raise InputError(
+            "E-STUDY-VALUE",
+            f"study {study.name}: none of these tasks is trained on and audited on a different task.",
+            "Name a task of its cross and a different task, or only the base.",
+        )
+    return tuple(dict.fromkeys(cells))
+
+
+def _audits(study: Study) -> Iterator[GridCell]:
+    for task in study.tasks:
+        subsets = study.template_subsets.get(task)
+        audited = [subsets.held_out] if subsets else [None, HELD_OUT] if study.audit_held_out else [None]
+        if BASE.name in study.methods:
+            yield from (GridCell("audit", BASE.name, task, templates) for templates in audited)
+        if study.cross is None:
+            for training in _trainings(study, task, subsets.train_first if subsets else (None,)):
+                for templates in audited:
+                    yield GridCell("audit", training.method, task, templates, training=training)
+    for source in study.cross or ():
+        for training in _trainings(study, source, (None,)):
+            for target in study.tasks:
+                if target != source:
+                    yield GridCell("audit", training.method, target, training=training)
+
+
+def _trainings(study: Study, task: str, firsts: tuple[int | None, ...]) -> Iterator[GridCell]:
+    for method in study.methods:
+        for seed in study.seeds:
+            for first in firsts:
+                if method != BASE.name:
+                    yield GridCell("train", method, task, first, seed)

@@ -1,8 +1,10 @@
-"""One frame of audits, and the tables made of it: terminal, Markdown, CSV, HTML and LaTeX."""
+"""Tables and their one renderer: terminal, Markdown, CSV and LaTeX. The tables of audits, also for the page."""
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
@@ -74,6 +76,130 @@ _LATEX_SYMBOLS = {
 }
 _LATEX_TOKENS = re.compile("|".join([*map(re.escape, sorted(_LATEX_SYMBOLS, key=len, reverse=True)), "."]), re.DOTALL)
 
+Style = Literal["", "name", "paper", "best", "worst", "small"]
+_LATEX_STYLES = {
+    "best": r"\textbf{\textcolor{ForestGreen}{%s}}",
+    "worst": r"\textcolor{BrickRed}{%s}",
+    "paper": r"{\scriptsize\textcolor{gray}{%s}}",
+    "small": r"{\scriptsize %s}",
+}
+_MARKDOWN_STYLES = {"best": "**%s**", "worst": "*%s*", "paper": "(%s)"}
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """One cell. The style ``name`` marks untrusted text of a file, and ``paper`` a published number."""
+
+    text: str = ""
+    style: Style = ""
+
+    def markdown(self) -> str:
+        """Render Markdown. A missing number has no style."""
+        if self.style == "name":
+            return markdown_cell(visible(self.text, one_line=True))
+        return self.text if self.text in ("", MISSING) else _MARKDOWN_STYLES.get(self.style, "%s") % self.text
+
+    def latex(self) -> str:
+        """Render LaTeX."""
+        text = escape(self.text) if self.style == "name" else words(self.text)
+        return _LATEX_STYLES.get(self.style, "%s") % text if text else ""
+
+
+@dataclass(frozen=True)
+class Column(TableCell):
+    """The heading of a column. Neighbours with the same group share a heading above."""
+
+    group: str = ""
+    is_text: bool = False
+
+
+Row = Sequence[TableCell]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table with its notes, and its numbers in long form for CSV, as unrounded fractions.
+
+    ``name`` is the name of its files. An empty row is a rule. ``is_wide`` spans both columns of a page.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    notes: Sequence[str] = ()
+    records: pd.DataFrame = field(default_factory=pd.DataFrame)
+    is_wide: bool = True
+
+    def text(self) -> str:
+        """Render aligned text for a terminal."""
+        lines = [self._headings(), *([cell.text for cell in row] for row in self.rows if row)]
+        texts = itertools.takewhile(lambda column: column.is_text, self.columns)
+        grid = align_columns(lines, num_left=len(list(texts)), rule=True)
+        return "\n".join([self.title, grid, *(f"- {visible(note, one_line=True)}" for note in self.notes)])
+
+    def markdown(self) -> str:
+        """Render Markdown: the best number is bold, the worst in italics."""
+        headings = [TableCell(text, column.style) for text, column in zip(self._headings(), self.columns, strict=True)]
+        rules = ["---" if column.is_text else "---:" for column in self.columns]
+        rows = [[cell.markdown() for cell in row] for row in [headings, *self.rows] if row]
+        rows.insert(1, rules)
+        grid = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        notes = "\n".join(f"- {markdown_cell(visible(note, one_line=True))}" for note in self.notes)
+        return "\n\n".join([f"### {markdown_cell(self.title)}", grid, *([notes] if notes else [])])
+
+    def csv(self) -> str:
+        """Render the numbers as CSV, with unrounded fractions from 0 to 1."""
+        return self.records.map(spreadsheet_cell).to_csv(index=False, lineterminator="\n")
+
+    def latex(self) -> str:
+        r"""Render a LaTeX float for ``\input``. A wide table shrinks to the page.
+
+        As in the paper, the best number is bold and green, and the worst is red.
+        """
+        kind, width = ("table*", r"\linewidth") if self.is_wide else ("table", r"\columnwidth")
+        layout = "".join("l" if column.is_text else "r" for column in self.columns)
+        lines = [
+            r"% Needs \usepackage{booktabs}, \usepackage{graphicx} and \usepackage[dvipsnames]{xcolor}.",
+            rf"\begin{{{kind}}}[t]",
+            r"  \centering",
+            r"  \footnotesize",
+            r"  \setlength{\tabcolsep}{3.7pt}",
+            r"  \sbox0{%",
+            rf"  \begin{{tabular}}{{{layout}}}",
+            r"    \toprule",
+            *self._latex_groups(),
+            _latex_row(self.columns),
+            r"    \midrule",
+            *(_latex_row(row) if row else r"    \midrule" for row in self.rows),
+            r"    \bottomrule",
+            r"  \end{tabular}}%",
+            rf"  \ifdim\wd0>{width}\resizebox{{{width}}}{{!}}{{\usebox0}}\else\usebox0\fi",
+            rf"  \caption{{{words(self.title)}. {' '.join(map(words, self.notes))}}}",
+            rf"  \label{{tab:{re.sub('[^a-z0-9]+', '-', self.name)}}}",
+            rf"\end{{{kind}}}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _headings(self) -> list[str]:
+        return [f"{column.group} {column.text}".strip() for column in self.columns]
+
+    def _latex_groups(self) -> list[str]:
+        """Return the line of groups above the headings, and the rules below it."""
+        cells: list[str] = []
+        rules: list[str] = []
+        end = 0
+        for name, members in itertools.groupby(self.columns, lambda column: column.group):
+            size = len(list(members))
+            cells += [rf"\multicolumn{{{size}}}{{c}}{{{words(name)}}}"] if name else [""] * size
+            rules += [rf"\cmidrule(lr){{{end + 1}-{end + size}}}"] if name else []
+            end += size
+        return [f"    {' & '.join(cells)} \\\\", f"    {' '.join(rules)}"] if rules else []
+
+
+def _latex_row(row: Row) -> str:
+    return f"    {' & '.join(cell.latex() for cell in row)} \\\\"
+
 
 def metrics_frame(runs: Sequence[Audit]) -> pd.DataFrame:
     """One row per run: its metrics as fractions from 0 to 1, None if it has no value, and the ``audit``."""
@@ -124,26 +250,24 @@ def constant_count(run: Audit) -> str:
 
 def render_text(frame: pd.DataFrame) -> str:
     """Aligned plain text in percent, with one block for each set of templates."""
-    return "\n\n".join(f"{name}\n{align_columns(lines, num_left=1, rule=True)}" for name, lines, _ in _blocks(frame))
+    return "\n\n".join(table.text() for table, _ in _audit_tables(frame))
 
 
 def render_markdown(frame: pd.DataFrame) -> str:
     """A Markdown table in percent for each set of templates, followed by its :func:`table_caveats`."""
-    blocks = []
-    for heading, (head, *lines), runs in _blocks(frame):
-        rule = ("---", *("---:" for _ in head[1:]))
-        cells = [head, rule, *(map(markdown_cell, line) for line in lines)]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in cells)
-        blocks.append("\n\n".join([markdown_cell(heading), table, *map(markdown_cell, table_caveats(runs))]))
-    return "\n\n".join(blocks)
+    tables = (replace(table, notes=table_caveats(runs)) for table, runs in _audit_tables(frame))
+    return "\n\n".join(table.markdown() for table in tables)
 
 
-def _blocks(frame: pd.DataFrame) -> Iterable[tuple[str, list[list[str]], list[Audit]]]:
-    """The heading, the lines of cells and the runs of each set of templates."""
+def _audit_tables(frame: pd.DataFrame) -> Iterator[tuple[Table, list[Audit]]]:
+    """The table and the runs of each set of templates."""
     for heading, rows in frame.groupby("heading", sort=False):
-        columns = _TEXT_COLUMNS | {name: title for name, title in _RARE_COLUMNS.items() if rows[name].any()}
-        cells = shown(rows)[list(columns)]
-        yield str(heading), [list(columns.values()), *cells.to_numpy().tolist()], list(rows["audit"])
+        titles = _TEXT_COLUMNS | {name: title for name, title in _RARE_COLUMNS.items() if rows[name].any()}
+        columns = [Column(title, is_text=name == "run") for name, title in titles.items()]
+        cells = [
+            [TableCell(name, "name"), *map(TableCell, texts)] for name, *texts in shown(rows)[list(titles)].to_numpy()
+        ]
+        yield Table("", str(heading), columns, cells), list(rows["audit"])
 
 
 def render_csv(frame: pd.DataFrame) -> str:
@@ -260,20 +384,16 @@ def render_latex(groups: Sequence["AuditComparison"]) -> str:
     floats = []
     for number, group in enumerate(groups, start=1):
         table = metric_table(group)
-        lines = []
+        rows: list[Row] = []
         for row in table["rows"]:
-            name = escape(row["run"].name) + (" (collapsed)" if row["run"].is_collapsed else "")
-            bold = (r"\textbf{%s}" if cell["best"] else "%s" for cell in row["cells"])
-            lines.append([name, *(form % words(cell["value"]) for form, cell in zip(bold, row["cells"], strict=True))])
+            name = TableCell(row["run"].name + (" (collapsed)" if row["run"].is_collapsed else ""), "name")
+            rows.append([name, *(TableCell(cell["value"], "best" if cell["best"] else "") for cell in row["cells"])])
             for part in ("difference", "interval"):
-                small = [rf"{{\scriptsize {words(cell[part])}}}" if cell[part] else "" for cell in row["cells"]]
-                lines += [["", *small]] if any(small) else []
-        frame = pd.DataFrame(lines, columns=["Run", *(words(column["label"]) for column in table["columns"])])
-        tabular = frame.style.hide(axis="index").to_latex(column_format="l" + "r" * len(table["columns"]), hrules=True)
-        caption = rf"\caption{{{escape(group.heading)}. {words(table_caption(group))}}}"
-        begin, end = "\\begin{table*}[t]\n\\centering\n\\small\n\\setlength{\\tabcolsep}{3.5pt}\n", "\\end{table*}\n"
-        floats.append(f"{begin}{tabular}{caption}\n\\label{{tab:consistency-{number}}}\n{end}")
-    return "\n".join([r"% Needs \usepackage{booktabs}.", *floats])
+                texts = [cell[part] or "" for cell in row["cells"]]
+                rows += [[TableCell(), *(TableCell(text, "small") for text in texts)]] if any(texts) else []
+        columns = [Column("Run", is_text=True), *(Column(column["label"]) for column in table["columns"])]
+        floats.append(Table(f"consistency-{number}", group.heading, columns, rows, [table_caption(group)]).latex())
+    return "\n".join(floats)
 
 
 def table_caption(group: "AuditComparison") -> str:

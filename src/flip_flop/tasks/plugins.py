@@ -16,7 +16,6 @@ CATALOG = ("anli_r1", "anli_r2", "anli_r3", "cb", "copa", "hellaswag", "rte", "s
 PAPER = dict.fromkeys(CATALOG, "flip_flop.paper.data.catalog:load") | {
     "promptsource": "flip_flop.paper.data.promptsource_set:load"
 }
-COMPUTED_LABEL = "target_index"  # the label field of a task whose loader computes the labels
 
 
 @dataclass(frozen=True, kw_only=True)

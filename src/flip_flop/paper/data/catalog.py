@@ -1,6 +1,5 @@
 """The paper's datasets: one data file per dataset in ``datasets/``, the task made of it, and the published sizes."""
 
-import functools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +18,11 @@ from flip_flop.tasks import FileSource, HubSource, Rows, Source, Task, TaskReque
 from flip_flop.tasks.task import Label
 
 _FOLDER = Path(__file__).parent
+# The publications of the two protocols.
+ROW_PROTOCOLS = {
+    "paper": "the paper's appendix, table of datasets (ACL 2026, long paper 71; arXiv 2510.14242)",
+    "release": "the authors' release (docs/release.md has its address; commit 061347c)",
+}
 COLUMNS = ("train", "validation", "test", "templates", "labels")
 STORY_CLOZE_VARIABLE = "FLIP_FLOP_STORY_CLOZE"
 STORY_CLOZE_OWNERS = "https://cs.rochester.edu/nlp/rocstories"
@@ -37,27 +41,6 @@ STORY_CLOZE_FIELDS = {
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class RowProtocol(_Model):
-    """The publication of a protocol, and the reported hours of a run."""
-
-    name: str
-    source: str
-    reported_hours: tuple[int, int] | None = None
-    reported_for: str = ""
-
-
-@functools.cache
-def row_protocols() -> dict[str, RowProtocol]:
-    """Return the protocols by name.
-
-    Example:
-        >>> list(row_protocols())
-        ['paper', 'release']
-    """
-    content = read_yaml(_FOLDER / "protocols.yaml")
-    return {name: RowProtocol(name=name, **values) for name, values in content.items()}
 
 
 class OfficialSplit(_Model):

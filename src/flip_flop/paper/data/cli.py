@@ -76,15 +76,15 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None,
     reason, or rows are not available. StoryCloze, which its owners give to each user, may be missing.
     """
     from flip_flop.hub import hub_answers
-    from flip_flop.paper.data.catalog import catalog_entry, catalog_names, compare, row_protocols
+    from flip_flop.paper.data.catalog import ROW_PROTOCOLS, catalog_entry, catalog_names, compare
 
     entries = [catalog_entry(name) for name in tasks or catalog_names()]
-    protocols = [each for each in row_protocols().values() if protocol in (None, each.name)]
+    protocols = [name for name in ROW_PROTOCOLS if protocol in (None, name)]
     found: dict[str, list[Comparison]] = {}
     missing: dict[str, InputError] = {}
     for entry in entries:
         try:
-            found[entry.name] = [compare(_open(data, entry.name, each.name, seed)) for each in protocols]
+            found[entry.name] = [compare(_open(data, entry.name, name, seed)) for name in protocols]
         except InputError as error:
             if error.code == "E-TPL-FETCH":
                 raise
@@ -92,11 +92,11 @@ def check_command(data: DataOptions, tasks: Sequence[str], protocol: str | None,
             if error.code == "E-DATA-HUB" and not hub_answers():
                 echo("the hub cannot be reached: the other datasets are not tried", err=True)
                 break
-    for place, each in enumerate(protocols):
-        comparisons = {name: of_protocols[place] for name, of_protocols in found.items()}
-        cells = [_cells(entry, comparisons.get(entry.name), each.name) for entry in entries]
+    for place, name in enumerate(protocols):
+        comparisons = {task: of_protocols[place] for task, of_protocols in found.items()}
+        cells = [_cells(entry, comparisons.get(entry.name), name) for entry in entries]
         echo(align_columns([list(COLUMNS), *cells]))
-        echo("\n".join(["", f"protocol {each.name}: {each.source}", *_notes(list(comparisons.values())), ""]))
+        echo("\n".join(["", f"protocol {name}: {ROW_PROTOCOLS[name]}", *_notes(list(comparisons.values())), ""]))
     for name, reason in missing.items():
         echo(f"{name}: {reason}")
     is_complete = not missing or (set(missing) == {"storycloze"} and data.story_cloze_dir is None)

@@ -1,6 +1,5 @@
 """The templates that render for every row of a dataset, and its duplicate rows, cached for the user."""
 
-import functools
 import importlib.metadata
 import json
 import logging
@@ -10,10 +9,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from flip_flop import prompts
 from flip_flop.console import track
-from flip_flop.files import sha256_file, sha256_json, write_json
-from flip_flop.paper.data import promptsource, splits
+from flip_flop.files import sha256_json, write_json
 from flip_flop.paper.data.promptsource import SourceTemplate, TemplateFilter, cache_folder, filter_templates
 from flip_flop.paper.data.splits import Duplicates, find_duplicates
 from flip_flop.prompts import Template, TemplateSet
@@ -82,14 +79,6 @@ def _key(candidates: Sequence[SourceTemplate], train: Rows, test: Rows, *shape: 
         "templates": [[each.name, each.jinja, each.answer_choices, each.original_task] for each in candidates],
         "data": [train.provenance["sha256"], test.provenance["sha256"], *shape],
         "names": [sha256_json(train.ids), sha256_json(test.ids)],
-        "code": _code_digest(),
+        "versions": [importlib.metadata.version(name) for name in ("flip-flop-consistency", "jinja2")],
     }
     return sha256_json(content)[:24]
-
-
-@functools.cache
-def _code_digest() -> str:
-    """Return the digest of the code that renders and compares, so that changed code does not read an older cache."""
-    files = [*sorted(Path(prompts.__file__).parent.glob("*.py"))]
-    files += [Path(str(module.__file__)) for module in (promptsource, splits)] + [Path(__file__)]
-    return sha256_json([importlib.metadata.version("jinja2"), *map(sha256_file, files)])

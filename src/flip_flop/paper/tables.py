@@ -1,22 +1,25 @@
-"""The tables of a grid: Table 1, Table 2, study 3, and the spread of the base's F1 over templates."""
+"""The tables of a study: Table 1, Table 2, study 3 and the base's F1 over templates."""
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from flip_flop.console import MISSING, count, points
-from flip_flop.method import BASE
+from flip_flop.console import DEMO_NOTE, MISSING, count, percent, point_interval, points
+from flip_flop.method import BASE, METHODS
 from flip_flop.metrics import METRICS
-from flip_flop.paper import layout, paper
+from flip_flop.paper.data.catalog import catalog_entry
 from flip_flop.paper.frame import (
     CELL,
+    KEPT,
     Setting,
+    average_seeds,
     direction,
     file_name,
     in_setting,
@@ -27,10 +30,10 @@ from flip_flop.paper.frame import (
     task_title,
     tasks_of,
     template_f1,
+    titles_of,
 )
-from flip_flop.paper.layout import Selection, number, select, source_head, task_head, win_loss
-from flip_flop.paper.paper import PAPER_METRICS, table1, table2
-from flip_flop.paper.table import Column, Row, Table, TableCell
+from flip_flop.paper.published import PAPER_METRICS, dataset_names, stated_numbers, table1, table2
+from flip_flop.report.tables import Column, Row, Table, TableCell
 
 ALL = "all"
 WIDE_RANGE = 0.15  # the paper counts the datasets with a larger interquartile range
@@ -38,6 +41,211 @@ QUANTILES = {"min": 0, "Q1": 0.25, "median": 0.5, "Q3": 0.75, "max": 1}
 HELD_OUT_NOTE = "Held out: under the templates that a task holds out from training, where it holds out any."
 _CHANGES = ["mean", "std_over_seeds", "change", "change_low", "change_high"]
 _PAIRED = ["better", "worse", "paper_better", "paper_worse"]
+DECIMALS = METRICS["mean_f1"].decimals
+MAX_NAMED = 12
+INTERVAL_NOTE = "95% CI: paired bootstrap over instances; it says nothing about another training seed."
+# The columns under each of the paper's metrics, by heading. A function formats a row of averaged seeds.
+Parts = dict[str, Callable[[Any], str]]
+
+
+def number(value: Any, write: Callable[[float, int], str] = percent, std: Any = None) -> str:
+    """Format a number with its spread over seeds. A missing number is a dash.
+
+    Example:
+        >>> number(0.5843, std=0.0021), number(float("nan"))
+        ('58.43 ± 0.21', '–')
+    """
+    if pd.isna(value):
+        return MISSING
+    return write(value, DECIMALS) + ("" if pd.isna(std) else f" ± {percent(std, DECIMALS)}")
+
+
+def win_loss(better: Any, worse: Any) -> str:
+    """Format P/N as in the paper."""
+    return MISSING if pd.isna(better) else f"{better}/{worse}"
+
+
+CHANGE: Parts = {
+    "Δ": lambda cell: "" if cell.method == BASE.name else number(cell.change, points),
+    "95% CI": lambda cell: (
+        ""
+        if pd.isna(getattr(cell, "change_low", None))
+        else point_interval((cell.change_low, cell.change_high), DECIMALS)
+    ),
+}
+
+
+def held_out(each: Any) -> str:
+    """Return the suffix of a name for audits of held-out templates."""
+    return " (held out)" if getattr(each, "setting", "") == "held_out" else ""
+
+
+def task_head(each: Any) -> TableCell:
+    """Return the cell of the audited task."""
+    return TableCell(task_title(each.task), "name")
+
+
+def source_head(each: Any) -> TableCell:
+    """Return the cell of the task trained on."""
+    return TableCell(task_title(each.source), "name")
+
+
+def pivot(
+    cells: pd.DataFrame, by: Sequence[str], heads: Sequence[tuple[str, Callable[[Any], TableCell]]], parts: Parts
+) -> tuple[list[Column], list[Row]]:
+    """Make a row for each group of ``cells``: the ``heads``, then the parts of each metric.
+
+    A group has one row of each metric. A head is a heading and a function of such a row. The ``mark`` of a row applies
+    to its change.
+    """
+    every = [(metric, heading) for metric in PAPER_METRICS for heading in parts]
+    shown = [(metric, heading) for metric, heading in every if heading != "95% CI" or METRICS[metric].has_interval]
+    columns = [Column(heading, is_text=True) for heading, _ in heads]
+    columns += [Column(heading, group=METRICS[metric].title) for metric, heading in shown]
+    rows: list[Row] = []
+    for _, group in cells.groupby(list(by), sort=False):
+        found = {cell.metric: cell for cell in group.itertuples()}
+        row = [head(found[PAPER_METRICS[0]]) for _, head in heads]
+        for metric, heading in shown:
+            mark: Any = getattr(found[metric], "mark", "") if heading == "Δ" else ""
+            row.append(TableCell(parts[heading](found[metric]), "paper" if heading.startswith("paper") else mark))
+        rows.append(row)
+    return columns, rows
+
+
+def fill(cells: pd.DataFrame, names: Sequence[str], wanted: Iterable[tuple[str, ...]]) -> pd.DataFrame:
+    """Return a row for each wanted combination of these columns and each metric, with NaN for missing audits."""
+    on = [*names, "metric"]
+    grid = pd.DataFrame([(*each, metric) for each in wanted for metric in KEPT], columns=on)
+    return grid.merge(cells.drop_duplicates(on, keep="last"), how="left", on=on)
+
+
+def mark_extremes(values: pd.Series) -> pd.Series:
+    """Mark the highest as best and the lowest as worst. Numbers that are printed alike have the same mark.
+
+    Example:
+        >>> mark_extremes(pd.Series([0.5, None, 0.7, 0.70001])).tolist()
+        ['worst', '', 'best', 'best']
+    """
+    printed = values.map(lambda value: round(100 * float(value), DECIMALS))
+    marks = {printed.max(): "best", printed.min(): "worst"} if printed.nunique() > 1 else {}
+    return printed.map(lambda value: marks.get(value, "")).astype(object)
+
+
+def group_rows(rows: Iterable[Row]) -> list[Row]:
+    """Print the first cell of a group of rows once, below a rule."""
+    grouped: list[Row] = []
+    last: TableCell | None = None
+    for first, *rest in rows:
+        grouped += [[]] if grouped and first != last else []
+        grouped.append([first if first != last else TableCell(), *rest])
+        last = first
+    return grouped
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The part of a frame that a table shows: the ``asked`` audits, and the averaged ``cells`` of complete ones."""
+
+    frame: pd.DataFrame
+    asked: pd.DataFrame
+    cells: pd.DataFrame
+
+    @cached_property
+    def titles(self) -> dict[str, str]:
+        """Return the titles of methods by name."""
+        return titles_of(self.frame)
+
+    def method_head(self, each: Any) -> TableCell:
+        """Return the first cell of a method's rows. Titles of other methods are untrusted text."""
+        is_ours = each.method in (BASE.name, *METHODS)
+        return TableCell(self.titles[each.method] + held_out(each), "" if is_ours else "name")
+
+    def notes(self, rows: Iterable[Row], *own: Any) -> list[str]:
+        """Return the notes below a table: about its cells, then ``own``, then about numbers missing in ``rows``.
+
+        An element of ``own`` is a note, a list of notes, or a false value.
+        """
+        texts = [cell.text for row in rows for cell in row if cell.style != "paper"]
+        deviation = any(" ± " in text for text in texts) and "±: sample standard deviation over training seeds."
+        return _join(*self._about(), deviation, *own, *self._missing(texts.count(MISSING)))
+
+    def paper_notes(self, where: str, *more: str) -> list[str]:
+        """Explain the published numbers, and name tasks with other instances than in the paper."""
+        other = {}
+        for each in _once(self.cells).itertuples():
+            printed = catalog_entry(each.task).paper["test"] if each.task in dataset_names() else None
+            if printed is not None and (each.instances, each.split) != (printed, "test"):
+                found = f"{each.instances:,} of {each.split}"
+                other[each.task] = f"{task_title(each.task)} {found} (the paper: {printed:,} of test)"
+        return _join(
+            f"{where}, in grey or in brackets: the paper's own, of Qwen2.5-3B-Instruct on its test splits.",
+            other and f"Not the paper's instances: {', '.join(other.values())}.",
+            *more,
+        )
+
+    def _about(self) -> list[str]:
+        """Describe model, seeds, sizes and collapse. The demo model has a warning."""
+        done, cells = self.frame[self.frame["is_done"]].sort_values("position", kind="stable"), _once(self.cells)
+        seeds = sorted({seed for each in cells["seeds"] for seed in each if not pd.isna(seed)})
+        seed_words = f"; {count(len(seeds), 'training seed')} ({', '.join(map(str, seeds))})" if seeds else ""
+        sizes = {
+            task_title(each.task) + held_out(each): f"{each.instances:,} x {each.templates}"
+            for each in cells.itertuples()
+        }
+        size_words = ", ".join(f"{task} {size}" for task, size in sizes.items())
+        trained = cells[cells["method"] != BASE.name].itertuples()
+        fewer = [f"{self._words(each)} ({len(each.seeds)})" for each in trained if len(each.seeds) < len(seeds)]
+        collapsed = [self._words(each) for each in cells[cells["collapsed"].astype(bool)].itertuples()]
+        return _join(
+            f"Model: {', '.join(done['model'].unique())}{seed_words}.",
+            sizes and f"Instances x templates, split {' and '.join(sorted(cells['split'].unique()))}: {size_words}.",
+            fewer and f"Over fewer seeds than the others: {_listed(fewer)}.",
+            collapsed and f"Collapsed, one label nearly everywhere or for each template: {_listed(collapsed)}.",
+            done["is_demo"].any() and DEMO_NOTE,
+        )
+
+    def _missing(self, dashes: int) -> list[str]:
+        """Count the dashes, and name tasks without labels and incomplete audits."""
+        asked = self.asked
+        without = asked["is_done"] & (asked["metric"] == "mean_f1") & asked["value"].isna()
+        unlabelled = asked.loc[without, "task"].unique()
+        bases = in_setting(self.frame, "own", BASE.name)[: None if (asked["setting"] == "transfer").any() else 0]
+        left = pd.concat([_once(part[~part["is_done"]]).sort_values("position") for part in (asked, bases)])
+        names = [
+            self._words(each) + ("" if pd.isna(each.seed) else f", seed {each.seed}") for each in left.itertuples()
+        ]
+        return _join(
+            dashes and f"{count(dashes, 'cell')} without a number (a dash).",
+            len(unlabelled) and f"Without labels, hence without F1: {', '.join(map(task_title, unlabelled))}.",
+            names and f"{count(len(names), 'audit')} of this table not done yet: {_listed(names)}.",
+        )
+
+    def _words(self, each: Any) -> str:
+        """Describe an audit or a cell."""
+        trained = f" trained on {task_title(each.source)}" if each.setting == "transfer" and each.source else ""
+        kept = f" ({each.k} templates)" if each.setting == "unseen" and each.k else ""
+        return f"{self.titles[each.method]}{trained} on {task_title(each.task)}{held_out(each)}{kept}"
+
+
+def select(frame: pd.DataFrame, setting: Setting | Sequence[Setting], method: str | None = None) -> Selection:
+    """Select the audits of settings, and of a method if given."""
+    asked = in_setting(frame, setting, method)
+    return Selection(frame, asked, average_seeds(asked))
+
+
+def _join(*parts: Any) -> list[str]:
+    return [line for part in parts if part for line in ([part] if isinstance(part, str) else part)]
+
+
+def _once(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the first row of each audit or cell."""
+    return rows[rows["metric"] == KEPT[0]]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return "; ".join(names[:MAX_NAMED]) + more
 
 
 def methods_table(frame: pd.DataFrame) -> Table:
@@ -50,7 +258,7 @@ def methods_table(frame: pd.DataFrame) -> Table:
     lines = cells[cells["metric"].isin(PAPER_METRICS) | (is_vote & has_vote)]
     signed = lines["mean"].where(lines["metric"] != "vote_f1") * lines["metric"].map(direction)
     compared = [lines[name] for name in ("setting", "task", "metric")]
-    lines = lines.assign(mark=signed.groupby(compared).transform(layout.mark_extremes))
+    lines = lines.assign(mark=signed.groupby(compared).transform(mark_extremes))
     rows: list[Row] = []
     for (_, _, metric), line in lines.groupby(["setting", "method", "metric"], sort=False):
         head, found = shown.method_head(line.iloc[0]), {each.task: each for each in line.itertuples()}
@@ -74,7 +282,7 @@ def methods_table(frame: pd.DataFrame) -> Table:
     names = ["method", "task", "setting", "metric", mean, std, "seeds", *changes, "paper", "paper_change"]
     records = _with_paper(shown.cells.assign(seeds=seeds))[[*names, "split", "instances", "templates"]]
     title = "Methods on their own task (the paper's Table 1)"
-    return Table("table1_methods", title, columns, layout.group_rows(rows), notes, records)
+    return Table("table1_methods", title, columns, group_rows(rows), notes, records)
 
 
 def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
@@ -93,43 +301,43 @@ def changes_table(frame: pd.DataFrame, setting: Setting = "own") -> Table:
         fewer = f" over {count(each.tasks, 'task')}" if 0 < each.tasks < most[each.method] else ""
         return number(each.mean_change, points) + fewer
 
-    def pivot(lines: pd.DataFrame, head: Any, own: Any, printed: Any) -> Any:
+    def part(lines: pd.DataFrame, head: Any, own: Any, printed: Any) -> Any:
         by = [name for name in ("method", "task") if name in lines]
-        parts = layout.CHANGE | {"Δ": own} | ({"paper": printed} if has_paper else {})
-        return layout.pivot(lines.assign(setting=setting), by, [("", shown.method_head), ("", head)], parts)
+        parts = CHANGE | {"Δ": own} | ({"paper": printed} if has_paper else {})
+        return pivot(lines.assign(setting=setting), by, [("", shown.method_head), ("", head)], parts)
 
-    columns, rows = pivot(cells, task_head, layout.CHANGE["Δ"], lambda each: number(each.paper_change, points))
+    columns, rows = part(cells, task_head, CHANGE["Δ"], lambda each: number(each.paper_change, points))
     notes = replace(shown, cells=shown.cells[shown.cells["method"] != BASE.name]).notes(
         rows,
         "Points against the base. Lower sigma_F1 is better, and counts as better.",
-        layout.INTERVAL_NOTE,
+        INTERVAL_NOTE,
         setting == "held_out" and HELD_OUT_NOTE,
         has_paper and shown.paper_notes("In the columns named paper", "Its averages: over the same tasks."),
     )
     methods = [row[0] for row in rows]
-    rows += pivot(averages, size, mean, lambda each: number(each.paper_mean_change, points))[1]
+    rows += part(averages, size, mean, lambda each: number(each.paper_mean_change, points))[1]
     counts = (
         lambda each: win_loss(each.better, each.worse),
         lambda each: win_loss(each.paper_better, each.paper_worse),
     )
-    rows += pivot(averages, lambda each: TableCell("better/worse"), *counts)[1]
+    rows += part(averages, lambda each: TableCell("better/worse"), *counts)[1]
     rows.sort(key=lambda row: methods.index(row[0]))
     name, title = "table1_changes", "Changes against the base"
     if setting == "held_out":
         name, title = f"{name}_held_out", f"{title} under held-out templates"
-    return Table(name, title, columns, layout.group_rows(rows), notes, averages)
+    return Table(name, title, columns, group_rows(rows), notes, averages)
 
 
 def transfer_table(frame: pd.DataFrame, method: str) -> Table:
     """Table 2: one row for all pairs and one for each source, in the paper's layout and with its numbers."""
     shown, has_paper = _transfer(frame, method)
     averages, sources = average_transfers(shown.cells), dict.fromkeys(source for source, _ in pairs_of(shown.asked))
-    lines = layout.fill(averages, ["source"], [(source,) for source in [ALL, *sources]])
+    lines = fill(averages, ["source"], [(source,) for source in [ALL, *sources]])
     lines = lines.merge(table2() if has_paper else table2()[:0], how="left", on=["source", "metric"])
     of_sources = lines["improvement"].where(lines["source"] != ALL)
-    lines["mark"] = of_sources.groupby(lines["metric"]).transform(layout.mark_extremes).replace("worst", "")
+    lines["mark"] = of_sources.groupby(lines["metric"]).transform(mark_extremes).replace("worst", "")
     every = TableCell(f"All ({count(int(averages['pairs'].max()) if len(averages) else 0, 'pair')})")
-    parts: layout.Parts = {
+    parts: Parts = {
         "Δ": lambda each: number(each.improvement, points, each.std_over_seeds),
         "P/N": lambda each: win_loss(each.better, each.worse),
     }
@@ -139,7 +347,7 @@ def transfer_table(frame: pd.DataFrame, method: str) -> Table:
             "paper P/N": lambda each: win_loss(each.paper_better, each.paper_worse),
         }
     head = ("trained on", lambda each: every if each.source == ALL else source_head(each))
-    columns, rows = layout.pivot(lines, ["source"], [head], parts)
+    columns, rows = pivot(lines, ["source"], [head], parts)
     notes = shown.notes(
         rows,
         "Mean change on the targets in points, as an improvement: for sigma_F1, how much lower it is. "
@@ -157,19 +365,19 @@ def transfer_table(frame: pd.DataFrame, method: str) -> Table:
 def pairs_table(frame: pd.DataFrame, method: str) -> Table:
     """Transfer by pair: changes and their intervals."""
     shown, has_paper = _transfer(frame, method)
-    cells = layout.fill(shown.cells, ["source", "task"], pairs_of(shown.asked)).assign(method=method)
+    cells = fill(shown.cells, ["source", "task"], pairs_of(shown.asked)).assign(method=method)
     heads = [("trained on", source_head), ("evaluated on", task_head)]
-    columns, rows = layout.pivot(cells, ["source", "task"], heads, layout.CHANGE)
+    columns, rows = pivot(cells, ["source", "task"], heads, CHANGE)
     notes = shown.notes(
         rows,
         "Points against the base; lower sigma_F1 is better.",
-        layout.INTERVAL_NOTE,
+        INTERVAL_NOTE,
         has_paper and "The paper gives its pairs only as heat maps.",
     )
     records = cells[cells["metric"].isin(PAPER_METRICS)].rename(columns={"task": "target"})
     records = records[["method", "source", "target", "metric", *_CHANGES]]
     title = f"Transfer by pair under {shown.titles[method]}"
-    return Table(file_name("table2_pairs", method), title, columns, layout.group_rows(rows), notes, records)
+    return Table(file_name("table2_pairs", method), title, columns, group_rows(rows), notes, records)
 
 
 def unseen_table(frame: pd.DataFrame) -> Table:
@@ -182,26 +390,26 @@ def unseen_table(frame: pd.DataFrame) -> Table:
         words = f"{shown.titles[each.method]}, {each.k} templates{each.seen}"
         return TableCell("base" if each.method == BASE.name else words)
 
-    parts = {"%": lambda cell: number(cell.mean, std=cell.std_over_seeds), **layout.CHANGE}
-    columns, rows = layout.pivot(cells.assign(seen=seen), CELL, [("task", task_head), ("trained on", trained)], parts)
+    parts = {"%": lambda cell: number(cell.mean, std=cell.std_over_seeds), **CHANGE}
+    columns, rows = pivot(cells.assign(seen=seen), CELL, [("task", task_head), ("trained on", trained)], parts)
     notes = replace(shown, cells=cells).notes(
         rows,
         "All rows of a task are audited on the same templates, the ones held out from training on the first K.",
         seen.any() and "Rows marked (seen): trained on these templates too.",
-        "Changes are in points against the base; lower sigma_F1 is better. " + layout.INTERVAL_NOTE,
+        "Changes are in points against the base; lower sigma_F1 is better. " + INTERVAL_NOTE,
         "The paper gives this study as a plot, without numbers.",
     )
     names = ["task", "method", "templates_trained_on", "held_out", "templates", "metric", *_CHANGES]
     records = cells[cells["metric"].isin(PAPER_METRICS)].rename(columns={"k": "templates_trained_on"})[names]
     title = "Unseen templates after training on the first K (the paper's study 3)"
-    return Table("study3_unseen_templates", title, columns, layout.group_rows(rows), notes, records)
+    return Table("study3_unseen_templates", title, columns, group_rows(rows), notes, records)
 
 
 def spread_table(frame: pd.DataFrame) -> Table:
     """F1 over templates of the base: quartiles by task, and their mean range beside the paper's."""
     own, bases = select(frame, "own"), select(frame, "own", BASE.name)
-    shown, tasks, stated = replace(bases, asked=own.asked), tasks_of(own.asked), paper.text()
-    f1, has_paper = template_f1(bases.asked), any(task in paper.dataset_names() for task in tasks)
+    shown, tasks, stated = replace(bases, asked=own.asked), tasks_of(own.asked), stated_numbers()
+    f1, has_paper = template_f1(bases.asked), any(task in dataset_names() for task in tasks)
     found = quartiles(f1).reindex(tasks)
     ranges = found["Q3-Q1"].dropna()
     below = [
@@ -245,7 +453,7 @@ def average_changes(cells: pd.DataFrame, by: str, column: str = "change") -> pd.
 
 def average_over_tasks(cells: pd.DataFrame) -> pd.DataFrame:
     """Apply :func:`average_changes` by method. The paper's averages are added if they cover the same tasks."""
-    known = layout.fill(average_changes(cells, "method"), ["method"], [(method,) for method in methods_of(cells)])
+    known = fill(average_changes(cells, "method"), ["method"], [(method,) for method in methods_of(cells)])
     known = known[known["metric"].isin(PAPER_METRICS)].rename(columns={"number": "tasks"})
     known["tasks"] = known["tasks"].fillna(0).astype(int)
     printed = average_changes(cells[cells["change"].notna()], "method", "paper_change")
@@ -277,7 +485,7 @@ def _on_own_task(frame: pd.DataFrame, setting: Setting) -> tuple[Selection, pd.D
     """Select the audits on the task trained on. Missing cells have a row, and all have the paper's numbers."""
     shown = select(frame, setting)
     wanted = itertools.product(methods_of(shown.asked), tasks_of(shown.asked))
-    return shown, _with_paper(layout.fill(shown.cells, ["method", "task"], wanted).assign(setting=setting))
+    return shown, _with_paper(fill(shown.cells, ["method", "task"], wanted).assign(setting=setting))
 
 
 def _cell(each: Any) -> TableCell:

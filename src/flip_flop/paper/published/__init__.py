@@ -46,7 +46,7 @@ def table2() -> pd.DataFrame:
 
 
 @functools.cache
-def text() -> dict[str, float]:
+def stated_numbers() -> dict[str, float]:
     """The numbers that the paper states in words: points, and counts of tasks, as printed."""
     return _read("text.csv").set_index("statement")["value"].to_dict()
 

@@ -1,13 +1,13 @@
-"""`study plan` lists the cells of a run without running it."""
+"""`study plan` lists the cells of a run without running it, and a mistake is one line."""
 
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.paper.folder import StudyFolder
-from flip_flop.paper.preview import plan_lines
-from flip_flop.paper.run import run_unit
-from flip_flop.paper.study import Settings
-from tests.studies.plans import DEMO, plan, small, write_task
+from flip_flop.paper import cli
+from flip_flop.paper.cli import plan_lines
+from flip_flop.paper.run import StudyFolder, load_plan
+from tests.studies.plans import DEMO, small
+from tests.studies.running import STUDY, here, write_study
 
 QWEN = "Qwen/Qwen2.5-3B-Instruct"
 
@@ -20,20 +20,15 @@ def no_rows(monkeypatch, tmp_path):
         monkeypatch.delenv(variable, raising=False)
 
 
-def cells(study, root, setup=DEMO):
-    return [line.split() for line in plan_lines(study, setup, StudyFolder(root)) if line.startswith(("train", "audit"))]
-
-
-def test_cells_have_the_states_of_the_folder(tmp_path):
-    made, folder = plan(), StudyFolder(tmp_path)
-    assert run_unit(made, folder, made.units[0]) == 0
-    folder.write_failures(made.units[1], [f"train {made.trainings[0].label}: E-CODE: it fails."])
-    assert cells(small(), tmp_path) == [
-        ["audit", "base-clear_hotel_reviews", "5", "done"],
-        ["train", "cce-clear_hotel_reviews-seed0", "5", "failed"],
+def test_a_plan_lists_cells_and_writes_nothing(tmp_path):
+    lines = [line.split() for line in plan_lines(small(), DEMO, StudyFolder(tmp_path / "out"))]
+    assert lines[2:] == [
+        ["audit", "base-clear_hotel_reviews", "5", "open"],
+        ["train", "cce-clear_hotel_reviews-seed0", "5", "open"],
         ["audit", "cce-clear_hotel_reviews-seed0", "5", "open"],
+        ["1", "trainings,", "2", "audits;", "protocol", "paper"],
     ]
-    assert [path.name for path in tmp_path.iterdir()] == ["audits", "logs"]  # and no other files
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_rows_the_papers_cells_are_listed_without_states(no_rows, flip_flop):
@@ -48,32 +43,17 @@ def test_without_rows_the_papers_cells_are_listed_without_states(no_rows, flip_f
     assert ["train", "f2c-rte-seed0", "5", "-"] in [line.split() for line in shown.out.splitlines()]
 
 
-@pytest.mark.parametrize("name", ["num_train_epochs", "max_steps", "gradient_accumulation_steps", "logging_steps"])
-@pytest.mark.parametrize("value", [None, [3], {"a": 3}])
-def test_a_setting_without_a_number_is_refused(tmp_path, name, value):
-    with pytest.raises(InputError, match=f"E-CONFIG-VALUE: {name} .*It must be"):
-        cells(small(settings=Settings({name: value})), tmp_path)
-
-
-def test_missing_rows_of_a_users_task_are_an_error(tmp_path):
-    path = write_task(tmp_path / "task")
-    (tmp_path / "task" / "train.csv").unlink()
-    with pytest.raises(InputError, match=r"E-DATA-FILE: .*train\.csv"):
-        cells(small(tasks=(str(path),)), tmp_path)
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("plan", "study1"), "E-STUDY-MODEL"),
+        (("plan", "study1"), "E-STUDY-VALUE"),
         (("plan", "study1", "-m", "m", "--set", "x"), "E-CONFIG-KEY"),
-        (("plan", "study1", "-m", "m", "--device", "tpu"), "E-MODEL-DEVICE"),
         (("plan", "study1", "-m", "m", "--tasks", ""), "E-STUDY-VALUE"),
         (("plan", "study1", "-m", "m", "--methods", " , "), "E-STUDY-VALUE"),
         (("plan", "study1", "-m", "m", "--seeds", "-1"), "E-STUDY-VALUE"),
         (("plan", "study2", "-m", "m", "--tasks", "rte"), "E-STUDY-VALUE"),
         (("status", "study1", "--out", "nowhere"), "E-STUDY-MISSING"),
-        (("run", "nothing"), "E-STUDY-UNKNOWN"),
+        (("run", "nothing"), "E-STUDY-MISSING"),
     ],
 )
 def test_a_mistake_is_one_line(flip_flop, no_rows, arguments, code):
@@ -81,3 +61,22 @@ def test_a_mistake_is_one_line(flip_flop, no_rows, arguments, code):
     line = shown.err.removeprefix(f"reading study {arguments[1]}\n")
     assert (shown.code, line.partition(":")[0]) == (2, code)
     assert line.count("\n") == 1
+
+
+def test_local_model_is_identified_by_its_path(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "_run_here", lambda *arguments: 0)
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiny", "other/tiny"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "model.safetensors").write_text(name)
+    write_study(tmp_path, STUDY.replace("model: demo", "model: ./tiny"))
+    for model in ((), ("--model", "tiny"), ("--model", tmp_path / "tiny")):
+        here("run", "small.yaml", "--out", "out", *model)
+        assert [path.parent.name for path in (tmp_path / "out").glob("*/study.json")] == ["small"]
+    here("run", "small.yaml", "--out", "out", "--model", "other/tiny")
+    assert len([*(tmp_path / "out").glob("small*/study.json")]) == 2
+    assert load_plan(tmp_path / "out" / "small" / "study.json").setup.model == str(tmp_path / "tiny")
+    for command in ("status", "tables"):
+        with pytest.raises(InputError, match=r"E-STUDY-MISSING: .*several runs"):
+            here(command, "small.yaml", "--out", "out")
+        assert here(command, "small.yaml", "--out", "out", "--model", "other/tiny") == 0

@@ -1,0 +1,259 @@
+"""The digest of a cell contains exactly the inputs that decide the result; plans and folders are read again."""
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flip_flop.errors import InputError
+from flip_flop.paper.plan import Setup
+from flip_flop.paper.run import StudyFolder, load_plan
+from flip_flop.paper.study import load_study, narrow
+from tests.studies.plans import DEMO, SHORT, keys, plan, small, write_task
+from tests.studies.running import here, write_study
+
+CELLS = {"train cce-clear_hotel_reviews-seed0", "audit cce-clear_hotel_reviews-seed0", "audit base-clear_hotel_reviews"}
+
+
+@pytest.fixture(scope="module")
+def first():
+    return keys()
+
+
+def changed(first, later) -> set[str]:
+    return {name for name, key in first.items() if later.get(name) != key}
+
+
+@pytest.mark.parametrize(
+    ("study", "differ"),
+    [
+        (small(name="other", description="another one"), ()),
+        (small(tasks=("demo_remarks", "demo_clear"), seeds=(1, 0), methods=("base", "swarm", "cce")), ()),
+        (small(SHORT | {"logging_steps": 2, "report_to": "none"}), ()),
+        (small(SHORT | {"learning_rate": "3e-4", "cce-weight": 1}), ()),  # the defaults, spelt out
+        (small({}, settings={"methods": {"cce": SHORT}}, override={"max_steps": "2"}), ()),
+        (small(SHORT | {"adam_beta2": 0.999, "eval_delay": 0}), ()),  # the library's defaults
+        (small(SHORT | {"batch_tokens": 512, "per_device_eval_batch_size": 3, "torch_empty_cache_steps": 4}), ()),
+        (small(settings={"methods": {"swarm": {"lora_r": 3}}}), ()),
+        (small(SHORT | {"learning_rate": 2e-4}), ("train", "audit cce")),
+        (small(SHORT | {"adam_beta2": 0.9}), ("train", "audit cce")),
+        (small(settings={"methods": {"cce": {"lora_r": 3}}}), ("train", "audit cce")),
+        (small(SHORT | {"chat_template": "off"}), ("train", "audit")),
+        (small(SHORT | {"backend": "padded"}), ("train", "audit")),
+        (small(limit=23), ("train", "audit")),
+        (small(eval_limit=3), ("train", "audit cce")),
+        (small(split="validation"), ("audit",)),
+        (small(seeds=(1,)), ("train", "audit cce")),
+        (small(protocol="release"), ("train", "audit")),  # a prompt's values are cut, too
+    ],
+)
+def test_digests_change_only_with_deciding_settings(first, study, differ):
+    assert set(first) == CELLS
+    assert changed(first, keys(study)) == {name for name in CELLS if name.startswith(differ or "none")}
+
+
+def test_model_and_dtype_change_every_digest(first, tmp_path):
+    assert changed(first, keys(setup=replace(DEMO, dtype="bfloat16"))) == CELLS
+    folders = [tmp_path / name for name in ("model", "copy", "other")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_text("weights" if folder.name != "other" else "Weights")
+    here, copy, other = (keys(setup=Setup(str(folder))) for folder in folders)
+    assert here == copy
+    assert changed(first, here) == changed(here, other) == CELLS
+    hub = keys(setup=Setup("owner/model"))
+    assert changed(hub, keys(setup=Setup("owner/model", "a1" * 20))) == CELLS
+
+
+def test_digests_are_stable(tmp_path):
+    """Digests of the smoke study, and a folder that an earlier version wrote."""
+    expected = {
+        "audit base-hotel_reviews": "fb55d3da989d2022584c19fa260f944d803c7b0417fc9324e095522a021df983",
+        "train swarm-hotel_reviews-seed0": "8475482f5147782e8d0accb3731e2a6ed654cd1551df0a5a365a50d276e3f9a5",
+        "audit swarm-hotel_reviews-seed0": "2fb26b1a23db06e2c42bd9e8377556d5b326b247e53db25fb15e5b71ef948bcb",
+    }
+    study = narrow(load_study("smoke"), tasks=["demo"], methods=["base", "swarm"])
+    made = plan(study, Setup("demo", dtype="float32"))
+    assert {f"{cell.kind} {cell.label}": cell.key for cell in made.cells} == expected
+    folder = StudyFolder(tmp_path)
+    base = made.cells[0]
+    folder.run(base).mkdir(parents=True)
+    (folder.run(base) / "run.json").write_text('{"kind": "audit"}')
+    (folder.run(base) / "cell.json").write_text(json.dumps({"key": expected["audit base-hotel_reviews"]}))
+    assert [folder.is_done(cell) for cell in made.cells] == [True, False, False]
+    path = folder.write_plan(made)
+    record = json.loads(path.read_text())
+    record["study"]["settings"] = {"common": {}, "protocol": {"cce": {"demo": {"protocol": "paper"}}}}
+    record["study"].pop("folder")
+    path.write_text(json.dumps(record))
+    assert load_plan(path).cells == made.cells
+
+
+def test_digest_uses_content_of_hub_rows(tmp_path):
+    hub = "name: tickets\ndata: {train: {repo: a/b}, test: {repo: a/b}}\n"
+
+    def keys_of(words):
+        task = write_task(tmp_path)
+        task.write_text(hub + task.read_text().partition("csv}\n")[2])
+        for split in ("train", "test"):
+            file = tmp_path / words / "a" / "b" / "default" / f"{split}.parquet"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            rows = [{"text": f"{words} {split} {number}", "label": number % 2} for number in range(12)]
+            pq.write_table(pa.Table.from_pylist(rows), file)
+        return set(keys(small(tasks=(str(task),)), replace(DEMO, hub_mirror=str(tmp_path / words))).values())
+
+    before = keys_of("works")
+    (tmp_path / "works").rename(tmp_path / "moved")
+    moved = keys(small(tasks=(str(tmp_path / "task.yaml"),)), replace(DEMO, hub_mirror=str(tmp_path / "moved")))
+    assert set(moved.values()) == before
+    assert not keys_of("fails") & before
+
+
+def test_missing_revision_is_resolved_in_the_hubs_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    unknown = plan(setup=Setup("owner/model"))
+    assert unknown.setup.revision is None
+    main = tmp_path / "models--owner--model" / "refs" / "main"
+    main.parent.mkdir(parents=True)
+    main.write_text("c" * 40)
+    cached = plan(setup=Setup("owner/model"))
+    assert cached.setup.revision == cached.model_identity["revision"] == "c" * 40
+    assert cached.cells == plan(setup=Setup("owner/model", "c" * 40)).cells
+    assert not {cell.key for cell in cached.cells} & {cell.key for cell in unknown.cells}
+
+
+@pytest.mark.parametrize(
+    ("options", "has_gpu", "dtype"),
+    [
+        ((), True, "bfloat16"),
+        (("--device", "cpu"), True, "float32"),
+        (("--device", "cuda"), False, "bfloat16"),
+        (("--gpus", "0"), True, "float32"),
+        (("--gpus", "1"), False, "bfloat16"),
+        (("--dtype", "float16"), True, "float16"),
+        ((), False, None),
+    ],
+)
+def test_auto_dtype_is_resolved_for_all_units(tmp_path, monkeypatch, options, has_gpu, dtype):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
+    arguments = ("run", write_study(tmp_path), "--methods", "base", "--out", tmp_path / "out", *options)
+    if dtype is None:
+        with pytest.raises(InputError, match=r"E-MODEL-DTYPE: --export .* Give --device cpu or cuda, or --dtype\."):
+            here(*arguments, "--export", tmp_path / "list")
+        return
+    here(*arguments, "--export", tmp_path / "list")
+    assert load_plan(tmp_path / "out" / "small" / "study.json").setup.dtype == dtype
+    assert f"in {dtype}." in (tmp_path / "list").read_text()
+
+
+def test_digest_uses_content_of_task_files(tmp_path):
+    def of_tasks(*paths):
+        return set(keys(small(tasks=tuple(map(str, paths)))).values())
+
+    before = of_tasks(write_task(tmp_path / "a"))
+    assert len(before) == 3
+    assert of_tasks(write_task(tmp_path / "b")) == before
+    for number, change in enumerate(({"prompt": "{{ text }}!"}, {"shift": 1}, {"name": "others"})):
+        assert not of_tasks(write_task(tmp_path / f"c{number}", **change)) & before
+    with pytest.raises(InputError, match=r"E-STUDY-VALUE: .*are both named 'tickets'"):
+        of_tasks(tmp_path / "a" / "task.yaml", tmp_path / "c1" / "task.yaml")
+    # An instance's name decides which ones a limit keeps.
+    named = write_task(tmp_path / "d")
+    named.write_text("id_field: text\n" + named.read_text())
+    assert not of_tasks(named) & before
+
+
+def test_labels_name_the_templates(first):
+    subsets = {"demo_clear": {"train_first": (3, None), "held_out": ("feeling", "recommended")}}
+    made = plan(small(template_subsets=subsets))
+    cells = {f"{cell.kind} {cell.label}": (cell.templates, cell.held_out) for cell in made.cells}
+    trainable, held_out = plan().trainings[0].templates, ("feeling", "recommended")
+    assert cells == {
+        "train cce-clear_hotel_reviews-seed0-first3": (trainable[:3], False),
+        "train cce-clear_hotel_reviews-seed0": (trainable, False),
+        "audit base-clear_hotel_reviews-2templates": (held_out, True),
+        "audit cce-clear_hotel_reviews-seed0-first3-on-2templates": (held_out, True),
+        "audit cce-clear_hotel_reviews-seed0-on-2templates": (held_out, False),
+    }
+    last = keys(small(template_subsets={"demo_clear": {"train_first": (3, 5, None), "held_out": 3}}))
+    assert set(last) == {name.replace("-2templates", "-last3") for name in cells}
+    assert last["train cce-clear_hotel_reviews-seed0"] == first["train cce-clear_hotel_reviews-seed0"]
+
+
+def test_held_out_templates_have_audits_of_their_own(tmp_path):
+    task = str(write_task(tmp_path / "a", held_out=["t1", "t3"]))
+    without = str(write_task(tmp_path / "b", name="b"))
+    made = plan(small(tasks=(task, without), audit_held_out=True))
+    audited = [(cell.method, cell.templates) for cell in made.audits if cell.task == task]
+    assert audited == [(method, names) for method in ("base", "cce") for names in (("t0", "t2"), ("t1", "t3"))]
+    assert [cell.held_out for cell in made.audits] == [False, True, False, True, False, False]
+    assert made.trainings[0].templates == ("t0", "t2")
+
+
+def test_a_unit_is_a_training_run_with_its_audits_and_equal_variants_share_it():
+    variants = {"same": {"method": "cce"}, "other": {"method": "cce", "lora_r": 3}}
+    study = small(methods=("base", "cce", "same", "other"), variants=variants)
+    made = plan(study)
+    assert [cell.label for cell in made.trainings] == [f"{m}-clear_hotel_reviews-seed0" for m in ("cce", "other")]
+    assert keys(study).items() >= keys().items()
+    _, cce, same, other = made.audits
+    assert (cce.method, same.method, cce.folder) == ("cce", "same", same.folder)
+    assert other.key != cce.key
+    assert [len(unit.cells) for unit in made.units] == [1, 3, 2]
+    assert made.trainings[1].settings["method"] == "cce"
+
+
+def test_unavailable_dataset_is_left_out_by_an_option(made, monkeypatch):
+    setup = Setup("owner/model", hub_mirror=str(made.mirror))
+    study = narrow(load_study("study1"), tasks=["storycloze", "cb", "rte"])
+    with pytest.raises(InputError, match=r"E-DATA-STORYCLOZE: .* Or leave it out: --tasks cb,rte\.$"):
+        plan(study, setup)
+    paper, release = (plan(narrow(study, tasks=["cb"], protocol=name), setup) for name in ("paper", "release"))
+    assert {cell.key for cell in paper.cells}.isdisjoint(cell.key for cell in release.cells)
+
+
+# ---- the folder ----
+
+
+def test_plan_is_read_as_written(tmp_path):
+    subsets = {"demo_clear": {"train_first": (2, None), "held_out": ("feeling", "recommended")}}
+    study = small(SHORT | {"bf16": True}, template_subsets=subsets)  # on a node without a GPU, too
+    written = plan(study)
+    folder = StudyFolder(tmp_path)
+    path = folder.write_plan(written)
+    assert path.parent == tmp_path / "small" / "plans"
+    for loaded in (load_plan(path), folder.read_study(study)):
+        assert (loaded.cells, loaded.setup, loaded.study.tasks) == (written.cells, written.setup, study.tasks)
+    path.write_text("{}")
+    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .*not the plan of a study"):
+        load_plan(path)
+    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .* There: small\."):
+        folder.read_study(load_study("study1"))
+
+
+def test_each_model_has_a_folder(tmp_path):
+    folder, base = StudyFolder(tmp_path), plan(small(methods=("base",)))
+    study = small(methods=("base",), model=None)
+    plans = [replace(base, study=study, setup=Setup(model)) for model in ("owner/some model", "a/tiny", "b/tiny")]
+    names = [folder.study(one).name for one in plans]
+    assert names[0] == "small-some_model-21139d"
+    assert len(set(names)) == 3
+    assert folder.study(base).name == "small"
+    for one in plans[:2]:
+        folder.write_plan(one)
+    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .*several runs.* There: a/tiny, owner/some model\."):
+        folder.read_study(study)
+    assert folder.read_study(study, "a/tiny").setup.model == "a/tiny"
+    with pytest.raises(InputError, match=r"E-STUDY-MISSING: .*no run .* with --model b\."):
+        folder.read_study(study, "b")
+
+
+@pytest.mark.parametrize(("before", "now", "warned"), [("1", "2", True), ("2", "2", False), (None, "2", False)])
+def test_changed_commit_of_a_model_warns(tmp_path, caplog, before, now, warned):
+    folder, base = StudyFolder(tmp_path), plan(small(methods=("base",)))
+    for revision in (before, now):
+        folder.write_plan(replace(base, setup=Setup("owner/tiny", revision=revision)))
+    assert ("--revision 1 continues that run" in caplog.text) == warned
