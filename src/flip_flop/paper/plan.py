@@ -279,6 +279,8 @@ def cell_key(plan: Plan, cell: Cell, task: Task) -> str:
         for name in LOCATIONS:
             provenance.pop(name, None)
     settings = _deciding(cell.settings) if is_training else dict(cell.settings)
+    if settings["backend"] == "auto":
+        settings["backend"] = "packed"  # the default's name in earlier versions, with the same results
     inputs = {
         "scheme": SCHEME,
         "kind": cell.kind,
