@@ -52,7 +52,7 @@ METRIC_DEFINITIONS = {
     "posix": ["metrics.agreement.instance_posix"],
     "f1_spread": ["metrics.table._spread", _F1],
     "ensemble_f1": ["metrics.agreement.label_probs", _F1],
-    "ece": ["metrics.confidence.calibration_error_per_template", "metrics.confidence.reliability"],
+    "ece": ["metrics.certainty.calibration_error_per_template", "metrics.certainty.reliability"],
 }
 METHOD_DEFINITIONS = {
     "swarm": ["method.swarm.swarm_loss", "method.swarm.swarm_teachers", "method.swarm.swarm_mixture_loss"],

@@ -78,16 +78,6 @@ def test_a_pure_room_knows_only_its_libraries(room):
 
 
 @every_module
-def test_a_file_is_short_enough_to_be_read(path):
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines <= 600, f"{lines} lines: one concept to a file"
-
-
-def test_there_is_no_utils():
-    assert not [path for path in MODULES if path.stem in ("utils", "helpers", "common", "misc")]
-
-
-@every_module
 def test_annotations_are_not_postponed(path):
     # A postponed annotation is a string, which the shape checks of the test run skip silently.
     assert "__future__.annotations" not in imports_of(path)
@@ -102,11 +92,6 @@ def test_a_function_has_at_most_eight_parameters_but_the_trainers_constructor():
                 if len([each for each in given if each.arg not in ("self", "cls")]) > 8:
                     found.add(f"{path.relative_to(SOURCE)}: {node.name}")
     assert found == {"flip_flop/training/trainer.py: __init__"}
-
-
-def test_no_two_classes_have_one_name():
-    names = [node.name for nodes in NODES.values() for node in nodes if isinstance(node, ast.ClassDef)]
-    assert len(names) == len(set(names))
 
 
 def test_the_other_packages_work_without_the_optional_ones():

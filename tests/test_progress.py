@@ -36,13 +36,6 @@ def test_long_work_has_a_line_each_minute_and_one_at_its_end(clock, capsys):
     ]
 
 
-def test_work_of_less_than_a_minute_has_no_lines(clock, capsys):
-    with track("audit", 100, "instances") as done:
-        clock.now += 59
-        done(100)
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize("quiet", [False, True])
 def test_passes_after_the_scores_of_an_audit_have_lines_too(monkeypatch, capsys, quiet):
     readings, started = itertools.count(), time.monotonic()

@@ -10,11 +10,10 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.predict import predict
 from flip_flop.scoring import PromptEncoder
 from flip_flop.scoring.options import ScoringOptions
-from flip_flop.training import F2CTrainer, train
+from flip_flop.training import train
 from tests.evaluation.conftest import make_task as make_audit_task
 from tests.tiny import CHAT_TEMPLATE, byte_bpe, save_tiny, with_chat_template
 from tests.training.conftest import adapter_bytes, before_step, load_tiny, make_task, record_of, settings
-from tests.training.test_trainer import training_rows
 
 DATED = "Today: {{ strftime_now('%d %b %Y, %H:%M') }}\n" + CHAT_TEMPLATE
 FIRST, SECOND = "2026-03-30", "2026-03-31"
@@ -70,28 +69,6 @@ def test_audits_of_two_days_differ_and_say_so(model, on, tmp_path):
     assert f"printed date: {FIRST}, {SECOND}" in page
 
 
-def test_report_and_gate_name_the_dates(model, on, tmp_path, flip_flop):
-    task = tmp_path / "task.yaml"
-    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"It is {n},{n % 2}\n" for n in range(6)))
-    task.write_text(
-        "name: numbers\ndata: {test: rows.csv}\nlabel_field: label\nlabels: [0, 1]\ntemplates:\n"
-        '  - {name: plain, jinja: "{{ text }}. Even?", answer_choices: "Yes ||| No"}\n'
-        '  - {name: odd, jinja: "Odd? {{ text }}", answer_choices: "No ||| Yes"}\n'
-    )
-    found = []
-    for day, more in ((FIRST, ()), (SECOND, ("--fail-if-worse-than", str(tmp_path / FIRST)))):
-        on(day)
-        out = str(tmp_path / day)
-        found.append(flip_flop("audit", "--model", str(model), "--task", str(task), "--out", out, *more))
-    dates = f"printed date: {FIRST}, {SECOND}"
-    assert dates in found[1].out + found[1].err
-    shown = flip_flop("report", str(tmp_path / FIRST), str(tmp_path / SECOND), "--out", str(tmp_path / "r.html"))
-    assert dates in shown.out
-    wrong = flip_flop("audit", "--model", str(model), "--task", str(task), "--out", "x", "--prompt-date", "tomorrow")
-    assert wrong.code == 2
-    assert wrong.err.splitlines()[-1].startswith("E-CONFIG-VALUE: prompt_date: ")
-
-
 def test_prediction_has_the_given_date(model, on):
     on(FIRST)
     task = make_audit_task()
@@ -135,17 +112,6 @@ def test_training_resumed_on_another_day_keeps_its_date(on, tmp_path, monkeypatc
     run("next")
     assert adapter_bytes(tmp_path / "next") != adapter_bytes(tmp_path / "whole")
     assert record_of(tmp_path / "next")["training"]["prompt_date"] == SECOND
-
-
-@pytest.mark.slow
-def test_trainer_has_the_date_of_its_settings(on, tmp_path):
-    def digest(day, **changes):
-        on(day)
-        config = settings(output_dir=str(tmp_path), **RUN, **changes)
-        model, rows = chat_model().model, training_rows()
-        return F2CTrainer(model, config, train_dataset=rows, processing_class=chat_tokenizer()).train_instances.digest
-
-    assert digest(FIRST) == digest(SECOND, prompt_date=FIRST) != digest(SECOND)
 
 
 @pytest.mark.parametrize("text", ["{{ [1, 2, 3] | random }}", "{{ lipsum() }}"])

@@ -1,23 +1,18 @@
 """Files are written completely or not at all. A record describes the run and stores no secret."""
 
-import hashlib
 import json
 import os
-import re
 import shlex
 import sys
 
 import numpy as np
 import pytest
 
-from flip_flop.console import command, hardware, now, track, versions
+from flip_flop.console import command, hardware, versions
 from flip_flop.files import (
     lock_output,
     new_folder,
     read_arrays,
-    sha256_file,
-    sha256_json,
-    sha256_text,
     write_arrays,
     write_bytes,
     write_json,
@@ -104,13 +99,6 @@ def test_a_folder_that_was_moved_away_by_a_killed_writer_comes_back(tmp_path):
     assert names(tmp_path) == ["run"]
 
 
-def test_digests_are_sha256_and_do_not_depend_on_the_order_of_keys(tmp_path):
-    (tmp_path / "file").write_bytes(b"abc")
-    assert sha256_file(tmp_path / "file") == sha256_text("abc") == hashlib.sha256(b"abc").hexdigest()
-    assert sha256_json({"a": 1, "b": [2]}) == sha256_json({"b": [2], "a": 1})
-    assert sha256_json({"a": 1}) != sha256_json({"a": "1"})
-
-
 @pytest.mark.parametrize("secret", ["hf_abcDEF123456789", "sk-proj-abc_DEF-123456", "0123456789" * 4])
 @pytest.mark.parametrize("form", ["{}", "--hub-token={}", "a {}"])
 def test_the_command_of_a_record_keeps_no_token(monkeypatch, secret, form):
@@ -148,34 +136,6 @@ def test_versions_and_hardware_are_plain_values_and_no_environment(monkeypatch):
     assert {"python", "flip_flop", "torch", "transformers", "peft"} <= versions().keys()
     assert {"machine", "processor", "cpu_count", "gpu"} <= hardware().keys()
     assert versions()["python"] == ".".join(map(str, sys.version_info[:3]))
-
-
-def test_the_time_is_utc_to_the_second():
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", now())
-
-
-@pytest.mark.parametrize("steps", [[3, 3, 3, 2], [11], [1] * 11])
-def test_a_log_has_a_progress_line_each_minute_and_none_for_shorter_work(capsys, monkeypatch, steps):
-    with track("audit", 11, "instances") as advance:
-        for done in steps:
-            advance(done)
-    assert capsys.readouterr().err == ""
-    clock = iter(range(0, 10**6, 45))
-    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
-    with track("audit", 11, "instances") as advance:
-        for done in [0, *steps]:
-            advance(done)
-    lines = capsys.readouterr().err.splitlines()
-    if len(steps) > 1:
-        assert 1 <= len(lines) <= len(steps)
-        assert lines[-1] == "audit: 11 of 11 instances"
-
-
-def test_quiet_work_says_nothing(capsys):
-    for total, quiet in ((11, True), (0, False)):
-        with track("audit", total, "instances", quiet=quiet) as advance:
-            advance(total)
-    assert capsys.readouterr() == ("", "")
 
 
 def test_arrays_with_a_flipped_bit_are_refused_or_are_what_was_written(tmp_path):

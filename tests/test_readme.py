@@ -15,23 +15,6 @@ def test_it_is_short_and_has_a_command_in_its_first_150_words():
     assert len(README.split("    make demo")[0].split()) < 150
 
 
-def test_there_is_a_command_for_each_step():
-    steps = re.findall(r"^    (?:\.venv/bin/)?flip-flop (\w+)", README, flags=re.MULTILINE)
-    assert steps == [
-        "audit",
-        "train",
-        "audit",
-        "report",
-        "predict",
-        "init",
-        "audit",
-        "train",
-        "templates",
-        "tasks",
-        "study",
-    ]
-
-
 def test_the_task_file_of_the_readme_loads(tmp_path):
     from flip_flop.tasks import load_task
 

@@ -27,12 +27,3 @@ def test_the_page_has_both_values_of_every_setting_that_a_protocol_decides():
         for protocol in ("paper", "release")
     }
     assert said <= set(OPTIONS)
-
-
-def test_the_defaults_of_the_page_are_the_defaults():
-    block = PAGE.split("## Settings")[1]
-    config = F2CConfig(protocol="release")
-    for name, value in re.findall(r"`(\w+): ([\w.-]+)`", block):
-        if name != "seed":  # the release has its own
-            default = getattr(config, name)
-            assert str(getattr(default, "value", default)) == value or float(default) == float(value), name

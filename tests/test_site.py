@@ -78,16 +78,6 @@ def test_the_reference_has_every_command_and_setting():
     assert names == [item.name for item in fields(TrainingSettings)]
 
 
-@pytest.mark.parametrize("definitions", DEFINITIONS.values(), ids=DEFINITIONS)
-def test_a_page_has_the_formula_of_what_defines_its_subject(definitions):
-    found = []
-    for definition in definitions:
-        module, name = definition.rsplit(".", 1)
-        found.append(inspect.getdoc(getattr(importlib.import_module(f"flip_flop.{module}"), name)))
-    assert all(found)
-    assert any(".. math::" in text for text in found)
-
-
 @pytest.mark.parametrize(
     ("path", "text", "expected"),
     [

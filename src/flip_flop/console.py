@@ -61,9 +61,9 @@ def is_blank(value: object) -> bool:
     if isinstance(value, dict | list | tuple):
         return all(map(is_blank, value.values() if isinstance(value, dict) else value))
     return value is None or all(
-        unicodedata.category(each) in ("Cc", "Cf", "Zl", "Zp", "Zs", "Mn", "Me")
-        or each in "\u115f\u1160\u2800\u3164\uffa0"
-        for each in str(value)
+        unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp", "Zs", "Mn", "Me")
+        or character in "\u115f\u1160\u2800\u3164\uffa0"
+        for character in str(value)
     )
 
 

@@ -35,7 +35,7 @@ NOT_DECIDING = ("_name_or_path", "base_model_name_or_path", "transformers_versio
 def write_failure(error: Exception, where: Path, hint: str = "") -> InputError:
     """Return ``E-OS`` for a failed write, with its file or folder and the free space."""
     path = Path(getattr(error, "filename", None) or where)
-    folder = next(each for each in (path, *path.absolute().parents) if each.is_dir())
+    folder = next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
     free = shutil.disk_usage(folder).free / 1e6
     named = str(path) if getattr(error, "filename", None) else f"A file in {path}"
     reason = getattr(error, "strerror", None) or " ".join(str(error).split())

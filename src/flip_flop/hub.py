@@ -77,10 +77,10 @@ def check_model_name(name: str, revision: str | None = None, *, dtype: str = "au
     """Reject a model before the seconds of any import, if it does not exist or cannot be downloaded.
 
     Raises:
-        InputError: ``E-MODEL-FILE``; ``E-MODEL-DTYPE`` and ``E-MODEL-DEVICE`` for an unknown data type or device.
+        InputError: ``E-MODEL-FILE``; ``E-MODEL-DEVICE`` for an unknown data type or device.
     """
     if dtype not in ("auto", *DTYPES):
-        raise InputError("E-MODEL-DTYPE", f"Unknown dtype {dtype!r}.", f"Use one of {', '.join(DTYPES)}.")
+        raise InputError("E-MODEL-DEVICE", f"Unknown dtype {dtype!r}.", f"Use one of {', '.join(DTYPES)}.")
     if device.partition(":")[0] not in DEVICES:
         raise InputError("E-MODEL-DEVICE", f"Unknown device {device!r}.", "Use cpu, or cuda for a GPU.")
     if is_endpoint(name):

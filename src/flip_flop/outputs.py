@@ -39,7 +39,7 @@ def check_output(path: Path, *, is_folder: bool = False) -> None:
             temporary = temporary_name(path.resolve(), "tmp")
             with contextlib.suppress(FileNotFoundError):
                 temporary.stat()  # its name is longer
-            if not os.access(next(each for each in temporary.parents if each.is_dir()), os.W_OK):
+            if not os.access(next(parent for parent in temporary.parents if parent.is_dir()), os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise InputError("E-OUT-PATH", f"Cannot write to {path}: {error.strerror}.") from error

@@ -15,13 +15,13 @@ Value = TypeVar("Value")
 
 def load_plugins(group: str) -> Iterator[tuple[str, Any]]:
     """Yield the name and value of each entry point of a group. An entry point that fails is skipped with a warning."""
-    for each in entry_points(group=group):
+    for entry in entry_points(group=group):
         try:
-            value = each.load()
+            value = entry.load()
         except Exception as error:  # a module can raise anything
-            log.warning("W-PLUGIN: cannot import %r (%s): %s: %s", each.name, each.value, type(error).__name__, error)
+            log.warning("W-PLUGIN: cannot import %r (%s): %s: %s", entry.name, entry.value, type(error).__name__, error)
         else:
-            yield each.name, value
+            yield entry.name, value
 
 
 def import_object(what: str, reference: str, kind: type[Value]) -> Value:

@@ -244,7 +244,7 @@ def _audits_inside(folder: Path) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, Section):
         return value.to_json()
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def check_adapter_folder(adapter: Path) -> None:

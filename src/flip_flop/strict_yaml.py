@@ -86,7 +86,7 @@ def validate(model: type[Model], content: Any, where: str, *, code: str) -> Mode
     try:
         return model.model_validate({key: value for key, value in content.items() if value is not None})
     except ValidationError as error:
-        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+        first = min(error.errors(), key=lambda details: details["type"] != "extra_forbidden")
     reason = first.get("ctx", {}).get("error")
     if isinstance(reason, InputError):
         raise InputError(reason.code, f"{where}: {reason.message}", reason.hint)

@@ -13,9 +13,7 @@ import pytest
 from flip_flop.cli.main import COMMANDS
 from flip_flop.evaluation.audit import audit as audit_function
 from flip_flop.method import METHODS
-from flip_flop.metrics import METRICS
-from tests.cli.project import TASK, errors_of, one_line, record
-from tests.tiny import byte_bpe, save_tiny, with_chat_template
+from tests.cli.project import errors_of, record
 
 # The package gives its function the module's name.
 AUDITING = sys.modules[audit_function.__module__]
@@ -111,21 +109,6 @@ def test_what_is_typed_wrong_is_told_before_torch_is_imported(project):
     assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
 
 
-@pytest.mark.parametrize("verb", NAMES)
-def test_every_verb_explains_itself(flip_flop, verb):
-    shown = flip_flop(verb, "--help")
-    assert (shown.code, shown.err) == (0, "")
-    assert f"Usage: flip-flop {verb}" in shown.out
-
-
-def test_env_names_versions_and_hardware(flip_flop):
-    shown = flip_flop("env")
-    assert shown.code == 0
-    facts = dict(line.split(None, 1) for line in shown.out.splitlines())
-    assert {"python", "flip_flop", "torch", "transformers", "peft", "machine", "cpu_count", "gpu"} <= facts.keys()
-    assert facts["flip_flop"] == version("flip-flop-consistency")
-
-
 def test_an_audit_prints_a_table_and_leaves_a_run(audit, model):
     result = audit()
     assert result.code == 0
@@ -141,13 +124,6 @@ def test_an_audit_prints_a_table_and_leaves_a_run(audit, model):
         assert file["scores"].shape == (9, 4, 2)
 
 
-def test_quiet_prints_the_table_only(audit):
-    result = audit("--quiet", "--name", "mine")
-    assert errors_of(result) == ""
-    assert len(result.out.splitlines()) == 4
-    assert result.out.splitlines()[-1].startswith("mine ")
-
-
 @pytest.mark.parametrize("metric", ["agreement", "mean_f1"])
 def test_a_run_below_its_threshold_exits_with_1_and_stays(audit, metric):
     audit("-q")
@@ -160,33 +136,6 @@ def test_a_run_below_its_threshold_exits_with_1_and_stays(audit, metric):
     assert audit("-q", "--overwrite", "--fail-under", f"{metric}={value!r}").code == 0
 
 
-def test_each_of_several_thresholds_counts(audit):
-    result = audit("-q", "--fail-under=accuracy=0", "--fail-under=agreement=1", "--fail-under=vote_f1=1")
-    assert result.code == 1
-    assert [line.split()[3] for line in errors_of(result).splitlines()] == ["agreement", "vote_f1"]
-
-
-def test_a_threshold_without_a_value_is_a_mistake(audit, project):
-    (project / "tickets.yaml").write_text(TASK.replace("label_field: urgent\n", "").replace("labels: [0, 1]\n", ""))
-    result = audit("-q", "--fail-under", "mean_f1=0.5")
-    assert result.code == 2
-    assert result.err.startswith(
-        "E-FAIL-UNDER: --fail-under: mean_f1 has no value here: split 'test' has 0 gold labels"
-    )
-    assert result.err.count("\n") == 1
-    assert not os.path.exists("out")  # it is refused before the audit
-    assert audit("-q", "--fail-under", "agreement=0").code == 0
-
-
-def test_templates_are_chosen_by_name_in_the_order_given(audit):
-    audit("-q")
-    audit("-q", "--templates", "terse, plain", out="two")
-    with np.load("out/scores.npz") as file, np.load("two/scores.npz") as two:
-        assert two["template_names"].tolist() == ["terse", "plain"]
-        np.testing.assert_allclose(two["scores"], file["scores"][:, [3, 0]], atol=2e-6)
-    assert record("two")["task"]["digest"] != record("out")["task"]["digest"]
-
-
 def test_a_limit_is_the_same_sample_each_time(audit):
     samples = []
     for out, seed in (("a", 1), ("b", 1), ("c", 2)):
@@ -196,27 +145,6 @@ def test_a_limit_is_the_same_sample_each_time(audit):
     assert samples[0] == samples[1]
     assert samples[0] != samples[2]
     assert record("a")["task"]["num_instances"] == 4
-
-
-def test_a_chat_template_is_used_where_there_is_one(audit, tmp_path):
-    chatty = save_tiny(tmp_path / "chatty", tokenizer=with_chat_template(byte_bpe()))
-    for choice, used in (("auto", True), ("on", True), ("off", False)):
-        assert audit("-q", "--overwrite", "--chat-template", choice, model=chatty).code == 0
-        assert record("out")["scoring"]["chat_template"] is used
-        assert record("out")["scoring"]["delimiter"] == ("" if used else " ")
-
-
-def test_a_full_disk_is_one_line_and_leaves_nothing(audit, monkeypatch):
-    def full(self, target):
-        if target.name == "scores.npz":
-            raise OSError(28, "No space left on device", str(target))
-        return replace(self, target)
-
-    replace = Path.replace
-    monkeypatch.setattr(Path, "replace", full)
-    result = audit("-q")
-    one_line(result, "E-OS", "No space left on device", "scores.npz")
-    assert sorted(os.listdir(".")) == ["test.csv", "tickets.yaml", "train.jsonl", "validation.csv"]
 
 
 def test_an_interrupt_exits_with_130_and_a_fault_of_our_own_is_no_users_mistake(audit, monkeypatch):
@@ -236,11 +164,3 @@ def test_help_names_the_methods_that_there_are(flip_flop):
     shown = " ".join(flip_flop("train", "--help").out.split())
     names = shown.split("--method TEXT ")[1].split(", or package.module:name")[0]
     assert set(names.replace(" (default)", "").split(", ")) == set(METHODS)
-
-
-def test_a_threshold_may_be_under_each_metric_where_more_is_better(audit):
-    better = [metric.name for metric in METRICS.values() if metric.higher_is_better]
-    thresholds = [f"--fail-under={name}=0" for name in ["agreement", *better] if name != "fleiss_kappa"]
-    assert audit("-q", *thresholds).code == 0
-    for name in METRICS.keys() - set(better):
-        assert "E-FAIL-UNDER: --fail-under takes no metric" in audit("-q", "--fail-under", f"{name}=0").err

@@ -31,22 +31,6 @@ def test_both_runs_are_in_one_table_and_in_two_folders(compare, flip_flop):
     assert flip_flop("report", "out/chat-on", "out/chat-off", "--out", "report.md").code == 0
 
 
-def test_a_threshold_applies_to_both_runs(compare):
-    shown = compare("--fail-under", "agreement=1")
-    assert (shown.code, shown.err.count("below the threshold: agreement is")) == (1, 2)
-
-
 def test_a_model_without_chat_template_is_rejected_before_scoring(compare, model):
     one_line(compare("--quiet", model=model), "E-CHAT-TEMPLATE", "no chat template")
     assert not os.path.exists("out/chat-on")
-
-
-def test_a_task_that_needs_the_chat_template_is_rejected_before_scoring(compare, project):
-    task = project / "tickets.yaml"
-    task.write_text(task.read_text() + "system: Be brief.\n")
-    one_line(compare("--quiet"), "E-CHAT-TEMPLATE", "system")
-    assert not os.path.exists("out/chat-on")
-
-
-def test_a_chat_template_setting_contradicts_the_comparison(compare):
-    one_line(compare("--chat-template", "off"), "E-CHAT-TEMPLATE", "--compare-chat")

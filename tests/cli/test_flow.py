@@ -118,13 +118,6 @@ def test_a_few_labelled_rows_calibrate_audit_training_and_predictions(flip_flop,
         assert flip_flop("report", "runs/base", "--out", f"report.{file}").code == 0
 
 
-@pytest.mark.parametrize("method", ["cce", "swarm"])
-def test_the_other_methods_and_a_sample_are_a_flag_away(train, method):
-    assert train("--method", method, "--max-steps", "1", "--limit", "6", "--quiet").code == 0
-    run = record("runs/f2c")
-    assert (run["name"], run["training"]["steps"], run["task"]["num_instances"]) == (method, 1, 6)
-
-
 def test_changed_rows_are_one_warning_and_a_changed_adapter_is_refused(flip_flop, model, project, train):
     assert train("--quiet").code == 0
     os.rename("runs/f2c/run.json", "run.json")
@@ -140,15 +133,6 @@ def test_changed_rows_are_one_warning_and_a_changed_adapter_is_refused(flip_flop
     audit, predict = ("audit", *adapted, "--out", "out"), ("predict", *adapted, "--input", "test.csv", "--out", "o.csv")
     for command in (audit, predict):
         one_line(flip_flop(*command), "E-ADAPTER-CHANGED", "adapter_config.json")
-
-
-def test_without_a_validation_split_a_part_of_the_training_rows_is_held_out(train, project):
-    text = (project / "tickets.yaml").read_text()
-    (project / "tickets.yaml").write_text(text.replace("validation: validation.csv, ", ""))
-    result = train("--quiet")
-    assert result.code == 0
-    assert result.err.count("no validation split: 1 of the training instances are held out for it") == 1
-    assert record("runs/f2c")["training"]["selected_by"] == "vote_agreement"
 
 
 def test_a_signal_stops_with_143_and_resume_gives_the_whole_runs_adapter(train, project, monkeypatch):

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import logging
 import os
 import re
 import resource
@@ -45,11 +44,11 @@ MISTAKES = {
     "no such file": (task("test.csv", "tset.csv"), AUDIT, "E-DATA-FILE", ["'test.csv'"]),
     "task name": (None, ("audit", "-m", "MODEL", "-t", "dmo", "-o", "out"), "E-TASK-UNKNOWN", ["'demo'"]),
     "task file": (None, ("audit", "-m", "MODEL", "-t", "ticket.yaml", "-o", "out"), "E-TASK-FILE", ["'tickets.yaml'"]),
-    "semicolons": (write(test__csv="id;text;urgent\n1;room;1\n"), AUDIT, "E-DATA-DELIMITER", ['delimiter: ";"']),
-    "excel": (task("test.csv", "test.xls"), AUDIT, "E-DATA-KIND", ["spreadsheet", "CSV"]),
+    "semicolons": (write(test__csv="id;text;urgent\n1;room;1\n"), AUDIT, "E-DATA-ENCODING", ['delimiter: ";"']),
+    "excel": (task("test.csv", "test.xls"), AUDIT, "E-DATA-FILE", ["spreadsheet", "CSV"]),
     "syntax error": (task("labels: [0, 1]", "labels: [0, 1"), AUDIT, "E-TASK-YAML", ["tickets.yaml line"]),
     "leak": (task("{{ text }}. Is", "{{ text }} {{ urgent }}. Is"), AUDIT, "E-TPL-LABEL-LEAK", ["'urgent'"]),
-    "split": (None, (*AUDIT, "--split", "tset"), "E-TASK-SPLIT", ["'test'"]),
+    "split": (None, (*AUDIT, "--split", "tset"), "E-TASK-UNKNOWN", ["'test'"]),
     "held out": (None, (*AUDIT, "--templates", "held_out"), "E-TPL-UNKNOWN", ["held_out_templates"]),
     "chat template": (None, (*AUDIT, "--quiet", "--chat-template", "on"), "E-CHAT-TEMPLATE", ["off"]),
     "threshold": (None, (*AUDIT, "--fail-under", "agreement"), "E-FAIL-UNDER", ["METRIC=VALUE"]),
@@ -65,7 +64,9 @@ MISTAKES = {
     "metric": (None, (*AUDIT, "--fail-under", "agreemnt=0.9"), "E-FAIL-UNDER", ["'agreement'"]),
     "model": (None, ("audit", "-m", "./tiny", "-t", "tickets.yaml", "-o", "out"), "E-MODEL-FILE", ["./tiny does"]),
     "adapter": (None, (*AUDIT, "--adapter", "runs/f2c/adapter"), "E-ADAPTER-FILE", ["runs/f2c/adapter"]),
-    "dtype": (None, (*AUDIT, "--dtype", "int8"), "E-MODEL-DTYPE", ["float32"]),
+    "chat twice": (None, (*AUDIT, "--compare-chat", "--chat-template", "off"), "E-CHAT-TEMPLATE", ["--compare-chat"]),
+    "data as task": (None, ("audit", "-m", "MODEL", "-t", "test.csv", "-o", "out"), "E-TASK-YAML", ["init test.csv"]),
+    "dtype": (None, (*AUDIT, "--dtype", "int8"), "E-MODEL-DEVICE", ["float32"]),
     "device": (None, (*AUDIT, "--device", "abacus"), "E-MODEL-DEVICE", ["abacus"]),
     "one template": (None, (*TRAIN, "--templates", "plain"), "E-TOO-FEW-TEMPLATES", ["1 template"]),
     "config key": (None, (*TRAIN, "--lora-rr", "4"), "E-CONFIG-KEY", ["'--lora-rr'", "'--lora-r'"]),
@@ -79,17 +80,17 @@ MISTAKES = {
     "the command's own flag": (None, (*TRAIN, "--lmit", "4"), "E-CONFIG-KEY", ["'--limit'"]),
     "method": (None, (*TRAIN, "--method", "f2d"), "E-CONFIG-VALUE", ["'f2c'"]),
     "config range": (None, (*TRAIN, "--flip-temperature", "0"), "E-CONFIG-VALUE", ["above 0"]),
-    "no config file": (None, (*TRAIN, "--config", "f2c.yaml"), "E-CONFIG-FILE", ["f2c.yaml"]),
-    "config is no mapping": (write(f2c__yaml="- 1\n"), (*TRAIN, "--config", "f2c.yaml"), "E-CONFIG-FILE", ["settings"]),
+    "no config file": (None, (*TRAIN, "--config", "f2c.yaml"), "E-CONFIG-KEY", ["f2c.yaml"]),
+    "config is no mapping": (write(f2c__yaml="- 1\n"), (*TRAIN, "--config", "f2c.yaml"), "E-CONFIG-KEY", ["settings"]),
     "config syntax": (write(f2c__yaml="a: [1\n"), (*TRAIN, "--config", "f2c.yaml"), "E-TASK-YAML", ["f2c.yaml line"]),
     "stray word": (None, (*TRAIN, "--lora-r", "4", "8"), "E-CONFIG-KEY", ["'8'"]),
     "undefined in train": (task("{{ text }}. Is", "{{ txt }}. Is"), TRAIN, "E-TPL-UNDEFINED", ["train.jsonl line 1"]),
     "undefined in validation": (
         write(validation__csv="txt,urgent\nroom,1\n"), TRAIN, "E-TPL-UNDEFINED", ["validation.csv line 2"],
     ),
-    "no train split": (task("train: train.jsonl, ", ""), TRAIN, "E-TASK-SPLIT", ["'train'"]),
+    "no train split": (task("train: train.jsonl, ", ""), TRAIN, "E-TASK-UNKNOWN", ["'train'"]),
     "no such input": (None, (*PREDICT, "--input", "tset.csv", "--out", "out.csv"), "E-DATA-FILE", ["'test.csv'"]),
-    "spreadsheet": (None, (*PREDICT, "--out", "out.xlsx"), "E-OUT-KIND", [".jsonl or .csv"]),
+    "spreadsheet": (None, (*PREDICT, "--out", "out.xlsx"), "E-OUT-PATH", [".jsonl or .csv"]),
     "predict onto its input": (None, (*PREDICT, "--out", "test.csv"), "E-OUT-PATH", ["the input itself"]),
     "predict a label": (
         task("{{ text }}. Is", "{{ text }} {{ urgent }}. Is"), (*PREDICT, "--out", "out.csv"),
@@ -126,7 +127,7 @@ MISTAKES = {
                         for name in ("all/base", "all/f2c/audit")],
         ("report", "all", "--out", "deep/out.html"), "E-RUN-MISSING", ["audits inside it: all/base all/f2c/audit."],
     ),
-    "report as a spreadsheet": (None, ("report", ".", "--out", "out.xlsx"), "E-OUT-KIND", [".html"]),
+    "report as a spreadsheet": (None, ("report", ".", "--out", "out.xlsx"), "E-OUT-PATH", [".html"]),
 }  # fmt: skip
 
 
@@ -250,25 +251,3 @@ def test_a_terminal_is_not_told_what_to_do(run, project, command, shown):
     assert result.code == 2
     assert shown in result.err
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", result.out + result.err)
-
-
-def test_a_note_and_a_printed_path_have_no_control_characters_either(run, project, caplog):
-    result = run((*AUDIT[:-1], "\u202e\x1b[31mout"))
-    assert (result.code, r"\u202e\x1b[31mout: next" in result.out) == (0, True)
-    line = logging.LogRecord("flip_flop", logging.INFO, "", 0, "%s is complete", ("\x1b[31mout",), None)
-    (handler,) = logging.getLogger("flip_flop").handlers[:1]
-    assert handler.format(line) == r"\x1b[31mout is complete"
-
-
-def test_a_run_that_is_there_is_not_replaced_unasked(run, project):
-    assert run(AUDIT).code == 0
-    before = files(project / "out")
-    one_line(run(AUDIT), "E-OUT-USED", "--overwrite")
-    assert files(project / "out") == before
-
-
-@pytest.mark.parametrize("arguments", [["audit"], ["audt"], ["audit", "--limit", "0"], ["report", "--out", "a.html"]])
-def test_a_wrong_command_line_exits_with_2_and_says_what_is_wrong(flip_flop, arguments):
-    result = flip_flop(*arguments)
-    assert result.code == 2
-    assert "Error: " in result.err

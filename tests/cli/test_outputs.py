@@ -94,11 +94,10 @@ def check_refused(run, project, name, is_folder, out):
 
 @pytest.mark.parametrize("node", NODES)
 @pytest.mark.parametrize("name", FOLDERS)
-@pytest.mark.parametrize("is_linked", [False, True])
-def test_a_folder_never_replaces_a_special_file(run, project, name, node, is_linked):
+def test_a_folder_never_replaces_a_special_file(run, project, name, node):
     NODES[node](project / "node")
     (project / "link").symlink_to("node")
-    check_refused(run, project, name, True, "link" if is_linked else "node")
+    check_refused(run, project, name, True, "link")
 
 
 @pytest.mark.parametrize("node", ["socket", "block device"])
@@ -109,7 +108,7 @@ def test_a_file_never_replaces_a_socket_or_a_disk(run, project, name, node):
 
 
 @pytest.mark.parametrize(("name", "is_folder"), OPTIONS)
-@pytest.mark.parametrize("place", ["loop", "loop/below", "test.csv/below", "x" * 250, "x" * 300, "x" * 300 + "/below"])
+@pytest.mark.parametrize("place", ["loop", "test.csv/below", "x" * 300])
 def test_a_path_that_cannot_exist_is_refused_before_anything_is_computed(run, project, name, is_folder, place):
     suffix = SUFFIXES.get(name, "")
     out = f"{place}{suffix}"
@@ -117,23 +116,10 @@ def test_a_path_that_cannot_exist_is_refused_before_anything_is_computed(run, pr
     check_refused(run, project, name, is_folder, out)
 
 
-@pytest.mark.parametrize("name", FOLDERS)
-def test_a_folder_never_replaces_a_file(run, project, name):
-    check_refused(run, project, name, True, "test.csv")
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_never_replaces_a_folder(run, project, name):
     (project / f"out{SUFFIXES.get(name, '')}").mkdir()
     check_refused(run, project, name, False, f"out{SUFFIXES.get(name, '')}")
-
-
-@pytest.mark.parametrize("name", ["audit", "train", "markdown", "export"])
-def test_an_output_in_a_folder_that_cannot_be_written_is_refused(model, project, name):
-    if os.geteuid() == 0:
-        pytest.skip("root writes everywhere")
-    (project / "closed").mkdir(mode=0o500)
-    check_refused(run, project, name, name in FOLDERS, "closed/out")
 
 
 # Commands that write quickly and need no model.
@@ -170,13 +156,6 @@ def test_a_file_is_written_into_a_pipe_and_a_device(run, audited, name):
     (audited / f"link{suffix}").symlink_to(f"null{suffix}")
     assert run(WRITERS[name], f"link{suffix}").code == 0
     assert (audited / f"null{suffix}").is_char_device()
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_pipe_without_a_reader_is_one_line(run, audited, name):
-    os.mkfifo(audited / f"pipe{SUFFIXES[name]}")
-    one_line(run(WRITERS[name], f"pipe{SUFFIXES[name]}"), "E-OUT-PATH", "a process that reads it")
-    assert (audited / f"pipe{SUFFIXES[name]}").is_fifo()
 
 
 def test_a_link_to_a_file_stays_a_link(run, project):

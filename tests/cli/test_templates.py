@@ -1,13 +1,12 @@
 """`flip-flop templates`: fetch, list, show and lint, as a user runs them."""
 
-import hashlib
 import json
 
 import pytest
 
 from flip_flop.paper.data import promptsource
 from tests.cli.project import TASK, one_line
-from tests.paper.test_archive import unpack, write_archive
+from tests.paper.test_archive import unpack
 from tests.tiny import metaspace, save_tiny
 
 
@@ -16,21 +15,6 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("FLIP_FLOP_PROMPTSOURCE", raising=False)
     return tmp_path / "cache" / "flip-flop" / "promptsource-0.2.3"
-
-
-def test_fetch_prints_the_folder(flip_flop, tmp_path, monkeypatch, cache):
-    path = write_archive(tmp_path / "promptsource-0.2.3.tar.gz")
-    monkeypatch.setattr(promptsource, "ARCHIVE_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
-    result = flip_flop("templates", "fetch", "--from", path)
-    assert (result.code, result.out) == (0, f"{cache}: the templates of 2 datasets\n")
-
-
-def test_fetch_refuses_other_templates_in_one_line(flip_flop, tmp_path, cache):
-    result = flip_flop("templates", "fetch", "--from", unpack(tmp_path / "mine"))
-    assert result.code == 2
-    assert result.err.startswith("E-TPL-ARCHIVE: ")
-    assert result.err.count("\n") == 1
-    assert not cache.exists()
 
 
 def test_missing_templates_name_the_fetch_command(flip_flop):
@@ -68,14 +52,6 @@ def test_list_shows_answers_and_held_out_templates(flip_flop, project):
     ]
 
 
-def test_list_shows_dropped_templates_with_reasons(flip_flop, made):
-    result = flip_flop("templates", "list", "copa", "--hub-mirror", made.mirror)
-    assert result.code == 0, result.err
-    assert result.out.startswith("copa: 2 templates kept, 1 dropped\n")
-    assert result.out.count("  kept     {{choice1") == 2
-    assert result.out.count("the prompt is empty (E-TPL-EMPTY)") == 1
-
-
 def test_show_prints_every_prompt_with_its_answers_and_marks_the_gold_one(flip_flop, project):
     result = flip_flop("templates", "show", "tickets.yaml", "--instance", "2")
     assert result.code == 0, result.err
@@ -89,19 +65,12 @@ def test_show_prints_every_prompt_with_its_answers_and_marks_the_gold_one(flip_f
     assert "*" not in one
 
 
-def test_show_prints_control_characters_as_escapes(flip_flop, project):
-    (project / "test.csv").write_text('text,urgent\n"\x1b[31mred\u202e, and\nmore",1\n')
-    shown = flip_flop("templates", "show", "tickets.yaml", "--templates", "terse").out
-    assert "\\x1b[31mred\\u202e, and\nmore\n" in shown
-    assert "\x1b" not in shown
-
-
 @pytest.mark.parametrize("instance", ["0", "10", "test-10", "x"])
 def test_show_rejects_an_unknown_instance(instance, flip_flop, project):
     result = flip_flop("templates", "show", "tickets.yaml", "--instance", instance)
     assert result.code == 2
     assert result.err == (
-        f"E-DATA-INSTANCE: tickets, test, has no instance '{instance}'. Give a number from 1 to 9, or an id.\n"
+        f"E-TASK-UNKNOWN: tickets, test, has no instance '{instance}'. Give a number from 1 to 9, or an id.\n"
     )
 
 
@@ -146,13 +115,6 @@ def test_lint_compares_answers_in_a_models_tokens(flip_flop, project, tmp_path):
     assert "train line 1 and 27 more: the answers 'No α' and 'No β' are the same tokens." in result.out
 
 
-def test_lint_samples_rows_by_seed(flip_flop, project):
-    (project / "tickets.yaml").write_text(TASK.replace('"{{ text }}"', "\"{{ text[:9 * (not text.endswith('3'))] }}\""))
-    runs = [flip_flop("templates", "lint", "tickets.yaml", "--limit", "3", "--seed", seed).out for seed in (0, 0, 1)]
-    assert runs[0] == runs[1]
-    assert all("9 rows" in run for run in runs)
-
-
 WARNINGS = {
     "blank texts": (
         TASK.replace('"{{ text }}"', '"Text: {{ text }}"'),
@@ -190,13 +152,3 @@ def test_lint_rejects_a_missing_label_column_as_an_audit_does(flip_flop, project
     result = flip_flop("templates", "lint", "tickets.yaml")
     one_line(result, "E-DATA-COLUMN", "test.csv has no column 'urgent', the task's label_field", "' urgent'")
     assert flip_flop("audit", "--model", "demo", "--task", "tickets.yaml", "--out", "out").err == result.err
-
-
-@pytest.mark.parametrize("name", ["tickets.csv", "tickets.jsonl", "tickets.parquet", "Tickets.XLSX"])
-def test_a_data_file_as_task_names_the_command_that_makes_one(name, flip_flop, project):
-    (project / name).write_text("text,urgent\n")
-    one_line(
-        flip_flop("audit", "--model", "demo", "--task", name, "--out", "out"),
-        "E-TASK-YAML",
-        f"Run `flip-flop init {name}`.",
-    )

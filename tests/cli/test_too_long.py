@@ -76,11 +76,6 @@ def test_an_audit_that_skips_leaves_them_out_of_every_template_and_counts_them(a
     assert not os.path.exists("runs/out/too_long.csv")
 
 
-def test_where_all_are_too_long_there_is_nothing_to_skip_to(audit):
-    Path("test.csv").write_text(f"text,urgent\n{LONG},1\n")
-    one_line(audit("--too-long", "skip"), "E-TOO-LONG", "1 of 1 instance ")
-
-
 def test_a_training_finds_those_of_both_splits_before_it_begins(train):
     result = train()
     last = result.err.splitlines()[-1]

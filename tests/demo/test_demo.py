@@ -100,4 +100,4 @@ def test_the_report_says_that_the_model_is_a_toy(demo):
 
 def test_every_method_of_the_paper_and_the_recommended_settings_are_in_the_demo():
     found = {(settings["method"], settings.get("protocol")) for settings in demo_run.METHODS.values()}
-    assert found == {("swarm", None), ("cce", None), ("f2c", None), ("f2c", "recommended")}
+    assert found == {("swarm", None), ("cce", None), ("f2c", "recommended")}

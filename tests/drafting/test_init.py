@@ -177,18 +177,6 @@ def test_an_encoding_and_a_delimiter_are_written_into_the_task_and_hold_for_pred
     assert "“On day 0" in (folder / "b.jsonl").read_text(encoding="utf-8")
 
 
-TWO_TEXTS = {"topic": ("food", "rooms"), "yes_no": ("no", "yes"), "sentiment": ("negative", "positive")}
-
-
-@pytest.mark.parametrize(("kind", "labels"), TWO_TEXTS.items())
-def test_two_columns_that_are_no_pair_are_joined(kind, labels, flip_flop, folder):
-    (folder / "a.csv").write_text(csv("subject,message,kind", lambda n: f"Day {n},{text(n)},{labels[n % 2]}"))
-    result = flip_flop("init", "a.csv", "--text", "subject", "--text", "message")
-    assert (result.code, result.err) == (0, "")
-    assert f"task.yaml: {kind}, 4 templates" in result.out
-    assert all("{{ subject }}\n{{ message }}" in template.jinja for template in load_task("task.yaml").templates)
-
-
 def test_a_sentiment_of_other_words_gives_a_warning(flip_flop, folder):
     (folder / "a.csv").write_text(FILES["topic"][1])
     result = flip_flop("init", "a.csv", "--kind", "sentiment")
@@ -196,16 +184,6 @@ def test_a_sentiment_of_other_words_gives_a_warning(flip_flop, folder):
     assert result.err.startswith("W-INIT-KIND: the labels 'science', 'sports', 'world' are not words of a sentiment.")
     (folder / "a.csv").write_text(csv("text,label", lambda n: f"{text(n)},{('very bad', 'middling')[n % 2]}"))
     assert flip_flop("init", "a.csv", "--kind", "sentiment", "--overwrite").err == ""
-
-
-def test_rows_with_equal_texts_are_in_one_part(flip_flop, folder):
-    (folder / "a.csv").write_text(csv("ref,text,urgent", lambda n: f"{n},{text(n % 20)},{n % 2}", 60))
-    assert flip_flop("init", "a.csv", "--text", "text", "--label", "urgent").code == 0
-    task = load_task("task.yaml")
-    train, test = ({instance.prompts for instance in task.instances(split)} for split in ("train", "test"))
-    assert train
-    assert test
-    assert not train & test
 
 
 @pytest.mark.parametrize(("file", "content", "arguments", "expected"), FILES.values(), ids=FILES)
@@ -262,12 +240,6 @@ def test_given_labels_exclude_other_columns(arguments, flip_flop, folder):
     assert f"without a column: {arguments[1].replace(',', ', ')}" in found.out
 
 
-def test_a_known_label_word_is_not_used_by_position(flip_flop, folder):
-    (folder / "a.csv").write_text(csv("text,sentiment", lambda n: f"{text(n)},{('good', 'dreadful')[n % 2]}"))
-    assert "good ||| dreadful" in flip_flop("init", "a.csv", "--labels", "good,dreadful").out
-    assert "'foo' is not one of 'sentiment'" in flip_flop("init", "a.csv", "--kind", "foo").err
-
-
 def test_an_audit_runs_on_the_file_at_once(flip_flop, folder):
     (folder / "data").mkdir()
     (folder / "data/my reviews.csv").write_text(FILES["sentiment"][1])
@@ -314,7 +286,7 @@ MISTAKES = {
         "E-INIT-LABELS",
         ["has 0 diff"],
     ),
-    "no kind": (csv("text,label", lambda n: f"{text(n)},{n % 2}"), (), "E-INIT-KIND", ["'0', '1'", "--kind"]),
+    "no kind": (csv("text,label", lambda n: f"{text(n)},{n % 2}"), (), "E-INIT-LABELS", ["'0', '1'", "--kind"]),
     "numbers": (PLAIN, ("--kind", "topic"), "E-INIT-LABELS", ["are numbers: 0, 1", "--labels"]),
     "other labels": (FILES["topic"][1], ("--labels", "a,b,c"), "E-INIT-LABELS", ["'science'", "'a'", "--label none"]),
     "two delimiters": (PLAIN, ("--delimiter", ";;"), "E-TASK-KEY", ["delimiter is ';;'"]),
@@ -330,7 +302,7 @@ MISTAKES = {
     ),
     "roles": (FILES["topic"][1], ("--kind", "yes_no"), "E-INIT-LABELS", ["are not no, yes", "--labels"]),
     "every row": (csv("text,name", lambda n: f"{text(n)},a{n}", 120), ("--label", "name"), "E-INIT-LABELS", ["120"]),
-    "kind of file": (PLAIN, ("--out", "task.json"), "E-OUT-KIND", ["task.json"]),
+    "kind of file": (PLAIN, ("--out", "task.json"), "E-OUT-PATH", ["task.json"]),
 }
 
 
@@ -339,26 +311,6 @@ def test_ambiguity_is_reported_in_one_line(content, arguments, code, words, flip
     (folder / "a.csv").write_text(content)
     one_line(flip_flop("init", "a.csv", *arguments), code, *words)
     assert [path.name for path in folder.iterdir()] == ["a.csv"]
-
-
-def test_hint_for_a_label_with_the_separator_is_printed_once(flip_flop, folder):
-    (folder / "a.csv").write_text(csv("text,topic", lambda n: f"{text(n)},{('a ||| b', 'c')[n % 2]}"))
-    result = flip_flop("init", "a.csv", "--out", "task.yaml")
-    one_line(result, "E-TPL-LABELCOUNT")
-    assert result.err.count("Write one answer per label") == 1
-
-
-def test_an_audit_names_constant_templates_and_few_instances(flip_flop, folder):
-    (folder / "a.csv").write_text(csv("text,verdict", lambda n: f"{text(n)},{('positive', 'negative')[n % 2]}", 19))
-    assert flip_flop("init", "a.csv").code == 0
-    task = yaml.safe_load((folder / "task.yaml").read_text())
-    task["templates"].append({"name": "blind", "jinja": "{{ text | length }}", "answer_choices": "No ||| Yes"})
-    (folder / "task.yaml").write_text(yaml.safe_dump(task))
-    audit = flip_flop("audit", "--model", "demo", "--task", "task.yaml", "--out", "out")
-    assert audit.code == 0, audit.err
-    assert audit.out.splitlines()[1].split()[-2:] == ["collapsed", "constant"]
-    assert "\nbase: constant templates (one label for every instance): tone (negative), " in audit.out
-    assert json.loads((folder / "out" / "metrics.json").read_text())["constant_templates"][-1] == "blind"
 
 
 def test_a_terminal_is_asked_with_proposed_answers(flip_flop, folder, monkeypatch):

@@ -97,11 +97,3 @@ def test_all_labelled_rows_are_for_testing_if_most_rows_have_no_label(flip_flop,
     )
     assert "a tenth of the training rows is held out, on which the checkpoint is chosen." in drafted(folder)
     assert len(load_task("task.yaml").instances("test")) == 10
-
-
-def test_a_small_file_has_its_unlabelled_rows_in_the_test_split(flip_flop, folder):
-    (folder / "a.csv").write_text(csv("text,urgent", lambda n: f"{text(n)},{n % 2 if n < 8 else ''}", 12))
-    assert "  rows    test: all; too few to divide\n" in flip_flop("init", "a.csv").out
-    audit = flip_flop("audit", "--model", "demo", "--task", "task.yaml", "--out", "out")
-    assert audit.code == 0, audit.err
-    assert "a.csv: 8 labelled rows for testing, 4 unlabelled rows for agreement only\n" in audit.err

@@ -69,15 +69,6 @@ def test_formats_are_reproducible():
     assert found != vary_templates(TASK, LINTED, number=12, seed=4)
 
 
-def test_a_short_template_has_few_formats():
-    bare = Task("bare", [Template("bare", "{{ text }}", "no ||| yes")], {"test": ROWS})
-    assert len(kept_templates(vary_templates(bare, LINTED, number=20))) == 0
-    spaced = Task("lines", [Template("lines", "{{text}}\nGood?", "no ||| yes")], {"test": ROWS})
-    found = vary_templates(spaced, LINTED, number=14)
-    assert len(kept_templates(found)) == len(found) == 12  # all of FormatSpread's spaces but its own
-    assert not any(each.template.jinja == "{{ text }}\nGood?" for each in found)
-
-
 def test_paraphrases_depend_on_the_seed_only(loaded):
     state = torch.random.get_rng_state()
     first, second, other = sampler(loaded)(["the food was", "the food was", "the food was"], [1, 1, 2])
@@ -141,14 +132,6 @@ def test_a_long_instance_is_skipped_under_all_formats():
     found = format_spread(stub, TASK, 2, quiet=True)
     assert (found["num_instances"], found["num_too_long"], found["f1_min"]) == (3, 1, 1)
     assert "skipped under all formats, too long under some: 1 instance" in render_formats(found)
-
-
-def test_marks_as_answers_move_without_a_warning():
-    letters = Template("letters", "{{ text }}\nA. bad\nB. good\nLetter:", "A ||| B")
-    found = vary_templates(Task("letters", [letters], {"test": ROWS}), LINTED, number=12)
-    moved = [each for each in found if each.template.answer_choices == "B ||| A"]
-    assert moved
-    assert not any(each.rejected or each.warnings for each in found)
 
 
 def _audit(loaded, template):

@@ -2,7 +2,6 @@
 
 import base64
 import gzip
-import json
 import re
 import signal
 import threading
@@ -116,21 +115,6 @@ def test_rejected_prompt_is_named_without_hint_to_continue(served, task):
     assert "are stored" not in str(told.value)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda content: content[:-40],
-        lambda content: re.sub(r'"tokens": \[.*?\]', '"tokens": null', content),
-        lambda content: re.sub(r'"text": ".*?", "logprobs"', '"text": [1], "logprobs"', content),
-        lambda content: re.sub(r'"choices": .*', '"choices": 3}', content),
-    ],
-)
-def test_reply_of_another_shape_is_rejected(served, task, change):
-    served[0].changes = change
-    with pytest.raises(InputError, match=r"E-ENDPOINT-(ANSWER|LOGPROBS): Instance .* tiny at http"):
-        audit(served[1], task, quiet=True)
-
-
 def test_interrupt_does_not_wait_for_replies(served, task, monkeypatch):
     """As by Ctrl-C: what interrupts the reading of answers ends it, while the server still thinks."""
     served[0].waits.clear()
@@ -149,17 +133,9 @@ def test_interrupt_does_not_wait_for_replies(served, task, monkeypatch):
         served[0].waits.set()
 
 
-def test_changed_model_is_detected_by_generated_answers(served, task):
-    server, name = served
-    audit(name, task, quiet=True, scoring=GENERATION)
-    server.writes = lambda prompt: "Yes" if "Verdict" in prompt else "good"
-    with pytest.raises(InputError, match="E-ENDPOINT-CHANGED"):
-        audit(name, task, quiet=True, scoring=GENERATION)
-
-
 def test_indistinguishable_answers_are_rejected(served):
     rows = [{"id": "a", "prompts": ["Is it?"], "choices": [["Yes", "yes"]], "label": None}]
-    with pytest.raises(InputError, match=r"E-GENERATION: Generated texts cannot distinguish the answers 'Yes', 'yes'"):
+    with pytest.raises(InputError, match=r"E-ENDPOINT: Generated texts cannot distinguish the answers 'Yes', 'yes'"):
         audit(served[1], rows, quiet=True, scoring=GENERATION)
 
 
@@ -203,13 +179,8 @@ def test_generated_answers_have_no_probability_metrics(served, task, tmp_path):
     assert (rows[0]["vote"], rows[0]["templates"]["truth"]) == (1, {"label": None, "probs": None})
     write_predictions(rows, (0, 1, 2), tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text().splitlines()[0].count(": label") == 4
-    with pytest.raises(InputError, match=r"E-GENERATION: --calibrate batch"):
+    with pytest.raises(InputError, match=r"E-ENDPOINT: --calibrate batch"):
         audit(name, task, quiet=True, scoring=GENERATION, calibrate="batch")
-
-
-def test_generation_uses_chat_template_of_server(served, task):
-    audit(served[1], task, quiet=True, scoring=ScoringOptions(by="generation", chat_template="on"))
-    assert all(request["messages"][0]["role"] == "user" for request in served[0].requests)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +200,7 @@ def test_generation_uses_chat_template_of_server(served, task):
         ),
         (
             ["audit", "--model", "demo", "--by", "generation"],
-            "E-GENERATION: --by generation applies only to served",
+            "E-ENDPOINT: --by generation applies only to served",
         ),
     ],
 )
@@ -254,13 +225,3 @@ class Constant(Scorer):
 def test_audit_accepts_custom_scorer(loaded, task):
     assert audit(Constant(loaded.record), task, quiet=True).metrics["label_shares"] == [1.0, 0.0, 0.0]
     assert (audit(CausalLMScorer(loaded), task, quiet=True).scores == audit(loaded, task, quiet=True).scores).all()
-
-
-def test_run_json_records_served_model(served, task, tmp_path):
-    audit(served[1], task, quiet=True).write(tmp_path / "run")
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert record["model"]["endpoint"] == served[1].removeprefix("openai:").partition("#")[0]
-    assert (record["scoring"]["backend"], record["scoring"]["by"]) == ("openai", "probability")
-    assert record["scoring"]["tokens_read"] == sum(
-        len(served[0].tokenizer(request["prompt"])["input_ids"]) for request in served[0].requests
-    )

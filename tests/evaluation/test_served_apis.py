@@ -114,7 +114,7 @@ def test_unlisted_first_tokens_have_an_upper_bound_or_no_label(served, loaded):
 def test_answers_with_equal_beginnings_are_refused(served, choices):
     served[0].kind = "chat"
     task = make_task(templates=[*TEMPLATES[:2], Template("place", "{{ text }}?", choices)])
-    with pytest.raises(InputError, match=r"E-ENDPOINT-LABELS: Template 'place': the answers .* begin alike"):
+    with pytest.raises(InputError, match=r"E-ENDPOINT-LOGPROBS: Template 'place': the answers .* begin alike"):
         audit(served[1], task, quiet=True)
 
 
@@ -126,7 +126,7 @@ def test_ambiguous_first_token_is_refused(served):
          {"prompt_tokens": 1, "completion_tokens": 1}), {},
     )  # fmt: skip
     task = make_task(templates=[Template("topic", "{{ text }}?", "Sports ||| Sci/Tech ||| Ohio")] * 1)
-    with pytest.raises(InputError, match=r"E-ENDPOINT-LABELS: .*template 'topic'.* does not identify"):
+    with pytest.raises(InputError, match=r"E-ENDPOINT-LOGPROBS: .*template 'topic'.* does not identify"):
         audit(served[1], task, quiet=True)
 
 
@@ -155,24 +155,10 @@ def test_api_that_does_not_fit_is_refused(served, given):
         audit(served[1], make_task(), quiet=True, scoring=ScoringOptions(**given))
 
 
-def test_chat_only_server_generates(served):
-    served[0].kind = "chat"
-    found = audit(served[1], make_task(), quiet=True, scoring=ScoringOptions(by="generation"))
-    assert found.record.scoring["chat_template"] is True
-
-
 @pytest.mark.parametrize(("model", "warns"), [("tiny", False), ("Tiny-1B-Instruct", True), ("gemma-2-2b-it", True)])
 def test_instruct_model_without_chat_template_is_warned_about(served, caplog, model, warns):
     audit(served[1].replace("#tiny", f"#{model}"), make_task(make_rows(1)), quiet=True)
     assert ("W-CHAT-TEMPLATE" in caplog.text) == warns
-
-
-def test_local_instruct_model_is_warned_about(loaded, caplog):
-    pair = loaded.model, with_chat_template(loaded.tokenizer)
-    audit(pair, make_task(make_rows(1)), quiet=True)
-    assert "W-CHAT-TEMPLATE" not in caplog.text
-    audit(pair, make_task(make_rows(1)), quiet=True, scoring=OFF)
-    assert "W-CHAT-TEMPLATE" in caplog.text
 
 
 def test_dry_run_estimates_and_writes_nothing(served, flip_flop, tmp_path):

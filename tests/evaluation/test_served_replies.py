@@ -3,7 +3,6 @@
 import json
 import time
 
-import numpy as np
 import pytest
 
 from flip_flop import ScoringOptions, audit
@@ -78,13 +77,6 @@ def test_inconsistent_log_probabilities_are_rejected(served, task, change):
     with pytest.raises(InputError, match=r"E-ENDPOINT-LOGPROBS: Instance .*tiny at http") as told:
         audit(EndpointScorer(served[1], **NO_RETRY), task, quiet=True, scoring=ECHO)
     assert "--by generation" in told.value.hint
-
-
-def test_log_probability_of_zero_may_be_rounded_up(served, task):
-    served[0].changes = changed(with_log_prob(0.0))
-    expected = audit(served[1], task, quiet=True).scores
-    served[0].changes = changed(with_log_prob(1e-7))
-    assert (audit(served[1].replace("#tiny", "#other"), task, quiet=True).scores == expected).all()
 
 
 @pytest.mark.parametrize("scoring", [ScoringOptions(concurrency=1), ScoringOptions(by="generation", concurrency=1)])
@@ -191,19 +183,3 @@ def test_key_with_a_line_break_is_rejected(served, task, monkeypatch, key):
         audit(served[1], task, quiet=True)
     assert key.split()[0] not in str(told.value)
     assert not served[0].requests
-
-
-def test_space_around_the_key_is_ignored(served, task, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", " a-secret\n")
-    audit(served[1], make_task(make_rows(1)), quiet=True)
-    assert {*served[0].keys} == {"Bearer a-secret"}
-
-
-def test_scores_of_a_reply_with_many_tokens_are_right(served, loaded):
-    """A long prompt stays below the limit of size."""
-    rows = [{"id": "a", "prompts": ["word " * 4000], "choices": [["yes", "no"]], "label": None}]
-    served[0].echoed = lambda text: (
-        {"text": text + ".", "logprobs": {"tokens": [*text, "."], "token_logprobs": [None, *[-1.2345] * len(text)]}},
-        {"prompt_tokens": len(text), "completion_tokens": 1, "total_tokens": len(text) + 1},
-    )  # fmt: skip
-    assert np.allclose(audit(served[1], rows, quiet=True).scores, -1.2345)

@@ -144,15 +144,6 @@ def test_answer_of_a_message_is_its_text_after_the_reasoning(served, message, la
     assert (found.predictions == label).all()
 
 
-@pytest.mark.parametrize(
-    ("text", "listed"), [("No.</plan>good", "plain 2 x 'mark </plan>'"), ("<think>good", "plain 2 x 'mark <think>'")]
-)
-def test_marks_of_unread_reasoning_are_listed(served, text, listed):
-    served[0].writes = lambda prompt: text
-    found = audit(served[1], make_task(make_rows(2)).with_templates(["plain"]), quiet=True, scoring=CHAT)
-    assert found.unparsed == listed
-
-
 def drip(handler):
     with contextlib.suppress(OSError):
         handler.send_response(200)

@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 from flip_flop.errors import InputError
 from flip_flop.metrics import (
     batch_offsets,
-    calibrated,
     check_prior,
     contextual_offsets,
     find_offsets,
     label_shares_per_template,
     majority_vote,
-    observed_agreement,
     offsets_that_change,
     prior_offsets,
     vote_changes,
@@ -71,28 +69,6 @@ def test_of_two_labels_it_is_the_cut_at_a_quantile(drawn):
     answers = (scores + prior_offsets(scores, prior)).argmax(2)
     for template in range(scores.shape[1]):
         assert set(np.flatnonzero(answers[:, template])) == oracle.quantile_cut(scores.tolist(), template, prior[1])
-
-
-def test_shares_that_no_whole_instances_have_are_rounded():
-    scores = np.random.default_rng(0).normal(size=(10, 2, 3))
-    answers = (scores + prior_offsets(scores, [0.34, 0.33, 0.33])).argmax(2)
-    assert [np.bincount(column).tolist() for column in answers.T] == [[4, 3, 3]] * 2
-
-
-def test_equal_scores_stay_together_and_end_in_no_error():
-    scores = np.zeros((10, 1, 2))
-    assert np.isfinite(prior_offsets(scores, [0.3, 0.7])).all()
-
-
-def test_templates_that_prefer_different_labels_agree_after_calibration():
-    random = np.random.default_rng(3)
-    truth = random.integers(0, 2, 400)
-    scores = np.where(truth[:, None, None] == np.arange(2), 1.0, 0.0) + 0.3 * random.normal(size=(400, 3, 2))
-    biased = scores + np.array([[3.0, 0.0], [0.0, 3.0], [0.0, 0.0]])
-    for offsets in (batch_offsets(biased), prior_offsets(biased, [0.5, 0.5])):
-        after = calibrated(biased, offsets)
-        assert observed_agreement(biased.argmax(2)) < 0.4 < 0.9 < observed_agreement(after.argmax(2))
-        assert (majority_vote(after) == truth).mean() > 0.98
 
 
 def test_a_bias_that_all_templates_share_and_rare_labels_look_the_same():

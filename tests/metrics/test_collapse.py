@@ -47,12 +47,6 @@ def test_a_model_that_is_right_about_a_skewed_task_is_not_collapsed():
     assert not is_collapsed(predictions, 2, gold)
 
 
-def test_a_constant_answer_is_flagged_if_the_task_is_less_skewed_than_the_answers():
-    always = np.zeros((100, 3), dtype=int)
-    assert not is_collapsed(always, 2, np.array([0] * 95 + [1] * 5))
-    assert is_collapsed(always, 2, np.array([0] * 85 + [1] * 15))
-
-
 @pytest.mark.parametrize(
     ("share", "without_gold", "with_gold"), [(0.85, False, False), (0.92, False, True), (0.97, True, True)]
 )
@@ -60,12 +54,6 @@ def test_gold_labels_lower_the_bar_because_they_rule_out_a_skewed_task(share, wi
     predictions = predictions_of(share, 1 - share)
     assert is_collapsed(predictions, 2) is without_gold
     assert is_collapsed(predictions, 2, np.arange(200) % 2) is with_gold
-
-
-def test_agreeing_on_different_labels_is_no_collapse():
-    agreeing = np.repeat((np.arange(60) % 3)[:, None], 4, axis=1)
-    assert observed_agreement(agreeing) == 1.0
-    assert not is_collapsed(agreeing, 3)
 
 
 def test_a_model_whose_templates_are_all_constant_is_collapsed():
@@ -80,34 +68,12 @@ def test_a_model_whose_templates_are_all_constant_is_collapsed():
     assert not is_collapsed(predictions, 2)
 
 
-@pytest.mark.parametrize(("instances", "constant"), [(9, False), (10, True)])
-def test_a_constant_template_needs_ten_instances(instances, constant):
-    predictions = np.tile([2, 0], (instances, 1))
-    assert constant_templates(predictions).tolist() == [constant] * 2
-    assert is_collapsed(predictions, 3) is constant
-
-
 @pytest.mark.parametrize(("others", "constant"), [(0, False), (9, False), (10, True), (50, True)])
 def test_a_constant_template_is_right_if_the_gold_labels_are_nearly_all_that_label(others, constant):
     gold = np.array([0] * (100 - others) + [1] * others)
     predictions = np.tile([0, 1], (100, 1))
     assert constant_templates(predictions, gold).tolist() == [constant, True]
     assert is_collapsed(predictions[:, :1], 2, gold) is constant
-
-
-def test_gold_labels_of_fewer_than_ten_instances_do_not_excuse_a_constant_template():
-    predictions = np.zeros((60, 1), dtype=int)
-    for labelled, constant in ((9, True), (10, False)):
-        gold = np.where(np.arange(60) < labelled, 0, -1)
-        assert constant_templates(predictions, gold).tolist() == [constant]
-
-
-def test_a_template_without_a_label_in_its_answers_is_not_constant():
-    assert constant_templates(np.full((60, 2), -1)).tolist() == [False, False]
-
-
-def test_no_instances_have_no_constant_template():
-    assert constant_templates(np.zeros((0, 3), dtype=int)).tolist() == [False] * 3
 
 
 def test_gold_labels_count_only_where_they_are():

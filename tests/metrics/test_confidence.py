@@ -93,12 +93,3 @@ def test_calibration_error_has_no_value_without_labels_or_probabilities():
     assert METRICS["ece"].value(Scores(data.scores, np.full(83, -1))) is None
     certain = np.where(data.predictions[..., None] == np.arange(3), 0.0, -np.inf)
     assert METRICS["ece"].value(Scores(certain, data.gold)) is None
-
-
-def test_answers_that_match_no_label_have_the_least_confidence():
-    certain = np.full((2, 3, 2), -np.inf)
-    certain[0, :2, 1] = 0
-    data = Scores(certain, np.array([1, 1]))
-    assert vote_share(data).tolist() == [2 / 3, 0]
-    assert vote_margin(data)[1] == -np.inf
-    assert risk_coverage(vote_share(data), data.votes != data.gold)[-1].tolist() == [0, 1, 0.5]

@@ -45,24 +45,6 @@ def test_f1_equals_scikit_learn_and_the_loop(num_labels):
         assert value("macro_f1", predictions, gold, num_labels) == macro.mean()
 
 
-def test_a_worked_example():
-    # Template 0: two hits, one false alarm, one miss: 2 * 2 / (3 + 3). Template 1 never says 1.
-    predictions = np.array([[1, 0], [1, 0], [1, 0], [0, 0], [0, 0]])
-    gold = np.array([1, 1, 0, 1, 0])
-    f1 = f1_per_template(predictions, gold, num_labels=2)
-    assert f1.tolist() == pytest.approx([2 / 3, 0])
-    assert value("mean_f1", predictions, gold) == pytest.approx(1 / 3)
-    assert value("f1_std", predictions, gold) == pytest.approx(1 / 3), "of the population: 0.4714 with ddof = 1"
-    assert value("f1_spread", predictions, gold) == pytest.approx(2 / 3)
-    assert accuracy_per_template(predictions, gold).tolist() == [0.6, 0.4]
-
-
-def test_macro_f1_is_over_all_declared_labels_and_an_absent_one_counts_as_zero():
-    predictions, gold = np.array([[0, 0], [1, 1], [0, 0]]), np.array([0, 1, 0])
-    assert f1_per_template(predictions, gold, num_labels=2, average="macro").tolist() == [1.0, 1.0]
-    assert f1_per_template(predictions, gold, num_labels=4).tolist() == [0.5, 0.5]
-
-
 def test_instances_without_gold_are_ignored():
     predictions, gold = table("ignored", num_labels=3)
     known = gold != -1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flip_flop.files import generator
-from flip_flop.metrics import METRICS, bootstrap_interval, f1_per_template, mean_statistic, summarise
+from flip_flop.metrics import METRICS, bootstrap_interval, mean_statistic, summarise
 from tests.metrics import oracle
 
 AGAINST_GOLD = [
@@ -65,17 +65,6 @@ def test_the_keys_are_those_of_metrics_json_and_the_values_are_plain_json():
         assert 0 <= found[name] <= 1 or not metric.in_percent
 
 
-def test_f1_is_binary_for_two_labels_and_macro_f1_stands_beside_it():
-    scores, gold = run(num_labels=2)
-    found = summarise(scores, gold, NAMES, intervals=False)
-    macro = f1_per_template(scores.argmax(axis=2), gold, num_labels=2, average="macro")
-    assert found["macro_f1"] == pytest.approx(macro.mean())
-    assert found["mean_f1"] != pytest.approx(found["macro_f1"])
-    asked = summarise(scores, gold, NAMES, f1="macro", intervals=False)
-    assert asked["mean_f1"] == found["macro_f1"]
-    assert asked["f1_std"] == macro.std()
-
-
 def test_intervals_hold_every_metric_but_the_spread_and_contain_it():
     scores, gold = run(50)
     found = summarise(scores, gold, NAMES)
@@ -92,16 +81,6 @@ def test_intervals_hold_every_metric_but_the_spread_and_contain_it():
     assert summarise(scores, gold, NAMES, intervals=False)["intervals"] == {}
 
 
-def test_without_gold_there_is_agreement_but_no_f1():
-    scores, gold = run()
-    found = summarise(scores, np.full_like(gold, -1), NAMES)
-    assert set(found) == KEYS
-    assert [found[name] for name in AGAINST_GOLD] == [None] * len(AGAINST_GOLD)
-    assert found["observed_agreement"] is not None
-    assert found["intervals"]["mean_f1"] is None
-    assert found["intervals"]["observed_agreement"] is not None
-
-
 def test_a_single_template_has_f1_but_no_agreement():
     scores, gold = run(num_templates=1)
     found = summarise(scores, gold, ["plain"])
@@ -112,23 +91,6 @@ def test_a_single_template_has_f1_but_no_agreement():
     assert found["f1_std"] is None
     assert found["f1_spread"] is None
     assert found["mean_f1"] == found["vote_f1"] == found["f1_per_template"]["plain"]
-
-
-def test_a_collapsed_model_has_an_agreement_of_1_and_the_flag():
-    scores, gold = run()
-    scores[:, :, 2] += 20
-    found = summarise(scores, gold, NAMES)
-    assert found["observed_agreement"] == 1.0
-    assert found["collapsed"] is True
-    assert found["label_shares"] == [0.0, 0.0, 1.0]
-    assert found["f1_std"] == 0.0
-    assert found["fleiss_kappa"] is None
-
-
-def test_an_absent_label_and_a_probability_of_zero_give_no_warning():
-    scores, gold = run()
-    scores[3, 1, :2] = -np.inf
-    json.dumps(summarise(scores, np.zeros_like(gold), NAMES), allow_nan=False)
 
 
 def test_names_that_do_not_fit_no_instances_or_a_nan_are_refused():

@@ -127,7 +127,7 @@ def test_partial_datasets_are_reported(made):
             r"E-DATA-COLUMN: .*no column 'premise', which rte has\. Did you mean 'premis'",
         ),
         (lambda rows: [{**row, "label": -1} for row in rows], r"E-LABEL-UNDECLARED: .*train\.parquet row 1"),
-        (lambda rows: rows[:1], "E-DATA-TOO-FEW"),
+        (lambda rows: rows[:1], "E-DATA-EMPTY"),
     ],
 )
 def test_rows_of_another_shape_or_too_few_are_refused(change, words, made):

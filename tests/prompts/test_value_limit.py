@@ -38,17 +38,6 @@ def test_a_long_value_ends_at_a_space_with_three_dots(limit: int | None, text: s
     )
 
 
-def test_a_value_is_compared_and_measured_whole() -> None:
-    text = "one two three four five six"
-    prompt = prompt_of("{% if text | length == 27 %}{{ text }}{% endif %}", {"text": text}, 20)
-    assert prompt == "one two three..."
-
-
-def test_an_unknown_name_is_rejected_under_a_limit() -> None:
-    with pytest.raises(InputError, match=r"E-TPL-UNDEFINED: .*'txt'.*Did you mean 'text'\?"):
-        prompt_of("{{ txt }}", {"text": "tea"}, 20)
-
-
 def test_a_tiny_limit_is_rejected() -> None:
     with pytest.raises(InputError, match="E-TASK-KEY: prompt_value_limit is 3"):
         TemplateSet((), 3)
@@ -68,15 +57,6 @@ def test_the_limit_of_a_task_file_takes_precedence(tmp_path: Path) -> None:
         rendered = load_task(path, protocol=protocol).render("test", need_labels=False)
         assert rendered.instances[0].prompts == ("tea tea tea tea...",)
         assert rendered.record["data"]["prompt_value_limit"] == 20
-
-
-def test_the_digest_does_not_depend_on_the_limit(tmp_path: Path) -> None:
-    path = task_file(tmp_path, "")
-    paper, release = (load_task(path, protocol=protocol) for protocol in ("paper", "release"))
-    assert paper.digest() == release.digest()
-    assert release.with_templates(["plain"]).templates.value_limit == LIMIT
-    assert "prompt_value_limit" not in paper.rows("test").provenance
-    assert release.rows("test").provenance["prompt_value_limit"] == LIMIT
 
 
 @pytest.mark.parametrize("value", ["'20'", "true", "2.5", "0", "15"])

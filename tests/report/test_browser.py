@@ -86,35 +86,6 @@ def test_counts_bars_and_template_names_list_their_instances(browser, page, answ
     assert found(browser) == int((answers[3][:, 7] != gold).sum())
 
 
-def test_a_link_restores_the_view_of_any_two_runs(browser, page, answers):
-    browser.open(page, "#show?g=1&a=1&b=2&run=2&agree=changed&sort=changed&q=test-00")
-    moved = (answers[1][:100] != answers[2][:100]).sum(axis=1)
-    assert found(browser) == int((moved > 0).sum())
-    values = browser.run("['a', 'b', 'sort', 'q'].map((name) => document.querySelector(`dialog [name=${name}]`).value)")
-    assert values == ["1", "2", "changed", "test-00"]
-    first = browser.run("document.querySelector('.item .id').textContent")
-    assert moved[int(first.removeprefix("test-"))] == moved.max()
-    browser.run("document.querySelector('.item').click()")
-    shown = browser.run("[...document.querySelectorAll('dialog .prompts pre')].map((each) => each.textContent)")
-    assert len(shown) == 8
-    assert all(f"The kettle of {first}" in text for text in shown)
-    assert browser.run("document.querySelector('dialog .prompts').textContent").count("swarm ") == 8
-
-
-def test_keys_move_in_the_heat_map_and_open_and_close(browser, page):
-    browser.open(page)
-    browser.run("document.querySelector('.heat tbody td button').focus()")
-    browser.press("ArrowRight")
-    browser.press("ArrowDown")
-    place = "(({cellIndex, parentNode}) => [parentNode.rowIndex, cellIndex])(document.activeElement.closest('td'))"
-    row, column = browser.run(place)
-    browser.press("Enter")
-    assert f"t={row - 1}&u={column - 1}" in (found(browser) and browser.run("location.hash"))
-    browser.press("Escape")
-    browser.wait("!document.querySelector('dialog').open && location.hash === ''")
-    assert browser.run(place) == [row, column]
-
-
 def test_markup_in_names_stays_text(browser, hostile, tmp_path):
     page = write_report(hostile, tmp_path / "report.html")
     browser.open(page, "#show?g=1")

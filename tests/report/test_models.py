@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flip_flop import compare
-from flip_flop.console import DEMO_NOTE, percent, points
+from flip_flop.console import percent, points
 from flip_flop.metrics import f1_per_template, observed_agreement
 from flip_flop.report import load_run, write_report
 from tests.report.pages import Page
@@ -42,15 +42,6 @@ def test_models_are_compared_by_name_and_never_as_before_and_after(models, tmp_p
     assert [row[0].split()[0] for row in page.table("Run", "Macro-F1")[1:]] == ["Alpha-1B", "Beta-2B", "demo"][:number]
 
 
-def test_the_verdict_on_two_models_has_both_values(models, make_run, tmp_path):
-    low, high = (percent(load_run(run).value("observed_agreement")) for run in models[:2])
-    verdict = f"Agreement Pₒ is higher for Beta-2B ({high}) than for Alpha-1B ({low})."
-    assert verdict in page_of(models[:2], tmp_path).text
-    same = make_run(folder="same", model="org/Gamma", model_digest="d" * 64, num_instances=120, pull=0.5)
-    verdict = f"Agreement Pₒ shows no clear difference ({high} for Beta-2B, {high} for Gamma)."
-    assert verdict in page_of([models[1], same], tmp_path).text
-
-
 def test_each_pair_has_its_difference_and_paired_interval(models, tmp_path):
     page = page_of(models, tmp_path)
     runs = [load_run(run) for run in models]
@@ -80,31 +71,6 @@ def agreement(run, rows=slice(None)):
     return observed_agreement(run.predictions[rows])
 
 
-def test_the_warning_about_the_toy_belongs_to_its_runs(models, make_run, tmp_path):
-    assert DEMO_NOTE not in page_of(models[:2], tmp_path).text
-    page = page_of(models, tmp_path)
-    assert page.text.count(DEMO_NOTE) == page.text.count(f"demo: {DEMO_NOTE}") == 1
-    assert [row[0].split()[1:] for row in page.table("Run", "Macro-F1")[1:]] == [[], [], ["toy"]]
-    assert page_of(models[2:], tmp_path).text.startswith(DEMO_NOTE)
-    apart = make_run(folder="apart", model="demo", model_digest="c" * 64, num_templates=3)
-    assert page_of([*models[:2], apart], tmp_path).text.count(f"demo: {DEMO_NOTE}") == 1
-
-
-def test_models_on_other_data_are_apart_with_the_reason(models, make_run, tmp_path):
-    other = make_run(folder="other", model="org/Gamma", model_digest="d" * 64, num_templates=5, num_instances=120)
-    text = page_of([*models[:2], other], tmp_path).text
-    assert "Not compared with the runs above: they differ in their templates." in text
-
-
-def test_trained_runs_of_several_models_keep_their_method_in_the_name(models, make_run):
-    trained = [
-        make_run("f2c", folder=f"f2c{number}", model=model, model_digest=digest * 64, method="f2c", num_instances=120)
-        for number, (model, digest) in enumerate((("org/Alpha-1B", "a"), ("org/Alpha-1B", "a"), ("B/Beta", "b")))
-    ]
-    names = [run.name for run in compare(models[0], *trained).runs]
-    assert names == ["Alpha-1B", "Alpha-1B f2c (f2c0)", "Alpha-1B f2c (f2c1)", "Beta f2c"]
-
-
 def test_a_swing_over_templates_above_the_gain_is_one_sentence_with_both_numbers(models, make_run, tmp_path, flip_flop):
     first, second = (load_run(run) for run in models[:2])
     low, high = first.f1_range
@@ -123,10 +89,3 @@ def test_a_swing_over_templates_above_the_gain_is_one_sentence_with_both_numbers
     trained = make_run("f2c", folder="trained", method="f2c", pull=0.1, model="org/Alpha-1B", model_digest="a" * 64)
     base = make_run(folder="base", model="org/Alpha-1B", model_digest="a" * 64)
     assert "matters more than training: F1 of base varies by" in page_of([base, trained], tmp_path).text
-
-
-def test_no_swing_is_reported_if_the_gain_exceeds_it_or_f1_is_missing(make_run, hostile, tmp_path):
-    alike = [make_run(folder=str(at), num_templates=2, pull=1.0, shift=at, model_digest=f"{at}" * 64) for at in (0, 3)]
-    assert compare(*alike).swing == []
-    assert compare(*hostile).swing == []
-    assert "matters more" not in page_of(hostile, tmp_path).text

@@ -2,7 +2,6 @@ import base64
 import gzip
 import json
 import re
-import shutil
 import tracemalloc
 import zipfile
 from dataclasses import replace
@@ -39,12 +38,6 @@ def test_a_missing_folder_or_file_is_named(make_run, tmp_path, name):
     assert name in error.message
 
 
-def test_a_training_run_is_refused(make_run):
-    run = make_run()
-    change_json(run / "run.json", kind="train")
-    assert "'train'" in refused(run).message
-
-
 @pytest.mark.parametrize("name", ["run.json", "metrics.json", "scores.npz", "instances.jsonl.gz"])
 @pytest.mark.parametrize("content", [None, b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text"])
 def test_a_truncated_or_foreign_file_is_broken(make_run, name, content):
@@ -76,16 +69,6 @@ def test_invalid_metrics_and_incomplete_records_are_broken(make_run, name, chang
     run = make_run()
     change_json(run / name, **changes)
     assert refused(run).code == "E-RUN-BROKEN"
-
-
-def test_unordered_or_truncated_instances_are_broken(make_run):
-    run = make_run()
-    with gzip.open(run / "instances.jsonl.gz") as file:
-        lines = file.readlines()
-    for content in (lines[::-1], [*lines[:3], b"x" * 100]):
-        with gzip.open(run / "instances.jsonl.gz", "wb") as file:
-            file.writelines(content)
-        assert refused(run).code == "E-RUN-BROKEN"
 
 
 def write_newlines(run):
@@ -137,16 +120,6 @@ def test_untrusted_run_is_rejected_before_it_fills_memory(make_run, file, expand
         tracemalloc.stop()
 
 
-def test_labels_use_their_names(make_run, tmp_path):
-    run = make_run(labels=(0, 1), label_names=("sad", "glad"))
-    assert load_run(run).label_names == ("sad", "glad")
-    text = Page(write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")).text
-    assert " sad " in text
-    assert " glad " in text
-    change_json(run / "run.json", task={**json.loads((run / "run.json").read_text())["task"], "label_names": ["sad"]})
-    assert refused(run).code == "E-RUN-BROKEN"
-
-
 PICKLED, ALONE, NAN = "pickled array", "single array", "score is NaN"
 
 
@@ -160,14 +133,6 @@ def test_invalid_arrays_are_broken(make_run, what):
     with (run / "scores.npz").open("wb") as file:
         np.save(file, arrays["scores"]) if what == ALONE else np.savez(file, **arrays)
     assert refused(run).code == "E-RUN-BROKEN"
-
-
-def test_a_template_with_infinite_scores_is_drawn(make_run, tmp_path):
-    run = make_run()
-    arrays = dict(np.load(run / "scores.npz"))
-    arrays["scores"][:, 1] = -np.inf
-    np.savez(run / "scores.npz", **arrays)
-    assert write_report([run], tmp_path / "report.html").is_file()
 
 
 def test_runs_are_compared_on_the_same_task_split_templates_and_instances(make_run):
@@ -197,36 +162,6 @@ def test_runs_of_two_models_or_data_types_are_not_before_and_after(make_run):
     before, *after = (load_run(make_run(str(number), **change)) for number, change in enumerate([{}, *changes]))
     assert [what_differs(before, run) for run in after] == ["", "data type", "model's weights and data type"]
     require_comparable(group_runs([before, after[2]]))  # two models may be shown side by side
-
-
-def test_runs_with_the_same_name_get_their_folders(make_run, tmp_path):
-    run = make_run()
-    shutil.copytree(run, tmp_path / "later")
-    (group,) = group_runs([load_run(run), load_run(tmp_path / "later")])
-    assert [each.name for each in group.runs] == ["base (base)", "base (later)"]
-
-
-def test_a_comparison_comes_first_in_the_report(make_run, tmp_path):
-    runs = [make_run("alone", num_templates=4), make_run("before"), make_run("after", pull=0.9)]
-    text = write_report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<h1>demo_reviews: before → after</h1>" in text
-
-
-def test_a_run_older_than_a_metric_lacks_its_value(make_run, tmp_path):
-    old, new = make_run(), make_run("f2c", pull=0.9)
-    metrics = json.loads((old / "metrics.json").read_text())
-    new_keys = ("fleiss_kappa", "posix", "f1_spread", "ensemble_f1")
-    intervals = {key: ends for key, ends in metrics["intervals"].items() if key not in new_keys}
-    change_json(old / "metrics.json", **dict.fromkeys(new_keys, "absent"), intervals=intervals)
-    runs = [load_run(old), load_run(new)]
-    assert [runs[0].value(key) for key in new_keys] == [None] * 4
-    assert mean_difference("posix", runs[0], runs[1:]) is None
-    assert mean_difference("mean_f1", runs[0], runs[1:]).value == runs[1].value("mean_f1") - metrics["mean_f1"]
-    page = Page(write_report([old, new], tmp_path / "report.html").read_text(encoding="utf-8"))
-    columns = page.table("Run", "POSIX")
-    at = columns[0].index("POSIX")
-    assert columns[1][at] == "–"
-    assert columns[2][at].startswith(f"{runs[1].value('posix'):.2f}")
 
 
 def test_a_custom_metric_is_in_the_report_and_in_the_gate(make_run, tmp_path, monkeypatch, flip_flop):
@@ -294,14 +229,3 @@ def test_a_report_of_two_runs_has_the_prompts_and_the_texts_of_both(make_run, tm
         assert "[f2c wrote] I say" in second
         assert "[base wrote]" not in second
     assert "[prompt of f2c] <|user|>" in Page(page).text
-
-
-def test_prompts_that_only_one_of_two_runs_kept_have_its_name(make_run, tmp_path):
-    base, trained = make_run(), make_run("f2c", pull=0.8)
-    (base / "instances.jsonl.gz").unlink()
-    page = write_report([base, trained], tmp_path / "report.html").read_text(encoding="utf-8")
-    assert all(text.startswith("[prompt of f2c]\n") for texts in embedded_prompts(page) for text in texts)
-
-
-def report_text(runs, folder):
-    return Page(write_report(runs, folder / "report.html").read_text(encoding="utf-8")).text

@@ -247,7 +247,7 @@ def test_remote_code_is_not_run(copy):
 
 
 def test_unknown_dtype_and_device_are_rejected(base):
-    assert "float32, bfloat16, float16" in refused("E-MODEL-DTYPE", base, dtype="int8")
+    assert "float32, bfloat16, float16" in refused("E-MODEL-DEVICE", base, dtype="int8")
     refused("E-MODEL-DEVICE", base, device="abacus")
     if not torch.cuda.is_available():
         refused("E-MODEL-DEVICE", base, device="cuda")

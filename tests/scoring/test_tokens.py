@@ -73,7 +73,7 @@ def test_every_answer_has_tokens_and_text_is_complete(prompt, answer, kind):
     together = tokenizer(prompt + " " + answer, add_special_tokens=False)["input_ids"]
     if alone[: len(together)] == together:
         # White space and text without tokens are refused.
-        with pytest.raises(InputError, match="E-LABEL-EMPTY"):
+        with pytest.raises(InputError, match="E-TPL-EMPTY"):
             encode_pair(tokenizer, prompt, " " + answer)
         return
     pair = encode_pair(tokenizer, prompt, " " + answer)
@@ -176,7 +176,7 @@ def test_tokenizer_of_another_model_is_rejected():
 
 
 def test_answer_without_tokens_is_rejected():
-    with pytest.raises(InputError, match="E-LABEL-EMPTY"):
+    with pytest.raises(InputError, match="E-TPL-EMPTY"):
         encode_pair(TOKENIZERS["word_level"](), "Is it good?", "  ")
 
 

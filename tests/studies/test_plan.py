@@ -141,7 +141,7 @@ def test_auto_dtype_is_resolved_for_all_units(tmp_path, monkeypatch, options, ha
     monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
     arguments = ("run", write_study(tmp_path), "--methods", "base", "--out", tmp_path / "out", *options)
     if dtype is None:
-        with pytest.raises(InputError, match=r"E-MODEL-DTYPE: --export .* Give --device cpu or cuda, or --dtype\."):
+        with pytest.raises(InputError, match=r"E-MODEL-DEVICE: --export .* Give --device cpu or cuda, or --dtype\."):
             here(*arguments, "--export", tmp_path / "list")
         return
     here(*arguments, "--export", tmp_path / "list")

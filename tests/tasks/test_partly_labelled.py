@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -97,23 +96,6 @@ def test_a_blank_label_in_memory_means_unlabelled(blank, labels):
     assert as_split(task, need_labels=False).gold.tolist() == [1, 0, -1, -1], "as predict reads it"
 
 
-@pytest.mark.parametrize("labels", [WORDS, NUMBERS])
-@pytest.mark.parametrize("blank", [None, math.nan, pd.NA])
-def test_a_blank_label_of_a_table_means_unlabelled(blank, labels):
-    frame = pd.DataFrame(rows_with(blank, labels))  # with None or NaN its integers are floats
-    keys = {"labels": labels[::-1], "label_field": "urgent"}
-    for rows in (frame.to_dict("records"), datasets.Dataset.from_pandas(frame)) if blank is not pd.NA else ():
-        assert Task("tickets", TEMPLATES, {"test": rows}, **keys).render("test").gold.tolist() == [1, 0, -1, -1]
-    nullable = frame.convert_dtypes().to_dict("records")
-    assert Task("tickets", TEMPLATES, {"test": nullable}, **keys).render("test").gold.tolist() == [1, 0, -1, -1]
-
-
-@pytest.mark.parametrize("blank", [None, math.nan, pd.NA])
-def test_a_blank_label_of_a_rendered_row_means_unlabelled(blank):
-    row = {"prompts": ["a", "b"], "choices": [["No", "Yes"]] * 2}
-    assert as_split([row | {"label": 1}, row | {"label": blank}]).gold.tolist() == [1, -1]
-
-
 @pytest.mark.parametrize("value", ["yess", "none", "na", "-", 2, 0.5, True])
 def test_a_misspelt_label_is_rejected_among_blank_labels(value):
     rows = [*rows_with(None), {"text": "late", "urgent": value}]
@@ -155,23 +137,6 @@ def test_a_word_of_pandas_for_a_missing_value_means_unlabelled_in_every_format(w
     assert as_split([row | {"label": 1}, row | {"label": word}]).gold.tolist() == [1, -1]
 
 
-def test_a_nan_of_json_means_unlabelled(tmp_path):
-    json_lines(tmp_path / "a.jsonl", rows_with(math.nan))
-    task = Task("tickets", TEMPLATES, {"test": tmp_path / "a.jsonl"}, labels=("no", "yes"), label_field="urgent")
-    assert task.render("test").gold.tolist() == [1, 0, -1, -1]
-
-
-def test_the_page_lists_the_words():
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "own-data.md").read_text(encoding="utf-8")
-    assert all(f"`{word}`" in page for word in {*STR_NA_VALUES, "NaT"} - {""})
-
-
-def test_floats_still_match_labels_that_are_written_as_floats():
-    rows = [{"text": "a", "urgent": 1.0}, {"text": "b", "urgent": 0.0}]
-    task = Task("tickets", TEMPLATES, {"test": rows}, labels=("0.0", "1.0"), label_field="urgent")
-    assert task.render("test").gold.tolist() == [1, 0]
-
-
 def test_few_labels_are_counted_without_the_blank_ones(tmp_path):
     task = Task("tickets", TEMPLATES, {"test": rows_with(None)}, labels=("no", "yes"), label_field="urgent")
     separated(",")(tmp_path / "few.csv", [*rows_with(""), {"text": "hail", "urgent": "yes"}])
@@ -179,13 +144,6 @@ def test_few_labels_are_counted_without_the_blank_ones(tmp_path):
     separated(",")(tmp_path / "none.csv", rows_with("", ("", "")))
     with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .*none.csv has no labels in 'urgent'"):
         prior_from(task, tmp_path / "none.csv")
-
-
-def test_a_prompt_cannot_print_the_label_field():
-    templates = TemplateSet((Template("leak", "{{ text }} {{ urgent }}", "No ||| Yes"),))
-    task = Task("tickets", templates, {"test": rows_with("")[2:]}, labels=("no", "yes"), label_field="urgent")
-    with pytest.raises(InputError, match="E-TPL-LABEL-LEAK"):
-        task.render("test")
 
 
 def parts_of(*given):
@@ -230,14 +188,6 @@ PARTS_FILE = TASK_FILE.replace(
 )
 
 
-def test_a_task_file_divides_a_partly_labelled_file_by_its_label_field(tmp_path):
-    separated(",")(tmp_path / "a.csv", rows_of(10, 30))
-    (tmp_path / "task.yaml").write_text(PARTS_FILE.format(labels='["no", "yes"]'))
-    task = load_task(tmp_path / "task.yaml")
-    assert task.render("test").gold.tolist() == [0] * 10
-    assert task.render("train").gold.tolist() == [-1] * 30
-
-
 def test_validation_is_drawn_from_labelled_rows_if_there_are_enough():
     def instances(labelled, total):
         rows = [
@@ -265,30 +215,11 @@ def test_a_target_does_not_label_an_unlabelled_row(blank, more, task_of):  # noq
     assert task.render("train").gold.tolist() == [1, 0, -1, -1]
 
 
-def test_a_target_of_a_blank_field_is_not_a_label(task_of):  # noqa: F811
-    rows = "text,a,b,right\nx,p,q,q\ny,r,s,r\nz,q,t,q\nw,u,v,"
-    task = task_of("'{{a}} ||| {{b}}'", "b if right == b else a", rows)
-    assert task.render("train").gold.tolist() == [1, 0, 0, -1]
-
-
 def logged(split, caplog):
     caplog.clear()
     with caplog.at_level("INFO", "flip_flop"):
         log_label_counts(split)
     return caplog.messages
-
-
-def test_the_numbers_of_labelled_and_unlabelled_rows_are_logged(caplog):
-    splits = ("train", "validation", "test")
-    task = Task("tickets", TEMPLATES, {split: rows_with("") for split in splits}, ("no", "yes"), "urgent")
-    found = [logged(task.render(split), caplog) for split in splits]
-    assert found == [
-        ["tickets, train: 2 labelled rows for training, 2 unlabelled rows for training"],
-        ["tickets, validation: 2 labelled rows for validation, 2 unlabelled rows for agreement only"],
-        ["tickets, test: 2 labelled rows for testing, 2 unlabelled rows for agreement only"],
-    ]
-    for rows in (rows_with("")[:2], rows_with("")[2:]):
-        assert logged(Task("a", TEMPLATES, {"test": rows}, ("no", "yes"), "urgent").render("test"), caplog) == []
 
 
 def test_the_numbers_of_a_divided_file_are_logged(tmp_path, caplog):

@@ -9,7 +9,6 @@ import pytest
 from flip_flop import Task, load_task
 from flip_flop.errors import InputError
 from flip_flop.prompts import Template
-from flip_flop.tasks import labelled_file
 
 LABELS = ("Đúng", "예", "Sí")
 TEMPLATES = [Template("plain", "{{ text }}?", "a ||| b ||| c"), Template("terse", "{{ text }}", "a ||| b ||| c")]
@@ -46,20 +45,6 @@ def test_label_is_found_in_any_unicode_form(tmp_path, suffix, declared, stored):
 def test_labels_that_differ_in_their_unicode_form_only_are_equal():
     with pytest.raises(InputError, match="E-LABEL-DUP"):
         Task("t", TEMPLATES, [], labels=["Sí", *in_form("NFD", "Sí")], label_field="label")
-
-
-def test_few_labels_are_found_in_any_unicode_form(tmp_path):
-    from flip_flop import F2CConfig
-    from flip_flop.training.data import load_training_data
-
-    texts = ["hai bữa", "ba bữa", "một", "bốn", "năm"]
-    train = write(tmp_path / "train.csv", [{"text": each, "label": ""} for each in texts])
-    pairs = zip(in_form("NFD", *texts[:2]), in_form("NFD", *LABELS[1:]), strict=True)
-    few = write(tmp_path / "few.csv", [{"text": text, "label": label} for text, label in pairs])
-    task = Task("t", TEMPLATES, {"train": train}, labels=LABELS, label_field="label")
-    assert [each.label for each in labelled_file(task, few).instances] == [1, 2]
-    data = load_training_data(task, F2CConfig(), few_labels=few)
-    assert [each.label for each in data.train][:2] == [1, 2]
 
 
 def test_init_counts_a_label_once_in_all_its_unicode_forms(tmp_path, flip_flop):

@@ -197,7 +197,7 @@ def test_row_of_another_shape_is_refused_with_its_number(tmp_path):
 
 def test_selection_by_f1_needs_labels(tmp_path):
     rows = [row | {"label": None} for row in training_rows()]
-    with pytest.raises(InputError, match="E-SELECT-LABELS"):
+    with pytest.raises(InputError, match="E-NO-GOLD"):
         make_trainer(tmp_path, training_rows(), eval_rows=rows, select_by="mean_f1")
 
 

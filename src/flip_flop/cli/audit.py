@@ -103,8 +103,8 @@ def audit_command(
         from flip_flop.evaluation.estimate import estimate
 
         scorer = model.scorer(quiet=run.quiet)
-        for each in variants.values():
-            echo(estimate(scorer, split, each, price_in=run.price_in, price_out=run.price_out))
+        for variant in variants.values():
+            echo(estimate(scorer, split, variant, price_in=run.price_in, price_out=run.price_out))
         return 0
     for out in variants if is_first_process() else ():
         click.get_current_context().with_resource(lock_output(out))
@@ -113,15 +113,15 @@ def audit_command(
     scorer = model.scorer(quiet=run.quiet)
     from flip_flop.evaluation.audit import audit
 
-    for each in variants.values():
-        scorer.as_read(split.instances[0], each)  # rejects a chat template setting before scoring
+    for variant in variants.values():
+        scorer.as_read(split.instances[0], variant)  # rejects a chat template setting before scoring
     runs = []
-    for out, each in variants.items():
+    for out, variant in variants.items():
         with listed_beside(out, chosen.templates.names):
             found = audit(
                 scorer,
                 split,
-                scoring=each,
+                scoring=variant,
                 name=run.name,
                 seed=run.seed,
                 quiet=quiet,
@@ -140,7 +140,7 @@ def audit_command(
                         run.vary,
                         split=run.split,
                         limit=run.limit,
-                        scoring=each,
+                        scoring=variant,
                         seed=run.seed,
                         quiet=quiet,
                     )
@@ -158,7 +158,7 @@ def _variants(run: AuditOptions, scoring: ScoringOptions) -> dict[Path, ScoringO
         return {run.out: scoring}
     if scoring.chat_template != "auto":
         raise InputError("E-CHAT-TEMPLATE", "--compare-chat and --chat-template are both given.", "Remove one.")
-    return {run.out / f"chat-{each}": replace(scoring, chat_template=each) for each in ("on", "off")}
+    return {run.out / f"chat-{choice}": replace(scoring, chat_template=choice) for choice in ("on", "off")}
 
 
 def _show(runs: "Sequence[Audit]", run: AuditOptions, checks: gates.Checks) -> int:

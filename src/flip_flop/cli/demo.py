@@ -1,6 +1,5 @@
 """``flip-flop demo``: audit the embedded model, train it without labels, audit it again, report."""
 
-import json
 import logging
 import re
 import shutil
@@ -36,17 +35,12 @@ COMMON = {
     "max_cc_size": 4,
     "flip_temperature": 1.0,
 }
+LOADED: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
 METHODS: dict[str, dict[str, Any]] = {
     "swarm": {"method": "swarm", "learning_rate": 1e-4},
     "cce": {"method": "cce"},
-    # The divergence of the paper with our weights. The templates use different answer words, which this run shows.
-    "f2c_vocab": {"method": "f2c", "jsd_weight": 1.0, "flip_weight_min": 0.1, "flip_weight_max": 1.0},
     "f2c": {"method": "f2c", "protocol": "recommended"},
 }
-MISFIT_NOTE = (
-    "f2c_vocab is a deliberate misfit, not F2C's result: divergences over the vocabulary, at weight 1, pull together "
-    "templates that answer in different words, which costs F1. f2c has the recommended settings, which do not."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +63,13 @@ def demo_command(demo: DemoOptions) -> int:
     from flip_flop.report import caveats, comparison_frame, group_runs, legend, load_run, render_text, write_report
 
     runs = [*audits["train"], *audits["held_out"]]
-    echo(f"\n{textwrap.fill(MISFIT_NOTE, width=110)}\n")
+    echo()
     for group in group_runs([load_run(run) for run in runs]):
         echo(render_text(comparison_frame(group.runs)))
         for note in caveats(group):
             echo("\n" + textwrap.fill(note, width=110))
         echo()
-    echo(legend(comparison_frame(group.runs)) + "\n")
-    echo(own_label_mass(out))
+    echo(legend(comparison_frame(group.runs)))
     echo("\n" + textwrap.fill(DEMO_NOTE, width=110))
     echo(f"\nReport: {write_report(runs, out / 'report.html')}")
     return 0
@@ -90,35 +83,22 @@ def run_demo(out: Path, *, seed: int = 0, quiet: bool = False) -> dict[str, list
     """
     import torch
 
+    from flip_flop.scoring import load_model
     from flip_flop.tasks import load_task
     from flip_flop.training import make_config, train
 
     torch.set_num_threads(1)  # a second thread does not speed up this small model
     task = load_task("demo", templates="all")
     audits: dict[str, list[Path]] = {"train": [], "held_out": []}
-    _audit_both(_load(), task, out / "base", "base", audits)
+    _audit_both(load_model("demo", **LOADED), task, out / "base", "base", audits)
     for number, (name, settings) in enumerate(METHODS.items(), start=1):
         log.info("%d of %d: training %s", number, len(METHODS), name)
         config = make_config(COMMON | settings | {"seed": seed}, "the demo's settings")
-        run = train(_load(), task, config, out / name, quiet=quiet, keep_worse=True)
+        run = train(load_model("demo", **LOADED), task, config, out / name, quiet=quiet, keep_worse=True)
         if run.stopped_by is not None:
             raise KeyboardInterrupt
-        _audit_both(_load(run.adapter), task, out / name, name, audits)
+        _audit_both(load_model("demo", adapter=run.adapter, **LOADED), task, out / name, name, audits)
     return audits
-
-
-def own_label_mass(out: Path) -> str:
-    """Return one line per f2c run: the probability of a template's own labels before and after training."""
-    lines = ["own-label mass on the validation split (mean over templates, and the template with the least)"]
-    for file in sorted(out.glob("f2c*/log.jsonl")):
-        entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        masses = [entry for entry in entries if "eval_own_label_mass" in entry]
-        first, chosen = masses[0], max(masses[1:], key=lambda entry: entry["eval_selection"])
-        lines.append(
-            f"{file.parent.name:10} before {first['eval_own_label_mass']:.3f} ({first['eval_own_label_mass_min']:.3f})"
-            f"  after {chosen['eval_own_label_mass']:.3f} ({chosen['eval_own_label_mass_min']:.3f})"
-        )
-    return "\n".join(lines)
 
 
 def _clear(out: Path, overwrite: bool) -> None:
@@ -132,12 +112,6 @@ def _clear(out: Path, overwrite: bool) -> None:
         raise InputError("E-OUT-USED", f"{out} holds {foreign[0]}, which is not from a demo.", "Give another --out.")
     if found:
         shutil.rmtree(out)
-
-
-def _load(adapter: Path | None = None) -> "LoadedModel":
-    from flip_flop.scoring import load_model
-
-    return load_model("demo", adapter=adapter, dtype="float32", device="cpu")
 
 
 def _audit_both(model: "LoadedModel", task: "Task", folder: Path, name: str, audits: dict[str, list[Path]]) -> None:

@@ -53,7 +53,7 @@ class Checks:
 
     def results(self, runs: "Sequence[Audit]") -> list[Gate]:
         """Return the results of all gates for all runs."""
-        found = [threshold_gate(run, *each) for run in runs for each in self.thresholds]
+        found = [threshold_gate(run, *threshold) for run in runs for threshold in self.thresholds]
         return found + [comparison_gate(self.stored, run) for run in runs if self.stored is not None]
 
 

@@ -51,7 +51,11 @@ def _write_plugin(kind: str, name: str, known: Collection[str]) -> int:
     from flip_flop.files import new_folder
 
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name in known:
-        raise InputError("E-INIT-NAME", f"{name!r} cannot be the name of a new {kind}.")
+        raise InputError(
+            "E-CONFIG-VALUE",
+            f"{name!r} cannot be the name of a new {kind}.",
+            "Choose another name of lower-case letters, digits and underscores.",
+        )
     if Path(name).exists():
         raise InputError("E-OUT-USED", f"{name} exists already.", "Choose another name.")
     values = {"kind": kind, "name": name, "constant": name.upper(), "title": name.replace("_", " ").capitalize()}

@@ -62,12 +62,12 @@ def out_file(
     """Refuse an output that cannot be written, or has another suffix, before the command computes anything.
 
     Raises:
-        InputError: ``E-OUT-PATH`` or ``E-OUT-KIND``.
+        InputError: ``E-OUT-PATH``.
     """
     if path is not None:
         if suffixes and path.suffix not in suffixes:
             raise InputError(
-                "E-OUT-KIND", f"{path.name} is another kind of file.", f"End its name with {' or '.join(suffixes)}."
+                "E-OUT-PATH", f"{path.name} is another kind of file.", f"End its name with {' or '.join(suffixes)}."
             )
         check_output(path, **how)
     return path
@@ -89,7 +89,7 @@ def _click_option(item: Field[Any]) -> Callable[[Command], Command]:
 
 def _click_type(kind: Any, minimum: int | None) -> dict[str, Any]:
     if get_origin(kind) in (Union, UnionType):
-        kind = next(each for each in get_args(kind) if each is not NoneType)
+        kind = next(member for member in get_args(kind) if member is not NoneType)
     if kind is bool:
         return {"is_flag": True}
     if kind is Path:
@@ -175,7 +175,11 @@ class ModelOptions(BaseModelOptions):
         super().check()
         if scoring.by == "generation" or self.tokenizer is not None:
             flag = "--by generation" if self.tokenizer is None else "--tokenizer"
-            raise InputError("E-GENERATION", f"{flag} applies only to served models, but {self.model} is local.")
+            raise InputError(
+                "E-ENDPOINT",
+                f"{flag} applies only to served models, but {self.model} is local.",
+                "Remove it: it is for a served model without log-probabilities.",
+            )
 
     def scorer(self, *, quiet: bool = False) -> "Scorer":
         """Return the scorer of a local or served model. Each process of a launcher loads the model."""

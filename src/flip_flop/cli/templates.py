@@ -80,11 +80,11 @@ def show_command(show: ShowOptions, data: DataOptions, task: str) -> int:
     """
     found = data.open(task, show.templates)
     instances = found.instances(show.split, seed=show.seed, need_labels=False)
-    by_name = {str(number): each for number, each in enumerate(instances, start=1)}
-    chosen = (by_name | {each.id: each for each in instances}).get(show.instance)
+    by_name = {str(number): instance for number, instance in enumerate(instances, start=1)}
+    chosen = (by_name | {instance.id: instance for instance in instances}).get(show.instance)
     if chosen is None:
         raise InputError(
-            "E-DATA-INSTANCE",
+            "E-TASK-UNKNOWN",
             f"{found.name}, {show.split}, has no instance {show.instance!r}.",
             f"Give a number from 1 to {len(instances)}, or an id.",
         )

@@ -151,10 +151,10 @@ def _read_settings(path: Path | None) -> dict[str, Any]:
     from flip_flop.strict_yaml import read_yaml
 
     if not path.is_file():
-        raise InputError("E-CONFIG-FILE", f"No file {path}.", "Give --config an existing YAML file.")
+        raise InputError("E-CONFIG-KEY", f"No file {path}.", "Give --config an existing YAML file.")
     settings = read_yaml(path)
     if not isinstance(settings, dict):
-        raise InputError("E-CONFIG-FILE", f"{path} has no settings.", "Write `name: value` lines.")
+        raise InputError("E-CONFIG-KEY", f"{path} has no settings.", "Write `name: value` lines.")
     return settings
 
 

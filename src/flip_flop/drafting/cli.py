@@ -98,7 +98,7 @@ def _show(draft: "Draft", out: Path) -> None:
         ["rows", parts or "test: all; too few to divide"],
     ]
     echo(align_columns(rows, indent="  "))
-    echo(align_columns([[each.name, each.answer_choices or ""] for each in draft.templates], indent="    "))
+    echo(align_columns([[template.name, template.answer_choices or ""] for template in draft.templates], indent="    "))
     for finding in draft.findings:
         echo(f"  {finding.code} {finding.template}: {finding.message}")
     echo(f"next: flip-flop audit --model demo --task {out} --out out/before    # demo is a toy: name your own model")
@@ -165,7 +165,7 @@ def vary_command(vary: VaryOptions, data: DataOptions, task: Path) -> int:
     given = {name: BaseModelOptions(model=name) for name in (vary.paraphraser, vary.model) if name}
     for model in given.values():
         model.check()
-    rows = [row for each in found.data for row in sample_rows(found, each, vary.limit, vary.seed)]
+    rows = [row for name in found.data for row in sample_rows(found, name, vary.limit, vary.seed)]
     loaded = {name: model.load() for name, model in given.items()}
     variants = vary_templates(
         found,
@@ -190,14 +190,14 @@ def _show_variants(
 ) -> None:
     own = task.training_templates.names
     lines = [(name, "original", "") for name in own]
-    for each in variants:
-        verdict = f"rejected: {each.rejected}" if each.rejected else " ".join(("kept", *each.warnings))
-        lines.append((each.name, each.text, verdict))
+    for variant in variants:
+        verdict = f"rejected: {variant.rejected}" if variant.rejected else " ".join(("kept", *variant.warnings))
+        lines.append((variant.name, variant.text, verdict))
     head: list[tuple[str, ...]] = [
         ("template", "change", "verdict", *(("agrees with vote", "label mass") if shown else ()))
     ]
     cells = [(*line, *(map(percent, shown.get(line[0], (None, None))) if shown else ())) for line in lines]
-    kept = sum(not each.rejected for each in variants)
+    kept = sum(not variant.rejected for variant in variants)
     reached = f"{count(len(own) + kept, 'template')}, {len(own)} of them original; {len(variants) - kept} rejected"
     echo(align_columns([*head, *cells], num_left=3, rule=True))
     echo(f"{vary.out}: {reached}")

@@ -99,7 +99,7 @@ def _options(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if found := _OPTION_NAME.fullmatch(name):
             by_stem.setdefault((found[1] or "").lower(), []).append(name)
-    longest = max(by_stem.values(), key=lambda each: len(each), default=[])
+    longest = max(by_stem.values(), key=len, default=[])
     return tuple(longest) if len(longest) > 1 else ()
 
 

@@ -122,7 +122,7 @@ def draft_task(
         ask: Asks the user for missing arguments. Without it, ambiguity is an error.
 
     Raises:
-        InputError: ``E-INIT-COLUMN``, ``E-INIT-LABELS``, ``E-INIT-KIND``, or the first error of lint.
+        InputError: ``E-INIT-COLUMN``, ``E-INIT-LABELS``, or the first error of lint.
     """
     columns = find_columns(rows, texts=texts, label=label, labels=labels, ask=ask)
     values, words = _labels(rows, columns, tuple(labels), kind, ask)
@@ -142,7 +142,11 @@ def draft_task(
         if ask is not None:
             kind = ask("Which kind of task is it?", kind or KINDS[0], KINDS)
     if kind is None:
-        raise InputError("E-INIT-KIND", f"{rows.source}: the meaning of {', '.join(map(repr, words))} is unknown.")
+        raise InputError(
+            "E-INIT-LABELS",
+            f"{rows.source}: the meaning of {', '.join(map(repr, words))} is unknown.",
+            "Add --kind, and --labels with a word for each label.",
+        )
     given = {
         name
         for name, there in (("question", question or is_pair), ("other", is_pair), ("options", has_options))
@@ -153,14 +157,14 @@ def draft_task(
     if options:
         values = words = _option_labels(rows, columns)
         order = tuple(range(len(values)))
-    values, words = tuple(values[at] for at in order), tuple(words[at] for at in order)
+    values, words = tuple(values[index] for index in order), tuple(words[index] for index in order)
     templates = make_templates(
         phrasings, columns=rows.columns(), texts=columns.texts, words=words, options=options, question=question
     )
     findings = _lint(rows, templates, columns.label, values, len(options) or len(words))
     by, is_divided = (*columns.texts, *columns.options), len(rows) >= MIN_ROWS_TO_DIVIDE
     found = parts_of([row.fields for row in rows.rows], by, columns.label, values) if is_divided else []
-    parts = {part: ([each for each, _ in found].count(part), found.count((part, True))) for part in PARTS if found}
+    parts = {part: ([name for name, _ in found].count(part), found.count((part, True))) for part in PARTS if found}
     form = {key: rows.provenance[key] for key in ("delimiter", "encoding") if key in rows.provenance}
     return Draft(Path(rows.source), kind, columns, values, words, tuple(templates), parts, form, findings)
 
@@ -235,9 +239,9 @@ def _option_labels(rows: Rows, columns: Columns) -> tuple[str, ...]:
     if not values:
         return ()
     forms = [
-        tuple(str(at) for at in range(number)),
-        tuple(str(at + 1) for at in range(number)),
-        *(tuple(chr(ord(first) + at) for at in range(number)) for first in "Aa"),
+        tuple(str(index) for index in range(number)),
+        tuple(str(index + 1) for index in range(number)),
+        *(tuple(chr(ord(first) + index) for index in range(number)) for first in "Aa"),
         columns.options,
     ]
     found = next((form for form in forms if set(form) == values), None)
@@ -265,7 +269,7 @@ def _lint(
     Raises:
         InputError: The first error.
     """
-    index_of = {value: at for at, value in enumerate(values)} if label else {}
+    index_of = {value: index for index, value in enumerate(values)} if label else {}
     linted = [
         LintRow(rows.location(row), row.fields, index_of.get(cell_text(row.fields.get(label or ""))))
         for row in rows.rows[:LINTED_ROWS]

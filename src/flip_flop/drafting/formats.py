@@ -66,7 +66,7 @@ class TemplateParts:
         out, code = "", ""
         for _, kind, value in jinja2.Environment().lex(source):
             if kind == "data":
-                out += "".join(self._piece(each) if _PIECE.match(each) else each for each in value)
+                out += "".join(self._piece(character) if _PIECE.match(character) else character for character in value)
                 continue
             code += value
             if kind.endswith("_end") or kind == "raw_begin":
@@ -84,7 +84,7 @@ class TemplateParts:
 
     def holds(self, text: str) -> list[str]:
         """The code in a text, in its order."""
-        return [self.source(each) for each in _PIECE.findall(text)]
+        return [self.source(piece) for piece in _PIECE.findall(text)]
 
     def names(self, answer: str, text: str) -> bool:
         """Whether a text names an answer as a whole word."""
@@ -92,22 +92,22 @@ class TemplateParts:
 
     def _lines(self) -> _Options | None:
         for marks, wrapper in _LISTS:
-            items, start, at = [], None, 0
+            items, start, index = [], None, 0
             for mark in _MARKS.get(marks, [""] * 99):
                 line = re.compile(rf"^[ \t]*{re.escape(wrapper.format(mark))}[ \t]+(\S.*)\n?", re.MULTILINE)
-                if (found := line.search(self.text) if start is None else line.match(self.text, at)) is None:
+                if (found := line.search(self.text) if start is None else line.match(self.text, index)) is None:
                     break
-                start, at = found.start() if start is None else start, found.end()
+                start, index = found.start() if start is None else start, found.end()
                 items.append(found[1].rstrip())
-            if len(items) > 1 and start is not None and not any("{%" in each for each in self.holds("".join(items))):
-                end = start + len(self.text[start:at].rstrip())
+            if len(items) > 1 and start is not None and not any("{%" in code for code in self.holds("".join(items))):
+                end = start + len(self.text[start:index].rstrip())
                 return _Options(start, end, tuple(items), marks=marks, wrapper=wrapper)
         return None
 
     def _row(self) -> _Options | None:
         if (number := len(self.answers)) < 2 or not all(self.answers):
             return None
-        one = "|".join(re.escape(each) for each in sorted(self.answers, key=len, reverse=True))
+        one = "|".join(re.escape(answer) for answer in sorted(self.answers, key=len, reverse=True))
         row = re.compile(rf"(?<!\w)({one})" + rf"({_BETWEEN})({one})" * (number - 1) + r"(?!\w)", re.IGNORECASE)
         rows = [found for found in row.finditer(self.text) if self.are_answers(found.groups()[::2])]
         if len(rows) != 1:  # two lists could get different orders
@@ -239,16 +239,16 @@ def _with_options(parts: TemplateParts, change: Mapping[str, Any]) -> tuple[str,
     options, order = parts.options, change.get("order")
     if options is None:
         if order is not None:
-            chosen = ", ".join(f"{RESERVED_FIELD}[{at}]" for at in order)
+            chosen = ", ".join(f"{RESERVED_FIELD}[{index}]" for index in order)
             parts.pieces = [_JOIN.sub(rf"\1[{chosen}]\2", piece) for piece in parts.pieces]
         return parts.text, ""
     answers, order = "", order or range(len(options.items))
-    items = [options.items[at] for at in order]
+    items = [options.items[index] for index in order]
     if options.wrapper:
         marks, wrapper = parts.marks or ("",) * len(items), change.get("wrapper", options.wrapper)
         listed = "\n".join(f"{wrapper.format(mark)} {item}" for mark, item in zip(marks, items, strict=True))
         if sorted(parts.answers) == sorted(marks):
-            answers = f" {SEPARATOR} ".join(marks[list(order).index(marks.index(each))] for each in parts.answers)
+            answers = f" {SEPARATOR} ".join(marks[list(order).index(marks.index(answer))] for answer in parts.answers)
         parts.pieces.append(parts.source(listed))  # hides its lines from the fields
         listed = chr(_FIRST + len(parts.pieces) - 1)
     else:
@@ -264,8 +264,8 @@ def _with_typos(text: str, answers: list[str], rate: float, random: np.random.Ge
     kept = set(re.findall(r"\w+", " ".join(answers).casefold()))
 
     def exchange(found: re.Match[str]) -> str:
-        word, at, drawn = found[0], int(random.integers(1, len(found[0]) - 1)), random.random()
+        word, index, drawn = found[0], int(random.integers(1, len(found[0]) - 1)), random.random()
         keep = drawn >= rate or word.casefold() in kept
-        return word if keep else word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+        return word if keep else word[:index] + word[index + 1] + word[index] + word[index + 2 :]
 
     return re.sub(r"[^\W\d_]{4,}", exchange, text)

@@ -39,10 +39,10 @@ class Phrasings:
         roles = list((self.roles or {}).values())
         if len(words) != len(roles):
             return None
-        found = [[at for at, word in enumerate(words) if word.strip().lower() in known] for known in roles]
-        if all(len(each) == 1 for each in found):
-            return tuple(each[0] for each in found)
-        is_known_elsewhere = any(at != role for role, places in enumerate(found) for at in places)
+        found = [[index for index, word in enumerate(words) if word.strip().lower() in known] for known in roles]
+        if all(len(places) == 1 for places in found):
+            return tuple(places[0] for places in found)
+        is_known_elsewhere = any(index != role for role, places in enumerate(found) for index in places)
         return tuple(range(len(words))) if by_place and not is_known_elsewhere else None
 
 
@@ -72,7 +72,7 @@ def guess_kind(words: Sequence[str], *, is_pair: bool, has_options: bool, has_qu
 
 def know_sentiment(words: Sequence[str]) -> bool:
     """Return whether a label is a number or has a known word of a sentiment, such as ``very positive``."""
-    entries = (each for each in library() if each.kind == "sentiment")
+    entries = (phrasings for phrasings in library() if phrasings.kind == "sentiment")
     known = {word for entry in entries for words in (entry.roles or {}).values() for word in words}
     return any(word.lstrip("-").isdigit() or known & {*re.findall(r"\w+", word.lower())} for word in words)
 
@@ -91,8 +91,8 @@ def choose_phrasings(
     Raises:
         InputError: ``E-INIT-COLUMN`` or ``E-INIT-LABELS`` if no entry fits.
     """
-    entries = [each for each in library() if each.kind == kind]
-    possible = [each for each in entries if not each.needs or each.needs in given]
+    entries = [entry for entry in library() if entry.kind == kind]
+    possible = [entry for entry in entries if not entry.needs or entry.needs in given]
     if not possible:
         more = {"other": "a second column of text", "options": "columns of options, such as choice1 and choice2"}
         raise InputError(
@@ -107,7 +107,7 @@ def choose_phrasings(
         order = phrasings.order(words, by_place=by_place or are_numbers)
         if order is not None:
             return phrasings, order
-    roles = " or ".join(", ".join(each.roles or ()) for each in possible)
+    roles = " or ".join(", ".join(entry.roles or ()) for entry in possible)
     raise InputError(
         "E-INIT-LABELS",
         f"the labels {', '.join(map(repr, words))} are not {roles}.",
@@ -126,7 +126,7 @@ def make_templates(
 ) -> list[Template]:
     """Make the templates of an entry for the columns ``texts`` and ``options``, and the labels in ``words``."""
     count = len(options) or len(words)
-    letters = string.ascii_uppercase[:count] if count <= 26 else [str(at + 1) for at in range(count)]
+    letters = string.ascii_uppercase[:count] if count <= 26 else [str(index + 1) for index in range(count)]
     listed = [f"{{{{ {reference(name, columns)} }}}}" for name in options] or [_literal(word) for word in words]
     text, other = [f"{{{{ {reference(name, columns)} }}}}" for name in texts], ""
     if phrasings.needs == "other" or (phrasings.needs == "question" and len(text) > 1 and not question):
@@ -136,8 +136,8 @@ def make_templates(
         "other": other,
         "question": _literal(question) or other,
         "names": ", ".join(listed[:-1]) + f" and {listed[-1]}" if listed else "",
-        "letters": "\n".join(f"{letter}. {each}" for letter, each in zip(letters, listed, strict=True)),
-        "options": "\n".join(f"- {each}" for each in listed),
+        "letters": "\n".join(f"{letter}. {option}" for letter, option in zip(letters, listed, strict=True)),
+        "options": "\n".join(f"- {option}" for option in listed),
     }
     answers = {"$names": listed, "$options": listed, "$letters": list(letters)}
     return [

@@ -50,9 +50,11 @@ def read_paraphrase(template: Template, text: str, name: str) -> tuple[Template,
     found = Template(name, text + parts.target, template.answer_choices)
     other = TemplateParts(found)
     own, new = Counter(parts.holds(parts.text)), Counter(other.holds(other.text))
-    lost = [each for each in parts.answers if parts.names(each, parts.text) and not parts.names(each, other.text)]
-    why = [f"it lacks {each}" for each in own - new] + [f"it adds {each}" for each in new - own]
-    why += [f"it no longer names the answer {parts.source(each)!r}" for each in lost]
+    lost = [
+        answer for answer in parts.answers if parts.names(answer, parts.text) and not parts.names(answer, other.text)
+    ]
+    why = [f"it lacks {piece}" for piece in own - new] + [f"it adds {piece}" for piece in new - own]
+    why += [f"it no longer names the answer {parts.source(answer)!r}" for answer in lost]
     return found, "; ".join(why)
 
 

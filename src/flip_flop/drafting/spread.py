@@ -57,7 +57,7 @@ def format_spread(
     formats: dict[str, list[dict[str, Any]]] = {}
     ordered: dict[str, list[dict[str, Any]]] = {}
     for template in task.templates:
-        draws = [generator(seed, "format", template.name, at) for at in range(num_formats)]
+        draws = [generator(seed, "format", template.name, index) for index in range(num_formats)]
         formats[template.name] = [draw_format(template, random, order=False) for random in draws]
         orders = [draw_order(template, random) for random in draws]
         if any(orders):
@@ -65,28 +65,28 @@ def format_spread(
     task, names = replace(task, data={split: task.rows(split)}), list[str]()
     rendered: list[Sequence[RenderedInstance]] = []
     for what, changes in (("", formats), (" in another order", ordered)):
-        for at in range(num_formats if changes else 0):
+        for index in range(num_formats if changes else 0):
             # Random choices depend on the template's name, so a variant keeps it.
             own = task.templates.select(changes)
-            variants = tuple(apply_format(each, changes[each.name][at], each.name) for each in own)
+            variants = tuple(apply_format(template, changes[template.name][index], template.name) for template in own)
             asked = replace(task, templates=replace(own, templates=variants), held_out_templates=())
             rendered.append(asked.instances(split, limit=limit, seed=seed))
-            names += [f"{name}, format {at + 1}{what}" for name in changes]
+            names += [f"{name}, format {index + 1}{what}" for name in changes]
     # One call, so that an instance that is too long under one format is skipped under all.
     instances = [
         replace(
-            each[0],
-            prompts=tuple(chain(*(one.prompts for one in each))),
-            choices=tuple(chain(*(one.choices for one in each))),
+            variants[0],
+            prompts=tuple(chain(*(one.prompts for one in variants))),
+            choices=tuple(chain(*(one.choices for one in variants))),
         )
-        for each in zip(*rendered, strict=True)
+        for variants in zip(*rendered, strict=True)
     ]
     table = ScoredRows.of_scorer(as_scorer(model).scores(instances, scoring, names=names, label="formats", quiet=quiet))
     skipped = ids_of(table.too_long)
     gold = np.array([-1 if one.label is None else one.label for one in instances if one.id not in skipped])
     average = resolve_average(task.f1, num_labels := table.scores.shape[2])
     both = np.split(predicted(table.scores), [num_formats * len(formats)], axis=1)
-    plain, other = (each.reshape(len(gold), num_formats, -1 if each.size else 0) for each in both)
+    plain, other = (predictions.reshape(len(gold), num_formats, -1 if predictions.size else 0) for predictions in both)
     f1, agreement, swapped = {}, {}, {}
     for name, ours in zip(formats, np.moveaxis(plain, 2, 0), strict=True):
         f1[name] = f1_per_template(ours, gold, num_labels=num_labels, average=average)
@@ -153,10 +153,10 @@ def _over_formats(
 def render_formats(found: Mapping[str, Any]) -> str:
     """Render the spread over formats for a terminal, in percent."""
     lines = [["template", "F1 min..max", "max-min", "95% of max-min", "P_o of two formats", "95% of P_o"]]
-    for name, each in [*found["per_template"].items(), ("mean", found)]:
-        low, high, spread, agreed = (each.get(key) for key in ("f1_min", "f1_max", "f1_spread", "observed_agreement"))
-        ends = [percent_interval(each["intervals"].get(key)) for key in ("f1_spread", "observed_agreement")]
-        name += "" if any(each.get("formats", [name])) else " (one format)"
+    for name, values in [*found["per_template"].items(), ("mean", found)]:
+        low, high, spread, agreed = (values.get(key) for key in ("f1_min", "f1_max", "f1_spread", "observed_agreement"))
+        ends = [percent_interval(values["intervals"].get(key)) for key in ("f1_spread", "observed_agreement")]
+        name += "" if any(values.get("formats", [name])) else " (one format)"
         lines.append([name, f"{percent(low)}..{percent(high)}", percent(spread), ends[0], percent(agreed), ends[1]])
     text = f"{found['num_formats']} formats of each template, sampled like FormatSpread; intervals over formats\n"
     text += align_columns(lines, num_left=1, rule=True)

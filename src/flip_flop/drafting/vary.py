@@ -46,7 +46,7 @@ class VariedTemplate:
 
 def kept_templates(found: Sequence[VariedTemplate]) -> list[Template]:
     """Return the templates that are not rejected."""
-    return [each.template for each in found if each.template and not each.rejected]
+    return [variant.template for variant in found if variant.template and not variant.rejected]
 
 
 def vary_templates(
@@ -77,7 +77,9 @@ def vary_templates(
     """
     found, own = list[VariedTemplate](), list(task.training_templates)
     if generate is not None:
-        keys = [(each, index) for each in own for index in islice(_free(task, each, "paraphrase"), paraphrases)]
+        keys = [
+            (template, index) for template in own for index in islice(_free(task, template, "paraphrase"), paraphrases)
+        ]
         seeds = [derive_seed(seed, "paraphrase", template.name, index) for template, index in keys]
         first: dict[str, str] = {}
         for template in task.templates:
@@ -86,7 +88,7 @@ def vary_templates(
             found.append(_paraphrase(*key, reply, {"seed": seed, "by": by}, first))
         found = _judge(task, rows, found)
     bases = own + kept_templates(found)
-    seen = {_texts(apply_format(each, {}, each.name)) for each in [*task.templates, *bases]}
+    seen = {_texts(apply_format(template, {}, template.name)) for template in [*task.templates, *bases]}
     rounds = islice(zip(*(_free(task, base, "format") for base in bases), strict=True), _DRAWS * number)
     draws = ((base, index) for indices in rounds for base, index in zip(bases, indices, strict=True))
     batch: list[VariedTemplate] | None = None
@@ -144,8 +146,8 @@ def _judge(task: Task, rows: Sequence[LintRow], found: Sequence[VariedTemplate])
         label_field=task.label_field,
         num_labels=None if task.labels is None else len(task.labels),
     )
-    orders = {each.name for each in found if "order" in each.made}  # their marks move with the options
-    codes: dict[str, list[str]] = {name: [] for name in (*task.templates.names, *(each.name for each in found))}
+    orders = {variant.name for variant in found if "order" in variant.made}  # their marks move with the options
+    codes: dict[str, list[str]] = {name: [] for name in (*task.templates.names, *(variant.name for variant in found))}
     errors: dict[str, str] = {}
     for finding in findings:
         if finding.code != "W-TPL-LABEL-ORDER" or finding.template not in orders:
@@ -154,11 +156,11 @@ def _judge(task: Task, rows: Sequence[LintRow], found: Sequence[VariedTemplate])
             errors.setdefault(finding.template, f"{finding.code} {finding.message}")
     return [
         replace(
-            each,
-            rejected=each.rejected or errors.get(each.name, ""),
-            warnings=tuple(code for code in codes[each.name] if code not in codes[each.made["from"]]),
+            variant,
+            rejected=variant.rejected or errors.get(variant.name, ""),
+            warnings=tuple(code for code in codes[variant.name] if code not in codes[variant.made["from"]]),
         )
-        for each in found
+        for variant in found
     ]
 
 
@@ -192,13 +194,13 @@ def varied_task_text(source: Path, out: Path, task: Task, found: Sequence[Varied
             document["data"][split] = (there / entry).as_posix()
         elif "path" in entry:
             document["data"][split] = entry | {"path": (there / entry["path"]).as_posix()}
-    made = {each.name: each.made for each in found}
+    made = {variant.name: variant.made for variant in found}
     kept = kept_templates(found)
     document["name"] = task.name
     if isinstance(document["templates"], dict):  # write the templates and labels that the task found
-        document["templates"] = [asdict(each) for each in task.templates]
+        document["templates"] = [asdict(template) for template in task.templates]
         if task.labels is not None:
             document |= {"label_field": task.label_field, "labels": list(task.labels)}
-    document["templates"] += [asdict(each) | {"metadata": made[each.name]} for each in kept]
+    document["templates"] += [asdict(template) | {"metadata": made[template.name]} for template in kept]
     head = f"# {source.name} with {len(kept)} new templates, made by flip-flop templates vary.\n"
     return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)

@@ -153,7 +153,7 @@ def score_calibrated(
     empty = data.content_free() if calibrate == "contextual" else ()
     if calibrate not in ("auto", "none") and scoring.by == "generation":
         message = f"--calibrate {calibrate} needs probabilities, and generated answers have none."
-        raise InputError("E-GENERATION", message, "Remove one of the two options.")
+        raise InputError("E-ENDPOINT", message, "Remove one of the two options.")
     names = data.task.templates.names
     scores = ScoredRows.of_scorer(
         scorer.scores(log_findings(data).instances, scoring, names=names, label=label, quiet=quiet)

@@ -101,7 +101,7 @@ def write_predictions(
     If a name is taken, the CSV column is ``input: NAME``.
 
     Raises:
-        InputError: ``E-OUT-KIND`` for an unknown suffix, ``E-ROW`` if ``rows`` and predictions differ in number.
+        InputError: ``E-OUT-PATH`` for an unknown suffix, ``E-ROW`` if ``rows`` and predictions differ in number.
     """
     out = Path(out)
     check_target(out)

@@ -57,14 +57,14 @@ def check_target(out: Path, source: Path | None = None) -> None:
     """Refuse an output file of predictions before they are computed.
 
     Raises:
-        InputError: ``E-OUT-KIND`` for an unknown suffix, ``E-OUT-PATH`` for the input ``source`` or if it cannot be
+        InputError: ``E-OUT-PATH`` for an unknown suffix, for the input ``source`` or if it cannot be
             written.
     """
     check_output(out)
     if source is not None and out.exists() and source.exists() and out.samefile(source):
         raise InputError("E-OUT-PATH", f"{out} is the input itself.", "Give --out another name.")
     if out.suffix not in PREDICTION_SUFFIXES:
-        raise InputError("E-OUT-KIND", f"{out.name} is not JSONL or CSV.", "End --out with .jsonl or .csv.")
+        raise InputError("E-OUT-PATH", f"{out.name} is not JSONL or CSV.", "End --out with .jsonl or .csv.")
 
 
 def _read_scores(path: Path) -> tuple[ScoredRows, tuple[str, ...]]:

@@ -35,8 +35,13 @@ from flip_flop.metrics.calibration import (
     uniform_prior,
     vote_changes,
 )
-from flip_flop.metrics.confidence import (
+from flip_flop.metrics.certainty import (
+    MIN_LABELLED,
+    TemplateRanking,
     calibration_error_per_template,
+    label_preference,
+    peer_votes,
+    rank_templates,
     reliability,
     risk_coverage,
     vote_margin,
@@ -44,7 +49,6 @@ from flip_flop.metrics.confidence import (
 )
 from flip_flop.metrics.data import ScoredRows, Scores
 from flip_flop.metrics.f1 import Average, accuracy_per_template, chance_f1, f1_per_template, resolve_average
-from flip_flop.metrics.ranking import MIN_LABELLED, TemplateRanking, label_preference, peer_votes, rank_templates
 from flip_flop.metrics.table import METRICS, Metric, add_metric, summarise
 
 __all__ = [

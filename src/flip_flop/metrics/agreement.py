@@ -85,7 +85,9 @@ def template_agreement_matrix(
     if len(predictions) == 0:
         raise ValueError("Templates cannot be compared without instances.")
     # One column at a time: all pairs at once would be instances x templates x templates.
-    return np.stack([((predictions == each[:, None]) & (predictions >= 0)).mean(axis=0) for each in predictions.T])
+    return np.stack(
+        [((predictions == template[:, None]) & (predictions >= 0)).mean(axis=0) for template in predictions.T]
+    )
 
 
 def lacks_consensus(

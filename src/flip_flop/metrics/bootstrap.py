@@ -172,7 +172,7 @@ def paired_bootstrap_interval(
         >>> low < 1 / 3 < high
         True
     """
-    _num_instances([each for run in (before, *after) for each in run])
+    _num_instances([data for run in (before, *after) for data in run])
     low, high = np.mean([_resampled(statistic, run, resamples, seed) for run in after], axis=0)
     start_low, start_high = _resampled(statistic, before, resamples, seed)
     coin = generator(seed, "bootstrap pairs", len(before[0])).integers(2, size=resamples)
@@ -214,7 +214,7 @@ def _resampled(
     if not isinstance(statistic, SumStatistic):
         random = generator(seed, "bootstrap", num_instances)
         draws = (random.integers(num_instances, size=num_instances) for _ in range(resamples))
-        values = [statistic(*(each[rows] for each in data)) for rows in draws]
+        values = [statistic(*(array[rows] for array in data)) for rows in draws]
         return np.array([values, values], dtype=np.float64)  # None is NaN
     kept = getattr(data[0], "resampled", {}) if len(data) == 1 else {}
     key = (statistic, resamples, seed)
@@ -225,7 +225,7 @@ def _resampled(
         sums = np.concatenate([block.astype(np.float64) @ features for block in blocks]).reshape(resamples, *shape)
         extremes = statistic.extremes and statistic.extremes(*data)
         both = [sums, sums] if extremes is None else _with_instance(sums, extremes, num_instances, seed)
-        kept[key] = np.stack([statistic.value(each) for each in both])
+        kept[key] = np.stack([statistic.value(total) for total in both])
     return kept[key]
 
 
@@ -272,7 +272,7 @@ def _ends(
 
 
 def _num_instances(data: Sequence[Any]) -> int:
-    numbers = {len(each) for each in data}
+    numbers = {len(array) for array in data}
     if len(numbers) != 1:
         raise ValueError(f"The arrays must have the same instances; they have {sorted(numbers)} of them.")
     (number,) = numbers

@@ -237,7 +237,7 @@ def vote_changes(
     assumption, the votes may have been correct before. A few labelled rows show which.
     """
     votes, now = majority_vote(before), majority_vote(after)
-    drift = share_drift(*(label_shares(each[:, None], before.shape[2]) for each in (votes, now)))
+    drift = share_drift(*(label_shares(labels[:, None], before.shape[2]) for labels in (votes, now)))
     return {"votes_changed": float((votes != now).mean()), "vote_share_drift": drift}
 
 

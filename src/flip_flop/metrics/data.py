@@ -60,8 +60,8 @@ class Scores:
         **more: Any,
     ) -> S:
         """Return scores with the ids and gold labels of their instances, ``rows``."""
-        gold = np.array([-1 if each.label is None else each.label for each in rows], dtype=np.int64)
-        ids = tuple(each.id for each in rows)
+        gold = np.array([-1 if row.label is None else row.label for row in rows], dtype=np.int64)
+        ids = tuple(row.id for row in rows)
         return cls(scores, gold, token_counts=token_counts, ids=ids, **more)
 
     def __len__(self) -> int:

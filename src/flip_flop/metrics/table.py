@@ -21,7 +21,7 @@ from flip_flop.metrics.agreement import (
     label_shares_per_template,
 )
 from flip_flop.metrics.bootstrap import Statistic, bootstrap_interval, paired_bootstrap_interval
-from flip_flop.metrics.confidence import mean_calibration_error
+from flip_flop.metrics.certainty import mean_calibration_error
 from flip_flop.metrics.data import Scores
 from flip_flop.metrics.f1 import ACCURACY, MEAN_F1, Average, accuracy_per_template, f1_per_template
 from flip_flop.plugins import PluginTable, import_object
@@ -240,8 +240,8 @@ def summarise(
     def by_template(values: np.ndarray | None) -> dict[str, Any] | None:
         return None if values is None else dict(zip(names, values.tolist(), strict=True))
 
-    with_interval = [each for each in METRICS.values() if intervals and each.has_interval]
-    found = {each.name: each.interval(data, seed=seed) for each in with_interval}
+    with_interval = [metric for metric in METRICS.values() if intervals and metric.has_interval]
+    found = {metric.name: metric.interval(data, seed=seed) for metric in with_interval}
     return {
         **{name: metric.value(data) for name, metric in METRICS.items()},
         "f1_per_template": by_template(f1_per_template(predictions, gold, num_labels=num_labels, average=f1)),
@@ -256,7 +256,7 @@ def summarise(
         "intervals": {name: ends and list(ends) for name, ends in found.items()},
         **(_without_label(predictions, names) if data.is_generated or predictions.min() < 0 else {}),
         **(
-            {"absent": {each.name: NO_PROBABILITIES for each in METRICS.values() if each.needs_probabilities}}
+            {"absent": {metric.name: NO_PROBABILITIES for metric in METRICS.values() if metric.needs_probabilities}}
             if data.is_generated
             else {}
         ),

@@ -236,7 +236,7 @@ def run_command(grid: GridOptions, how: RunOptions, name: str, out: Path, quiet:
     on_gpu = how.executor == "slurm" or _on_gpu(setup.device) if gpus is None else gpus > 0
     if how.export is not None and gpus is None and not on_gpu and setup.dtype == "auto":
         message = "--export without --dtype or --device: this machine has no GPU, but the commands may run on one."
-        raise InputError("E-MODEL-DTYPE", message, "Give --device cpu or cuda, or --dtype.")
+        raise InputError("E-MODEL-DEVICE", message, "Give --device cpu or cuda, or --dtype.")
     folder, plan = StudyFolder(out), make_plan(study, setup.with_dtype(on_gpu=on_gpu))
     command = [*PROGRAM, "work", str(folder.write_plan(plan))]
     reference = name if name in study_names() else str(Path(name).resolve())

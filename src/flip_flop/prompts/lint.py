@@ -96,7 +96,9 @@ def lint_templates(
     lint.check_duplicates()
     lint.check_word_order()
     order = {name: index for index, name in enumerate(templates.names)}
-    return sorted(lint.findings.values(), key=lambda each: (not each.is_error, order[each.template], each.code))
+    return sorted(
+        lint.findings.values(), key=lambda finding: (not finding.is_error, order[finding.template], finding.code)
+    )
 
 
 def lines_of(findings: Sequence[Finding]) -> list[tuple[str, str, str]]:
@@ -245,7 +247,7 @@ class _Lint:
     def check_word_order(self) -> None:
         """Check whether two templates have reversed answers, and lack targets that confirm their order."""
         confirmed = {name for name, found in self.targets.items() if len(found) == self.num_labels}
-        seen = {name: {each[1] for each in found if each} for name, found in self.renderings.items()}
+        seen = {name: {rendering[1] for rendering in found if rendering} for name, found in self.renderings.items()}
         answers = {name: found.pop() for name, found in seen.items() if len(found) == 1}
         for name, other in _reversed_words(answers):
             if name not in confirmed or other not in confirmed:
@@ -255,7 +257,7 @@ class _Lint:
 
 def _reversed_words(answers: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
     """Yield pairs of templates with the same words in another order, or with yes and no reversed."""
-    folded = [(name, tuple(choice.casefold().rstrip(".!") for choice in each)) for name, each in answers.items()]
+    folded = [(name, tuple(choice.casefold().rstrip(".!") for choice in answer)) for name, answer in answers.items()]
     for index, (name, ours) in enumerate(folded):
         for other, theirs in folded[:index]:
             signs = _signs(ours), _signs(theirs)

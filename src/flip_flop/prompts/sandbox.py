@@ -235,7 +235,7 @@ _ENVIRONMENT = PromptEnvironment()
 
 @functools.lru_cache(maxsize=4096)
 def compile_source(source: str, is_prompt: bool, where: str) -> jinja2.Template:
-    """Compile a template without running it; ``E-TPL-SYNTAX`` or ``E-TPL-PARTS``."""
+    """Compile a template without running it; ``E-TPL-SYNTAX``."""
     check_characters(source, where)
     try:
         tree = _ENVIRONMENT.parse(source)
@@ -253,7 +253,7 @@ def compile_source(source: str, is_prompt: bool, where: str) -> jinja2.Template:
         ) from None
     if count > 1:
         raise InputError(
-            "E-TPL-PARTS",
+            "E-TPL-SYNTAX",
             f"{where}: {count} separators {SEPARATOR} in the same text.",
             "Keep one, between the prompt and its target.",
         )
@@ -322,13 +322,13 @@ def render_text(
         raise _missing_name(error, marked, hidden, location) from None
     except SecurityError as error:
         raise InputError(
-            "E-TPL-UNSAFE", f"{location}: {str(error).rstrip('.')}.", "Write the template without it."
+            "E-TPL-RENDER", f"{location}: {str(error).rstrip('.')}.", "Write the template without it."
         ) from None
     except Exception as error:  # a template may raise anything on a row of the wrong shape
         raise InputError("E-TPL-RENDER", f"{location}: {type(error).__name__}: {str(error)[:200]}.") from None
     if length > MAX_OUTPUT:
         raise InputError(
-            "E-TPL-TOO-BIG",
+            "E-TPL-RENDER",
             f"{location}: the text is too long.",
             f"Shorten it: a prompt has at most {MAX_OUTPUT:,} characters.",
         )
@@ -360,7 +360,7 @@ def names_of(source: str, *, printed: bool = False) -> frozenset[str]:
     for node in tree.find_all((nodes.If, nodes.For, nodes.CondExpr)) if printed else ():
         node.test = None  # type: ignore[attr-defined]
     found = tree.find_all((nodes.Name, nodes.Const))
-    return frozenset(str(getattr(each, "value" if isinstance(each, nodes.Const) else "name")) for each in found)
+    return frozenset(str(getattr(node, "value" if isinstance(node, nodes.Const) else "name")) for node in found)
 
 
 def _with_missing(value: Any) -> Any:

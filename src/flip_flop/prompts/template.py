@@ -25,7 +25,7 @@ class Template:
         answer_choices: A Jinja text with ``|||`` between the answers, in the order of the task's labels.
 
     Raises:
-        InputError: ``E-TPL-SYNTAX``, ``E-TPL-PARTS`` or ``E-TPL-UNSAFE``.
+        InputError: ``E-TPL-SYNTAX`` or ``E-TPL-RENDER``.
 
     Example:
         >>> plain = Template("plain", "{{ text }}\nUrgent? ||| {{ answer_choices[urgent] }}", "No ||| Yes")
@@ -82,12 +82,16 @@ class Template:
             value_limit: The longest value that the prompt prints, in characters. Answers are not shortened.
 
         Raises:
-            InputError: ``E-TPL-UNDEFINED``, ``E-TPL-LABEL-LEAK``, ``E-TPL-NOCHOICES``, and those of
+            InputError: ``E-TPL-UNDEFINED``, ``E-TPL-LABEL-LEAK``, ``E-TPL-LABELCOUNT``, and those of
                 :func:`flip_flop.prompts.sandbox.render_text`.
         """
         row = row or f"instance {instance_id!r}"
         if self.answer_choices is None or not self.answer_choices.strip():
-            raise InputError("E-TPL-NOCHOICES", f"{self._where} has no answer_choices, so no answer can be scored.")
+            raise InputError(
+                "E-TPL-LABELCOUNT",
+                f"{self._where} has no answer_choices, so no answer can be scored.",
+                "Write them in the order of the labels: No ||| Yes.",
+            )
         if RESERVED_FIELD in fields:
             raise InputError(
                 "E-DATA-COLUMN",
@@ -140,7 +144,7 @@ class TemplateSet:
             of the rows has it.
 
     Raises:
-        InputError: ``E-TPL-NAME-DUP`` or ``E-TASK-KEY``.
+        InputError: ``E-TPL-DUP`` or ``E-TASK-KEY``.
     """
 
     templates: tuple[Template, ...]
@@ -155,7 +159,7 @@ class TemplateSet:
             )
         for index, name in enumerate(self.names):
             if name in self.names[:index]:
-                raise InputError("E-TPL-NAME-DUP", f"two templates are named {name!r}.")
+                raise InputError("E-TPL-DUP", f"two templates are named {name!r}.", "Rename one of them.")
 
     @classmethod
     def of(cls, given: Any, labels: Iterable[object] = ()) -> "TemplateSet":
@@ -169,10 +173,12 @@ class TemplateSet:
         if isinstance(given, cls):
             return given
         listed = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-        named = given if isinstance(given, Mapping) else {f"template_{at}": each for at, each in enumerate(listed, 1)}
+        named = (
+            given if isinstance(given, Mapping) else {f"template_{index}": item for index, item in enumerate(listed, 1)}
+        )
         answers = f" {SEPARATOR} ".join(map(str, labels)) or None
-        found = [Template(name, each, answers) if isinstance(each, str) else each for name, each in named.items()]
-        if others := [type(each).__name__ for each in found if not isinstance(each, Template)]:
+        found = [Template(name, item, answers) if isinstance(item, str) else item for name, item in named.items()]
+        if others := [type(item).__name__ for item in found if not isinstance(item, Template)]:
             raise InputError(
                 "E-TASK-KEY",
                 f"a template is of type {others[0]}.",
@@ -305,7 +311,7 @@ def check_rendering(template: Template, prompt: str, choices: Sequence[str], num
     """Reject an empty prompt, and answers that are not one per label and different.
 
     Raises:
-        InputError: ``E-TPL-EMPTY``, ``E-TPL-LABELCOUNT``, ``E-LABEL-EMPTY`` or ``E-LABEL-DUP``.
+        InputError: ``E-TPL-EMPTY``, ``E-TPL-LABELCOUNT``, ``E-LABEL-DUP``.
     """
     where = f"template {template.name!r}, {row}"
     if not prompt:
@@ -314,7 +320,9 @@ def check_rendering(template: Template, prompt: str, choices: Sequence[str], num
         raise InputError("E-TPL-LABELCOUNT", f"{where}: {len(choices)} answer choices for {num_labels} labels.")
     for index, choice in enumerate(choices):
         if not choice:
-            raise InputError("E-LABEL-EMPTY", f"{where}: answer choice {index + 1} is empty.")
+            raise InputError(
+                "E-TPL-EMPTY", f"{where}: answer choice {index + 1} is empty.", "Give every label at least one word."
+            )
         if choice in choices[:index]:
             raise InputError("E-LABEL-DUP", f"{where}: two labels have the same answer {choice!r}.")
 

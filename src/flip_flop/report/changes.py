@@ -117,8 +117,8 @@ def select_examples(changes: Sequence[Change], limit: int = MAX_EXAMPLES) -> dic
     for change in sorted(changes, key=lambda change: (-change.num_changed, change.instance)):
         by_kind.setdefault(change.kind, []).append(change)
     order = sorted(by_kind, key=lambda kind: (("better", "worse", "other").index(kind.tone), -len(by_kind[kind])))
-    in_turn = sorted((rank, at) for at, kind in enumerate(order) for rank in range(len(by_kind[kind])))
-    chosen = Counter(order[at] for _, at in in_turn[:limit])
+    in_turn = sorted((rank, index) for index, kind in enumerate(order) for rank in range(len(by_kind[kind])))
+    chosen = Counter(order[index] for _, index in in_turn[:limit])
     return {kind: by_kind[kind][: chosen[kind]] for kind in order if chosen[kind]}
 
 

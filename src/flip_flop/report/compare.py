@@ -114,9 +114,9 @@ class AuditComparison:
     def other_prompts(self) -> list[str]:
         """A sentence if a model read different prompts in the runs, as with a chat template that prints the date."""
         records = [run.record for run in self.runs if "prompts_digest" in run.record.scoring]
-        models = [(each.model.digest or each.model.name, each.scoring.get("chat_template")) for each in records]
-        read = {(model, each.scoring["prompts_digest"]) for model, each in zip(models, records, strict=True)}
-        dates = sorted({each.scoring.get("prompt_date") or "none" for each in records})
+        models = [(record.model.digest or record.model.name, record.scoring.get("chat_template")) for record in records]
+        read = {(model, record.scoring["prompts_digest"]) for model, record in zip(models, records, strict=True)}
+        dates = sorted({record.scoring.get("prompt_date") or "none" for record in records})
         text = (
             "W-PROMPTS: a model read different prompts in these runs, from the same rows and templates "
             f"(printed date: {', '.join(dates)}). Audit again with the same --prompt-date, chat template and versions."
@@ -156,7 +156,13 @@ class AuditComparison:
         head = [f"{METRICS[metric].title}: row minus column", *(run.name for run in self.runs)]
         lines = zip(self.runs, self.matrix(metric), strict=True)
         return align_columns(
-            [head, *([run.name, *(each.cell() if each else MISSING for each in line)] for run, line in lines)],
+            [
+                head,
+                *(
+                    [run.name, *(difference.cell() if difference else MISSING for difference in line)]
+                    for run, line in lines
+                ),
+            ],
             num_left=1,
             rule=True,
         )
@@ -189,7 +195,10 @@ class AuditComparison:
         for name in SHOWN:
             if self.base.value(name) is not None:
                 found = [(run, self.difference(name, run)) for run in self.runs[1:]]
-                cells = (percent(run.value(name)) + (f" ({each.words()})" if each else "") for run, each in found)
+                cells = (
+                    percent(run.value(name)) + (f" ({difference.words()})" if difference else "")
+                    for run, difference in found
+                )
                 rows.append((METRICS[name].title, percent(self.base.value(name)), *cells))
         return html_table(self.heading, ("%", *(run.name for run in self.runs)), rows)
 
@@ -209,7 +218,7 @@ def comparison_frame(runs: Sequence[Audit]) -> pd.DataFrame:
     """:func:`~flip_flop.report.tables.metrics_frame` of runs by ``heading``: the calibrated row follows its raw row."""
     by_heading: dict[str, list[Audit]] = {}
     for group in group_runs(runs):
-        both = [each for run in group.runs for each in (run, run.calibrated) if each is not None]
+        both = [audit for run in group.runs for audit in (run, run.calibrated) if audit is not None]
         by_heading.setdefault(group.heading, []).extend(both)
     frames = [metrics_frame(runs).assign(heading=heading) for heading, runs in by_heading.items()]
     return pd.concat(frames, ignore_index=True)
@@ -284,7 +293,7 @@ def _with_distinct_names(runs: Sequence[Audit]) -> list[Audit]:
     named = []
     for run in runs:
         duplicates = alike[run.name, run.template_names]
-        folders = [each.path.resolve().name for each in duplicates]
+        folders = [run.path.resolve().name for run in duplicates]
         mark = run.path.resolve().name if len(set(folders)) == len(folders) else str(1 + duplicates.index(run))
         named.append(run if len(duplicates) == 1 else _renamed(run, f"{run.name} ({mark})"))
     return named

@@ -87,17 +87,17 @@ def _pack(
 
     def texts() -> Iterator[str]:  # one instance at a time, because all prompts can exceed the memory
         answers = {
-            "runs": _names(each.name for each in group.runs),
+            "runs": _names(run.name for run in group.runs),
             "labels": _names(group.base.label_names),
             "templates": _names(group.base.template_names[index] for index in order),
             "states": changes.state_names(group.base),
             "total": len(group.base.instance_ids),
             "ids": _names(group.base.instance_ids[index] for index in place),
             "gold": group.base.gold[positions].tolist(),
-            "answers": [each.predictions[positions][:, order].ravel().tolist() for each in group.runs],
-            "margins": [_per_mille(each, positions, order) for each in group.runs],
-            "votes": [each.data.votes[positions].tolist() for each in group.runs],
-            "standing": [changes.states(each)[positions].tolist() for each in group.runs],
+            "answers": [run.predictions[positions][:, order].ravel().tolist() for run in group.runs],
+            "margins": [_per_mille(run, positions, order) for run in group.runs],
+            "votes": [run.data.votes[positions].tolist() for run in group.runs],
+            "standing": [changes.states(run)[positions].tolist() for run in group.runs],
         }
         yield f'{_json(answers)[:-1]},"prompts":['
         names = ["the model"] if len(group.runs) == 1 else _names(run.name for run in group.runs)
@@ -107,10 +107,10 @@ def _pack(
             blocks = {template: _blocks(read, template, len(names)) for template in order}
             if index in printed:
                 kept[index] = blocks, read[0][1].choices
-            yield ("," if prompts_of else "") + _json(["\n\n".join(each) for each in blocks.values()])
+            yield ("," if prompts_of else "") + _json(["\n\n".join(parts) for parts in blocks.values()])
             prompts_of.append(place[index])
             choice_of.append(choices.setdefault(read[0][1].choices, len(choices)))
-        listed = [[_names(each[template]) for template in order] for each in choices]
+        listed = [[_names(choice[template]) for template in order] for choice in choices]
         yield "]," + _json({"promptsOf": prompts_of, "choices": listed, "choiceOf": choice_of})[1:]
 
     content = base64.b64encode(b"".join(compress(texts()))).decode("ascii")
@@ -137,7 +137,7 @@ def _json(value: Any) -> str:
 def _read(run: Audit, wanted: Collection[int]) -> Iterator[tuple[int, RenderedInstance]]:
     if isinstance(run.instances, StoredInstances):
         return run.instances.chosen(wanted)
-    return ((index, each) for index, each in enumerate(run.instances) if index in wanted)
+    return ((index, instance) for index, instance in enumerate(run.instances) if index in wanted)
 
 
 def _per_mille(run: Audit, positions: Int[np.ndarray, " instances"], order: list[int]) -> list[int]:

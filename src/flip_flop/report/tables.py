@@ -306,7 +306,7 @@ def table_caveats(runs: Sequence[Audit]) -> list[str]:
     for run in runs:
         name = visible(run.name, one_line=True)
         if constant := run.constant_templates:
-            listed = visible(", ".join(f"{each} ({label})" for each, label in constant.items()), one_line=True)
+            listed = visible(", ".join(f"{name} ({label})" for name, label in constant.items()), one_line=True)
             notes.append(f"{name}: constant templates (one label for every instance): {listed}.")
     return notes
 

@@ -178,7 +178,7 @@ class Boundary:
         """Return the answers of each prompt. The text of an answer begins with the delimiter.
 
         Raises:
-            InputError: ``E-LABEL-EMPTY`` for an answer without tokens, ``E-MODEL-TOKENIZER`` for an answer without a
+            InputError: ``E-TPL-EMPTY`` for an answer without tokens, ``E-MODEL-TOKENIZER`` for an answer without a
                 context.
         """
         moved = []
@@ -258,7 +258,7 @@ class Boundary:
                 if not is_whole:
                     return None
                 raise InputError(
-                    "E-LABEL-EMPTY",
+                    "E-TPL-EMPTY",
                     f"The answer {answer!r} has no tokens after the prompt's end {tail[-20:]!r}.",
                     "Give the label a visible text.",
                 )

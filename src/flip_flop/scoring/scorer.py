@@ -99,7 +99,11 @@ class CausalLMScorer(Scorer):
     ) -> Scores:
         """:func:`~flip_flop.score`."""
         if options.by == "generation":
-            raise InputError("E-GENERATION", f"{self.record.name} is loaded here, and has probabilities.")
+            raise InputError(
+                "E-ENDPOINT",
+                f"{self.record.name} is loaded here, and has probabilities.",
+                "Remove it: it is for a served model without log-probabilities.",
+            )
         return score(self.loaded, instances, options, names=names, label=label, quiet=quiet, shared=self.shared)
 
     def as_read(self, instance: RenderedInstance, options: ScoringOptions) -> RenderedInstance:

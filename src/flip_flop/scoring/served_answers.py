@@ -114,24 +114,24 @@ def _bare(text: str) -> str:
 
 
 def require_different(instances: Sequence[RenderedInstance]) -> None:
-    """Refuse answers that a generated text cannot distinguish (``E-GENERATION``)."""
+    """Refuse answers that a generated text cannot distinguish (``E-ENDPOINT``)."""
     for group in dict.fromkeys(group for instance in instances for group in instance.choices):
         if [label_of(choice, group) for choice in group] != list(range(len(group))):
             raise InputError(
-                "E-GENERATION",
+                "E-ENDPOINT",
                 f"Generated texts cannot distinguish the answers {', '.join(map(repr, group))}.",
                 "Use other words.",
             )
 
 
 def require_different_beginnings(instances: Sequence[RenderedInstance], names: Sequence[str]) -> None:
-    """Refuse answers whose first words begin alike (``E-ENDPOINT-LABELS``)."""
+    """Refuse answers whose first words begin alike (``E-ENDPOINT-LOGPROBS``)."""
     for template, group in dict.fromkeys(pair for instance in instances for pair in enumerate(instance.choices)):
         words = sorted((*unicodedata.normalize("NFC", choice).split(), "")[0] for choice in group)
         if any(after.startswith(word) for word, after in itertools.pairwise(words)):
             name = names[template] if names else template + 1
             raise InputError(
-                "E-ENDPOINT-LABELS",
+                "E-ENDPOINT-LOGPROBS",
                 f"Template {name!r}: the answers {', '.join(map(repr, group))} begin alike.",
                 HINT_LABELS,
             )
@@ -145,7 +145,7 @@ def first_token_scores(top: Sequence[tuple[str, float]], choices: Sequence[str],
     any token that begins an answer, all scores are ``-inf``.
 
     Raises:
-        InputError: ``E-ENDPOINT-LABELS`` if a token that begins several answers is the most probable.
+        InputError: ``E-ENDPOINT-LOGPROBS`` if a token that begins several answers is the most probable.
 
     Example:
         >>> first_token_scores([("Yes", -0.1), ("Y", -4.0), ("Maybe", -5.0)], ["No", "Yes"], "")
@@ -165,7 +165,7 @@ def first_token_scores(top: Sequence[tuple[str, float]], choices: Sequence[str],
         return shared
     if max(shared) >= max(unique.values(), default=-math.inf):
         raise InputError(
-            "E-ENDPOINT-LABELS",
+            "E-ENDPOINT-LOGPROBS",
             f"{place}: the first token does not identify one of {', '.join(map(repr, choices))}.",
             HINT_LABELS,
         )

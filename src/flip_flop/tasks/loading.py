@@ -179,7 +179,7 @@ def log_findings(split: RenderedSplit) -> RenderedSplit:
 
     A finding is logged once in a process, also if several splits or models have it.
     """
-    task, rows, labels = split.task, split.rows, [each.label for each in split.instances]
+    task, rows, labels = split.task, split.rows, [instance.label for instance in split.instances]
     gold = labels if len(labels) == len(rows) else [None] * len(rows)  # the labels of a sample belong to other rows
     linted = [LintRow(rows.location(row), row.fields, label) for row, label in zip(rows.rows, gold, strict=True)]
     for line in lines_of(lint_templates(task.templates, linted, label_field=task.label_field, limit=100)):
@@ -205,8 +205,8 @@ def as_split(given: Data, *, limit: int | None = None, seed: int = 0, need_label
         given = as_task(given).render("test", limit=limit, seed=seed, need_labels=need_labels)
     split = given if isinstance(given, RenderedSplit) else _split_of_rows(given)
     if limit is not None:
-        chosen = sample_ids([each.id for each in split.instances], limit, seed)
-        split = replace(split, instances=[each for each in split.instances if each.id in chosen])
+        chosen = sample_ids([instance.id for instance in split.instances], limit, seed)
+        split = replace(split, instances=[instance for instance in split.instances if instance.id in chosen])
     if not split.instances:
         raise InputError("E-DATA-EMPTY", f"Split {split.split!r} of {split.task.name!r} has no rows.", "Add rows.")
     return split
@@ -257,7 +257,7 @@ def _render_row(row: RenderedInstance | Mapping[str, Any], number: int) -> Rende
 
 
 def _is_list_of(kind: Any, value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(each, kind) for each in value)
+    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(item, kind) for item in value)
 
 
 def _split_of_rows(rows: RenderedRows) -> RenderedSplit:
@@ -275,7 +275,7 @@ def _split_of_rows(rows: RenderedRows) -> RenderedSplit:
                 f"It is an index from 0 to {last}, or None.",
             )
         seen.add(instance.id)
-    fields = [{key: value for key, value in vars(each).items() if key != "chat"} for each in instances]
+    fields = [{key: value for key, value in vars(instance).items() if key != "chat"} for instance in instances]
     source = RowsSource(fields, "rows").load()
     templates = [
         Template(template_name(number), f"{{{{ prompts[{number}] }}}}", f"{{{{ choices[{number}] | join(' ||| ') }}}}")

@@ -41,18 +41,19 @@ def read_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None)
     ``delimiter`` separates the cells of a ``.csv`` or ``.tsv`` file, by default a comma or a tab.
 
     Raises:
-        InputError: ``E-DATA-FILE``, ``E-DATA-KIND``, ``E-DATA-ENCODING``, ``E-DATA-PARSE``,
-            ``E-DATA-DELIMITER``, ``E-DATA-RAGGED``, ``E-DATA-DUPCOL`` or ``E-DATA-EMPTY``.
+        InputError: ``E-DATA-FILE``, ``E-DATA-ENCODING``, ``E-DATA-PARSE``, ``E-DATA-COLUMN`` or ``E-DATA-EMPTY``.
     """
     kind = path.suffix.lower()
     if kind in EXCEL:
         raise InputError(
-            "E-DATA-KIND",
+            "E-DATA-FILE",
             f"{path} is a spreadsheet of another kind than .xlsx.",
             "Save the sheet as .xlsx or CSV UTF-8 in the spreadsheet program, and name that file.",
         )
     if kind not in READABLE:
-        raise InputError("E-DATA-KIND", f"{path} is none of {', '.join(READABLE)}.")
+        raise InputError(
+            "E-DATA-FILE", f"{path} is none of {', '.join(READABLE)}.", "Convert the file, or correct its suffix."
+        )
     if not path.is_file():
         raise InputError("E-DATA-FILE", f"there is no file {path}.", nearest_file(path))
     unit = "row" if kind in (".json", ".parquet", ".xlsx") else "line"
@@ -105,10 +106,10 @@ def _read_text(path: Path, encoding: str) -> str:
     except OSError as error:
         raise InputError("E-DATA-FILE", f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeError as error:
-        at = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
+        place = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
         raise InputError(
             "E-DATA-ENCODING",
-            f"{path} is not {encoding}{at}.",
+            f"{path} is not {encoding}{place}.",
             f"Save it as UTF-8, or set encoding: {_guess_encoding(content)} (init: --encoding).",
         ) from None
     except (LookupError, ValueError):  # it may hold a NUL character
@@ -133,9 +134,9 @@ def _guess_encoding(content: bytes) -> str:
 
 
 def _check_columns(columns: Sequence[str], where: str) -> None:
-    """Reject two columns of one name (``E-DATA-DUPCOL``)."""
+    """Reject two columns of one name (``E-DATA-COLUMN``)."""
     if repeated := [column for column, times in Counter(columns).items() if times > 1]:
-        raise InputError("E-DATA-DUPCOL", f"{where}: two columns are named {repeated[0]!r}.")
+        raise InputError("E-DATA-COLUMN", f"{where}: two columns are named {repeated[0]!r}.", "Rename one of them.")
 
 
 def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".csv") -> list[tuple[int, dict[str, str]]]:
@@ -145,7 +146,7 @@ def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".cs
     file in an error.
 
     Raises:
-        InputError: ``E-DATA-DELIMITER``, ``E-DATA-PARSE``, ``E-DATA-RAGGED``, ``E-DATA-DUPCOL`` or ``E-ROW-TOO-BIG``.
+        InputError: ``E-DATA-ENCODING``, ``E-DATA-PARSE`` or ``E-DATA-COLUMN``.
     """
     previous_limit = csv.field_size_limit(_MAX_CELL)
     between = delimiter or SEPARATED[kind]
@@ -164,7 +165,7 @@ def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".cs
                     _check_delimiter(header, where)
             elif len(cells) != len(header):
                 raise InputError(
-                    "E-DATA-RAGGED",
+                    "E-DATA-PARSE",
                     f"{where} line {first_line}: {len(cells)} cells under {len(header)} columns.",
                     f'Put a cell that holds {between!r} in "quotes".',
                 )
@@ -179,7 +180,7 @@ def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".cs
             ) from None
         if "field larger" in str(error):
             raise InputError(
-                "E-ROW-TOO-BIG",
+                "E-DATA-PARSE",
                 f"{where} line {line}: a cell of more than {_MAX_CELL:,} characters.",
                 "Shorten it, or close a quote that was left open.",
             ) from None
@@ -190,12 +191,12 @@ def read_csv_rows(text: str, delimiter: str | None, where: str, kind: str = ".cs
 
 
 def _check_delimiter(columns: Sequence[str], where: str) -> None:
-    """Refuse a single column that seems to hold the names of several (``E-DATA-DELIMITER``)."""
+    """Refuse a single column that seems to hold the names of several (``E-DATA-ENCODING``)."""
     for delimiter, name in DELIMITERS.items():
         if len(columns) == 1 and delimiter in columns[0]:
             message = f"{where} has one column, {columns[0]!r}: its cells seem to be separated by {name}."
             entry = f"{{path: {Path(where).name}, delimiter: {json.dumps(delimiter)}}}"
-            raise InputError("E-DATA-DELIMITER", message, f"Write {entry} in the task file, or save it with commas.")
+            raise InputError("E-DATA-ENCODING", message, f"Write {entry} in the task file, or save it with commas.")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -255,7 +256,7 @@ def _read_json(text: str, path: Path) -> list[NumberedRow]:
         values = _parse_json(text) if text.strip() else []
         if not isinstance(values, list):
             raise ValueError("it is not a list of objects")
-        return [NumberedRow(at, _json_object(value, f"row {at}")) for at, value in enumerate(values, start=1)]
+        return [NumberedRow(index, _json_object(value, f"row {index}")) for index, value in enumerate(values, start=1)]
     except ValueError as error:
         raise InputError(
             "E-DATA-PARSE", f"{path}: {error}.", "Write a list of objects, or one object per line in a .jsonl file."
@@ -270,7 +271,7 @@ def _read_parquet(path: Path) -> list[NumberedRow]:
         table = pyarrow.parquet.read_table(path)
         # A small file can have millions of equal rows. They share their fields.
         batches = table.to_batches(max_chunksize=10_000)
-        rows = [fields for each in batches for fields, equal in itertools.groupby(each.to_pylist()) for _ in equal]
+        rows = [fields for batch in batches for fields, equal in itertools.groupby(batch.to_pylist()) for _ in equal]
     except (pyarrow.ArrowException, OSError, ArithmeticError, LookupError, ValueError) as error:
         raise InputError("E-DATA-PARSE", f"{path}: {_first_line(error)}.", "Write the parquet file again.") from None
     _check_columns(table.column_names, str(path))
@@ -290,11 +291,11 @@ def _read_excel(path: Path) -> list[NumberedRow]:
             sheet = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets[0]
             sheet.reset_dimensions()  # one far cell would widen every row
             rows = sheet.iter_rows(max_row=1 << 20)  # Excel has no more
-            named = [(at, str(name)) for at, name in enumerate(map(_plain, next(rows, ()))) if cell_text(name)]
-            cells = [{name: _plain(row[at]) if at < len(row) else "" for at, name in named} for row in rows]
+            named = [(index, str(name)) for index, name in enumerate(map(_plain, next(rows, ()))) if cell_text(name)]
+            cells = [{name: _plain(row[index]) if index < len(row) else "" for index, name in named} for row in rows]
     except ImportError:
         raise InputError(
-            "E-DATA-KIND",
+            "E-DATA-FILE",
             f"{path} needs the package openpyxl, which is not installed.",
             f"Install it: {install_command('xlsx')}.",
         ) from None

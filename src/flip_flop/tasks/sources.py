@@ -165,7 +165,7 @@ def load_file(path: Path, delimiters: Iterable[str], encodings: Iterable[str] = 
     """Read a file with a comma or one of ``delimiters``, in the first of ``encodings`` that it has.
 
     Raises:
-        InputError: ``E-DATA-DELIMITER`` for another delimiter, ``E-DATA-ENCODING`` for another encoding, or an error of
+        InputError: ``E-DATA-ENCODING`` for another delimiter or encoding, or an error of
             the file.
     """
     refusal = None
@@ -173,7 +173,7 @@ def load_file(path: Path, delimiters: Iterable[str], encodings: Iterable[str] = 
         try:
             return FileSource(path, encoding, delimiter).load()
         except InputError as error:
-            if error.code not in ("E-DATA-DELIMITER", "E-DATA-ENCODING"):
+            if error.code != "E-DATA-ENCODING":
                 raise
             refusal = refusal or error
     assert refusal is not None

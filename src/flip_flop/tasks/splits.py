@@ -26,12 +26,12 @@ def holdout(
     False does not read labels. Both splits keep the order given.
 
     Raises:
-        InputError: ``E-DATA-TOO-FEW``: one of the two would be empty.
+        InputError: ``E-DATA-EMPTY``: one of the two would be empty.
     """
     wanted = holdout_size(len(instances))
     if len(instances) <= wanted:
         raise InputError(
-            "E-DATA-TOO-FEW",
+            "E-DATA-EMPTY",
             f"{wanted} of {len(instances)} training instances cannot be held out for validation.",
             "Add training rows, or a validation split.",
         )
@@ -50,7 +50,7 @@ def sample_ids(ids: Iterable[str], limit: int, seed: int) -> set[str]:
     """
     if limit < 1:
         raise InputError("E-TASK-KEY", f"the limit is {limit}.", "Take at least one instance.")
-    return {*sorted(ids, key=lambda each: derive_seed(seed, "limit", each))[:limit]}
+    return {*sorted(ids, key=lambda identity: derive_seed(seed, "limit", identity))[:limit]}
 
 
 def draw_stratified(labels: Mapping[str, int | None], wanted: int, seed: int) -> set[str]:
@@ -62,7 +62,7 @@ def draw_stratified(labels: Mapping[str, int | None], wanted: int, seed: int) ->
     return {
         member
         for label, members in strata.items()
-        for member in sorted(members, key=lambda each: derive_seed(seed, "holdout", each))[: quotas[label]]
+        for member in sorted(members, key=lambda identity: derive_seed(seed, "holdout", identity))[: quotas[label]]
     }
 
 

@@ -132,9 +132,9 @@ class Task:
         return tuple(range(num_labels)) if self.labels is None else tuple(self.labels)
 
     def rows(self, split: str) -> Rows:
-        """The rows of a split; ``E-TASK-SPLIT``, or an error of the source's."""
+        """The rows of a split; ``E-TASK-UNKNOWN``, or an error of the source's."""
         if split not in self.data:
-            raise InputError("E-TASK-SPLIT", f"task {self.name!r} has no split {split!r}.", nearest(split, self.data))
+            raise InputError("E-TASK-UNKNOWN", f"task {self.name!r} has no split {split!r}.", nearest(split, self.data))
         rows: Rows = self.data[split].load()
         limit = self.templates.value_limit
         return rows if limit is None else replace(rows, provenance={**rows.provenance, "prompt_value_limit": limit})
@@ -164,7 +164,7 @@ class Task:
             rows.ids_from(self.id_field) if self.id_field else [f"{split}-{at + 1}" for at in range(len(rows))]
         )
         sample = None if limit is None else sample_ids(ids, limit, seed)
-        chosen = [index for index, each in enumerate(ids) if sample is None or each in sample]
+        chosen = [index for index, identity in enumerate(ids) if sample is None or identity in sample]
         num_labels = len(self.labels) if self.labels is not None else None
         instances = []
         for index in chosen:
@@ -201,8 +201,8 @@ class Task:
     def read_file(self, path: Path) -> Rows:
         """Read a file in UTF-8 with a comma, or with the encodings and delimiters of the task's files."""
         own = [source for source in self.data.values() if isinstance(source, FileSource)]
-        delimiters = dict.fromkeys(each.delimiter for each in own if each.delimiter)
-        return load_file(path, delimiters, dict.fromkeys(["utf-8", *(each.encoding for each in own)]))
+        delimiters = dict.fromkeys(source.delimiter for source in own if source.delimiter)
+        return load_file(path, delimiters, dict.fromkeys(["utf-8", *(source.encoding for source in own)]))
 
     def gold_labels(self, rows: Rows, need_labels: bool = True) -> list[int | None]:
         """Return the label index of each row, None for an unlabelled one.
@@ -243,7 +243,9 @@ class RenderedSplit:
     @property
     def gold(self) -> Int64[np.ndarray, " instances"]:
         """The label indices, -1 for an unlabelled instance."""
-        return np.array([-1 if each.label is None else each.label for each in self.instances], dtype=np.int64)
+        return np.array(
+            [-1 if instance.label is None else instance.label for instance in self.instances], dtype=np.int64
+        )
 
     def content_free(self) -> list[RenderedInstance]:
         """Render the first row with its texts replaced by "N/A", "" and "[MASK]".
@@ -269,7 +271,7 @@ class RenderedSplit:
             except InputError as error:
                 why = error.message.rstrip(".")
         if len(found) > 1 and any(
-            len(set(prompts)) == 1 for prompts in zip(*(each.prompts for each in found), strict=True)
+            len(set(prompts)) == 1 for prompts in zip(*(instance.prompts for instance in found), strict=True)
         ):
             found, why = [], "a prompt has no text of a row's fields"
         if found and len({instance.choices for instance in [*found, *self.instances]}) > 1:
@@ -302,5 +304,8 @@ class RenderedSplit:
 def instances_digest(instances: Iterable[RenderedInstance]) -> str:
     """Return the SHA-256 of ids, prompts, answers and additions to the chat."""
     return sha256_json(
-        [[each.id, each.prompts, each.choices, *([each.chat.given] if each.chat.given else [])] for each in instances]
+        [
+            [instance.id, instance.prompts, instance.choices, *([instance.chat.given] if instance.chat.given else [])]
+            for instance in instances
+        ]
     )

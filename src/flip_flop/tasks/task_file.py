@@ -30,14 +30,22 @@ def _check_labels(labels: Any) -> list[Label]:
 
 def _join_choices(choices: Any) -> str:
     if choices in ("", []):
-        raise InputError("E-TPL-NOCHOICES", "it has no answer_choices, so no answer can be scored.")
+        raise InputError(
+            "E-TPL-LABELCOUNT",
+            "it has no answer_choices, so no answer can be scored.",
+            "Write them in the order of the labels: No ||| Yes.",
+        )
     items = choices if isinstance(choices, list) else [choices]
     for item in items:
         if not isinstance(item, str):
-            raise InputError("E-TPL-CHOICE-TYPE", f"an answer choice was read as {item!r}, not as a text.")
+            raise InputError(
+                "E-LABEL-TYPE",
+                f"an answer choice was read as {item!r}, not as a text.",
+                'Quote it, as in ["No", "Yes"].',
+            )
         if isinstance(choices, list) and SEPARATOR in item:
             raise InputError(
-                "E-TPL-CHOICE-TYPE",
+                "E-LABEL-TYPE",
                 f"the answer choice {item!r} of a list holds {SEPARATOR}.",
                 "Write one answer per item.",
             )
@@ -115,7 +123,7 @@ def read_task_file(path: Path, hub_mirror: Path | None = None) -> Task:
     """Read a task file with all its templates.
 
     Raises:
-        InputError: ``E-TASK-FILE``, ``E-TASK-YAML``, ``E-TASK-KEY``, ``E-LABEL-TYPE``, ``E-TPL-CHOICE-TYPE``, or an
+        InputError: ``E-TASK-FILE``, ``E-TASK-YAML``, ``E-TASK-KEY``, ``E-LABEL-TYPE``, or an
             error of a template.
     """
     if path.is_dir():

@@ -85,7 +85,7 @@ def load_training_data(
             rows is held out, and the rows that are have no label.
 
     Raises:
-        InputError: ``E-DATA-TOO-FEW``, ``E-DATA-UNMATCHED`` for a labelled row that is not in ``train``, or an error
+        InputError: ``E-DATA-EMPTY``, ``E-DATA-UNMATCHED`` for a labelled row that is not in ``train``, or an error
             of the task's data.
     """
     seed, by_labels = config.seed, config.select_by in ("auto", "mean_f1", "macro_f1")
@@ -116,7 +116,7 @@ def load_training_data(
         log.info("%d training instances were dropped: they render like another row", dropped)
     if not train:
         raise InputError(
-            "E-DATA-TOO-FEW",
+            "E-DATA-EMPTY",
             "The training split is empty after deduplication.",
             "Add rows that differ from the others.",
         )

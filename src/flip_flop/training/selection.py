@@ -82,7 +82,11 @@ class CheckpointCriterion:
             return cls("last", config.max_share_drift)
         labelled = sum(label is not None for label in gold)
         if by in ("mean_f1", "macro_f1") and not labelled:
-            raise InputError("E-SELECT-LABELS", f"select_by is {by}, but the validation rows have no labels.")
+            raise InputError(
+                "E-NO-GOLD",
+                f"select_by is {by}, but the validation rows have no labels.",
+                "Use --select-by vote_agreement.",
+            )
         if by == "auto" and 2 * labelled > len(gold):
             by = "macro_f1" if config.stop_on_collapse else "mean_f1"
         return cls("vote_agreement" if by == "auto" else by, config.max_share_drift)

@@ -72,7 +72,7 @@ def fetch(source: Path | None = None) -> Path:
     Without a ``source``, pip downloads the archive.
 
     Raises:
-        InputError: ``E-TPL-FETCH``: it is not available. ``E-TPL-ARCHIVE``: it is not PromptSource 0.2.3.
+        InputError: ``E-TPL-FETCH``: it is not available or not PromptSource 0.2.3.
     """
     if source is None:
         with tempfile.TemporaryDirectory(prefix="flip-flop-") as folder:
@@ -105,7 +105,7 @@ def _download(folder: Path) -> Path:
     output = f"{done.stdout}\n{done.stderr}"
     if "DO NOT MATCH THE HASHES" in output:
         message = f"the package index has another {ARCHIVE_NAME}."
-        raise InputError("E-TPL-ARCHIVE", message, f"Its SHA-256 must be {ARCHIVE_SHA256}.")
+        raise InputError("E-TPL-FETCH", message, f"Its SHA-256 must be {ARCHIVE_SHA256}.")
     archive = folder / ARCHIVE_NAME
     if done.returncode != 0 or not archive.is_file():
         lines = [line.strip() for line in output.splitlines() if line.strip()]
@@ -119,7 +119,7 @@ def _read_archive(archive: Path) -> dict[str, bytes]:
     digest = sha256_file(archive)
     if digest != ARCHIVE_SHA256:
         message = f"{archive} is not {ARCHIVE_NAME}: its SHA-256 is {digest}."
-        raise InputError("E-TPL-ARCHIVE", message, f"It must be {ARCHIVE_SHA256}.")
+        raise InputError("E-TPL-FETCH", message, f"It must be {ARCHIVE_SHA256}.")
     files: dict[str, bytes] = {}
     with tarfile.open(archive, "r:gz") as tar:
         for member in tar:
@@ -136,7 +136,7 @@ def _read_folder(folder: Path) -> dict[str, bytes]:
     files = {name: (root / name / FILE_NAME).read_bytes() for name in promptsource_names(root)}
     if sha256_json({name: sha256(content).hexdigest() for name, content in files.items()}) != FILES_SHA256:
         message = f"the {len(files)} template files in {root} are not those of PromptSource {VERSION}."
-        raise InputError("E-TPL-ARCHIVE", message, f"Give the archive, or set {FOLDER_VARIABLE} to use them anyway.")
+        raise InputError("E-TPL-FETCH", message, f"Give the archive, or set {FOLDER_VARIABLE} to use them anyway.")
     return files
 
 
@@ -200,7 +200,7 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
     """Read the templates of a dataset, sorted by name.
 
     Raises:
-        InputError: ``E-TPL-YAML``, ``E-TPL-UNKNOWN``, ``E-TPL-NAME-DUP``, or ``E-TPL-ARCHIVE`` for a changed file in
+        InputError: ``E-TASK-YAML``, ``E-TPL-UNKNOWN``, ``E-TPL-DUP``, or ``E-TPL-FETCH`` for a changed file in
             the cache.
     """
     path, manifest = folder / name / FILE_NAME, folder / MANIFEST_NAME
@@ -210,22 +210,22 @@ def read_promptsource(folder: Path, name: str) -> list[SourceTemplate]:
     # The text is enough, and an invalid manifest has no digest.
     if manifest.is_file() and f'"{name}": "{sha256_file(path)}"' not in manifest.read_text(errors="replace"):
         message = f"{path} has changed since it was downloaded."
-        raise InputError("E-TPL-ARCHIVE", message, f"Run `{FETCH_COMMAND}` again.")
-    document = read_yaml(path, loader=_PromptSourceLoader, code="E-TPL-YAML", file_code="E-TPL-YAML")
+        raise InputError("E-TPL-FETCH", message, f"Run `{FETCH_COMMAND}` again.")
+    document = read_yaml(path, loader=_PromptSourceLoader, code="E-TASK-YAML", file_code="E-TASK-YAML")
     templates = document.get("templates") if isinstance(document, dict) else None
     if not isinstance(templates, dict):
-        raise InputError("E-TPL-YAML", f"{path} holds no templates.", "Write templates: with a !Template for each id.")
+        raise InputError("E-TASK-YAML", f"{path} holds no templates.", "Write templates: with a !Template for each id.")
     found = [_source_template(entry, f"{path}, template {key}") for key, entry in templates.items()]
     ordered = sorted(found, key=lambda each: each.name)
     for first, second in pairwise(ordered):
         if first.name == second.name:
-            raise InputError("E-TPL-NAME-DUP", f"{path}: two templates are named {first.name!r}.")
+            raise InputError("E-TPL-DUP", f"{path}: two templates are named {first.name!r}.", "Rename one of them.")
     return ordered
 
 
 def _source_template(content: Any, where: str) -> SourceTemplate:
-    entry = validate(_Entry, content, where, code="E-TPL-YAML")
-    metadata = validate(_Metadata, entry.metadata, f"{where}, metadata", code="E-TPL-YAML")
+    entry = validate(_Entry, content, where, code="E-TASK-YAML")
+    metadata = validate(_Metadata, entry.metadata, f"{where}, metadata", code="E-TASK-YAML")
     texts = (entry.name, entry.jinja, entry.answer_choices)
     try:
         return SourceTemplate(*texts, metadata.original_task, Template(*texts))

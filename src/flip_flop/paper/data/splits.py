@@ -160,7 +160,7 @@ def divide(
         seed: The seed of the paper's splits.
 
     Raises:
-        InputError: ``E-DATA-TOO-FEW``.
+        InputError: ``E-DATA-EMPTY``.
     """
     assert train.ids is not None
     assert test.ids is not None
@@ -173,7 +173,7 @@ def divide(
     wanted = policy.held_out(len(pool), len(tested))
     if not 0 < wanted < len(pool) or (wanted > len(pool) - len(repeated) and not released):
         message = f"{wanted} of {len(pool)} rows of {train.source} cannot be held out for validation."
-        raise InputError("E-DATA-TOO-FEW", message, "Give the whole dataset.")
+        raise InputError("E-DATA-EMPTY", message, "Give the whole dataset.")
     if released:
         chosen = draw_as_released(pool, tested, wanted, policy)
     else:
