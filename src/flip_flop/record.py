@@ -158,9 +158,9 @@ class RunRecord(Section):
             )
         with reading(path, READABLE_JSON):
             value = read_json(path)
-        found = value.get("kind") if isinstance(value, dict) else None
-        if kind is not None and found != kind:
-            raise InputError("E-RUN-MISSING", f"{folder} holds a run of kind {found!r}, not {kind!r}.", hint)
+        stored = value.get("kind") if isinstance(value, dict) else None
+        if kind is not None and stored != kind:
+            raise InputError("E-RUN-MISSING", f"{folder} holds a run of kind {stored!r}, not {kind!r}.", hint)
         if damage := find_change(folder, loaded_files(folder) if check_files else (RUN_FILE,)):
             raise InputError("E-RUN-BROKEN", f"{folder / damage}.", BROKEN_HINT)
         return validated(cls, value, path)

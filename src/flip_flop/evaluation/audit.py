@@ -81,7 +81,7 @@ def audit(
         scorer, log_label_counts(split), scoring, calibrate, label_prior, label="audit", quiet=quiet
     )
     if skipped := ids_of(scores.too_long):
-        split = replace(split, instances=[each for each in split.instances if each.id not in skipped])
+        split = replace(split, instances=[instance for instance in split.instances if instance.id not in skipped])
     adapter = scorer.adapter
     record = RunRecord(
         kind="audit",
@@ -126,11 +126,11 @@ def audit(
     scores = replace(scores, instances=scores.instances or split.instances)
     if scoring.by == "generation":
         metrics["unparsed_per_template"] = frequent_unparsed(scores, names)
-    found = Audit(record, metrics, scores, names)
-    if found.low_mass:
+    result = Audit(record, metrics, scores, names)
+    if result.low_mass:
         hint = "List the labels in the prompt, use the model's words as labels, or change --chat-template."
-        log.warning("W-LABEL-MASS: %s. %s", found.low_mass, hint)
-    return found
+        log.warning("W-LABEL-MASS: %s. %s", result.low_mass, hint)
+    return result
 
 
 def score_calibrated(
@@ -152,8 +152,11 @@ def score_calibrated(
     stored = stored_calibration(scorer.adapter, templates, num_labels) if calibrate == "stored" else None
     empty = data.content_free() if calibrate == "contextual" else ()
     if calibrate not in ("auto", "none") and scoring.by == "generation":
-        message = f"--calibrate {calibrate} needs probabilities, and generated answers have none."
-        raise InputError("E-ENDPOINT", message, "Remove one of the two options.")
+        raise InputError(
+            "E-ENDPOINT",
+            f"--calibrate {calibrate} needs probabilities, and generated answers have none.",
+            "Remove one of the two options.",
+        )
     names = data.task.templates.names
     scores = ScoredRows.of_scorer(
         scorer.scores(log_findings(data).instances, scoring, names=names, label=label, quiet=quiet)
@@ -171,8 +174,11 @@ def score_calibrated(
         assert stored is not None
         offsets, label_prior, uses_chat_template = stored
         if uses_chat_template != scores.settings.get("chat_template"):
-            message = f"the stored offsets were computed {'with' if uses_chat_template else 'without'} a chat template."
-            raise InputError("E-CALIBRATION-STORED", message, "Change --chat-template.")
+            raise InputError(
+                "E-CALIBRATION-STORED",
+                f"the stored offsets were computed {'with' if uses_chat_template else 'without'} a chat template.",
+                "Change --chat-template.",
+            )
     else:
         offsets = find_offsets(calibrate, scores.scores, label_prior, lambda: scorer.scores(empty, scoring).scores)
     if offsets is None:
@@ -185,10 +191,10 @@ def frequent_unparsed(scores: ScoredRows, names: Sequence[str]) -> dict[str, lis
     """Return the most frequent generated texts that match no label, per template, with their numbers."""
     rows = [*zip(scores.instances, scores.predictions.tolist(), strict=True)]
     return {
-        name: Counter(unread(each.written[at])[:MAX_TEXT] for each, predicted in rows if predicted[at] < 0).most_common(
-            NUM_TEXTS
-        )
-        for at, name in enumerate(names)
+        name: Counter(
+            unread(row.written[template])[:MAX_TEXT] for row, predicted in rows if predicted[template] < 0
+        ).most_common(NUM_TEXTS)
+        for template, name in enumerate(names)
     }
 
 

@@ -36,20 +36,23 @@ def estimate(
     names = split.task.templates.names
     with tempfile.TemporaryDirectory() as folder:
         # The first instance finds the API of a server or warms up a local model.
-        for name, chosen in (("first", sample[:1]), ("timed", sample)):
+        for name, timed in (("first", sample[:1]), ("timed", sample)):
             if isinstance(scorer, EndpointScorer):
                 scorer.store = Path(folder) / name
             started = time.perf_counter()
-            scores = ScoredRows.of_scorer(scorer.scores(chosen, options, names=names))
+            scores = ScoredRows.of_scorer(scorer.scores(timed, options, names=names))
             seconds = time.perf_counter() - started
     lines = [f"dry run: {count(len(instances), 'instance')}, {count(len(names), 'template')}; nothing is written"]
     if isinstance(scorer, CausalLMScorer):
         encoded, too_long, _ = scorer.loaded.encoder(options.chat_template).encode_all(instances)
-        sizes = {each.id: len(each.trie) for each in encoded}
+        sizes = {instance.id: len(instance.trie) for instance in encoded}
         naive = sum(
-            len(one.context) + len(one.tokens) for each in encoded for answers in each.answers for one in answers
+            len(one.context) + len(one.tokens)
+            for instance in encoded
+            for answers in instance.answers
+            for one in answers
         )
-        factor = sum(sizes.values()) / sum(sizes[each] for each in scores.ids)
+        factor = sum(sizes.values()) / sum(sizes[instance] for instance in scores.ids)
         lines.append(f"tokens: {naive:,} naive, {sum(sizes.values()):,} packed; {len(too_long):,} prompts too long")
     else:
         settings, factor = scores.settings, _length(instances) / _length(sample)
@@ -63,4 +66,4 @@ def estimate(
 
 
 def _length(instances: Sequence[RenderedInstance]) -> int:
-    return sum(len(prompt) for each in instances for prompt in each.prompts)
+    return sum(len(prompt) for instance in instances for prompt in instance.prompts)

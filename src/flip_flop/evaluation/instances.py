@@ -18,9 +18,9 @@ MAX_LINE = 2**26  # the maximum number of bytes of an instance
 def write_instances(folder: Path, instances: Iterable[RenderedInstance]) -> None:
     """Write :data:`INSTANCES_FILE`: a JSON object per line, with ``id``, ``prompts``, ``choices``, ``written``."""
     lines = (
-        {"id": each.id, "prompts": each.prompts, "choices": each.choices}
-        | ({"written": each.written} if each.written else {})
-        for each in instances
+        {"id": instance.id, "prompts": instance.prompts, "choices": instance.choices}
+        | ({"written": instance.written} if instance.written else {})
+        for instance in instances
     )
     write_bytes(folder / INSTANCES_FILE, compress(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 

@@ -52,9 +52,9 @@ def predict(
             "E-CONFIG-VALUE", f"abstain_below is {abstain_below}.", "Use a share from 0 to 1, such as 0.8."
         )
     scorer, split = resolve(model, data, need_labels=False)
-    found = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
-    offsets = None if found.calibration is None else found.calibration["offsets"]
-    scores = found.scores if offsets is None else calibrated(found.scores, offsets)
+    scored = score_calibrated(scorer, split, scoring, calibrate, label_prior, label="predict", quiet=quiet)
+    offsets = None if scored.calibration is None else scored.calibration["offsets"]
+    scores = scored.scores if offsets is None else calibrated(scored.scores, offsets)
     labels, names = split.task.label_values(scores.shape[-1]), split.task.templates.names
     probs = None if scoring.by == "generation" else label_probs(scores).round(6).tolist()
     predictions = predicted(scores)
@@ -72,13 +72,13 @@ def predict(
                 for column, name in enumerate(names)
             },
         }
-        for row, (identifier, vote) in enumerate(zip(found.ids, majority_vote(scores), strict=True))
+        for row, (identifier, vote) in enumerate(zip(scored.ids, majority_vote(scores), strict=True))
     }
     if scoring.too_long == "refuse":
         return [*answered.values()]
     notes: dict[str, str] = {}
-    for each in found.too_long:
-        notes.setdefault(each.id, f"too long: {words(each, names)}, the model's context is {each.limit}")
+    for prompt in scored.too_long:
+        notes.setdefault(prompt.id, f"too long: {words(prompt, names)}, the model's context is {prompt.limit}")
     empty: dict[str, Any] = {"vote": None, "confidence": None, "consensus": None, "templates": {}}
     return [
         {"id": instance.id, **answered.get(instance.id, empty), "note": notes.get(instance.id, "")}
@@ -106,15 +106,18 @@ def write_predictions(
     out = Path(out)
     check_target(out)
     if rows is not None and len(rows) != len(predictions):
-        message = f"There are {len(predictions)} predictions and {len(rows)} rows."
-        raise InputError("E-ROW", message, "Give all predicted rows in their order, or no rows.")
+        raise InputError(
+            "E-ROW",
+            f"There are {len(predictions)} predictions and {len(rows)} rows.",
+            "Give all predicted rows in their order, or no rows.",
+        )
     inputs = (
         None if rows is None else [{name: _finite(value) for name, value in row.fields.items()} for row in rows.rows]
     )
-    kept = [{}] * len(predictions) if inputs is None else [{"input": fields} for fields in inputs]
-    own = list(_table(predictions, labels)) if out.suffix == ".csv" else []
-    table = own if rows is None or not own else map(list.__add__, own, _input_cells(rows, own[0]))
-    _write(out, ({**row, **more} for row, more in zip(predictions, kept, strict=True)), table)
+    inputs_of_rows = [{}] * len(predictions) if inputs is None else [{"input": fields} for fields in inputs]
+    cells = list(_table(predictions, labels)) if out.suffix == ".csv" else []
+    table = cells if rows is None or not cells else map(list.__add__, cells, _input_cells(rows, cells[0]))
+    _write(out, ({**row, **more} for row, more in zip(predictions, inputs_of_rows, strict=True)), table)
 
 
 def _write(out: Path, lines: Iterable[Mapping[str, Any]], table: Iterable[Sequence[Any]]) -> None:
@@ -129,7 +132,7 @@ def _write(out: Path, lines: Iterable[Mapping[str, Any]], table: Iterable[Sequen
 
 def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any]) -> Iterator[list[Any]]:
     first: Mapping[str, Any] = next((row["templates"] for row in predictions if row["templates"]), {})
-    generated = any(each["probs"] is None for each in first.values())
+    generated = any(answer["probs"] is None for answer in first.values())
     columns = [f"{name}: p({label})" for name in first for label in labels]
     if generated:
         columns = [f"{name}: label" for name in first]
@@ -138,10 +141,12 @@ def _table(predictions: Sequence[Mapping[str, Any]], labels: Sequence[Any]) -> I
     for row in predictions:
         answers = row["templates"].values()
         cells = [
-            cell for each in answers for cell in ([spreadsheet_cell(each["label"])] if generated else each["probs"])
+            cell
+            for answer in answers
+            for cell in ([spreadsheet_cell(answer["label"])] if generated else answer["probs"])
         ]
-        own = [spreadsheet_cell(row[name]) for name in OWN]
-        yield [*own, *(cells or [None] * len(columns)), *(row[name] for name in notes)]
+        votes = [spreadsheet_cell(row[name]) for name in OWN]
+        yield [*votes, *(cells or [None] * len(columns)), *(row[name] for name in notes)]
 
 
 def _input_cells(rows: Rows, taken: Sequence[str]) -> Iterator[list[Any]]:

@@ -46,8 +46,8 @@ def load_run(path: str | os.PathLike[str]) -> Audit:
     with reading(path / RUN_FILE, "of an F1 that these labels have"):
         resolve_average(record.task.f1, num_labels)
     _check_metrics(metrics, names, num_labels, path / METRICS_FILE)
-    if (found := metrics.get("calibrated")) is not None:
-        _check_metrics(found, names, num_labels, path / METRICS_FILE, CalibratedMetrics)
+    if (after := metrics.get("calibrated")) is not None:
+        _check_metrics(after, names, num_labels, path / METRICS_FILE, CalibratedMetrics)
     instances = StoredInstances(path, data.ids, (len(names), num_labels))
     data = replace(data, average=record.task.f1, instances=instances)
     return Audit(record, metrics, data, names, path)
@@ -75,14 +75,14 @@ def _read_scores(path: Path) -> tuple[ScoredRows, tuple[str, ...]]:
     kinds = "".join(file[key].dtype.kind for key in ARRAYS).replace("u", "i")
     if kinds != "fiiUU" or scores.ndim != 3 or 0 in scores.shape:
         raise broken(path, "does not hold scores of shape instances x templates x labels")
-    shapes = [each.shape for each in (gold, ids, names, token_counts)]
+    shapes = [array.shape for array in (gold, ids, names, token_counts)]
     if shapes != [scores.shape[:1], scores.shape[:1], scores.shape[1:2], scores.shape]:
         raise broken(path, "holds arrays of lengths that do not fit together")
     if gold.max() >= scores.shape[2] or not scores.max() < np.inf:
         raise broken(path, "holds a score that is not a number, or a gold label that is none of the labels")
     counts = token_counts.astype(np.int64)
-    found = ScoredRows(scores.astype(np.float32), gold.astype(np.int64), token_counts=counts, ids=tuple(ids.tolist()))
-    return found, tuple(names.tolist())
+    data = ScoredRows(scores.astype(np.float32), gold.astype(np.int64), token_counts=counts, ids=tuple(ids.tolist()))
+    return data, tuple(names.tolist())
 
 
 class StoredMetrics(pydantic.BaseModel):
@@ -113,19 +113,19 @@ def _check_metrics(
     metrics: Any, names: Sequence[str], num_labels: int, path: Path, kind: type[StoredMetrics] = StoredMetrics
 ) -> None:
     """Check the types of stored metrics, their templates and their numbers of labels (``E-RUN-BROKEN``)."""
-    found = validated(kind, metrics, path)
+    stored = validated(kind, metrics, path)
     validated(dict[str, Number | None], {name: metrics.get(name) for name in METRICS}, path)
-    per_template = [value for name, value in found if name.endswith("_per_template") and name != PREFERRED and value]
-    if isinstance(found, CalibratedMetrics):
-        per_template.append(found.offsets)
-    per_label = [found.label_shares, *found.label_shares_per_template.values()]
-    if isinstance(found, CalibratedMetrics):
-        per_label += [found.label_prior, *found.offsets.values()]
+    per_template = [value for name, value in stored if name.endswith("_per_template") and name != PREFERRED and value]
+    if isinstance(stored, CalibratedMetrics):
+        per_template.append(stored.offsets)
+    per_label = [stored.label_shares, *stored.label_shares_per_template.values()]
+    if isinstance(stored, CalibratedMetrics):
+        per_label += [stored.label_prior, *stored.offsets.values()]
     if any(set(value) != set(names) for value in per_template) or not (
-        set(names).issuperset(found.constant_templates) and set(names).issuperset(found.preferred_tokens_per_template)
+        set(names).issuperset(stored.constant_templates) and set(names).issuperset(stored.preferred_tokens_per_template)
     ):
         raise broken(path, f"names other templates than {SCORES_FILE}")
     if any(len(value) != num_labels for value in per_label):
         raise broken(path, f"has other labels than {SCORES_FILE}, which has {num_labels}")
-    if metrics.get("mean_f1") is not None and found.f1_per_template is None:
+    if metrics.get("mean_f1") is not None and stored.f1_per_template is None:
         raise broken(path, "has no F1 for some template")

@@ -176,24 +176,24 @@ def symmetric_kl(log_probs: Tensor, mixture: Tensor) -> Tensor:
 
 
 def divergence_from_mixture(
-    own: Distributions, others: Distributions, divergence: Divergence, *, detach: bool
+    rows: Distributions, others: Distributions, divergence: Divergence, *, detach: bool
 ) -> Float[Tensor, ""]:
     r"""How far distributions are from the mixture of others at the same position.
 
     .. math:: \frac{1}{|C|} \sum_{(v, j) \in C} D(q_{v,j}, m_j), \quad m_j = \frac{1}{|U_j|} \sum_{u \in U_j} q_{u,j}
 
-    C are the distributions ``own`` at positions where ``others`` have one, :math:`U_j` the others that have position j.
+    C are the distributions ``rows`` at positions where ``others`` have one, :math:`U_j` the others with position j.
     With one distribution per template this is a mean over templates; with ``per_position``, the release's mean over
     (template, position) cells. ``detach`` takes the gradient from the mixture.
     """
     values = []
-    for position in torch.unique(own.position):
+    for position in torch.unique(rows.position):
         theirs = _rows(others.log_probs, (others.position == position).nonzero().squeeze(1))
         if len(theirs):
             mixture = mixture_log_probs(theirs)
             mixture = mixture.detach() if detach else mixture
-            mine = _rows(own.log_probs, (own.position == position).nonzero().squeeze(1))
-            values.append(divergence(mine, mixture))
+            log_probs = _rows(rows.log_probs, (rows.position == position).nonzero().squeeze(1))
+            values.append(divergence(log_probs, mixture))
     return torch.cat(values).mean()
 
 

@@ -174,9 +174,13 @@ def f2c_terms(instance: Instance, config: Any) -> dict[str, Float[Tensor, ""]]:
     terms: dict[str, Tensor] = {}
     for space, (weight, distributions) in spaces.items():
         weights = {"cce_weight": config.cce_weight, "jsd_weight": config.jsd_weight}
-        found = f2c_loss(nll, distributions, instance.split, **weights, variant=variant)
+        losses = f2c_loss(nll, distributions, instance.split, **weights, variant=variant)
         suffix = f"_{space}" if len(spaces) > 1 else ""
-        terms |= {"cce": found["cce"], f"jsd{suffix}": weight * found["jsd"], f"flip{suffix}": weight * found["flip"]}
+        terms |= {
+            "cce": losses["cce"],
+            f"jsd{suffix}": weight * losses["jsd"],
+            f"flip{suffix}": weight * losses["flip"],
+        }
     return _scaled(terms, instance, variant)
 
 

@@ -48,16 +48,16 @@ def swarm_teachers(
     """
     if num_templates < 2:
         raise ValueError(f"Swarm distillation needs two templates or more to teach each other, not {num_templates}.")
-    own = torch.arange(num_templates)
+    students = torch.arange(num_templates)
     if pairs == "all":
-        return own.repeat(num_templates, 1)
+        return students.repeat(num_templates, 1)
     if pairs != "derangement":
         raise ValueError(f"pairs is {pairs!r}; known are 'derangement' and 'all'.")
     if seed_generator is None:
         raise ValueError("A derangement is random: pass the generator that draws it.")
     while True:  # rejection leaves every derangement equally likely; more than a third of permutations pass
         teachers = torch.tensor([int(index) for index in seed_generator.permutation(num_templates)])
-        if (teachers != own).all():
+        if (teachers != students).all():
             return teachers[:, None]
 
 

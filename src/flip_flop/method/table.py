@@ -125,6 +125,9 @@ def find_method(method: object) -> Method:
 
 def _imported(reference: str) -> Method:
     if ":" not in reference:
-        hint = f"{nearest(reference, METHODS)} Or give a custom Method as MODULE:NAME."
-        raise InputError("E-CONFIG-VALUE", f"method is {reference!r}.", hint)
+        raise InputError(
+            "E-CONFIG-VALUE",
+            f"method is {reference!r}.",
+            f"{nearest(reference, METHODS)} Or give a custom Method as MODULE:NAME.",
+        )
     return import_object("method", reference, Method)

@@ -66,7 +66,7 @@ def _with_adapter(model: nn.Module, args: F2CConfig, peft_config: PeftConfig | N
     return adapted
 
 
-def _checkpoint_activations(adapted: PeftModel, given: Any) -> None:
+def _checkpoint_activations(adapted: PeftModel, kwargs: Any) -> None:
     """Recompute activations in the backward pass. The library enables this only when the training starts.
 
     Raises:
@@ -77,7 +77,7 @@ def _checkpoint_activations(adapted: PeftModel, given: Any) -> None:
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     hint = "Correct activation_checkpointing_kwargs, or leave activation_checkpointing out."
     with setting_errors("activation checkpointing", hint):
-        options = dict(given or {})
+        options = dict(kwargs or {})
         of_layers = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
         checkpoint(torch.neg, torch.ones(1, requires_grad=True), **{"use_reentrant": False, **options})
         adapted.enable_input_require_grads()

@@ -119,7 +119,7 @@ def describe(trainer: Any, change: dict[str, Any] | None) -> RunRecord:
             digest="",
             split="train",
             num_instances=len(instances),
-            has_gold=any(each.label is not None for each in instances),
+            has_gold=any(instance.label is not None for instance in instances),
             f1=trainer.f1,
             templates=tuple(TemplateRecord(name=name) for name in names),
         ),
@@ -149,7 +149,7 @@ def model_card(
     task, training, model = record.task, record.training or {}, record.model
     base, validation = base_name(model), training.get("validation") or {}
     title = model_name or f"{base.rpartition('/')[2]}-{task.name}-{record.name}"
-    own = [PROJECT, str(record.name), "lora", "consistency", *([tags] if isinstance(tags, str) else tags or [])]
+    all_tags = [PROJECT, str(record.name), "lora", "consistency", *([tags] if isinstance(tags, str) else tags or [])]
     changes = {
         name: values
         for name, values in validation.items()
@@ -161,7 +161,7 @@ def model_card(
             "library_name": "peft",
             "pipeline_tag": "text-generation",
             "base_model": "/".join(base.split("/")[:2]),  # without the name of a GGUF file
-            "tags": list(dict.fromkeys(own)),
+            "tags": list(dict.fromkeys(all_tags)),
             "model_name": title if results else None,
             "eval_results": results or None,
         }

@@ -110,8 +110,8 @@ def check_out(out: Path, *, resume: bool) -> None:
 def _holds_run(out: Path, *, resume: bool) -> bool:
     """Whether the folder has a result or a checkpoint. A run without either restarts."""
     if not (out / PLAN).exists():
-        own = (LOCK, "checkpoints") if not any((out / "checkpoints").glob("*")) else (LOCK,)
-        others = sorted(item.name for item in {*out.glob("*")} - _leftovers(out) if item.name not in own)
+        allowed = (LOCK, "checkpoints") if not any((out / "checkpoints").glob("*")) else (LOCK,)
+        others = sorted(item.name for item in {*out.glob("*")} - _leftovers(out) if item.name not in allowed)
         if others:
             raise InputError(
                 "E-OUT-USED", f"{out} is not empty: {', '.join(others[:3])}.", "Choose another --out, or empty it."

@@ -65,8 +65,8 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         """Take over those settings of plain ``TrainingArguments`` that differ from the library's defaults."""
         default = vars(TrainingArguments(output_dir=args.output_dir, use_cpu=args.use_cpu))
         names = [item.name for item in fields(TrainingArguments) if item.init]
-        given = {name: value for name in names if (value := getattr(args, name)) != default[name]}
-        return cls(**{"output_dir": args.output_dir, "use_cpu": args.use_cpu} | given)
+        changed = {name: value for name in names if (value := getattr(args, name)) != default[name]}
+        return cls(**{"output_dir": args.output_dir, "use_cpu": args.use_cpu} | changed)
 
     def __post_init__(self) -> None:
         method = find_method(self.method)
@@ -83,8 +83,9 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         self._require("model_init_kwargs", isinstance(self.model_init_kwargs or {}, dict), "an object of settings")
         for name in self.report_to:
             if name not in get_available_reporting_integrations():
-                message = f"report_to is {name!r}, which is not installed."
-                raise InputError("E-CONFIG-VALUE", message, f"{install_command(name)}.")
+                raise InputError(
+                    "E-CONFIG-VALUE", f"report_to is {name!r}, which is not installed.", f"{install_command(name)}."
+                )
         if self.load_best_model_at_end and self.save_strategy == "steps":
             # The best state of an evaluation without a checkpoint would be lost.
             self._require("save_steps", self.save_steps == self.eval_steps, f"eval_steps, {self.eval_steps}")
@@ -148,8 +149,11 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         if self.select_by == "last" or self.eval_strategy == "no":
             self.load_best_model_at_end = False
         if self.load_best_model_at_end:
-            hint = f"{self.eval_strategy}, as eval_strategy is, or with select_by: last"
-            self._require("save_strategy", self.save_strategy == self.eval_strategy, hint)
+            self._require(
+                "save_strategy",
+                self.save_strategy == self.eval_strategy,
+                f"{self.eval_strategy}, as eval_strategy is, or with select_by: last",
+            )
 
     def _check_supported(self) -> None:
         """Refuse features of ``TrainingArguments`` that have no effect here or break a training."""
@@ -169,9 +173,11 @@ class F2CConfig(TrainingSettings, TrainingArguments):
 
     def check_metric(self, *, has_metrics: bool) -> None:
         """Refuse another ``metric_for_best_model`` than ours, unless the trainer has ``compute_metrics``."""
-        holds = has_metrics or self.metric_for_best_model in SELECTED
-        hint = "left out, or a key of compute_metrics in Python: select_by chooses the checkpoint"
-        self._require("metric_for_best_model", holds, hint)
+        self._require(
+            "metric_for_best_model",
+            has_metrics or self.metric_for_best_model in SELECTED,
+            "left out, or a key of compute_metrics in Python: select_by chooses the checkpoint",
+        )
 
     def _check_optimizer(self) -> None:
         """Build optimizer and schedule before the weights are loaded.
@@ -222,24 +228,24 @@ def make_config(
         InputError: ``E-CONFIG-KEY`` for an unknown field, with the nearest one; ``E-CONFIG-VALUE`` for a bad value.
     """
     known = {item.name: item for item in fields(F2CConfig) if item.init}
-    given = find_names(settings, known, source, other_flags)
-    with _in_given_spelling(given), setting_errors(source):
-        config = F2CConfig(**{name: _convert(settings[key], known[name].type) for name, key in given.items()})
+    keys = find_names(settings, known, source, other_flags)
+    with _in_given_spelling(keys), setting_errors(source):
+        config = F2CConfig(**{name: _convert(settings[key], known[name].type) for name, key in keys.items()})
         config.get_process_log_level()
         config.check_metric(has_metrics=False)
     return config
 
 
 @contextlib.contextmanager
-def _in_given_spelling(given: Mapping[str, str]) -> Iterator[None]:
+def _in_given_spelling(keys: Mapping[str, str]) -> Iterator[None]:
     """Name a setting by its flag in the message, if it was given as one."""
     try:
         yield
     except InputError as error:
         name, space, rest = error.message.partition(" ")
-        if not given.get(name, "").startswith("--"):
+        if not keys.get(name, "").startswith("--"):
             raise
-        raise InputError(error.code, given[name] + space + rest, error.hint) from error
+        raise InputError(error.code, keys[name] + space + rest, error.hint) from error
 
 
 def _convert(value: Any, annotation: Any) -> Any:
@@ -269,5 +275,5 @@ def check_value(name: str, value: Any, annotation: Any) -> None:
         bound, words = (2**32, f"below {2**32}") if int in classes else (math.inf, "finite")
         expected, fits = f"{expected}, {words}", -bound < value < bound  # false for NaN
     if not fits:
-        given = "has no value" if value is None else f"is {value!r}"
-        raise InputError("E-CONFIG-VALUE", f"{name} {given}.", f"It must be {expected}.")
+        what = "has no value" if value is None else f"is {value!r}"
+        raise InputError("E-CONFIG-VALUE", f"{name} {what}.", f"It must be {expected}.")

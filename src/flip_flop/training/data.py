@@ -101,16 +101,16 @@ def load_training_data(
         train, dropped = deduplicate(instances, against=validation)
     else:
         every, dropped = deduplicate(instances)
-        free = [each for each in every if few is None or each.label is None]
+        free = [row for row in every if few is None or row.label is None]
         _, validation = holdout(free, seed=seed, stratify=by_labels)
-        held_out = {each.id for each in validation}
-        train = [each for each in every if each.id not in held_out]
+        held_out = {row.id for row in validation}
+        train = [row for row in every if row.id not in held_out]
         log.info("no validation split: %d of the training instances are held out for it", len(validation))
     sampled = {}
     if eval_limit is not None and eval_limit < len(validation):
         labels = {instance.id: instance.label if by_labels else None for instance in validation}
-        kept = draw_stratified(labels, eval_limit, seed)
-        validation = [instance for instance in validation if instance.id in kept]
+        drawn = draw_stratified(labels, eval_limit, seed)
+        validation = [instance for instance in validation if instance.id in drawn]
         sampled = {"eval_limit": eval_limit}
     if dropped:
         log.info("%d training instances were dropped: they render like another row", dropped)
@@ -123,7 +123,7 @@ def load_training_data(
     if few is not None:
         log.info(
             "%d training instances are labelled, by %d rows of %s. Other labels of the training split are not used.",
-            sum(each.label is not None for each in train),
+            sum(row.label is not None for row in train),
             len(few.instances),
             few.rows.source.rstrip(","),
         )
@@ -137,18 +137,18 @@ def rows_for_task(
 ) -> TrainingData:
     """Return a task's training data, with other rows for the task's ``train`` and ``validation`` if given."""
     task = as_task(task)
-    given = {split: rows for split, rows in (("train", train), ("validation", validation)) if rows is not None}
-    return load_training_data(replace(task, data={**task.data, **given}), config)
+    new_rows = {split: rows for split, rows in (("train", train), ("validation", validation)) if rows is not None}
+    return load_training_data(replace(task, data={**task.data, **new_rows}), config)
 
 
 def _with_few_labels(train: Sequence[RenderedInstance], few: RenderedSplit) -> list[RenderedInstance]:
     """Label the training instances that render like a few labelled rows, and no others."""
-    known = {each.texts for each in train}
-    labels = {each.texts: each.label for each in few.instances}
-    for row, each in zip(few.rows.rows, few.instances, strict=True):
-        if each.texts not in known:
+    known = {instance.texts for instance in train}
+    labels = {instance.texts: instance.label for instance in few.instances}
+    for row, instance in zip(few.rows.rows, few.instances, strict=True):
+        if instance.texts not in known:
             raise InputError("E-DATA-UNMATCHED", f"{few.rows.location(row)} is not a row of the training data.")
-    return [replace(each, label=labels.get(each.texts)) for each in train]
+    return [replace(instance, label=labels.get(instance.texts)) for instance in train]
 
 
 class InstanceDataset(Dataset[EncodedInstance]):
@@ -166,7 +166,7 @@ class InstanceDataset(Dataset[EncodedInstance]):
         self.num_rows = len(rendered)
         self.instances, too_long, read = encoder.encode_all(rendered)
         self.digest = instances_digest(read)
-        self.too_long = [replace(each, split=split) for each in too_long]
+        self.too_long = [replace(prompt, split=split) for prompt in too_long]
 
     def __len__(self) -> int:
         return len(self.instances)
@@ -174,7 +174,9 @@ class InstanceDataset(Dataset[EncodedInstance]):
     @property
     def gold(self) -> Int64[np.ndarray, " instances"]:
         """Label indices, -1 for rows without a label."""
-        return np.array([-1 if each.label is None else each.label for each in self.instances], dtype=np.int64)
+        return np.array(
+            [-1 if instance.label is None else instance.label for instance in self.instances], dtype=np.int64
+        )
 
     def __getitem__(self, index: int) -> EncodedInstance:
         return self.instances[index]
@@ -193,7 +195,7 @@ def encode_rows(
         InputError: ``E-TOO-LONG``, also if a split would be empty.
     """
     datasets = [InstanceDataset(() if rows is None else rows, encoder, split) for split, rows in splits]
-    too_long = [each for dataset in datasets for each in dataset.too_long]
+    too_long = [prompt for dataset in datasets for prompt in dataset.too_long]
     if any(dataset.too_long and not len(dataset) for dataset in datasets):
         policy = "refuse"
     refuse_or_skip(too_long, sum(dataset.num_rows for dataset in datasets), policy)
@@ -210,12 +212,16 @@ def require_data(instances: Sequence[EncodedInstance], args: F2CConfig) -> None:
     if num_templates < 2:
         raise InputError("E-TOO-FEW-TEMPLATES", "Training needs at least two templates.")
     if instances and args.clean_template >= num_templates:
-        message = f"clean_template is {args.clean_template}, but there are {num_templates} templates."
-        raise InputError("E-CONFIG-VALUE", message, f"Use 0 to {num_templates - 1}.")
+        raise InputError(
+            "E-CONFIG-VALUE",
+            f"clean_template is {args.clean_template}, but there are {num_templates} templates.",
+            f"Use 0 to {num_templates - 1}.",
+        )
     if args.uses_labels and all(instance.label is None for instance in instances):
         reader = method.name if method.uses_labels else "supervised_weight"
-        message = f"{reader} uses gold labels, but none of the {len(instances)} training instances has one."
-        raise InputError("E-NO-GOLD", message)
+        raise InputError(
+            "E-NO-GOLD", f"{reader} uses gold labels, but none of the {len(instances)} training instances has one."
+        )
 
 
 def collate(batch: Sequence[EncodedInstance]) -> dict[str, list[EncodedInstance]]:
@@ -310,5 +316,6 @@ def warn_of_two_templates(instances: Sequence[RenderedInstance], config: F2CConf
     if instances and len(instances[0].prompts) == 2:
         needs_consensus = find_method(config.method).needs_consensus
         effect = "these instances get no loss" if needs_consensus else "both count equally"
-        message = "W-TWO-TEMPLATES: two templates cannot break a tie: if they disagree, %s. Add a third template."
-        log.warning(message, effect)
+        log.warning(
+            "W-TWO-TEMPLATES: two templates cannot break a tie: if they disagree, %s. Add a third template.", effect
+        )

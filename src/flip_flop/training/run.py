@@ -218,15 +218,18 @@ def _make_trainer(
         trainer.create_optimizer_and_scheduler(num_training_steps=max(trainer.args.max_steps, 1))
     trainer.optimizer = trainer.lr_scheduler = None
     if not len(trainer.get_train_dataloader()):
-        message = f"dataloader_drop_last leaves no step of {len(trainer.train_instances)} training instances."
-        raise InputError("E-CONFIG-VALUE", message, "Make per_device_train_batch_size smaller, or leave it out.")
+        raise InputError(
+            "E-CONFIG-VALUE",
+            f"dataloader_drop_last leaves no step of {len(trainer.train_instances)} training instances.",
+            "Make per_device_train_batch_size smaller, or leave it out.",
+        )
     return trainer, *_without_too_long(data.record, trainer)
 
 
 def _without_too_long(record: TaskRecord, trainer: F2CTrainer) -> tuple[TaskRecord, list[TooLong]]:
     """Return the record of the remaining rows, and the rows that are too long."""
     datasets = [trainer.train_instances, *filter(None, [trainer.eval_instances])]
-    too_long = [each for dataset in datasets for each in dataset.too_long]
+    too_long = [prompt for dataset in datasets for prompt in dataset.too_long]
     counts: dict[str, Any] = {
         "num_validation": sum(map(len, datasets[1:])),
         "num_too_long": sum(dataset.num_rows - len(dataset) for dataset in datasets),
@@ -278,7 +281,9 @@ def _save(trainer: F2CTrainer, record: RunRecord, table: Scores | None, out: Pat
         loaded.tokenizer.save_pretrained(folder)
         write_text(folder / CARD, model_card(record))
         if table is not None:
-            templates = [Template(each.name, each.jinja, each.answer_choices) for each in record.task.templates]
+            templates = [
+                Template(template.name, template.jinja, template.answer_choices) for template in record.task.templates
+            ]
             scored = replace(ScoredRows.of_scorer(table), settings=record.scoring)
             store_calibration(folder, scored, templates, trainer.args.label_prior)
     how = {"method": trainer.method.name, "uses_labels": trainer.args.uses_labels or None}

@@ -56,7 +56,7 @@ def vote_agreement(
 
     Reference: Cohen, "A coefficient of agreement for nominal scales", 1960.
     """
-    counts, vote_counts = (np.bincount(each.ravel(), minlength=num_labels) for each in (predictions, votes))
+    counts, vote_counts = (np.bincount(labels_of.ravel(), minlength=num_labels) for labels_of in (predictions, votes))
     agreed, by_chance = (predictions == votes[:, None]).sum() * len(votes), counts @ vote_counts  # integers
     pairs = predictions.size * len(votes)
     return float((agreed - by_chance) / (pairs - by_chance)) if by_chance < pairs else 0.0
@@ -126,16 +126,16 @@ class CheckpointCriterion:
             with_labels = {name: METRICS[name].value(data) or 0.0 for name in ("mean_f1", "macro_f1")}
             return with_labels | {"vote_agreement": vote_agreement(data.predictions, votes, num_labels)}
 
-        found, before = values(scores), values(base.uncalibrated.scores)
-        value, labels = found[self.measure], gold if self.measure == "macro_f1" else None
+        after, before = values(scores), values(base.uncalibrated.scores)
+        value, labels = after[self.measure], gold if self.measure == "macro_f1" else None
         drift = base.drift(label_shares(majority_vote(scores)[:, None], num_labels))
         drifted, one_label = drift > self.max_share_drift, is_collapsed(scores.argmax(axis=-1), num_labels, labels)
         worse, constant = value < before[self.measure], value <= self.constant_value(gold, num_labels)
         collapsed = ((drifted or one_label) and worse) or (drifted and constant)
-        judged = {"vote_agreement": found["vote_agreement"], "vote_drift": drift, "collapsed": float(collapsed)}
+        judged = {"vote_agreement": after["vote_agreement"], "vote_drift": drift, "collapsed": float(collapsed)}
         if self.by == "last":
             return judged
-        return judged | {"selection": found[self.by], "base_selection": before[self.by]}
+        return judged | {"selection": after[self.by], "base_selection": before[self.by]}
 
 
 def drift_beyond_chance(vote_counts: Int[np.ndarray, " labels"], first: VoteTable) -> float:
@@ -186,16 +186,16 @@ class StopOnCollapse(TrainerCallback):
 
     def step(self, state: TrainerState) -> int | None:
         """The optimizer step of the second collapsed evaluation in a row."""
-        found = self._collapsed(state).items()
-        return next((step for (_, before), (step, now) in pairwise(found) if before and now), None)
+        evaluations = self._collapsed(state).items()
+        return next((step for (_, before), (step, now) in pairwise(evaluations) if before and now), None)
 
     def is_due(self, state: TrainerState) -> bool:
         """Whether training has to stop."""
         return self.is_enabled and self.step(state) is not None
 
-    def has_collapsed(self, state: TrainerState, at: int) -> bool:
+    def has_collapsed(self, state: TrainerState, last: int) -> bool:
         """Whether the predictions had collapsed at the last evaluation up to a step."""
-        return next((now for step, now in reversed(self._collapsed(state).items()) if step <= at), False)
+        return next((now for step, now in reversed(self._collapsed(state).items()) if step <= last), False)
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Ask for an evaluation, or stop if there are none."""
@@ -212,8 +212,7 @@ class StopOnCollapse(TrainerCallback):
 
     def _stop_if_due(self, state: TrainerState, control: TrainerControl) -> None:
         if self.is_enabled and self.step(state) == state.global_step:
-            message = "W-COLLAPSE: stopped at step %d: the predictions collapsed. %s"
-            log.warning(message, state.global_step, self.hint)
+            log.warning("W-COLLAPSE: stopped at step %d: the predictions collapsed. %s", state.global_step, self.hint)
             # The checkpoint lets --keep-worse save the adapter without training again.
             control.should_training_stop, control.should_save = True, True
 
@@ -259,17 +258,17 @@ def reason_to_withhold(
 ) -> str | None:
     """Return the reason against saving the selected checkpoint; ``None`` if it may be saved."""
     step, base = state.best_global_step or state.global_step, base_value(state.log_history)
-    if guard.has_collapsed(state, at=step):
+    if guard.has_collapsed(state, last=step):
         return f"W-COLLAPSE: the predictions of the selected checkpoint, of step {step}, have collapsed. {guard.hint}"
     if base is None or gold is None:
         return None
-    chosen = [e["eval_selection"] for e in state.log_history if "eval_selection" in e and e["step"] <= step][-1]
+    selected = [e["eval_selection"] for e in state.log_history if "eval_selection" in e and e["step"] <= step][-1]
     rivals = {"the base model's": base}
     if criterion.by == criterion.measure:
         rivals["that of constant predictions"] = criterion.constant_value(gold, num_labels)
     rival, stopped = max(rivals, key=rivals.__getitem__), guard.is_due(state)
-    if chosen > rivals[rival] or (chosen == rivals[rival] and not stopped):
+    if selected > rivals[rival] or (selected == rivals[rival] and not stopped):
         return None
-    values = f"{100 * chosen:.1f}, {rival} {100 * rivals[rival]:.1f}"
-    found = f"the selected checkpoint's {criterion.by} on validation is {values}."
-    return f"W-COLLAPSE: {found} {guard.hint}" if stopped else f"W-WORSE: {found}"
+    values = f"{100 * selected:.1f}, {rival} {100 * rivals[rival]:.1f}"
+    comparison = f"the selected checkpoint's {criterion.by} on validation is {values}."
+    return f"W-COLLAPSE: {comparison} {guard.hint}" if stopped else f"W-WORSE: {comparison}"

@@ -49,14 +49,14 @@ def find_names(
     settings: Iterable[str], known: Iterable[str], source: str, other_flags: Sequence[str]
 ) -> dict[str, str]:
     """Map each field to the last key that names it."""
-    names, found = set(known), {}
+    names, keys = set(known), {}
     for key in map(str, settings):
         name = ALIASES.get(key) or key.removeprefix("--").replace("-", "_")
         if name not in names:
             candidates = [*map(as_flag, names), *ALIASES, *other_flags] if key.startswith("--") else names
             raise InputError("E-CONFIG-KEY", f"Unknown setting {key!r} in {source}.", nearest(key, candidates))
-        found[name] = key
-    return found
+        keys[name] = key
+    return keys
 
 
 def check_names(settings: Iterable[str], source: str, other_flags: Sequence[str] = ()) -> None:
@@ -67,7 +67,7 @@ def check_names(settings: Iterable[str], source: str, other_flags: Sequence[str]
     """
     library = Path(str(getattr(find_spec("transformers"), "origin", ""))).with_name("training_args.py")
     lines = [node.target for node in ast.walk(ast.parse(library.read_text("utf-8"))) if isinstance(node, ast.AnnAssign)]
-    known = {ast.unparse(each) for each in lines} | {*TrainingSettings.__dataclass_fields__}
+    known = {ast.unparse(line) for line in lines} | {*TrainingSettings.__dataclass_fields__}
     find_names(settings, known, source, other_flags)
 
 

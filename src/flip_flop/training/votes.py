@@ -45,7 +45,7 @@ class VoteTable:
 
     @cached_property
     def _rows(self) -> dict[str, int]:
-        return {each: row for row, each in enumerate(self.ids)}
+        return {identifier: row for row, identifier in enumerate(self.ids)}
 
     def scores_for(self, instances: Sequence[EncodedInstance]) -> Float[Tensor, "instances templates labels"]:
         """Return the scores of these instances."""
@@ -93,8 +93,8 @@ class VoteTable:
     def read(cls, path: Path, ids: Sequence[str]) -> "VoteTable | None":
         """Read a table of these instances; ``None`` if the file is damaged or has other instances."""
         try:
-            found = read_arrays(path)
-            table = cls(tuple(map(str, found["ids"].tolist())), found["scores"], found.get("offsets"))
+            arrays = read_arrays(path)
+            table = cls(tuple(map(str, arrays["ids"].tolist())), arrays["scores"], arrays.get("offsets"))
         except (OSError, ValueError, KeyError):
             return None
         return table if table.ids == tuple(ids) else None
@@ -126,13 +126,18 @@ class FrozenVotes:
         self.content_free = content_free
         self.ids = tuple(instance.id for instance in instances)
         if len(set(self.ids)) < len(self.ids):
-            twice = next(each for each in self.ids if self.ids.count(each) > 1)
-            message = f"Two rows have the id {twice!r}, but frozen votes are stored by id."
-            raise InputError("E-ROW", message, "Give each row its own id.")
+            twice = next(identifier for identifier in self.ids if self.ids.count(identifier) > 1)
+            raise InputError(
+                "E-ROW",
+                f"Two rows have the id {twice!r}, but frozen votes are stored by id.",
+                "Give each row its own id.",
+            )
         if config.vote_calibration == "contextual" and not content_free:
-            message = "vote_calibration is contextual, but inputs without content are missing."
-            hint = "Train on a Task, give F2CTrainer content_free, or use batch or prior."
-            raise InputError("E-CONTENT-FREE", message, hint)
+            raise InputError(
+                "E-CONTENT-FREE",
+                "vote_calibration is contextual, but inputs without content are missing.",
+                "Train on a Task, give F2CTrainer content_free, or use batch or prior.",
+            )
 
     @cached_property
     def table(self) -> VoteTable:
@@ -154,8 +159,8 @@ class FrozenVotes:
 
 def draw_sample(instances: Sequence[EncodedInstance], seed: int) -> list[EncodedInstance]:
     """Draw a seeded sample of the instances, in their order."""
-    chosen = generator(seed, "survey").permutation(len(instances))[:SAMPLE_SIZE]
-    return [instances[number] for number in sorted(chosen)]
+    drawn = generator(seed, "survey").permutation(len(instances))[:SAMPLE_SIZE]
+    return [instances[number] for number in sorted(drawn)]
 
 
 def initial_vote_stats(votes: VoteTable, config: F2CConfig) -> dict[str, Any]:
@@ -170,8 +175,7 @@ def initial_vote_stats(votes: VoteTable, config: F2CConfig) -> dict[str, Any]:
     scores = torch.from_numpy(votes.scores)
     num_with_consensus = int(find_consensus(scores).exists.sum())
     if num_with_consensus == 0 and find_method(config.method).needs_consensus:
-        message = f"none of the {len(scores)} instances has a strict majority."
-        raise InputError("E-NO-CONSENSUS", message)
+        raise InputError("E-NO-CONSENSUS", f"none of the {len(scores)} instances has a strict majority.")
     cases = [split_templates(votes, config.split_settings).case for votes in scores]
     consensus_share = num_with_consensus / len(scores)
     case_shares = [cases.count(case) / len(cases) for case in (1, 2, 3)]
