@@ -12,7 +12,7 @@ from evidence.demo_reviews import Clause, Review, make_rows
 
 from flip_flop.cli import demo as demo_run
 from flip_flop.report import comparison_frame, load_run, write_report
-from flip_flop.scoring.loading import EMBEDDED_MODEL
+from flip_flop.scoring.models import EMBEDDED_MODEL
 from flip_flop.tasks import RowsSource, load_task
 
 

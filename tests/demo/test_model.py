@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from flip_flop.evaluation.audit import audit
 from flip_flop.files import sha256_file
 from flip_flop.scoring import load_model
-from flip_flop.scoring.loading import EMBEDDED_MODEL
+from flip_flop.scoring.models import EMBEDDED_MODEL
 from flip_flop.tasks import load_task
 
 TEMPLATES = load_task("demo", templates="all").templates

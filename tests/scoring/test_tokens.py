@@ -1,4 +1,4 @@
-"""The boundary rule. The rule as prose is in ``flip_flop.scoring.encoder``; each sentence of it is a test here."""
+"""The boundary rule. The rule as prose is in ``flip_flop.scoring.encode``; each sentence of it is a test here."""
 
 import copy
 from dataclasses import replace
@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast, XLNetConfig
 from flip_flop.errors import InputError
 from flip_flop.prompts import Chat, RenderedInstance
 from flip_flop.scoring import PromptEncoder
-from flip_flop.scoring.boundary import Boundary
+from flip_flop.scoring.encode import Boundary
 from tests.tiny import TOKENIZERS, byte_bpe, metaspace, random_model, tiny_model, with_chat_template, word_level
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=30)

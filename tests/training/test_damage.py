@@ -9,7 +9,7 @@ from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.record import AdapterRecord, RunRecord
 from flip_flop.report import load_run
-from flip_flop.scoring.stored_calibration import stored_calibration
+from flip_flop.scoring.adapters import stored_calibration
 from flip_flop.training import train
 from flip_flop.training.selection import CheckpointCriterion
 from tests.training.conftest import before_step, change_digit, load_tiny, make_task, settings

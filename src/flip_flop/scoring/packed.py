@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from flip_flop.method.divergences import at_least_float32, to_device
-from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.causal_lm import as_input_error, unwrap
+from flip_flop.scoring.encode import EncodedInstance
 from flip_flop.scoring.options import DEFAULT_SCORING, Backend
 from flip_flop.scoring.trie import TokenTrie, join
 

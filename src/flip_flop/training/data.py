@@ -17,9 +17,8 @@ from flip_flop.method import find_method
 from flip_flop.metrics import check_prior
 from flip_flop.prompts import RenderedInstance, templates_differ_in_answer_words
 from flip_flop.record import TaskRecord
-from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.distributed import world_size
-from flip_flop.scoring.encoder import PromptEncoder
+from flip_flop.scoring.encode import EncodedInstance, PromptEncoder
 from flip_flop.scoring.options import TooLongPolicy
 from flip_flop.scoring.too_long import refuse_or_skip
 from flip_flop.tasks import (

@@ -29,12 +29,11 @@ from flip_flop.record import (
     TaskRecord,
     this_process,
 )
-from flip_flop.scoring.adapters import describe_adapter
+from flip_flop.scoring.adapters import describe_adapter, store_calibration
 from flip_flop.scoring.causal_lm import unwrap
 from flip_flop.scoring.distributed import all_gather, rank, wait_for_all, world_size
-from flip_flop.scoring.loading import LoadedModel
-from flip_flop.scoring.scorer import ModelGiven
-from flip_flop.scoring.stored_calibration import store_calibration
+from flip_flop.scoring.models import LoadedModel
+from flip_flop.scoring.scores import ModelGiven
 from flip_flop.scoring.too_long import TOO_LONG_FILE, TooLong, listed_beside, write_too_long
 from flip_flop.tasks import Task, as_task
 from flip_flop.training.adapter import load_trained

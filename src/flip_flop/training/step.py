@@ -17,7 +17,7 @@ from flip_flop.method import Consensus, TemplateSplit
 from flip_flop.method.divergences import to_device
 from flip_flop.method.settings import Reduction
 from flip_flop.metrics import majority_vote
-from flip_flop.scoring.boundary import EncodedInstance
+from flip_flop.scoring.encode import EncodedInstance
 from flip_flop.scoring.packed import AnswerStates, pack
 
 Result = TypeVar("Result")

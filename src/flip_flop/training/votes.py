@@ -24,8 +24,8 @@ from flip_flop.metrics import (
     share_drift,
     vote_changes,
 )
-from flip_flop.scoring.boundary import EncodedInstance
 from flip_flop.scoring.distributed import all_gather, rank
+from flip_flop.scoring.encode import EncodedInstance
 from flip_flop.training.config import F2CConfig
 from flip_flop.training.data import SAMPLE_SIZE
 

@@ -1,18 +1,20 @@
-"""Load a causal language model, its tokenizer and an adapter, and record them."""
+"""Load a causal language model from safetensors or GGUF, its tokenizer and an adapter, and record them."""
 
 import importlib.util
 import json
 import logging
 import os
 import re
+import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
+import transformers
 from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -23,18 +25,29 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file, extract_commit_hash
 from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from flip_flop.errors import InputError, install_command
-from flip_flop.files import sha256_file, sha256_json
+from flip_flop.files import (
+    lock_output,
+    new_folder,
+    read_object,
+    sha256_file,
+    sha256_json,
+    user_cache,
+    write_failure,
+    write_json,
+)
 from flip_flop.hub import DEMO, check_model_name, gguf_name, hub_answers, is_local_name
 from flip_flop.record import ADAPTER_CONFIG, AdapterRecord, ModelRecord, check_adapter_folder
 from flip_flop.scoring.adapters import identify_adapter, load_adapter
 from flip_flop.scoring.causal_lm import as_input_error, check_model
-from flip_flop.scoring.encoder import PromptEncoder
+from flip_flop.scoring.encode import PromptEncoder
 from flip_flop.scoring.options import ChatTemplate, DeviceMap, LoadIn
+
+log = logging.getLogger("flip_flop")
 
 # Behind the name of a module: the scale of its quantized weights.
 SCALE = re.compile(r"\.(weight_scale|scale|qscale|SCB|weight\.absmax)")
@@ -334,8 +347,6 @@ def load_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
 
 def _find_source(name: str, revision: str | None, part: Literal["weights", "tokenizer"]) -> ModelSource:
     if gguf_name(name) is not None:
-        from flip_flop.scoring.gguf import converted
-
         return converted(name, revision, part)
     return ModelSource(name, str(EMBEDDED_MODEL) if name == DEMO else name, revision)
 
@@ -355,3 +366,91 @@ def _silence_loading() -> None:
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of a cast at each product
     if not were_disabled:
         enable_progress_bars()
+
+
+DIGESTS = "digests.json"  # of the other files of its folder
+
+
+def converted(name: str, revision: str | None, part: Literal["weights", "tokenizer"]) -> ModelSource:
+    """Return the folder of a GGUF file's weights or tokenizer, which is converted once.
+
+    Raises:
+        InputError: ``E-MODEL-FILE``: the file is damaged, or transformers does not read its architecture.
+    """
+    gguf = gguf_name(name)
+    assert gguf is not None
+    file = Path(in_one_line("file", name, cached_file, *gguf, **ModelSource(name, gguf.place, revision).hub))
+    digest = sha256_file(file)
+    # Another version of transformers may convert the file in another way.
+    folder = user_cache() / "gguf" / f"{digest}-{transformers.__version__}" / part
+    if read_object(folder / DIGESTS) != _file_digests(folder):
+        with lock_output(folder, wait=True):
+            # Another process may have converted the file meanwhile.
+            if read_object(folder / DIGESTS) != _file_digests(folder):
+                _convert(name, file, folder)
+    return ModelSource(name, str(folder), extract_commit_hash(str(file), None), digest)
+
+
+def _file_digests(folder: Path) -> dict[str, str]:
+    return {file.name: sha256_file(file) for file in sorted(folder.glob("*")) if file.name != DIGESTS}
+
+
+def _convert(name: str, file: Path, folder: Path) -> None:
+    log.info("converting %s once, to %s", name, folder)
+    what, hint = f"{name} is damaged or not supported", "Check the file, or use the model's safetensors."
+    # Next to the file, transformers would also read a config.json or an adapter.
+    with tempfile.TemporaryDirectory() as alone, new_folder(folder) as fresh:
+        link = Path(alone) / "model.gguf"
+        link.symlink_to(file.resolve())
+        with as_input_error("E-MODEL-FILE", what, hint, Exception):
+            header = _check_header(name, link)
+            is_tokenizer = folder.name == "tokenizer"
+            found = (
+                AutoTokenizer.from_pretrained(alone, gguf_file=link.name)
+                if is_tokenizer
+                else _read_weights(name, link, *header)
+            )
+        try:
+            found.save_pretrained(fresh)
+            write_json(fresh / DIGESTS, _file_digests(fresh))
+        except (OSError, SafetensorError) as error:
+            raise write_failure(error, folder, "Free some space, or set XDG_CACHE_HOME.") from error
+
+
+def _check_header(name: str, file: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the architecture and the names of the tensors.
+
+    Raises:
+        InputError: ``E-MODEL-FILE``: the file is damaged, or scales its rotary embeddings.
+    """
+    from transformers.integrations.gguf import read_gguf_metadata  # since transformers 5.23
+
+    metadata, tensors = read_gguf_metadata(str(file))
+    scaled = [key for key in (*metadata, *tensors) if ".rope.scaling." in key or key.startswith("rope_")]
+    if scaled:
+        raise InputError(
+            "E-MODEL-FILE",
+            f"{name} scales its rotary embeddings ({scaled[0]}), which transformers does not read from GGUF.",
+            "Use the model's safetensors.",
+        )
+    return metadata["general.architecture"], tensors
+
+
+def _read_weights(name: str, file: Path, architecture: str, tensors: tuple[str, ...]) -> Any:
+    from transformers.integrations.gguf import is_gguf_arch_supported
+
+    config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+    dense = {"quantization_config": transformers.GgufConfig(dequantize=True), "dtype": torch.float32}
+    model = load_weights(ModelSource(name, str(file.parent)), config=config, gguf_file=file.name, **dense)
+    if not is_gguf_arch_supported(architecture):  # then transformers drops unexpected tensors without a report
+        from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
+
+        names = get_gguf_hf_weights_map(model, TENSOR_PROCESSORS.get(architecture, TensorProcessor)())
+        loaded = {key.removesuffix(".weight") for key in names}
+        dropped = [key for key in tensors if key.removesuffix(".weight") not in loaded]
+        refuse_tensors(name, dropped, "hold, without a place in the model,")
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is not None and torch.equal(head.weight, embeddings.weight):  # tied, but stored twice
+        model.config.tie_word_embeddings = True
+        model.tie_weights()
+    return model
