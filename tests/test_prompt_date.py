@@ -8,7 +8,6 @@ import pytest
 from flip_flop import audit, compare, load_run, write_report
 from flip_flop.errors import InputError
 from flip_flop.evaluation.predict import predict
-from flip_flop.scoring import PromptEncoder
 from flip_flop.scoring.options import ScoringOptions
 from flip_flop.training import train
 from tests.evaluation.conftest import make_task as make_audit_task
@@ -112,10 +111,3 @@ def test_training_resumed_on_another_day_keeps_its_date(on, tmp_path, monkeypatc
     run("next")
     assert adapter_bytes(tmp_path / "next") != adapter_bytes(tmp_path / "whole")
     assert record_of(tmp_path / "next")["training"]["prompt_date"] == SECOND
-
-
-@pytest.mark.parametrize("text", ["{{ [1, 2, 3] | random }}", "{{ lipsum() }}"])
-def test_random_chat_template_is_refused(text):
-    (row,) = make_audit_task().instances("test")[:1]
-    with pytest.raises(InputError, match=r"E-CHAT-TEMPLATE: .*random or lipsum is not allowed"):
-        PromptEncoder(chat_tokenizer(text)).as_read(row)

@@ -287,6 +287,7 @@ def test_adapter_with_other_tensors_is_rejected(base, run, damage):
         damage(weights, next(key for key in weights if "layers.1.self_attn.q_proj.lora_A" in key))
 
     change(run / "adapter", change_one)
+    (run / "run.json").unlink()
     assert "lora_" in refused("E-ADAPTER-KEYS", base, adapter=run / "adapter")
 
 

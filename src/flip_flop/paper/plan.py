@@ -15,7 +15,7 @@ from flip_flop.hub import gguf_name, is_local_name
 from flip_flop.method import BASE
 from flip_flop.method.settings import row_protocol_of
 from flip_flop.paper.study import GridCell, Study, expand
-from flip_flop.scoring.loading import EMBEDDED_MODEL
+from flip_flop.scoring.models import EMBEDDED_MODEL
 from flip_flop.tasks import Task, load_task, require_templates_for_training
 from flip_flop.training import F2CConfig, make_config
 from flip_flop.training.checkpoints import EXECUTION_ONLY, recorded_settings, resume_settings
