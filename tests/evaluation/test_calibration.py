@@ -6,7 +6,6 @@ import logging
 import numpy as np
 import pytest
 
-from flip_flop import compare
 from flip_flop.errors import InputError
 from flip_flop.evaluation.audit import audit
 from flip_flop.evaluation.predict import predict
@@ -17,9 +16,7 @@ from flip_flop.record import ModelRecord
 from flip_flop.report import (
     comparison_frame,
     render_csv,
-    render_markdown,
     render_text,
-    table_caveats,
     write_report,
 )
 from flip_flop.scoring import Scorer, score
@@ -80,25 +77,6 @@ def test_calibration_that_changes_no_prediction_adds_no_row(loaded):
 
     assert "calibrated" not in audit(Balanced(), TASK, quiet=True).metrics
     assert "calibrated" in audit(Balanced(), TASK, quiet=True, calibrate="batch").metrics
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "batch calibration assumes equal label frequencies"),
-        ({"label_prior": PRIOR}, "batch calibration assumes the given label frequencies 0: 20 %, 1: 30 %, 2: 50 %"),
-    ],
-)
-def test_every_table_states_the_assumption_of_the_calibrated_row(loaded, tmp_path, options, words):
-    rows = comparison_frame([audit(loaded, TASK, quiet=True, **options)])
-    assert words in "\n".join(table_caveats(rows["audit"]))
-    assert words in render_markdown(rows)
-    assert words in render_csv(rows).splitlines()[-1]
-    found = rows["audit"][0]
-    assert words in write_report([found.write(tmp_path / "run")], tmp_path / "r.html").read_text()
-    assert repr(compare(found)).count("base (calibrated)") == 1
-    assert found.to_pandas().equals(load_run(tmp_path / "run").to_pandas())
-    assert "% calibrated" in found._repr_html_()
 
 
 def test_contextual_calibration_uses_first_row_without_content(loaded, raw):

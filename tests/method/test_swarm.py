@@ -32,29 +32,6 @@ def test_teachers_carry_no_gradient():
     assert scores.grad.flatten().tolist() == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("weights", ["uniform", "any"])
-def test_theorem_a1_weighted_pairwise_kl_is_kl_to_the_mixture_plus_a_constant(weights):
-    random = random_of("theorem", weights)
-    num_teachers, num_outcomes = 6, 4
-    w = torch.tensor(random.dirichlet([1.0] * num_teachers))
-    if weights == "uniform":
-        w = torch.full_like(w, 1 / num_teachers)
-    log_q = log_distributions(random, num_teachers, num_outcomes)
-    log_mixture = (w[:, None].log() + log_q).logsumexp(dim=0)
-    if weights == "uniform":
-        assert torch.allclose(log_mixture, mixture_log_probs(log_q), atol=1e-14, rtol=0)
-    student = torch.tensor(random.normal(size=num_outcomes), requires_grad=True)
-
-    pairwise = (w * kl_divergence(log_q, student.log_softmax(-1))).sum()
-    to_mixture = kl_divergence(log_mixture, student.log_softmax(-1))
-    constant = (w * kl_divergence(log_q, log_mixture)).sum()
-
-    assert pairwise.item() == pytest.approx((to_mixture + constant).item(), rel=1e-12)
-    (left,) = torch.autograd.grad(pairwise, student)
-    (right,) = torch.autograd.grad(to_mixture, student)
-    assert torch.allclose(left, right, atol=1e-14, rtol=0)
-
-
 def test_theorem_a1_all_pairs_pull_every_student_toward_the_same_average():
     logits = torch.tensor(random_of("all pairs").normal(size=(5, 3)), requires_grad=True)
     loss = swarm_loss(label_log_probs(logits), swarm_teachers(5, pairs="all"))

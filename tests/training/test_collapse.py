@@ -10,7 +10,7 @@ from flip_flop.tasks import RowsSource
 from flip_flop.training import train
 from flip_flop.training.selection import drift_beyond_chance
 from flip_flop.training.votes import VoteTable
-from tests.training.conftest import adapter_bytes, load_tiny, log_of, make_task, record_of, rows, settings, signal_in
+from tests.training.conftest import load_tiny, log_of, make_task, record_of, rows, settings
 
 # The base's votes are 3 to 1. At this rate all votes are for one label after five steps.
 RUNAWAY = {
@@ -105,19 +105,6 @@ def test_collapsed_model_is_withheld_for_every_criterion(out, caplog):
 def test_worse_model_is_withheld_for_all_evaluation_settings(out, caplog, changes):
     assert run(out, select_by="macro_f1", stop_on_collapse=False, **changes, learning_rate=3e-3, max_steps=12).withheld
     assert len(reasons(caplog)) == 1
-
-
-def test_resumed_training_stops_at_the_same_step(tmp_path, monkeypatch):
-    run(tmp_path / "whole", keep_worse=True)
-    steps = [entry["step"] for entry in log_of(tmp_path / "whole", "eval_collapsed")]
-    for step in (1, steps[-1] - 1):  # the latter between the two collapsed evaluations
-        out = tmp_path / f"signal-{step}"
-        with monkeypatch.context() as patch:
-            signal_in(patch, step)
-            assert run(out, keep_worse=True).stopped_by
-        run(out, keep_worse=True, resume=True)
-        assert log_of(out, "eval_collapsed") == log_of(tmp_path / "whole", "eval_collapsed")
-        assert adapter_bytes(out) == adapter_bytes(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("changes", [{"votes": "frozen"}, {"votes": "online"}])

@@ -1,6 +1,5 @@
 """A run that is killed at any point and resumed gives the same adapter, byte for byte."""
 
-import contextlib
 import json
 import os
 import resource
@@ -11,13 +10,12 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from transformers.trainer_pt_utils import safe_globals
 
 from flip_flop.errors import InputError
-from flip_flop.training import F2CConfig, F2CTrainer, train
+from flip_flop.training import F2CConfig, train
 from flip_flop.training.checkpoints import complete_checkpoints, rotate, write_manifest
 from tests.training.conftest import adapter_bytes, before_step, load_tiny, log_of, make_task, record_of, settings
 from tests.training.test_trainer import make_trainer, training_rows
@@ -222,50 +220,6 @@ def test_trainer_resumed_at_any_checkpoint_evaluates_and_stops_as_the_whole_run(
         for name in ("global_step", "best_global_step", "best_metric"):
             assert getattr(resumed.state, name) == getattr(whole.state, name)
     assert len(checkpoints) > 1
-
-
-@slow
-@pytest.mark.parametrize("step", [3, 5])
-def test_resume_does_not_count_an_evaluation_twice(out, monkeypatch, step):
-    """The loss never falls: without a resume, patience ends the training at the second evaluation after step 3."""
-    changes = {"max_steps": 9, "early_stopping_patience": 2, "early_stopping_start": 3, "learning_rate": 0.0}
-    interrupt(out, monkeypatch, step, **changes)
-    run(out, resume=True, **changes)
-    assert [entry["step"] for entry in log_of(out, "eval_loss")] == [0, 2, 4, 6]
-    assert record_of(out)["training"]["steps"] == 6
-
-
-@slow
-@pytest.mark.parametrize("step", [5, 7])  # after a checkpoint within an epoch, and after one between two
-def test_random_generators_continue_after_a_resume(tmp_path, monkeypatch, step):
-    outs, draws, whole_step = (tmp_path / "whole", tmp_path / "resumed"), {}, F2CTrainer.training_step
-
-    def drawing(self, *arguments, **keywords):
-        if self.state.global_step == step and not draws.get("crashed", out == outs[0]):
-            draws["crashed"] = True
-            raise RuntimeError("crash")
-        drawn = (float(np.random.rand()), float(torch.rand(())))  # beartype draws from Python's generator
-        draws[out, self.state.global_step] = drawn
-        return whole_step(self, *arguments, **keywords)
-
-    monkeypatch.setattr(F2CTrainer, "training_step", drawing)
-    for out in outs:
-        with contextlib.suppress(RuntimeError):
-            run(out)
-    run(out, resume=True)
-    assert [draws[outs[0], number] for number in range(9)] == [draws[outs[1], number] for number in range(9)]
-
-
-@slow
-def test_complete_run_is_not_repeated(out, uninterrupted):
-    run(out)
-    before = (out / "run.json").stat().st_mtime_ns
-    plan = json.loads((out / "plan.json").read_text())
-    del plan["format"]  # as older versions wrote it
-    (out / "plan.json").write_text(json.dumps(plan))
-    run(out, resume=True)
-    assert (out / "run.json").stat().st_mtime_ns == before
-    assert adapter_bytes(out) == uninterrupted
 
 
 @slow
