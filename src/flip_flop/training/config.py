@@ -73,9 +73,10 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         self.method = method.name if METHODS.get(method.name) is method else self.method
         self._resolve_protocol()
         for item in fields(self):
-            check_value(item.name, getattr(self, item.name), item.type)
-        self._check_ranges()
+            range_ = item.metadata.get("range") or INHERITED_RANGES.get(item.name)
+            check_value(item.name, getattr(self, item.name), item.type, range_)
         self._check_calibration()
+        self._require("save_strategy", self.save_strategy != "best", "no, steps or epoch")
         self._resolve_schedule()
         self._check_supported()
         TrainingArguments.__post_init__(self)
@@ -98,18 +99,6 @@ class F2CConfig(TrainingSettings, TrainingArguments):
         for item in fields(TrainingSettings):
             if self.protocol in item.metadata and getattr(self, item.name) is None:
                 setattr(self, item.name, item.metadata[self.protocol])
-
-    def _check_ranges(self) -> None:
-        try:
-            _ = self.split_settings
-        except ValueError as error:
-            raise InputError("E-CONFIG-VALUE", str(error)) from error
-        for item in fields(self):
-            range_ = item.metadata.get("range") or INHERITED_RANGES.get(item.name)
-            value = getattr(self, item.name)
-            if range_ is not None and value is not None:
-                self._require(item.name, RANGES[range_](value), range_)
-        self._require("save_strategy", self.save_strategy != "best", "no, steps or epoch")
 
     def _check_calibration(self) -> None:
         method, calibrates = find_method(self.method), self.vote_calibration != "none"
@@ -156,7 +145,11 @@ class F2CConfig(TrainingSettings, TrainingArguments):
             )
 
     def _check_supported(self) -> None:
-        """Refuse features of ``TrainingArguments`` that have no effect here or break a training."""
+        """Refuse settings of Algorithm 1 out of range, and features that have no effect or break a training."""
+        try:
+            _ = self.split_settings
+        except ValueError as error:
+            raise InputError("E-CONFIG-VALUE", str(error)) from error
         if self.load_best_model_at_end and self.metric_for_best_model in SELECTED:
             self.metric_for_best_model, self.greater_is_better = "selection", True
         self._require("enable_jit_checkpoint", not self.enable_jit_checkpoint, "false: a signal writes a checkpoint")
@@ -258,8 +251,8 @@ def _convert(value: Any, annotation: Any) -> Any:
     return value
 
 
-def check_value(name: str, value: Any, annotation: Any) -> None:
-    """Check choices, numbers, switches and texts by type; the library checks other types."""
+def check_value(name: str, value: Any, annotation: Any, range_: str | None = None) -> None:
+    """Check choices, numbers, switches and texts by type and range; the library checks other types."""
     choices = get_args(annotation) if get_origin(annotation) is Literal else ()
     if choices and value not in choices:
         raise InputError("E-CONFIG-VALUE", f"{name} is {value!r}.", f"Use one of {', '.join(choices)}.")
@@ -277,3 +270,5 @@ def check_value(name: str, value: Any, annotation: Any) -> None:
     if not fits:
         what = "has no value" if value is None else f"is {value!r}"
         raise InputError("E-CONFIG-VALUE", f"{name} {what}.", f"It must be {expected}.")
+    if range_ is not None and value is not None and not RANGES[range_](value):
+        raise InputError("E-CONFIG-VALUE", f"{name} is {value!r}.", f"It must be {range_}.")
