@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from flip_flop.console import command, hardware, versions
+from flip_flop.console import command
 from flip_flop.files import (
     lock_output,
     new_folder,
@@ -120,22 +120,6 @@ def test_the_command_of_a_record_keeps_no_secret_of_an_unknown_shape(monkeypatch
     monkeypatch.setattr(sys, "argv", ["flip-flop", "train", *typed])
     kept = ["--hub-token", "***", "--hub_token=***", "--api-key", "***", "https://***@host/a", "--tokens", "3"]
     assert shlex.split(command()) == ["flip-flop", "train", *kept]
-
-
-def test_the_command_of_a_record_is_otherwise_as_typed(monkeypatch):
-    line = "flip-flop audit --task task-support_tickets.yaml --name 'two words' --out desk-by-desk self_test"
-    monkeypatch.setattr(sys, "argv", shlex.split(line))
-    assert command() == line
-
-
-def test_versions_and_hardware_are_plain_values_and_no_environment(monkeypatch):
-    monkeypatch.setenv("SOME_TOKEN", "hf_very_secret_value")
-    facts = json.dumps(versions() | hardware())
-    assert "hf_very" not in facts
-    assert os.environ["PATH"] not in facts
-    assert {"python", "flip_flop", "torch", "transformers", "peft"} <= versions().keys()
-    assert {"machine", "processor", "cpu_count", "gpu"} <= hardware().keys()
-    assert versions()["python"] == ".".join(map(str, sys.version_info[:3]))
 
 
 def test_arrays_with_a_flipped_bit_are_refused_or_are_what_was_written(tmp_path):

@@ -136,17 +136,6 @@ def test_a_run_below_its_threshold_exits_with_1_and_stays(audit, metric):
     assert audit("-q", "--overwrite", "--fail-under", f"{metric}={value!r}").code == 0
 
 
-def test_a_limit_is_the_same_sample_each_time(audit):
-    samples = []
-    for out, seed in (("a", 1), ("b", 1), ("c", 2)):
-        assert audit("-q", "--limit", "4", "--seed", seed, out=out).code == 0
-        with np.load(f"{out}/scores.npz") as file:
-            samples.append((tuple(file["instance_ids"]), file["scores"].tobytes()))
-    assert samples[0] == samples[1]
-    assert samples[0] != samples[2]
-    assert record("a")["task"]["num_instances"] == 4
-
-
 def test_an_interrupt_exits_with_130_and_a_fault_of_our_own_is_no_users_mistake(audit, monkeypatch):
     def stop(*arguments, **keywords):
         raise errors.pop()

@@ -168,26 +168,3 @@ def test_an_adapter_that_is_worse_than_its_base_takes_a_word(flip_flop, model, p
     assert not os.path.exists("out/adapter")
     assert flip_flop(*refused, "--resume", "--keep-worse").code == 0
     assert os.path.exists("out/adapter")
-
-
-def test_audit_prints_advice_and_predict_abstains(flip_flop, model, project):
-    common = ("--model", model, "--task", "tickets.yaml", "--quiet")
-    shown = flip_flop("audit", *common[:-1], "--out", "runs/base")
-    assert shown.code == 0
-    assert "\nNo template is recommended: this takes 50 labelled instances" in shown.out
-    assert "recommended" not in flip_flop("audit", *common, "--out", "runs/quiet").out
-
-    predict = ("predict", *common, "--input", "train.jsonl")
-    every = flip_flop(*predict, "--out", "every.jsonl")
-    some = flip_flop(*predict, "--out", "some.csv", "--abstain-below", "1")
-    assert (every.code, some.code) == (0, 0)
-    rows = [json.loads(line) for line in Path("every.jsonl").read_text().splitlines()]
-    kept = list(csv.DictReader(Path("some.csv").read_text().splitlines()))
-    for row, own in zip(rows, kept, strict=True):
-        answers = [each["label"] for each in row["templates"].values()]
-        assert row["confidence"] == answers.count(row["vote"]) / 4 == float(own["confidence"])
-        assert own["vote"] == (str(row["vote"]) if row["confidence"] == 1 else "")
-    abstained = sum(row["confidence"] < 1 for row in rows)
-    assert some.out.rstrip().endswith(f"; {abstained} abstained)")
-    assert "abstained" not in every.out
-    assert flip_flop(*predict, "--out", "no.csv", "--abstain-below", "80").code == 2

@@ -197,17 +197,6 @@ def test_invalid_first_reply_does_not_change_the_api(served, task, path):
     }
 
 
-@pytest.mark.parametrize(("scoring", "api"), [(ScoringOptions(), "top_logprobs"), (CHAT, "generation")])
-def test_server_with_chat_completions_at_every_address_is_asked_in_chat(served, task, scoring, api):
-    server, name = served
-    answer = server.answer
-    turns = {"messages": [{"role": "user", "content": "?"}], "logprobs": True, "top_logprobs": 20}
-    server.answer = lambda asked, path: answer({**turns, **{key: asked[key] for key in {*asked} - {"prompt"}}}, path)
-    server.kind, server.lacks = "chat", lambda asked: False
-    found = audit(name, task, quiet=True, scoring=ScoringOptions(by=scoring.by))
-    assert (found.record.scoring["api"], found.record.scoring["chat_template"]) == (api, True)
-
-
 def test_api_does_not_change_within_an_audit(served, task):
     scorer = EndpointScorer(served[1])
     assert audit(scorer, task, quiet=True).record.scoring["api"] == "echo"

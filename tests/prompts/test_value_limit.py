@@ -38,11 +38,6 @@ def test_a_long_value_ends_at_a_space_with_three_dots(limit: int | None, text: s
     )
 
 
-def test_a_tiny_limit_is_rejected() -> None:
-    with pytest.raises(InputError, match="E-TASK-KEY: prompt_value_limit is 3"):
-        TemplateSet((), 3)
-
-
 def task_file(tmp_path: Path, line: str) -> Path:
     (tmp_path / "test.csv").write_text(f"text\n{'tea ' * 9}\n")
     path = tmp_path / "task.yaml"

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from flip_flop.errors import InputError
-from flip_flop.metrics import METRICS, Metric
-from flip_flop.report import group_runs, load_run, mean_difference, require_comparable, what_differs, write_report
+from flip_flop.report import group_runs, load_run, require_comparable, what_differs, write_report
 from tests.report.pages import Page
 
 
@@ -162,26 +161,6 @@ def test_runs_of_two_models_or_data_types_are_not_before_and_after(make_run):
     before, *after = (load_run(make_run(str(number), **change)) for number, change in enumerate([{}, *changes]))
     assert [what_differs(before, run) for run in after] == ["", "data type", "model's weights and data type"]
     require_comparable(group_runs([before, after[2]]))  # two models may be shown side by side
-
-
-def test_a_custom_metric_is_in_the_report_and_in_the_gate(make_run, tmp_path, monkeypatch, flip_flop):
-    answers = Metric("first_share", "first", lambda data: float((data.predictions == 0).mean()), "First label", "How.")
-    monkeypatch.setitem(METRICS, "first_share", answers)
-    before, after = make_run(num_instances=60), make_run("f2c", pull=0.9, num_instances=60)
-    change = mean_difference("first_share", load_run(before), [load_run(after)])
-    assert change.interval[0] <= change.value <= change.interval[1]
-    page = Page(write_report([before, after], tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert page.table("Run", "First label")
-    audit = ("audit", "--model", "demo", "--task", "demo", "--limit", "4", "--out", tmp_path / "out", "--quiet")
-    result = flip_flop(*audit, "--fail-under", "first_share=1")
-    assert result.code == 1
-    share = load_run(tmp_path / "out").value("first_share")
-    assert f"first_share is {share:.4f}, under 1" in result.err
-
-
-def test_a_report_needs_a_run(tmp_path):
-    with pytest.raises(InputError, match="E-RUN-MISSING"):
-        write_report([], tmp_path / "report.html")
 
 
 def embedded_prompts(page):

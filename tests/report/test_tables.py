@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from flip_flop.errors import InputError
 from flip_flop.metrics import summarise
 from flip_flop.report import (
     comparison_frame,
@@ -52,13 +51,6 @@ def test_missing_numbers_are_dashes_and_empty_cells(hostile):
     assert render_text(rows).splitlines()[3].split()[-6:] == ["–", "–", "–", "–", "–", "no"]
     assert "– of F1 and accuracy: they need gold labels" in legend(rows)
     assert list(csv.reader(io.StringIO(render_csv(rows))))[1][4:11] == [""] * 7
-
-
-def test_control_characters_of_names_are_escaped_in_the_terminal(hostile):
-    text = render_text(comparison_frame([load_run(path) for path in hostile]))
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-    assert "\\x1b[31m" in text
 
 
 def test_names_are_escaped_in_markdown(hostile, make_run):
@@ -137,21 +129,3 @@ def test_constant_templates_have_a_column_and_a_sentence_if_a_run_has_some(make_
     assert sentence in page
     assert "stuck: 3 of 4 templates constant" in page
     assert "stuck has collapsed" not in page
-
-
-def test_a_run_of_constant_templates_has_collapsed(make_run, tmp_path):
-    sound = make_run("sound", num_templates=4)
-    stuck = make_constant(make_run("stuck", num_templates=4), {0: 0, 1: 1, 2: 0, 3: 1})
-    assert stuck.is_collapsed
-    assert render_text(comparison_frame([stuck])).splitlines()[-1].split()[-4:] == ["yes", "4", "of", "4"]
-    page = write_report([sound, stuck.path], tmp_path / "report.html").read_text()
-    assert "stuck collapsed" in page
-    assert "stuck has collapsed: 50.0% of its answers are negative, and 4 of 4 templates are constant." in page
-
-
-@pytest.mark.parametrize("constant", ["plain", ["plain", "unknown"], [["plain"]], {"plain": 1}])
-def test_unknown_constant_templates_are_rejected(constant, make_run):
-    path = make_run() / "metrics.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"constant_templates": constant}))
-    with pytest.raises(InputError, match="E-RUN-BROKEN"):
-        load_run(path.parent)

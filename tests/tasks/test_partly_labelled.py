@@ -12,10 +12,8 @@ import pytest
 from pandas._libs.parsers import STR_NA_VALUES
 
 from flip_flop import load_task
-from flip_flop.errors import InputError
 from flip_flop.prompts import Template, TemplateSet
-from flip_flop.tasks import Task, as_split, holdout, log_label_counts, prior_from, sources
-from tests.paper.test_promptsource_set import task_of  # noqa: F401 - a fixture
+from flip_flop.tasks import Task, as_split, holdout, log_label_counts, sources
 
 TEMPLATES = TemplateSet(
     (Template("plain", "{{ text }} Urgent?", "No ||| Yes"), Template("terse", "{{ text }}:", "0 ||| 1"))
@@ -96,14 +94,6 @@ def test_a_blank_label_in_memory_means_unlabelled(blank, labels):
     assert as_split(task, need_labels=False).gold.tolist() == [1, 0, -1, -1], "as predict reads it"
 
 
-@pytest.mark.parametrize("value", ["yess", "none", "na", "-", 2, 0.5, True])
-def test_a_misspelt_label_is_rejected_among_blank_labels(value):
-    rows = [*rows_with(None), {"text": "late", "urgent": value}]
-    task = Task("tickets", TEMPLATES, {"test": rows}, labels=("no", "yes"), label_field="urgent")
-    with pytest.raises(InputError, match=r"E-LABEL-UNDECLARED: tickets, test, row 5: 'urgent' is "):
-        task.render("test")
-
-
 def test_a_missing_word_that_labels_declare_is_a_label(tmp_path):
     rows = [{"text": text, "urgent": label} for text, label in zip(TEXTS, ("None", "nan", None, math.nan), strict=True)]
     task = Task("tickets", TEMPLATES, {"test": rows}, labels=("None", "nan"), label_field="urgent")
@@ -135,15 +125,6 @@ def test_a_word_of_pandas_for_a_missing_value_means_unlabelled_in_every_format(w
         assert task.render("test").gold.tolist() == [1, 0, -1, -1], given
     row = {"prompts": ["a", "b"], "choices": [["No", "Yes"]] * 2}
     assert as_split([row | {"label": 1}, row | {"label": word}]).gold.tolist() == [1, -1]
-
-
-def test_few_labels_are_counted_without_the_blank_ones(tmp_path):
-    task = Task("tickets", TEMPLATES, {"test": rows_with(None)}, labels=("no", "yes"), label_field="urgent")
-    separated(",")(tmp_path / "few.csv", [*rows_with(""), {"text": "hail", "urgent": "yes"}])
-    assert prior_from(task, tmp_path / "few.csv") == (0.4, 0.6)
-    separated(",")(tmp_path / "none.csv", rows_with("", ("", "")))
-    with pytest.raises(InputError, match=r"E-LABEL-PRIOR: .*none.csv has no labels in 'urgent'"):
-        prior_from(task, tmp_path / "none.csv")
 
 
 def parts_of(*given):
@@ -182,12 +163,6 @@ def test_an_unlabelled_copy_of_a_labelled_text_is_not_trained_on():
     assert parts[40:] == parts[:10] == ["test"] * 10
 
 
-PARTS_FILE = TASK_FILE.replace(
-    "{{test: {entry}}}",
-    "{{train: {{path: a.csv, part: train, by: text}}, test: {{path: a.csv, part: test, by: text}}}}",
-)
-
-
 def test_validation_is_drawn_from_labelled_rows_if_there_are_enough():
     def instances(labelled, total):
         rows = [
@@ -206,34 +181,8 @@ def test_validation_is_drawn_from_labelled_rows_if_there_are_enough():
     assert any(each.label is None for each in blind)
 
 
-@pytest.mark.parametrize("more", ["", "label_field: label\n"])
-@pytest.mark.parametrize("blank", ["", "-1"])
-def test_a_target_does_not_label_an_unlabelled_row(blank, more, task_of):  # noqa: F811
-    """A target such as ``"Yes" if label == 1 else "No"`` has text for a blank label too."""
-    rows = f"text,label\nx,1\ny,0\nz,{blank}\nw,{blank}"
-    task = task_of("No ||| Yes", "'Yes' if label == 1 else 'No'", rows, more)
-    assert task.render("train").gold.tolist() == [1, 0, -1, -1]
-
-
 def logged(split, caplog):
     caplog.clear()
     with caplog.at_level("INFO", "flip_flop"):
         log_label_counts(split)
     return caplog.messages
-
-
-def test_the_numbers_of_a_divided_file_are_logged(tmp_path, caplog):
-    separated(",")(tmp_path / "a.csv", rows_of(45, 15))
-    (tmp_path / "task.yaml").write_text(PARTS_FILE.format(labels='["no", "yes"]'))
-    task = load_task(tmp_path / "task.yaml")
-    train, test = task.render("train"), task.render("test")
-    assert logged(test, caplog) == [
-        f"{tmp_path / 'a.csv'}: {len(test.gold)} labelled rows for testing, 15 unlabelled rows for training"
-    ]
-    assert logged(train, caplog) == [
-        f"{tmp_path / 'a.csv'}: {45 - len(test.gold)} labelled rows for training, 15 unlabelled rows for training"
-    ]
-    assert test.rows.provenance["unlabelled_for_training"] == 15
-    separated(",")(tmp_path / "a.csv", rows_of(60, 0))
-    assert logged(load_task(tmp_path / "task.yaml").render("test"), caplog) == []
-    assert "unlabelled_for_training" not in load_task(tmp_path / "task.yaml").rows("test").provenance
